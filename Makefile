@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build weakened demo test race root-test fuzz lint proto bench bench-hub e2e-cri e2e-kubelet e2e-oci chaos streams removals vm-test vm-systemd vm-powercut test-long install deb clean
+.PHONY: help build weakened demo test race root-test fuzz lint proto bench bench-hub e2e-cri e2e-kubelet e2e-oci chaos streams removals damages vm-test vm-systemd vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -119,6 +119,9 @@ chaos: build ## the chaos test with 1,000 kills
 streams: build ## cut a thousand streams, and turn for a minute a log written at 50 MB/s
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri
 
+damages: build ## damage 200 files of a running node, one after the other
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DAMAGES=200 $(GO) test -timeout 30m -count=1 -v -run DamagedFiles ./test/node
+
 removals: build ## remove ten thousand sandboxes, by one, four and sixteen workers
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_REMOVALS=10000 $(GO) test -timeout 60m -count=1 -v -run Removals ./test/node
 
@@ -156,7 +159,7 @@ exchanges: build weakened ## a thousand times, exchange each path that a workloa
 seizures: ## a thousand execs and a thousand starts beside an attacker who seizes what enters its pid namespace
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SEIZE_ROUNDS=1000 $(GO) test -p 1 -timeout 1h -count=1 -v -run NotInside ./internal/runtime/native ./internal/ocicli
 
-test-long: chaos streams removals exchanges seizures e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: chaos streams removals damages exchanges seizures e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore

@@ -23,7 +23,7 @@ var doors = []door{
 	{"github.com/google/nftables", []string{"internal/network"}, "nftables stays in network"},
 	{"github.com/hashicorp/", []string{"internal/face/nomad", "test/"}, "Nomad types stay in face/nomad"},
 	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata", "test/bench"}, "ttrpc is Kata's and NRI's"},
-	{"go.etcd.io/bbolt", []string{"internal/state/bolt", "internal/image"}, "bbolt stays in state/bolt"},
+	{"go.etcd.io/bbolt", []string{"internal/dbfile", "internal/state/bolt", "internal/image"}, "bbolt stays in dbfile and those who keep records by it"},
 	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
 	{"go.etcd.io/etcd", []string{"internal/hub/store"}, "etcd stays in the hub's store"},
 	{"go.uber.org/zap", []string{"internal/hub/store"}, "we log by log/slog; etcd does not"},

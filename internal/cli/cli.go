@@ -31,6 +31,9 @@ type Options struct {
 	// Teardown removes what runs and what it uses, without an agent. Containers have grace to
 	// end by themselves. It is nil when Agent is.
 	Teardown func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error
+	// Repair makes the damaged files of a node sound whose agent does not run; with dry it only
+	// says what it would do. It tells w about each file. It is nil when Agent is.
+	Repair func(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error
 }
 
 // app is the state that the commands share.
@@ -144,7 +147,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	if a.o.Agent != nil {
-		for _, cmd := range []*cobra.Command{newAgent(a), newTeardown(a), newGuest(a)} {
+		for _, cmd := range []*cobra.Command{newAgent(a), newRepair(a), newTeardown(a), newGuest(a)} {
 			cmd.GroupID = "node"
 			root.AddCommand(cmd)
 		}

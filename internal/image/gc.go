@@ -230,6 +230,12 @@ func (g collector) recover() error {
 	for _, l := range g.s.rec.layers {
 		known[l.Dir] = true
 	}
+	// A container may have a layer whose record was lost with a damaged names.db.
+	for _, co := range g.s.checkouts {
+		for _, dir := range co.Dirs {
+			known[dir] = true
+		}
+	}
 	entries, err := os.ReadDir(filepath.Join(g.s.root, worker.LayerDir))
 	if err != nil {
 		return fmt.Errorf("read layers: %w", err)

@@ -14,9 +14,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
-	bolt "go.etcd.io/bbolt"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
 	"github.com/longshore/longshore/internal/image/worker"
@@ -368,19 +368,23 @@ func (l *lease) Lease(_ context.Context, blobs, chains []digest.Digest) (map[dig
 	}
 	rec := leaseRecord{Blobs: blobs, Expires: s.now().Add(time.Duration(s.cfg.KeepPartial))}
 	var dirs []string
-	err := s.db.Update(func(tx *bolt.Tx) error {
-		b := tx.Bucket(bucketDirs)
-		for range missing {
-			n, err := b.NextSequence()
+	err := s.db.Update(func(tx *dbfile.Tx) error {
+		for len(dirs) < len(missing) {
+			n, err := tx.NextSequence(string(bucketDirs))
 			if err != nil {
 				return err
 			}
-			dirs = append(dirs, strconv.FormatUint(n, 36))
+			dir := strconv.FormatUint(n, 36)
+			// After a names.db was lost the numbers begin again, and containers use old layers.
+			if _, err := os.Lstat(s.rec.layerPath(dir)); err == nil {
+				continue
+			}
+			dirs = append(dirs, dir)
 		}
 		if l.id == "" {
 			l.id = dirs[0]
 		}
-		return putJSON(tx.Bucket(bucketLeases), l.id, rec)
+		return putJSON(tx, l.id, rec, string(bucketLeases))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("write names.db: %w", err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"path/filepath"
 	"time"
@@ -12,9 +13,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	bolt "go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dbfile"
 )
 
 // names.db holds what must outlive a power cut: every transaction is synced
@@ -109,37 +110,74 @@ var (
 	keyVersion   = []byte("version")
 )
 
-func openDB(root string) (*bolt.DB, error) {
-	path := filepath.Join(root, "names.db")
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: 2 * time.Second, FreelistType: bolt.FreelistMapType})
-	if err != nil {
-		if errors.Is(err, bolterrors.ErrTimeout) {
-			return nil, fmt.Errorf("open %s: another agent has it open: %w", path, errdefs.ErrFailedPrecondition)
-		}
-		return nil, fmt.Errorf("open %s: %w", path, err)
+// dbOptions returns how names.db is opened.
+func dbOptions(root string, log *slog.Logger) dbfile.Options {
+	return dbfile.Options{
+		Path: filepath.Join(root, "names.db"), Logger: log, Accept: acceptDB, Valid: validRecord,
+		Loss: "the node has no images: each must be pulled again. Containers that run keep their files",
 	}
-	err = db.Update(func(tx *bolt.Tx) error {
-		meta, err := tx.CreateBucketIfNotExists(bucketMeta)
-		if err != nil {
-			return err
-		}
-		if v := meta.Get(keyVersion); v != nil && string(v) != schemaVersion {
-			return fmt.Errorf("its format is version %s, this program supports version %s: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
-		}
-		for _, b := range [][]byte{bucketImages, bucketLayers, bucketLeases, bucketOwners, bucketDirs} {
-			if _, err := tx.CreateBucketIfNotExists(b); err != nil {
-				return err
-			}
-		}
-		return meta.Put(keyVersion, []byte(schemaVersion))
-	})
+}
+
+// Repair makes the damaged names.db of a store in root sound, which nobody has open. With dry it
+// only says what it would do.
+func Repair(root string, log *slog.Logger, dry bool) (dbfile.Report, error) {
+	return dbfile.Repair(dbOptions(root, log), dry)
+}
+
+func acceptDB(tx *bolt.Tx) error {
+	meta := tx.Bucket(bucketMeta)
+	if meta == nil {
+		return nil
+	}
+	if v := meta.Get(keyVersion); v != nil && string(v) != schemaVersion {
+		return fmt.Errorf("its format is version %s, this program supports version %s: %w", v, schemaVersion, errdefs.ErrFailedPrecondition)
+	}
+	return nil
+}
+
+// validRecord reports whether an entry of names.db can be read.
+func validRecord(bucket []string, key, value []byte) bool {
+	switch name := bucket[0]; {
+	case name == string(bucketMeta):
+		return string(key) == string(keyVersion) && len(value) > 0
+	case name == string(bucketImages):
+		var r imageRecord
+		return json.Unmarshal(value, &r) == nil && r.Manifest.Digest.String() == string(key) && r.ID.Validate() == nil
+	case name == string(bucketLayers):
+		var r layerRecord
+		return json.Unmarshal(value, &r) == nil && r.Dir != "" && filepath.Base(r.Dir) == r.Dir
+	case name == string(bucketLeases):
+		return json.Unmarshal(value, new(leaseRecord)) == nil
+	case name == string(bucketOwners) && len(bucket) == 3 && bucket[2] == string(bucketNames):
+		return json.Unmarshal(value, new(nameRecord)) == nil
+	case name == string(bucketOwners) && len(bucket) == 3:
+		return bucket[2] == string(bucketPins)
+	}
+	return bucket[0] == string(bucketDirs)
+}
+
+func openDB(root string, log *slog.Logger) (*dbfile.DB, error) {
+	db, err := dbfile.Open(dbOptions(root, log))
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, errors.Join(err, db.Close()))
+		return nil, err
+	}
+	fresh := false
+	err = db.View(func(tx *bolt.Tx) error {
+		fresh = tx.Bucket(bucketMeta) == nil || tx.Bucket(bucketMeta).Get(keyVersion) == nil
+		return nil
+	})
+	if err == nil && fresh {
+		err = db.Update(func(tx *dbfile.Tx) error {
+			return tx.Put(string(keyVersion), []byte(schemaVersion), string(bucketMeta))
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open names.db: %w", errors.Join(err, db.Close()))
 	}
 	return db, nil
 }
 
-func load(db *bolt.DB, root, defaultRegistry string) (*records, error) {
+func load(db *dbfile.DB, root, defaultRegistry string) (*records, error) {
 	r := &records{
 		root: root, defaultRegistry: defaultRegistry,
 		images: map[digest.Digest]*imageRecord{}, layers: map[digest.Digest]layerRecord{},
@@ -150,20 +188,7 @@ func load(db *bolt.DB, root, defaultRegistry string) (*records, error) {
 			each(tx.Bucket(bucketImages), func(k string, v imageRecord) { r.images[digest.Digest(k)] = &v }),
 			each(tx.Bucket(bucketLayers), func(k string, v layerRecord) { r.layers[digest.Digest(k)] = v }),
 			each(tx.Bucket(bucketLeases), func(k string, v leaseRecord) { r.leases[k] = v }),
-			tx.Bucket(bucketOwners).ForEachBucket(func(name []byte) error {
-				b := tx.Bucket(bucketOwners).Bucket(name)
-				o := r.owner(core.Owner(name))
-				if pins := b.Bucket(bucketPins); pins != nil {
-					if err := pins.ForEach(func(k, _ []byte) error { o.pins[digest.Digest(k)] = true; return nil }); err != nil {
-						return err
-					}
-				}
-				names := b.Bucket(bucketNames)
-				if names == nil {
-					return nil
-				}
-				return each(names, func(k string, v nameRecord) { o.names[k] = v })
-			}),
+			r.loadOwners(tx.Bucket(bucketOwners)),
 		)
 	})
 	if err != nil {
@@ -172,7 +197,28 @@ func load(db *bolt.DB, root, defaultRegistry string) (*records, error) {
 	return r, nil
 }
 
+// loadOwners reads the bucket of all owners, which is nil on a new node.
+func (r *records) loadOwners(owners *bolt.Bucket) error {
+	if owners == nil {
+		return nil
+	}
+	return owners.ForEachBucket(func(name []byte) error {
+		b := owners.Bucket(name)
+		o := r.owner(core.Owner(name))
+		if pins := b.Bucket(bucketPins); pins != nil {
+			if err := pins.ForEach(func(k, _ []byte) error { o.pins[digest.Digest(k)] = true; return nil }); err != nil {
+				return err
+			}
+		}
+		return each(b.Bucket(bucketNames), func(k string, v nameRecord) { o.names[k] = v })
+	})
+}
+
+// each reads a bucket; nil is an empty one.
 func each[T any](b *bolt.Bucket, f func(key string, v T)) error {
+	if b == nil {
+		return nil
+	}
 	return b.ForEach(func(k, v []byte) error {
 		var t T
 		if err := json.Unmarshal(v, &t); err != nil {
@@ -192,17 +238,17 @@ func (r *records) owner(o core.Owner) *ownerRecord {
 
 // change is a set of writes that are made together: in the database, then in memory.
 type change struct {
-	db  []func(tx *bolt.Tx) error
+	db  []func(tx *dbfile.Tx) error
 	mem []func(r *records)
 }
 
 func (c *change) put(bucket []byte, key string, v any, mem func(r *records)) {
-	c.db = append(c.db, func(tx *bolt.Tx) error { return putJSON(tx.Bucket(bucket), key, v) })
+	c.db = append(c.db, func(tx *dbfile.Tx) error { return putJSON(tx, key, v, string(bucket)) })
 	c.mem = append(c.mem, mem)
 }
 
 func (c *change) drop(bucket []byte, key string, mem func(r *records)) {
-	c.db = append(c.db, func(tx *bolt.Tx) error { return tx.Bucket(bucket).Delete([]byte(key)) })
+	c.db = append(c.db, func(tx *dbfile.Tx) error { return tx.Delete(key, string(bucket)) })
 	c.mem = append(c.mem, mem)
 }
 
@@ -215,37 +261,26 @@ func (c *change) putLayer(chain digest.Digest, rec layerRecord) {
 }
 
 func (c *change) putName(o core.Owner, name string, rec nameRecord) {
-	c.db = append(c.db, func(tx *bolt.Tx) error {
-		b, err := ownerBucket(tx, o, bucketNames)
-		if err != nil {
-			return err
-		}
-		return putJSON(b, name, rec)
+	c.db = append(c.db, func(tx *dbfile.Tx) error {
+		return putJSON(tx, name, rec, string(bucketOwners), string(o), string(bucketNames))
 	})
 	c.mem = append(c.mem, func(r *records) { r.owner(o).names[name] = rec })
 }
 
 func (c *change) dropName(o core.Owner, name string) {
-	c.db = append(c.db, func(tx *bolt.Tx) error {
-		b, err := ownerBucket(tx, o, bucketNames)
-		if err != nil {
-			return err
-		}
-		return b.Delete([]byte(name))
+	c.db = append(c.db, func(tx *dbfile.Tx) error {
+		return tx.Delete(name, string(bucketOwners), string(o), string(bucketNames))
 	})
 	c.mem = append(c.mem, func(r *records) { delete(r.owner(o).names, name) })
 }
 
 func (c *change) pin(o core.Owner, id digest.Digest, pinned bool) {
-	c.db = append(c.db, func(tx *bolt.Tx) error {
-		b, err := ownerBucket(tx, o, bucketPins)
-		if err != nil {
-			return err
-		}
+	c.db = append(c.db, func(tx *dbfile.Tx) error {
+		bucket := []string{string(bucketOwners), string(o), string(bucketPins)}
 		if pinned {
-			return b.Put([]byte(id), []byte("1"))
+			return tx.Put(id.String(), []byte("1"), bucket...)
 		}
-		return b.Delete([]byte(id))
+		return tx.Delete(id.String(), bucket...)
 	})
 	c.mem = append(c.mem, func(r *records) {
 		if pinned {
@@ -258,20 +293,12 @@ func (c *change) pin(o core.Owner, id digest.Digest, pinned bool) {
 
 func (c *change) empty() bool { return len(c.db) == 0 }
 
-func ownerBucket(tx *bolt.Tx, o core.Owner, kind []byte) (*bolt.Bucket, error) {
-	b, err := tx.Bucket(bucketOwners).CreateBucketIfNotExists([]byte(o))
-	if err != nil {
-		return nil, err
-	}
-	return b.CreateBucketIfNotExists(kind)
-}
-
-func putJSON(b *bolt.Bucket, key string, v any) error {
+func putJSON(tx *dbfile.Tx, key string, v any, bucket ...string) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	return b.Put([]byte(key), data)
+	return tx.Put(key, data, bucket...)
 }
 
 // commit makes the writes of c. Preconditions: s.write is held, s.mu is not.
@@ -279,7 +306,7 @@ func (s *Store) commit(c *change) error {
 	if c.empty() {
 		return nil
 	}
-	err := s.db.Update(func(tx *bolt.Tx) error {
+	err := s.db.Update(func(tx *dbfile.Tx) error {
 		for _, f := range c.db {
 			if err := f(tx); err != nil {
 				return err

@@ -20,10 +20,10 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	bolt "go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/image/flight"
 	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/worker"
@@ -67,7 +67,7 @@ type Store struct {
 	cfg     Config
 	log     *slog.Logger
 	now     func() time.Time
-	db      *bolt.DB
+	db      *dbfile.DB
 	content blobs
 	runner  runner
 	gate    *policy.Gate
@@ -128,7 +128,7 @@ func New(opts Options) (*Store, error) {
 	s.sizing = newSizing(s.log)
 	s.device = sync.OnceValue(func() string { return deviceOf(root, "/proc/self/mountinfo") })
 	s.content = blobs{filepath.Join(root, worker.ContentDir, "blobs")}
-	if s.db, err = openDB(root); err != nil {
+	if s.db, err = openDB(root, s.log); err != nil {
 		return nil, err
 	}
 	if err := s.open(opts); err != nil {

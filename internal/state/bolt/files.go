@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -35,7 +37,7 @@ const (
 
 // files are the store's three files. It implements state.Backing.
 type files struct {
-	live, durable *bbolt.DB
+	live, durable *dbfile.DB
 	log           *eventLog
 	logger        *slog.Logger
 	fresh         bool // this process has created live.db: at a first start, or after a boot
@@ -49,7 +51,7 @@ type files struct {
 func openFiles(o Options) (*files, error) {
 	f := &files{logger: o.Logger}
 	var err error
-	f.durable, err = openDB(filepath.Join(o.Root, "durable.db"), false)
+	f.durable, err = openDB(o.durable())
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +63,7 @@ func openFiles(o Options) (*files, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	f.live, err = openDB(filepath.Join(o.State, "live.db"), true)
+	f.live, err = openDB(o.live())
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -79,49 +81,60 @@ func dropOldBoot(o Options) (fresh bool, err error) {
 		}
 	}
 	boot = strings.TrimSpace(boot)
-	mark, live := filepath.Join(o.State, "boot"), filepath.Join(o.State, "live.db")
-	if old, err := os.ReadFile(mark); err == nil && strings.TrimSpace(string(old)) == boot {
-		_, err := os.Stat(live)
-		return errors.Is(err, fs.ErrNotExist), nil
-	}
-	if err := os.Remove(live); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	mark, live := filepath.Join(o.State, "boot"), o.live().Path
+	old, err := os.ReadFile(mark)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}
-	return true, os.WriteFile(mark, []byte(boot+"\n"), 0o600)
+	// A damaged mark does not say that the records are of another boot. Should they be, then
+	// recovery finds their processes gone.
+	if was, sound := readMark(string(old)); sound && was != boot {
+		if err := dbfile.Remove(live); err != nil {
+			return false, err
+		}
+	} else if !sound && len(old) > 0 {
+		o.Logger.Error("the file that says of which boot the live records are was damaged and is written anew; nothing is lost", "file", mark)
+	}
+	exists, err := dbfile.Exists(live)
+	if err != nil {
+		return false, err
+	}
+	return !exists, os.WriteFile(mark, []byte(boot+" "+markSum(boot)+"\n"), 0o600)
 }
 
-// openDB opens a database and checks its schema; a new one gets the present schema.
-func openDB(path string, volatile bool) (*bbolt.DB, error) {
-	opts := *bbolt.DefaultOptions
-	opts.Timeout = time.Second
-	opts.FreelistType = bbolt.FreelistMapType
-	opts.NoFreelistSync = true // it is rebuilt when the file is opened, and files are small
-	opts.NoSync, opts.NoGrowSync = volatile, volatile
-	db, err := bbolt.Open(path, 0o600, &opts)
-	if errors.Is(err, bbolt.ErrTimeout) { //nolint:staticcheck // bbolt's own error
-		return nil, fmt.Errorf("open %s: another agent has it open: %w", path, errdefs.ErrUnavailable)
+func markSum(boot string) string {
+	return fmt.Sprintf("%08x", crc32.Checksum([]byte(boot), castagnoli()))
+}
+
+// readMark reads the mark of a boot. Before there were checksums it had the boot's ID alone.
+func readMark(mark string) (boot string, sound bool) {
+	part := strings.Fields(mark)
+	switch len(part) {
+	case 1:
+		return part[0], mark == part[0]+"\n"
+	case 2:
+		return part[0], part[1] == markSum(part[0])
 	}
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
+	return "", false
+}
+
+// openDB opens a database, and gives a new one the present schema.
+func openDB(o dbfile.Options) (*dbfile.DB, error) {
 	version := ""
-	err = db.View(func(tx *bbolt.Tx) error {
+	o.Accept = func(tx *bbolt.Tx) error {
 		if b := tx.Bucket([]byte(metaBucket)); b != nil {
 			version = string(b.Get([]byte(schemaKey)))
 		}
-		return nil
-	})
-	if err == nil && version == "" {
-		err = db.Update(func(tx *bbolt.Tx) error {
-			b, err := tx.CreateBucketIfNotExists([]byte(metaBucket))
-			if err != nil {
-				return err
-			}
-			return b.Put([]byte(schemaKey), []byte(strconv.Itoa(Schema)))
-		})
-	} else if err == nil {
-		err = checkSchema(path, version)
+		if version == "" {
+			return nil
+		}
+		return checkSchema(o.Path, version)
 	}
+	db, err := dbfile.Open(o)
+	if err != nil || version != "" {
+		return db, err
+	}
+	err = db.Update(func(tx *dbfile.Tx) error { return tx.Put(schemaKey, []byte(strconv.Itoa(Schema)), metaBucket) })
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -144,7 +157,7 @@ func (f *files) Close() error {
 	if f.log != nil {
 		errs = append(errs, f.log.close())
 	}
-	for _, db := range []*bbolt.DB{f.live, f.durable} {
+	for _, db := range []*dbfile.DB{f.live, f.durable} {
 		if db != nil {
 			errs = append(errs, db.Close())
 		}
@@ -158,11 +171,13 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	if f.fresh {
 		return c, f.loadAfterBoot(&c, limit)
 	}
+	damaged := false
 	err = f.live.View(func(tx *bbolt.Tx) (err error) {
 		var errs [2]error
 		c.Sandboxes, errs[0] = loadKind(tx, state.KindSandbox, func(v *core.Sandbox) time.Time { return v.Created })
 		c.Containers, errs[1] = loadKind(tx, state.KindContainer, func(v *core.Container) time.Time { return v.Created })
-		return errors.Join(errs[0], errs[1], loadEvents(tx, &c), f.loadLostObjects(tx))
+		damaged = !f.loadEvents(tx, &c)
+		return errors.Join(errs[0], errs[1], f.loadLostObjects(tx))
 	})
 	if err != nil {
 		return c, err
@@ -173,12 +188,18 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	for _, ct := range c.Containers {
 		f.log.census.addContainer(ct)
 	}
-	// The log is written after live.db, so it can only be behind, unless somebody has replaced
-	// one of the two.
-	if f.log.last > c.Last {
+	if damaged {
+		f.logger.Error("events of the live records were damaged and are read from the event log; nothing is lost", "newest", f.log.last)
+	}
+	// The log is written after live.db, so it can only be behind, unless one of the two was
+	// damaged or replaced.
+	if damaged || f.log.last > c.Last {
 		return c, f.importEvents(&c, limit)
 	}
 	c.Trim(limit)
+	if f.log.damaged > 0 && c.Last > 0 {
+		return c, f.log.rewrite(c.Events, c.Last)
+	}
 	return c, f.log.catchUp(c.Events, c.Last)
 }
 
@@ -201,13 +222,13 @@ func (f *files) importEvents(c *state.Contents, limit int) error {
 		raws = raws[len(raws)-limit:]
 	}
 	c.Events, c.Last = raws, f.log.last
-	return f.live.Update(func(tx *bbolt.Tx) error {
-		if err := tx.DeleteBucket([]byte(eventsBucket)); err != nil && !errors.Is(err, bbolt.ErrBucketNotFound) { //nolint:staticcheck // bbolt's own error
+	return f.live.Update(func(tx *dbfile.Tx) error {
+		if err := tx.Bolt().DeleteBucket([]byte(eventsBucket)); err != nil && !errors.Is(err, bbolt.ErrBucketNotFound) { //nolint:staticcheck // bbolt's own error
 			return err
 		}
 		seq := c.Last - uint64(len(raws)) + 1
 		for i, raw := range raws {
-			if err := put(tx, eventsBucket, seqKey(seq+uint64(i)), raw); err != nil {
+			if err := putEvent(tx, seq+uint64(i), raw); err != nil {
 				return err
 			}
 		}
@@ -215,12 +236,12 @@ func (f *files) importEvents(c *state.Contents, limit int) error {
 	})
 }
 
-func saveLostObjects(tx *bbolt.Tx, c census) error {
+func saveLostObjects(tx *dbfile.Tx, c census) error {
 	raw, err := json.Marshal(c.list())
 	if err != nil {
 		return err
 	}
-	return put(tx, metaBucket, []byte(lostObjectsKey), raw)
+	return tx.Put(lostObjectsKey, raw, metaBucket)
 }
 
 func (f *files) loadLostObjects(tx *bbolt.Tx) error {
@@ -258,38 +279,41 @@ func loadKind[T any](tx *bbolt.Tx, kind string, created func(*T) time.Time) ([]*
 	return all, err
 }
 
-func loadEvents(tx *bbolt.Tx, c *state.Contents) error {
+// loadEvents reads the events. It returns false when some are damaged: there is a gap, or one is
+// not what the event log has.
+func (f *files) loadEvents(tx *bbolt.Tx, c *state.Contents) (sound bool) {
 	b := tx.Bucket([]byte(eventsBucket))
 	if b == nil {
-		return nil
+		return true
 	}
-	return b.ForEach(func(k, raw []byte) error {
+	sound = true
+	_ = b.ForEach(func(k, raw []byte) error { // fn returns no error
+		if len(k) != 8 || !sound {
+			sound = false
+			return nil
+		}
 		seq := binary.BigEndian.Uint64(k)
-		if len(c.Events) > 0 && seq != c.Last+1 {
-			return fmt.Errorf("events: %d follows %d: %w", seq, c.Last, errdefs.ErrDataLoss)
+		if sum, ok := f.log.sums[seq]; ok && sum != lineSum(lineEvent, seq, raw) || len(c.Events) > 0 && seq != c.Last+1 {
+			sound = false
+			return nil
 		}
 		c.Events, c.Last = append(c.Events, slices.Clone(raw)), seq
 		return nil
 	})
+	return sound
 }
 
 // Commit writes one group of changes: to live.db, then to the log.
 func (f *files) Commit(ch state.Changes, oldest uint64) error {
 	lost, fewer := f.lostObjects.after(ch.Events)
-	err := f.live.Update(func(tx *bbolt.Tx) error {
+	err := f.live.Update(func(tx *dbfile.Tx) error {
 		for _, r := range ch.Records {
-			if r.JSON == nil {
-				if b := tx.Bucket([]byte(r.Kind)); b != nil {
-					if err := b.Delete([]byte(r.ID)); err != nil {
-						return err
-					}
-				}
-			} else if err := put(tx, r.Kind, []byte(r.ID), r.JSON); err != nil {
+			if err := set(tx, r.Kind, string(r.ID), r.JSON); err != nil {
 				return err
 			}
 		}
 		for _, e := range ch.Events {
-			if err := put(tx, eventsBucket, seqKey(e.Seq), e.JSON); err != nil {
+			if err := putEvent(tx, e.Seq, e.JSON); err != nil {
 				return err
 			}
 		}
@@ -298,7 +322,7 @@ func (f *files) Commit(ch state.Changes, oldest uint64) error {
 				return err
 			}
 		}
-		return trimEvents(tx, oldest)
+		return trimEvents(tx.Bolt(), oldest)
 	})
 	if err != nil {
 		return err
@@ -332,15 +356,22 @@ func trimEvents(tx *bbolt.Tx, oldest uint64) error {
 	return nil
 }
 
-func put(tx *bbolt.Tx, bucket string, key, value []byte) error {
-	b, err := tx.CreateBucketIfNotExists([]byte(bucket))
+// putEvent stores an event. The event log is their copy.
+func putEvent(tx *dbfile.Tx, seq uint64, raw []byte) error {
+	b, err := tx.Bolt().CreateBucketIfNotExists([]byte(eventsBucket))
 	if err != nil {
 		return err
 	}
-	if bucket == eventsBucket {
-		b.FillPercent = 1 // events are only appended
+	b.FillPercent = 1 // events are only appended
+	return b.Put(seqKey(seq), raw)
+}
+
+// set stores a value; nil deletes it.
+func set(tx *dbfile.Tx, bucket, key string, value []byte) error {
+	if value == nil {
+		return tx.Delete(key, bucket)
 	}
-	return b.Put(key, value)
+	return tx.Put(key, value, bucket)
 }
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
@@ -363,7 +394,7 @@ func (f *files) Entries(owner core.Owner, durable bool) state.Entries {
 // bucket is the database bucket of one key-value store.
 type bucket struct {
 	name string
-	db   *bbolt.DB
+	db   *dbfile.DB
 	sync func() error // called before a change; nil does nothing
 }
 
@@ -388,22 +419,12 @@ func (d bucket) Write(list []state.Entry) error {
 			return err
 		}
 	}
-	return d.db.Update(func(tx *bbolt.Tx) error {
+	return d.db.Update(func(tx *dbfile.Tx) error {
 		for _, e := range list {
-			if err := d.set(tx, e); err != nil {
+			if err := set(tx, d.name, e.Key, e.Value); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-func (d bucket) set(tx *bbolt.Tx, e state.Entry) error {
-	if e.Value != nil {
-		return put(tx, d.name, []byte(e.Key), e.Value)
-	}
-	if b := tx.Bucket([]byte(d.name)); b != nil && e.Key != "" {
-		return b.Delete([]byte(e.Key))
-	}
-	return nil
 }

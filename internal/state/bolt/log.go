@@ -17,8 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/state"
 )
@@ -29,8 +27,8 @@ import (
 //
 // The sum covers everything after it, up to the LF. KIND "e" is an event. "c" is a checkpoint:
 // the list of what exists after event SEQ, so that a file can be read without those before it.
-// Every file begins with a checkpoint. A line that does not match its sum ends the file: a power
-// cut has interrupted its write.
+// Every file begins with a checkpoint. A line that does not match its sum is left out: at the end
+// of the file a power cut has interrupted its write, elsewhere the disk has damaged it.
 const (
 	logHeader    = "longshore-events "
 	lineEvent    = "e"
@@ -49,8 +47,12 @@ type eventLog struct {
 	size   int64
 	last   uint64 // the Seq of the newest event in the file
 	census census
-	broken bool // the last write failed; events collect in behind until one succeeds
+	broken bool // the last write failed; events collect in missed until one succeeds
 	missed []state.Event
+	// sums are the checksums of the events that the file had when it was opened, by Seq, and
+	// damaged is how many of its lines could not be read.
+	sums    map[uint64]uint32
+	damaged int
 
 	mu    sync.Mutex // guards f, dirty
 	f     *os.File
@@ -87,22 +89,62 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 // scan finds the last valid line and truncates the file after it. mu is not needed: the log is
 // not synced yet.
 func (l *eventLog) scan() error {
-	end, err := readLog(l.f, l.path, func(_ string, seq uint64, _ []byte) error {
-		l.last = seq
+	l.sums = map[uint64]uint32{}
+	r, err := readLog(l.f, l.path, func(kind string, seq uint64, raw []byte) error {
+		l.last = max(l.last, seq)
+		if kind == lineEvent {
+			l.sums[seq] = lineSum(kind, seq, raw)
+		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	l.size = end
-	if end == 0 {
+	l.size, l.damaged = r.end, r.damaged
+	switch {
+	case r.end == 0 && r.size == 0:
 		return l.begin(l.f)
+	case r.end == 0:
+		return l.putAside()
+	case r.headless:
+		// A line of the same length replaces the first one.
+		head := make([]byte, r.head)
+		copy(head, logHeader+strconv.Itoa(Schema))
+		for i := len(logHeader) + 1; i < len(head); i++ {
+			head[i] = ' '
+		}
+		head[len(head)-1] = '\n'
+		if len(head) < len(logHeader)+2 {
+			break // it is too short: readers do without it
+		}
+		if _, err := l.f.WriteAt(head, 0); err != nil {
+			return err
+		}
 	}
-	if err := l.f.Truncate(end); err != nil {
+	if l.damaged > 0 {
+		l.logger.Error("the event log is damaged: the events of these lines are missing, unless the live records still have them. Check the disk", "file", l.path, "lines", l.damaged)
+	}
+	if err := l.f.Truncate(r.end); err != nil {
 		return err
 	}
-	_, err = l.f.Seek(end, io.SeekStart)
+	_, err = l.f.Seek(r.end, io.SeekStart)
 	return err
+}
+
+// putAside keeps a file of which nothing can be read, and begins a new one.
+func (l *eventLog) putAside() error {
+	aside := l.path + ".damaged"
+	l.logger.Error("the event log cannot be read and is begun anew; what the live records do not have of it is lost. Check the disk", "file", l.path, "kept", aside)
+	if err := os.Rename(l.path, aside); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(l.path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_ = l.f.Close() // nothing was written
+	l.f, l.damaged = f, 1
+	return l.begin(f)
 }
 
 // begin writes header and checkpoint to an empty file.
@@ -130,6 +172,11 @@ func logLine(kind string, seq uint64, raw []byte) []byte {
 	return append(fmt.Appendf(nil, "%08x ", crc32.Checksum(body, castagnoli())), append(body, '\n')...)
 }
 
+// lineSum returns the checksum that a line has.
+func lineSum(kind string, seq uint64, raw []byte) uint32 {
+	return crc32.Update(crc32.Checksum(fmt.Appendf(nil, "%s %d ", kind, seq), castagnoli()), castagnoli(), raw)
+}
+
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // the package caches it
 
 // parseLine is the inverse of logLine, without the LF.
@@ -150,42 +197,51 @@ func parseLine(line []byte) (kind string, seq uint64, raw []byte, ok bool) {
 	return string(part[0]), seq, part[2], err == nil
 }
 
-// readLog calls fn for every valid line and returns the offset after the last one; 0 when there
-// is not even a header and a first checkpoint.
-func readLog(r io.Reader, path string, fn func(kind string, seq uint64, raw []byte) error) (end int64, err error) {
+// logRead is what readLog has found in a file.
+type logRead struct {
+	size     int64 // of all that was read
+	end      int64 // the offset after the last valid line; 0 when there is none after the header
+	head     int64 // the length of the first line
+	damaged  int   // lines before the last valid one that are not valid
+	headless bool  // the header is one of them
+}
+
+// readLog calls fn for every valid line. A file of a newer schema is FailedPrecondition.
+func readLog(r io.Reader, path string, fn func(kind string, seq uint64, raw []byte) error) (found logRead, err error) {
 	br := bufio.NewReaderSize(r, 16<<10)
-	head, err := br.ReadString('\n')
-	if err != nil {
-		return 0, nil //nolint:nilerr // empty, or damaged in its first line
-	}
-	version, ok := strings.CutPrefix(strings.TrimSuffix(head, "\n"), logHeader)
-	if !ok {
-		return 0, fmt.Errorf("open %s: it is not an event log: %w", path, errdefs.ErrDataLoss)
-	}
-	if err := checkSchema(path, version); err != nil {
-		return 0, err
-	}
-	end = int64(len(head))
-	lines := 0
+	bad := 0
 	for {
 		line, err := br.ReadBytes('\n')
-		if err != nil || len(line) > maxLogLine {
-			break
+		first := found.size == 0
+		found.size += int64(len(line))
+		if err != nil {
+			return found, nil //nolint:nilerr // a line without an end was not written to its end
 		}
-		kind, seq, raw, ok := parseLine(line[:len(line)-1])
-		if !ok {
-			break
+		body := line[:len(line)-1]
+		if version, ok := strings.CutPrefix(string(body), logHeader); first && ok {
+			found.head = int64(len(line))
+			version = strings.TrimRight(version, " ")
+			if n, err := strconv.Atoi(version); err == nil && n > 0 {
+				if err := checkSchema(path, version); err != nil {
+					return found, err
+				}
+				continue
+			}
+		}
+		kind, seq, raw, ok := parseLine(body)
+		if first {
+			found.head, found.headless = int64(len(line)), true
+		}
+		if !ok || len(line) > maxLogLine {
+			bad++
+			continue
 		}
 		if err := fn(kind, seq, raw); err != nil {
-			return end, err
+			return found, err
 		}
-		end += int64(len(line))
-		lines++
+		found.end = found.size
+		found.damaged, bad = found.damaged+bad, 0
 	}
-	if lines == 0 {
-		return 0, nil
-	}
-	return end, nil
 }
 
 // readCensus rebuilds the census from the current file.
@@ -256,18 +312,29 @@ func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
 		return nil
 	}
 	if missing := last - l.last; missing > uint64(len(raws)) {
-		// It is too far behind to continue: begin again.
-		l.last = last - uint64(len(raws))
-		if err := l.rotate(); err != nil {
-			return err
-		}
+		return l.rewrite(raws, last) // it is too far behind to continue
 	}
+	l.appendRaw(raws[len(raws)-int(last-l.last):])
+	return nil
+}
+
+// rewrite begins a new file with these events, of which the newest is last.
+func (l *eventLog) rewrite(raws [][]byte, last uint64) error {
+	l.last = last - uint64(len(raws))
+	if err := l.rotate(); err != nil {
+		return err
+	}
+	l.appendRaw(raws)
+	return nil
+}
+
+// appendRaw appends the events that follow the newest one.
+func (l *eventLog) appendRaw(raws [][]byte) {
 	var es []state.Event
-	for i, raw := range raws[len(raws)-int(last-l.last):] {
+	for i, raw := range raws {
 		es = append(es, state.Event{Event: core.Event{Seq: l.last + uint64(i) + 1}, JSON: raw})
 	}
 	l.append(es)
-	return nil
 }
 
 // append writes the events of a commit that has been made. An error is logged once, and the log

@@ -1,0 +1,323 @@
+package dbfile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+)
+
+// A copy's file is a sequence of frames:
+//
+//	magic "LScp", length u32, CRC32C u32 of the body (little endian), body
+//
+// The first byte of a body is its kind. It begins with frameBegin (format, transaction), then come
+// frameOps with all that was in the database after that transaction, then frameEnd, then one
+// frameOps for each later transaction. The operations of a frame are listed at op*.
+const (
+	copySuffix  = ".copy"
+	copyFormat  = 1
+	frameMagic  = "LScp"
+	frameHead   = len(frameMagic) + 8
+	maxFrame    = 64 << 20
+	maxCopy     = 2 << 30
+	frameBegin  = 'b'
+	frameOps    = 'o'
+	frameEnd    = 'e'
+	opPut       = 'p' // bucket, key, value
+	opDelete    = 'd' // bucket, key
+	opSequence  = 's' // bucket, number
+	snapshotOps = 64 << 10
+)
+
+// slot is where a value is.
+type slot struct{ bucket, key string }
+
+// content is all that a database holds, but for the buckets of which no copy is kept.
+type content struct {
+	values    map[slot][]byte
+	sequences map[string]uint64
+}
+
+func newContent() content {
+	return content{values: map[slot][]byte{}, sequences: map[string]uint64{}}
+}
+
+// differs returns the first place in which two contents are not the same; "" when they are.
+func (c content) differs(other content) string {
+	for s, v := range c.values {
+		if w, ok := other.values[s]; !ok || !bytes.Equal(v, w) {
+			return fmt.Sprintf("%q of %q", s.key, names(s.bucket))
+		}
+	}
+	for s := range other.values {
+		if _, ok := c.values[s]; !ok {
+			return fmt.Sprintf("%q of %q", s.key, names(s.bucket))
+		}
+	}
+	if !maps.Equal(c.sequences, other.sequences) {
+		return "a bucket's sequence"
+	}
+	return ""
+}
+
+// ops are operations in the order in which they were made, encoded.
+type ops struct{ buf []byte }
+
+func (o *ops) text(s string) {
+	o.buf = binary.AppendUvarint(o.buf, uint64(len(s)))
+	o.buf = append(o.buf, s...)
+}
+
+func (o *ops) put(bucket, key string, value []byte) {
+	o.buf = append(o.buf, opPut)
+	o.text(bucket)
+	o.text(key)
+	o.buf = binary.AppendUvarint(o.buf, uint64(len(value)))
+	o.buf = append(o.buf, value...)
+}
+
+func (o *ops) remove(bucket, key string) {
+	o.buf = append(o.buf, opDelete)
+	o.text(bucket)
+	o.text(key)
+}
+
+func (o *ops) sequence(bucket string, n uint64) {
+	o.buf = append(o.buf, opSequence)
+	o.text(bucket)
+	o.buf = binary.AppendUvarint(o.buf, n)
+}
+
+var errShort = errors.New("an operation is cut off")
+
+// apply makes the encoded operations in c. Values point into b.
+func (c content) apply(b []byte) error {
+	number := func() (n uint64, err error) {
+		n, k := binary.Uvarint(b)
+		if k <= 0 {
+			return 0, errShort
+		}
+		b = b[k:]
+		return n, nil
+	}
+	text := func() ([]byte, error) {
+		n, err := number()
+		if err != nil || n > uint64(len(b)) {
+			return nil, errShort
+		}
+		s := b[:n:n]
+		b = b[n:]
+		return s, nil
+	}
+	for len(b) > 0 {
+		op := b[0]
+		b = b[1:]
+		bucket, err := text()
+		if err != nil {
+			return err
+		}
+		if op == opSequence {
+			n, err := number()
+			if err != nil {
+				return err
+			}
+			c.sequences[string(bucket)] = n
+			continue
+		}
+		key, err := text()
+		if err != nil {
+			return err
+		}
+		s := slot{string(bucket), string(key)}
+		switch op {
+		case opDelete:
+			delete(c.values, s)
+		case opPut:
+			value, err := text()
+			if err != nil {
+				return err
+			}
+			c.values[s] = value
+		default:
+			return fmt.Errorf("unknown operation %q", op)
+		}
+	}
+	return nil
+}
+
+func appendFrame(b []byte, kind byte, body []byte) []byte {
+	sum := crc32.Update(crc32.Checksum([]byte{kind}, castagnoli()), castagnoli(), body)
+	b = append(b, frameMagic...)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(body)+1))
+	b = binary.LittleEndian.AppendUint32(b, sum)
+	return append(append(b, kind), body...)
+}
+
+func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // the package caches it
+
+// copied is what a copy's file says.
+type copied struct {
+	content
+	txid  uint64 // of the last transaction in it
+	whole bool   // it is complete, from its first frame to its last
+	some  bool   // it has something at all
+}
+
+// readCopy reads a copy. A damaged one is no error: what is left of it is returned.
+func readCopy(path string) (copied, error) {
+	c := copied{content: newContent()}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err != nil {
+		return c, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxCopy))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return c, err
+	}
+	c.parse(b)
+	return c, nil
+}
+
+func (c *copied) parse(b []byte) {
+	began, ended, sound := false, false, true
+	for len(b) > 0 {
+		kind, body, size := nextFrame(b)
+		if size == 0 {
+			// Look for the next frame behind what is damaged.
+			sound = false
+			at := bytes.Index(b[1:], []byte(frameMagic))
+			if at < 0 {
+				break
+			}
+			b = b[1+at:]
+			continue
+		}
+		b = b[size:]
+		switch kind {
+		case frameBegin:
+			format, k := binary.Uvarint(body)
+			txid, n := binary.Uvarint(body[max(k, 0):])
+			began = k > 0 && n > 0 && format == copyFormat
+			sound = sound && began
+			c.txid = max(c.txid, txid)
+		case frameEnd:
+			ended = true
+		case frameOps:
+			txid, n := binary.Uvarint(body)
+			if n <= 0 || c.apply(body[n:]) != nil {
+				sound = false
+				continue
+			}
+			c.some, c.txid = true, max(c.txid, txid)
+		default:
+			sound = false
+		}
+	}
+	c.whole = began && ended && sound
+}
+
+// nextFrame returns the frame at the beginning of b; size is 0 when there is none that is whole.
+func nextFrame(b []byte) (kind byte, body []byte, size int) {
+	if len(b) < frameHead || string(b[:len(frameMagic)]) != frameMagic {
+		return 0, nil, 0
+	}
+	length := int64(binary.LittleEndian.Uint32(b[len(frameMagic):]))
+	if length < 1 || length > maxFrame || length > int64(len(b)-frameHead) {
+		return 0, nil, 0
+	}
+	body = b[frameHead : frameHead+int(length)]
+	if crc32.Checksum(body, castagnoli()) != binary.LittleEndian.Uint32(b[len(frameMagic)+4:]) {
+		return 0, nil, 0
+	}
+	return body[0], body[1:], frameHead + int(length)
+}
+
+// copyFile is a copy that is written.
+type copyFile struct {
+	path     string
+	f        *os.File // nil when the copy must be written anew
+	snapshot int64    // the size after it was written as a whole
+	size     int64
+}
+
+// minRewrite is how much a copy grows before it is written anew, at least.
+const minRewrite = 1 << 20
+
+// full reports whether the copy holds so much that is outdated that it should be written anew.
+func (c *copyFile) full() bool { return c.size-c.snapshot > max(minRewrite, c.snapshot) }
+
+// append adds a transaction.
+func (c *copyFile) append(txid uint64, o ops) error {
+	b := appendFrame(nil, frameOps, append(binary.AppendUvarint(nil, txid), o.buf...))
+	if _, err := c.f.WriteAt(b, c.size); err != nil {
+		return err
+	}
+	c.size += int64(len(b))
+	return nil
+}
+
+// write writes the copy anew.
+func (c *copyFile) write(all content, txid uint64) (err error) {
+	c.close()
+	f, err := os.OpenFile(c.path+newSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	size := int64(0)
+	frame := func(kind byte, body []byte) error {
+		n, err := f.Write(appendFrame(nil, kind, body))
+		size += int64(n)
+		return err
+	}
+	head := binary.AppendUvarint(nil, txid)
+	if err := frame(frameBegin, append(binary.AppendUvarint(nil, copyFormat), head...)); err != nil {
+		return err
+	}
+	o := ops{slices.Clone(head)}
+	for bucket, n := range all.sequences {
+		o.sequence(bucket, n)
+	}
+	for s, v := range all.values {
+		o.put(s.bucket, s.key, v)
+		if len(o.buf) < snapshotOps {
+			continue
+		}
+		if err := frame(frameOps, o.buf); err != nil {
+			return err
+		}
+		o.buf = append(o.buf[:0], head...)
+	}
+	if err := frame(frameOps, o.buf); err != nil {
+		return err
+	}
+	if err := frame(frameEnd, nil); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), c.path); err != nil {
+		return err
+	}
+	c.f, c.snapshot, c.size = f, size, size
+	return nil
+}
+
+func (c *copyFile) close() {
+	if c.f != nil {
+		_ = c.f.Close() // what could not be written was an error of write
+		c.f = nil
+	}
+}

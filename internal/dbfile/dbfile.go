@@ -1,0 +1,377 @@
+// Package dbfile opens bbolt files so that a damaged one neither crashes the process nor loses
+// what it held. A bbolt file has no checksums and is mapped into memory: a bit that has flipped
+// changes a record unseen, or makes bbolt panic, and one that was cut off ends the process with
+// SIGBUS. So each file is read page by page before it is mapped, and everything in it is also in
+// a second file beside it, PATH.copy, in frames with checksums. A file that is damaged, or that
+// says something else than its copy, is put aside as PATH.damaged and made again from the copy.
+//
+// It does not know what the entries mean. Start at Open; pages.go reads bbolt's pages, copy.go is
+// the copy, repair.go is for files whose copy is damaged too.
+package dbfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	newSuffix     = ".new"
+	damagedSuffix = ".damaged"
+)
+
+// Options are the parameters of Open and Repair.
+type Options struct {
+	Path string
+	// Volatile files are never synced.
+	Volatile bool
+	// Skip says of which of the outermost buckets no copy is kept. What is in them is lost with
+	// the file. nil skips none.
+	Skip func(bucket string) bool
+	// Accept is asked before anything is changed: a file of a newer schema is refused there. May
+	// be nil.
+	Accept func(tx *bbolt.Tx) error
+	// Valid reports whether an entry can be read by who stored it; bucket are the names from the
+	// outermost on. May be nil.
+	Valid func(bucket []string, key, value []byte) bool
+	// Loss says what a node without this file has lost, for people.
+	Loss   string
+	Logger *slog.Logger // may be nil
+}
+
+func (o *Options) skip(bucket string) bool { return o.Skip != nil && o.Skip(bucket) }
+
+func (o *Options) log() *slog.Logger {
+	if o.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return o.Logger
+}
+
+// DB is an open file with its copy.
+type DB struct {
+	bolt *bbolt.DB
+	o    Options
+
+	mu     sync.Mutex // serializes transactions that write, so that the copy has them in their order
+	copy   copyFile
+	behind bool // the copy lacks transactions, because it could not be written
+}
+
+// Open opens or creates a file. One that is damaged is made again from its copy; if that is
+// damaged too, Open fails with DataLoss and says what to do. A file that another process has open
+// is Unavailable.
+func Open(o Options) (*DB, error) {
+	_, err := os.Stat(o.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = o.create()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", o.Path, err)
+	}
+	db, err := o.open()
+	if !errdefs.IsDataLoss(err) {
+		return db, err
+	}
+	damage := err
+	c, err := readCopy(o.Path + copySuffix)
+	if err != nil || !c.whole {
+		return nil, fmt.Errorf("open %s: it is damaged: %w, and %s: run `longshore repair`, which brings back what can still be read; without this file %s", o.Path, damage, o.copyTrouble(err), o.Loss)
+	}
+	if err := o.replace(c.content); err != nil {
+		return nil, fmt.Errorf("open %s: it is damaged (%w), and could not be made again: %w", o.Path, damage, err)
+	}
+	o.log().Error("a file was damaged and was made again from its copy; nothing is lost. Check the disk", "file", o.Path, "damage", damage, "kept", o.Path+damagedSuffix)
+	if db, err = o.open(); err != nil {
+		return nil, fmt.Errorf("open %s, made again from its copy: %w", o.Path, err)
+	}
+	return db, nil
+}
+
+func (o *Options) copyTrouble(err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	if _, err := os.Stat(o.Path + copySuffix); err != nil {
+		return "it has no copy"
+	}
+	return filepath.Base(o.Path) + copySuffix + " is damaged too"
+}
+
+// create makes the file: with what its copy has, if there is one. It gets its name when it is
+// complete, so that an empty file is always a damaged one.
+func (o *Options) create() error {
+	c, err := readCopy(o.Path + copySuffix)
+	if err != nil {
+		return err
+	}
+	if c.some && !c.whole {
+		return fmt.Errorf("it is gone, and its copy is damaged: run `longshore repair`, which brings back what can still be read; without this file %s: %w", o.Loss, errdefs.ErrDataLoss)
+	}
+	if c.some {
+		o.log().Error("a file was gone and was made again from its copy; nothing is lost", "file", o.Path)
+	}
+	return o.replace(c.content)
+}
+
+// replace puts the file aside and makes one with this content.
+func (o *Options) replace(c content) error {
+	fresh := o.Path + newSuffix
+	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	db, err := bbolt.Open(fresh, 0o600, o.bolt(nil))
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		t := Tx{tx: tx, skip: o.skip}
+		for bucket, n := range c.sequences {
+			b, err := t.bucket(bucket)
+			if err != nil {
+				return err
+			}
+			if err := b.SetSequence(n); err != nil {
+				return err
+			}
+		}
+		for s, v := range c.values {
+			b, err := t.bucket(s.bucket)
+			if err != nil {
+				return err
+			}
+			if err := b.Put([]byte(s.key), v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err = errors.Join(err, db.Close()); err != nil {
+		return errors.Join(err, os.Remove(fresh))
+	}
+	// At every moment the old or the new file has the name. The old copy's transactions have other
+	// numbers than the new file's: without a copy Open writes one.
+	for _, step := range []func() error{
+		func() error { return os.Remove(o.Path + damagedSuffix) },
+		func() error { return os.Link(o.Path, o.Path+damagedSuffix) },
+		func() error { return os.Rename(fresh, o.Path) },
+		func() error { return os.Rename(o.Path+copySuffix, o.Path+copySuffix+damagedSuffix) },
+	} {
+		if err := step(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if o.Volatile {
+		return nil
+	}
+	dir, err := os.Open(filepath.Dir(o.Path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func (o *Options) bolt(open func(string, int, os.FileMode) (*os.File, error)) *bbolt.Options {
+	b := *bbolt.DefaultOptions
+	b.Timeout = time.Second
+	b.FreelistType = bbolt.FreelistMapType
+	b.NoFreelistSync = true // it is rebuilt when the file is opened, and files are small
+	b.NoSync, b.NoGrowSync = o.Volatile, o.Volatile
+	b.OpenFile = open
+	return &b
+}
+
+// open opens the file after it has been read page by page, compares it with its copy, and writes
+// the copy anew if it is not the same. DataLoss means that the file is damaged.
+func (o *Options) open() (*DB, error) {
+	var held content
+	db := &DB{o: *o, copy: copyFile{path: o.Path + copySuffix}}
+	err := guard(func() (err error) {
+		db.bolt, err = bbolt.Open(o.Path, 0o600, o.bolt(func(path string, flag int, mode os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
+			if err != nil {
+				return nil, err
+			}
+			// bbolt locks this open file again, which does nothing then.
+			if err := lock(f); err != nil {
+				return nil, errors.Join(err, f.Close())
+			}
+			if held, _, err = readTree(path, o.skip, nil); err != nil {
+				return nil, errors.Join(err, f.Close())
+			}
+			return f, nil
+		}))
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, errLocked) {
+			return nil, fmt.Errorf("open %s: another agent has it open: %w", o.Path, errdefs.ErrUnavailable)
+		}
+		return nil, err
+	}
+	if err := guard(func() error { return db.settle(held) }); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// settle brings file and copy to the same content.
+func (d *DB) settle(held content) error {
+	var txid uint64
+	if err := d.bolt.View(func(tx *bbolt.Tx) error { txid = uint64(tx.ID()); return nil }); err != nil {
+		return err
+	}
+	c, err := readCopy(d.copy.path)
+	if err != nil {
+		return err
+	}
+	switch {
+	case !c.whole:
+		for s, v := range held.values {
+			if d.o.Valid != nil && !d.o.Valid(names(s.bucket), []byte(s.key), v) {
+				return fmt.Errorf("%q of %q cannot be read: %w", s.key, names(s.bucket), errdefs.ErrDataLoss)
+			}
+		}
+	case c.txid > txid:
+		return fmt.Errorf("it ends with transaction %d and its copy with %d: %w", txid, c.txid, errdefs.ErrDataLoss)
+	case c.txid == txid:
+		// Otherwise the agent was killed before it wrote the copy, or one that keeps no copies
+		// has used the file.
+		if at := held.differs(c.content); at != "" {
+			return fmt.Errorf("%s is not what its copy says: %w", at, errdefs.ErrDataLoss)
+		}
+	}
+	if d.o.Accept != nil {
+		if err := d.bolt.View(d.o.Accept); err != nil {
+			return err
+		}
+	}
+	if c.some && !c.whole {
+		d.o.log().Error("a file's copy was damaged and is written anew; nothing is lost. Check the disk", "file", d.copy.path)
+	}
+	return d.copy.write(held, txid)
+}
+
+var errLocked = errors.New("the file is locked")
+
+// lock locks an open file as bbolt does, and waits a second for another process.
+func lock(f *os.File) error {
+	const every = 50 * time.Millisecond
+	for waited := time.Duration(0); ; waited += every {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		if waited >= time.Second {
+			return errLocked
+		}
+		time.Sleep(every)
+	}
+}
+
+// guard calls fn and turns a panic of bbolt, or the fault of a mapped page that cannot be read,
+// into DataLoss.
+func guard(fn func() error) (err error) {
+	old := debug.SetPanicOnFault(true)
+	defer func() {
+		debug.SetPanicOnFault(old)
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v: %w", p, errdefs.ErrDataLoss)
+		}
+	}()
+	return fn()
+}
+
+// Close closes the file.
+func (d *DB) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.copy.close()
+	return d.bolt.Close()
+}
+
+// View reads in one transaction.
+func (d *DB) View(fn func(tx *bbolt.Tx) error) error {
+	return d.named(guard(func() error { return d.bolt.View(fn) }))
+}
+
+func (d *DB) named(err error) error {
+	if errdefs.IsDataLoss(err) {
+		return fmt.Errorf("%s: %w", d.o.Path, err)
+	}
+	return err
+}
+
+// Update writes in one transaction, to the file and then to its copy.
+func (d *DB) Update(fn func(tx *Tx) error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var t Tx
+	var txid uint64
+	err := guard(func() error {
+		return d.bolt.Update(func(tx *bbolt.Tx) error {
+			t = Tx{tx: tx, skip: d.o.skip}
+			txid = uint64(tx.ID())
+			return fn(&t)
+		})
+	})
+	if err != nil {
+		return d.named(err)
+	}
+	err = d.copyLocked(txid, t.done)
+	if err != nil && !d.behind {
+		d.o.log().Error("could not write a file's copy; will try again with the next change", "file", d.copy.path, "error", err)
+	}
+	if err == nil && d.behind {
+		d.o.log().Info("a file's copy is complete again", "file", d.copy.path)
+	}
+	d.behind = err != nil
+	return nil
+}
+
+// copyLocked adds a transaction to the copy, or writes that anew.
+func (d *DB) copyLocked(txid uint64, o ops) error {
+	if d.copy.f != nil && !d.behind && !d.copy.full() {
+		return d.copy.append(txid, o)
+	}
+	return d.View(func(tx *bbolt.Tx) error {
+		all := newContent()
+		if err := all.load(tx, d.o.skip); err != nil {
+			return err
+		}
+		return d.copy.write(all, txid)
+	})
+}
+
+// load reads a database. The values are bbolt's and are valid as long as tx.
+func (c content) load(tx *bbolt.Tx, skip func(string) bool) error {
+	var nested func(path string, b *bbolt.Bucket) error
+	nested = func(path string, b *bbolt.Bucket) error {
+		if n := b.Sequence(); n > 0 {
+			c.sequences[path] = n
+		}
+		return b.ForEach(func(k, v []byte) error {
+			if v == nil {
+				return nested(below(path, string(k)), b.Bucket(k))
+			}
+			c.values[slot{path, string(k)}] = v
+			return nil
+		})
+	}
+	return tx.ForEach(func(name []byte, b *bbolt.Bucket) error {
+		if skip(string(name)) {
+			return nil
+		}
+		return nested(string(name), b)
+	})
+}

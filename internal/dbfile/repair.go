@@ -1,0 +1,127 @@
+package dbfile
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/containerd/errdefs"
+)
+
+// Report says what Repair has found and done.
+type Report struct {
+	Path string
+	// Damage is what is wrong with the file; "" when it is sound.
+	Damage string
+	// Whole means that nothing is lost: the copy had everything.
+	Whole bool
+	// Entries is how many entries the repaired file has, and Dropped how many could be read and
+	// made no sense.
+	Entries, Dropped int
+	// Places are the damaged places of a file whose copy is damaged too: what was there is lost
+	// unless the copy still has it.
+	Places []string
+}
+
+// Repair makes a damaged file sound: from its copy, and if that is damaged too, from what can
+// still be read of both. The damaged file is kept beside it. Nobody may have the file open. With
+// dry it changes nothing.
+func Repair(o Options, dry bool) (r Report, err error) {
+	r.Path = o.Path
+	_, err = os.Stat(o.Path)
+	gone := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !gone {
+		return r, err
+	}
+	c, err := readCopy(o.Path + copySuffix)
+	if err != nil {
+		return r, err
+	}
+	if gone {
+		if !c.some {
+			return r, nil // it was never made
+		}
+		r.Damage = "it is gone"
+	} else if r.Damage, err = o.damage(&c); err != nil || r.Damage == "" {
+		return r, err
+	}
+	found := newContent()
+	if r.Whole = c.whole; !r.Whole && !gone {
+		found, _, err = readTree(o.Path, o.skip, func(err error) { r.Places = append(r.Places, err.Error()) })
+		if err != nil && !errdefs.IsDataLoss(err) {
+			return r, err
+		}
+		if err != nil {
+			r.Places = append(r.Places, err.Error())
+		}
+	}
+	for s, v := range c.values {
+		found.values[s] = v
+	}
+	for bucket, n := range c.sequences {
+		found.sequences[bucket] = max(n, found.sequences[bucket])
+	}
+	for s, v := range found.values {
+		if o.Valid != nil && !o.Valid(names(s.bucket), []byte(s.key), v) {
+			delete(found.values, s)
+			r.Dropped++
+			r.Whole = false
+		}
+	}
+	r.Entries = len(found.values)
+	if dry {
+		return r, nil
+	}
+	if err := o.replace(found); err != nil {
+		return r, fmt.Errorf("repair %s: %w", o.Path, err)
+	}
+	return r, nil
+}
+
+// damage returns what is wrong with the file; "" when it is sound.
+func (o *Options) damage(c *copied) (string, error) {
+	held, txid, err := readTree(o.Path, o.skip, nil)
+	switch {
+	case errdefs.IsDataLoss(err):
+		return err.Error(), nil
+	case err != nil:
+		return "", err
+	case c.whole && c.txid > txid:
+		return fmt.Sprintf("it ends with transaction %d and its copy with %d", txid, c.txid), nil
+	case c.whole && c.txid == txid:
+		if at := held.differs(c.content); at != "" {
+			return at + " is not what its copy says", nil
+		}
+	case !c.whole && o.Valid != nil:
+		for s, v := range held.values {
+			if !o.Valid(names(s.bucket), []byte(s.key), v) {
+				return fmt.Sprintf("%q of %q cannot be read", s.key, names(s.bucket)), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// Exists reports whether there is a file at path, or a copy from which Open makes one.
+func Exists(path string) (bool, error) {
+	for _, p := range []string{path, path + copySuffix} {
+		if _, err := os.Stat(p); err == nil {
+			return true, nil
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// Remove removes a file with all that belongs to it.
+func Remove(path string) error {
+	// The copy goes first: alone it would make the file again.
+	for _, suffix := range []string{copySuffix, copySuffix + newSuffix, newSuffix, "", damagedSuffix, copySuffix + damagedSuffix} {
+		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package bolt
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/atomicfile"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dbfile"
+	"github.com/longshore/longshore/internal/state"
+)
+
+// live returns how live.db is opened.
+func (o *Options) live() dbfile.Options {
+	return dbfile.Options{
+		Path: filepath.Join(o.State, "live.db"), Volatile: true, Logger: o.Logger, Valid: valid,
+		Skip: func(bucket string) bool { return bucket == eventsBucket },
+		Loss: "the node does not know its containers: those that run are ended, and are reported as lost",
+	}
+}
+
+// durable returns how durable.db is opened.
+func (o *Options) durable() dbfile.Options {
+	return dbfile.Options{
+		Path: filepath.Join(o.Root, "durable.db"), Logger: o.Logger, Valid: valid,
+		Loss: "the network chooses its address ranges anew, and the faces have lost what they keep: Swarm's tasks, Mesos' and Nomad's positions in the event log",
+	}
+}
+
+// valid reports whether an entry of live.db or durable.db can be read.
+func valid(bucket []string, key, value []byte) bool {
+	switch name := bucket[0]; {
+	case len(bucket) != 1:
+		return false
+	case name == state.KindSandbox:
+		return json.Unmarshal(value, new(core.Sandbox)) == nil
+	case name == state.KindContainer:
+		return json.Unmarshal(value, new(core.Container)) == nil
+	case name == metaBucket && string(key) == lostObjectsKey:
+		return json.Unmarshal(value, new([]core.LostObject)) == nil
+	case name == metaBucket && string(key) == schemaKey:
+		_, err := strconv.Atoi(string(value))
+		return err == nil
+	case name == metaBucket:
+		return false
+	}
+	return strings.HasPrefix(bucket[0], scopePrefix)
+}
+
+// Repair makes the damaged files of a store sound that nobody has open. With dry it only says
+// what it would do. What live.db has lost of its events is in the event log, and comes back when
+// the store is opened.
+func Repair(o Options, dry bool) ([]dbfile.Report, error) {
+	var all []dbfile.Report
+	for _, f := range []dbfile.Options{o.durable(), o.live()} {
+		r, err := dbfile.Repair(f, dry)
+		if err != nil {
+			return all, fmt.Errorf("repair %s: %w", f.Path, err)
+		}
+		all = append(all, r)
+	}
+	r, err := repairLog(filepath.Join(o.Root, "events.log"), dry)
+	return append(all, r), err
+}
+
+// repairLog gives the event log the header of the present schema, where that was damaged so that
+// it says another one: the lines tell by their checksums. All other damage is mended when the
+// log is opened.
+func repairLog(path string, dry bool) (r dbfile.Report, err error) {
+	r.Path = path
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, nil
+	}
+	if err != nil {
+		return r, err
+	}
+	found, err := readLog(bytes.NewReader(b), path, func(string, uint64, []byte) error { r.Entries++; return nil })
+	switch {
+	case err == nil && found.damaged == 0 && (found.end > 0 || found.size == 0):
+		return r, nil
+	case err == nil:
+		r.Damage = fmt.Sprintf("%d of its lines are damaged", max(found.damaged, 1))
+		r.Places = []string{"events in the damaged lines, unless the live records still have them; the agent goes on with the others when it starts"}
+		return r, nil
+	}
+	rest, lines := b[min(found.head, int64(len(b))):], 0
+	if _, err := readLog(bytes.NewReader(append([]byte(logHeader+strconv.Itoa(Schema)+"\n"), rest...)), path, func(string, uint64, []byte) error { lines++; return nil }); err != nil || lines == 0 {
+		return r, fmt.Errorf("repair %s: it is of a newer version: %w", path, errdefs.ErrFailedPrecondition)
+	}
+	r.Damage, r.Whole, r.Entries = "its first line says another version than its others", true, lines
+	if dry {
+		return r, nil
+	}
+	return r, atomicfile.Write(path, append([]byte(logHeader+strconv.Itoa(Schema)+"\n"), rest...), 0o600)
+}
