@@ -266,17 +266,16 @@ var errLocked = errors.New("the file is locked")
 
 // lock locks an open file as bbolt does, and waits a second for another process.
 func lock(f *os.File) error {
-	const every = 50 * time.Millisecond
-	for waited := time.Duration(0); ; waited += every {
+	tries := time.NewTicker(50 * time.Millisecond)
+	defer tries.Stop()
+	for range 20 {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return err
 		}
-		if waited >= time.Second {
-			return errLocked
-		}
-		time.Sleep(every)
+		<-tries.C
 	}
+	return errLocked
 }
 
 // guard calls fn and turns a panic of bbolt, or the fault of a mapped page that cannot be read,

@@ -224,7 +224,7 @@ func (g collector) sweepIngests() error {
 }
 
 // recover deletes what an earlier agent left incomplete: layers without a record, and content
-// that nobody refers to.
+// that nobody refers to. mu is not needed: nobody else has the Store yet.
 func (g collector) recover() error {
 	known := map[string]bool{}
 	for _, l := range g.s.rec.layers {

@@ -131,7 +131,8 @@ func (l *eventLog) scan() error {
 	return err
 }
 
-// putAside keeps a file of which nothing can be read, and begins a new one.
+// putAside keeps a file of which nothing can be read, and begins a new one. mu is not needed: the
+// log is not synced yet.
 func (l *eventLog) putAside() error {
 	aside := l.path + ".damaged"
 	l.logger.Error("the event log cannot be read and is begun anew; what the live records do not have of it is lost. Check the disk", "file", l.path, "kept", aside)
