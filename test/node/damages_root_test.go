@@ -127,6 +127,9 @@ func newDamaged(t *testing.T) *damaged {
 // records are the files in which the agent keeps what it knows.
 var records = regexp.MustCompile(`(live\.db|durable\.db|names\.db|events\.log|/boot)(\.copy)?$`)
 
+// contents are files that are not the agent's records: those of images, containers and volumes.
+var contents = regexp.MustCompile(`/image/layers/|/checkouts/[^/]*/(upper|work)/|/_data/`)
+
 // files lists the node's files, but for empty ones.
 func (d *damaged) files(onlyRecords bool) (list []string) {
 	for _, dir := range []string{d.n.Root, d.n.State} {
@@ -136,7 +139,7 @@ func (d *damaged) files(onlyRecords bool) (list []string) {
 			}
 			fi, err := e.Info()
 			switch {
-			case err != nil || !fi.Mode().IsRegular() || fi.Size() == 0 || strings.Contains(path, ".damaged"):
+			case err != nil || !fi.Mode().IsRegular() || fi.Size() == 0 || strings.Contains(path, ".damaged") || contents.MatchString(path):
 			case onlyRecords && !records.MatchString(path):
 			default:
 				list = append(list, path)
@@ -154,7 +157,7 @@ func (d *damaged) files(onlyRecords bool) (list []string) {
 func (d *damaged) sight(t *testing.T) string {
 	t.Helper()
 	var all []string
-	for _, args := range [][]string{{"ps", "-a", "-q", "--no-trunc"}, {"ps", "-q", "--no-trunc"}, {"volume", "ls", "-q"}, {"check"}, {"exec", "web", "cat", "/data/file"}} {
+	for _, args := range [][]string{{"ps", "-a", "-q", "--no-trunc"}, {"ps", "-q", "--no-trunc"}, {"volume", "ls"}, {"check"}, {"exec", "web", "cat", "/data/file"}} {
 		out, err := d.n.CLI(args...)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		slices.Sort(lines)
