@@ -157,7 +157,7 @@ func (d *damaged) files(onlyRecords bool) (list []string) {
 func (d *damaged) sight(t *testing.T) string {
 	t.Helper()
 	var all []string
-	for _, args := range [][]string{{"ps", "-a", "-q", "--no-trunc"}, {"ps", "-q", "--no-trunc"}, {"volume", "ls"}, {"check"}, {"exec", "web", "cat", "/data/file"}} {
+	for _, args := range [][]string{{"ps", "-a", "-q", "--no-trunc"}, {"ps", "-q", "--no-trunc"}, {"volume", "ls", "--json"}, {"check"}, {"exec", "web", "cat", "/data/file"}} {
 		out, err := d.n.CLI(args...)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		slices.Sort(lines)
