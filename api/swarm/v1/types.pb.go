@@ -2813,7 +2813,7 @@ type TaskStatus struct {
 	// Set by the manager.
 	AppliedBy string                 `protobuf:"bytes,7,opt,name=applied_by,json=appliedBy,proto3" json:"applied_by,omitempty"`
 	AppliedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=applied_at,json=appliedAt,proto3" json:"applied_at,omitempty"`
-	// A hub's own: when it was told first that the task runs.
+	// A hub's own, which it never sends: when it was told first that the task runs.
 	RunningAt     *timestamppb.Timestamp `protobuf:"bytes,1000,opt,name=running_at,json=runningAt,proto3" json:"running_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

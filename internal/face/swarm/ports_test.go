@@ -97,3 +97,37 @@ func TestWhatComesAllTheSame(t *testing.T) {
 		}
 	}
 }
+
+// TestAPortThatTheTaskBeforeHas: a task that is only to be ready has its image, and takes the port
+// when it is to start, at which the other has let go of it.
+func TestAPortThatTheTaskBeforeHas(t *testing.T) {
+	r := newRig(t)
+	r.join()
+	port := func() *swarmv1.PortConfig { return &swarmv1.PortConfig{TargetPort: 80, PublishedPort: 8080} }
+	r.Assign(published("a", port()))
+	r.Reaches("a", swarmv1.TaskState_RUNNING)
+	next := published("b", port())
+	next.DesiredState = swarmv1.TaskState_READY
+	r.Assign(next)
+	r.Reaches("b", swarmv1.TaskState_READY)
+	if _, err := r.As(core.OwnerSwarm).SandboxByKey(t.Context(), "b"); !errdefs.IsNotFound(err) {
+		t.Errorf("while the other runs it has a sandbox: %v", err)
+	}
+	r.Want("a", swarmv1.TaskState_SHUTDOWN)
+	r.Reaches("a", swarmv1.TaskState_SHUTDOWN)
+	r.Want("b", swarmv1.TaskState_RUNNING)
+	if s := r.Reaches("b", swarmv1.TaskState_RUNNING); len(s.GetPortStatus().GetPorts()) != 1 || s.GetContainer().GetContainerId() == "" {
+		t.Errorf("told %v", s)
+	}
+	never := published("c", &swarmv1.PortConfig{TargetPort: 80, PublishedPort: 8081})
+	never.DesiredState = swarmv1.TaskState_READY
+	r.Assign(never)
+	r.Reaches("c", swarmv1.TaskState_READY)
+	r.Want("c", swarmv1.TaskState_SHUTDOWN)
+	r.Reaches("c", swarmv1.TaskState_SHUTDOWN)
+
+	missing := published("d", &swarmv1.PortConfig{TargetPort: 80, PublishedPort: 8082})
+	missing.DesiredState, missing.GetSpec().GetContainer().Image = swarmv1.TaskState_READY, "registry.example/missing"
+	r.Assign(missing)
+	r.Reaches("d", swarmv1.TaskState_REJECTED)
+}

@@ -174,6 +174,10 @@ func failure(err error) result {
 // errWaits is a task that needs something which the managers have not sent yet.
 var errWaits = errors.New("it waits for the managers") //nolint:gochecknoglobals // an error value
 
+// errFetched is a task that is only to be ready, and whose container would need what the task has
+// that it is to follow: it is made when the task is to start.
+var errFetched = errors.New("its image is there") //nolint:gochecknoglobals // an error value
+
 // prepare makes a task's container.
 func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
 	if c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId())); err == nil {
@@ -186,6 +190,9 @@ func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
 	}
 	if errors.Is(err, errWaits) {
 		return result{outcome: stepper.Again, blocked: true}
+	}
+	if errors.Is(err, errFetched) {
+		return result{}
 	}
 	if errors.Is(err, csi.ErrWaits) {
 		return result{outcome: stepper.Again, blocked: true, waits: err.Error()}
@@ -222,6 +229,9 @@ func (w *worker) create(ctx context.Context, s *swarmv1.Task) (c core.Container,
 	img, err := w.images.get(ctx, lease, t)
 	if err != nil {
 		return c, err
+	}
+	if s.GetDesiredState() < swarmv1.TaskState_RUNNING && t.Exclusive() {
+		return c, errFetched
 	}
 	return w.createPair(ctx, t, img, content, dirs)
 }
@@ -280,6 +290,13 @@ func (w *worker) contents(t translate.Task) ([][]byte, error) {
 // start runs a task's program.
 func (w *worker) start(ctx context.Context, s *swarmv1.Task) result {
 	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+	if errdefs.IsNotFound(err) {
+		r := w.prepare(ctx, s)
+		if r.outcome != stepper.Done {
+			return r
+		}
+		c, err = r.c, nil
+	}
 	if err == nil && c.State == core.ContainerCreated {
 		err = w.engine.StartContainer(ctx, c.ID)
 		if now, e := w.engine.Container(context.WithoutCancel(ctx), c.ID); e == nil {

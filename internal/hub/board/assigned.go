@@ -59,6 +59,10 @@ func (t Task) Message() *swarmv1.Task {
 	if status == nil {
 		status = &swarmv1.TaskStatus{State: swarmv1.TaskState_ASSIGNED, Timestamp: m.GetMeta().GetCreatedAt(), Message: "assigned by the hub"}
 	}
+	status = &swarmv1.TaskStatus{
+		Timestamp: status.GetTimestamp(), State: status.GetState(), Message: status.GetMessage(), Err: status.GetErr(), RuntimeStatus: status.GetRuntimeStatus(),
+		PortStatus: status.GetPortStatus(), AppliedBy: status.GetAppliedBy(), AppliedAt: status.GetAppliedAt(),
+	}
 	return &swarmv1.Task{
 		Id: m.GetId(), Meta: &swarmv1.Meta{Version: &swarmv1.Version{Index: uint64(t.Rev)}, CreatedAt: m.GetMeta().GetCreatedAt(), UpdatedAt: m.GetMeta().GetUpdatedAt()},
 		Spec: m.GetSpec(), SpecVersion: m.GetSpecVersion(), ServiceId: m.GetServiceId(), Slot: m.GetSlot(), NodeId: m.GetNodeId(), Annotations: m.GetAnnotations(),
