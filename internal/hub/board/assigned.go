@@ -2,7 +2,6 @@ package board
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -97,10 +96,7 @@ func (b *Board) Report(node string, updates []*swarmv1.UpdateTaskStatusRequest_T
 		}
 	}
 	if len(b.reported) > 0 {
-		select {
-		case b.wake <- struct{}{}:
-		default:
-		}
+		b.poke()
 	}
 	return ""
 }
@@ -173,13 +169,38 @@ func (b *Board) write(ctx context.Context) error {
 		b.mu.Unlock()
 		// Two conditions go with a status, if the node may move to another hub.
 		for ids := range slices.Chunk(slices.Collect(maps.Keys(taken)), store.MaxWrites/2) {
-			if err := b.writeStatuses(ctx, ids, taken); err != nil {
-				if errors.Is(err, context.Cause(ctx)) {
-					return err
-				}
-				b.log.ErrorContext(ctx, "could not write the statuses of tasks; nodes report them again with their next sessions", "err", err)
+			err := b.writeStatuses(ctx, ids, taken)
+			switch {
+			case err == nil:
+			case ctx.Err() != nil:
+				return context.Cause(ctx)
+			case errdefs.IsInvalidArgument(err):
+				b.log.ErrorContext(ctx, "the statuses of tasks cannot be written; they are left out", "err", err)
+			default: // no node reports them again while its session lasts
+				b.log.WarnContext(ctx, "could not write the statuses of tasks; will try again", "err", err)
+				b.again(ids, taken)
 			}
 		}
+	}
+}
+
+// again has statuses written later that could not be, but for those that have a successor.
+func (b *Board) again(ids []string, statuses map[string]*swarmv1.TaskStatus) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, id := range ids {
+		if b.reported[id] == nil {
+			b.reported[id] = statuses[id]
+		}
+	}
+	time.AfterFunc(retry, b.poke)
+}
+
+// poke has what is reported written.
+func (b *Board) poke() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -219,7 +240,7 @@ func (b *Board) statusWrites(ids []string, statuses map[string]*swarmv1.TaskStat
 	nodes := map[string]bool{}
 	for _, id := range ids {
 		t, ok := b.tasks[id]
-		if !ok {
+		if !ok || statuses[id].GetState() < t.State() { // it was written before, by another hub maybe
 			continue
 		}
 		if node := t.M.GetNodeId(); !b.store.Alone() {
