@@ -190,6 +190,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 
 	asked := ctx
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return h.store.Run(ctx) })
 	group.Go(func() error { return h.Board.Run(ctx) })
 	group.Go(func() error { return h.Keys.Run(ctx) })
 	group.Go(func() error { return h.Dispatcher.Run(ctx) })

@@ -117,6 +117,7 @@ func (a *app) serve() *cobra.Command {
 	var o hub.Options
 	var listen, remote, secret, level string
 	var etcd store.Remote
+	var quota int64
 	cmd := &cobra.Command{Use: "serve", Short: "Serve nodes and operators", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Log, _, err = obs.NewLogger(a.Stderr, obs.LogConfig{Level: level}); err != nil {
 			return err
@@ -130,6 +131,7 @@ func (a *app) serve() *cobra.Command {
 		if o.Advertise == "" {
 			o.Advertise = listen
 		}
+		o.Store.Quota = quota << 20
 		if o.Store.Remote, err = named(&etcd); err != nil {
 			return err
 		}
@@ -138,6 +140,7 @@ func (a *app) serve() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.Store.Dir, "dir", DefaultDir, "directory of the hub's records; only its owner may enter it")
 	etcdFlags(cmd, &etcd)
+	f.Int64Var(&quota, "quota", store.DefaultQuota>>20, "how large the database in --dir may be, in MiB")
 	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "how long a hub counts as there, for the others, after it was last heard of")
 	f.StringVar(&secret, "passphrase-file", "", "file, of mode 0600, with the passphrase by which keys and secrets are sealed")
 	f.StringVar(&listen, "listen", ":2377", "address at which nodes are served")

@@ -21,8 +21,9 @@ import (
 // The database's limits: how large it may be, and how many revisions stay readable for
 // those that watch.
 const (
-	quota     = 8 << 30
-	revisions = "10000"
+	DefaultQuota = 8 << 30
+	minQuota     = 16 << 20
+	revisions    = "10000"
 )
 
 // maxRequest is the size of the largest transaction, in bytes.
@@ -52,6 +53,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 
 // embedded starts the database in its directory.
 func embedded(ctx context.Context, o Options) (*Store, error) {
+	if o.Quota == 0 {
+		o.Quota = DefaultQuota
+	}
+	if o.Quota < minQuota {
+		return nil, fmt.Errorf("a database of at most %d bytes: it needs %d: %w", o.Quota, minQuota, errdefs.ErrInvalidArgument)
+	}
 	lock, err := own(o.Dir)
 	if err != nil {
 		return nil, err
@@ -67,7 +74,7 @@ func embedded(ctx context.Context, o Options) (*Store, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
 	}
-	s := &Store{etcd: etcd, prefix: DefaultPrefix, lock: lock, ending: ending}
+	s := &Store{etcd: etcd, prefix: DefaultPrefix, lock: lock, ending: ending, log: o.Log, quota: o.Quota, full: make(chan struct{}, 1)}
 	s.closed = sync.OnceValue(s.close)
 	select {
 	case <-etcd.Server.ReadyNotify():
@@ -134,7 +141,7 @@ func configure(o Options, ending *atomic.Bool) (*embed.Config, error) {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: peer[0].Path}}, peer
 	cfg.InitialCluster = cfg.Name + "=" + peer[0].String()
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModeRevision, revisions
-	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxTxnOps = quota, maxRequest, MaxWrites
+	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxTxnOps = o.Quota, maxRequest, MaxWrites
 	cfg.UnsafeNoFsync = o.NoSync
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: o.Log, ending: ending}))
 	return cfg, nil

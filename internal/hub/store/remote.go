@@ -67,7 +67,7 @@ func remote(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", classed(err))
 	}
-	s := &Store{client: client, prefix: strings.TrimSuffix(r.Prefix, "/") + "/", ending: ending}
+	s := &Store{client: client, prefix: strings.TrimSuffix(r.Prefix, "/") + "/", ending: ending, log: o.Log, full: make(chan struct{}, 1)}
 	s.closed = sync.OnceValue(s.close)
 	return s, nil
 }

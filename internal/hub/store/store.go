@@ -38,6 +38,8 @@ const page = 1000
 type Options struct {
 	// Dir is the directory of the database and of its sockets, which only its owner may enter.
 	Dir string
+	// Quota is how large the database in Dir may be, in bytes; 0 is DefaultQuota.
+	Quota int64
 	// Remote is the user's etcd, in place of the one in Dir.
 	Remote *Remote
 	// Passphrase unseals the records that are secret.
@@ -57,6 +59,9 @@ type Store struct {
 	lock   *os.File    // of the directory
 	ending *atomic.Bool
 	sealer sealer
+	log    *slog.Logger
+	quota  int64
+	full   chan struct{} // the database has taken no write
 	// closed ends the store once, whoever closes it how often.
 	closed func() error
 }
@@ -212,7 +217,14 @@ func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (in
 	defer done()
 	resp, err := s.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
 	if err != nil {
-		return 0, fmt.Errorf("write %s: %w", keys(writes), answer(ctx, err))
+		err = fmt.Errorf("write %s: %w", keys(writes), answer(ctx, err))
+		if errdefs.IsResourceExhausted(err) {
+			select {
+			case s.full <- struct{}{}:
+			default:
+			}
+		}
+		return 0, err
 	}
 	if !resp.Succeeded {
 		return 0, fmt.Errorf("write %s: it was changed meanwhile: %w", keys(writes), errdefs.ErrAborted)

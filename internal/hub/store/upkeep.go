@@ -1,0 +1,87 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// When the database is looked after: so often, and when it takes no writes. It is made smaller when
+// more of its file is free than is used, and that is worth the time for which nothing is read or
+// written meanwhile.
+const (
+	upkeepEvery = time.Minute
+	worthIt     = 64 << 20
+)
+
+// Run looks after the database until ctx ends. That of the user's etcd is the user's.
+func (s *Store) Run(ctx context.Context) error {
+	timer := time.NewTimer(upkeepEvery)
+	defer timer.Stop()
+	told := false
+	for {
+		select {
+		case <-timer.C:
+		case <-s.full:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if !s.Alone() {
+			continue
+		}
+		err := s.Upkeep(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			told = false
+		case !told: // once
+			told = true
+			s.log.ErrorContext(ctx, "the hub's database has no room", "err", err)
+		}
+		timer.Reset(upkeepEvery)
+	}
+}
+
+// Upkeep gives back what the database does not need, and has it take writes again if that has made room.
+// ResourceExhausted when it has not.
+func (s *Store) Upkeep(ctx context.Context) error {
+	server := s.etcd.Server
+	alarmed := slices.ContainsFunc(server.Alarms(), func(a *etcdserverpb.AlarmMember) bool { return a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE })
+	if alarmed {
+		resp, err := s.client.Get(ctx, s.prefix+sealKey)
+		if err != nil {
+			return fmt.Errorf("read the revision: %w", classed(err))
+		}
+		// What was before is for watches that are far behind: they list again.
+		if _, err := s.client.Compact(ctx, resp.Header.GetRevision(), clientv3.WithCompactPhysical()); err != nil && !errdefs.IsOutOfRange(classed(err)) {
+			return fmt.Errorf("drop earlier revisions: %w", classed(err))
+		}
+		server.Backend().ForceCommit()
+	}
+	backend := server.Backend()
+	if used, size := backend.SizeInUse(), backend.Size(); alarmed || size-used > max(used, worthIt) {
+		begin := time.Now()
+		if err := backend.Defrag(); err != nil {
+			return fmt.Errorf("make the database smaller: %w", err)
+		}
+		s.log.InfoContext(ctx, "the hub's database was made smaller", "bytes", backend.Size(), "before", size, "took", time.Since(begin))
+	}
+	if !alarmed {
+		return nil
+	}
+	// A little room, so that it is not full at once again.
+	if size := backend.Size(); size > s.quota-s.quota/10 {
+		return fmt.Errorf("it has %d MiB, of %d it may have: remove what is not needed, or start the hub with a larger --quota: %w", size>>20, s.quota>>20, errdefs.ErrResourceExhausted)
+	}
+	if _, err := server.Alarm(ctx, &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_DEACTIVATE, MemberID: uint64(server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE}); err != nil {
+		return fmt.Errorf("have the database take writes again: %w", classed(err))
+	}
+	s.log.InfoContext(ctx, "the hub's database takes writes again")
+	return nil
+}
