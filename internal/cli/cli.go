@@ -164,7 +164,7 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
-			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
+			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume, newNetwork}},
 		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},

@@ -44,6 +44,8 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Containers_Remove_FullMethodName,
 		longshorev1.Containers_Exec_FullMethodName,
 		longshorev1.Containers_Attach_FullMethodName,
+		longshorev1.Containers_CopyOut_FullMethodName,
+		longshorev1.Containers_CopyIn_FullMethodName,
 		longshorev1.Images_PullImage_FullMethodName,
 		longshorev1.Images_ImportImages_FullMethodName,
 		longshorev1.Images_ExportImages_FullMethodName,

@@ -1734,6 +1734,351 @@ func (x *CreateRequest) GetNetworkAliases() []string {
 	return nil
 }
 
+type CopyOutRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"` // the file that a link leads to instead of the link
+	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`   // also of other owners
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyOutRequest) Reset() {
+	*x = CopyOutRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyOutRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyOutRequest) ProtoMessage() {}
+
+func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyOutRequest.ProtoReflect.Descriptor instead.
+func (*CopyOutRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CopyOutRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CopyOutRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *CopyOutRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+func (x *CopyOutRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+// CopySource says what is copied.
+type CopySource struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // the last part of its path, and the first of each name in the tar
+	Dir           bool                   `protobuf:"varint,2,opt,name=dir,proto3" json:"dir,omitempty"`
+	Contents      bool                   `protobuf:"varint,3,opt,name=contents,proto3" json:"contents,omitempty"` // only what the directory has
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopySource) Reset() {
+	*x = CopySource{}
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopySource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopySource) ProtoMessage() {}
+
+func (x *CopySource) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopySource.ProtoReflect.Descriptor instead.
+func (*CopySource) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *CopySource) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CopySource) GetDir() bool {
+	if x != nil {
+		return x.Dir
+	}
+	return false
+}
+
+func (x *CopySource) GetContents() bool {
+	if x != nil {
+		return x.Contents
+	}
+	return false
+}
+
+type CopyOutResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        *CopySource            `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"` // in the first message
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`     // in those that follow
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyOutResponse) Reset() {
+	*x = CopyOutResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyOutResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyOutResponse) ProtoMessage() {}
+
+func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyOutResponse.ProtoReflect.Descriptor instead.
+func (*CopyOutResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *CopyOutResponse) GetSource() *CopySource {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *CopyOutResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type CopyInRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	To            *CopyTo                `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`     // in the first message
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // in those that follow
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyInRequest) Reset() {
+	*x = CopyInRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyInRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyInRequest) ProtoMessage() {}
+
+func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyInRequest.ProtoReflect.Descriptor instead.
+func (*CopyInRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CopyInRequest) GetTo() *CopyTo {
+	if x != nil {
+		return x.To
+	}
+	return nil
+}
+
+func (x *CopyInRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type CopyTo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Source        *CopySource            `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`  // not set: the tar goes to the directory path as it is
+	Owners        bool                   `protobuf:"varint,4,opt,name=owners,proto3" json:"owners,omitempty"` // keep the owners that the tar names; else the files are root's
+	Force         bool                   `protobuf:"varint,5,opt,name=force,proto3" json:"force,omitempty"`   // also of other owners
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyTo) Reset() {
+	*x = CopyTo{}
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyTo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyTo) ProtoMessage() {}
+
+func (x *CopyTo) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyTo.ProtoReflect.Descriptor instead.
+func (*CopyTo) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *CopyTo) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CopyTo) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *CopyTo) GetSource() *CopySource {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *CopyTo) GetOwners() bool {
+	if x != nil {
+		return x.Owners
+	}
+	return false
+}
+
+func (x *CopyTo) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
+type CopyInResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyInResponse) Reset() {
+	*x = CopyInResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyInResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyInResponse) ProtoMessage() {}
+
+func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyInResponse.ProtoReflect.Descriptor instead.
+func (*CopyInResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+}
+
 // Tmpfs is a file system in memory.
 type Tmpfs struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1745,7 +2090,7 @@ type Tmpfs struct {
 
 func (x *Tmpfs) Reset() {
 	*x = Tmpfs{}
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +2102,7 @@ func (x *Tmpfs) String() string {
 func (*Tmpfs) ProtoMessage() {}
 
 func (x *Tmpfs) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +2115,7 @@ func (x *Tmpfs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tmpfs.ProtoReflect.Descriptor instead.
 func (*Tmpfs) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Tmpfs) GetTarget() string {
@@ -1798,7 +2143,7 @@ type Dns struct {
 
 func (x *Dns) Reset() {
 	*x = Dns{}
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +2155,7 @@ func (x *Dns) String() string {
 func (*Dns) ProtoMessage() {}
 
 func (x *Dns) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +2168,7 @@ func (x *Dns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dns.ProtoReflect.Descriptor instead.
 func (*Dns) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Dns) GetServers() []string {
@@ -1857,7 +2202,7 @@ type Size struct {
 
 func (x *Size) Reset() {
 	*x = Size{}
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2214,7 @@ func (x *Size) String() string {
 func (*Size) ProtoMessage() {}
 
 func (x *Size) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2227,7 @@ func (x *Size) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Size.ProtoReflect.Descriptor instead.
 func (*Size) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Size) GetCols() uint32 {
@@ -1920,7 +2265,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1932,7 +2277,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1945,7 +2290,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Mount) GetSource() string {
@@ -2008,7 +2353,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2365,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2378,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Credentials) GetUsername() string {
@@ -2070,7 +2415,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2082,7 +2427,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2095,7 +2440,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateResponse) GetStep() isCreateResponse_Step {
@@ -2151,7 +2496,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2163,7 +2508,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2176,7 +2521,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Created) GetId() string {
@@ -2219,7 +2564,7 @@ type PullProgress struct {
 
 func (x *PullProgress) Reset() {
 	*x = PullProgress{}
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2576,7 @@ func (x *PullProgress) String() string {
 func (*PullProgress) ProtoMessage() {}
 
 func (x *PullProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2589,7 @@ func (x *PullProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgress.ProtoReflect.Descriptor instead.
 func (*PullProgress) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PullProgress) GetBlob() string {
@@ -2285,7 +2630,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2642,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2655,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StartRequest) GetName() string {
@@ -2335,7 +2680,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2692,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2705,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
 type RestartRequest struct {
@@ -2374,7 +2719,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2386,7 +2731,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2399,7 +2744,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RestartRequest) GetName() string {
@@ -2431,7 +2776,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2443,7 +2788,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2456,7 +2801,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 type StopRequest struct {
@@ -2471,7 +2816,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2828,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2841,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StopRequest) GetName() string {
@@ -2535,7 +2880,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2892,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2905,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 type KillRequest struct {
@@ -2574,7 +2919,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2931,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2944,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *KillRequest) GetName() string {
@@ -2631,7 +2976,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2988,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +3001,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 type PauseRequest struct {
@@ -2669,7 +3014,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +3026,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +3039,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -2719,7 +3064,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2731,7 +3076,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2744,7 +3089,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 type ResumeRequest struct {
@@ -2757,7 +3102,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +3114,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +3127,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -2807,7 +3152,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +3164,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +3177,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 type RemoveRequest struct {
@@ -2846,7 +3191,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2858,7 +3203,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2871,7 +3216,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -2903,7 +3248,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3260,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3273,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 type WaitRequest struct {
@@ -2940,7 +3285,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2952,7 +3297,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2965,7 +3310,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -2984,7 +3329,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2996,7 +3341,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3009,7 +3354,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -3032,7 +3377,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3044,7 +3389,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3057,7 +3402,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -3117,7 +3462,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3129,7 +3474,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3142,7 +3487,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -3232,7 +3577,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3244,7 +3589,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3257,7 +3602,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -3343,7 +3688,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3355,7 +3700,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3368,7 +3713,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -3397,7 +3742,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3754,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3767,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ExecStart) GetName() string {
@@ -3513,7 +3858,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3525,7 +3870,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3538,7 +3883,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Started) GetContainer() string {
@@ -3575,7 +3920,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3587,7 +3932,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3600,7 +3945,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -3657,7 +4002,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +4014,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +4027,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *AttachStart) GetName() string {
@@ -3733,7 +4078,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3745,7 +4090,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3758,7 +4103,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -3809,7 +4154,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3821,7 +4166,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3834,7 +4179,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -3876,7 +4221,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3888,7 +4233,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3901,7 +4246,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -3928,7 +4273,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4285,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +4298,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -3992,7 +4337,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4004,7 +4349,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4017,7 +4362,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -4155,7 +4500,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4167,7 +4512,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4180,7 +4525,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *TopRequest) GetName() string {
@@ -4199,7 +4544,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4211,7 +4556,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4224,7 +4569,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -4249,7 +4594,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4261,7 +4606,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4274,7 +4619,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -4532,7 +4877,30 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"f\n" +
+	"\x0eCopyOutRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"N\n" +
+	"\n" +
+	"CopySource\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03dir\x18\x02 \x01(\bR\x03dir\x12\x1a\n" +
+	"\bcontents\x18\x03 \x01(\bR\bcontents\"W\n" +
+	"\x0fCopyOutResponse\x120\n" +
+	"\x06source\x18\x01 \x01(\v2\x18.longshore.v1.CopySourceR\x06source\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"I\n" +
+	"\rCopyInRequest\x12$\n" +
+	"\x02to\x18\x01 \x01(\v2\x14.longshore.v1.CopyToR\x02to\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\"\x90\x01\n" +
+	"\x06CopyTo\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x120\n" +
+	"\x06source\x18\x03 \x01(\v2\x18.longshore.v1.CopySourceR\x06source\x12\x16\n" +
+	"\x06owners\x18\x04 \x01(\bR\x06owners\x12\x14\n" +
+	"\x05force\x18\x05 \x01(\bR\x05force\"\x10\n" +
+	"\x0eCopyInResponse\"9\n" +
 	"\x05Tmpfs\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x18\n" +
 	"\aoptions\x18\x02 \x03(\tR\aoptions\"U\n" +
@@ -4723,7 +5091,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\xe0\t\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\xf1\n" +
+	"\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -4740,7 +5109,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06Remove\x12\x1b.longshore.v1.RemoveRequest\x1a\x1c.longshore.v1.RemoveResponse\x12=\n" +
 	"\x04Wait\x12\x19.longshore.v1.WaitRequest\x1a\x1a.longshore.v1.WaitResponse\x12;\n" +
 	"\x04Exec\x12\x19.longshore.v1.ExecRequest\x1a\x14.longshore.v1.Output(\x010\x01\x12?\n" +
-	"\x06Attach\x12\x1b.longshore.v1.AttachRequest\x1a\x14.longshore.v1.Output(\x010\x01\x12?\n" +
+	"\x06Attach\x12\x1b.longshore.v1.AttachRequest\x1a\x14.longshore.v1.Output(\x010\x01\x12H\n" +
+	"\aCopyOut\x12\x1c.longshore.v1.CopyOutRequest\x1a\x1d.longshore.v1.CopyOutResponse0\x01\x12E\n" +
+	"\x06CopyIn\x12\x1b.longshore.v1.CopyInRequest\x1a\x1c.longshore.v1.CopyInResponse(\x01\x12?\n" +
 	"\x04Logs\x12\x19.longshore.v1.LogsRequest\x1a\x1a.longshore.v1.LogsResponse0\x01\x12B\n" +
 	"\x05Stats\x12\x1a.longshore.v1.StatsRequest\x1a\x1b.longshore.v1.StatsResponse0\x01\x12:\n" +
 	"\x03Top\x12\x18.longshore.v1.TopRequest\x1a\x19.longshore.v1.TopResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
@@ -4757,7 +5128,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -4775,151 +5146,164 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*WhyResponse)(nil),            // 13: longshore.v1.WhyResponse
 	(*Process)(nil),                // 14: longshore.v1.Process
 	(*CreateRequest)(nil),          // 15: longshore.v1.CreateRequest
-	(*Tmpfs)(nil),                  // 16: longshore.v1.Tmpfs
-	(*Dns)(nil),                    // 17: longshore.v1.Dns
-	(*Size)(nil),                   // 18: longshore.v1.Size
-	(*Mount)(nil),                  // 19: longshore.v1.Mount
-	(*Credentials)(nil),            // 20: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 21: longshore.v1.CreateResponse
-	(*Created)(nil),                // 22: longshore.v1.Created
-	(*PullProgress)(nil),           // 23: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 24: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 25: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 26: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 27: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 28: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 29: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 30: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 31: longshore.v1.KillResponse
-	(*PauseRequest)(nil),           // 32: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 33: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 34: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 35: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 36: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 37: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 38: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 39: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 40: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 41: longshore.v1.Input
-	(*Output)(nil),                 // 42: longshore.v1.Output
-	(*StartFailure)(nil),           // 43: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 44: longshore.v1.ExecStart
-	(*Started)(nil),                // 45: longshore.v1.Started
-	(*AttachRequest)(nil),          // 46: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 47: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 48: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 49: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 50: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 51: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 52: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 53: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 54: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 55: longshore.v1.ProcessStats
-	nil,                            // 56: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 57: longshore.v1.Container.LabelsEntry
-	nil,                            // 58: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 59: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 60: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 61: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 62: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 63: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 64: google.protobuf.Duration
+	(*CopyOutRequest)(nil),         // 16: longshore.v1.CopyOutRequest
+	(*CopySource)(nil),             // 17: longshore.v1.CopySource
+	(*CopyOutResponse)(nil),        // 18: longshore.v1.CopyOutResponse
+	(*CopyInRequest)(nil),          // 19: longshore.v1.CopyInRequest
+	(*CopyTo)(nil),                 // 20: longshore.v1.CopyTo
+	(*CopyInResponse)(nil),         // 21: longshore.v1.CopyInResponse
+	(*Tmpfs)(nil),                  // 22: longshore.v1.Tmpfs
+	(*Dns)(nil),                    // 23: longshore.v1.Dns
+	(*Size)(nil),                   // 24: longshore.v1.Size
+	(*Mount)(nil),                  // 25: longshore.v1.Mount
+	(*Credentials)(nil),            // 26: longshore.v1.Credentials
+	(*CreateResponse)(nil),         // 27: longshore.v1.CreateResponse
+	(*Created)(nil),                // 28: longshore.v1.Created
+	(*PullProgress)(nil),           // 29: longshore.v1.PullProgress
+	(*StartRequest)(nil),           // 30: longshore.v1.StartRequest
+	(*StartResponse)(nil),          // 31: longshore.v1.StartResponse
+	(*RestartRequest)(nil),         // 32: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 33: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 34: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 35: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 36: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 37: longshore.v1.KillResponse
+	(*PauseRequest)(nil),           // 38: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 39: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 40: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 41: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 42: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 43: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 44: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 45: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 46: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 47: longshore.v1.Input
+	(*Output)(nil),                 // 48: longshore.v1.Output
+	(*StartFailure)(nil),           // 49: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 50: longshore.v1.ExecStart
+	(*Started)(nil),                // 51: longshore.v1.Started
+	(*AttachRequest)(nil),          // 52: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 53: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 54: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 55: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 56: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 57: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 58: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 59: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 60: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 61: longshore.v1.ProcessStats
+	nil,                            // 62: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 63: longshore.v1.Container.LabelsEntry
+	nil,                            // 64: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 65: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 66: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 67: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 68: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 69: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 70: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	63, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	56, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	69, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	62, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	63, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	63, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	63, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	69, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	69, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	69, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	57, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	63, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	63, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	69, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	63, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	58, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	69, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	64, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	59, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	65, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	14, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	63, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	63, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	69, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	69, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 21: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	18, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	19, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	24, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	25, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 24: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	60, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	64, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	17, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	20, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	16, // 29: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	61, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	62, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	23, // 32: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	22, // 33: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	64, // 34: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	64, // 35: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 36: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	44, // 37: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	41, // 38: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	18, // 39: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	45, // 40: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 41: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	18, // 42: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	47, // 43: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	41, // 44: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	18, // 45: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	63, // 46: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	63, // 47: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	63, // 48: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	64, // 49: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	52, // 50: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	63, // 51: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	55, // 52: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 53: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 54: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 55: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 56: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	15, // 57: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	24, // 58: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	26, // 59: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	28, // 60: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	30, // 61: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	32, // 62: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	34, // 63: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	36, // 64: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	38, // 65: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	40, // 66: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	46, // 67: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	48, // 68: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	50, // 69: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	53, // 70: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 71: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 72: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 73: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 74: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	21, // 75: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	25, // 76: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	27, // 77: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	29, // 78: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	31, // 79: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	33, // 80: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	35, // 81: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	37, // 82: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	39, // 83: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	42, // 84: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	42, // 85: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	49, // 86: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	51, // 87: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	54, // 88: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	71, // [71:89] is the sub-list for method output_type
-	53, // [53:71] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	66, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	70, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	23, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	26, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	22, // 29: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	67, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	68, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	17, // 32: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	20, // 33: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	17, // 34: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	29, // 35: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	28, // 36: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	70, // 37: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	70, // 38: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 39: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	50, // 40: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	47, // 41: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	24, // 42: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	51, // 43: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 44: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	24, // 45: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	53, // 46: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	47, // 47: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	24, // 48: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	69, // 49: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	69, // 50: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	69, // 51: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	70, // 52: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	58, // 53: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	69, // 54: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	61, // 55: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 56: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 57: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 58: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 59: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	15, // 60: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	30, // 61: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	32, // 62: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	34, // 63: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	36, // 64: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	38, // 65: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	40, // 66: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	42, // 67: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	44, // 68: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	46, // 69: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	52, // 70: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	16, // 71: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	19, // 72: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	54, // 73: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	56, // 74: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	59, // 75: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	7,  // 76: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 77: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 78: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 79: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	27, // 80: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	31, // 81: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	33, // 82: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	35, // 83: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	37, // 84: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	39, // 85: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	41, // 86: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	43, // 87: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	45, // 88: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	48, // 89: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	48, // 90: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	18, // 91: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	21, // 92: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	55, // 93: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	57, // 94: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	60, // 95: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	76, // [76:96] is the sub-list for method output_type
+	56, // [56:76] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -4927,39 +5311,39 @@ func file_longshore_v1_container_proto_init() {
 	if File_longshore_v1_container_proto != nil {
 		return
 	}
-	file_longshore_v1_container_proto_msgTypes[21].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[27].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[40].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[46].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[41].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[47].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[42].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[48].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[46].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[48].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[54].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[58].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   63,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

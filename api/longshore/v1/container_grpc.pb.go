@@ -34,6 +34,8 @@ const (
 	Containers_Wait_FullMethodName           = "/longshore.v1.Containers/Wait"
 	Containers_Exec_FullMethodName           = "/longshore.v1.Containers/Exec"
 	Containers_Attach_FullMethodName         = "/longshore.v1.Containers/Attach"
+	Containers_CopyOut_FullMethodName        = "/longshore.v1.Containers/CopyOut"
+	Containers_CopyIn_FullMethodName         = "/longshore.v1.Containers/CopyIn"
 	Containers_Logs_FullMethodName           = "/longshore.v1.Containers/Logs"
 	Containers_Stats_FullMethodName          = "/longshore.v1.Containers/Stats"
 	Containers_Top_FullMethodName            = "/longshore.v1.Containers/Top"
@@ -79,6 +81,10 @@ type ContainersClient interface {
 	// Attach joins a container's main process and, when asked, starts it once
 	// joined, so that not a byte is missed.
 	Attach(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AttachRequest, Output], error)
+	// CopyOut sends what is copied, and then it as a tar.
+	CopyOut(ctx context.Context, in *CopyOutRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CopyOutResponse], error)
+	// CopyIn reads where to, and then a tar.
+	CopyIn(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[CopyInRequest, CopyInResponse], error)
 	Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogsResponse], error)
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatsResponse], error)
 	// Top lists the processes of a container.
@@ -258,9 +264,41 @@ func (c *containersClient) Attach(ctx context.Context, opts ...grpc.CallOption) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Containers_AttachClient = grpc.BidiStreamingClient[AttachRequest, Output]
 
+func (c *containersClient) CopyOut(ctx context.Context, in *CopyOutRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CopyOutResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[3], Containers_CopyOut_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CopyOutRequest, CopyOutResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_CopyOutClient = grpc.ServerStreamingClient[CopyOutResponse]
+
+func (c *containersClient) CopyIn(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[CopyInRequest, CopyInResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[4], Containers_CopyIn_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[CopyInRequest, CopyInResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_CopyInClient = grpc.ClientStreamingClient[CopyInRequest, CopyInResponse]
+
 func (c *containersClient) Logs(ctx context.Context, in *LogsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[LogsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[3], Containers_Logs_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[5], Containers_Logs_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -279,7 +317,7 @@ type Containers_LogsClient = grpc.ServerStreamingClient[LogsResponse]
 
 func (c *containersClient) Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[4], Containers_Stats_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[6], Containers_Stats_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -346,6 +384,10 @@ type ContainersServer interface {
 	// Attach joins a container's main process and, when asked, starts it once
 	// joined, so that not a byte is missed.
 	Attach(grpc.BidiStreamingServer[AttachRequest, Output]) error
+	// CopyOut sends what is copied, and then it as a tar.
+	CopyOut(*CopyOutRequest, grpc.ServerStreamingServer[CopyOutResponse]) error
+	// CopyIn reads where to, and then a tar.
+	CopyIn(grpc.ClientStreamingServer[CopyInRequest, CopyInResponse]) error
 	Logs(*LogsRequest, grpc.ServerStreamingServer[LogsResponse]) error
 	Stats(*StatsRequest, grpc.ServerStreamingServer[StatsResponse]) error
 	// Top lists the processes of a container.
@@ -404,6 +446,12 @@ func (UnimplementedContainersServer) Exec(grpc.BidiStreamingServer[ExecRequest, 
 }
 func (UnimplementedContainersServer) Attach(grpc.BidiStreamingServer[AttachRequest, Output]) error {
 	return status.Error(codes.Unimplemented, "method Attach not implemented")
+}
+func (UnimplementedContainersServer) CopyOut(*CopyOutRequest, grpc.ServerStreamingServer[CopyOutResponse]) error {
+	return status.Error(codes.Unimplemented, "method CopyOut not implemented")
+}
+func (UnimplementedContainersServer) CopyIn(grpc.ClientStreamingServer[CopyInRequest, CopyInResponse]) error {
+	return status.Error(codes.Unimplemented, "method CopyIn not implemented")
 }
 func (UnimplementedContainersServer) Logs(*LogsRequest, grpc.ServerStreamingServer[LogsResponse]) error {
 	return status.Error(codes.Unimplemented, "method Logs not implemented")
@@ -676,6 +724,24 @@ func _Containers_Attach_Handler(srv interface{}, stream grpc.ServerStream) error
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Containers_AttachServer = grpc.BidiStreamingServer[AttachRequest, Output]
 
+func _Containers_CopyOut_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(CopyOutRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ContainersServer).CopyOut(m, &grpc.GenericServerStream[CopyOutRequest, CopyOutResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_CopyOutServer = grpc.ServerStreamingServer[CopyOutResponse]
+
+func _Containers_CopyIn_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(ContainersServer).CopyIn(&grpc.GenericServerStream[CopyInRequest, CopyInResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_CopyInServer = grpc.ClientStreamingServer[CopyInRequest, CopyInResponse]
+
 func _Containers_Logs_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(LogsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -792,6 +858,16 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "Attach",
 			Handler:       _Containers_Attach_Handler,
 			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "CopyOut",
+			Handler:       _Containers_CopyOut_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "CopyIn",
+			Handler:       _Containers_CopyIn_Handler,
 			ClientStreams: true,
 		},
 		{

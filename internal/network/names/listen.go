@@ -32,12 +32,8 @@ func listen(namespace string, redirect func(*os.File, uint16, uint16) error) (*s
 	}
 	done := make(chan result)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- result{err: fmt.Errorf("%w: %w", errNamespace, err)}
-			return
-		}
-		s, err := open()
+		runtime.LockOSThread()
+		s, err := inside(ns)
 		done <- result{s, err}
 	}()
 	r := <-done
@@ -49,6 +45,24 @@ func listen(namespace string, redirect func(*os.File, uint16, uint16) error) (*s
 		return nil, fmt.Errorf("lead questions to the name server: %w", err)
 	}
 	return r.s, nil
+}
+
+// inside opens the sockets in a namespace. It must be called on a thread of its own, which is
+// unlocked when it is in its former namespace again.
+func inside(ns *os.File) (*sockets, error) {
+	own, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = own.Close() }()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNamespace, err)
+	}
+	s, err := open()
+	if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil {
+		runtime.UnlockOSThread() // else the thread ends with its goroutine
+	}
+	return s, err
 }
 
 func open() (s *sockets, err error) {

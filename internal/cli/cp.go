@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/treecopy"
+)
+
+// copyFlags are the flags of cp.
+type copyFlags struct{ archive, follow, force, quiet bool }
+
+func newCp(a *app) *cobra.Command {
+	var f copyFlags
+	cmd := &cobra.Command{
+		Use:   "cp [flags] CONTAINER:PATH PATH|- | PATH|- CONTAINER:PATH",
+		Short: "Copy files to or from a container",
+		Long: "Copy files to or from a container, running or not, with its volumes. A directory is copied into one that exists, or gets the new name; PATH/.\n" +
+			"means what the directory has. With - a tar is read from standard input, or written to standard output.",
+		Example: "  longshore cp web:/etc/nginx/nginx.conf .\n" +
+			"  longshore cp site/. web:/usr/share/nginx/html\n" +
+			"  longshore cp db:/var/lib/data - | gzip > data.tar.gz",
+		Args: exactArgs(2, "a source and a destination"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			from, fromPath, out := cutContainer(args[0])
+			to, toPath, in := cutContainer(args[1])
+			switch {
+			case in && out:
+				return &usageError{errors.New("one of the two must be a path here: copy through it, or through a pipe of two cp")}
+			case out:
+				return a.call(func(c *client) error { return a.copyOut(cmd.Context(), c, from, fromPath, args[1], f) })
+			case in:
+				return a.call(func(c *client) error { return a.copyIn(cmd.Context(), c, args[0], to, toPath, f) })
+			}
+			return &usageError{errors.New("neither of the two is CONTAINER:PATH")}
+		},
+	}
+	fl := cmd.Flags()
+	fl.BoolVarP(&f.archive, "archive", "a", false, "keep users and groups, by their numbers")
+	fl.BoolVarP(&f.follow, "follow-link", "L", false, "copy what a link at the source leads to, and not the link")
+	fl.BoolVar(&f.force, "force", false, "also of containers of other owners")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "accepted for habit: nothing is shown")
+	return cmd
+}
+
+// cutContainer takes CONTAINER:PATH apart. What begins with a slash or a dot is a path here, in
+// which a colon may be.
+func cutContainer(arg string) (name, p string, ok bool) {
+	if arg == "-" || strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") {
+		return "", arg, false
+	}
+	name, p, ok = strings.Cut(arg, ":")
+	if !ok || name == "" {
+		return "", arg, false
+	}
+	return name, p, true
+}
+
+// here makes a path absolute, and keeps what its end says of it.
+func here(p string) (string, error) {
+	abs, err := filepath.Abs(p)
+	switch {
+	case err != nil:
+		return "", err
+	case p == "." || strings.HasSuffix(p, "/."):
+		return strings.TrimSuffix(abs, "/") + "/.", nil
+	case strings.HasSuffix(p, "/"):
+		return strings.TrimSuffix(abs, "/") + "/", nil
+	}
+	return abs, nil
+}
+
+func (f copyFlags) owners() treecopy.Owners {
+	if f.archive {
+		return treecopy.Theirs
+	}
+	return treecopy.Mine
+}
+
+func (a *app) copyOut(ctx context.Context, c *client, name, from, to string, f copyFlags) error {
+	if _, ok := terminal(a.o.Stdout); ok && to == "-" {
+		return &usageError{errors.New("the tar would go to a terminal: use a file or a pipe")}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.containers.CopyOut(ctx, &longshorev1.CopyOutRequest{Name: name, Path: from, Follow: f.follow, Force: f.force})
+	if err != nil {
+		return err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	tar := &received{recv: func() ([]byte, error) {
+		m, err := stream.Recv()
+		return m.GetData(), err
+	}}
+	if to == "-" {
+		w := bufio.NewWriterSize(a.o.Stdout, archiveChunk)
+		if _, err := io.Copy(w, tar); err != nil {
+			return err
+		}
+		return w.Flush()
+	}
+	if to, err = here(to); err != nil {
+		return err
+	}
+	root, err := os.Open("/")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	src := first.GetSource()
+	target, err := treecopy.Place(root, to, treecopy.Source{Name: src.GetName(), Dir: src.GetDir(), Contents: src.GetContents()})
+	if err != nil {
+		return err
+	}
+	// Links that the container has in the tar must not lead out of the directory.
+	dir, err := beneath.In(root, target.At, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	target.At = "."
+	return treecopy.Unpack(tar, dir, target, f.owners())
+}
+
+func (a *app) copyIn(ctx context.Context, c *client, from, name, to string, f copyFlags) error {
+	ask := &longshorev1.CopyTo{Name: name, Path: to, Owners: f.archive || from == "-", Force: f.force}
+	pack := func(w io.Writer) error {
+		_, err := io.Copy(w, a.o.Stdin)
+		return err
+	}
+	if from != "-" {
+		p, err := here(from)
+		if err != nil {
+			return err
+		}
+		root, err := os.Open("/")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = root.Close() }()
+		src, err := treecopy.Look(root, p, f.follow)
+		if err != nil {
+			return err
+		}
+		ask.Source = &longshorev1.CopySource{Name: src.Name, Dir: src.Dir, Contents: src.Contents}
+		pack = func(w io.Writer) error { return treecopy.Pack(w, root, p, src.Name, f.follow) }
+	}
+	stream, err := c.containers.CopyIn(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&longshorev1.CopyInRequest{To: ask}); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	w := bufio.NewWriterSize(sentTo(func(p []byte) error { return stream.Send(&longshorev1.CopyInRequest{Data: p}) }), archiveChunk)
+	err = pack(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
+		return fmt.Errorf("read %s: %w", from, err)
+	}
+	_, err = stream.CloseAndRecv()
+	return err
+}
+
+// sentTo sends what is written to it.
+type sentTo func([]byte) error
+
+func (s sentTo) Write(p []byte) (int, error) {
+	if err := s(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// received reads what a stream brings.
+type received struct {
+	recv func() ([]byte, error)
+	rest []byte
+}
+
+func (r *received) Read(p []byte) (int, error) {
+	for len(r.rest) == 0 {
+		var err error
+		if r.rest, err = r.recv(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}

@@ -1,0 +1,146 @@
+package treecopy
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/beneath"
+)
+
+// Pack writes what is at p in root as a tar, in which every name begins with as. Sockets are left
+// out. A file that grows while it is read is packed as long as it was, and one that shrinks is
+// filled up with zeros.
+func Pack(w io.Writer, root *os.File, p, as string, follow bool) error {
+	f, err := open(root, p, follow)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	tw := tar.NewWriter(w)
+	if info.IsDir() {
+		err = packDir(tw, f, as)
+	} else {
+		err = packOne(tw, entry{path.Dir(path.Clean("/" + p)), path.Base(path.Clean("/" + p)), root, f}, info, as)
+	}
+	if err != nil {
+		return err
+	}
+	return tw.Close()
+}
+
+// entry is a single file that was opened for what it is.
+type entry struct {
+	dir, name string
+	root, f   *os.File
+}
+
+func packOne(tw *tar.Writer, e entry, info fs.FileInfo, as string) error {
+	link := ""
+	if info.Mode()&fs.ModeSymlink != 0 {
+		buf := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(int(e.f.Fd()), "", buf)
+		if err != nil {
+			return &fs.PathError{Op: "readlink", Path: e.name, Err: err}
+		}
+		link = string(buf[:n])
+	}
+	return pack(tw, as, info, link, func() (*os.File, error) {
+		return beneath.In(e.root, path.Join(e.dir, e.name), unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	})
+}
+
+// packDir packs an open directory with all that is in it.
+func packDir(tw *tar.Writer, dir *os.File, as string) error {
+	root, err := beneath.RootIn(dir, ".")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return fs.WalkDir(root.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && p != "." {
+			return nil // it was removed meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		info, err := root.Lstat(p)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		link := ""
+		if info.Mode()&fs.ModeSymlink != 0 {
+			if link, err = root.Readlink(p); err != nil {
+				return err
+			}
+		}
+		return pack(tw, path.Join(as, p), info, link, func() (*os.File, error) {
+			return root.OpenFile(p, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+		})
+	})
+}
+
+// pack writes one entry. content opens the file that info tells of.
+func pack(tw *tar.Writer, name string, info fs.FileInfo, link string, content func() (*os.File, error)) error {
+	if info.Mode()&fs.ModeSocket != 0 {
+		return nil
+	}
+	h, err := tar.FileInfoHeader(info, link)
+	if err != nil {
+		return err
+	}
+	h.Format = tar.FormatPAX // others round times
+	// The names of users are those of the node, and the container has others.
+	h.Name, h.Uname, h.Gname, h.AccessTime, h.ChangeTime = name, "", "", time.Time{}, time.Time{}
+	if info.IsDir() {
+		h.Name += "/"
+	}
+	if !info.Mode().IsRegular() {
+		return tw.WriteHeader(h)
+	}
+	f, err := content()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	now, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !os.SameFile(info, now) {
+		return nil // another file has taken its place
+	}
+	if err := tw.WriteHeader(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(tw, io.LimitReader(f, h.Size))
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	_, err = io.CopyN(tw, zeros{}, h.Size-n)
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
