@@ -48,6 +48,9 @@ const (
 // returned: a workload may have put a link in the place of any component it owns.
 // Before adding one, find out who could rename the components of its path.
 var allowedByName = map[string]string{
+	"internal/control/copy.go:inMounts":                    ownFiles,
+	"internal/control/copy.go:mountIn":                     byDir,
+	"internal/control/copy.go:rootOf":                      kernels,
 	"internal/control/create.go:checkMounts":               operators,
 	"internal/control/create.go:containerConfig":           ownFiles,
 	"internal/control/inspect.go:inspectContainer":         ownFiles,
