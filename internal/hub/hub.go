@@ -125,10 +125,12 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, err
 	}
 	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, Log: o.Log}
-	return &Hub{
+	h = &Hub{
 		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log),
 		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Peers: others, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
-	}, nil
+	}
+	h.Broker.Relay(others, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
+	return h, nil
 }
 
 // Close ends it, after Serve.
@@ -186,6 +188,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	swarmv1.RegisterNodeCAServer(server, h.CA)
 	swarmv1.RegisterDispatcherServer(server, h.Dispatcher)
 	swarmv1.RegisterLogBrokerServer(server, h.Broker)
+	server.RegisterService(session.RelayService(), h.Broker)
 	swarmv1.RegisterResourceAllocatorServer(server, session.Allocator{CA: h.CA})
 
 	asked := ctx

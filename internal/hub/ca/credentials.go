@@ -58,6 +58,14 @@ func (s *Service) Credentials() credentials.TransportCredentials {
 	return transport{s.Authority, s.RenewGrace}
 }
 
+// ClientCredentials are those by which a hub calls another one of the fleet.
+func (a *Authority) ClientCredentials() credentials.TransportCredentials {
+	return credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: a.trust.Load().pool, ServerName: RoleManager,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return a.certificate() },
+	})
+}
+
 // ServerHandshake implements credentials.TransportCredentials.
 func (t transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	var caller *Caller
@@ -129,7 +137,7 @@ func rootsOf(chains [][]*x509.Certificate) (keys []string) {
 	return keys
 }
 
-// ClientHandshake implements credentials.TransportCredentials; a hub does not dial.
+// ClientHandshake implements credentials.TransportCredentials; a hub dials with ClientCredentials.
 func (transport) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("a hub does not dial")
 }

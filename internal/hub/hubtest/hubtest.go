@@ -93,6 +93,9 @@ func (h *Hub) start(l net.Listener) {
 	})
 }
 
+// Stop ends the hub.
+func (h *Hub) Stop() { h.stop() }
+
 // Restart ends the hub and starts another one on the same store, at the same address. change may
 // change its options.
 func (h *Hub) Restart(change ...func(*hub.Options)) {

@@ -15,6 +15,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/peers"
 )
 
 // Broker brings the output of tasks from their nodes to those who ask for it.
@@ -22,6 +23,9 @@ type Broker struct {
 	swarmv1.UnimplementedLogBrokerServer
 	ca    *ca.Service
 	board *board.Board
+	// others are the other hubs, nil when nobody asks them; here says which nodes are in touch with this one.
+	others *peers.Peers
+	here   func(node string) bool
 
 	mu      sync.Mutex // guards subs, changed
 	subs    map[string]*Subscription
@@ -45,7 +49,10 @@ type Subscription struct {
 	out  chan *swarmv1.LogMessage
 	ctx  context.Context
 	end  context.CancelFunc
+	away []string // the nodes that are not in touch with this hub
 	done chan struct{}
+	// asking are the questions to other hubs that are under way.
+	asking sync.WaitGroup
 
 	mu      sync.Mutex // guards pending, missing, closed
 	pending map[string]bool
@@ -54,8 +61,15 @@ type Subscription struct {
 }
 
 // Subscribe asks the nodes for the output of the tasks of a selector, until Close. here says
-// which nodes are in touch: those that are not can send nothing.
+// which nodes are in touch with this hub: those that are with none can send nothing.
 func (b *Broker) Subscribe(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions, here func(node string) bool) *Subscription {
+	s := b.subscribe(selector, o, here)
+	s.startAll(s.away)
+	return s
+}
+
+// subscribe is a subscription of what the nodes of this hub send, which start begins.
+func (b *Broker) subscribe(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions, here func(node string) bool) *Subscription {
 	s := &Subscription{
 		b: b, msg: &swarmv1.SubscriptionMessage{Id: ca.NewID(), Selector: selector, Options: o}, out: make(chan *swarmv1.LogMessage),
 		done: make(chan struct{}), pending: map[string]bool{}, missing: map[string]bool{},
@@ -69,20 +83,25 @@ func (b *Broker) Subscribe(selector *swarmv1.LogSelector, o *swarmv1.LogSubscrip
 		if node := t.M.GetNodeId(); here(node) {
 			s.pending[node] = true
 		} else {
-			s.missing[node] = true
+			s.away = append(s.away, node)
 		}
 	}
-	s.finished("", false)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.subs[s.msg.GetId()] = s
-	b.wakeLocked()
 	return s
+}
+
+// start has the nodes know of it.
+func (s *Subscription) start() {
+	s.finished("", false)
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.b.subs[s.msg.GetId()] = s
+	s.b.wakeLocked()
 }
 
 // Close ends it.
 func (s *Subscription) Close() {
 	s.end()
+	s.asking.Wait()
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	delete(s.b.subs, s.msg.GetId())
