@@ -1,6 +1,9 @@
 package hub_test
 
 import (
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +13,9 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
+	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -119,4 +124,43 @@ func TestSeveralHubs(t *testing.T) {
 	if m := hubtest.Receive(t, hubtest.Assignments(t, n, third.First.GetSessionId())); len(m.GetChanges()) != 1 || m.GetType() != swarmv1.AssignmentsMessage_COMPLETE {
 		t.Errorf("its assignments: %v", m)
 	}
+}
+
+// TestARestoredHub: a hub of a backup, in another directory and at another address, is the hub that it was: nodes of
+// before are let in with what they have, and are told the same.
+func TestARestoredHub(t *testing.T) {
+	t.Parallel()
+	before := hubtest.New(t)
+	n := before.Join()
+	hubtest.MustOpen(t, n, "")
+	hubtest.Commit(t, before, hubtest.Task("task", n.NodeID, swarmv1.TaskState_RUNNING))
+	file := filepath.Join(t.TempDir(), "backup")
+	if _, err := api.NewClient(before.Socket).Backup(hubtest.Within(t), file); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup's file: %v, %v", info.Mode(), err)
+	}
+	gone := before.Join() // after the backup
+	before.Stop()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	dir := storetest.Dir(t)
+	if _, err := store.Restore(t.Context(), store.Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}, f); err != nil {
+		t.Fatal(err)
+	}
+	after := hubtest.New(t, func(o *hub.Options) { o.Store.Dir = dir })
+	if after.CA.Authority.Token() != before.CA.Authority.Token() {
+		t.Error("another token")
+	}
+	back := after.Dial(n.Credentials(), n.Identity)
+	opened := hubtest.MustOpen(t, back, "")
+	if m := hubtest.Receive(t, hubtest.Assignments(t, back, opened.First.GetSessionId())); len(m.GetChanges()) != 1 || m.GetChanges()[0].GetAssignment().GetTask().GetId() != "task" {
+		t.Errorf("its assignments: %v", m)
+	}
+	_, err = hubtest.Open(t, after.Dial(gone.Credentials(), gone.Identity), "")
+	hubtest.Wants(t, "a node that joined after the backup", err, codes.Unknown, "node not found")
 }
