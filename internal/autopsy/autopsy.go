@@ -35,6 +35,8 @@ type Input struct {
 	// could not be read.
 	Victims []core.OOMVictim
 	Tail    []string
+	// LostOutput is how many bytes of its output no sink took.
+	LostOutput uint64
 	// Note replaces the reason of a lost exit: it says how the exit was lost.
 	Note string
 }
@@ -48,7 +50,7 @@ type Level struct {
 
 // Make makes the record.
 func Make(in Input) core.Autopsy {
-	a := core.Autopsy{Exit: in.Exit, StopRequest: in.StopRequest, Peak: in.Peak, Tail: in.Tail, Start: in.Start}
+	a := core.Autopsy{Exit: in.Exit, StopRequest: in.StopRequest, Peak: in.Peak, Tail: in.Tail, Start: in.Start, LostOutput: in.LostOutput}
 	if len(in.Levels) > 0 {
 		a.Limit = in.Levels[0].Limit
 	}
@@ -56,7 +58,15 @@ func Make(in Input) core.Autopsy {
 		a.OOM = oom(in)
 	}
 	a.Verdict = verdict(in, a)
+	if in.LostOutput > 0 {
+		a.Verdict += "; " + LostOutput(in.LostOutput)
+	}
 	return a
+}
+
+// LostOutput says that output is lost; n is greater than 0.
+func LostOutput(n uint64) string {
+	return bytes(n) + " of its output is lost: no log could take it"
 }
 
 // signalTime is how long after a signal a program may take to end by itself because of

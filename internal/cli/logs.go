@@ -42,7 +42,14 @@ func newLogs(a *app) *cobra.Command {
 					return err
 				}
 				out := logPrinter{a: a, stamps: stamps, json: asJSON}
-				return receive(stream.Recv, out.print)
+				if err := receive(stream.Recv, out.print); err != nil || asJSON {
+					return err
+				}
+				why, err := c.containers.Why(cmd.Context(), &longshorev1.WhyRequest{Name: args[0]})
+				if err != nil {
+					return nil //nolint:nilerr // it was removed meanwhile
+				}
+				return a.tellLostOutput(why.GetLostBytes())
 			})
 		},
 	}
@@ -54,6 +61,15 @@ func newLogs(a *app) *cobra.Command {
 	fl.BoolVarP(&stamps, "timestamps", "t", false, "show when each line was written")
 	fl.BoolVar(&asJSON, "json", false, "print each chunk as a line of JSON")
 	return cmd
+}
+
+// tellLostOutput says on stderr that the log lacks output, where it does.
+func (a *app) tellLostOutput(n uint64) error {
+	if n == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(a.o.Stderr, "longshore: %s of the output is lost: no log could take it\n", size(n))
+	return err
 }
 
 // receive calls fn with every message until the stream ends.

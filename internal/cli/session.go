@@ -107,7 +107,7 @@ func (s *session) copyOutput() (int, error) {
 			if k.Exited.GetStart() != "" {
 				return 0, &exitError{statusCannot, fmt.Errorf("start the program: %s", k.Exited.GetStart())}
 			}
-			return int(k.Exited.GetStatus()), nil
+			return int(k.Exited.GetStatus()), s.a.tellLostOutput(k.Exited.GetLostOutput())
 		}
 		if err != nil {
 			return 0, fmt.Errorf("write output: %w", err)

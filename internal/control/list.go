@@ -151,5 +151,7 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 	if s.srv.o.LostOutput != nil {
 		resp.LostBytes = s.srv.o.LostOutput(ctx, core.Ref{Container: c.ID})
 	}
+	// The keeper forgets a process that has ended.
+	resp.LostBytes = max(resp.GetLostBytes(), resp.GetContainer().GetAutopsy().GetLostOutput())
 	return resp, nil
 }

@@ -131,6 +131,8 @@ type Autopsy struct {
 	// Start is the runtime's error text when the program could not be started at all.
 	Start   string `json:"start,omitempty"`
 	Verdict string `json:"verdict"` // one sentence for people
+	// LostOutput is how many bytes of its output no sink took.
+	LostOutput uint64 `json:"lost_output,omitempty"`
 }
 
 // OOM describes an out-of-memory kill.

@@ -267,7 +267,7 @@ const tailLines = 10
 func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, StopRequest: autopsy.Reason(p.StopRequest, x.Exit), Init: c.Config.Init && p.ID == core.Main,
-		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: r.levelNames(ctx, c, x),
+		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: r.levelNames(ctx, c, x), LostOutput: x.LostOut,
 	}
 	if r.e.o.OOMLog != nil && suspicious(x) {
 		since := p.Started

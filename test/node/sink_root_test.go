@@ -2,6 +2,7 @@ package node
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -77,6 +78,26 @@ func TestAFullLogIsCountedAndMarked(t *testing.T) {
 		}
 		if st := made.WaitExited(t); st.GetExitCode() != 5 {
 			t.Errorf("exit code %d, want 5", st.GetExitCode())
+		}
+		if st := made.Status(t); !strings.Contains(st.GetMessage(), "of its output is lost") {
+			t.Errorf("the status of the container tells no lost output: %q", st.GetMessage())
+		}
+		// What is lost is also told when the keeper has forgotten the process: by the verdict, by
+		// the log's reader, and by the event.
+		for _, tell := range []struct {
+			args []string
+			says string
+		}{
+			{[]string{"why", made.ID}, "of its output is lost: no log could take it"},
+			{[]string{"events", "--json", "--no-follow", "--since", "0"}, `"lost_output":`},
+		} {
+			if out, err := n.CLI(tell.args...); err != nil || !strings.Contains(out, tell.says) {
+				t.Errorf("%v does not say %q: %v\n%s", tell.args, tell.says, err, out)
+			}
+		}
+		stderr, err := exec.CommandContext(t.Context(), filepath.Join(nodetest.Bin(t), "longshore"), "--state", n.State, "logs", "-n", "1", made.ID).CombinedOutput()
+		if err != nil || !strings.Contains(string(stderr), "of the output is lost") {
+			t.Errorf("logs does not tell of lost output: %v\n%s", err, stderr)
 		}
 		pod.Remove(t)
 		clean(t, n)

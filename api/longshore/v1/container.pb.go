@@ -418,6 +418,7 @@ type Autopsy struct {
 	Tail          []string               `protobuf:"bytes,10,rep,name=tail,proto3" json:"tail,omitempty"`
 	Start         string                 `protobuf:"bytes,11,opt,name=start,proto3" json:"start,omitempty"` // the runtime's words when the program could not start
 	Verdict       string                 `protobuf:"bytes,12,opt,name=verdict,proto3" json:"verdict,omitempty"`
+	LostOutput    uint64                 `protobuf:"varint,13,opt,name=lost_output,json=lostOutput,proto3" json:"lost_output,omitempty"` // bytes of its output that no log took
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -534,6 +535,13 @@ func (x *Autopsy) GetVerdict() string {
 		return x.Verdict
 	}
 	return ""
+}
+
+func (x *Autopsy) GetLostOutput() uint64 {
+	if x != nil {
+		return x.LostOutput
+	}
+	return 0
 }
 
 type Oom struct {
@@ -4722,7 +4730,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x17\n" +
 	"\ahost_ip\x18\x02 \x01(\tR\x06hostIp\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\rR\x04host\x12\x1c\n" +
-	"\tcontainer\x18\x04 \x01(\rR\tcontainer\"\xe1\x02\n" +
+	"\tcontainer\x18\x04 \x01(\rR\tcontainer\"\x82\x03\n" +
 	"\aAutopsy\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
@@ -4738,7 +4746,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04tail\x18\n" +
 	" \x03(\tR\x04tail\x12\x14\n" +
 	"\x05start\x18\v \x01(\tR\x05start\x12\x18\n" +
-	"\averdict\x18\f \x01(\tR\averdict\"]\n" +
+	"\averdict\x18\f \x01(\tR\averdict\x12\x1f\n" +
+	"\vlost_output\x18\r \x01(\x04R\n" +
+	"lostOutput\"]\n" +
 	"\x03Oom\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x16\n" +
 	"\x06victim\x18\x02 \x01(\x05R\x06victim\x12\x12\n" +

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/face/errtext"
@@ -138,6 +139,9 @@ func ended(s *v1.ContainerStatus, main *core.Process) {
 		s.Reason = reasonCompleted
 	default:
 		s.Reason = reasonError
+	}
+	if a.LostOutput > 0 && s.Message == "" {
+		s.Message = autopsy.LostOutput(a.LostOutput)
 	}
 }
 

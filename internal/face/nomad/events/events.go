@@ -145,6 +145,9 @@ func ended(e core.Event) *nomaddriver.DriverTaskEvent {
 	if a.Exit.Lost {
 		out.Annotations["lost"] = "true"
 	}
+	if a.LostOutput > 0 {
+		out.Annotations["lost_output"] = strconv.FormatUint(a.LostOutput, 10)
+	}
 	if n := len(a.Tail); n > 0 {
 		out.Annotations["last_line"] = a.Tail[n-1]
 	}
