@@ -128,7 +128,7 @@ func newDamaged(t *testing.T) *damaged {
 var records = regexp.MustCompile(`(live\.db|durable\.db|names\.db|events\.log|/boot)(\.copy)?$`)
 
 // contents are files that are not the agent's records: those of images, containers and volumes.
-var contents = regexp.MustCompile(`/image/layers/|/checkouts/[^/]*/(upper|work)/|/_data/`)
+var contents = regexp.MustCompile(`/image/l/|/checkouts/[^/]*/(upper|work)/|/_data/`)
 
 // files lists the node's files, but for empty ones.
 func (d *damaged) files(onlyRecords bool) (list []string) {
