@@ -192,8 +192,9 @@ func (n *node) kmsgFinding() control.Finding {
 	return ok("kernel log", "readable: the victim of an out-of-memory kill is known")
 }
 
-// check compares the records with the node.
-func (n *node) check(ctx context.Context) ([]control.Finding, error) {
+// check compares the records with the node, and with images the images' content with what was
+// pulled.
+func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error) {
 	violations, err := n.engine.Check(ctx)
 	if err != nil {
 		return nil, err
@@ -201,6 +202,20 @@ func (n *node) check(ctx context.Context) ([]control.Finding, error) {
 	all := make([]control.Finding, 0, len(violations))
 	for _, v := range violations {
 		all = append(all, fail(v.Kind, "", "%s: %s", v.Object, v.Detail))
+	}
+	if !images {
+		return all, nil
+	}
+	damages, err := n.images.Verify(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range damages {
+		if d.Unknown {
+			all = append(all, warn("image", "it was unpacked by an older version: remove the image and pull it again to have it checked", "%s of %s cannot be checked: %s", d.Object, d.Image, d.Detail))
+		} else {
+			all = append(all, fail("image", "pull the image again, then start its containers again", "%s of %s is damaged: %s", d.Object, d.Image, d.Detail))
+		}
 	}
 	return all, nil
 }

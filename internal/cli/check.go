@@ -8,13 +8,14 @@ import (
 
 func newCheck(a *app) *cobra.Command {
 	var asJSON bool
+	req := &longshorev1.CheckRequest{}
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Compare the engine's records with each other and with the node",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.call(func(c *client) error {
-				resp, err := c.node.Check(cmd.Context(), &longshorev1.CheckRequest{})
+				resp, err := c.node.Check(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
@@ -25,6 +26,7 @@ func newCheck(a *app) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVar(&req.Images, "images", false, "also read all images: blobs against their digests, unpacked layers against what was unpacked; a pull mends what is damaged")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

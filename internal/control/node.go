@@ -69,11 +69,11 @@ func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (
 }
 
 // Check returns the violations of the engine's invariants.
-func (s *nodeServer) Check(ctx context.Context, _ *longshorev1.CheckRequest) (*longshorev1.CheckResponse, error) {
+func (s *nodeServer) Check(ctx context.Context, req *longshorev1.CheckRequest) (*longshorev1.CheckResponse, error) {
 	if s.srv.o.Check == nil {
 		return nil, fmt.Errorf("check: %w", errdefs.ErrNotImplemented)
 	}
-	list, err := s.srv.o.Check(ctx)
+	list, err := s.srv.o.Check(ctx, req.GetImages())
 	if err != nil {
 		return nil, err
 	}

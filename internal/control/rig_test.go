@@ -105,7 +105,7 @@ func (r *rig) serve(t *testing.T) {
 		Doctor: func(context.Context, bool) []control.Finding {
 			return []control.Finding{{Name: "kernel", Status: control.FindingOK, Detail: "fine"}}
 		},
-		Check: func(ctx context.Context) ([]control.Finding, error) {
+		Check: func(ctx context.Context, _ bool) ([]control.Finding, error) {
 			list, err := r.Engine.Check(ctx)
 			var out []control.Finding
 			for _, v := range list {

@@ -31,7 +31,8 @@ type Options struct {
 	// Doctor checks the node; with try it also starts a container. nil returns Unimplemented.
 	Doctor func(ctx context.Context, try bool) []Finding
 	// Check compares records and node and returns the violations. nil returns Unimplemented.
-	Check func(context.Context) ([]Finding, error)
+	// With images the content of images is compared with what was pulled, too.
+	Check func(ctx context.Context, images bool) ([]Finding, error)
 	// Config returns the configuration in force as TOML, secrets masked.
 	Config func() (string, error)
 	// LostOutput counts bytes of a process's output that no sink took; nil is

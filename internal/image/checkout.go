@@ -56,12 +56,17 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	rec := s.rec.imageByID(req.Image)
 	old := s.checkouts[req.Container]
 	var err error
-	var co *checkout
+	var co, mended *checkout
 	switch {
+	case old != nil && rec != nil && old.Manifest == "":
+		// Its record was damaged. What the container has written is there.
+		co = old
+		mended, err = s.rec.newCheckout(rec, req.ReadOnly)
 	case old != nil && (rec == nil || old.Manifest != rec.Manifest.Digest || old.ReadOnly != req.ReadOnly):
 		err = fmt.Errorf("the container has another root filesystem: %w", errdefs.ErrAlreadyExists)
 	case old != nil:
 		co = old
+		mended = s.rec.mended(rec, co)
 	case rec == nil:
 		err = errdefs.ErrNotFound
 	default:
@@ -73,8 +78,15 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	if err != nil {
 		return fail(err)
 	}
-	if old == nil {
+	switch {
+	case old == nil:
 		err = s.rec.makeCheckout(req, co)
+	case mended != nil:
+		if err = s.rec.writeCheckout(req.Container, mended); err == nil {
+			s.mu.Lock()
+			co.Manifest, co.Chains, co.Dirs, co.ReadOnly = mended.Manifest, mended.Chains, mended.Dirs, mended.ReadOnly
+			s.mu.Unlock()
+		}
 	}
 	var out core.Checkout
 	if err == nil {
@@ -123,6 +135,16 @@ func (r *records) newCheckout(rec *imageRecord, readOnly bool) (*checkout, error
 	return co, nil
 }
 
+// mended returns the checkout of a container with the directories that its layers have now, if one
+// of them was damaged and unpacked again since; otherwise nil. Preconditions: s.mu is held.
+func (r *records) mended(rec *imageRecord, co *checkout) *checkout {
+	now, err := r.newCheckout(rec, co.ReadOnly)
+	if err != nil || slices.Equal(now.Dirs, co.Dirs) {
+		return nil
+	}
+	return now
+}
+
 func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 	dir := r.checkoutPath(req.Container)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -133,6 +155,12 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 			return err
 		}
 	}
+	return r.writeCheckout(req.Container, co)
+}
+
+// writeCheckout writes a checkout's record.
+func (r *records) writeCheckout(container core.ID, co *checkout) error {
+	dir := r.checkoutPath(container)
 	data, err := json.Marshal(co)
 	if err != nil {
 		return err

@@ -116,6 +116,7 @@ func (g collector) collect(ctx context.Context) (freed uint64, err error) {
 	}
 	for _, rec := range layers {
 		freed += uint64(rec.Bytes)
+		_ = os.Remove(g.s.rec.sumsPath(rec.Dir)) // otherwise the next start does
 		g.discardDir(g.s.rec.layerPath(rec.Dir))
 	}
 	n, err := g.sweepBlobs(ctx, l)
@@ -244,6 +245,15 @@ func (g collector) recover() error {
 		if !known[e.Name()] {
 			g.s.log.Info("deleting an unfinished layer", "dir", e.Name())
 			g.discardDir(g.s.rec.layerPath(e.Name()))
+		}
+	}
+	sums, err := os.ReadDir(filepath.Join(g.s.root, worker.SumsDir))
+	if err != nil {
+		return fmt.Errorf("read the layers' sums: %w", err)
+	}
+	for _, e := range sums {
+		if !known[e.Name()] {
+			_ = os.Remove(g.s.rec.sumsPath(e.Name())) // the next start tries again
 		}
 	}
 	_, err = g.collect(context.Background())

@@ -170,7 +170,7 @@ func (s *Store) auths() (map[string]registry.Credentials, error) {
 func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core.Image, bool, error) {
 	s.mu.RLock()
 	n, ok := s.rec.owner0(owner).names[named.String()]
-	whole := ok && s.rec.whole(n.Manifest)
+	whole := ok && s.rec.whole(n.Manifest) && s.blobsThere(n.Manifest)
 	s.mu.RUnlock()
 	if !whole {
 		return core.Image{}, false, nil
@@ -197,7 +197,7 @@ func (r *records) whole(manifest digest.Digest) bool {
 
 func (r *records) layerThere(chain digest.Digest) bool {
 	l, ok := r.layers[chain]
-	if !ok {
+	if !ok || l.Damaged {
 		return false
 	}
 	fi, err := os.Lstat(r.layerPath(l.Dir))
@@ -211,9 +211,13 @@ func (s *Store) keep(img worker.Image) error {
 	var c change
 	s.mu.RLock()
 	rec := &imageRecord{ID: img.Config.Digest, Manifest: img.Manifest, Config: img.Config, Blobs: img.Blobs, Pulled: s.now()}
+	var replaced []string // directories of layers that were damaged
 	for _, l := range img.Layers {
 		rec.Chains = append(rec.Chains, l.Chain)
 		if old, ok := s.rec.layers[l.Chain]; !l.Known && (!ok || old.Dir != l.Dir) {
+			if ok {
+				replaced = append(replaced, old.Dir)
+			}
 			c.putLayer(l.Chain, layerRecord{Dir: l.Dir, DiffID: l.DiffID, Bytes: l.Bytes, Inodes: l.Inodes, Opaque: l.Opaque})
 		}
 	}
@@ -221,7 +225,27 @@ func (s *Store) keep(img worker.Image) error {
 		c.putImage(rec)
 	}
 	s.mu.RUnlock()
-	return s.commit(&c)
+	if err := s.commit(&c); err != nil {
+		return err
+	}
+	for _, dir := range replaced {
+		s.discardUnused(dir)
+	}
+	s.trash.empty()
+	return nil
+}
+
+// discardUnused removes the directory of a layer that has another one now, unless a container has
+// it: then the first start of an agent without that container removes it.
+func (s *Store) discardUnused(dir string) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, co := range s.checkouts {
+		if slices.Contains(co.Dirs, dir) {
+			return
+		}
+	}
+	collector{s}.discardDir(s.rec.layerPath(dir))
 }
 
 // name gives a pulled image's names to the owner.
@@ -461,6 +485,7 @@ func (s *Store) dropPlace(chain digest.Digest) {
 	if rec, ok := s.rec.layers[chain]; ok && rec.Dir == dir {
 		return
 	}
+	_ = os.Remove(s.rec.sumsPath(dir)) // otherwise the next start does
 	if err := s.trash.add(s.rec.layerPath(dir)); err != nil {
 		s.log.Warn("could not delete an unfinished layer; the next start does", "dir", dir, "error", err)
 	}

@@ -64,6 +64,8 @@ type layerRecord struct {
 	Bytes  int64         `json:"bytes"`
 	Inodes int64         `json:"inodes"`
 	Opaque bool          `json:"opaque,omitempty"`
+	// Damaged says that Verify has found it so: a pull unpacks it again, in another directory.
+	Damaged bool `json:"damaged,omitempty"`
 }
 
 // nameRecord is what a name of an owner refers to. The name is full: with a tag

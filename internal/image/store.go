@@ -108,7 +108,7 @@ func New(opts Options) (*Store, error) {
 	if err != nil || opts.Root == "" || strings.ContainsAny(root, ":,\\") {
 		return nil, fmt.Errorf("open image store in %q: the path must be set, and must not contain a colon, comma or backslash: %w", opts.Root, errdefs.ErrInvalidArgument)
 	}
-	for _, dir := range []string{"", worker.LayerDir, checkoutDir, trashDir, worker.ContentDir + "/blobs/sha256", worker.ContentDir + "/ingest"} {
+	for _, dir := range []string{"", worker.LayerDir, worker.SumsDir, checkoutDir, trashDir, worker.ContentDir + "/blobs/sha256", worker.ContentDir + "/ingest"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o700); err != nil {
 			return nil, fmt.Errorf("open image store: %w", err)
 		}

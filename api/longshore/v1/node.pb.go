@@ -385,6 +385,7 @@ func (x *DoctorResponse) GetFindings() []*Finding {
 
 type CheckRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	Images        bool                   `protobuf:"varint,1,opt,name=images,proto3" json:"images,omitempty"` // also read all blobs and unpacked layers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -417,6 +418,13 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
 	return file_longshore_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CheckRequest) GetImages() bool {
+	if x != nil {
+		return x.Images
+	}
+	return false
 }
 
 type CheckResponse struct {
@@ -896,8 +904,9 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"\x04hint\x18\x04 \x01(\tR\x04hint\"\x0f\n" +
 	"\rDoctorRequest\"C\n" +
 	"\x0eDoctorResponse\x121\n" +
-	"\bfindings\x18\x01 \x03(\v2\x15.longshore.v1.FindingR\bfindings\"\x0e\n" +
-	"\fCheckRequest\"B\n" +
+	"\bfindings\x18\x01 \x03(\v2\x15.longshore.v1.FindingR\bfindings\"&\n" +
+	"\fCheckRequest\x12\x16\n" +
+	"\x06images\x18\x01 \x01(\bR\x06images\"B\n" +
 	"\rCheckResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.longshore.v1.FindingR\bfindings\"\x0f\n" +
 	"\rConfigRequest\"$\n" +

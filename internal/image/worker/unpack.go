@@ -72,6 +72,9 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 	}
 	defer u.turn.give()
 	res, err := w.unpack(ctx, u)
+	if err == nil {
+		err = layer.WriteSums(w.layerDir(u.place.Dir), w.sumsFile(u.place.Dir))
+	}
 	if err != nil {
 		_ = os.RemoveAll(w.layerDir(u.place.Dir))
 		return err

@@ -34,6 +34,7 @@ import (
 // Paths below the image directory, known to agent and worker.
 const (
 	ContentDir = "content"
+	SumsDir    = "sums"
 	LayerDir   = "l" // short, because overlayfs' mount options have one page for all layers
 )
 
@@ -146,6 +147,8 @@ func New(root string, settings Settings) (*Worker, error) {
 		turns: &queue{free: settings.Concurrency}, done: map[string]Layer{}, offers: map[digest.Digest][]*registry.Repository{},
 	}, nil
 }
+
+func (w *Worker) sumsFile(dir string) string { return filepath.Join(w.root, SumsDir, dir) }
 
 func (w *Worker) layerDir(dir string) string { return filepath.Join(w.root, LayerDir, dir) }
 

@@ -52,7 +52,7 @@ func fuzzed(tb testing.TB) *Worker {
 
 func workerAt(tb testing.TB, root string) *Worker {
 	tb.Helper()
-	for _, dir := range []string{LayerDir, ContentDir + "/blobs/sha256", ContentDir + "/ingest"} {
+	for _, dir := range []string{LayerDir, SumsDir, ContentDir + "/blobs/sha256", ContentDir + "/ingest"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			tb.Fatal(err)
 		}
