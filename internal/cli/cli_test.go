@@ -94,7 +94,7 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 				{Name: "runtime runc", Status: control.FindingFail, Detail: "not there", Hint: "install it"},
 			}
 		},
-		Check:  func(context.Context) ([]control.Finding, error) { return nil, nil },
+		Check:  func(context.Context, bool) ([]control.Finding, error) { return nil, nil },
 		Config: func() (string, error) { return "[agent]\n", nil },
 	})
 	if err != nil {

@@ -147,7 +147,7 @@ func (rec record) spec() (*specs.Spec, error) {
 	}
 	var s specs.Spec
 	if err := json.Unmarshal(b, &s); err != nil {
-		return nil, fmt.Errorf("%s/config.json: %w", rec.Bundle, err)
+		return nil, fmt.Errorf("%s/config.json is damaged (%w): the container runs on; remove it and create it again: %w", rec.Bundle, err, errdefs.ErrDataLoss)
 	}
 	return &s, nil
 }
@@ -163,11 +163,11 @@ func (r *Runtime) load(op string, id core.ID) (record, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return rec, fmt.Errorf("%s container %s: %w", op, id, errdefs.ErrNotFound)
 	}
-	if err == nil {
-		err = json.Unmarshal(b, &rec)
-	}
 	if err != nil {
 		return rec, fmt.Errorf("%s container %s: %w", op, id, err)
+	}
+	if err := json.Unmarshal(b, &rec); err != nil {
+		return record{}, fmt.Errorf("%s container %s: %s is damaged (%w): the container runs on; remove it and create it again: %w", op, id, r.path(id), err, errdefs.ErrDataLoss)
 	}
 	return rec, nil
 }
@@ -486,6 +486,11 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	rec, err := r.load("delete", id)
 	if errors.Is(err, errdefs.ErrNotFound) {
 		return nil
+	}
+	if errdefs.IsDataLoss(err) {
+		// Its cgroup is below the sandbox's, with which it goes.
+		r.specs.Delete(id)
+		return os.Remove(r.path(id))
 	}
 	switch {
 	case err != nil:

@@ -125,7 +125,7 @@ func TestReopenedStoreIsTheSame(t *testing.T) {
 
 	s = n.open(t, "b1")
 	defer s.Close()
-	if d := cmp.Diff(before, dump(t, s)); d != "" {
+	if d := cmp.Diff(before, dump(t, s), statetest.Addresses()); d != "" {
 		t.Fatal(d)
 	}
 	if r := s.LostObjects(); len(r) != 0 {
@@ -297,7 +297,7 @@ func TestALogBehindTheStoreCatchesUp(t *testing.T) {
 			if len(s.LostObjects()) != 3 {
 				t.Errorf("remnants: %v", s.LostObjects())
 			}
-			if d := cmp.Diff(before[3:], dump(t, s)); d != "" {
+			if d := cmp.Diff(before[3:], dump(t, s), statetest.Addresses()); d != "" {
 				t.Error(d)
 			}
 		})

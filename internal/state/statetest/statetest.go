@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -74,6 +76,9 @@ func put(t *testing.T, s core.Store, v ...core.Sandbox) {
 	}))
 }
 
+// Addresses is an option for comparing records.
+func Addresses() cmp.Option { return cmpopts.EquateComparable(netip.Addr{}) }
+
 func recordsAreFound(t *testing.T, s core.Store) {
 	want := Sandbox("1", core.OwnerCRI, "k1")
 	other := Sandbox("2", core.OwnerNomad, "k2")
@@ -85,7 +90,7 @@ func recordsAreFound(t *testing.T, s core.Store) {
 		} {
 			got, err := get()
 			must(t, err)
-			if d := cmp.Diff(want, got); d != "" {
+			if d := cmp.Diff(want, got, Addresses()); d != "" {
 				t.Errorf("%s: %s", name, d)
 			}
 		}
@@ -203,7 +208,7 @@ func ownCopies(t *testing.T, s core.Store) {
 	in.Labels["app"], in.Data[0] = "changed", 9
 	var got core.Sandbox
 	must(t, s.View(func(tx core.Tx) (err error) { got, err = tx.Sandboxes().Get("1"); return err }))
-	if d := cmp.Diff(Sandbox("1", core.OwnerCRI, "k"), got); d != "" {
+	if d := cmp.Diff(Sandbox("1", core.OwnerCRI, "k"), got, Addresses()); d != "" {
 		t.Fatalf("changed through what was put: %s", d)
 	}
 	got.Labels["app"] = "changed"
