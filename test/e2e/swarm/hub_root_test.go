@@ -171,7 +171,7 @@ configs: {conf: {content: " and a config\n"}}
 `)
 		first := f.hub.Running("web_app", 1)
 		roottest.Eventually(t, "its output is there", func() bool { return strings.Contains(f.hub.Must("", "logs", "web_app"), "planted-secret and a config") })
-		if got := f.docker("ps", "--filter", "publish=80", "--format", "{{.Label \"com.docker.swarm.task.id\"}} {{.Label \"com.docker.swarm.service.name\"}}"); got != first[0].ID+" web_app" {
+		if got := f.docker("ps", "--filter", "label=com.docker.swarm.service.name=web_app", "--format", "{{.Label \"com.docker.swarm.task.id\"}} {{.Label \"com.docker.swarm.service.name\"}}"); got != first[0].ID+" web_app" {
 			t.Errorf("dockerd's containers: %s", got)
 		}
 		roottest.Eventually(t, "its port is served", func() bool { return strings.Contains(get(t, "http://"+workerIP+":8080/"), "planted-secret and a config") })
@@ -197,7 +197,7 @@ configs: {conf: {content: " and a config\n"}}
 			t.Errorf("the task of a node that was drained is back: %+v", now)
 		}
 		f.declare("name: web\nservices: {}\n#%[1]s%[2]s")
-		roottest.Eventually(t, "nothing runs any more", func() bool { return len(f.hub.Tasks("")) == 0 && f.docker("ps", "--quiet", "--all") == "" })
+		roottest.Eventually(t, "nothing runs any more", func() bool { return len(f.hub.Tasks("web_app"))+len(f.hub.Tasks("web_hosted")) == 0 && f.docker("ps", "--quiet", "--all") == "" })
 		f.docker("swarm", "leave")
 		roottest.Eventually(t, "the node is down", func() bool { return len(f.hub.Nodes()) == 1 && f.hub.Nodes()[0].State == "down" })
 		f.hub.Must("", "node", "rm", id)
@@ -299,7 +299,7 @@ configs: {conf: {content: "config"}}
 			return slices.Equal(got, networks)
 		})
 		f.declare("name: mix\nservices: {}\n#%[1]s%[2]s")
-		roottest.Eventually(t, "nothing is left", func() bool { return len(f.hub.Tasks("")) == 0 && f.docker("ps", "--quiet", "--all") == "" })
+		roottest.Eventually(t, "nothing is left", func() bool { return len(f.hub.Tasks("mix_all"))+len(f.hub.Tasks("mix_hosted")) == 0 && f.docker("ps", "--quiet", "--all") == "" })
 		for _, n := range nodes {
 			roottest.Eventually(t, "nor on our nodes", func() bool {
 				out, err := n.CLI("ps", "--all", "-q")

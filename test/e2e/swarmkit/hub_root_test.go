@@ -1,0 +1,178 @@
+package swarmkit
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/moby/swarmkit/v2/agent"
+	"github.com/moby/swarmkit/v2/agent/exec"
+	"github.com/moby/swarmkit/v2/api"
+	swarmnode "github.com/moby/swarmkit/v2/node"
+
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// pretender is an executor whose tasks run until they are told to end, and which has what they need.
+type pretender struct {
+	exec.DependencyManager
+	mu      sync.Mutex // guards running
+	running map[string]string
+}
+
+func (p *pretender) Describe(context.Context) (*api.NodeDescription, error) {
+	return &api.NodeDescription{
+		Hostname: "pretender", Platform: &api.Platform{Architecture: "x86_64", OS: "linux"}, Engine: &api.EngineDescription{EngineVersion: "swarmkit"},
+		Resources: &api.Resources{NanoCPUs: 1e9, MemoryBytes: 1 << 30},
+	}, nil
+}
+func (p *pretender) Configure(context.Context, *api.Node) error         { return nil }
+func (p *pretender) SetNetworkBootstrapKeys([]*api.EncryptionKey) error { return nil }
+func (p *pretender) Controller(t *api.Task) (exec.Controller, error) {
+	return &controller{p: p, task: t.Copy(), ended: make(chan struct{})}, nil
+}
+
+// has are the secrets of the tasks that run, by their ids.
+func (p *pretender) has() map[string]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := map[string]string{}
+	for id, s := range p.running {
+		all[id] = s
+	}
+	return all
+}
+
+type controller struct {
+	p     *pretender
+	task  *api.Task
+	ended chan struct{}
+	once  sync.Once
+}
+
+func (c *controller) Update(context.Context, *api.Task) error { return nil }
+func (c *controller) Prepare(context.Context) error           { return nil }
+func (c *controller) Start(context.Context) error {
+	text := ""
+	for _, r := range c.task.Spec.GetContainer().Secrets {
+		s, err := c.p.Secrets().Get(r.SecretID)
+		if err != nil {
+			return err
+		}
+		text += string(s.Spec.Data)
+	}
+	for _, r := range c.task.Spec.GetContainer().Configs {
+		s, err := c.p.Configs().Get(r.ConfigID)
+		if err != nil {
+			return err
+		}
+		text += string(s.Spec.Data)
+	}
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	c.p.running[c.task.ID] = text
+	return nil
+}
+
+func (c *controller) Wait(ctx context.Context) error {
+	select {
+	case <-c.ended:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *controller) Shutdown(context.Context) error {
+	c.once.Do(func() { close(c.ended) })
+	c.p.mu.Lock()
+	defer c.p.mu.Unlock()
+	delete(c.p.running, c.task.ID)
+	return nil
+}
+func (c *controller) Terminate(ctx context.Context) error { return c.Shutdown(ctx) }
+func (c *controller) Remove(ctx context.Context) error    { return c.Shutdown(ctx) }
+func (c *controller) Close() error                        { return nil }
+
+// TestSwarmkitsNodeJoinsOurHub: swarmkit's own node joins by the hub's token and runs a service with
+// a secret and a config; with a renewed certificate it is let in again, also by a hub that has begun
+// anew, and has its next task.
+func TestSwarmkitsNodeJoinsOurHub(t *testing.T) {
+	beside(t, func(t *testing.T) {
+		nodetest.Bridge(t, "swarm0", "10.99.0.1/24")
+		h := nodetest.StartHub(t, "10.99.0.1:4000", "--heartbeat", "1s")
+		dir, err := os.MkdirTemp("", "longshore-swarmkit-")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		keepLog(t, filepath.Join(dir, "log"))
+		p := &pretender{DependencyManager: agent.NewDependencyManager(plugins{}), running: map[string]string{}}
+		n, err := swarmnode.New(&swarmnode.Config{
+			Hostname: "pretender", StateDir: dir, JoinAddr: h.Addr, JoinToken: h.Must("", "token"), ListenControlAPI: filepath.Join(dir, "control.sock"), Executor: p,
+			ElectionTick: 10, HeartbeatTick: 1, PluginGetter: plugins{},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Start(context.WithoutCancel(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
+			defer cancel()
+			_ = n.Stop(ctx)
+		})
+		ready := func() {
+			t.Helper()
+			roottest.Eventually(t, "the node is ready", func() bool {
+				list := h.Nodes()
+				return len(list) == 1 && list[0].State == "ready" && list[0].ID == n.NodeID()
+			})
+		}
+		ready()
+		stack := func(version int) string {
+			return fmt.Sprintf("name: web\nservices:\n  app:\n    image: busybox\n    environment: {VERSION: \"%d\"}\n    secrets: [key]\n    configs: [conf]\n"+
+				"    deploy: {mode: global, update_config: {monitor: 1ms}}\nsecrets: {key: {file: %s/passphrase}}\nconfigs: {conf: {content: and-a-config}}\n", version, h.Dir)
+		}
+		runs := func(version int) {
+			t.Helper()
+			h.Must(stack(version), "apply", "-f", "-")
+			roottest.Eventually(t, fmt.Sprintf("version %d runs", version), func() bool {
+				list := h.Tasks("web_app")
+				for _, task := range list {
+					if task.State == "running" && task.Version == uint64(version) {
+						all := p.has()
+						return len(all) == 1 && strings.Contains(all[task.ID], "a passphrase of tests") && strings.HasSuffix(all[task.ID], "and-a-config")
+					}
+				}
+				return false
+			})
+		}
+		runs(1)
+
+		certificate := func() string {
+			data, err := os.ReadFile(filepath.Join(dir, "certificates", "swarm-node.crt"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(data)
+		}
+		before := certificate()
+		h.Must("", "node", "renew", n.NodeID())
+		roottest.Eventually(t, "its certificate is another one", func() bool { return certificate() != before })
+		ready()
+		runs(2)
+		h.Kill()
+		h.Up()
+		ready()
+		runs(3)
+		h.Must("name: web\nservices: {}\n", "apply", "-f", "-")
+		roottest.Eventually(t, "nothing runs any more", func() bool { return len(h.Tasks("web_app")) == 0 && len(p.has()) == 0 })
+	})
+}
