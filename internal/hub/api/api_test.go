@@ -5,19 +5,23 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
+	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/hubtest"
 )
@@ -278,5 +282,52 @@ func TestOutput(t *testing.T) {
 	}
 	if err := publish(&swarmv1.PublishLogsMessage{SubscriptionId: id}, &swarmv1.PublishLogsMessage{SubscriptionId: "other"}); err == nil || !strings.Contains(err.Error(), "different subscription IDs") {
 		t.Errorf("two subscriptions in one stream: %v", err)
+	}
+}
+
+// TestApplyWhileAnUpdateGoesOn: that the state of a service's update is stored meanwhile is no reason
+// to refuse a declaration; that another declaration was is.
+func TestApplyWhileAnUpdateGoesOn(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
+	ctx := hubtest.Within(t)
+	version := func(n int) fleet.Declaration {
+		return declare(t, func(s *swarmv1.ServiceSpec) { s.GetTask().GetContainer().Env = []string{fmt.Sprintf("V=%d", n)} })
+	}
+	if _, err := fleet.Apply(ctx, h.Board, version(0), false); err != nil {
+		t.Fatal(err)
+	}
+	var stored atomic.Int32
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			for id, r := range h.Board.Services() {
+				next := proto.CloneOf(r.M)
+				next.UpdateStatus = &swarmv1.UpdateStatus{Message: fmt.Sprint(stored.Load())}
+				if _, err := h.Board.Commit(ctx, board.Put(board.Services, id, next, r.Rev)); err == nil {
+					stored.Add(1)
+				}
+			}
+		}
+	}()
+	declarations := 0
+	for declarations < 10 || stored.Load() < 3 {
+		declarations++
+		if _, err := fleet.Apply(ctx, h.Board, version(declarations), false); err != nil {
+			t.Fatalf("declaration %d: %v", declarations, err)
+		}
+	}
+	close(stop)
+	<-done
+	for _, r := range h.Board.Services() {
+		if got := r.M.GetSpecVersion().GetIndex(); got != uint64(declarations)+1 {
+			t.Errorf("the service is of version %d after %d declarations", got, declarations)
+		}
 	}
 }

@@ -64,11 +64,30 @@ var (
 
 // Apply stores a declaration in one transaction, or only says what it would change.
 func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Difference, error) {
+	for {
+		changed, turn := b.Next(), b.Turn()
+		diff, err := apply(ctx, b, d, turn, dry)
+		if !errdefs.IsAborted(err) {
+			return diff, err
+		}
+		select { // the state of an update is stored meanwhile, or another declaration
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if b.Turn().If != turn.If {
+			return nil, fmt.Errorf("apply %s: someone else has changed it meanwhile; apply again: %w", d.Name, errdefs.ErrAborted)
+		}
+	}
+}
+
+// apply applies a declaration to the records as they are. Aborted when they were changed meanwhile.
+func apply(ctx context.Context, b *board.Board, d Declaration, turn store.Write, dry bool) ([]Difference, error) {
 	specs, err := d.validate()
 	if err != nil {
 		return nil, err
 	}
-	a := &application{b: b, d: d, now: timestamppb.Now(), writes: []store.Write{b.Turn()}}
+	a := &application{b: b, d: d, now: timestamppb.Now(), writes: []store.Write{turn}}
 	a.secrets(specs)
 	a.services(specs)
 	slices.SortFunc(a.diff, func(x, y Difference) int { return strings.Compare(x.Kind+" "+x.Name, y.Kind+" "+y.Name) })
@@ -79,9 +98,6 @@ func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Diff
 		return nil, invalid.Errorf("the declaration changes %d things at once; at most %d can be stored in one transaction", len(a.writes)-1, store.MaxWrites-1)
 	}
 	if _, err := b.Commit(ctx, a.writes...); err != nil {
-		if errdefs.IsAborted(err) {
-			return nil, fmt.Errorf("apply %s: someone else has changed it meanwhile; apply again: %w", d.Name, errdefs.ErrAborted)
-		}
 		return nil, err
 	}
 	return a.diff, nil
