@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -25,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/session"
@@ -39,6 +41,8 @@ type Options struct {
 	Advertise string
 	// Approve has nodes that join wait until an operator accepts them.
 	Approve bool
+	// BanClones has nodes let in no more whose certificate is in use at two places.
+	BanClones bool
 	// CertificateLife is how long the certificates of nodes are valid; RenewGrace is how long
 	// after that a node may still renew its certificate.
 	CertificateLife, RenewGrace time.Duration
@@ -85,6 +89,8 @@ type Hub struct {
 	o      Options
 	store  *store.Store
 	limits *connlimit.Table
+	// commits and plans are how long transactions and plans took.
+	commits, plans prometheus.Histogram
 }
 
 // Open opens the store, with what a new hub needs in it. Close ends it.
@@ -99,6 +105,8 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, invalid.Errorf("times cannot be negative")
 	}
 	o.Store.Log = o.Log
+	commits := histogram("longshore_hub_store_transaction_duration_seconds", "How long transactions of the store took.")
+	o.Store.Observe = func(took time.Duration) { commits.Observe(took.Seconds()) }
 	s, err := store.Open(ctx, o.Store)
 	if err != nil {
 		return nil, err
@@ -124,9 +132,9 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 	if err != nil {
 		return nil, err
 	}
-	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, Log: o.Log}
+	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, BanClones: o.BanClones, Log: o.Log}
 	h = &Hub{
-		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log),
+		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log), commits: commits, plans: histogram("longshore_hub_plan_duration_seconds", "How long plans of what runs where took to make."),
 		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Peers: others, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
 	}
 	h.Broker.Relay(others, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
@@ -151,9 +159,12 @@ func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.Dispatcher.Look(ctx, term) })
 	group.Go(func() error { return h.CA.Run(ctx) })
+	group.Go(func() error { return events.Log{Store: h.store}.Trim(ctx, events.Max, h.o.Log) })
 	group.Go(func() error { return h.Keys.Renew(ctx, h.o.Log) })
 	if !h.o.Hold {
-		group.Go(func() error { return fleet.Run(ctx, h.Board, term, h.o.MoveAfter, h.o.Log) })
+		group.Go(func() error {
+			return fleet.Run(ctx, h.Board, term, h.o.MoveAfter, func(took time.Duration) { h.plans.Observe(took.Seconds()) }, h.o.Log)
+		})
 	}
 	return group.Wait()
 }
@@ -200,7 +211,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	group.Go(func() error { return h.CA.Authority.Run(ctx) })
 	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
 	group.Go(func() error { return h.Peers.Lead(ctx, h.lead) })
-	operators := api.Server{CA: h.CA, Operators: ca.NewOperators(h.CA.Authority), Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
+	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority), Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
 	group.Go(func() error { return operators.Operators.Run(ctx) })
 	group.Go(func() error { return operators.Serve(ctx, at.Operators) })
 	if at.Remote != nil {

@@ -71,6 +71,17 @@ type Difference struct {
 	Name string `json:"name"`
 }
 
+// Event defines model for Event.
+type Event struct {
+	Cursor int64     `json:"cursor"`
+	Kind   string    `json:"kind"`
+	Time   time.Time `json:"time"`
+	What   string    `json:"what"`
+
+	// Who Who did it: an operator or a node.
+	Who string `json:"who,omitempty,omitzero"`
+}
+
 // Failure defines model for Failure.
 type Failure struct {
 	Error string `json:"error"`
@@ -128,16 +139,22 @@ type Node struct {
 	Address      string `json:"address,omitempty,omitzero"`
 	Availability string `json:"availability"`
 
+	// Banned It is let in no more.
+	Banned bool `json:"banned,omitempty,omitzero"`
+
 	// Certificate The state of its certificate.
-	Certificate string            `json:"certificate"`
-	Engine      string            `json:"engine,omitempty,omitzero"`
-	Hostname    string            `json:"hostname"`
-	ID          string            `json:"id"`
-	Joined      time.Time         `json:"joined"`
-	Labels      map[string]string `json:"labels,omitempty,omitzero"`
-	Membership  string            `json:"membership"`
-	Message     string            `json:"message,omitempty,omitzero"`
-	State       string            `json:"state"`
+	Certificate string `json:"certificate"`
+
+	// Clones Addresses at which its certificate was in use at once.
+	Clones     []string          `json:"clones,omitempty,omitzero"`
+	Engine     string            `json:"engine,omitempty,omitzero"`
+	Hostname   string            `json:"hostname"`
+	ID         string            `json:"id"`
+	Joined     time.Time         `json:"joined"`
+	Labels     map[string]string `json:"labels,omitempty,omitzero"`
+	Membership string            `json:"membership"`
+	Message    string            `json:"message,omitempty,omitzero"`
+	State      string            `json:"state"`
 }
 
 // NodeChange defines model for NodeChange.
@@ -162,6 +179,12 @@ type Operator struct {
 
 	// Scope read, apply or admin
 	Scope string `json:"scope"`
+}
+
+// Reauthorisation defines model for Reauthorisation.
+type Reauthorisation struct {
+	// From The address from which the node is let in with the certificate that it has.
+	From string `json:"from"`
 }
 
 // Service defines model for Service.
@@ -227,6 +250,15 @@ type applyContextKey string
 // readContextKey is the context key for read security scheme
 type readContextKey string
 
+// GetEventsParams defines parameters for GetEvents.
+type GetEventsParams struct {
+	// After The cursor after which to begin.
+	After int64 `form:"after,omitempty" json:"after,omitempty,omitzero"`
+
+	// Follow Go on with what happens from now on.
+	Follow string `form:"follow,omitempty" json:"follow,omitempty,omitzero"`
+}
+
 // GetLogsParams defines parameters for GetLogs.
 type GetLogsParams struct {
 	// Of The name of a service or the id of a task.
@@ -251,6 +283,9 @@ type CreateConfigJSONRequestBody = NewItem
 // ChangeNodeJSONRequestBody defines body for ChangeNode for application/json ContentType.
 type ChangeNodeJSONRequestBody = NodeChange
 
+// ReauthoriseNodeJSONRequestBody defines body for ReauthoriseNode for application/json ContentType.
+type ReauthoriseNodeJSONRequestBody = Reauthorisation
+
 // CreateOperatorJSONRequestBody defines body for CreateOperator for application/json ContentType.
 type CreateOperatorJSONRequestBody = NewOperator
 
@@ -265,6 +300,9 @@ type ApplyStackJSONRequestBody = Declaration
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// GetMetrics Metrics in Prometheus' text form.
+	// (GET /metrics)
+	GetMetrics(w http.ResponseWriter, r *http.Request)
 	// GetBackup All that the hub keeps, as it is at one moment. What is secret is sealed.
 	// (GET /v1/backup)
 	GetBackup(w http.ResponseWriter, r *http.Request)
@@ -289,6 +327,9 @@ type ServerInterface interface {
 	// GetConfig A config with its content; by its name or id.
 	// (GET /v1/configs/{id})
 	GetConfig(w http.ResponseWriter, r *http.Request, id ID)
+	// GetEvents What has happened, and who has done it; a line of JSON for each event.
+	// (GET /v1/events)
+	GetEvents(w http.ResponseWriter, r *http.Request, params GetEventsParams)
 	// GetLogs The output of a service's tasks or of one task, a line of JSON for each message.
 	// (GET /v1/logs)
 	GetLogs(w http.ResponseWriter, r *http.Request, params GetLogsParams)
@@ -307,6 +348,9 @@ type ServerInterface interface {
 	// AcceptNode Let a node in that waits for it.
 	// (POST /v1/nodes/{id}/accept)
 	AcceptNode(w http.ResponseWriter, r *http.Request, id ID)
+	// ReauthoriseNode Let a node in again whose certificate was in use at two places, by a new certificate.
+	// (POST /v1/nodes/{id}/reauthorise)
+	ReauthoriseNode(w http.ResponseWriter, r *http.Request, id ID)
 	// RenewNode Have a node renew its certificate.
 	// (POST /v1/nodes/{id}/renew)
 	RenewNode(w http.ResponseWriter, r *http.Request, id ID)
@@ -371,6 +415,26 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// GetMetrics operation middleware
+func (siw *ServerInterfaceWrapper) GetMetrics(w http.ResponseWriter, r *http.Request) {
+
+	ctx := r.Context()
+
+	ctx = context.WithValue(ctx, ReadScopes, []string{})
+
+	r = r.WithContext(ctx)
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetMetrics(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // GetBackup operation middleware
 func (siw *ServerInterfaceWrapper) GetBackup(w http.ResponseWriter, r *http.Request) {
@@ -547,6 +611,58 @@ func (siw *ServerInterfaceWrapper) GetConfig(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetConfig(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetEvents operation middleware
+func (siw *ServerInterfaceWrapper) GetEvents(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	ctx := r.Context()
+
+	ctx = context.WithValue(ctx, ReadScopes, []string{})
+
+	r = r.WithContext(ctx)
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetEventsParams
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "follow" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "follow", r.URL.Query(), &params.Follow, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "follow"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "follow", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetEvents(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -760,6 +876,38 @@ func (siw *ServerInterfaceWrapper) AcceptNode(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.AcceptNode(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReauthoriseNode operation middleware
+func (siw *ServerInterfaceWrapper) ReauthoriseNode(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", r.PathValue("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	ctx := r.Context()
+
+	ctx = context.WithValue(ctx, AdminScopes, []string{})
+
+	r = r.WithContext(ctx)
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReauthoriseNode(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1365,6 +1513,8 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	}
 
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/openapi.yaml", wrapper.GetDescription)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/metrics", wrapper.GetMetrics)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/events", wrapper.GetEvents)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/token", wrapper.GetToken)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/token/rotate", wrapper.RotateToken)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/ca", wrapper.GetAuthority)
@@ -1375,6 +1525,7 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/nodes/{id}", wrapper.GetNode)
 	m.HandleFunc(http.MethodPatch+" "+options.BaseURL+"/v1/nodes/{id}", wrapper.ChangeNode)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/nodes/{id}/accept", wrapper.AcceptNode)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/nodes/{id}/reauthorise", wrapper.ReauthoriseNode)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/nodes/{id}/renew", wrapper.RenewNode)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/services", wrapper.ListServices)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/services/{id}", wrapper.GetService)

@@ -24,6 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/invalid"
@@ -31,6 +32,8 @@ import (
 
 // Server answers operators.
 type Server struct {
+	Events     events.Log
+	Metrics    http.Handler
 	CA         *ca.Service
 	Operators  *ca.Operators
 	Board      *board.Board
@@ -174,7 +177,7 @@ func (s Server) GetToken(w http.ResponseWriter, _ *http.Request) {
 
 // RotateToken implements hubv1.ServerInterface.
 func (s Server) RotateToken(w http.ResponseWriter, r *http.Request) {
-	token, err := s.CA.Authority.RotateToken(r.Context())
+	token, err := s.CA.Authority.RotateToken(does(r, "made another join token"))
 	reply(w, hubv1.Token{Worker: token}, err)
 }
 
@@ -192,10 +195,10 @@ func (s Server) GetAuthority(w http.ResponseWriter, _ *http.Request) {
 
 // RotateAuthority implements hubv1.ServerInterface.
 func (s Server) RotateAuthority(w http.ResponseWriter, r *http.Request) {
-	done(w, s.CA.Authority.RotateRoot(r.Context()))
+	done(w, s.CA.Authority.RotateRoot(does(r, "began to exchange the root")))
 }
 
 // FinishAuthority implements hubv1.ServerInterface.
 func (s Server) FinishAuthority(w http.ResponseWriter, r *http.Request) {
-	done(w, s.CA.Authority.FinishRotation(r.Context()))
+	done(w, s.CA.Authority.FinishRotation(does(r, "ended the exchange of the root without the nodes that are missing")))
 }

@@ -112,6 +112,15 @@ func (c *Client) Apply(ctx context.Context, d fleet.Declaration, dry bool) (diff
 	return diff, c.Call(ctx, http.MethodPut, path, d, &diff)
 }
 
+// Events calls fn with each event after a cursor.
+func (c *Client) Events(ctx context.Context, after int64, follow bool, fn func(hubv1.Event) error) error {
+	q := url.Values{"after": {strconv.FormatInt(after, 10)}}
+	if follow {
+		q.Set("follow", "1")
+	}
+	return lines(ctx, c, "/v1/events?"+q.Encode(), fn)
+}
+
 // Logs calls fn with each line of the output of a service or task.
 func (c *Client) Logs(ctx context.Context, of string, follow bool, tail int, fn func(hubv1.Line) error) error {
 	q := url.Values{"of": {of}}
@@ -121,14 +130,19 @@ func (c *Client) Logs(ctx context.Context, of string, follow bool, tail int, fn 
 	if tail >= 0 {
 		q.Set("tail", strconv.Itoa(tail))
 	}
-	r, err := c.do(ctx, http.MethodGet, "/v1/logs?"+q.Encode(), nil)
+	return lines(ctx, c, "/v1/logs?"+q.Encode(), fn)
+}
+
+// lines calls fn with each line of an answer.
+func lines[T any](ctx context.Context, c *Client, path string, fn func(T) error) error {
+	r, err := c.do(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = r.Close() }()
 	dec := json.NewDecoder(r)
 	for {
-		var l hubv1.Line
+		var l T
 		if err := dec.Decode(&l); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

@@ -36,7 +36,7 @@ func (s Server) RemoveStack(w http.ResponseWriter, r *http.Request, id string) {
 }
 
 func (s Server) apply(w http.ResponseWriter, r *http.Request, d fleet.Declaration, dry bool) {
-	diff, err := fleet.Apply(r.Context(), s.Board, d, dry)
+	diff, err := fleet.Apply(does(r, "applied the stack %s", d.Name), s.Board, d, dry)
 	list := []hubv1.Difference{}
 	for _, c := range diff {
 		list = append(list, hubv1.Difference{Change: c.Change, Kind: c.Kind, Name: c.Name})
@@ -65,7 +65,7 @@ func (s Server) StepService(w http.ResponseWriter, r *http.Request, id string) {
 		reply(w, nil, err)
 		return
 	}
-	done(w, fleet.Step(r.Context(), s.Board, id, u.Step))
+	done(w, fleet.Step(does(r, "told service %s to %s", id, u.Step), s.Board, id, u.Step))
 }
 
 // ListTasks implements hubv1.ServerInterface.

@@ -152,7 +152,7 @@ func (s Server) create(w http.ResponseWriter, r *http.Request, k kind) {
 	}
 	id, now := ca.NewID(), timestamppb.New(time.Now())
 	at := &swarmv1.Annotations{Name: n.Name}
-	_, err := s.Board.Commit(r.Context(), turn, k.make(id, at, &swarmv1.Meta{CreatedAt: now, UpdatedAt: now}, n.Data))
+	_, err := s.Board.Commit(does(r, "created the %s %s", k.name, n.Name), turn, k.make(id, at, &swarmv1.Meta{CreatedAt: now, UpdatedAt: now}, n.Data))
 	reply(w, itemOf(id, at, &swarmv1.Meta{CreatedAt: now}), err)
 }
 
@@ -165,7 +165,7 @@ func (s Server) remove(w http.ResponseWriter, r *http.Request, k kind, id string
 	case len(i.UsedBy) > 0:
 		err = fmt.Errorf("the %s %s is used by %s: %w", k.name, i.Name, i.UsedBy[0], errdefs.ErrFailedPrecondition)
 	default:
-		_, err = s.Board.Commit(r.Context(), turn, board.Delete(k.record, i.ID, i.rev))
+		_, err = s.Board.Commit(does(r, "removed the %s %s", k.name, i.Name), turn, board.Delete(k.record, i.ID, i.rev))
 	}
 	done(w, err)
 }

@@ -2,7 +2,9 @@ package api
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -22,7 +24,9 @@ func (s Server) nodes() []hubv1.Node {
 		if n.GetStatus() != nil {
 			state = strings.ToLower(n.GetStatus().GetState().String())
 		}
+		clone, _ := s.Board.Clone(n.GetId())
 		list = append(list, hubv1.Node{
+			Clones: clone.Addresses, Banned: clone.Banned,
 			ID: n.GetId(), Hostname: n.GetDescription().GetHostname(), State: state, Message: n.GetStatus().GetMessage(), Address: n.GetStatus().GetAddr(),
 			Availability: strings.ToLower(n.GetSpec().GetAvailability().String()), Membership: strings.ToLower(n.GetSpec().GetMembership().String()),
 			Certificate: strings.ToLower(n.GetCertificate().GetStatus().GetState().String()), Engine: n.GetDescription().GetEngine().GetEngineVersion(),
@@ -44,17 +48,27 @@ func (s Server) GetNode(w http.ResponseWriter, _ *http.Request, id string) {
 
 // RemoveNode implements hubv1.ServerInterface.
 func (s Server) RemoveNode(w http.ResponseWriter, r *http.Request, id string) {
-	done(w, s.CA.Remove(r.Context(), id))
+	done(w, s.CA.Remove(does(r, "removed node %s", id), id))
 }
 
 // AcceptNode implements hubv1.ServerInterface.
 func (s Server) AcceptNode(w http.ResponseWriter, r *http.Request, id string) {
-	done(w, s.CA.Accept(r.Context(), id))
+	done(w, s.CA.Accept(does(r, "let node %s in", id), id))
+}
+
+// ReauthoriseNode implements hubv1.ServerInterface.
+func (s Server) ReauthoriseNode(w http.ResponseWriter, r *http.Request, id string) {
+	var a hubv1.Reauthorisation
+	if err := decode(r.Body, &a); err != nil {
+		reply(w, nil, err)
+		return
+	}
+	done(w, s.CA.Reauthorise(does(r, "let node %s in again, from %s", id, a.From), id, a.From))
 }
 
 // RenewNode implements hubv1.ServerInterface.
 func (s Server) RenewNode(w http.ResponseWriter, r *http.Request, id string) {
-	done(w, s.CA.Rotate(r.Context(), id))
+	done(w, s.CA.Rotate(does(r, "had node %s renew its certificate", id), id))
 }
 
 // The limits of a node's labels.
@@ -70,7 +84,8 @@ func (s Server) ChangeNode(w http.ResponseWriter, r *http.Request, id string) {
 		reply(w, nil, err)
 		return
 	}
-	done(w, s.CA.Change(r.Context(), id, func(n *swarmv1.Node) error { return change(n, c) }))
+	labels := slices.Sorted(maps.Keys(c.Labels))
+	done(w, s.CA.Change(does(r, "changed node %s: availability %q, labels %q", id, c.Availability, labels), id, func(n *swarmv1.Node) error { return change(n, c) }))
 }
 
 // change changes a node.

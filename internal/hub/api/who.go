@@ -13,6 +13,7 @@ import (
 	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/events"
 )
 
 // Who is an operator that asks.
@@ -90,8 +91,14 @@ func permitted(next http.Handler) http.Handler {
 			reply(w, nil, fmt.Errorf("%s has the scope %q; this needs %q: %w", who.Name, who.Scope, needs, errdefs.ErrPermissionDenied))
 			return
 		}
-		next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r.WithContext(does(r, "asked for %s %s", r.Method, r.URL.Path)))
 	})
+}
+
+// does is the context of what an operator does: it is in the log with who has done it.
+func does(r *http.Request, format string, args ...any) context.Context {
+	who, _ := r.Context().Value(whoKey{}).(Who)
+	return events.By(r.Context(), events.Event{Kind: "operator", Who: who.Name, What: fmt.Sprintf(format, args...)})
 }
 
 // ListOperators implements hubv1.ServerInterface.
@@ -111,11 +118,11 @@ func (s Server) CreateOperator(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	who, _ := r.Context().Value(whoKey{}).(Who)
-	token, certificate, err := s.Operators.Create(r.Context(), ca.Operator{Name: n.Name, Scope: ca.Scope(n.Scope), By: who.Name}, n.Days, []byte(n.Csr))
+	token, certificate, err := s.Operators.Create(does(r, "let the operator %s in, with the scope %s", n.Name, n.Scope), ca.Operator{Name: n.Name, Scope: ca.Scope(n.Scope), By: who.Name}, n.Days, []byte(n.Csr))
 	reply(w, hubv1.Credentials{Name: n.Name, Token: token, Certificate: string(certificate), Roots: string(s.CA.Authority.Roots())}, err)
 }
 
 // RemoveOperator implements hubv1.ServerInterface.
 func (s Server) RemoveOperator(w http.ResponseWriter, r *http.Request, id string) {
-	done(w, s.Operators.Remove(r.Context(), id))
+	done(w, s.Operators.Remove(does(r, "removed the operator %s", id), id))
 }

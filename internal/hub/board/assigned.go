@@ -216,7 +216,14 @@ func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[st
 		if len(writes) == 0 {
 			return nil
 		}
-		if _, err = b.Commit(ctx, writes...); !errdefs.IsAborted(err) {
+		if _, err = b.Commit(ctx, writes...); err == nil {
+			for _, w := range writes {
+				if !w.Only {
+					b.stored.Add(1)
+				}
+			}
+		}
+		if !errdefs.IsAborted(err) {
 			return err
 		}
 		select { // what was changed is not here yet

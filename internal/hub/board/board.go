@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -90,6 +91,9 @@ type Board struct {
 	// barred is a copy of revoked, for calls to be answered without the lock.
 	barred atomic.Pointer[map[string]time.Time]
 	wake   chan struct{} // reported is not empty
+
+	clones atomic.Pointer[map[string]cloned] // replaced, never changed: calls ask without a lock
+	stored atomic.Uint64                     // statuses
 }
 
 // New is a board without records, of a hub with an id; Load reads them.
@@ -110,6 +114,7 @@ func (b *Board) clear() {
 	b.tasks, b.services = map[string]Task{}, map[string]Record[*swarmv1.Service]{}
 	b.secrets, b.configs = map[string]Record[*swarmv1.Secret]{}, map[string]Record[*swarmv1.Config]{}
 	b.revoked, b.turn = map[string]time.Time{}, store.Absent
+	b.clones.Store(&map[string]cloned{})
 }
 
 // order has statuses come after the tasks that they are of.
@@ -243,6 +248,8 @@ func (b *Board) applyLocked(c store.Change) {
 		if _, ok := b.revoked[id]; ok {
 			b.nodeLocked(id).wake(true, true)
 		}
+	case Clones:
+		b.cloneLocked(id, c)
 	case Tasks:
 		b.taskLocked(id, parse(b, c, new(swarmv1.Task)))
 	case Statuses:
@@ -349,7 +356,7 @@ func Delete(kind, id string, condition int64) store.Write {
 // Commit does writes in one transaction, and returns their revision when the board has them. Aborted when a
 // condition does not hold.
 func (b *Board) Commit(ctx context.Context, writes ...store.Write) (rev int64, err error) {
-	rev, err = b.store.Commit(ctx, writes...)
+	rev, err = b.store.Commit(ctx, events.With(ctx, writes)...)
 	if err != nil {
 		return 0, err
 	}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -66,6 +67,8 @@ type Authority struct {
 	store *store.Store
 	life  time.Duration // of nodes' certificates
 	trust atomic.Pointer[trust]
+	// issued counts the certificates.
+	issued atomic.Uint64
 
 	mu      sync.Mutex // guards tokens, rev, own, changed
 	tokens  tokens
@@ -189,7 +192,7 @@ func (a *Authority) RotateToken(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	rev, err := a.store.Commit(ctx, store.Write{Key: tokensRecord, Value: data, Secret: true, If: a.rev})
+	rev, err := a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: tokensRecord, Value: data, Secret: true, If: a.rev}})...)
 	if err != nil {
 		return "", err
 	}
@@ -256,8 +259,12 @@ func (a *Authority) issueFor(life time.Duration, id, role string, key crypto.Pub
 	if err != nil {
 		return nil, fmt.Errorf("certificate of %s: %w", id, err)
 	}
+	a.issued.Add(1)
 	return append([][]byte{der}, by.between...), nil
 }
+
+// Issued is how many certificates this hub has issued.
+func (a *Authority) Issued() uint64 { return a.issued.Load() }
 
 // encodeChain is certificates as PEM, one after the other.
 func encodeChain(chain [][]byte) []byte {

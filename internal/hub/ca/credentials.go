@@ -24,8 +24,8 @@ type Caller struct {
 	Addr string
 	// Expired says that its certificate's time is over: it may renew it and do nothing else.
 	Expired bool
-	// NotAfter is when its certificate's time is over.
-	NotAfter time.Time
+	// Issued is when its certificate was issued, NotAfter when its time is over.
+	Issued, NotAfter time.Time
 
 	roots []string // the public keys of the roots to which its certificate led
 }
@@ -126,7 +126,7 @@ func (t transport) verify(certs []*x509.Certificate, now time.Time) (*Caller, er
 	if s.CommonName == "" || len(s.OrganizationalUnit) != 1 || len(s.Organization) != 1 {
 		return nil, errors.New("the certificate does not say whose it is")
 	}
-	return &Caller{Node: s.CommonName, Role: s.OrganizationalUnit[0], Cluster: s.Organization[0], Expired: expired, NotAfter: leaf.NotAfter, roots: rootsOf(chains)}, nil
+	return &Caller{Node: s.CommonName, Role: s.OrganizationalUnit[0], Cluster: s.Organization[0], Expired: expired, Issued: leaf.NotBefore.Add(backdate), NotAfter: leaf.NotAfter, roots: rootsOf(chains)}, nil
 }
 
 // rootsOf are the public keys of the roots to which a certificate leads.
@@ -201,7 +201,7 @@ func (s *Service) Allowed(c Caller) error {
 	case s.Board.Revoked(c.Node, time.Now()):
 		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = node %s was removed from swarm", c.Node)
 	}
-	return nil
+	return s.admits(c)
 }
 
 // forwarded reports whether a request says that it comes from someone else.

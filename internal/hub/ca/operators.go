@@ -20,6 +20,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -158,7 +159,7 @@ func (o *Operators) Create(ctx context.Context, op Operator, days int, csr []byt
 	if err != nil {
 		return "", nil, err
 	}
-	_, err = o.a.store.Commit(ctx, store.Write{Key: operatorRecords + op.Name, Value: data, Secret: true, If: store.Absent})
+	_, err = o.a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: operatorRecords + op.Name, Value: data, Secret: true, If: store.Absent}})...)
 	if errdefs.IsAborted(err) {
 		return "", nil, fmt.Errorf("there is an operator %s: %w", op.Name, errdefs.ErrAlreadyExists)
 	}
@@ -187,7 +188,7 @@ func (o *Operators) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = o.a.store.Commit(ctx, store.Write{Key: operatorRecords + name, Delete: true, If: r.Rev}); err != nil {
+	if _, err = o.a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: operatorRecords + name, Delete: true, If: r.Rev}})...); err != nil {
 		return err
 	}
 	o.change(func(all map[string]Operator) { delete(all, name) })

@@ -21,6 +21,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -196,7 +197,7 @@ func (a *Authority) saveRoot(ctx context.Context, r root, condition int64) error
 	if err != nil {
 		return err
 	}
-	rev, err := a.store.Commit(ctx, store.Write{Key: rootRecord, Value: data, Secret: true, If: condition})
+	rev, err := a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: rootRecord, Value: data, Secret: true, If: condition}})...)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/events"
 )
 
 // How fast nodes are told to renew their certificates when the root is exchanged: as many at
@@ -86,7 +87,7 @@ func (p *pace) more(now time.Time) bool {
 func (s *Service) exchange(ctx context.Context, told *pace) error {
 	missing := s.Missing()
 	if len(missing) == 0 {
-		err := s.Authority.FinishRotation(ctx)
+		err := s.Authority.FinishRotation(events.By(ctx, events.Event{Kind: "root", Who: "hub", What: "all nodes have certificates of the new root; the old one is not trusted any more"}))
 		if err == nil {
 			s.Log.InfoContext(ctx, "all nodes have certificates of the new root; the old one is not trusted any more")
 		}

@@ -69,7 +69,8 @@ func TestTheRootIsExchanged(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t)
 	first, second := h.Join(), h.Join()
-	one, two := hubtest.MustOpen(t, first, ""), hubtest.MustOpen(t, second, "")
+	one := hubtest.MustOpen(t, first, "")
+	hubtest.MustOpen(t, second, "")
 	old, token := string(h.CA.Authority.Roots()), h.CA.Authority.Token()
 	ctx := hubtest.Within(t)
 	if err := h.CA.Authority.FinishRotation(ctx); !errdefs.IsFailedPrecondition(err) {
@@ -92,7 +93,7 @@ func TestTheRootIsExchanged(t *testing.T) {
 		t.Errorf("missing: %v, want %s", missing, second.NodeID)
 	}
 	h.Restart() // a hub's end does not end it
-	two = hubtest.MustOpen(t, second, "")
+	two := hubtest.MustOpen(t, second, "")
 	away, two := renew(t, h, second, two)
 	exchanged(t, h)
 	if string(h.CA.Authority.Roots()) == old || h.CA.Authority.Token() == token {

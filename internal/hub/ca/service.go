@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -14,6 +15,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -28,7 +30,9 @@ type Service struct {
 	Approve bool
 	// RenewGrace is how long after its time is over a certificate may still be renewed.
 	RenewGrace time.Duration
-	Log        *slog.Logger
+	// BanClones has nodes let in no more whose certificate is in use at two places.
+	BanClones bool
+	Log       *slog.Logger
 }
 
 // GetRootCACertificate answers everyone: a join token says whether it is true.
@@ -72,7 +76,8 @@ func (s *Service) IssueNodeCertificate(ctx context.Context, req *swarmv1.IssueNo
 	} else if err := s.sign(n); err != nil {
 		return nil, s.failed(ctx, "issue a certificate", id, err)
 	}
-	if _, err := s.Board.Commit(ctx, board.Put(board.Nodes, id, n, store.Absent)); err != nil {
+	joined := events.Event{Kind: "join", Who: "node " + id, What: "joins, its membership is " + strings.ToLower(n.GetSpec().GetMembership().String())}
+	if _, err := s.Board.Commit(ctx, board.Put(board.Nodes, id, n, store.Absent), joined.Write()); err != nil {
 		return nil, s.failed(ctx, "store a node", id, err)
 	}
 	s.Log.InfoContext(ctx, "a node joins", "node", id, "membership", n.GetSpec().GetMembership().String())
@@ -104,7 +109,8 @@ func (s *Service) renew(ctx context.Context, req *swarmv1.IssueNodeCertificateRe
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	var membership swarmv1.NodeSpec_Membership
-	err = s.Change(ctx, caller.Node, func(n *swarmv1.Node) error {
+	renews := events.Event{Kind: "certificate", Who: "node " + caller.Node, What: "has renewed its certificate, from " + caller.Addr}
+	err = s.Change(events.By(ctx, renews), caller.Node, func(n *swarmv1.Node) error {
 		n.Certificate = &swarmv1.Certificate{Role: swarmv1.NodeRole_WORKER, Csr: req.GetCsr(), Cn: n.GetId()}
 		membership = n.GetSpec().GetMembership()
 		return s.sign(n)
@@ -216,7 +222,7 @@ func (s *Service) Remove(ctx context.Context, id string) error {
 	}
 	expiry := timestamppb.New(time.Now().Add(s.Authority.life + s.RenewGrace))
 	_, err := s.Board.Commit(ctx,
-		board.Delete(board.Nodes, id, rev), board.Delete(board.Seen, id, store.Any),
+		board.Delete(board.Nodes, id, rev), board.Delete(board.Seen, id, store.Any), board.Delete(board.Clones, id, store.Any),
 		board.Put(board.Revoked, id, &swarmv1.BlacklistedCertificate{Expiry: expiry}, store.Any),
 	)
 	return err

@@ -32,7 +32,6 @@ import (
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/obs"
-	"github.com/longshore/longshore/internal/passphrase"
 )
 
 // Options are what a program has.
@@ -77,7 +76,7 @@ func Main(ctx context.Context, o Options) int {
 	}
 	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the hub's socket (or "+SocketEnv+")")
 	a.remote.flags(root.PersistentFlags())
-	root.AddCommand(a.rm(), a.authority(), a.items("secret"), a.items("config"), a.operator())
+	root.AddCommand(a.rm(), a.authority(), a.items("secret"), a.items("config"), a.operator(), a.events(), a.rekey())
 	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.backup(), a.restore(), a.step("rollback", "Give a service the spec that it had before"), a.step("pause", "Have the update of a service go no further"), a.step("resume", "Have the paused update of a service go on"))
 	if err := root.ExecuteContext(ctx); err != nil {
 		_, _ = fmt.Fprintln(o.Stderr, "longshore-hub:", err)
@@ -115,38 +114,31 @@ func (a *app) client() (*api.Client, error) {
 
 func (a *app) serve() *cobra.Command {
 	var o hub.Options
-	var listen, remote, secret, level string
-	var etcd store.Remote
+	var listen, remote, level string
+	var at storeFlags
 	var quota int64
 	cmd := &cobra.Command{Use: "serve", Short: "Serve nodes and operators", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Log, _, err = obs.NewLogger(a.Stderr, obs.LogConfig{Level: level}); err != nil {
 			return err
 		}
-		if secret == "" {
-			return errors.New("--passphrase-file must name the file with the passphrase by which the hub seals its keys and secrets")
-		}
-		if o.Store.Passphrase, err = passphrase.Read("the hub's store", secret); err != nil {
+		if o.Store, err = at.open(); err != nil {
 			return err
 		}
 		if o.Advertise == "" {
 			o.Advertise = listen
 		}
 		o.Store.Quota = quota << 20
-		if o.Store.Remote, err = named(&etcd); err != nil {
-			return err
-		}
 		return a.run(cmd.Context(), o, listen, remote)
 	}}
 	f := cmd.Flags()
-	f.StringVar(&o.Store.Dir, "dir", DefaultDir, "directory of the hub's records; only its owner may enter it")
-	etcdFlags(cmd, &etcd)
+	at.flags(cmd)
 	f.Int64Var(&quota, "quota", store.DefaultQuota>>20, "how large the database in --dir may be, in MiB")
 	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "how long a hub counts as there, for the others, after it was last heard of")
-	f.StringVar(&secret, "passphrase-file", "", "file, of mode 0600, with the passphrase by which keys and secrets are sealed")
 	f.StringVar(&listen, "listen", ":2377", "address at which nodes are served")
 	f.StringVar(&o.Advertise, "advertise", "", "address, HOST:PORT, by which nodes reach the hub; --listen when that names a host")
 	f.StringVar(&remote, "api-listen", "", "address at which operators are served who have a certificate or a token (longshore-hub operator)")
 	f.BoolVar(&o.Approve, "approve", false, "nodes that join wait until they are accepted")
+	f.BoolVar(&o.BanClones, "ban-clones", false, "a node whose certificate is in use at two addresses is let in no more (longshore-hub node reauthorise)")
 	f.DurationVar(&o.CertificateLife, "certificate-life", 90*24*time.Hour, "how long the certificates of nodes are valid")
 	f.DurationVar(&o.RenewGrace, "renew-grace", 0, "how long after that a node may still renew its certificate")
 	f.DurationVar(&o.Heartbeat, "heartbeat", session.DefaultPeriod, "how often nodes say that they are alive")
@@ -261,7 +253,7 @@ func (a *app) nodes() *cobra.Command {
 		}
 		return a.show(list, "ID\tHOSTNAME\tSTATE\tAVAILABILITY\tMEMBERSHIP\tADDRESS\tENGINE", func(add func(...any)) {
 			for _, n := range list {
-				add(n.ID, n.Hostname, n.State, n.Availability, n.Membership, n.Address, n.Engine)
+				add(n.ID, n.Hostname, stateOf(n), n.Availability, n.Membership, addressOf(n), n.Engine)
 			}
 		})
 	}})
@@ -281,6 +273,7 @@ func (a *app) node() *cobra.Command {
 	}
 	do("accept", "Let a node in that waits for it")
 	do("renew", "Have a node renew its certificate")
+	group.AddCommand(a.reauthorise())
 	change("activate", "Give a node tasks", hubv1.NodeChange{Availability: "active"})
 	change("pause", "Give a node no new tasks", hubv1.NodeChange{Availability: "pause"})
 	change("drain", "Take all tasks from a node", hubv1.NodeChange{Availability: "drain"})

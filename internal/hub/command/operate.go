@@ -172,7 +172,7 @@ func (a *app) certificate() *cobra.Command {
 			if err := write(n.Name+".crt", 0o644, []byte(c.Certificate)); err != nil {
 				return err
 			}
-			return os.WriteFile("ca.crt", []byte(c.Roots), 0o644) //nolint:gosec // it is public
+			return os.WriteFile("ca.crt", []byte(c.Roots), 0o644)
 		},
 	}, &n)
 }
@@ -203,4 +203,48 @@ func request() (key, csr []byte, err error) {
 		return nil, nil, err
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
+}
+
+// stateOf tells the state of a node, and that it is banned.
+func stateOf(n hubv1.Node) string {
+	if n.Banned {
+		return n.State + ", banned"
+	}
+	return n.State
+}
+
+// addressOf tells the address of a node, and all at which its certificate was in use at once.
+func addressOf(n hubv1.Node) string {
+	if len(n.Clones) > 0 {
+		return "clones: " + strings.Join(n.Clones, ", ")
+	}
+	return n.Address
+}
+
+func (a *app) reauthorise() *cobra.Command {
+	return &cobra.Command{Use: "reauthorise NODE ADDRESS", Short: "Let a node in again that has clones: from one address, where it renews its certificate", Args: cobra.ExactArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+		return a.call(cmd.Context(), http.MethodPost, "/v1/nodes/"+url.PathEscape(args[0])+"/reauthorise", hubv1.Reauthorisation{From: args[1]}, &struct{}{})
+	}}
+}
+
+func (a *app) events() *cobra.Command {
+	var after int64
+	var follow bool
+	cmd := &cobra.Command{Use: "events", Short: "Show what has happened, and who has done it", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		c, err := a.client()
+		if err != nil {
+			return err
+		}
+		enc := json.NewEncoder(a.Stdout)
+		return c.Events(cmd.Context(), after, follow, func(e hubv1.Event) error {
+			if a.json {
+				return enc.Encode(e)
+			}
+			_, err := fmt.Fprintf(a.Stdout, "%d %s %s %s: %s\n", e.Cursor, e.Time.Format(time.RFC3339), e.Kind, printable(e.Who), printable(e.What))
+			return err
+		})
+	}}
+	cmd.Flags().Int64Var(&after, "after", 0, "only events after this cursor, the number that each begins with")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens from now on")
+	return a.asJSON(cmd)
 }

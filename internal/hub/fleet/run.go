@@ -22,14 +22,15 @@ type Term interface {
 	Commit(ctx context.Context, writes ...store.Write) error
 }
 
-// Run plans whenever something has changed, until ctx ends.
-func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, log *slog.Logger) error {
+// Run plans whenever something has changed, until ctx ends. planned is told how long each plan took.
+func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, planned func(took time.Duration), log *slog.Logger) error {
 	for {
-		next := b.Next()
+		next, begun := b.Next(), time.Now()
 		secrets, configs := b.Secrets(), b.Configs() // before the services: the service of a new one is there then
 		writes, again := Plan(State{
 			Now: time.Now(), Services: b.Services(), Nodes: b.Nodes(), Tasks: b.Tasks(), Secrets: secrets, Configs: configs, MoveAfter: moveAfter, NewID: ca.NewID,
 		})
+		planned(time.Since(begun))
 		for group := range slices.Chunk(writes, store.MaxWrites-1) { // the term has one more
 			if err := term.Commit(ctx, group...); err != nil {
 				if ctx.Err() != nil {

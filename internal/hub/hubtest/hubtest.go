@@ -93,8 +93,12 @@ func (h *Hub) start(l net.Listener) {
 	})
 }
 
-// Stop ends the hub.
-func (h *Hub) Stop() { h.stop() }
+// Stop ends the hub, and returns the directory of its store. Restart starts it again.
+func (h *Hub) Stop() string {
+	h.tb.Helper()
+	h.stop()
+	return h.dir
+}
 
 // Restart ends the hub and starts another one on the same store, at the same address. change may
 // change its options.
@@ -158,7 +162,15 @@ type Node struct {
 // Dial is a client with credentials.
 func (h *Hub) Dial(creds credentials.TransportCredentials, id *identity.Identity) *Node {
 	h.tb.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+h.Addr, grpc.WithTransportCredentials(creds))
+	return h.DialFrom("127.0.0.1", creds, id)
+}
+
+// DialFrom is Dial from an address.
+func (h *Hub) DialFrom(from string, creds credentials.TransportCredentials, id *identity.Identity) *Node {
+	h.tb.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+h.Addr, grpc.WithTransportCredentials(creds), grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", to)
+	}))
 	if err != nil {
 		h.tb.Fatal(err)
 	}

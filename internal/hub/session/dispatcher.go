@@ -12,7 +12,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,6 +27,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/store"
 )
@@ -63,6 +66,8 @@ type Dispatcher struct {
 	ending context.Context // of Run's end
 	end    context.CancelFunc
 
+	superseded atomic.Uint64
+
 	mu    sync.Mutex // guards nodes
 	nodes map[string]*state
 }
@@ -72,6 +77,7 @@ type state struct {
 	current    *session // nil when it is not in touch
 	registered time.Time
 	attempts   int
+	takes      []take
 }
 
 // session is one session. It ends with the next one of its node, or when heartbeats stay out.
@@ -132,6 +138,7 @@ func (d *Dispatcher) moved(node, holds string) {
 	case s.id == holds:
 		s.held = true
 	case s.held:
+		d.superseded.Add(1)
 		d.o.Log.Info("a node has left this hub for another one, or is said to be down", "node", node, "address", s.addr)
 		st.leaveLocked(errInvalid)
 	}
@@ -207,7 +214,7 @@ func (d *Dispatcher) status(ctx context.Context, commit func(context.Context, ..
 	err := commit(ctx, board.Put(board.Seen, node, &swarmv1.Node{
 		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: n.GetDescription(),
 		Status: &swarmv1.NodeStatus{State: to, Message: message, Addr: n.GetStatus().GetAddr()},
-	}, seen))
+	}, seen), events.Event{Kind: "node", Who: "node " + node, What: "is " + strings.ToLower(to.String()) + ": " + message}.Write())
 	if aborted(err) {
 		return nil
 	}
@@ -272,10 +279,15 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 	if size := proto.Size(req.GetDescription()); size > maxDescription {
 		return status.Errorf(codes.InvalidArgument, "the description of the node has %d bytes, at most %d are stored", size, maxDescription)
 	}
+	from := d.inUse(caller, req.GetSessionId())
 	s, err := d.open(caller, req.GetSessionId())
 	if err != nil {
 		return err
 	}
+	if err := d.taken(ctx, caller, from); err != nil {
+		return err
+	}
+	d.o.CA.Session(ctx, caller)
 	if err := d.describe(ctx, caller, s, req.GetDescription()); err != nil {
 		return err
 	}
@@ -346,6 +358,7 @@ func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 	if old := st.current; old != nil {
 		old.timer.Stop()
 		old.end(errInvalid)
+		d.superseded.Add(1)
 		d.o.Log.Info("a node begins another session while it has one", "node", caller.Node, "from", caller.Addr, "before", old.addr)
 	}
 	s := &session{id: ca.NewID(), addr: caller.Addr}
@@ -376,8 +389,11 @@ func (d *Dispatcher) silence(period time.Duration) time.Duration {
 
 // describe stores what a node says of itself, and that it is Ready.
 func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session, description *swarmv1.NodeDescription) error {
-	hub := d.o.Peers.Self()
-	rev, err := d.hold(ctx, caller, s, &swarmv1.Node{
+	hub, told := d.o.Peers.Self(), ctx
+	if n, _, _ := d.o.Board.Node(caller.Node); n.GetStatus().GetState() != swarmv1.NodeStatus_READY {
+		told = events.By(ctx, events.Event{Kind: "node", Who: "node " + caller.Node, What: "is ready, at " + caller.Addr})
+	}
+	rev, err := d.hold(told, caller, s, &swarmv1.Node{
 		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: description, Spec: board.Hold(hub, s.id),
 		Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY, Addr: caller.Addr},
 	})

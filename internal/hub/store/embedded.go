@@ -44,7 +44,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.unlock(ctx, o.Passphrase, o.Iterations); err != nil {
+	s.observe = o.Observe
+	if err := s.unlock(ctx, Wrapping{o.Passphrase, o.Iterations, o.Command}); err != nil {
 		_ = s.Close()
 		return nil, err
 	}

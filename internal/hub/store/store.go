@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -46,9 +47,13 @@ type Options struct {
 	Passphrase []byte
 	// Iterations make guessing the passphrase slow; 0 is the default.
 	Iterations int
+	// Command is a program in place of a passphrase: see Wrapping.
+	Command string
 	// NoSync leaves out syncing to the disk: for tests.
 	NoSync bool
-	Log    *slog.Logger
+	// Observe, if not nil, is told how long each transaction took.
+	Observe func(took time.Duration)
+	Log     *slog.Logger
 }
 
 // Store is an open store.
@@ -62,6 +67,9 @@ type Store struct {
 	log    *slog.Logger
 	quota  int64
 	full   chan struct{} // the database has taken no write
+	key    []byte        // by which it seals
+	// observe is Options.Observe.
+	observe func(took time.Duration)
 	// closed ends the store once, whoever closes it how often.
 	closed func() error
 }
@@ -191,6 +199,9 @@ func (s *Store) Commit(ctx context.Context, writes ...Write) (rev int64, err err
 }
 
 func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (int64, error) {
+	if begun := time.Now(); s.observe != nil {
+		defer func() { s.observe(time.Since(begun)) }()
+	}
 	var conditions []clientv3.Cmp
 	var ops []clientv3.Op
 	for i, w := range writes {

@@ -1,0 +1,105 @@
+package ca
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Cloned is told that a node's certificate is in use at two addresses, which take its session
+// from each other. By policy the node is let in no more.
+func (s *Service) Cloned(ctx context.Context, node string, addresses ...string) error {
+	slices.Sort(addresses)
+	for {
+		c, rev := s.Board.Clone(node)
+		if c.Banned || slices.Equal(c.Addresses, addresses) && time.Since(c.Seen) < cloneAgain && !s.BanClones {
+			return nil
+		}
+		c.Addresses, c.Seen, c.Banned = addresses, time.Now().UTC(), s.BanClones
+		text := "its certificate is in use at " + addresses[0] + " and " + addresses[1]
+		if c.Banned {
+			text += "; it is let in no more"
+		}
+		changed := s.Board.NodeChanged(node)
+		_, err := s.Board.Commit(ctx, c.Put(node, rev), events.Event{Kind: "clone", Who: "node " + node, What: text}.Write())
+		if err == nil {
+			s.Log.WarnContext(ctx, "the certificate of a node is in use at two addresses", "node", node, "addresses", addresses, "banned", c.Banned)
+		}
+		if !errdefs.IsAborted(err) {
+			return err
+		}
+		select { // another hub has told it; its record comes
+		case <-changed:
+		case <-time.After(look):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// cloneAgain is when clones that are known are reported again.
+const cloneAgain = time.Hour
+
+// Reauthorise lets a node in again whose certificate is in use at two places: from one address, with
+// the certificate that it has until it has renewed it, which it is told to do at once. All
+// certificates of before are worth nothing then. FailedPrecondition when the node has no clones.
+func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
+	c, rev := s.Board.Clone(node)
+	if n, _, _ := s.Board.Node(node); n == nil {
+		return notFound(node)
+	}
+	if rev < 0 {
+		return invalid.Errorf("node %s has no clones", node)
+	}
+	if from == "" {
+		return invalid.Errorf("the address from which the node is let in must be named: %v were seen", c.Addresses)
+	}
+	// Certificates tell the second in which they were issued. In this one others were perhaps.
+	c.Since = time.Now().UTC().Truncate(time.Second).Add(time.Second)
+	timer := time.NewTimer(time.Until(c.Since))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	c.Banned, c.From = false, from
+	if _, err := s.Board.Commit(ctx, c.Put(node, rev)); err != nil {
+		return err
+	}
+	return s.Rotate(ctx, node)
+}
+
+// renewed is told that a node has a session with a certificate: earlier ones are accepted from
+// nowhere any more, if that was so for a time.
+func (s *Service) renewed(ctx context.Context, c Caller) {
+	clone, rev := s.Board.Clone(c.Node)
+	if rev < 0 || clone.From == "" || clone.Since.IsZero() || c.Issued.Before(clone.Since) {
+		return
+	}
+	clone.From = ""
+	if _, err := s.Board.Commit(ctx, clone.Put(c.Node, rev)); err != nil && !errdefs.IsAborted(err) {
+		s.Log.WarnContext(ctx, "could not store that a node has renewed its certificate; will try again with its next session", "node", c.Node, "err", err)
+	}
+}
+
+// Session is told that a node begins a session.
+func (s *Service) Session(ctx context.Context, c Caller) { s.renewed(ctx, c) }
+
+// admits reports whether a caller is not kept out as a clone.
+func (s *Service) admits(c Caller) error {
+	clone, rev := s.Board.Clone(c.Node)
+	switch {
+	case rev < 0 || clone.Admits(c.Issued, c.Addr):
+		return nil
+	case clone.Banned:
+		return denied("node %s is banned: its certificate is in use at two places", c.Node)
+	default:
+		return denied("node %s is let in with a newer certificate alone: this one was in use at two places", c.Node)
+	}
+}

@@ -1,0 +1,107 @@
+package hub
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// metrics serves the hub's metrics. Label values come from closed sets, so an id is never one.
+func (h *Hub) metrics() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		obs.Connections(h.limits.Usage), newCollector(h), h.commits, h.plans,
+	)
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+}
+
+// durations are the buckets of the histograms, in seconds.
+func durations() []float64 {
+	return []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+}
+
+func histogram(name, help string) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: durations()})
+}
+
+// collector reads the board and the counters when metrics are asked for.
+type collector struct {
+	h                                                                              *Hub
+	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc
+	rotating, missing                                                              *prometheus.Desc
+}
+
+func newCollector(h *Hub) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("longshore_hub_"+name, help, labels, nil)
+	}
+	return &collector{
+		h:          h,
+		nodes:      desc("nodes", "Nodes, by state.", "state"),
+		tasks:      desc("tasks", "Tasks, by state.", "state"),
+		services:   desc("services", "Services."),
+		sessions:   desc("sessions", "Nodes that are in touch with this hub."),
+		superseded: desc("sessions_superseded_total", "Sessions that ended at this hub because their node began another one."),
+		statuses:   desc("task_statuses_total", "Statuses of tasks that this hub has stored."),
+		issued:     desc("certificates_issued_total", "Certificates that this hub has issued."),
+		clones:     desc("nodes_cloned", "Nodes whose certificate was in use at two addresses."),
+		banned:     desc("nodes_banned", "Nodes that are let in no more for that."),
+		rotating:   desc("root_rotating", "Whether the root is being exchanged, 0 or 1."),
+		missing:    desc("root_missing_nodes", "Nodes that have no certificate of the new root yet."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(c, ch) }
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	set := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	count := func(d *prometheus.Desc, v uint64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	nodes := map[string]int{}
+	for _, name := range swarmv1.NodeStatus_State_name { // also those that no node has
+		nodes[strings.ToLower(name)] = 0
+	}
+	for _, n := range c.h.Board.Nodes() {
+		nodes[strings.ToLower(n.GetStatus().GetState().String())]++
+	}
+	for state, n := range nodes {
+		set(c.nodes, n, state)
+	}
+	tasks := map[string]int{}
+	for _, name := range swarmv1.TaskState_name {
+		tasks[strings.ToLower(name)] = 0
+	}
+	for _, t := range c.h.Board.Tasks() {
+		tasks[strings.ToLower(t.State().String())]++
+	}
+	for state, n := range tasks {
+		set(c.tasks, n, state)
+	}
+	set(c.services, len(c.h.Board.Services()))
+	sessions, superseded := c.h.Dispatcher.Counts()
+	set(c.sessions, sessions)
+	count(c.superseded, superseded)
+	count(c.statuses, c.h.Board.Stored())
+	count(c.issued, c.h.CA.Authority.Issued())
+	banned, clones := c.h.Board.Banned()
+	set(c.clones, clones)
+	set(c.banned, len(banned))
+	rotating, missing := 0, 0
+	if c.h.CA.Authority.Rotating() {
+		rotating, missing = 1, len(c.h.CA.Missing())
+	}
+	set(c.rotating, rotating)
+	set(c.missing, missing)
+}

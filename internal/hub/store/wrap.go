@@ -1,0 +1,258 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"crypto/cipher"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"github.com/containerd/errdefs"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// sealKey is where the wrapped data key is kept. It is the only record without a first byte.
+const sealKey = "seal"
+
+// Wrapping is what the data key is encrypted by: a passphrase, or a program that asks a key
+// management service.
+type Wrapping struct {
+	Passphrase []byte
+	// Iterations make guessing the passphrase slow; 0 is the default.
+	Iterations int
+	// Command is the path of the program. It is run with the argument wrap or unwrap, gets the one on
+	// its standard input, and writes the other to its standard output.
+	Command string
+}
+
+// defaultIterations makes guessing a passphrase slow.
+const defaultIterations = 600_000
+
+// wrapped is the data key as it is stored: encrypted with a key that is made of the
+// passphrase, or by a program. So another one does not change what the data key has sealed.
+type wrapped struct {
+	KDF        string `json:"kdf"`
+	Iterations int    `json:"iterations,omitempty"`
+	Salt       []byte `json:"salt,omitempty"`
+	Key        []byte `json:"key"`
+}
+
+// The ways in which a data key is wrapped.
+const (
+	kdf       = "pbkdf2-sha256"
+	byCommand = "command"
+)
+
+// maxIterations bounds what a damaged or foreign record may cost.
+const maxIterations = 10_000_000
+
+// The limits of a program that wraps: how long it may take, and how much it may write.
+const (
+	commandTime = 30 * time.Second
+	maxWrapped  = 64 << 10
+)
+
+// wrapping is the AEAD that a passphrase makes.
+func (w wrapped) wrapping(passphrase []byte) (cipher.AEAD, error) {
+	if w.KDF != kdf || w.Iterations < 1 || w.Iterations > maxIterations || len(w.Salt) < 8 {
+		return nil, fmt.Errorf("the store is sealed in a way that this hub does not know: %w", errdefs.ErrFailedPrecondition)
+	}
+	key, err := pbkdf2.Key(sha256.New, string(passphrase), w.Salt, w.Iterations, keySize)
+	if err != nil {
+		return nil, err
+	}
+	return newAEAD(key)
+}
+
+// keySize is the size of the data key, in bytes.
+const keySize = 32
+
+// check refuses what is neither a passphrase nor a program, or both.
+func (by Wrapping) check() error {
+	if (len(by.Passphrase) == 0) == (by.Command == "") {
+		return fmt.Errorf("the store needs either a passphrase or a program by which its key is wrapped: %w", errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// wrap encrypts the data key.
+func (by Wrapping) wrap(ctx context.Context, key []byte) (w wrapped, err error) {
+	if by.Command != "" {
+		w.KDF = byCommand
+		w.Key, err = by.run(ctx, "wrap", key)
+		return w, err
+	}
+	w = wrapped{KDF: kdf, Iterations: by.Iterations, Salt: make([]byte, 16)}
+	if w.Iterations == 0 {
+		w.Iterations = defaultIterations
+	}
+	_, _ = rand.Read(w.Salt) // it never fails
+	aead, err := w.wrapping(by.Passphrase)
+	if err != nil {
+		return w, err
+	}
+	w.Key = aead.Seal(nil, nil, key, []byte(sealKey)) //nolint:gosec // it makes its own nonce
+	return w, nil
+}
+
+// unwrap decrypts the data key. PermissionDenied when the passphrase is wrong.
+func (by Wrapping) unwrap(ctx context.Context, w wrapped) (key []byte, err error) {
+	switch {
+	case w.KDF == byCommand && by.Command == "":
+		return nil, fmt.Errorf("the store's key is wrapped by a program, and not by a passphrase: %w", errdefs.ErrFailedPrecondition)
+	case w.KDF == byCommand:
+		key, err = by.run(ctx, "unwrap", w.Key)
+		if err == nil && len(key) != keySize {
+			err = fmt.Errorf("the program that unwraps the store's key wrote %d bytes, not %d: %w", len(key), keySize, errdefs.ErrFailedPrecondition)
+		}
+		return key, err
+	case by.Command != "":
+		return nil, fmt.Errorf("the store's key is wrapped by a passphrase, and not by a program: %w", errdefs.ErrFailedPrecondition)
+	}
+	aead, err := w.wrapping(by.Passphrase)
+	if err != nil {
+		return nil, err
+	}
+	key, err = aead.Open(nil, nil, w.Key, []byte(sealKey))
+	if err != nil {
+		return nil, fmt.Errorf("the store cannot be unsealed: the passphrase is wrong: %w", errdefs.ErrPermissionDenied)
+	}
+	return key, nil
+}
+
+// run runs the program. What it gets and writes is in no message.
+func (by Wrapping) run(ctx context.Context, what string, in []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, commandTime, fmt.Errorf("it takes longer than %s", commandTime))
+	defer cancel()
+	out, told := &limited{max: maxWrapped}, &limited{max: 1 << 10}
+	cmd := exec.CommandContext(ctx, by.Command, what)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(in), out, told, time.Second
+	err := cmd.Run()
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case err == nil && out.over:
+		err = fmt.Errorf("it wrote more than %d bytes", maxWrapped)
+	case err == nil && len(out.kept) == 0:
+		err = errors.New("it wrote nothing")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the program %s could not %s the store's key: %w: %w: %q", by.Command, what, errdefs.ErrFailedPrecondition, err, told.kept)
+	}
+	return out.kept, nil
+}
+
+// limited keeps the first bytes of what is written to it.
+type limited struct {
+	kept []byte
+	max  int
+	over bool
+}
+
+// Write implements io.Writer.
+func (l *limited) Write(p []byte) (int, error) {
+	n := min(len(p), l.max-len(l.kept))
+	l.over = l.over || n < len(p)
+	l.kept = append(l.kept, p[:n]...)
+	return len(p), nil
+}
+
+// unlock reads the data key, or makes one in an empty store. PermissionDenied when the
+// passphrase is wrong.
+func (s *Store) unlock(ctx context.Context, by Wrapping) error {
+	if err := by.check(); err != nil {
+		return err
+	}
+	w, _, err := s.wrapped(ctx)
+	if errdefs.IsNotFound(err) {
+		err = s.makeKey(ctx, by)
+		if errdefs.IsAborted(err) { // another hub was first
+			return s.unlock(ctx, by)
+		}
+		return err
+	}
+	if err != nil {
+		return err
+	}
+	key, err := by.unwrap(ctx, w)
+	if err != nil {
+		return err
+	}
+	return s.use(key)
+}
+
+func (s *Store) use(key []byte) (err error) {
+	s.key = key
+	s.sealer.aead, err = newAEAD(key)
+	return err
+}
+
+// wrapped is the data key's record, and its revision. NotFound when there is none.
+func (s *Store) wrapped(ctx context.Context) (w wrapped, rev int64, err error) {
+	asked, done := s.bounded(ctx)
+	defer done()
+	var resp *clientv3.GetResponse
+	if resp, err = s.client.Get(asked, s.prefix+sealKey); err != nil {
+		return w, 0, fmt.Errorf("read the store's key: %w", answer(asked, err))
+	}
+	if len(resp.Kvs) == 0 {
+		return w, 0, fmt.Errorf("the store has no key: %w", errdefs.ErrNotFound)
+	}
+	if err := json.Unmarshal(resp.Kvs[0].Value, &w); err != nil {
+		return w, 0, fmt.Errorf("read the store's key: %w: %w", errdefs.ErrDataLoss, err)
+	}
+	return w, resp.Kvs[0].ModRevision, nil
+}
+
+// makeKey makes the data key of an empty store.
+func (s *Store) makeKey(ctx context.Context, by Wrapping) error {
+	key := make([]byte, keySize)
+	_, _ = rand.Read(key) // it never fails
+	if err := s.use(key); err != nil {
+		return err
+	}
+	return s.keep(ctx, by, Absent)
+}
+
+// Rekey has the data key wrapped by something else from now on. What it has sealed stays as it is.
+// Aborted when someone else does so at this moment.
+func (s *Store) Rekey(ctx context.Context, by Wrapping) error {
+	if err := by.check(); err != nil {
+		return err
+	}
+	_, rev, err := s.wrapped(ctx)
+	if err != nil {
+		return err
+	}
+	return s.keep(ctx, by, rev)
+}
+
+// keep stores the data key, if what wraps it gives it back.
+func (s *Store) keep(ctx context.Context, by Wrapping, condition int64) error {
+	w, err := by.wrap(ctx, s.key)
+	if err != nil {
+		return err
+	}
+	if by.Command != "" {
+		back, err := by.unwrap(ctx, w)
+		if err != nil {
+			return err
+		}
+		if subtle.ConstantTimeCompare(back, s.key) != 1 || bytes.Contains(w.Key, s.key) {
+			return fmt.Errorf("the program %s does not wrap the store's key: %w", by.Command, errdefs.ErrFailedPrecondition)
+		}
+	}
+	data, err := json.Marshal(w)
+	if err != nil {
+		return err
+	}
+	_, err = s.commit(ctx, []Write{{Key: sealKey, If: condition}}, [][]byte{data})
+	return err
+}
