@@ -109,6 +109,25 @@ func (f *fleet) ready() (id string) {
 	return id
 }
 
+// exchangeRoot exchanges the hub's root, for which dockerd renews its certificate.
+func (f *fleet) exchangeRoot() {
+	f.t.Helper()
+	read := func(name string) string {
+		data, err := os.ReadFile(filepath.Join(f.home, "data/swarm/certificates", name))
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return strings.TrimSpace(string(data))
+	}
+	token, before := f.hub.Must("", "token"), read("swarm-node.crt")
+	f.hub.Must("", "ca", "rotate")
+	roottest.Eventually(f.t, "the root is exchanged", func() bool { return f.hub.Must("", "token") != token })
+	roottest.Eventually(f.t, "dockerd has the new root", func() bool { return read("swarm-root-ca.crt") == f.hub.Must("", "ca") })
+	if read("swarm-node.crt") == before {
+		f.t.Error("dockerd has the certificate of before")
+	}
+}
+
 // show shows in a test that failed what the hub has, while it is there.
 func (f *fleet) show() {
 	if f.t.Failed() {
@@ -137,8 +156,8 @@ func (f *fleet) update(service, state string) {
 }
 
 // TestDockerdJoinsOurHub: Debian's dockerd joins by the hub's token, is ready, runs a service with
-// a secret, a config and a port of its own and one on its own network, goes on when the hub dies,
-// is drained, leaves, and joins again.
+// a secret, a config and a port of its own and one on its own network, gets another root, goes on when the hub
+// dies, is drained, leaves, and joins again.
 func TestDockerdJoinsOurHub(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		f := newFleet(t)
@@ -174,13 +193,20 @@ configs: {conf: {content: " and a config\n"}}
 		if got := f.docker("ps", "--filter", "label=com.docker.swarm.service.name=web_app", "--format", "{{.Label \"com.docker.swarm.task.id\"}} {{.Label \"com.docker.swarm.service.name\"}}"); got != first[0].ID+" web_app" {
 			t.Errorf("dockerd's containers: %s", got)
 		}
-		roottest.Eventually(t, "its port is served", func() bool { return strings.Contains(get(t, "http://"+workerIP+":8080/"), "planted-secret and a config") })
+		roottest.Eventually(t, "its port is served", func() bool {
+			return strings.Contains(get(t, "http://"+workerIP+":8080/"), "planted-secret and a config")
+		})
 		own, err := os.Readlink("/proc/self/ns/net")
 		if err != nil {
 			t.Fatal(err)
 		}
 		f.hub.Running("web_hosted", 1)
 		roottest.Eventually(t, "it is on the node's network", func() bool { return f.hub.Must("", "logs", "web_hosted") == own })
+
+		f.exchangeRoot()
+		if now := f.hub.Running("web_app", 1); now[0].ID != first[0].ID {
+			t.Errorf("the task is another one after the root was exchanged: %+v, %+v", first, now)
+		}
 
 		f.hub.Kill()
 		f.hub.Up()
