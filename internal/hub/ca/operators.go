@@ -85,8 +85,9 @@ var operatorName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9.-]{0,62}$`)
 type Operators struct {
 	a *Authority
 
-	mu  sync.RWMutex // guards all
+	mu  sync.RWMutex // guards all, rev
 	all map[string]Operator
+	rev int64 // of which all is at least
 }
 
 // NewOperators are none before Run.
@@ -94,7 +95,11 @@ func NewOperators(a *Authority) *Operators { return &Operators{a: a, all: map[st
 
 // Run follows their records until ctx ends.
 func (o *Operators) Run(ctx context.Context) error {
-	return o.a.store.Follow(ctx, operatorRecords, func(records []store.Record) error {
+	return o.a.store.Follow(ctx, operatorRecords, func([]store.Record) error {
+		records, rev, err := o.a.store.List(ctx, operatorRecords)
+		if err != nil {
+			return err
+		}
 		all := map[string]Operator{}
 		for _, r := range records {
 			var next Operator
@@ -105,7 +110,9 @@ func (o *Operators) Run(ctx context.Context) error {
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.all = all
+		if rev >= o.rev { // not a list of before the last change that was made here
+			o.all, o.rev = all, rev
+		}
 		return nil
 	})
 }
@@ -159,24 +166,24 @@ func (o *Operators) Create(ctx context.Context, op Operator, days int, csr []byt
 	if err != nil {
 		return "", nil, err
 	}
-	_, err = o.a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: operatorRecords + op.Name, Value: data, Secret: true, If: store.Absent}})...)
+	rev, err := o.a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: operatorRecords + op.Name, Value: data, Secret: true, If: store.Absent}})...)
 	if errdefs.IsAborted(err) {
 		return "", nil, fmt.Errorf("there is an operator %s: %w", op.Name, errdefs.ErrAlreadyExists)
 	}
 	if err != nil {
 		return "", nil, err
 	}
-	o.change(func(all map[string]Operator) { all[op.Name] = op })
+	o.change(rev, func(all map[string]Operator) { all[op.Name] = op })
 	return token, certificate, nil
 }
 
-// change changes what is known, before Run tells it.
-func (o *Operators) change(fn func(all map[string]Operator)) {
+// change changes what is known, as a transaction did, before Run tells it.
+func (o *Operators) change(rev int64, fn func(all map[string]Operator)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	all := maps.Clone(o.all)
 	fn(all)
-	o.all = all
+	o.all, o.rev = all, max(o.rev, rev)
 }
 
 // Remove lets an operator in no more. NotFound when there is none of the name.
@@ -188,10 +195,11 @@ func (o *Operators) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	if _, err = o.a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: operatorRecords + name, Delete: true, If: r.Rev}})...); err != nil {
+	rev, err := o.a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: operatorRecords + name, Delete: true, If: r.Rev}})...)
+	if err != nil {
 		return err
 	}
-	o.change(func(all map[string]Operator) { delete(all, name) })
+	o.change(rev, func(all map[string]Operator) { delete(all, name) })
 	return nil
 }
 
