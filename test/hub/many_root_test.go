@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -211,7 +212,7 @@ func TestHubsAndMembersDie(t *testing.T) {
 			declaring.Go(func() {
 				for version := 1; ctx.Err() == nil; version++ {
 					for ctx.Err() == nil {
-						if _, err := hubs[rand.IntN(3)].CLI(stackOf(name, version), "apply", "-f", "-"); err == nil { //nolint:gosec // no secret
+						if _, err := hubs[rand.IntN(3)].CLI(stackOf(name, version), "apply", "-f", "-"); err == nil {
 							accepted[name] = version
 							break
 						}
@@ -222,11 +223,22 @@ func TestHubsAndMembersDie(t *testing.T) {
 		}
 		for n := range kills {
 			hub, member := n%2 == 0 || n%5 == 4, n%2 == 1 || n%5 == 4
-			i, j := rand.IntN(3), rand.IntN(3) //nolint:gosec // no secret
+			i, j := rand.IntN(3), rand.IntN(3)
 			if member {
 				etcd.Kill(j)
 			}
-			if hub {
+			if hub && !member && n%4 == 2 {
+				// It sleeps until others have its nodes, and wakes up as one that thinks that it has them, and leads.
+				hubs[i].Signal(syscall.SIGSTOP)
+				hubs[(i+1)%3].Must(stackOf("during", n+1), "apply", "-f", "-")
+				roottest.Eventually(t, "all nodes have what is declared meanwhile", func() bool {
+					return !slices.ContainsFunc(edges, func(e *edge) bool {
+						return !slices.Equal(e.runs()["during_web"], []string{fmt.Sprintf("web:%d", n+1)})
+					})
+				})
+				hubs[i].Signal(syscall.SIGCONT)
+				hub = false
+			} else if hub {
 				hubs[i].Kill()
 			}
 			// What is left goes on: something is accepted while they are away.

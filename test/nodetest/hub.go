@@ -76,6 +76,14 @@ func (h *Hub) Kill() {
 	_ = h.cmd.Wait()
 }
 
+// Signal sends it a signal, as one that stops it or has it go on.
+func (h *Hub) Signal(s syscall.Signal) {
+	h.t.Helper()
+	if err := h.cmd.Process.Signal(s); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
 // CLI runs a command of the hub's command line with something as its input.
 func (h *Hub) CLI(input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(h.t.Context(), filepath.Join(Bin(h.t), "longshore-hub"), append([]string{"--socket", h.socket()}, args...)...)

@@ -180,9 +180,13 @@ func (a *app) run(ctx context.Context, o hub.Options, listen, remote string) (er
 	return h.Serve(ctx, at)
 }
 
-// listen makes the socket for operators. The store's lock has shown that no other hub has it.
+// listen makes the socket for operators, unless another hub has it.
 func (a *app) listen(ctx context.Context) (net.Listener, error) {
 	if info, err := os.Lstat(a.socket); err == nil && info.Mode().Type() == os.ModeSocket {
+		if conn, err := new(net.Dialer).DialContext(ctx, "unix", a.socket); err == nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("another hub serves operators at %s: give this one another --socket", a.socket)
+		}
 		_ = os.Remove(a.socket)
 	}
 	defer syscall.Umask(syscall.Umask(0o177))

@@ -155,7 +155,7 @@ func (s *Store) Lend(ctx context.Context, key string, value []byte, ttl time.Dur
 		lost := make(chan struct{})
 		go func() {
 			defer close(lost)
-			for range answers { //nolint:revive // until there are no more
+			for range answers {
 			}
 		}()
 		l.Lost, options = lost, append(options, clientv3.WithLease(l.id))
@@ -187,13 +187,13 @@ func (l *Loan) Return(ctx context.Context) error {
 // retryAfter is how long a hub leaves an etcd alone that did not answer.
 const retryAfter = 200 * time.Millisecond
 
-// Later waits a moment after an error of Watch that is no reason to end: the user's etcd does not answer.
+// Later waits a moment after an error of Watch that is no reason to end: the user's etcd does not answer, or is full.
 // It returns the error when it is one, and why ctx has ended if it has.
 func (s *Store) Later(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if s.Alone() || !errdefs.IsUnavailable(err) {
+	if s.Alone() || !errdefs.IsUnavailable(err) && !errdefs.IsResourceExhausted(err) {
 		return err
 	}
 	timer := time.NewTimer(retryAfter)

@@ -156,7 +156,7 @@ func (e *Etcd) Kill(i int) {
 func loopback(tb testing.TB) string {
 	tb.Helper()
 	for range 100 {
-		host := fmt.Sprintf("127.%d.%d.%d", 1+mathrand.IntN(250), mathrand.IntN(250), 1+mathrand.IntN(250)) //nolint:gosec // no secret
+		host := fmt.Sprintf("127.%d.%d.%d", 1+mathrand.IntN(250), mathrand.IntN(250), 1+mathrand.IntN(250))
 		l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", host+":2379")
 		if err == nil {
 			_ = l.Close()
