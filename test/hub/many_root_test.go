@@ -230,7 +230,10 @@ func TestHubsAndMembersDie(t *testing.T) {
 			if hub && !member && n%4 == 2 {
 				// It sleeps until others have its nodes, and wakes up as one that thinks that it has them, and leads.
 				hubs[i].Signal(syscall.SIGSTOP)
-				hubs[(i+1)%3].Must(stackOf("during", n+1), "apply", "-f", "-")
+				roottest.Eventually(t, "a declaration is accepted while it sleeps", func() bool {
+					_, err := hubs[(i+1)%3].CLI(stackOf("during", n+1), "apply", "-f", "-")
+					return err == nil
+				})
 				roottest.Eventually(t, "all nodes have what is declared meanwhile", func() bool {
 					return !slices.ContainsFunc(edges, func(e *edge) bool {
 						return !slices.Equal(e.runs()["during_web"], []string{fmt.Sprintf("web:%d", n+1)})
