@@ -362,10 +362,13 @@ func (n *Network) recoverUsers(ctx context.Context, live []core.NetworkRequest) 
 		}
 		errs = append(errs, u.bridge.recover(of[u.def.Name], alive))
 	}
-	return rest, errors.Join(append(errs, n.names.Recover(ctx, boxes))...)
+	if err := n.names.Recover(ctx, boxes); err != nil { // the sandboxes run, and have all else
+		n.log.Error("sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
+	}
+	return rest, errors.Join(errs...)
 }
 
-// onUser returns the bridge that a request's sandbox is on.
+// bridgeOf returns the bridge that a request's sandbox is on.
 func (n *Network) bridgeOf(req core.NetworkRequest) *bridge {
 	if u, ok := n.users.get(req.Config.Name); ok {
 		return u.bridge

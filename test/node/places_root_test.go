@@ -160,7 +160,7 @@ func TestThreeContainersOnANetwork(t *testing.T) {
 func TestNetworksExchangeNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := startPlace(t)
-		p.do("network", "create", "--subnet", "10.77.0.0/24", "--gateway", "10.77.0.254", "one")
+		p.do("network", "create", "--subnet", "10.77.0.0/24", "--gateway", "10.77.0.254", "--subnet", "fd77::/64", "one")
 		p.do("network", "create", "--subnet", "10.78.0.0/24", "two")
 		p.do("network", "create", "--subnet", "10.79.0.0/24", "--internal", "inside")
 		run := func(name string, args ...string) {
@@ -176,6 +176,13 @@ func TestNetworksExchangeNothing(t *testing.T) {
 		p.reaches("b", "10.77.0.7", "a")
 		p.reaches("a", "b", "b")
 		p.reaches("d", "e", "e")
+		six, err := p.in("b", "grep fd77: /etc/hosts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := p.in("a", "nslookup b | grep "+strings.Fields(six)[0]+"; printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 "+strings.Fields(six)[0]+" 80 | tail -n 1"); err != nil || !strings.HasSuffix(got, "\nb") {
+			t.Errorf("by IPv6: %q, %v", got, err)
+		}
 		addr := p.do("inspect", "f")
 		_, addr, _ = strings.Cut(addr, "\"addrs\": [\n")
 		f := strings.Trim(strings.SplitN(addr, "\n", 2)[0], "\", ")
@@ -191,7 +198,7 @@ func TestNetworksExchangeNothing(t *testing.T) {
 		for from, name := range map[string]string{"a": "c", "c": "a", "d": "b"} {
 			p.unknown(from, name)
 		}
-		if got, _ := p.in("a", "grep -w node /etc/hosts"); got != "10.77.0.254\tnode" {
+		if got, _ := p.in("a", "grep -w node /etc/hosts"); got != "10.77.0.254\tnode\nfd77::1\tnode" {
 			t.Errorf("host-gateway is %q", got)
 		}
 		if got, err := p.in("d", "ip route"); err != nil || strings.Contains(got, "default") {
