@@ -236,7 +236,7 @@ func (c *Client) startLocked(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(c.o.Command[0], c.o.Command[1:]...) //nolint:noctx // it outlives the agent
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
 	cmd.Args[0] = "longshore-names"
 	cmd.Env, cmd.Dir = []string{"GOMAXPROCS=2", "GOMEMLIMIT=64MiB", "GOGC=50"}, "/"
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{f}
