@@ -66,7 +66,7 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err != nil {
 		return err
 	}
-	if err := s.srv.checkNetwork(cfg); err != nil {
+	if err := s.srv.checkNetwork(cfg, req.GetPublishAll()); err != nil {
 		return err
 	}
 	if err := checkCreate(req); err != nil {

@@ -215,12 +215,12 @@ func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 const maxHostName = 253
 
 // checkNetwork refuses a network that does not exist, and ports where nothing comes in.
-func (s *Server) checkNetwork(cfg core.SandboxConfig) error {
+func (s *Server) checkNetwork(cfg core.SandboxConfig, publishAll bool) error {
 	if cfg.Network.Name == "" || cfg.Network.Name == core.NetworkNone {
 		return nil
 	}
 	def, err := s.defined(cfg.Network.Name)
-	if err == nil && def.Internal && len(cfg.Network.Ports) > 0 {
+	if err == nil && def.Internal && (publishAll || len(cfg.Network.Ports) > 0) {
 		err = invalid.Errorf("ports cannot be published from network %s, which is internal", def.Name)
 	}
 	return err
