@@ -34,6 +34,7 @@ type Caller struct {
 type authInfo struct {
 	credentials.CommonAuthInfo
 	caller *Caller // nil without a certificate
+	conn   net.Conn
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -90,7 +91,7 @@ func (t transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 			slot.Authenticate()
 		}
 	}
-	return conn, authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, caller}, nil
+	return conn, authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, caller, raw}, nil
 }
 
 func host(addr net.Addr) string {
@@ -163,6 +164,15 @@ func callerOf(ctx context.Context) *Caller {
 	return info.caller
 }
 
+// Cut closes the connection of a call.
+func Cut(ctx context.Context) {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(authInfo); ok {
+			_ = info.conn.Close()
+		}
+	}
+}
+
 func denied(format string, args ...any) error {
 	return status.Errorf(codes.PermissionDenied, "Permission denied: "+format, args...)
 }
@@ -206,9 +216,8 @@ func (s *Service) Allowed(c Caller) error {
 
 // forwarded reports whether a request says that it comes from someone else.
 func forwarded(ctx context.Context) bool {
-	md, _ := metadata.FromIncomingContext(ctx)
 	for _, key := range []string{"forwarded_cert", "forwarded_cert_cn", "forwarded_cert_ou", "forwarded_cert_org", "remote_addr"} {
-		if len(md.Get(key)) > 0 {
+		if len(metadata.ValueFromIncomingContext(ctx, key)) > 0 {
 			return true
 		}
 	}

@@ -7,11 +7,13 @@ import (
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
 )
 
 func aborted(err error) bool { return errdefs.IsAborted(err) }
@@ -67,41 +69,72 @@ func (d *Dispatcher) Tasks(req *swarmv1.TasksRequest, stream grpc.ServerStreamin
 // follow calls send with a node's assignments, and again whenever they have changed, as long as
 // the session and the stream last.
 func (d *Dispatcher) follow(ctx context.Context, id string, send func(node string, now board.Assignments) error) error {
-	node, s, err := d.check(ctx, id)
-	if err != nil {
+	f := &following{d: d, send: send}
+	if err := aside(func() error { return f.begin(ctx, id) }); err != nil {
 		return err
 	}
-	caller, err := d.o.CA.Authorize(ctx, roles...)
-	if err != nil {
-		return err
-	}
+	defer f.s.streams.Add(-1)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		// The timer runs out when the last message is a pause ago.
 		select {
 		case <-timer.C:
-		case <-s.ctx.Done():
-			return context.Cause(s.ctx)
+		case <-f.s.ctx.Done():
+			return context.Cause(f.s.ctx)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		now, changed := d.o.Board.Assigned(node)
-		if err := d.live(s, caller); err != nil {
-			return err
-		}
-		if err := send(node, now); err != nil {
+		if err := f.s.sending(ctx, f.step); err != nil {
 			return err
 		}
 		timer.Reset(pause)
 		select {
-		case <-changed:
-		case <-s.ctx.Done():
-			return context.Cause(s.ctx)
+		case <-f.changed:
+		case <-f.s.ctx.Done():
+			return context.Cause(f.s.ctx)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// following is a stream of what a node is to have.
+type following struct {
+	d       *Dispatcher
+	node    string
+	caller  ca.Caller
+	s       *session
+	send    func(node string, now board.Assignments) error
+	changed <-chan struct{}
+}
+
+// maxStreams is how many such streams one session may have: each may hold a message that its
+// peer does not read.
+const maxStreams = 8
+
+func (f *following) begin(ctx context.Context, id string) (err error) {
+	if f.node, f.s, err = f.d.check(ctx, id); err != nil {
+		return err
+	}
+	if f.caller, err = f.d.o.CA.Authorize(ctx, roles...); err != nil {
+		return err
+	}
+	if f.s.streams.Add(1) > maxStreams {
+		f.s.streams.Add(-1)
+		return status.Errorf(codes.ResourceExhausted, "a session may have %d streams of assignments, and has them", maxStreams)
+	}
+	return nil
+}
+
+// step sends what there is.
+func (f *following) step() error {
+	now, changed := f.d.o.Board.Assigned(f.node)
+	if err := f.d.live(f.s, f.caller); err != nil {
+		return err
+	}
+	f.changed = changed
+	return f.send(f.node, now)
 }
 
 // changes are what leads from what a node had to what it is to have: what tasks need comes

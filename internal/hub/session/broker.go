@@ -142,14 +142,14 @@ func (s *Subscription) finished(node string, incomplete bool) {
 
 // concerning are the subscriptions that are open and concern a node, and channels of which one is
 // closed when that changes. Where there are none, changes of the node's tasks are nothing to it.
-func (b *Broker) concerning(node string) (map[string]*Subscription, []<-chan struct{}) {
+func (b *Broker) concerning(node string) (all map[string]*Subscription, subs, tasks <-chan struct{}) {
 	b.mu.Lock()
-	all, changed := maps.Clone(b.subs), b.changed
+	all, subs = maps.Clone(b.subs), b.changed
 	b.mu.Unlock()
 	if len(all) == 0 {
-		return nil, []<-chan struct{}{changed, nil}
+		return nil, subs, nil
 	}
-	assigned, more := b.board.Assigned(node)
+	assigned, tasks := b.board.Assigned(node)
 	maps.DeleteFunc(all, func(_ string, s *Subscription) bool {
 		for _, t := range assigned.Tasks {
 			if s.wants(t) {
@@ -158,50 +158,70 @@ func (b *Broker) concerning(node string) (map[string]*Subscription, []<-chan str
 		}
 		return true
 	})
-	return all, []<-chan struct{}{changed, more}
+	return all, subs, tasks
 }
 
 // ListenSubscriptions tells a node whose output is asked for.
 func (b *Broker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, stream grpc.ServerStreamingServer[swarmv1.SubscriptionMessage]) error {
 	ctx := stream.Context()
-	caller, err := b.ca.Authorize(ctx, roles...)
-	if err != nil {
-		return err
-	}
-	told := map[string]*Subscription{}
-	defer func() {
-		for _, s := range told {
-			s.finished(caller.Node, true)
-		}
-	}()
+	l := &listening{b: b, stream: stream, told: map[string]*Subscription{}}
+	defer l.end()
 	for {
-		now, changed := b.concerning(caller.Node)
-		if err := b.ca.Allowed(caller); err != nil {
+		if err := aside(l.step); err != nil {
 			return err
 		}
-		for id, s := range now {
-			if told[id] == nil {
-				told[id] = s
-				if err := stream.Send(s.msg); err != nil {
-					return err
-				}
-			}
-		}
-		for id := range told {
-			if now[id] == nil {
-				delete(told, id)
-				if err := stream.Send(&swarmv1.SubscriptionMessage{Id: id, Close: true}); err != nil {
-					return err
-				}
-			}
-		}
 		select {
-		case <-changed[0]:
-		case <-changed[1]:
+		case <-l.subs:
+		case <-l.tasks:
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
+}
+
+// listening is a stream of whose output a node is asked for.
+type listening struct {
+	b      *Broker
+	stream grpc.ServerStreamingServer[swarmv1.SubscriptionMessage]
+	told   map[string]*Subscription
+	node   string
+	// What may change of it.
+	subs, tasks <-chan struct{}
+}
+
+// end notes what the node cannot send any more.
+func (l *listening) end() {
+	for _, s := range l.told {
+		s.finished(l.node, true)
+	}
+}
+
+// step sends what there is.
+func (l *listening) step() error {
+	caller, err := l.b.ca.Authorize(l.stream.Context(), roles...)
+	if err != nil {
+		return err
+	}
+	l.node = caller.Node
+	var now map[string]*Subscription
+	now, l.subs, l.tasks = l.b.concerning(caller.Node)
+	for id, s := range now {
+		if l.told[id] == nil {
+			l.told[id] = s
+			if err := l.stream.Send(s.msg); err != nil {
+				return err
+			}
+		}
+	}
+	for id := range l.told {
+		if now[id] == nil {
+			delete(l.told, id)
+			if err := l.stream.Send(&swarmv1.SubscriptionMessage{Id: id, Close: true}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // PublishLogs takes output for one subscription.

@@ -89,6 +89,8 @@ type session struct {
 	timer *time.Timer
 	seen  int64 // the revision of the node's last description and status
 	held  bool  // a record says that this session holds its node
+	// streams counts those of assignments.
+	streams atomic.Int32
 }
 
 // The answers that workers know.
@@ -265,59 +267,79 @@ func (d *Dispatcher) check(ctx context.Context, id string) (string, *session, er
 // whenever that changes.
 func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStreamingServer[swarmv1.SessionMessage]) error {
 	ctx := stream.Context()
-	caller, err := d.o.CA.Authorize(ctx, roles...)
-	if err != nil {
+	t := &telling{d: d, stream: stream}
+	if err := aside(func() error { return t.begin(ctx, req) }); err != nil {
 		return err
 	}
-	node := caller.Node
+	for {
+		if err := t.s.sending(ctx, t.step); err != nil {
+			return err
+		}
+		select {
+		case <-t.changed:
+		case <-t.keys:
+		case <-t.roots:
+		case <-t.hubs:
+		case <-t.s.ctx.Done():
+			return context.Cause(t.s.ctx)
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// telling is a stream of what a node is told about itself and the hub.
+type telling struct {
+	d      *Dispatcher
+	stream grpc.ServerStreamingServer[swarmv1.SessionMessage]
+	caller ca.Caller
+	s      *session
+	// What may change of it.
+	changed, keys, roots, hubs <-chan struct{}
+}
+
+// begin opens the session.
+func (t *telling) begin(ctx context.Context, req *swarmv1.SessionRequest) (err error) {
+	d := t.d
+	if t.caller, err = d.o.CA.Authorize(ctx, roles...); err != nil {
+		return err
+	}
 	if !d.o.Peers.Alive(d.o.Peers.Self()) {
 		return errStopped // it could not store that it has the node
 	}
-	if n, _, _ := d.o.Board.Node(node); n == nil {
+	if n, _, _ := d.o.Board.Node(t.caller.Node); n == nil {
 		return status.Error(codes.Unknown, "node not found")
 	}
 	if size := proto.Size(req.GetDescription()); size > maxDescription {
 		return status.Errorf(codes.InvalidArgument, "the description of the node has %d bytes, at most %d are stored", size, maxDescription)
 	}
-	from := d.inUse(caller, req.GetSessionId())
-	s, err := d.open(caller, req.GetSessionId())
-	if err != nil {
+	from := d.inUse(t.caller, req.GetSessionId())
+	if t.s, err = d.open(t.caller, req.GetSessionId()); err != nil {
 		return err
 	}
-	if err := d.taken(ctx, caller, from); err != nil {
+	if err := d.taken(ctx, t.caller, from); err != nil {
 		return err
 	}
-	d.o.CA.Session(ctx, caller)
-	if err := d.describe(ctx, caller, s, req.GetDescription()); err != nil {
+	d.o.CA.Session(ctx, t.caller)
+	return d.describe(ctx, t.caller, t.s, req.GetDescription())
+}
+
+// step sends what there is.
+func (t *telling) step() error {
+	d := t.d
+	t.changed, t.keys, t.roots = d.o.Board.NodeChanged(t.caller.Node), d.o.Keys.Changed(), d.o.CA.Authority.Changed()
+	var managers []*swarmv1.WeightedPeer
+	managers, t.hubs = d.managers()
+	if err := d.live(t.s, t.caller); err != nil {
 		return err
 	}
-	for {
-		changed, keys, roots := d.o.Board.NodeChanged(node), d.o.Keys.Changed(), d.o.CA.Authority.Changed()
-		managers, hubs := d.managers()
-		if err := d.live(s, caller); err != nil {
-			return err
-		}
-		n, _, _ := d.o.Board.Node(node)
-		if n == nil {
-			return status.Error(codes.Unknown, "node not found")
-		}
-		if err := stream.Send(&swarmv1.SessionMessage{
-			SessionId: s.id, Node: n, RootCA: d.o.CA.Authority.Roots(), NetworkBootstrapKeys: d.o.Keys.List(),
-			Managers: managers,
-		}); err != nil {
-			return err
-		}
-		select {
-		case <-changed:
-		case <-keys:
-		case <-roots:
-		case <-hubs:
-		case <-s.ctx.Done():
-			return context.Cause(s.ctx)
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
+	n, _, _ := d.o.Board.Node(t.caller.Node)
+	if n == nil {
+		return status.Error(codes.Unknown, "node not found")
 	}
+	return t.stream.Send(&swarmv1.SessionMessage{
+		SessionId: t.s.id, Node: n, RootCA: d.o.CA.Authority.Roots(), NetworkBootstrapKeys: d.o.Keys.List(), Managers: managers,
+	})
 }
 
 // managers are the hubs, as nodes are told, and a channel that is closed when that may have changed.
