@@ -167,8 +167,11 @@ func (b *Board) write(ctx context.Context) error {
 		taken := b.reported
 		b.reported = map[string]*swarmv1.TaskStatus{}
 		b.mu.Unlock()
-		// Two conditions go with a status, if the node may move to another hub.
-		for ids := range slices.Chunk(slices.Collect(maps.Keys(taken)), store.MaxWrites/2) {
+		size := store.MaxWrites
+		if !b.store.Alone() {
+			size /= 2 // there is a condition more for each, as its node may have moved to another hub
+		}
+		for ids := range slices.Chunk(slices.Collect(maps.Keys(taken)), size) {
 			err := b.writeStatuses(ctx, ids, taken)
 			switch {
 			case err == nil:
@@ -239,8 +242,8 @@ func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[st
 // retry is when statuses are written again at the latest.
 const retry = 100 * time.Millisecond
 
-// statusWrites are the writes of statuses. Where other hubs may have the nodes, each write has the conditions that this
-// hub still has its node, and that the task is there.
+// statusWrites are the writes of statuses. Each has the condition that its task is there, for else a status would stay
+// without one; and, where other hubs may have the nodes, that this hub still has its node.
 func (b *Board) statusWrites(ids []string, statuses map[string]*swarmv1.TaskStatus) (writes []store.Write) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -259,9 +262,8 @@ func (b *Board) statusWrites(ids []string, statuses map[string]*swarmv1.TaskStat
 				writes = append(writes, store.Write{Key: Seen + node, If: n.seen.Rev, Only: true})
 			}
 			nodes[node] = true
-			writes = append(writes, store.Write{Key: Tasks + id, If: store.Present, Only: true})
 		}
-		writes = append(writes, Put(Statuses, id, statuses[id], store.Any))
+		writes = append(writes, store.Write{Key: Tasks + id, If: store.Present, Only: true}, Put(Statuses, id, statuses[id], store.Any))
 	}
 	return writes
 }

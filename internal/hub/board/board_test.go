@@ -80,3 +80,41 @@ func TestCredentialsAreSealed(t *testing.T) {
 		}
 	}
 }
+
+// TestAStatusDoesNotOutliveItsTask: it is told when the task is gone from the store, and the board does not know yet.
+func TestAStatusDoesNotOutliveItsTask(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	put := func(id string) store.Write {
+		return board.Put(board.Tasks, id, &swarmv1.Task{Id: id, NodeId: "n"}, store.Any)
+	}
+	if _, err := s.Commit(t.Context(), put("gone"), put("stays")); err != nil {
+		t.Fatal(err)
+	}
+	b := board.New(s, "hub", slog.New(slog.DiscardHandler))
+	if err := b.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(), board.Delete(board.Tasks, "gone", store.Any)); err != nil {
+		t.Fatal(err)
+	}
+	runs := &swarmv1.TaskStatus{State: swarmv1.TaskState_RUNNING}
+	b.Report("n", []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate{{TaskId: "gone", Status: runs}, {TaskId: "stays", Status: runs}})
+	ctx, stop := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	next := b.Next()
+	go func() { ended <- b.Run(ctx) }()
+	for {
+		if task, _ := b.Task("stays"); task.State() == swarmv1.TaskState_RUNNING {
+			break
+		}
+		<-next
+		next = b.Next()
+	}
+	stop(errors.New("the test is over"))
+	<-ended
+	statuses, _, err := s.List(t.Context(), board.Statuses)
+	if err != nil || len(statuses) != 1 || statuses[0].Key != board.Statuses+"stays" {
+		t.Errorf("the statuses that are stored: %v, %v", statuses, err)
+	}
+}

@@ -28,13 +28,19 @@ type Caller struct {
 	Issued, NotAfter time.Time
 
 	roots []string // the public keys of the roots to which its certificate led
+	conn  net.Conn
 }
+
+// Cut closes the connection that it calls by.
+func (c Caller) Cut() { _ = c.conn.Close() }
+
+// Same reports whether both call by one connection.
+func (c Caller) Same(other Caller) bool { return c.conn == other.conn }
 
 // authInfo is what the handshake says of a connection.
 type authInfo struct {
 	credentials.CommonAuthInfo
 	caller *Caller // nil without a certificate
-	conn   net.Conn
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -46,6 +52,7 @@ func (authInfo) AuthType() string { return "tls" }
 type transport struct {
 	a     *Authority
 	grace time.Duration
+	open  *connections
 }
 
 var _ credentials.TransportCredentials = transport{}
@@ -56,7 +63,7 @@ const handshakeTimeout = 20 * time.Second
 // Credentials are the hub's. A client's certificate is accepted for renewal, and for nothing
 // else, for a time after its own time is over.
 func (s *Service) Credentials() credentials.TransportCredentials {
-	return transport{s.Authority, s.RenewGrace}
+	return transport{s.Authority, s.RenewGrace, &connections{of: map[string][]net.Conn{}}}
 }
 
 // ClientCredentials are those by which a hub calls another one of the fleet.
@@ -85,13 +92,15 @@ func (t transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 		_ = raw.Close()
 		return nil, nil, err
 	}
-	if caller != nil {
-		caller.Addr = host(raw.RemoteAddr())
-		if slot, ok := raw.RemoteAddr().(interface{ Authenticate() }); ok {
-			slot.Authenticate()
-		}
+	info := authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, caller}
+	if caller == nil {
+		return &stranger{conn, maxStranger}, info, nil
 	}
-	return conn, authInfo{credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}, caller, raw}, nil
+	caller.Addr, caller.conn = host(raw.RemoteAddr()), raw
+	if slot, ok := raw.RemoteAddr().(interface{ Authenticate() }); ok {
+		slot.Authenticate()
+	}
+	return t.open.begin(caller.Node, conn, raw), info, nil
 }
 
 func host(addr net.Addr) string {
@@ -162,15 +171,6 @@ func callerOf(ctx context.Context) *Caller {
 	}
 	info, _ := p.AuthInfo.(authInfo)
 	return info.caller
-}
-
-// Cut closes the connection of a call.
-func Cut(ctx context.Context) {
-	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(authInfo); ok {
-			_ = info.conn.Close()
-		}
-	}
 }
 
 func denied(format string, args ...any) error {

@@ -236,7 +236,7 @@ func (o *Operators) TLS() *tls.Config {
 		if len(s.PeerCertificates) == 0 {
 			return nil
 		}
-		caller, err := transport{o.a, 0}.verify(s.PeerCertificates, time.Now())
+		caller, err := transport{a: o.a}.verify(s.PeerCertificates, time.Now())
 		if err != nil {
 			return err
 		}

@@ -40,13 +40,12 @@ func run(fn func() error, into chan<- outcome) {
 	o.err = fn()
 }
 
-// linger is how long a peer may take to read a message of a session that has ended.
-const linger = 5 * time.Second
+// linger is how long a connection stays after the end of a session on it, if the node has not
+// begun another one there: it may read why.
+const linger = 2 * time.Second
 
-// sending runs fn, which sends to a session's node, aside. When the session has ended and the
-// node does not read what is sent, its connection is closed: until then the message and the
-// stream would stay, for ever.
-func (s *session) sending(ctx context.Context, fn func() error) error {
+// sending runs fn, which sends to a session's node, aside, as long as the session lasts.
+func (d *Dispatcher) sending(s *session, caller ca.Caller, fn func() error) error {
 	o := make(chan outcome, 1)
 	go run(fn, o)
 	select {
@@ -54,18 +53,26 @@ func (s *session) sending(ctx context.Context, fn func() error) error {
 		return done.error()
 	case <-s.ctx.Done():
 	}
-	timer := time.NewTimer(linger)
-	defer timer.Stop()
-	select {
-	case done := <-o:
-		return done.error()
-	case <-timer.C:
-		ca.Cut(ctx)
-		if err := (<-o).error(); err != nil {
-			return context.Cause(s.ctx)
-		}
-		return nil
+	err := d.ended(s, caller)
+	if sent := (<-o).error(); sent != nil {
+		return sent
 	}
+	return err
+}
+
+// ended is why a session has ended. What was sent to a node that does not read stays with the
+// connection, and with it the streams: so it is closed.
+func (d *Dispatcher) ended(s *session, caller ca.Caller) error {
+	time.AfterFunc(linger, func() {
+		d.mu.Lock()
+		st := d.nodes[caller.Node]
+		stays := st != nil && st.current != nil && st.current.caller.Same(caller)
+		d.mu.Unlock()
+		if !stays {
+			caller.Cut()
+		}
+	})
+	return context.Cause(s.ctx)
 }
 
 // Shallow is a stream whose one request is read aside.

@@ -81,18 +81,18 @@ func (d *Dispatcher) follow(ctx context.Context, id string, send func(node strin
 		select {
 		case <-timer.C:
 		case <-f.s.ctx.Done():
-			return context.Cause(f.s.ctx)
+			return d.ended(f.s, f.caller)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		if err := f.s.sending(ctx, f.step); err != nil {
+		if err := d.sending(f.s, f.caller, f.step); err != nil {
 			return err
 		}
 		timer.Reset(pause)
 		select {
 		case <-f.changed:
 		case <-f.s.ctx.Done():
-			return context.Cause(f.s.ctx)
+			return d.ended(f.s, f.caller)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}

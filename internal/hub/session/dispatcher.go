@@ -82,13 +82,15 @@ type state struct {
 
 // session is one session. It ends with the next one of its node, or when heartbeats stay out.
 type session struct {
-	id    string
-	addr  string // guarded by the dispatcher's mu, as seen and held are
-	ctx   context.Context
-	end   context.CancelCauseFunc
-	timer *time.Timer
-	seen  int64 // the revision of the node's last description and status
-	held  bool  // a record says that this session holds its node
+	id   string
+	addr string // guarded by the dispatcher's mu, as caller, seen and held are
+	// caller is who has begun or resumed it last.
+	caller ca.Caller
+	ctx    context.Context
+	end    context.CancelCauseFunc
+	timer  *time.Timer
+	seen   int64 // the revision of the node's last description and status
+	held   bool  // a record says that this session holds its node
 	// streams counts those of assignments.
 	streams atomic.Int32
 }
@@ -272,7 +274,7 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 		return err
 	}
 	for {
-		if err := t.s.sending(ctx, t.step); err != nil {
+		if err := d.sending(t.s, t.caller, t.step); err != nil {
 			return err
 		}
 		select {
@@ -281,7 +283,7 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 		case <-t.roots:
 		case <-t.hubs:
 		case <-t.s.ctx.Done():
-			return context.Cause(t.s.ctx)
+			return d.ended(t.s, t.caller)
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
@@ -372,7 +374,7 @@ func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 		st = &state{registered: time.Now()}
 		d.nodes[caller.Node] = st
 	} else if s := st.current; s != nil && id != "" && s.id == id {
-		s.addr = caller.Addr
+		s.addr, s.caller = caller.Addr, caller
 		return s, nil
 	} else if err := st.again(caller.Node); err != nil {
 		return nil, err
@@ -383,7 +385,7 @@ func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 		d.superseded.Add(1)
 		d.o.Log.Info("a node begins another session while it has one", "node", caller.Node, "from", caller.Addr, "before", old.addr)
 	}
-	s := &session{id: ca.NewID(), addr: caller.Addr}
+	s := &session{id: ca.NewID(), addr: caller.Addr, caller: caller}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
 	s.timer = time.AfterFunc(d.silence(d.o.Period), func() { d.lost(caller.Node, s) })
 	st.current = s

@@ -1,0 +1,76 @@
+package ca
+
+import (
+	"errors"
+	"net"
+	"slices"
+	"sync"
+)
+
+// maxStranger is how many bytes a client without a certificate may send in one connection: it
+// joins, and asks until somebody has accepted it. Without that bound each of its calls could hold
+// a message of several MiB.
+const maxStranger = 256 << 10
+
+// stranger is the connection of such a client.
+type stranger struct {
+	net.Conn
+	left int
+}
+
+var errStranger = errors.New("a client without a certificate has sent too much")
+
+// Read implements net.Conn. One goroutine reads.
+func (s *stranger) Read(p []byte) (int, error) {
+	if s.left <= 0 {
+		return 0, errStranger
+	}
+	n, err := s.Conn.Read(p[:min(len(p), s.left)])
+	s.left -= n
+	return n, err
+}
+
+// maxConnections is how many connections one node may have. It needs one, and has more for a
+// moment when it comes back before the hub has noticed that it was gone.
+const maxConnections = 8
+
+// connections are those that nodes have.
+type connections struct {
+	mu sync.Mutex // guards of
+	of map[string][]net.Conn
+}
+
+// begin counts a connection of a node, and closes its oldest one when it has too many.
+func (c *connections) begin(node string, conn, raw net.Conn) net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if all := c.of[node]; len(all) >= maxConnections {
+		_ = all[0].Close()
+		c.of[node] = all[1:]
+	}
+	c.of[node] = append(slices.Clip(c.of[node]), raw)
+	return &counted{conn, sync.OnceFunc(func() { c.end(node, raw) })}
+}
+
+func (c *connections) end(node string, raw net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := slices.DeleteFunc(slices.Clone(c.of[node]), func(other net.Conn) bool { return other == raw })
+	if len(left) == 0 {
+		delete(c.of, node)
+		return
+	}
+	c.of[node] = left
+}
+
+// counted is the connection of a node.
+type counted struct {
+	net.Conn
+	end func()
+}
+
+// Close implements net.Conn.
+func (c *counted) Close() error {
+	c.end()
+	return c.Conn.Close()
+}
