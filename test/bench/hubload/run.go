@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 const (
 	beats   = 20_000 // heartbeats, as fast as they are answered
 	singles = 200    // tasks one after the other
-	reports = 20_000 // statuses
+	reports = 10_000 // statuses
 	idleFor = 10 * time.Second
 )
 
