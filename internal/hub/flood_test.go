@@ -300,7 +300,6 @@ func pour(t *testing.T, addr string, streams int) error {
 	for i := range streams {
 		id := uint32(2*i + 1)
 		err = errors.Join(err, out.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}), out.WriteData(id, false, header))
-		enc = hpack.NewEncoder(&block)
 	}
 	sent := 0
 	for i := 0; err == nil; i++ {

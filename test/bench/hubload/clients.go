@@ -75,7 +75,7 @@ func seed(s *server, n int) (*clients, error) {
 			pair.Certificate = append(pair.Certificate, block.Bytes)
 		}
 		creds := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}) //nolint:gosec // the server's is of this bench
-		conn, err := grpc.NewClient("passthrough:///"+s.addr, grpc.WithTransportCredentials(creds), grpc.WithReadBufferSize(4<<10), grpc.WithSharedWriteBuffer(true), grpc.WithDisableServiceConfig())
+		conn, err := grpc.NewClient("passthrough:///"+s.addr, grpc.WithTransportCredentials(creds), grpc.WithReadBufferSize(4<<10), grpc.WithDisableServiceConfig())
 		if err != nil {
 			return nil, err
 		}

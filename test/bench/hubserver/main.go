@@ -14,7 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	_ "net/http/pprof"
+	_ "net/http/pprof" //nolint:gosec // it is served only where -pprof says
 	"os"
 	"path/filepath"
 	"slices"
