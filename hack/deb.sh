@@ -57,6 +57,9 @@ install -d -m 755 "$pkg/etc/longshore/conf.d" "$pkg/usr/share/bash-completion/co
 "$bin/longshore" completion bash >"$pkg/usr/share/bash-completion/completions/longshore"
 "$bin/longshore" completion zsh >"$pkg/usr/share/zsh/vendor-completions/_longshore"
 "$bin/longshore" completion fish >"$pkg/usr/share/fish/vendor_completions.d/longshore.fish"
+"$bin/longshore" man "$pkg/usr/share/man/man1"
+gzip -9n "$pkg"/usr/share/man/man1/*.1
+chmod 644 "$pkg"/usr/share/man/man1/*
 finish longshore "$arch"
 
 pkg=$tmp/longshore-kubernetes

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/longshore/longshore/internal/cli/help"
 	"github.com/longshore/longshore/internal/config"
 )
 
@@ -121,10 +122,11 @@ func newRoot(a *app) *cobra.Command {
 		Short:         "One node agent that any orchestrator can drive",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       a.o.Version,
+		Args:          cobra.ArbitraryArgs,
+		RunE:          needsCommand,
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = false
 	f := root.PersistentFlags()
 	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
@@ -153,6 +155,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	a.complete(root)
+	help.Give(root)
 	return root
 }
 
@@ -164,10 +167,11 @@ type group struct {
 func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
-			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRm, newWait, newStats, newTop, newPort,
+			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRename, newUpdate, newRm, newWait, newStats, newTop,
+			newPort, newContainerGroup,
 		}},
-		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newTag, newRmi, newImport, newExport, newPrune, newVolume, newNetwork}},
-		{"node", "The node:", []func(*app) *cobra.Command{newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newDebug}},
+		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup}},
+		{"node", "The node:", []func(*app) *cobra.Command{newInfo, newSystem, newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newMan, newDebug}},
 	}
 }
 

@@ -170,7 +170,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"end": end, "foreign": foreign,
+			"end": end, "foreign": foreign, "pushed": pushed,
 		},
 	})
 }
@@ -199,6 +199,13 @@ func end(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	_, err = n.As(core.OwnerCLI).Wait(ctx, ref)
 	ts.Check(err)
+}
+
+// pushed checks with whose credentials the last push was made, and for which host: pushed USER HOST.
+func pushed(ts *testscript.TestScript, _ bool, args []string) {
+	if o := nodeOf(ts).Images.Pushed(); o.Username != args[0] || o.Host != args[1] {
+		ts.Fatalf("pushed with the credentials of %q for %q, want %q for %q", o.Username, o.Host, args[0], args[1])
+	}
 }
 
 // foreign makes a running container of owner cri: foreign KEY.

@@ -87,13 +87,29 @@ func (a *app) explain(err error) string {
 	}
 	switch st.Code() {
 	case codes.Unimplemented:
-		text += " (the agent has another version, see `longshore version`)"
+		text += otherVersion(a)
 	case codes.Canceled:
 		text = "interrupted"
 	case codes.OK, codes.Unknown, codes.InvalidArgument, codes.DeadlineExceeded, codes.NotFound, codes.AlreadyExists, codes.PermissionDenied,
 		codes.ResourceExhausted, codes.FailedPrecondition, codes.Aborted, codes.OutOfRange, codes.Internal, codes.Unavailable, codes.DataLoss, codes.Unauthenticated:
 	}
 	return text
+}
+
+// otherVersion returns a hint when the agent has another version than this program; "" when it has
+// the same, or does not say.
+func otherVersion(a *app) string {
+	ctx, cancel := context.WithTimeout(context.Background(), completeTime)
+	defer cancel()
+	hint := ""
+	_ = a.call(func(c *client) error { // without an answer there is no hint
+		resp, err := c.node.Version(ctx, &longshorev1.VersionRequest{})
+		if err == nil && resp.GetVersion() != a.o.Version {
+			hint = fmt.Sprintf(" (the agent has version %s, this program %s)", resp.GetVersion(), a.o.Version)
+		}
+		return err
+	})
+	return hint
 }
 
 // statusCannot is the exit status when a program could not be started and no StartFailure says

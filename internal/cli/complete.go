@@ -85,17 +85,29 @@ func networkNames(ctx context.Context, c *client) ([]string, error) {
 // complete sets the argument completions of all commands.
 func (a *app) complete(root *cobra.Command) {
 	running := containerNames("running", "paused")
-	for path, c := range map[string]completion{
+	all := map[string]completion{
 		"run": a.names(1, imageNames), "exec": a.names(1, running), "attach": a.names(1, running), "top": a.names(1, running), "port": a.names(1, running),
-		"logs": a.names(1, containerNames()), "inspect": a.names(0, containerNames()), "why": a.names(1, containerNames()),
-		"start": a.names(0, containerNames("created")), "stop": a.names(0, running), "kill": a.names(0, running),
+		"logs": a.names(0, containerNames()), "inspect": a.names(0, containerNames()), "why": a.names(1, containerNames()),
+		"start": a.names(0, containerNames("created", "exited")), "stop": a.names(0, running), "kill": a.names(0, running),
 		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),
 		"wait": a.names(0, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
-		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames),
-		"network rm": a.names(0, networkNames), "network inspect": a.names(0, networkNames),
-	} {
-		if cmd, _, err := root.Find(strings.Fields(path)); err == nil {
-			cmd.ValidArgsFunction = c
+		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames), "network rm": a.names(0, networkNames), "network inspect": a.names(0, networkNames), "history": a.names(1, imageNames), "push": a.names(1, imageNames),
+		"restart": a.names(0, containerNames()), "rename": a.names(1, containerNames()), "update": a.names(0, containerNames()),
+	}
+	images := map[string]completion{"inspect": a.names(0, imageNames), "rm": a.names(0, imageNames)}
+	for _, cmd := range root.Commands() {
+		cmd.ValidArgsFunction = all[cmd.Name()]
+		for _, sub := range cmd.Commands() {
+			switch cmd.Name() {
+			case "container":
+				sub.ValidArgsFunction = all[sub.Name()]
+			case "image":
+				if sub.ValidArgsFunction = images[sub.Name()]; sub.ValidArgsFunction == nil {
+					sub.ValidArgsFunction = all[sub.Name()]
+				}
+			default:
+				sub.ValidArgsFunction = all[cmd.Name()+" "+sub.Name()]
+			}
 		}
 	}
 }

@@ -14,8 +14,8 @@ func newDebug(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
 		Short: "Collect data for a bug report",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsCommand,
 	}
 	cmd.AddCommand(newDebugDump(a), newDebugPlan(a))
 	return cmd

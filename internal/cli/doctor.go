@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -36,7 +37,7 @@ func (a *app) findings(list []*longshorev1.Finding, asJSON bool) error {
 		failed = failed || f.GetStatus() == "fail"
 	}
 	if asJSON {
-		if err := printJSON(a.o.Stdout, list); err != nil {
+		if err := present.WriteList(a.o.Stdout, list); err != nil {
 			return err
 		}
 	} else if err := writeFindings(a.o.Stdout, list); err != nil {

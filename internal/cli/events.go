@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -9,11 +11,16 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
+
+// eventFilters are the names of the filters of events.
+var eventFilters = []string{"container", "event", "type", "owner", "sandbox"}
 
 func newEvents(a *app) *cobra.Command {
 	req := &longshorev1.EventsRequest{}
-	var since string
+	var since, until, format string
+	var filters []string
 	var asJSON, noFollow bool
 	cmd := &cobra.Command{
 		Use:   "events [NAME]",
@@ -30,27 +37,109 @@ func newEvents(a *app) *cobra.Command {
 			} else if req.Since, err = parseTime("--since", since); err != nil {
 				return &usageError{err}
 			}
-			return a.call(func(c *client) error {
-				stream, err := c.node.Events(cmd.Context(), req)
+			show := eventsShown{json: asJSON}
+			if format != "" {
+				if show.format, err = present.ParseFormat(format); err != nil {
+					return &usageError{err}
+				}
+			}
+			if show.filters, err = present.ParseFilters(filters, eventFilters...); err != nil {
+				return &usageError{err}
+			}
+			end, err := parseTime("--until", until)
+			if err != nil {
+				return &usageError{err}
+			}
+			ctx := cmd.Context()
+			if end != nil {
+				show.until = end.AsTime()
+				if req.Follow = req.GetFollow() && show.until.After(time.Now()); req.GetFollow() {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithDeadlineCause(ctx, show.until, errEnough)
+					defer cancel()
+				}
+			}
+			err = a.call(func(c *client) error {
+				stream, err := c.node.Events(ctx, req)
 				if err != nil {
 					return err
 				}
-				return receive(stream.Recv, func(m *longshorev1.EventsResponse) error {
-					if asJSON {
-						return printJSONLine(a.o.Stdout, m.GetEvent())
-					}
-					return a.print("%s\n", eventText(m.GetEvent()))
-				})
+				return receive(stream.Recv, func(m *longshorev1.EventsResponse) error { return event(a, m.GetEvent(), show) })
 			})
+			if errors.Is(context.Cause(ctx), errEnough) {
+				return nil
+			}
+			return err
 		},
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&since, "since", "", "start at a time, a duration ago, or after a sequence number (0: all events)")
+	fl.StringVar(&until, "until", "", "end at a time, or a duration ago")
 	fl.BoolVar(&noFollow, "no-follow", false, "exit after the newest event")
 	fl.StringVar(&req.Owner, "owner", "", "only this owner's")
 	fl.StringSliceVar(&req.Kinds, "kind", nil, "only these kinds, such as container.exited")
+	fl.StringArrayVarP(&filters, "filter", "f", nil, "only what fits, NAME=VALUE: "+strings.Join(eventFilters, ", "))
+	fl.StringVar(&format, "format", "", "template for each event, such as '{{.Action}} {{.Name}}', or json")
 	fl.BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
 	return cmd
+}
+
+// eventsShown says which events are shown, and how.
+type eventsShown struct {
+	filters present.Filters
+	format  *present.Format
+	until   time.Time
+	json    bool
+}
+
+func event(a *app, e *longshorev1.Event, show eventsShown) error {
+	kind, action := eventAction(e)
+	f := show.filters
+	if !f.Any("container", func(v string) bool {
+		return e.GetContainer() != "" && (e.GetKey() == v || strings.HasPrefix(e.GetContainer(), v))
+	}) ||
+		!f.Any("sandbox", func(v string) bool { return strings.HasPrefix(e.GetSandbox(), v) }) ||
+		!f.Any("owner", func(v string) bool { return e.GetOwner() == v }) ||
+		!f.Any("type", func(v string) bool { return kind == v }) ||
+		!f.Any("event", func(v string) bool {
+			_, ours, _ := strings.Cut(e.GetKind(), ".")
+			return v == action || v == ours || v == e.GetKind()
+		}) ||
+		!show.until.IsZero() && e.GetAt().AsTime().After(show.until) {
+		return nil
+	}
+	switch {
+	case show.json:
+		return present.WriteLine(a.o.Stdout, e)
+	case show.format != nil:
+		at := e.GetAt().AsTime()
+		return show.format.One(a.o.Stdout, present.Row{
+			"Type": kind, "Action": action, "Status": action, "ID": e.GetContainer(), "Name": e.GetKey(), "Owner": e.GetOwner(), "Time": at.Unix(), "TimeNano": at.UnixNano(),
+			"Seq": e.GetSeq(), "Kind": e.GetKind(), "Sandbox": e.GetSandbox(), "Process": e.GetProcess(), "Why": e.GetAutopsy().GetVerdict(), "Note": e.GetNote(),
+			"ExitCode": int(e.GetAutopsy().GetStatus()),
+		})
+	}
+	return a.print("%s\n", eventText(e))
+}
+
+// eventAction returns an event's kind of object and what happened, by the names that docker has.
+func eventAction(e *longshorev1.Event) (kind, action string) {
+	kind, what, _ := strings.Cut(e.GetKind(), ".")
+	if kind == "process" {
+		kind, what = "container", "exec_"+what
+	}
+	known := map[string]string{
+		"container.created": "create", "container.started": "start", "container.exited": "die", "container.paused": "pause", "container.resumed": "unpause",
+		"container.updated": "update", "container.removed": "destroy", "container.exec_started": "exec_start", "container.exec_exited": "exec_die",
+		"image.pulled": "pull", "image.removed": "delete",
+	}
+	if k := known[kind+"."+what]; k != "" {
+		what = k
+	}
+	if what == "update" && strings.HasPrefix(e.GetNote(), "renamed") {
+		what = "rename"
+	}
+	return kind, what
 }
 
 func eventText(e *longshorev1.Event) string {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 func newExec(a *app) *cobra.Command {
@@ -20,7 +21,7 @@ func newExec(a *app) *cobra.Command {
 		Args:  minArgs(2, "a container and a command"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.Command = args[0], args[1:]
-			if req.Env, err = parseEnv(env, a.o.Getenv); err != nil {
+			if req.Env, err = typed.Env(env, a.o.Getenv); err != nil {
 				return &usageError{err}
 			}
 			return startError(a.call(func(c *client) error { return a.exec(cmd.Context(), c, req) }))

@@ -15,9 +15,11 @@ import (
 func newExport(a *app) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "export IMAGE...",
-		Short: "Write images to an OCI archive",
-		Args:  minArgs(1, "an image"),
+		Use:     "export IMAGE...",
+		Aliases: []string{"save"},
+		Short:   "Write images to an OCI archive",
+		Long:    "Write images to an OCI archive, which `podman load`, `docker load` and import read. (What other tools call export, a container's files, is `cp CONTAINER:/ -`.)",
+		Args:    minArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := terminal(a.o.Stdout); ok && output == "" {
 				return &usageError{errors.New("the archive would go to a terminal: use -o FILE or a pipe")}

@@ -1,50 +1,153 @@
 package cli
 
 import (
+	"fmt"
+	"path"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
+
+// imageFilters are the names of the filters of images.
+var imageFilters = []string{"reference", "dangling", "before", "since", "owner"}
 
 func newImages(a *app) *cobra.Command {
 	req := &longshorev1.ListImagesRequest{}
-	var asJSON, quiet, full bool
+	var flags listFlags
+	var digests, all bool
 	cmd := &cobra.Command{
-		Use:   "images",
+		Use:   "images [NAME]",
 		Short: "List the images of every owner",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Long:  "List the images of every owner, or those of one name, which may have * in it.",
+		Args:  maxArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				flags.filters = append(flags.filters, "reference="+args[0])
+			}
+			format, filters, err := flags.parsed(imageFilters)
+			if err != nil {
+				return err
+			}
 			return a.call(func(c *client) error {
 				resp, err := c.images.ListImages(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
+				list, err := filterImages(resp.GetImages(), filters)
+				if err != nil {
+					return err
+				}
 				switch {
-				case asJSON:
-					return printJSON(a.o.Stdout, resp.GetImages())
-				case quiet:
-					for _, img := range resp.GetImages() {
+				case flags.json:
+					return present.WriteList(a.o.Stdout, list)
+				case flags.ids:
+					for _, img := range list {
 						if err := a.print("%s\n", img.GetId()); err != nil {
 							return err
 						}
 					}
 					return nil
+				case format != nil:
+					var rows []present.Row
+					for _, img := range list {
+						rows = append(rows, imageRows(img, flags.all)...)
+					}
+					return format.Rows(a.o.Stdout, rows)
 				}
-				return a.imageTable(resp.GetImages(), full)
+				return imageTable(a, list, flags.all, digests)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&req.Owner, "owner", "", "only this owner's")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print IDs only")
-	cmd.Flags().BoolVar(&full, "no-trunc", false, "do not shorten anything")
+	cmd.Flags().BoolVar(&digests, "digests", false, "show the digests of the manifests")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "is accepted and changes nothing: all images are shown")
+	flags.define(cmd, imageFilters)
 	return cmd
 }
 
+// filterImages returns those of list that fit, each with those of its names that do.
+func filterImages(list []*longshorev1.Image, f present.Filters) ([]*longshorev1.Image, error) {
+	var after, before time.Time
+	for name, at := range map[string]*time.Time{"since": &after, "before": &before} {
+		for _, v := range f[name] {
+			i := slices.IndexFunc(list, func(img *longshorev1.Image) bool { return present.Image(v, img.GetId(), img.GetNames()...) })
+			if i < 0 {
+				return nil, fmt.Errorf("--filter %s=%s: no image has this name", name, v)
+			}
+			*at = list[i].GetCreated().AsTime()
+		}
+	}
+	var out []*longshorev1.Image
+	for _, img := range list {
+		created := img.GetCreated().AsTime()
+		if !f.Any("dangling", func(v string) bool { return (v == "true" || v == "1") == (len(img.GetNames()) == 0) }) ||
+			!f.Any("owner", func(v string) bool { return v == img.GetOwner() }) ||
+			!after.IsZero() && !created.After(after) || !before.IsZero() && !created.Before(before) {
+			continue
+		}
+		if len(f["reference"]) > 0 {
+			img.Names = slices.DeleteFunc(img.GetNames(), func(n string) bool {
+				return !f.Any("reference", func(v string) bool { return matchesName(v, n) })
+			})
+			if len(img.GetNames()) == 0 {
+				continue
+			}
+		}
+		out = append(out, img)
+	}
+	return out, nil
+}
+
+// matchesName reports whether a full name of an image is what pattern means, which may lack
+// registry and tag, and have * in it.
+func matchesName(pattern, name string) bool {
+	repository, _ := present.Repository(name)
+	for _, form := range []string{name, repository} {
+		for {
+			if ok, err := path.Match(pattern, form); err == nil && ok {
+				return true
+			}
+			_, rest, ok := strings.Cut(form, "/")
+			if !ok {
+				break
+			}
+			form = rest
+		}
+	}
+	return false
+}
+
+// imageRows are the rows of an image as templates see them, one for each name.
+func imageRows(img *longshorev1.Image, full bool) []present.Row {
+	names := img.GetNames()
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	id := img.GetId()
+	if !full {
+		id = short(id)
+	}
+	var rows []present.Row
+	for _, n := range names {
+		repository, tag := present.Repository(n)
+		if n == "" {
+			repository, tag = "<none>", "<none>"
+		}
+		rows = append(rows, present.Row{
+			"ID": id, "Repository": repository, "Tag": tag, "Digest": img.GetDigest(), "Size": size(uint64(max(img.GetSizeBytes(), 0))), "Name": n, "Owner": img.GetOwner(),
+			"CreatedSince": ago(img.GetCreated()), "CreatedAt": img.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "Platform": img.GetPlatform(),
+		})
+	}
+	return rows
+}
+
 // imageTable prints a row for each name.
-func (a *app) imageTable(list []*longshorev1.Image, full bool) error {
+func imageTable(a *app, list []*longshorev1.Image, full, digests bool) error {
 	var rows [][]string
 	for _, img := range list {
 		names := img.GetNames()
@@ -66,8 +169,16 @@ func (a *app) imageTable(list []*longshorev1.Image, full bool) error {
 			if img.GetPinned() {
 				pinned = "pinned"
 			}
-			rows = append(rows, []string{n, img.GetOwner(), id, size(uint64(max(img.GetSizeBytes(), 0))), ago(img.GetPulled()), pinned})
+			row := []string{n, img.GetOwner(), id, size(uint64(max(img.GetSizeBytes(), 0))), ago(img.GetPulled()), pinned}
+			if digests {
+				row = slices.Insert(row, 1, img.GetDigest())
+			}
+			rows = append(rows, row)
 		}
 	}
-	return table(a.o.Stdout, []string{"NAME", "OWNER", "ID", "SIZE", "PULLED", ""}, rows)
+	header := []string{"NAME", "OWNER", "ID", "SIZE", "PULLED", ""}
+	if digests {
+		header = slices.Insert(header, 1, "DIGEST")
+	}
+	return table(a.o.Stdout, header, rows)
 }

@@ -15,14 +15,25 @@ import (
 const archiveChunk = 256 << 10
 
 func newImport(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "import [FILE]",
-		Short: "Import images from an OCI or docker archive; - or nothing reads standard input",
-		Args:  maxArgs(1),
+	var input string
+	cmd := &cobra.Command{
+		Use:     "import [FILE]",
+		Aliases: []string{"load"},
+		Short:   "Import images from an OCI or docker archive; - or nothing reads standard input",
+		Args:    maxArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			in := a.o.Stdin
-			if len(args) == 1 && args[0] != "-" {
-				f, err := os.Open(args[0])
+			in, name := a.o.Stdin, input
+			if len(args) == 1 {
+				if input != "" {
+					return &usageError{errors.New("two archives are named: one as an argument and one with -i")}
+				}
+				name = args[0]
+			}
+			if _, ok := terminal(a.o.Stdin); ok && name == "" {
+				return &usageError{errors.New("the archive would come from a terminal: name a file or use a pipe")}
+			}
+			if name != "" && name != "-" {
+				f, err := os.Open(name)
 				if err != nil {
 					return fmt.Errorf("open archive: %w", err)
 				}
@@ -66,4 +77,7 @@ func newImport(a *app) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVarP(&input, "input", "i", "", "file to read")
+	cmd.Flags().BoolP("quiet", "q", false, "is accepted and changes nothing: no progress is shown")
+	return cmd
 }

@@ -1,42 +1,110 @@
 package cli
 
 import (
+	"context"
+	"fmt"
+
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newInspect(a *app) *cobra.Command {
-	var showEnv, image bool
+	return inspectOf(a, "", "NAME...", "Show everything about containers, sandboxes and images as JSON", "a container, sandbox or image")
+}
+
+// inspectOf returns a command inspect for objects of one kind, container or image, or for all when
+// kind is empty.
+func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
+	var showEnv, image, sizes bool
+	var format, typed string
 	cmd := &cobra.Command{
-		Use:   "inspect NAME...",
-		Short: "Show the complete record of a container, sandbox or image as JSON",
-		Long:  "Show the complete record of a container, sandbox or image as JSON. Values of environment variables are hidden unless --show-env.",
-		Args:  minArgs(1, "a container, sandbox or image"),
+		Use:   "inspect " + usage,
+		Short: summary,
+		Long: summary + ": an array of documents with the members that docker and podman show, and the agent's whole record as Record. " +
+			"With -f a template of Go's text/template is filled with each document. Values of environment variables are hidden unless --show-env.",
+		Args: minArgs(1, needs),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			var f *present.Format
+			if format != "" {
+				var err error
+				if f, err = present.ParseFormat(format); err != nil {
+					return &usageError{err}
+				}
+			}
+			want := kind
+			switch {
+			case image || typed == "image":
+				want = "image"
+			case typed == "container" || typed == "sandbox":
+				want = typed
+			case typed != "":
+				return &usageError{fmt.Errorf("--type %q is none of container, sandbox, image", typed)}
+			}
 			return a.call(func(c *client) error {
+				docs, failed := []any{}, false
 				for _, name := range args {
-					resp, err := c.containers.Inspect(cmd.Context(), &longshorev1.InspectRequest{Name: name, ShowEnv: showEnv})
-					if image || status.Code(err) == codes.NotFound {
-						img, ierr := c.images.InspectImage(cmd.Context(), &longshorev1.InspectImageRequest{Name: name, ShowEnv: showEnv})
-						if image || ierr == nil {
-							resp, err = img, ierr
-						}
-					}
+					doc, err := inspectOne(cmd.Context(), c, want, name, showEnv)
 					if err != nil {
+						if status.Code(err) == codes.Unavailable {
+							return err
+						}
+						a.warn("%s", a.explain(err))
+						failed = true
+						continue
+					}
+					if f == nil {
+						docs = append(docs, doc)
+					} else if err := f.One(a.o.Stdout, doc); err != nil {
 						return err
 					}
-					if err := a.print("%s\n", resp.GetJson()); err != nil {
+				}
+				if f == nil {
+					if err := present.WriteJSON(a.o.Stdout, docs, true); err != nil {
 						return err
 					}
+				}
+				if failed {
+					return &exitError{status: 1}
 				}
 				return nil
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&showEnv, "show-env", false, "show the values of environment variables")
-	cmd.Flags().BoolVar(&image, "image", false, "look up an image, even if a container has that name")
+	fl := cmd.Flags()
+	fl.StringVarP(&format, "format", "f", "", "template to fill with each document, such as '{{.State.Status}}', or json for a line each")
+	fl.BoolVar(&showEnv, "show-env", false, "show the values of environment variables")
+	if kind == "" {
+		fl.StringVar(&typed, "type", "", "look up only this kind: container, sandbox, image")
+		fl.BoolVar(&image, "image", false, "look up an image, even if a container has that name; --type image does the same")
+	}
+	if kind != "image" {
+		fl.BoolVarP(&sizes, "size", "s", false, "is accepted and changes nothing: ps -s shows sizes")
+	}
 	return cmd
+}
+
+// inspectOne returns the document of the object that name means, of the kind that is wanted.
+func inspectOne(ctx context.Context, c *client, want, name string, showEnv bool) (any, error) {
+	var resp *longshorev1.InspectResponse
+	var err error
+	if want != "image" {
+		resp, err = c.containers.Inspect(ctx, &longshorev1.InspectRequest{Name: name, ShowEnv: showEnv})
+		if err == nil && want != "" && resp.GetKind() != want {
+			return nil, fmt.Errorf("%s is a %s, not a %s", name, resp.GetKind(), want)
+		}
+	}
+	if want == "image" || want == "" && status.Code(err) == codes.NotFound {
+		img, ierr := c.images.InspectImage(ctx, &longshorev1.InspectImageRequest{Name: name, ShowEnv: showEnv})
+		if want == "image" || ierr == nil {
+			resp, err = img, ierr
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return present.Document(resp.GetKind(), resp.GetJson())
 }

@@ -1,28 +1,31 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newLogs(a *app) *cobra.Command {
 	req := &longshorev1.LogsRequest{}
 	var since, until, tail string
-	var stamps, asJSON bool
+	var stamps, asJSON, names bool
 	cmd := &cobra.Command{
-		Use:   "logs CONTAINER",
-		Short: "Show a container's output",
-		Args:  exactArgs(1, "a container"),
+		Use:   "logs CONTAINER...",
+		Short: "Show containers' output",
+		Long:  "Show containers' output. Lines of several containers have their names in front.",
+		Args:  minArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			req.Name = args[0]
 			if req.Since, err = parseTime("--since", since); err != nil {
 				return &usageError{err}
 			}
@@ -31,25 +34,19 @@ func newLogs(a *app) *cobra.Command {
 			}
 			if tail != "" && tail != "all" {
 				n, err := strconv.ParseInt(tail, 10, 64)
-				if err != nil || n < 0 {
+				if err != nil {
 					return &usageError{fmt.Errorf("--tail %q is not a number of lines", tail)}
 				}
-				req.Tail = &n
+				if n >= 0 { // less than none is all, as others have it
+					req.Tail = &n
+				}
+			}
+			if len(args) > 1 && asJSON {
+				return &usageError{errors.New("--json shows the output of one container")}
 			}
 			return a.call(func(c *client) error {
-				stream, err := c.containers.Logs(cmd.Context(), req)
-				if err != nil {
-					return err
-				}
-				out := logPrinter{a: a, stamps: stamps, json: asJSON}
-				if err := receive(stream.Recv, out.print); err != nil || asJSON {
-					return err
-				}
-				why, err := c.containers.Why(cmd.Context(), &longshorev1.WhyRequest{Name: args[0]})
-				if err != nil {
-					return nil //nolint:nilerr // it was removed meanwhile
-				}
-				return a.tellLostOutput(why.GetLostBytes())
+				outs := logPrinters(a, args, logPrinter{a: a, stamps: stamps, json: asJSON}, names)
+				return showLogs(cmd.Context(), a, c, req, outs)
 			})
 		},
 	}
@@ -59,6 +56,7 @@ func newLogs(a *app) *cobra.Command {
 	fl.StringVar(&until, "until", "", "only output until a time or a duration ago")
 	fl.StringVarP(&tail, "tail", "n", "", "only the last lines")
 	fl.BoolVarP(&stamps, "timestamps", "t", false, "show when each line was written")
+	fl.BoolVar(&names, "names", false, "show the name in front of each line, also that of a single container")
 	fl.BoolVar(&asJSON, "json", false, "print each chunk as a line of JSON")
 	return cmd
 }
@@ -70,6 +68,69 @@ func (a *app) tellLostOutput(n uint64) error {
 	}
 	_, err := fmt.Fprintf(a.o.Stderr, "longshore: %s of the output is lost: no log could take it\n", size(n))
 	return err
+}
+
+// logPrinters returns a printer for each container. Those of several write the names, and one line
+// at a time.
+func logPrinters(a *app, names []string, like logPrinter, always bool) []*logPrinter {
+	width := 0
+	for _, n := range names {
+		width = max(width, len(n))
+	}
+	lines := &sync.Mutex{} // serializes the lines of several containers
+	outs := make([]*logPrinter, len(names))
+	for i, n := range names {
+		p := like
+		p.lines, p.name = lines, n
+		if len(names) > 1 || always {
+			p.prefix = fmt.Sprintf("%-*s | ", width, printable(n))
+		}
+		outs[i] = &p
+	}
+	return outs
+}
+
+// showLogs shows the logs of several containers: one after the other, or side by side when they are followed.
+func showLogs(ctx context.Context, a *app, c *client, like *longshorev1.LogsRequest, outs []*logPrinter) error {
+	show := func(i int) error {
+		req := &longshorev1.LogsRequest{Name: outs[i].name, Follow: like.GetFollow(), Since: like.GetSince(), Until: like.GetUntil(), Tail: like.Tail}
+		stream, err := c.containers.Logs(ctx, req)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(receive(stream.Recv, outs[i].print), outs[i].finish()); err != nil || outs[i].json {
+			return err
+		}
+		why, err := c.containers.Why(ctx, &longshorev1.WhyRequest{Name: outs[i].name})
+		if err != nil {
+			return nil //nolint:nilerr // it was removed meanwhile
+		}
+		return a.tellLostOutput(why.GetLostBytes())
+	}
+	if len(outs) == 1 {
+		return show(0)
+	}
+	errs := make([]error, len(outs))
+	var wg sync.WaitGroup
+	for i := range outs {
+		if !like.GetFollow() {
+			errs[i] = show(i)
+			continue
+		}
+		wg.Go(func() { errs[i] = show(i) })
+	}
+	wg.Wait()
+	failed := false
+	for _, err := range errs {
+		if err != nil {
+			failed = true
+			a.warn("%s", a.explain(err))
+		}
+	}
+	if failed {
+		return &exitError{status: 1}
+	}
+	return nil
 }
 
 // receive calls fn with every message until the stream ends.
@@ -91,33 +152,71 @@ func receive[M any](recv func() (*M, error), fn func(*M) error) error {
 // logPrinter writes output as the container wrote it: its stderr goes to stderr.
 type logPrinter struct {
 	a      *app
+	name   string // of the container
 	stamps bool
 	json   bool
-	// within says for each stream whether its last line is incomplete.
-	within map[string]bool
+	// prefix is in front of each line; lines are then written as a whole.
+	prefix string
+	lines  *sync.Mutex // serializes the writing of lines of several printers; nil for one alone
+	// open says for each stream whether its last line is incomplete, and held has what is not yet
+	// written of it: whole lines are, when there is a prefix.
+	open map[string]bool
+	held map[string][]byte
 }
 
 func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 	if p.json {
-		return printJSONLine(p.a.o.Stdout, m)
+		return present.WriteLine(p.a.o.Stdout, m)
 	}
-	w := p.a.o.Stdout
-	if m.GetStream() == "stderr" {
-		w = p.a.o.Stderr
+	if p.open == nil {
+		p.open, p.held = map[string]bool{}, map[string][]byte{}
 	}
-	var line []byte
-	if p.stamps && !p.within[m.GetStream()] {
-		line = m.GetAt().AsTime().AppendFormat(line, "2006-01-02T15:04:05.000000000Z07:00")
-		line = append(line, ' ')
+	stream := m.GetStream()
+	line := p.held[stream]
+	if !p.open[stream] {
+		line = append(line, p.prefix...)
+		if p.stamps {
+			line = m.GetAt().AsTime().AppendFormat(line, "2006-01-02T15:04:05.000000000Z07:00")
+			line = append(line, ' ')
+		}
 	}
 	line = append(line, m.GetData()...)
-	if !m.GetPartial() {
+	p.open[stream], p.held[stream] = m.GetPartial(), nil
+	switch {
+	case !m.GetPartial():
 		line = append(line, '\n')
+	case p.prefix != "" && len(line) < maxHeldLine:
+		p.held[stream] = line
+		return nil
+	case p.prefix != "":
+		line, p.open[stream] = append(line, '\n'), false
 	}
-	if p.within == nil {
-		p.within = map[string]bool{}
+	return p.write(stream, line)
+}
+
+// maxHeldLine is how much of a line is held until its end comes.
+const maxHeldLine = 1 << 20
+
+// finish writes lines whose ends have not come.
+func (p *logPrinter) finish() error {
+	var errs []error
+	for stream, line := range p.held {
+		if len(line) > 0 {
+			errs = append(errs, p.write(stream, append(line, '\n')))
+		}
 	}
-	p.within[m.GetStream()] = m.GetPartial()
+	return errors.Join(errs...)
+}
+
+func (p *logPrinter) write(stream string, line []byte) error {
+	w := p.a.o.Stdout
+	if stream == "stderr" {
+		w = p.a.o.Stderr
+	}
+	if p.lines != nil {
+		p.lines.Lock()
+		defer p.lines.Unlock()
+	}
 	if _, err := w.Write(line); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}

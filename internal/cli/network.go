@@ -9,17 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 func newNetwork(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "network",
-		Short: "Manage networks on which containers find each other by name",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newNetworkLs(a), newNetworkCreate(a), newNetworkInspect(a), newNetworkRm(a), newNetworkPrune(a))
-	return cmd
+	return groupOf("network", "Manage networks on which containers find each other by name",
+		newNetworkLs(a), newNetworkCreate(a), newNetworkInspect(a), newNetworkRm(a), newNetworkPrune(a))
 }
 
 func newNetworkLs(a *app) *cobra.Command {
@@ -36,7 +32,7 @@ func newNetworkLs(a *app) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(a.o.Stdout, resp.GetNetworks())
+					return present.WriteList(a.o.Stdout, resp.GetNetworks())
 				}
 				var rows [][]string
 				for _, n := range resp.GetNetworks() {
@@ -97,7 +93,7 @@ func newNetworkCreate(a *app) *cobra.Command {
 				return &usageError{fmt.Errorf("--driver %q: there is only bridge", driver)}
 			}
 			var err error
-			if req.Labels, err = parseLabels(labels); err != nil {
+			if req.Labels, err = typed.Labels(labels); err != nil {
 				return &usageError{err}
 			}
 			return a.call(func(c *client) error {
@@ -160,7 +156,7 @@ func newNetworkInspect(a *app) *cobra.Command {
 					}
 					found = append(found, resp.GetNetworks()...)
 				}
-				return printJSON(a.o.Stdout, found)
+				return present.WriteList(a.o.Stdout, found)
 			})
 		},
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 // table writes rows in columns.
@@ -106,12 +107,12 @@ func portText(ports []*longshorev1.Port) string {
 	return strings.Join(out, ", ")
 }
 
-// hostText returns a port's address and number on the host; * is every address.
+// hostText returns a port's address and number on the host; 0.0.0.0 is every address.
 func hostText(p *longshorev1.Port) string {
 	ip := p.GetHostIp()
 	switch {
 	case ip == "":
-		ip = "*"
+		ip = present.AnyAddress
 	case strings.Contains(ip, ":"):
 		ip = "[" + ip + "]"
 	}

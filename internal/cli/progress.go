@@ -52,7 +52,7 @@ func (l *lines) step(p *longshorev1.PullProgress) {
 		name = "image"
 	}
 	text := fmt.Sprintf("%s: %s", name, p.GetStatus())
-	if p.GetTotal() > 0 && p.GetStatus() == "downloading" {
+	if p.GetTotal() > 0 && (p.GetStatus() == "downloading" || p.GetStatus() == "uploading") {
 		text += " " + size(uint64(p.GetTotal()))
 	}
 	_, _ = fmt.Fprintln(l.w, text)

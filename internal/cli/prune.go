@@ -11,7 +11,7 @@ import (
 )
 
 func newPrune(a *app) *cobra.Command {
-	var all, containers, volumes bool
+	p := pruning{images: true}
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove unused images and, when asked, ended containers and unused volumes",
@@ -19,36 +19,64 @@ func newPrune(a *app) *cobra.Command {
 			"with --containers first the containers that have ended; with --volumes the volumes that no container uses.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			return a.call(func(c *client) error {
-				if containers {
-					if err := a.pruneContainers(cmd, c); err != nil {
-						return err
-					}
-				}
-				if volumes {
-					resp, err := c.volumes.PruneVolumes(ctx, &longshorev1.PruneVolumesRequest{})
-					if err != nil {
-						return err
-					}
-					for _, v := range resp.GetVolumes() {
-						if err := a.print("volume %s\n", v.GetName()); err != nil {
-							return err
-						}
-					}
-				}
-				resp, err := c.images.PruneImages(ctx, &longshorev1.PruneImagesRequest{All: all})
-				if err != nil {
-					return err
-				}
-				return a.print("freed %s of images\n", size(resp.GetFreedBytes()))
-			})
+			return a.call(func(c *client) error { return a.prune(cmd, c, p) })
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "every image that no container uses")
-	cmd.Flags().BoolVar(&containers, "containers", false, "also containers that have ended")
-	cmd.Flags().BoolVar(&volumes, "volumes", false, "also volumes that no container uses")
+	cmd.Flags().BoolVarP(&p.all, "all", "a", false, "every image that no container uses")
+	cmd.Flags().BoolVar(&p.containers, "containers", false, "also containers that have ended")
+	cmd.Flags().BoolVar(&p.volumes, "volumes", false, "also volumes that no container uses")
 	return cmd
+}
+
+// pruneOf returns a command prune of a group.
+func pruneOf(a *app, p pruning, summary string) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: summary,
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := sure(a, force, summary+"."); err != nil {
+				return err
+			}
+			return a.call(func(c *client) error { return a.prune(cmd, c, p) })
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
+	if p.images {
+		cmd.Flags().BoolVarP(&p.all, "all", "a", false, "every image that no container uses, not only those without a name")
+	}
+	return cmd
+}
+
+// pruning says what is removed where nothing uses it.
+type pruning struct{ all, images, containers, volumes bool }
+
+func (a *app) prune(cmd *cobra.Command, c *client, p pruning) error {
+	if p.containers {
+		if err := a.pruneContainers(cmd, c); err != nil {
+			return err
+		}
+	}
+	if p.volumes {
+		resp, err := c.volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
+		if err != nil {
+			return err
+		}
+		for _, v := range resp.GetVolumes() {
+			if err := a.print("volume %s\n", v.GetName()); err != nil {
+				return err
+			}
+		}
+	}
+	if !p.images {
+		return nil
+	}
+	resp, err := c.images.PruneImages(cmd.Context(), &longshorev1.PruneImagesRequest{All: p.all})
+	if err != nil {
+		return err
+	}
+	return a.print("freed %s of images\n", size(resp.GetFreedBytes()))
 }
 
 func (a *app) pruneContainers(cmd *cobra.Command, c *client) error {

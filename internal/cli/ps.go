@@ -1,43 +1,112 @@
 package cli
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/cli/typed"
 )
+
+// listFlags are the flags of the commands that list, with the names that other tools have.
+type listFlags struct {
+	format         string
+	filters        []string
+	json, ids, all bool
+}
+
+func (f *listFlags) define(cmd *cobra.Command, filters []string) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.format, "format", "", "template for each row, such as '{{.ID}} {{.Names}}', \"table TEMPLATE\", or json")
+	fl.StringArrayVarP(&f.filters, "filter", "f", nil, "only what fits, NAME=VALUE: "+strings.Join(filters, ", "))
+	fl.BoolVar(&f.json, "json", false, "print JSON")
+	fl.BoolVarP(&f.ids, "quiet", "q", false, "print IDs only")
+	fl.BoolVar(&f.all, "no-trunc", false, "do not shorten anything")
+}
+
+// parsed returns the format, nil when there is none, and the filters.
+func (f *listFlags) parsed(known []string) (format *present.Format, filters present.Filters, err error) {
+	if f.format != "" && f.format != "table" { // the table is what is shown without a format
+		if format, err = present.ParseFormat(f.format); err != nil {
+			return nil, nil, &usageError{err}
+		}
+	}
+	if filters, err = present.ParseFilters(f.filters, known...); err != nil {
+		return nil, nil, &usageError{err}
+	}
+	return format, filters, nil
+}
+
+// psFilters are the names of the filters of ps.
+var psFilters = []string{"name", "id", "status", "label", "label!", "exited", "ancestor", "before", "since", "volume", "network", "publish", "expose", "owner"}
 
 func newPs(a *app) *cobra.Command {
 	req := &longshorev1.ListContainersRequest{}
 	var labels []string
-	var asJSON, quiet, full bool
+	var flags listFlags
+	var last int
+	var latest bool
 	cmd := &cobra.Command{
 		Use:     "ps",
 		Aliases: []string{"list"},
 		Short:   "List the containers of every owner",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if req.Labels, err = parseLabels(labels); err != nil {
+			if req.Labels, err = typed.Labels(labels); err != nil {
 				return &usageError{err}
 			}
+			format, filters, err := flags.parsed(psFilters)
+			if err != nil {
+				return err
+			}
+			if latest {
+				last = 1
+			}
+			all := req.GetAll() || last > 0 || len(filters["status"])+len(filters["exited"]) > 0
+			ask := &longshorev1.ListContainersRequest{
+				Owner: req.GetOwner(), Labels: req.GetLabels(), Sandbox: req.GetSandbox(), Sizes: req.GetSizes() || format != nil && format.Uses("Size"),
+				All: all || len(filters["before"])+len(filters["since"]) > 0, // the others are there to compare with
+			}
 			return a.call(func(c *client) error {
-				resp, err := c.containers.ListContainers(cmd.Context(), req)
+				resp, err := c.containers.ListContainers(cmd.Context(), ask)
 				if err != nil {
 					return err
 				}
+				list, err := filterContainers(resp.GetContainers(), filters)
+				if err != nil {
+					return err
+				}
+				if !all {
+					list = slices.DeleteFunc(list, func(ct *longshorev1.Container) bool { return ct.GetState() != "running" && ct.GetState() != "paused" })
+				}
+				if last > 0 && len(list) > last {
+					list = list[:last] // the newest are first
+				}
 				switch {
-				case asJSON:
-					return printJSON(a.o.Stdout, resp.GetContainers())
-				case quiet:
-					for _, ct := range resp.GetContainers() {
-						if err := a.print("%s\n", ct.GetId()); err != nil {
+				case flags.json:
+					return present.WriteList(a.o.Stdout, list)
+				case flags.ids:
+					for _, ct := range list {
+						id := ct.GetId()
+						if err := a.print("%s\n", id); err != nil {
 							return err
 						}
 					}
 					return nil
+				case format != nil:
+					var rows []present.Row
+					for _, ct := range list {
+						rows = append(rows, containerRow(ct, flags.all))
+					}
+					return format.Rows(a.o.Stdout, rows)
 				}
-				return a.psTable(resp.GetContainers(), full)
+				return psTable(a, list, flags.all, req.GetSizes())
 			})
 		},
 	}
@@ -46,13 +115,105 @@ func newPs(a *app) *cobra.Command {
 	fl.StringVar(&req.Owner, "owner", "", "only this owner's: cli, cri, swarm, nomad, mesos, kata")
 	fl.StringVar(&req.Sandbox, "sandbox", "", "only containers in this sandbox")
 	fl.StringArrayVarP(&labels, "label", "l", nil, "only with this label, NAME=value")
-	fl.BoolVar(&asJSON, "json", false, "print JSON")
-	fl.BoolVarP(&quiet, "quiet", "q", false, "print IDs only")
-	fl.BoolVar(&full, "no-trunc", false, "do not shorten anything")
+	fl.IntVarP(&last, "last", "n", 0, "only so many of the newest, whether they run or not")
+	fl.BoolVar(&latest, "latest", false, "only the newest, whether it runs or not")
+	fl.BoolVarP(&req.Sizes, "size", "s", false, "show how much each container has written, and the size of its image")
+	flags.define(cmd, psFilters)
 	return cmd
 }
 
-func (a *app) psTable(list []*longshorev1.Container, full bool) error {
+// filterContainers returns those of list that fit.
+func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*longshorev1.Container, error) {
+	var after, before time.Time
+	for name, at := range map[string]*time.Time{"since": &after, "before": &before} {
+		for _, v := range f[name] {
+			i := slices.IndexFunc(list, func(c *longshorev1.Container) bool { return c.GetKey() == v || strings.HasPrefix(c.GetId(), v) })
+			if i < 0 {
+				return nil, fmt.Errorf("--filter %s=%s: no container has this name", name, v)
+			}
+			*at = list[i].GetCreated().AsTime()
+		}
+	}
+	fits := func(c *longshorev1.Container) bool {
+		created := c.GetCreated().AsTime()
+		return f.Any("name", func(v string) bool {
+			return strings.Contains(c.GetKey(), strings.Trim(v, "^$/")) && anchored(c.GetKey(), v)
+		}) &&
+			f.Any("id", func(v string) bool { return strings.HasPrefix(c.GetId(), v) }) &&
+			f.Any("owner", func(v string) bool { return c.GetOwner() == v }) &&
+			f.Any("status", func(v string) bool { return c.GetState() == v }) &&
+			f.Any("exited", func(v string) bool {
+				return c.GetAutopsy() != nil && strconv.Itoa(int(c.GetAutopsy().GetStatus())) == v
+			}) &&
+			f.Any("ancestor", func(v string) bool { return present.Image(v, c.GetImageId(), c.GetImage()) }) &&
+			f.Any("volume", func(v string) bool { return slices.Contains(c.GetVolumes(), v) }) &&
+			f.Any("network", func(v string) bool { return c.GetNetwork() == v }) &&
+			f.Any("publish", func(v string) bool { return hasPort(c, v, (*longshorev1.Port).GetHost) }) &&
+			f.Any("expose", func(v string) bool { return hasPort(c, v, (*longshorev1.Port).GetContainer) }) &&
+			f.Labels(c.GetLabels()) && (after.IsZero() || created.After(after)) && (before.IsZero() || created.Before(before))
+	}
+	return slices.DeleteFunc(list, func(c *longshorev1.Container) bool { return !fits(c) }), nil
+}
+
+// anchored reports whether name begins and ends as pattern says with ^ and $.
+func anchored(name, pattern string) bool {
+	word := strings.TrimPrefix(strings.Trim(pattern, "^$"), "/")
+	return (!strings.HasPrefix(pattern, "^") || strings.HasPrefix(name, word)) && (!strings.HasSuffix(pattern, "$") || strings.HasSuffix(name, word))
+}
+
+// hasPort reports whether a container has a port as a filter names it, PORT[/PROTOCOL].
+func hasPort(c *longshorev1.Container, want string, number func(*longshorev1.Port) uint32) bool {
+	port, proto, _ := strings.Cut(want, "/")
+	return slices.ContainsFunc(c.GetPorts(), func(p *longshorev1.Port) bool {
+		return strconv.FormatUint(uint64(number(p)), 10) == port && (proto == "" || proto == p.GetProtocol())
+	})
+}
+
+// statusText says in words what docker's column STATUS says.
+func statusText(c *longshorev1.Container) string {
+	switch c.GetState() {
+	case "running":
+		return "Up " + span(time.Since(c.GetStarted().AsTime()))
+	case "paused":
+		return "Up " + span(time.Since(c.GetStarted().AsTime())) + " (Paused)"
+	case "exited":
+		return fmt.Sprintf("Exited (%d) %s", c.GetAutopsy().GetStatus(), ago(c.GetFinished()))
+	}
+	return strings.ToUpper(c.GetState()[:1]) + c.GetState()[1:]
+}
+
+// containerRow is a container as templates see it.
+func containerRow(c *longshorev1.Container, full bool) present.Row {
+	id, command := c.GetId(), strings.Join(c.GetCommand(), " ")
+	if !full {
+		id, command = short(id), cut(command, 20)
+	}
+	exit := ""
+	if c.GetAutopsy() != nil {
+		exit = strconv.Itoa(int(c.GetAutopsy().GetStatus()))
+	}
+	volumes := strings.Join(c.GetVolumes(), ",")
+	return present.Row{
+		"ID": id, "Names": c.GetKey(), "Name": c.GetKey(), "Image": c.GetImage(), "ImageID": c.GetImageId(), "Command": strconv.Quote(command),
+		"CreatedAt": c.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "RunningFor": ago(c.GetCreated()), "Ports": portText(c.GetPorts()),
+		"State": c.GetState(), "Status": statusText(c), "Size": sizeText(c), "Mounts": volumes, "LocalVolumes": strconv.Itoa(len(c.GetVolumes())),
+		"Networks": c.GetNetwork(), "Owner": c.GetOwner(), "Pid": int(c.GetPid()), "ExitCode": exit,
+	}.WithLabels(c.GetLabels())
+}
+
+// sizeText says how much a container has written and how much its image has, where both are known.
+func sizeText(c *longshorev1.Container) string {
+	if c.SizeRw == nil {
+		return ""
+	}
+	text := size(c.GetSizeRw())
+	if c.SizeImage != nil {
+		text += " (virtual " + size(c.GetSizeRw()+c.GetSizeImage()) + ")"
+	}
+	return text
+}
+
+func psTable(a *app, list []*longshorev1.Container, full, sizes bool) error {
 	var rows [][]string
 	for _, c := range list {
 		id, name, image, command := c.GetId(), c.GetKey(), c.GetImage(), strings.Join(c.GetCommand(), " ")
@@ -62,7 +223,15 @@ func (a *app) psTable(list []*longshorev1.Container, full bool) error {
 				image = short(c.GetImage())
 			}
 		}
-		rows = append(rows, []string{id, c.GetOwner(), name, image, command, stateText(c), ago(c.GetCreated()), portText(c.GetPorts())})
+		row := []string{id, c.GetOwner(), name, image, command, stateText(c), ago(c.GetCreated()), portText(c.GetPorts())}
+		if sizes {
+			row = append(row, sizeText(c))
+		}
+		rows = append(rows, row)
 	}
-	return table(a.o.Stdout, []string{"ID", "OWNER", "NAME", "IMAGE", "COMMAND", "STATE", "CREATED", "PORTS"}, rows)
+	header := []string{"ID", "OWNER", "NAME", "IMAGE", "COMMAND", "STATE", "CREATED", "PORTS"}
+	if sizes {
+		header = append(header, "SIZE")
+	}
+	return table(a.o.Stdout, header, rows)
 }

@@ -16,8 +16,10 @@ func newPull(a *app) *cobra.Command {
 		Args:  exactArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name = args[0]
-			req.Credentials = parseCredentials(creds, a.o.Getenv)
-			return a.call(func(c *client) error {
+			return a.call(func(c *client) (err error) {
+				if req.Credentials, err = credentialsFor(cmd.Context(), a, args[0], creds); err != nil {
+					return err
+				}
 				stream, err := c.images.PullImage(cmd.Context(), req)
 				if err != nil {
 					return err

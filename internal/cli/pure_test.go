@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +24,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/cli/typed"
 	"github.com/longshore/longshore/internal/config"
 )
 
@@ -39,7 +43,7 @@ func TestParsePort(t *testing.T) {
 		"[::1]::80":           {Protocol: "tcp", HostIp: "::1", Container: 80},
 		"80:":                 nil, "a:b": nil, "70000:1": nil, "": nil, "1:2:": nil, ":0": nil, "0": nil, ":": nil, "/tcp": nil, "1-3:1-2": nil, "3-1": nil, "1-": nil, "127.0.0.1:80": nil,
 	} {
-		got, err := parsePorts(in)
+		got, err := typed.Ports(in)
 		if want == nil {
 			if err == nil {
 				t.Errorf("%q was taken: %v", in, got)
@@ -50,7 +54,7 @@ func TestParsePort(t *testing.T) {
 			t.Errorf("%q: %v, %v", in, got, err)
 		}
 	}
-	got, err := parsePorts("127.0.0.1:8000-8002:80-82/udp")
+	got, err := typed.Ports("127.0.0.1:8000-8002:80-82/udp")
 	if err != nil || len(got) != 3 || got[2].GetHost() != 8002 || got[2].GetContainer() != 82 || got[2].GetHostIp() != "127.0.0.1" || got[2].GetProtocol() != "udp" {
 		t.Errorf("a range: %v, %v", got, err)
 	}
@@ -74,7 +78,7 @@ func TestParseMount(t *testing.T) {
 		"/b:ro":           {Target: "/b", Anonymous: true, ReadOnly: true},
 		"":                nil, ":": nil, "a:b": nil, ":/b": nil, "/a:": nil, "/a:/b:bad": nil, "/a:/b:ro:rw": nil, "vol": nil,
 	} {
-		got, err := parseMount(in)
+		got, err := typed.Mount(in)
 		if want == nil {
 			if err == nil {
 				t.Errorf("%q was taken: %v", in, got)
@@ -139,12 +143,12 @@ func TestFlagsThatPeopleType(t *testing.T) {
 
 func TestParseBytes(t *testing.T) {
 	for in, want := range map[string]uint64{"512": 512, "64k": 64 << 10, "64M": 64 << 20, "1.5g": 3 << 29, "2GiB": 2 << 30, "1tb": 1 << 40, "10b": 10} {
-		if got, err := parseBytes(in); err != nil || got != want {
+		if got, err := typed.Bytes(in); err != nil || got != want {
 			t.Errorf("%q: %d, %v, want %d", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", "m", "-1", "1x", "1e30", "nan", "inf"} {
-		if got, err := parseBytes(in); err == nil {
+		if got, err := typed.Bytes(in); err == nil {
 			t.Errorf("%q was taken: %d", in, got)
 		}
 	}
@@ -205,7 +209,7 @@ func TestErrorsAreOneLineWithAHint(t *testing.T) {
 func TestJSONHasEveryFieldAndRealNumbers(t *testing.T) {
 	var out bytes.Buffer
 	m := &longshorev1.Image{Id: "i<>", SizeBytes: 1 << 60, Pulled: timestamppb.New(timestamppb.Now().AsTime().Truncate(0)), Names: []string{"a"}}
-	if err := printJSON(&out, []*longshorev1.Image{m}); err != nil {
+	if err := present.WriteList(&out, []*longshorev1.Image{m}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"id": "i<>"`, `"size_bytes": 1152921504606846976`, `"created": null`, `"digests": []`, `"pinned": false`} {
@@ -214,7 +218,7 @@ func TestJSONHasEveryFieldAndRealNumbers(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := printJSON[*longshorev1.Image](&out, nil); err != nil || out.String() != "[]\n" {
+	if err := present.WriteList[*longshorev1.Image](&out, nil); err != nil || out.String() != "[]\n" {
 		t.Errorf("nothing is %q, %v", out.String(), err)
 	}
 }
@@ -275,9 +279,107 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 	}
 }
 
+// TestEveryCommandHasAnExample walks all commands: their help shows an example that begins with
+// the command itself, and whose flags exist.
+func TestEveryCommandHasAnExample(t *testing.T) {
+	root := newRoot(&app{o: Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }}})
+	var walk func(*cobra.Command)
+	seen := 0
+	walk = func(cmd *cobra.Command) {
+		seen++
+		var help bytes.Buffer
+		cmd.SetOut(&help)
+		if err := cmd.Help(); err != nil {
+			t.Fatal(err)
+		}
+		names := append([]string{cmd.Name()}, cmd.Aliases...)
+		found := false
+		for line := range strings.Lines(cmd.Example) {
+			line = strings.TrimSpace(line)
+			if !strings.Contains(help.String(), line) {
+				t.Errorf("%s: the help does not show %q", cmd.CommandPath(), line)
+			}
+			for _, n := range names {
+				path := strings.TrimSpace(strings.TrimSuffix(cmd.CommandPath(), cmd.Name()) + n)
+				found = found || strings.Contains(line, path)
+			}
+			found = found || !cmd.HasParent()
+			if !cmd.HasSubCommands() && cmd.Name() != "oci" && cmd.Name() != "guest" {
+				exampleFlags(t, cmd, line)
+			}
+		}
+		if !found {
+			t.Errorf("%s: the help has no example of it", cmd.CommandPath())
+		}
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+	if seen < 80 {
+		t.Errorf("only %d commands were seen", seen)
+	}
+}
+
+// TestManualPages writes the manual pages of all commands, and has man read them, where it is there.
+func TestManualPages(t *testing.T) {
+	dir := t.TempDir()
+	root := newRoot(&app{o: Options{Version: "1.2.3"}})
+	root.SetArgs([]string{"man", dir})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(dir, "longshore-container-run.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`.TH "LONGSHORE-CONTAINER-RUN" 1 "" "longshore 1.2.3"`, `\fB\-e, \-\-env\fR`, `.SH EXAMPLES`, `longshore container run \-\-rm \-it busybox sh`, ".BR longshore\\-container (1)"} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, ".") && !regexp.MustCompile(`^\.(TH|SH|TP|BR?|PP|nf|fi|nh|ad)( |$)`).MatchString(strings.TrimSpace(line)) {
+			t.Errorf("a line of text is read as a request: %q", line)
+		}
+	}
+	if pages, err := filepath.Glob(filepath.Join(dir, "longshore*.1")); err != nil || len(pages) < 80 {
+		t.Errorf("%d pages, %v", len(pages), err)
+	}
+	man, err := exec.LookPath("man")
+	if err != nil {
+		return
+	}
+	cmd := exec.CommandContext(t.Context(), man, "--warnings", "-E", "UTF-8", "-l", filepath.Join(dir, "longshore-run.1"))
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "MANPAGER=cat", "MANWIDTH=100", "LC_ALL=C.UTF-8"}
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "warning:") {
+		t.Errorf("man: %v\n%s", err, out)
+	}
+}
+
+// exampleFlags checks the flags of that part of an example that is the command's own.
+func exampleFlags(t *testing.T, cmd *cobra.Command, line string) {
+	t.Helper()
+	_, rest, ok := strings.Cut(line, cmd.CommandPath()+" ")
+	if !ok {
+		return
+	}
+	for word := range strings.FieldsSeq(rest) {
+		name, isLong := strings.CutPrefix(word, "--")
+		switch {
+		case word == "|" || word == ">" || word == "&&" || !strings.HasPrefix(word, "-") && cmd.Name() == "run":
+			return
+		case isLong && cmd.Flag(name) == nil:
+			t.Errorf("%s: its example has --%s, which is no flag of it", cmd.CommandPath(), name)
+		case !isLong && len(word) == 2 && word[0] == '-' && cmd.Flags().ShorthandLookup(word[1:]) == nil:
+			t.Errorf("%s: its example has %s, which is no flag of it", cmd.CommandPath(), word)
+		}
+	}
+}
+
 // writeReference writes what each command says of itself.
 func writeReference(w *strings.Builder, cmd *cobra.Command) {
-	if cmd.HasParent() && cmd.IsAvailableCommand() {
+	if cmd.HasParent() && cmd.IsAvailableCommand() && cmd.Name() != "help" && cmd.Name() != "completion" {
 		fmt.Fprintf(w, "\n### %s\n\n    %s\n\n", cmd.CommandPath(), cmd.UseLine())
 		text := cmd.Long
 		if text == "" {
@@ -289,8 +391,39 @@ func writeReference(w *strings.Builder, cmd *cobra.Command) {
 		}
 	}
 	for _, sub := range cmd.Commands() {
+		if name := cmd.Name(); name == "help" || name == "completion" {
+			continue
+		}
+		if short := shortForm(sub); short != "" {
+			fmt.Fprintf(w, "\n### %s\n\n    %s\n\nThe same as `%s`.\n", sub.CommandPath(), sub.UseLine(), short)
+			continue
+		}
 		writeReference(w, sub)
 	}
+}
+
+// shortForm returns the command that a command of a group is, "" when it is one of its own.
+func shortForm(cmd *cobra.Command) string {
+	group := cmd.Parent().Name()
+	if group != "container" && group != "image" && group != "system" {
+		return ""
+	}
+	name := cmd.Name()
+	switch group + " " + name {
+	case "container ls":
+		name = "ps"
+	case "image ls":
+		name = "images"
+	case "image rm":
+		name = "rmi"
+	case "container prune", "image prune", "image inspect", "container inspect":
+		return ""
+	}
+	short, _, err := cmd.Root().Find([]string{name})
+	if err != nil || short.Name() != name {
+		return ""
+	}
+	return short.CommandPath()
 }
 
 func flagRows(cmd *cobra.Command) string {

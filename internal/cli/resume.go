@@ -11,9 +11,10 @@ import (
 func newResume(a *app) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
-		Use:   "resume CONTAINER...",
-		Short: "Let paused containers continue",
-		Args:  minArgs(1, "a container"),
+		Use:     "resume CONTAINER...",
+		Aliases: []string{"unpause"},
+		Short:   "Let paused containers continue",
+		Args:    minArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
 				_, err := c.containers.Resume(ctx, &longshorev1.ResumeRequest{Name: name, Force: force})

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 // runFlags holds the flags of run that are not fields of the request.
@@ -87,12 +85,7 @@ func newCreate(a *app) *cobra.Command {
 func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.SetInterspersed(false)                       // what follows the image belongs to the program
 	fl.Bool("help", false, "help for this command") // -h is the host name's, as people type it
-	fl.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if known, ok := otherNames()[name]; ok {
-			name = known
-		}
-		return pflag.NormalizedName(name)
-	})
+	fl.SetNormalizeFunc(normalNames)
 	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: generated)")
 	fl.BoolVarP(&f.req.Stdin, "interactive", "i", false, "keep standard input open")
 	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "allocate a terminal")
@@ -143,26 +136,26 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	if err != nil {
 		return err
 	}
-	if r.Env, err = parseEnv(append(fromFiles, f.env...), getenv); err != nil {
+	if r.Env, err = typed.Env(append(fromFiles, f.env...), getenv); err != nil {
 		return err
 	}
-	if r.Labels, err = parseLabels(f.labels); err != nil {
+	if r.Labels, err = typed.Labels(f.labels); err != nil {
 		return err
 	}
 	if f.memory != "" {
-		if r.MemoryBytes, err = parseBytes(f.memory); err != nil {
+		if r.MemoryBytes, err = typed.Bytes(f.memory); err != nil {
 			return fmt.Errorf("--memory: %w", err)
 		}
 	}
 	for _, v := range f.volumes {
-		m, err := parseMount(v)
+		m, err := typed.Mount(v)
 		if err != nil {
 			return err
 		}
 		r.Mounts = append(r.Mounts, m)
 	}
 	for _, p := range f.ports {
-		q, err := parsePorts(p)
+		q, err := typed.Ports(p)
 		if err != nil {
 			return err
 		}
@@ -171,7 +164,6 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	if len(f.dns) > 0 {
 		r.Dns = &longshorev1.Dns{Servers: f.dns}
 	}
-	r.Credentials = parseCredentials(f.creds, getenv)
 	return f.more.fill(r)
 }
 
@@ -213,12 +205,17 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 	return a.ended(status, err)
 }
 
+// statusInterrupted is the exit status of a command that the user has interrupted, as shells have it.
+const statusInterrupted = 130
+
 // ended makes the process's exit status the exit status of this command.
 func (a *app) ended(status int, err error) error {
 	switch {
 	case errors.Is(err, errDetached):
 		a.warn("detached; the container keeps running")
 		return nil
+	case errors.Is(err, errInterrupted):
+		return &exitError{statusInterrupted, errors.New("interrupted three times: the end of the program is not waited for")}
 	case err != nil:
 		return err
 	case status != 0:
@@ -231,6 +228,13 @@ func (a *app) ended(status int, err error) error {
 func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.Created, error) {
 	if err := f.more.checkID(); err != nil {
 		return nil, err
+	}
+	if f.req.GetPull() != "never" {
+		found, err := credentialsFor(ctx, a, f.req.GetImage(), f.creds)
+		if err != nil {
+			return nil, err
+		}
+		f.req.Credentials = found
 	}
 	f.req.Size = a.terminalSize()
 	stream, err := c.containers.Create(ctx, f.req)
@@ -254,64 +258,4 @@ func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.
 			return created, f.more.writeID(created.GetId())
 		}
 	}
-}
-
-func parseEnv(list []string, getenv func(string) string) ([]string, error) {
-	var out []string
-	for _, e := range list {
-		name, _, ok := strings.Cut(e, "=")
-		if name == "" {
-			return nil, fmt.Errorf("--env %q: a name is needed", e)
-		}
-		if !ok {
-			e = name + "=" + getenv(name)
-		}
-		out = append(out, e)
-	}
-	return out, nil
-}
-
-func parseLabels(list []string) (map[string]string, error) {
-	if len(list) == 0 {
-		return nil, nil //nolint:nilnil // no labels is not an error
-	}
-	out := map[string]string{}
-	for _, l := range list {
-		name, value, _ := strings.Cut(l, "=")
-		if name == "" {
-			return nil, fmt.Errorf("label %q: a name is needed", l)
-		}
-		out[name] = value
-	}
-	return out, nil
-}
-
-// parseBytes parses 512, 64k, 64m, 2g, 1t, with or without b. The units are powers of 1024, as in
-// comparable tools.
-func parseBytes(s string) (uint64, error) {
-	t := strings.TrimSuffix(strings.ToLower(strings.TrimSpace(s)), "b")
-	t = strings.TrimSuffix(t, "i")
-	shift := 0
-	for unit, n := range map[string]int{"k": 10, "m": 20, "g": 30, "t": 40} {
-		if cut, ok := strings.CutSuffix(t, unit); ok {
-			t, shift = cut, n
-			break
-		}
-	}
-	f, err := strconv.ParseFloat(t, 64)
-	if err != nil || math.IsNaN(f) || f < 0 || f*float64(uint64(1)<<shift) >= 1<<63 {
-		return 0, fmt.Errorf("%q is not a size such as 512, 64k, 64m or 2g", s)
-	}
-	return uint64(f * float64(uint64(1)<<shift)), nil
-}
-
-func parseCredentials(s string, getenv func(string) string) *longshorev1.Credentials {
-	if s == "" {
-		return nil
-	}
-	user, password, ok := strings.Cut(s, ":")
-	if !ok {
-		password = getenv("LONGSHORE_REGISTRY_PASSWORD")
-	}
-	return &longshorev1.Credentials{Username: user, Password: password}
 }

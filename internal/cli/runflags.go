@@ -12,11 +12,12 @@ import (
 	"github.com/spf13/pflag"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 // otherNames are names of flags that other tools have for ours.
 func otherNames() map[string]string {
-	return map[string]string{"net": "network", "pids-limit": "pids", "dns-opt": "dns-option"}
+	return map[string]string{"net": "network", "pids-limit": "pids", "dns-opt": "dns-option", "timeout": "time"}
 }
 
 // moreFlags are those flags of run and create that are asked for less often.
@@ -98,10 +99,10 @@ func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 		r.Dns.Searches, r.Dns.Options = f.searches, f.dnsOptions
 	}
 	var err error
-	if r.Sysctls, err = parseLabels(f.sysctls); err != nil {
+	if r.Sysctls, err = typed.Labels(f.sysctls); err != nil {
 		return fmt.Errorf("--sysctl: %w", err)
 	}
-	if r.Annotations, err = parseLabels(f.annotations); err != nil {
+	if r.Annotations, err = typed.Labels(f.annotations); err != nil {
 		return fmt.Errorf("--annotation: %w", err)
 	}
 	return errors.Join(f.sizes(r), f.log(r))
@@ -117,7 +118,7 @@ func (f *moreFlags) sizes(r *longshorev1.CreateRequest) error {
 			continue
 		}
 		var err error
-		if *n.to, err = parseBytes(n.text); err != nil {
+		if *n.to, err = typed.Bytes(n.text); err != nil {
 			return fmt.Errorf("--%s: %w", n.flag, err)
 		}
 	}
@@ -141,7 +142,7 @@ func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 		switch name {
 		case "max-size":
 			var n uint64
-			n, err = parseBytes(value)
+			n, err = typed.Bytes(value)
 			r.LogBytes = int64(min(n, 1<<62))
 		case "max-file":
 			var n int64
@@ -234,7 +235,7 @@ func addMount(r *longshorev1.CreateRequest, s string) error {
 		case "volume-subpath":
 			m.SubPath = value
 		case "tmpfs-size":
-			n, err := parseBytes(value)
+			n, err := typed.Bytes(value)
 			if err != nil {
 				return err
 			}

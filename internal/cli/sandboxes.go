@@ -7,6 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 func newSandboxes(a *app) *cobra.Command {
@@ -18,7 +20,7 @@ func newSandboxes(a *app) *cobra.Command {
 		Short: "List the sandboxes of every owner",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			if req.Labels, err = parseLabels(labels); err != nil {
+			if req.Labels, err = typed.Labels(labels); err != nil {
 				return &usageError{err}
 			}
 			return a.call(func(c *client) error {
@@ -27,7 +29,7 @@ func newSandboxes(a *app) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(a.o.Stdout, resp.GetSandboxes())
+					return present.WriteList(a.o.Stdout, resp.GetSandboxes())
 				}
 				var rows [][]string
 				for _, sb := range resp.GetSandboxes() {

@@ -64,7 +64,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 	defer signal.Stop(signals)
 	done, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	go s.passSignals(done, signals)
+	go s.passSignals(done, signals, stop)
 	if s.stdin {
 		// It may wait for input that never comes; the end of the process ends it.
 		go s.copyStdin(stop)
@@ -178,8 +178,18 @@ func (s *session) signals() []os.Signal {
 	return list
 }
 
-func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal) {
+// enoughInterrupts is how many interrupts end a session whose program does not end by them.
+const enoughInterrupts = 3
+
+// errInterrupted means that the user wanted the end so often that we leave, whatever the program
+// does.
+var errInterrupted = errors.New("interrupted three times")
+
+// passSignals forwards signals to the program until ctx ends. The third interrupt or request to
+// terminate also ends the session by stop.
+func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal, stop context.CancelCauseFunc) {
 	s.resize()
+	interrupts := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -193,6 +203,13 @@ func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal) {
 				name := unix.SignalName(n)
 				if name == "" {
 					name = strconv.Itoa(int(n))
+				}
+				if n == syscall.SIGINT || n == syscall.SIGTERM {
+					interrupts++
+				}
+				if interrupts == enoughInterrupts {
+					stop(errInterrupted) // before the program gets this one, too: it may not read any more
+					return
 				}
 				_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Signal{Signal: name}}) // errors show in the output
 			}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newStats(a *app) *cobra.Command {
@@ -34,7 +35,7 @@ func newStats(a *app) *cobra.Command {
 					rounds++
 					last := !follow && (rounds == 2 || req.GetInterval() == nil)
 					if asJSON && (follow || last) {
-						if err := printJSONLine(a.o.Stdout, m); err != nil {
+						if err := present.WriteLine(a.o.Stdout, m); err != nil {
 							return err
 						}
 					}

@@ -37,6 +37,7 @@ func newStop(a *app) *cobra.Command {
 
 // stopFlags defines the flags that say how a container is stopped.
 func stopFlags(cmd *cobra.Command, after, sig *string) {
+	cmd.Flags().SetNormalizeFunc(normalNames)
 	cmd.Flags().StringVarP(after, "time", "t", "", "time until SIGKILL, seconds or 1m30s (default: the container's own)")
 	cmd.Flags().StringVarP(sig, "signal", "s", "", "first signal (default: the container's own)")
 }

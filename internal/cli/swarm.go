@@ -11,14 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newSwarm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "swarm",
 		Short: "The node's membership in a Swarm",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsCommand,
 	}
 	cmd.AddCommand(newSwarmJoin(a), newSwarmLeave(a), newSwarmStatus(a))
 	return cmd
@@ -106,7 +107,7 @@ func newSwarmStatus(a *app) *cobra.Command {
 				}
 				s := resp.GetStatus()
 				if asJSON {
-					return writeJSON(a.o.Stdout, toJSON(s), true)
+					return present.WriteJSON(a.o.Stdout, present.Plain(s), true)
 				}
 				if s.GetNode() == "" && s.GetError() == "" {
 					return a.print("this node is in no swarm\n")

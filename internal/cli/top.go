@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newTop(a *app) *cobra.Command {
@@ -22,7 +23,7 @@ func newTop(a *app) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(a.o.Stdout, resp.GetProcesses())
+					return present.WriteList(a.o.Stdout, resp.GetProcesses())
 				}
 				var rows [][]string
 				for _, p := range resp.GetProcesses() {

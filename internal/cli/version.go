@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newVersion(a *app) *cobra.Command {
@@ -23,9 +24,9 @@ func newVersion(a *app) *cobra.Command {
 				if asJSON {
 					out := map[string]any{"client": map[string]any{"version": a.o.Version, "go": runtime.Version()}, "agent": nil}
 					if err == nil {
-						out["agent"] = toJSON(resp)
+						out["agent"] = present.Plain(resp)
 					}
-					return writeJSON(a.o.Stdout, out, true)
+					return present.WriteJSON(a.o.Stdout, out, true)
 				}
 				if perr := a.print("client    %s (%s)\n", a.o.Version, runtime.Version()); perr != nil {
 					return perr

@@ -8,17 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 func newVolume(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "volume",
-		Short: "Manage named directories that outlive containers",
-		Args:  noArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
-	return cmd
+	return groupOf("volume", "Manage named directories that outlive containers", newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
 }
 
 func newVolumeLs(a *app) *cobra.Command {
@@ -35,7 +30,7 @@ func newVolumeLs(a *app) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return printJSON(a.o.Stdout, resp.GetVolumes())
+					return present.WriteList(a.o.Stdout, resp.GetVolumes())
 				}
 				var rows [][]string
 				for _, v := range resp.GetVolumes() {
@@ -62,7 +57,7 @@ func newVolumeCreate(a *app) *cobra.Command {
 			"  longshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
 		Args: exactArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := parseLabels(labels)
+			l, err := typed.Labels(labels)
 			if err != nil {
 				return &usageError{err}
 			}

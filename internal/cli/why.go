@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newWhy(a *app) *cobra.Command {
@@ -23,7 +24,7 @@ func newWhy(a *app) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return writeJSON(a.o.Stdout, toJSON(resp), true)
+					return present.WriteJSON(a.o.Stdout, present.Plain(resp), true)
 				}
 				return writeWhy(a.o.Stdout, resp)
 			})

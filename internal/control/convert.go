@@ -74,6 +74,10 @@ func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.C
 		Image: image, ImageId: c.Image.String(), Command: c.Main.Args, Created: stamp(c.Created), Started: stamp(c.Main.Started), Finished: stamp(c.Main.Finished),
 		Pid: int32(c.Main.Pid), Autopsy: toAutopsy(c.Main.Autopsy), Labels: c.Labels, Runtime: c.Runtime, Warnings: c.Warnings,
 	}
+	for _, v := range c.Config.Volumes {
+		out.Volumes = append(out.Volumes, v.Name)
+	}
+	out.Network = sb.Network.Mode
 	// A stopped sandbox no longer has its addresses and ports.
 	if sb.State == core.SandboxReady {
 		out.Ports, out.Addresses = toPorts(sb.Network.Ports), toAddresses(sb.Network)

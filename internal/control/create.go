@@ -35,6 +35,7 @@ import (
 type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
+	Privileged bool   `json:"privileged,omitempty"`
 	Log        string `json:"log,omitempty"` // path of the output, "" when the output is held
 	// Anonymous are the volumes without a name that were made for the container.
 	Anonymous []string `json:"anonymous,omitempty"`
@@ -126,7 +127,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 		return core.ContainerConfig{}, fmt.Errorf("make the log directory: %w", err)
 	}
 	io := core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()}
-	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Later: !req.GetStart() && !req.GetHold()}
+	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Privileged: req.GetPrivileged(), Later: !req.GetStart() && !req.GetHold()}
 	if !req.GetHold() && !req.GetNoLog() {
 		rec.Log = log
 		io.Sinks = []core.Sink{{
@@ -231,7 +232,7 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 }
 
 func pullOptions(c *longshorev1.Credentials) core.PullOptions {
-	return core.PullOptions{Username: c.GetUsername(), Password: c.GetPassword(), Token: c.GetToken()}
+	return core.PullOptions{Host: c.GetHost(), Username: c.GetUsername(), Password: c.GetPassword(), Token: c.GetToken()}
 }
 
 // validName reports whether s can be a name of ours, which is also a file name and a host name.

@@ -66,7 +66,7 @@ func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.Inspect
 		// The image's own record has no JSON names; these are the API's.
 		out, err := inspectJSON(map[string]any{
 			"id": img.ID, "owner": o, "digest": img.Digest, "names": img.Names, "digests": img.Digests, "size_bytes": img.Size,
-			"unpacked_bytes": img.Unpacked, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config,
+			"unpacked_bytes": img.Unpacked, "layers": img.Layers, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config,
 		}, nil, req.GetShowEnv() && !onReadSocket(ctx))
 		if err != nil {
 			return nil, err
@@ -160,6 +160,25 @@ func (f writerFunc) Write(p []byte) (int, error) {
 }
 
 var _ io.Writer = writerFunc(nil)
+
+// PushImage stores an image of ours in a registry.
+func (s *imageServer) PushImage(req *longshorev1.PushImageRequest, stream grpc.ServerStreamingServer[longshorev1.PushImageResponse]) error {
+	opts := pushOptions(req.GetCredentials())
+	opts.Target = req.GetTarget()
+	opts.Progress = func(p core.PullProgress) { // from one goroutine: blobs are sent one after the other
+		_ = stream.Send(&longshorev1.PushImageResponse{Progress: toProgress(p)}) // if the client has left, ctx ends
+	}
+	return s.srv.own.Registries.Push(stream.Context(), req.GetName(), opts)
+}
+
+func pushOptions(c *longshorev1.Credentials) core.PushOptions {
+	return core.PushOptions{Host: c.GetHost(), Username: c.GetUsername(), Password: c.GetPassword(), Token: c.GetToken()}
+}
+
+// Login asks a registry whether it takes credentials.
+func (s *imageServer) Login(ctx context.Context, req *longshorev1.LoginRequest) (*longshorev1.LoginResponse, error) {
+	return &longshorev1.LoginResponse{}, s.srv.own.Registries.Login(ctx, req.GetHost(), pushOptions(req.GetCredentials()))
+}
 
 // TagImage gives an image of ours another name.
 func (s *imageServer) TagImage(ctx context.Context, req *longshorev1.TagImageRequest) (*longshorev1.TagImageResponse, error) {

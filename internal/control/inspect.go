@@ -24,7 +24,7 @@ func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectR
 	showEnv := req.GetShowEnv() && !onReadSocket(ctx)
 	c, err := s.srv.container(ctx, req.GetName())
 	if err == nil {
-		return inspectContainer(c, showEnv)
+		return s.srv.inspectContainer(ctx, c, showEnv)
 	}
 	if !errdefs.IsNotFound(err) {
 		return nil, err
@@ -43,8 +43,21 @@ func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectR
 	return &longshorev1.InspectResponse{Kind: "sandbox", Json: out}, nil
 }
 
-func inspectContainer(c core.Container, showEnv bool) (*longshorev1.InspectResponse, error) {
-	extra := map[string]any{}
+// inspectContainer returns the record of a container, with what belongs to it and is recorded
+// elsewhere: its spec, the name of its image, and its network.
+func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv bool) (*longshorev1.InspectResponse, error) {
+	rec := recordOf(c)
+	extra := map[string]any{"image_name": rec.Image, "auto_remove": rec.AutoRemove, "privileged": rec.Privileged}
+	if sb, err := s.all.Sandbox(ctx, c.Sandbox); err == nil {
+		extra["network"] = networkOf(sb)
+	}
+	if rec.Image == "" && c.Image != "" {
+		names, err := s.imageNames(ctx)
+		if err != nil {
+			return nil, err
+		}
+		extra["image_name"] = names[c.Image]
+	}
 	if c.Bundle != "" {
 		spec, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
 		switch {
@@ -59,6 +72,19 @@ func inspectContainer(c core.Container, showEnv bool) (*longshorev1.InspectRespo
 		return nil, err
 	}
 	return &longshorev1.InspectResponse{Kind: "container", Json: out}, nil
+}
+
+// networkOf returns the network of a sandbox as inspect shows it. A stopped one has given its
+// addresses and ports back.
+func networkOf(sb core.Sandbox) map[string]any {
+	n := map[string]any{
+		"mode": sb.Network.Mode, "name": sb.Config.Network.Name, "hostname": sb.Config.Hostname, "config_ports": sb.Config.Network.Ports,
+		"namespace": sb.Config.Namespaces.Net.Path,
+	}
+	if sb.State == core.SandboxReady {
+		n["addrs"], n["gateways"], n["interfaces"], n["ports"] = sb.Network.Addrs, sb.Network.Gateways, sb.Network.Interfaces, sb.Network.Ports
+	}
+	return n
 }
 
 // inspectJSON returns v as JSON, with extra's members added. Unless showEnv is set it hides the

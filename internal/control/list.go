@@ -70,7 +70,33 @@ func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.L
 	if err != nil {
 		return nil, err
 	}
+	if req.GetSizes() {
+		if err := s.srv.sizes(ctx, shown); err != nil {
+			return nil, err
+		}
+	}
 	return &longshorev1.ListContainersResponse{Containers: shown}, nil
+}
+
+// sizes adds what each container has written to its root, and the size of its image.
+func (s *Server) sizes(ctx context.Context, shown []*longshorev1.Container) error {
+	images, err := s.all.Images.List(ctx)
+	if err != nil {
+		return err
+	}
+	of := map[string]uint64{}
+	for _, img := range images {
+		of[img.ID.String()] = uint64(max(cmp.Or(img.Unpacked, img.Size), 0))
+	}
+	for _, c := range shown {
+		if n, ok := of[c.GetImageId()]; ok {
+			c.SizeImage = &n
+		}
+		if st, err := s.all.Stats.Images.RootStats(ctx, core.ID(c.GetId())); err == nil && st.Bytes.OK {
+			c.SizeRw = &st.Bytes.N
+		}
+	}
+	return nil
 }
 
 // show converts containers to the API's form, the newest first.

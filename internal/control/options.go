@@ -21,14 +21,30 @@ import (
 // maxOOMScore is the kernel's.
 const maxOOMScore = 1000
 
-// limits puts the request's limits into s.
-func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
+// limited is a request that names limits.
+type limited interface {
+	GetMemoryBytes() uint64
+	GetMemorySwapBytes() int64
+	GetMemoryReservationBytes() uint64
+	GetCpus() float64
+	GetCpuShares() uint64
+	GetCpusetCpus() string
+	GetCpusetMems() string
+	GetPids() int64
+}
+
+// resources returns the limits that a request names. memory is the limit of memory that holds when
+// the request has none; 0 is none.
+func resources(req limited, memory int64) (*specs.LinuxResources, error) {
 	l := ocispec.Limits{
-		Memory: bytesOf(req.GetMemoryBytes()), CPUs: req.GetCpus(), Pids: req.GetPids(), Shares: req.GetCpuShares(), Cpuset: req.GetCpusetCpus(),
+		Memory: bytesOf(req.GetMemoryBytes()), CPUs: req.GetCpus(), Pids: max(req.GetPids(), 0), Shares: req.GetCpuShares(), Cpuset: req.GetCpusetCpus(),
 	}
 	res, err := l.Resources()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if l.Memory > 0 {
+		memory = l.Memory
 	}
 	if mems := req.GetCpusetMems(); mems != "" {
 		if res.CPU == nil {
@@ -36,23 +52,36 @@ func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
 		}
 		res.CPU.Mems = mems
 	}
-	if swap := req.GetMemorySwapBytes(); swap != 0 {
+	swap, reserved := req.GetMemorySwapBytes(), bytesOf(req.GetMemoryReservationBytes())
+	if res.Memory == nil && (swap != 0 || reserved > 0) {
+		res.Memory = &specs.LinuxMemory{}
+	}
+	if swap != 0 {
 		switch {
-		case l.Memory == 0:
-			return invalid.Errorf("a limit of swap without one of memory")
-		case swap != -1 && swap < l.Memory:
-			return invalid.Errorf("%d bytes of memory and swap together are less than the %d bytes of memory", swap, l.Memory)
+		case memory == 0:
+			return nil, invalid.Errorf("a limit of swap without one of memory")
+		case swap != -1 && swap < memory:
+			return nil, invalid.Errorf("%d bytes of memory and swap together are less than the %d bytes of memory", swap, memory)
 		}
 		res.Memory.Swap = &swap
 	}
-	if r := bytesOf(req.GetMemoryReservationBytes()); r > 0 {
-		if l.Memory > 0 && r > l.Memory {
-			return invalid.Errorf("%d bytes of memory are reserved, more than the limit of %d", r, l.Memory)
+	if reserved > 0 {
+		if memory > 0 && reserved > memory {
+			return nil, invalid.Errorf("%d bytes of memory are reserved, more than the limit of %d", reserved, memory)
 		}
-		if res.Memory == nil {
-			res.Memory = &specs.LinuxMemory{}
-		}
-		res.Memory.Reservation = &r
+		res.Memory.Reservation = &reserved
+	}
+	return res, nil
+}
+
+// limits puts the request's limits into s.
+func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	if req.GetPids() < 0 {
+		return invalid.Errorf("a limit of %d processes", req.GetPids())
+	}
+	res, err := resources(req, 0)
+	if err != nil {
+		return err
 	}
 	res.Devices = s.Linux.Resources.Devices
 	s.Linux.Resources = res

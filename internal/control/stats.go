@@ -11,6 +11,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/stats"
 )
 
 // minInterval keeps a stream of stats from becoming a load of its own.
@@ -139,8 +140,12 @@ func (s *containerServer) Top(ctx context.Context, req *longshorev1.TopRequest) 
 	if err != nil {
 		return nil, err
 	}
-	resp := &longshorev1.TopResponse{}
+	pids := map[int]bool{}
 	for _, p := range st.Processes {
+		pids[p.Pid] = true
+	}
+	resp := &longshorev1.TopResponse{}
+	for _, p := range append(st.Processes, stats.Zombies(ctx, pids)...) {
 		resp.Processes = append(resp.Processes, &longshorev1.ProcessStats{
 			Pid: int32(p.Pid), UserNs: p.User, SystemNs: p.System, RssBytes: p.RSS, SwapBytes: p.Swap, Threads: int32(p.Threads), Command: p.Comm,
 		})

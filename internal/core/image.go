@@ -18,6 +18,7 @@ type Image struct {
 	Digests  []string // full names with digest, docker.io/library/redis@sha256:…
 	Size     int64    // bytes in the content store, compressed
 	Unpacked int64    // bytes of the unpacked layers; 0 when unknown
+	Layers   []int64  // bytes of each unpacked layer, the lowest first
 	Config   ocispec.Image
 	// Health is the image's own health check, nil for none. Shell is the command that runs
 	// its command lines, nil for /bin/sh -c. Only Docker's configs have these two.
@@ -43,6 +44,7 @@ type HealthCheck struct {
 // PullOptions are the options of one pull. Credentials are used for it and not stored.
 type PullOptions struct {
 	Platform string // "linux/arm64"; "": the node's own
+	Host     string // the credentials are for this registry only; "": for that of the name
 	Username string
 	Password string
 	Token    string // an identity (refresh) token
@@ -50,6 +52,16 @@ type PullOptions struct {
 	// Always asks the registry even when the store has the name.
 	Always   bool
 	Pin      bool // pin the image for this owner, as Images.Pin does
+	Progress func(PullProgress)
+}
+
+// PushOptions are the options of one push. Credentials are used for it and not stored.
+type PushOptions struct {
+	Target   string // the name to push to; "": the image's own
+	Host     string // the credentials are for this registry only; "": for that of the name
+	Username string
+	Password string
+	Token    string // an identity (refresh) token
 	Progress func(PullProgress)
 }
 

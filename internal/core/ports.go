@@ -357,6 +357,10 @@ type Images interface {
 	Pin(ctx context.Context, owner Owner, ref string, pinned bool) error
 	Import(ctx context.Context, owner Owner, archive io.Reader, opts ImportOptions) ([]Image, error)
 	Export(ctx context.Context, owner Owner, refs []string, w io.Writer) error
+	// Push stores an image in the registry of its name, or of another one.
+	Push(ctx context.Context, owner Owner, ref string, opts PushOptions) error
+	// Login asks a registry whether it takes credentials. Nothing is stored.
+	Login(ctx context.Context, host string, opts PushOptions) error
 	// Prune removes the owner's names of images for which keep returns false, then collects
 	// garbage.
 	Prune(ctx context.Context, owner Owner, keep func(Image) bool) (freed uint64, err error)

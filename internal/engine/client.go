@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/changes"
 	"github.com/longshore/longshore/internal/engine/reads"
 )
 
@@ -26,6 +27,10 @@ type Client struct {
 	Stats reads.Stats
 	// Stored reads records without copying them.
 	Stored reads.Stored
+	// Registries sends images to registries.
+	Registries reads.Registries
+	// Changes changes names, and limits of later starts.
+	Changes changes.Changes
 }
 
 // view is what a verb knows of its caller.
@@ -38,8 +43,9 @@ func newClient(e *Engine, owner core.Owner) *Client {
 	v := view{e, owner}
 	return &Client{
 		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
-		Stats:  reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
-		Stored: reads.Stored{Store: e.o.Store, Owner: owner},
+		Stats:      reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
+		Registries: reads.Registries{Images: e.o.Images, Owner: owner},
+		Stored:     reads.Stored{Store: e.o.Store, Owner: owner}, Changes: changes.Changes{Store: e.o.Store, Owner: owner, Lock: e.sandboxes.Lock},
 	}
 }
 

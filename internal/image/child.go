@@ -101,6 +101,12 @@ func (c *child) Pull(ctx context.Context, agent worker.Agent, job worker.PullJob
 	return images[0], nil
 }
 
+// Push implements runner.
+func (c *child) Push(ctx context.Context, agent worker.Agent, job worker.PushJob) error {
+	_, err := c.do(ctx, agent, worker.Message{Push: &job}, nil)
+	return err
+}
+
 // Import implements runner. The archive is sent through a pipe: the worker opens nothing itself.
 func (c *child) Import(ctx context.Context, agent worker.Agent, archive io.Reader) ([]worker.Image, error) {
 	pr, pw, err := os.Pipe()

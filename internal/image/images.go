@@ -194,6 +194,7 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 		}
 	}
 	for _, c := range rec.Chains {
+		img.Layers = append(img.Layers, s.rec.layers[c].Bytes)
 		img.Unpacked += s.rec.layers[c].Bytes
 	}
 	s.mu.RUnlock()

@@ -98,9 +98,9 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 	if err != nil {
 		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
 	}
-	job := worker.PullJob{
-		Ref: named.String(), Platform: opts.Platform, Auths: auths,
-		Credentials: registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer},
+	job := worker.PullJob{Ref: named.String(), Platform: opts.Platform, Auths: auths}
+	if opts.Host == "" || registry.SameHost(opts.Host, reference.Domain(named)) {
+		job.Credentials = registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer}
 	}
 	job.Admit, job.Evidence = admission.Wants()
 	// The image can be collected between the end of the pull and the commit of the name, when

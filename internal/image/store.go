@@ -92,6 +92,7 @@ type Store struct {
 type runner interface {
 	Pull(ctx context.Context, agent worker.Agent, job worker.PullJob) (worker.Image, error)
 	Import(ctx context.Context, agent worker.Agent, archive io.Reader) ([]worker.Image, error)
+	Push(ctx context.Context, agent worker.Agent, job worker.PushJob) error
 	Confinement() string
 	Close() error
 }

@@ -403,13 +403,15 @@ func (s *cutSuite) execs(t *testing.T) []struct{ Autopsy *struct{} } {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var c struct {
-		Execs []struct{ Autopsy *struct{} }
+	var list []struct {
+		Record struct {
+			Execs []struct{ Autopsy *struct{} }
+		}
 	}
-	if err := json.Unmarshal([]byte(out), &c); err != nil {
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list) != 1 {
 		t.Fatalf("inspect: %v\n%s", err, out)
 	}
-	return c.Execs
+	return list[0].Record.Execs
 }
 
 // idle waits until the agent serves no stream any more: a connection may linger.

@@ -66,6 +66,7 @@ func TestPackagesAreWellFormed(t *testing.T) {
 				t.Fatal(err)
 			}
 			var etc []string
+			pages := 0
 			for line := range strings.Lines(run(t, "dpkg-deb", "-c", file)) {
 				f := strings.Fields(line)
 				mode, owner, path := f[0], f[1], strings.TrimPrefix(f[5], ".")
@@ -79,9 +80,15 @@ func TestPackagesAreWellFormed(t *testing.T) {
 				if mode != want || owner != "root/root" {
 					t.Errorf("%s: %s is %s of %s", name, path, mode, owner)
 				}
+				if strings.HasPrefix(path, "/usr/share/man/man1/longshore") && strings.HasSuffix(path, ".1.gz") {
+					pages++
+				}
 				if strings.HasPrefix(path, "/etc/") && !strings.HasSuffix(path, "/") {
 					etc = append(etc, path)
 				}
+			}
+			if name == "longshore" && pages < 80 {
+				t.Errorf("%s: %d manual pages", name, pages)
 			}
 			slices.Sort(etc)
 			if got := strings.Fields(string(conffiles)); !slices.Equal(got, etc) || len(etc) == 0 {

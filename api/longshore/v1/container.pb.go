@@ -174,7 +174,11 @@ type Container struct {
 	Ports         []*Port                `protobuf:"bytes,15,rep,name=ports,proto3" json:"ports,omitempty"` // of its sandbox
 	Runtime       string                 `protobuf:"bytes,16,opt,name=runtime,proto3" json:"runtime,omitempty"`
 	Warnings      []string               `protobuf:"bytes,17,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	Addresses     []string               `protobuf:"bytes,18,rep,name=addresses,proto3" json:"addresses,omitempty"` // of its sandbox
+	Addresses     []string               `protobuf:"bytes,18,rep,name=addresses,proto3" json:"addresses,omitempty"`                         // of its sandbox
+	Volumes       []string               `protobuf:"bytes,30,rep,name=volumes,proto3" json:"volumes,omitempty"`                             // names of volumes that it has
+	Network       string                 `protobuf:"bytes,31,opt,name=network,proto3" json:"network,omitempty"`                             // of its sandbox: builtin, cni, host, none
+	SizeRw        *uint64                `protobuf:"varint,32,opt,name=size_rw,json=sizeRw,proto3,oneof" json:"size_rw,omitempty"`          // bytes that it has written to its root; only where asked for
+	SizeImage     *uint64                `protobuf:"varint,33,opt,name=size_image,json=sizeImage,proto3,oneof" json:"size_image,omitempty"` // bytes of its image, unpacked where known; only where asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +337,34 @@ func (x *Container) GetAddresses() []string {
 		return x.Addresses
 	}
 	return nil
+}
+
+func (x *Container) GetVolumes() []string {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *Container) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *Container) GetSizeRw() uint64 {
+	if x != nil && x.SizeRw != nil {
+		return *x.SizeRw
+	}
+	return 0
+}
+
+func (x *Container) GetSizeImage() uint64 {
+	if x != nil && x.SizeImage != nil {
+		return *x.SizeImage
+	}
+	return 0
 }
 
 type Port struct {
@@ -790,6 +822,7 @@ type ListContainersRequest struct {
 	Labels        map[string]string      `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	All           bool                   `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`        // also those that do not run
 	Sandbox       string                 `protobuf:"bytes,4,opt,name=sandbox,proto3" json:"sandbox,omitempty"` // only of this one
+	Sizes         bool                   `protobuf:"varint,5,opt,name=sizes,proto3" json:"sizes,omitempty"`    // tell size_rw and size_image, which takes its time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -850,6 +883,13 @@ func (x *ListContainersRequest) GetSandbox() string {
 		return x.Sandbox
 	}
 	return ""
+}
+
+func (x *ListContainersRequest) GetSizes() bool {
+	if x != nil {
+		return x.Sizes
+	}
+	return false
 }
 
 type ListContainersResponse struct {
@@ -2355,6 +2395,7 @@ type Credentials struct {
 	Username      string                 `protobuf:"bytes,1,opt,name=username,proto3" json:"username,omitempty"`
 	Password      string                 `protobuf:"bytes,2,opt,name=password,proto3" json:"password,omitempty"`
 	Token         string                 `protobuf:"bytes,3,opt,name=token,proto3" json:"token,omitempty"`
+	Host          string                 `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"` // the registry that they are for; "": that of the image's name
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2406,6 +2447,13 @@ func (x *Credentials) GetPassword() string {
 func (x *Credentials) GetToken() string {
 	if x != nil {
 		return x.Token
+	}
+	return ""
+}
+
+func (x *Credentials) GetHost() string {
+	if x != nil {
+		return x.Host
 	}
 	return ""
 }
@@ -3012,6 +3060,239 @@ func (*KillResponse) Descriptor() ([]byte, []int) {
 	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
+type RenameRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	NewName       string                 `protobuf:"bytes,2,opt,name=new_name,json=newName,proto3" json:"new_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenameRequest) Reset() {
+	*x = RenameRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenameRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenameRequest) ProtoMessage() {}
+
+func (x *RenameRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
+func (*RenameRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *RenameRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *RenameRequest) GetNewName() string {
+	if x != nil {
+		return x.NewName
+	}
+	return ""
+}
+
+type RenameResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RenameResponse) Reset() {
+	*x = RenameResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RenameResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RenameResponse) ProtoMessage() {}
+
+func (x *RenameResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
+func (*RenameResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+}
+
+// UpdateRequest changes what is not zero.
+type UpdateRequest struct {
+	state                  protoimpl.MessageState `protogen:"open.v1"`
+	Name                   string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	MemoryBytes            uint64                 `protobuf:"varint,2,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemorySwapBytes        int64                  `protobuf:"zigzag64,3,opt,name=memory_swap_bytes,json=memorySwapBytes,proto3" json:"memory_swap_bytes,omitempty"` // memory and swap together; -1: unlimited
+	MemoryReservationBytes uint64                 `protobuf:"varint,4,opt,name=memory_reservation_bytes,json=memoryReservationBytes,proto3" json:"memory_reservation_bytes,omitempty"`
+	Cpus                   float64                `protobuf:"fixed64,5,opt,name=cpus,proto3" json:"cpus,omitempty"`
+	CpuShares              uint64                 `protobuf:"varint,6,opt,name=cpu_shares,json=cpuShares,proto3" json:"cpu_shares,omitempty"`
+	CpusetCpus             string                 `protobuf:"bytes,7,opt,name=cpuset_cpus,json=cpusetCpus,proto3" json:"cpuset_cpus,omitempty"`
+	CpusetMems             string                 `protobuf:"bytes,8,opt,name=cpuset_mems,json=cpusetMems,proto3" json:"cpuset_mems,omitempty"`
+	Pids                   int64                  `protobuf:"zigzag64,9,opt,name=pids,proto3" json:"pids,omitempty"` // -1: no limit
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *UpdateRequest) Reset() {
+	*x = UpdateRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateRequest) ProtoMessage() {}
+
+func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
+func (*UpdateRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *UpdateRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetMemorySwapBytes() int64 {
+	if x != nil {
+		return x.MemorySwapBytes
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetMemoryReservationBytes() uint64 {
+	if x != nil {
+		return x.MemoryReservationBytes
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetCpus() float64 {
+	if x != nil {
+		return x.Cpus
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetCpuShares() uint64 {
+	if x != nil {
+		return x.CpuShares
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetCpusetCpus() string {
+	if x != nil {
+		return x.CpusetCpus
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetCpusetMems() string {
+	if x != nil {
+		return x.CpusetMems
+	}
+	return ""
+}
+
+func (x *UpdateRequest) GetPids() int64 {
+	if x != nil {
+		return x.Pids
+	}
+	return 0
+}
+
+type UpdateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateResponse) Reset() {
+	*x = UpdateResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateResponse) ProtoMessage() {}
+
+func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
+func (*UpdateResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+}
+
 type PauseRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -3022,7 +3303,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3315,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3328,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -3072,7 +3353,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3084,7 +3365,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3097,7 +3378,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 type ResumeRequest struct {
@@ -3110,7 +3391,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3122,7 +3403,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3135,7 +3416,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -3160,7 +3441,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3172,7 +3453,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3185,7 +3466,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 type RemoveRequest struct {
@@ -3199,7 +3480,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +3492,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +3505,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -3256,7 +3537,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3549,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3562,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 type WaitRequest struct {
@@ -3293,7 +3574,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3305,7 +3586,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3318,7 +3599,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -3337,7 +3618,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3349,7 +3630,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3362,7 +3643,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -3385,7 +3666,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3397,7 +3678,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3410,7 +3691,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -3470,7 +3751,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3482,7 +3763,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3495,7 +3776,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -3585,7 +3866,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3597,7 +3878,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3610,7 +3891,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -3696,7 +3977,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3708,7 +3989,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3721,7 +4002,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -3750,7 +4031,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3762,7 +4043,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3775,7 +4056,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ExecStart) GetName() string {
@@ -3866,7 +4147,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3878,7 +4159,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3891,7 +4172,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Started) GetContainer() string {
@@ -3928,7 +4209,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4221,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +4234,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -4010,7 +4291,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4022,7 +4303,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4035,7 +4316,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *AttachStart) GetName() string {
@@ -4086,7 +4367,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4098,7 +4379,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4111,7 +4392,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -4162,7 +4443,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4174,7 +4455,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4187,7 +4468,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -4229,7 +4510,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4241,7 +4522,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4254,7 +4535,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -4281,7 +4562,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4293,7 +4574,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4306,7 +4587,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -4345,7 +4626,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4638,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4651,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -4508,7 +4789,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4520,7 +4801,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4533,7 +4814,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *TopRequest) GetName() string {
@@ -4552,7 +4833,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4564,7 +4845,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4577,7 +4858,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -4602,7 +4883,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4614,7 +4895,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4627,7 +4908,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -4702,7 +4983,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04note\x18\f \x01(\tR\x04note\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9b\x05\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x06\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -4722,10 +5003,18 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05ports\x18\x0f \x03(\v2\x12.longshore.v1.PortR\x05ports\x12\x18\n" +
 	"\aruntime\x18\x10 \x01(\tR\aruntime\x12\x1a\n" +
 	"\bwarnings\x18\x11 \x03(\tR\bwarnings\x12\x1c\n" +
-	"\taddresses\x18\x12 \x03(\tR\taddresses\x1a9\n" +
+	"\taddresses\x18\x12 \x03(\tR\taddresses\x12\x18\n" +
+	"\avolumes\x18\x1e \x03(\tR\avolumes\x12\x18\n" +
+	"\anetwork\x18\x1f \x01(\tR\anetwork\x12\x1c\n" +
+	"\asize_rw\x18  \x01(\x04H\x00R\x06sizeRw\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"m\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
+	"\n" +
+	"\b_size_rwB\r\n" +
+	"\v_size_image\"m\n" +
 	"\x04Port\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x17\n" +
 	"\ahost_ip\x18\x02 \x01(\tR\x06hostIp\x12\x12\n" +
@@ -4767,12 +5056,13 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
 	"\x15ListSandboxesResponse\x123\n" +
-	"\tsandboxes\x18\x01 \x03(\v2\x15.longshore.v1.SandboxR\tsandboxes\"\xdd\x01\n" +
+	"\tsandboxes\x18\x01 \x03(\v2\x15.longshore.v1.SandboxR\tsandboxes\"\xf3\x01\n" +
 	"\x15ListContainersRequest\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12G\n" +
 	"\x06labels\x18\x02 \x03(\v2/.longshore.v1.ListContainersRequest.LabelsEntryR\x06labels\x12\x10\n" +
 	"\x03all\x18\x03 \x01(\bR\x03all\x12\x18\n" +
-	"\asandbox\x18\x04 \x01(\tR\asandbox\x1a9\n" +
+	"\asandbox\x18\x04 \x01(\tR\asandbox\x12\x14\n" +
+	"\x05sizes\x18\x05 \x01(\bR\x05sizes\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"Q\n" +
@@ -4928,11 +5218,12 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\bsub_path\x18\x04 \x01(\tR\asubPath\x12 \n" +
 	"\vpropagation\x18\x05 \x01(\tR\vpropagation\x12\x17\n" +
 	"\ano_copy\x18\x06 \x01(\bR\x06noCopy\x12\x1c\n" +
-	"\tanonymous\x18\a \x01(\bR\tanonymous\"[\n" +
+	"\tanonymous\x18\a \x01(\bR\tanonymous\"o\n" +
 	"\vCredentials\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x02 \x01(\tR\bpassword\x12\x14\n" +
-	"\x05token\x18\x03 \x01(\tR\x05token\"}\n" +
+	"\x05token\x18\x03 \x01(\tR\x05token\x12\x12\n" +
+	"\x04host\x18\x04 \x01(\tR\x04host\"}\n" +
 	"\x0eCreateResponse\x120\n" +
 	"\x04pull\x18\x01 \x01(\v2\x1a.longshore.v1.PullProgressH\x00R\x04pull\x121\n" +
 	"\acreated\x18\x02 \x01(\v2\x15.longshore.v1.CreatedH\x00R\acreatedB\x06\n" +
@@ -4966,7 +5257,25 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\tR\x06signal\x12\x14\n" +
 	"\x05force\x18\x03 \x01(\bR\x05force\"\x0e\n" +
-	"\fKillResponse\"8\n" +
+	"\fKillResponse\">\n" +
+	"\rRenameRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
+	"\bnew_name\x18\x02 \x01(\tR\anewName\"\x10\n" +
+	"\x0eRenameResponse\"\xb5\x02\n" +
+	"\rUpdateRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
+	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12*\n" +
+	"\x11memory_swap_bytes\x18\x03 \x01(\x12R\x0fmemorySwapBytes\x128\n" +
+	"\x18memory_reservation_bytes\x18\x04 \x01(\x04R\x16memoryReservationBytes\x12\x12\n" +
+	"\x04cpus\x18\x05 \x01(\x01R\x04cpus\x12\x1d\n" +
+	"\n" +
+	"cpu_shares\x18\x06 \x01(\x04R\tcpuShares\x12\x1f\n" +
+	"\vcpuset_cpus\x18\a \x01(\tR\n" +
+	"cpusetCpus\x12\x1f\n" +
+	"\vcpuset_mems\x18\b \x01(\tR\n" +
+	"cpusetMems\x12\x12\n" +
+	"\x04pids\x18\t \x01(\x12R\x04pids\"\x10\n" +
+	"\x0eUpdateResponse\"8\n" +
 	"\fPauseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"\x0f\n" +
@@ -5101,8 +5410,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\xf1\n" +
-	"\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\xfb\v\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -5113,7 +5421,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05Start\x12\x1a.longshore.v1.StartRequest\x1a\x1b.longshore.v1.StartResponse\x12F\n" +
 	"\aRestart\x12\x1c.longshore.v1.RestartRequest\x1a\x1d.longshore.v1.RestartResponse\x12=\n" +
 	"\x04Stop\x12\x19.longshore.v1.StopRequest\x1a\x1a.longshore.v1.StopResponse\x12=\n" +
-	"\x04Kill\x12\x19.longshore.v1.KillRequest\x1a\x1a.longshore.v1.KillResponse\x12@\n" +
+	"\x04Kill\x12\x19.longshore.v1.KillRequest\x1a\x1a.longshore.v1.KillResponse\x12C\n" +
+	"\x06Rename\x12\x1b.longshore.v1.RenameRequest\x1a\x1c.longshore.v1.RenameResponse\x12C\n" +
+	"\x06Update\x12\x1b.longshore.v1.UpdateRequest\x1a\x1c.longshore.v1.UpdateResponse\x12@\n" +
 	"\x05Pause\x12\x1a.longshore.v1.PauseRequest\x1a\x1b.longshore.v1.PauseResponse\x12C\n" +
 	"\x06Resume\x12\x1b.longshore.v1.ResumeRequest\x1a\x1c.longshore.v1.ResumeResponse\x12C\n" +
 	"\x06Remove\x12\x1b.longshore.v1.RemoveRequest\x1a\x1c.longshore.v1.RemoveResponse\x12=\n" +
@@ -5138,7 +5448,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -5178,97 +5488,101 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*StopResponse)(nil),           // 35: longshore.v1.StopResponse
 	(*KillRequest)(nil),            // 36: longshore.v1.KillRequest
 	(*KillResponse)(nil),           // 37: longshore.v1.KillResponse
-	(*PauseRequest)(nil),           // 38: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 39: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 40: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 41: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 42: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 43: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 44: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 45: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 46: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 47: longshore.v1.Input
-	(*Output)(nil),                 // 48: longshore.v1.Output
-	(*StartFailure)(nil),           // 49: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 50: longshore.v1.ExecStart
-	(*Started)(nil),                // 51: longshore.v1.Started
-	(*AttachRequest)(nil),          // 52: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 53: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 54: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 55: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 56: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 57: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 58: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 59: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 60: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 61: longshore.v1.ProcessStats
-	nil,                            // 62: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 63: longshore.v1.Container.LabelsEntry
-	nil,                            // 64: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 65: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 66: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 67: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 68: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 69: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 70: google.protobuf.Duration
+	(*RenameRequest)(nil),          // 38: longshore.v1.RenameRequest
+	(*RenameResponse)(nil),         // 39: longshore.v1.RenameResponse
+	(*UpdateRequest)(nil),          // 40: longshore.v1.UpdateRequest
+	(*UpdateResponse)(nil),         // 41: longshore.v1.UpdateResponse
+	(*PauseRequest)(nil),           // 42: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 43: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 44: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 45: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 46: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 47: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 48: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 49: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 50: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 51: longshore.v1.Input
+	(*Output)(nil),                 // 52: longshore.v1.Output
+	(*StartFailure)(nil),           // 53: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 54: longshore.v1.ExecStart
+	(*Started)(nil),                // 55: longshore.v1.Started
+	(*AttachRequest)(nil),          // 56: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 57: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 58: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 59: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 60: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 61: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 62: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 63: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 64: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 65: longshore.v1.ProcessStats
+	nil,                            // 66: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 67: longshore.v1.Container.LabelsEntry
+	nil,                            // 68: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 69: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 70: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 71: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 72: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 73: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 74: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	69, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	62, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	73, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	66, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	69, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	69, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	69, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	73, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	73, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	73, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	63, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	67, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	69, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	73, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	69, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	64, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	73, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	68, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	65, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	69, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	14, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	69, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	69, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	73, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	73, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 21: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
 	24, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
 	25, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 24: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	66, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	70, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	70, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	74, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
 	23, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
 	26, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
 	22, // 29: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	67, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	68, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	71, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	72, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
 	17, // 32: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
 	20, // 33: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
 	17, // 34: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
 	29, // 35: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
 	28, // 36: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	70, // 37: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	70, // 38: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	74, // 37: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	74, // 38: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
 	3,  // 39: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	50, // 40: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	47, // 41: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	54, // 40: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	51, // 41: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
 	24, // 42: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	51, // 43: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	55, // 43: longshore.v1.Output.started:type_name -> longshore.v1.Started
 	3,  // 44: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
 	24, // 45: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	53, // 46: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	47, // 47: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	57, // 46: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	51, // 47: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
 	24, // 48: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	69, // 49: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	69, // 50: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	69, // 51: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	70, // 52: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	58, // 53: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	69, // 54: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	61, // 55: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	73, // 49: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	73, // 50: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	73, // 51: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	74, // 52: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	62, // 53: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	73, // 54: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	65, // 55: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
 	6,  // 56: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
 	8,  // 57: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
 	10, // 58: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
@@ -5278,39 +5592,43 @@ var file_longshore_v1_container_proto_depIdxs = []int32{
 	32, // 62: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
 	34, // 63: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
 	36, // 64: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	38, // 65: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	40, // 66: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	42, // 67: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	44, // 68: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	46, // 69: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	52, // 70: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	16, // 71: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	19, // 72: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	54, // 73: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	56, // 74: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	59, // 75: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 76: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 77: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 78: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 79: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	27, // 80: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	31, // 81: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	33, // 82: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	35, // 83: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	37, // 84: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	39, // 85: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	41, // 86: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	43, // 87: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	45, // 88: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	48, // 89: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	48, // 90: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	18, // 91: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	21, // 92: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	55, // 93: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	57, // 94: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	60, // 95: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	76, // [76:96] is the sub-list for method output_type
-	56, // [56:76] is the sub-list for method input_type
+	38, // 65: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	40, // 66: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	42, // 67: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	44, // 68: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	46, // 69: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	48, // 70: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	50, // 71: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	56, // 72: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	16, // 73: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	19, // 74: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	58, // 75: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	60, // 76: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	63, // 77: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	7,  // 78: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 79: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 80: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 81: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	27, // 82: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	31, // 83: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	33, // 84: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	35, // 85: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	37, // 86: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	39, // 87: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	41, // 88: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	43, // 89: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	45, // 90: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	47, // 91: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	49, // 92: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	52, // 93: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	52, // 94: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	18, // 95: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	21, // 96: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	59, // 97: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	61, // 98: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	64, // 99: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	78, // [78:100] is the sub-list for method output_type
+	56, // [56:78] is the sub-list for method input_type
 	56, // [56:56] is the sub-list for extension type_name
 	56, // [56:56] is the sub-list for extension extendee
 	0,  // [0:56] is the sub-list for field type_name
@@ -5321,39 +5639,40 @@ func file_longshore_v1_container_proto_init() {
 	if File_longshore_v1_container_proto != nil {
 		return
 	}
+	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
 	file_longshore_v1_container_proto_msgTypes[27].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[46].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[50].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[47].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[51].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[48].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[56].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[54].OneofWrappers = []any{}
 	file_longshore_v1_container_proto_msgTypes[58].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[62].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   69,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,8 @@ const (
 	Containers_Restart_FullMethodName        = "/longshore.v1.Containers/Restart"
 	Containers_Stop_FullMethodName           = "/longshore.v1.Containers/Stop"
 	Containers_Kill_FullMethodName           = "/longshore.v1.Containers/Kill"
+	Containers_Rename_FullMethodName         = "/longshore.v1.Containers/Rename"
+	Containers_Update_FullMethodName         = "/longshore.v1.Containers/Update"
 	Containers_Pause_FullMethodName          = "/longshore.v1.Containers/Pause"
 	Containers_Resume_FullMethodName         = "/longshore.v1.Containers/Resume"
 	Containers_Remove_FullMethodName         = "/longshore.v1.Containers/Remove"
@@ -68,6 +70,12 @@ type ContainersClient interface {
 	Restart(ctx context.Context, in *RestartRequest, opts ...grpc.CallOption) (*RestartResponse, error)
 	Stop(ctx context.Context, in *StopRequest, opts ...grpc.CallOption) (*StopResponse, error)
 	Kill(ctx context.Context, in *KillRequest, opts ...grpc.CallOption) (*KillResponse, error)
+	// Rename gives a container of ours, and the sandbox that was made for it, another
+	// name.
+	Rename(ctx context.Context, in *RenameRequest, opts ...grpc.CallOption) (*RenameResponse, error)
+	// Update changes the limits of a container of ours, now and for when it is started
+	// again.
+	Update(ctx context.Context, in *UpdateRequest, opts ...grpc.CallOption) (*UpdateResponse, error)
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
 	// Remove removes a container, together with its sandbox when that was made
@@ -192,6 +200,26 @@ func (c *containersClient) Kill(ctx context.Context, in *KillRequest, opts ...gr
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(KillResponse)
 	err := c.cc.Invoke(ctx, Containers_Kill_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *containersClient) Rename(ctx context.Context, in *RenameRequest, opts ...grpc.CallOption) (*RenameResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RenameResponse)
+	err := c.cc.Invoke(ctx, Containers_Rename_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *containersClient) Update(ctx context.Context, in *UpdateRequest, opts ...grpc.CallOption) (*UpdateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UpdateResponse)
+	err := c.cc.Invoke(ctx, Containers_Update_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -371,6 +399,12 @@ type ContainersServer interface {
 	Restart(context.Context, *RestartRequest) (*RestartResponse, error)
 	Stop(context.Context, *StopRequest) (*StopResponse, error)
 	Kill(context.Context, *KillRequest) (*KillResponse, error)
+	// Rename gives a container of ours, and the sandbox that was made for it, another
+	// name.
+	Rename(context.Context, *RenameRequest) (*RenameResponse, error)
+	// Update changes the limits of a container of ours, now and for when it is started
+	// again.
+	Update(context.Context, *UpdateRequest) (*UpdateResponse, error)
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
 	// Remove removes a container, together with its sandbox when that was made
@@ -428,6 +462,12 @@ func (UnimplementedContainersServer) Stop(context.Context, *StopRequest) (*StopR
 }
 func (UnimplementedContainersServer) Kill(context.Context, *KillRequest) (*KillResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Kill not implemented")
+}
+func (UnimplementedContainersServer) Rename(context.Context, *RenameRequest) (*RenameResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Rename not implemented")
+}
+func (UnimplementedContainersServer) Update(context.Context, *UpdateRequest) (*UpdateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Update not implemented")
 }
 func (UnimplementedContainersServer) Pause(context.Context, *PauseRequest) (*PauseResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pause not implemented")
@@ -638,6 +678,42 @@ func _Containers_Kill_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Containers_Rename_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RenameRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Rename(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Rename_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Rename(ctx, req.(*RenameRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Containers_Update_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UpdateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Update(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Update_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Update(ctx, req.(*UpdateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Containers_Pause_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PauseRequest)
 	if err := dec(in); err != nil {
@@ -820,6 +896,14 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Kill",
 			Handler:    _Containers_Kill_Handler,
+		},
+		{
+			MethodName: "Rename",
+			Handler:    _Containers_Rename_Handler,
+		},
+		{
+			MethodName: "Update",
+			Handler:    _Containers_Update_Handler,
 		},
 		{
 			MethodName: "Pause",

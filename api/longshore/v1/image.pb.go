@@ -620,6 +620,198 @@ func (x *ExportImagesResponse) GetData() []byte {
 	return nil
 }
 
+type PushImageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Target        string                 `protobuf:"bytes,2,opt,name=target,proto3" json:"target,omitempty"` // the name to push to; "": the image's own
+	Credentials   *Credentials           `protobuf:"bytes,3,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushImageRequest) Reset() {
+	*x = PushImageRequest{}
+	mi := &file_longshore_v1_image_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushImageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushImageRequest) ProtoMessage() {}
+
+func (x *PushImageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_image_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushImageRequest.ProtoReflect.Descriptor instead.
+func (*PushImageRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PushImageRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PushImageRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *PushImageRequest) GetCredentials() *Credentials {
+	if x != nil {
+		return x.Credentials
+	}
+	return nil
+}
+
+type PushImageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Progress      *PullProgress          `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushImageResponse) Reset() {
+	*x = PushImageResponse{}
+	mi := &file_longshore_v1_image_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushImageResponse) ProtoMessage() {}
+
+func (x *PushImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_image_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushImageResponse.ProtoReflect.Descriptor instead.
+func (*PushImageResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PushImageResponse) GetProgress() *PullProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+type LoginRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Host          string                 `protobuf:"bytes,1,opt,name=host,proto3" json:"host,omitempty"` // of the registry
+	Credentials   *Credentials           `protobuf:"bytes,2,opt,name=credentials,proto3" json:"credentials,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginRequest) Reset() {
+	*x = LoginRequest{}
+	mi := &file_longshore_v1_image_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginRequest) ProtoMessage() {}
+
+func (x *LoginRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_image_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginRequest.ProtoReflect.Descriptor instead.
+func (*LoginRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *LoginRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *LoginRequest) GetCredentials() *Credentials {
+	if x != nil {
+		return x.Credentials
+	}
+	return nil
+}
+
+type LoginResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LoginResponse) Reset() {
+	*x = LoginResponse{}
+	mi := &file_longshore_v1_image_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LoginResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LoginResponse) ProtoMessage() {}
+
+func (x *LoginResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_image_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LoginResponse.ProtoReflect.Descriptor instead.
+func (*LoginResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{13}
+}
+
 type TagImageRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
@@ -630,7 +822,7 @@ type TagImageRequest struct {
 
 func (x *TagImageRequest) Reset() {
 	*x = TagImageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[10]
+	mi := &file_longshore_v1_image_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +834,7 @@ func (x *TagImageRequest) String() string {
 func (*TagImageRequest) ProtoMessage() {}
 
 func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[10]
+	mi := &file_longshore_v1_image_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +847,7 @@ func (x *TagImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageRequest.ProtoReflect.Descriptor instead.
 func (*TagImageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{10}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TagImageRequest) GetSource() string {
@@ -680,7 +872,7 @@ type TagImageResponse struct {
 
 func (x *TagImageResponse) Reset() {
 	*x = TagImageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[11]
+	mi := &file_longshore_v1_image_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +884,7 @@ func (x *TagImageResponse) String() string {
 func (*TagImageResponse) ProtoMessage() {}
 
 func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[11]
+	mi := &file_longshore_v1_image_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +897,7 @@ func (x *TagImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagImageResponse.ProtoReflect.Descriptor instead.
 func (*TagImageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{11}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{15}
 }
 
 type RemoveImageRequest struct {
@@ -718,7 +910,7 @@ type RemoveImageRequest struct {
 
 func (x *RemoveImageRequest) Reset() {
 	*x = RemoveImageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[12]
+	mi := &file_longshore_v1_image_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +922,7 @@ func (x *RemoveImageRequest) String() string {
 func (*RemoveImageRequest) ProtoMessage() {}
 
 func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[12]
+	mi := &file_longshore_v1_image_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +935,7 @@ func (x *RemoveImageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveImageRequest.ProtoReflect.Descriptor instead.
 func (*RemoveImageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{12}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RemoveImageRequest) GetName() string {
@@ -768,7 +960,7 @@ type RemoveImageResponse struct {
 
 func (x *RemoveImageResponse) Reset() {
 	*x = RemoveImageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[13]
+	mi := &file_longshore_v1_image_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -780,7 +972,7 @@ func (x *RemoveImageResponse) String() string {
 func (*RemoveImageResponse) ProtoMessage() {}
 
 func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[13]
+	mi := &file_longshore_v1_image_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -793,7 +985,7 @@ func (x *RemoveImageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveImageResponse.ProtoReflect.Descriptor instead.
 func (*RemoveImageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{13}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{17}
 }
 
 type PruneImagesRequest struct {
@@ -805,7 +997,7 @@ type PruneImagesRequest struct {
 
 func (x *PruneImagesRequest) Reset() {
 	*x = PruneImagesRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[14]
+	mi := &file_longshore_v1_image_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +1009,7 @@ func (x *PruneImagesRequest) String() string {
 func (*PruneImagesRequest) ProtoMessage() {}
 
 func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[14]
+	mi := &file_longshore_v1_image_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +1022,7 @@ func (x *PruneImagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesRequest.ProtoReflect.Descriptor instead.
 func (*PruneImagesRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PruneImagesRequest) GetAll() bool {
@@ -849,7 +1041,7 @@ type PruneImagesResponse struct {
 
 func (x *PruneImagesResponse) Reset() {
 	*x = PruneImagesResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[15]
+	mi := &file_longshore_v1_image_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +1053,7 @@ func (x *PruneImagesResponse) String() string {
 func (*PruneImagesResponse) ProtoMessage() {}
 
 func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[15]
+	mi := &file_longshore_v1_image_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +1066,7 @@ func (x *PruneImagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneImagesResponse.ProtoReflect.Descriptor instead.
 func (*PruneImagesResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PruneImagesResponse) GetFreedBytes() uint64 {
@@ -892,7 +1084,7 @@ type ImageUsageRequest struct {
 
 func (x *ImageUsageRequest) Reset() {
 	*x = ImageUsageRequest{}
-	mi := &file_longshore_v1_image_proto_msgTypes[16]
+	mi := &file_longshore_v1_image_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +1096,7 @@ func (x *ImageUsageRequest) String() string {
 func (*ImageUsageRequest) ProtoMessage() {}
 
 func (x *ImageUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[16]
+	mi := &file_longshore_v1_image_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1109,7 @@ func (x *ImageUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUsageRequest.ProtoReflect.Descriptor instead.
 func (*ImageUsageRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{20}
 }
 
 type ImageUsageResponse struct {
@@ -931,7 +1123,7 @@ type ImageUsageResponse struct {
 
 func (x *ImageUsageResponse) Reset() {
 	*x = ImageUsageResponse{}
-	mi := &file_longshore_v1_image_proto_msgTypes[17]
+	mi := &file_longshore_v1_image_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1135,7 @@ func (x *ImageUsageResponse) String() string {
 func (*ImageUsageResponse) ProtoMessage() {}
 
 func (x *ImageUsageResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_image_proto_msgTypes[17]
+	mi := &file_longshore_v1_image_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1148,7 @@ func (x *ImageUsageResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageUsageResponse.ProtoReflect.Descriptor instead.
 func (*ImageUsageResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_image_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_image_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ImageUsageResponse) GetPath() string {
@@ -1023,7 +1215,17 @@ const file_longshore_v1_image_proto_rawDesc = "" +
 	"\x13ExportImagesRequest\x12\x14\n" +
 	"\x05names\x18\x01 \x03(\tR\x05names\"*\n" +
 	"\x14ExportImagesResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"A\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"{\n" +
+	"\x10PushImageRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06target\x18\x02 \x01(\tR\x06target\x12;\n" +
+	"\vcredentials\x18\x03 \x01(\v2\x19.longshore.v1.CredentialsR\vcredentials\"K\n" +
+	"\x11PushImageResponse\x126\n" +
+	"\bprogress\x18\x01 \x01(\v2\x1a.longshore.v1.PullProgressR\bprogress\"_\n" +
+	"\fLoginRequest\x12\x12\n" +
+	"\x04host\x18\x01 \x01(\tR\x04host\x12;\n" +
+	"\vcredentials\x18\x02 \x01(\v2\x19.longshore.v1.CredentialsR\vcredentials\"\x0f\n" +
+	"\rLoginResponse\"A\n" +
 	"\x0fTagImageRequest\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\"\x12\n" +
@@ -1041,14 +1243,16 @@ const file_longshore_v1_image_proto_rawDesc = "" +
 	"\x12ImageUsageResponse\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x16\n" +
-	"\x06inodes\x18\x03 \x01(\x04R\x06inodes2\xf1\x05\n" +
+	"\x06inodes\x18\x03 \x01(\x04R\x06inodes2\x83\a\n" +
 	"\x06Images\x12O\n" +
 	"\n" +
 	"ListImages\x12\x1f.longshore.v1.ListImagesRequest\x1a .longshore.v1.ListImagesResponse\x12P\n" +
 	"\fInspectImage\x12!.longshore.v1.InspectImageRequest\x1a\x1d.longshore.v1.InspectResponse\x12N\n" +
 	"\tPullImage\x12\x1e.longshore.v1.PullImageRequest\x1a\x1f.longshore.v1.PullImageResponse0\x01\x12W\n" +
 	"\fImportImages\x12!.longshore.v1.ImportImagesRequest\x1a\".longshore.v1.ImportImagesResponse(\x01\x12W\n" +
-	"\fExportImages\x12!.longshore.v1.ExportImagesRequest\x1a\".longshore.v1.ExportImagesResponse0\x01\x12I\n" +
+	"\fExportImages\x12!.longshore.v1.ExportImagesRequest\x1a\".longshore.v1.ExportImagesResponse0\x01\x12N\n" +
+	"\tPushImage\x12\x1e.longshore.v1.PushImageRequest\x1a\x1f.longshore.v1.PushImageResponse0\x01\x12@\n" +
+	"\x05Login\x12\x1a.longshore.v1.LoginRequest\x1a\x1b.longshore.v1.LoginResponse\x12I\n" +
 	"\bTagImage\x12\x1d.longshore.v1.TagImageRequest\x1a\x1e.longshore.v1.TagImageResponse\x12R\n" +
 	"\vRemoveImage\x12 .longshore.v1.RemoveImageRequest\x1a!.longshore.v1.RemoveImageResponse\x12R\n" +
 	"\vPruneImages\x12 .longshore.v1.PruneImagesRequest\x1a!.longshore.v1.PruneImagesResponse\x12O\n" +
@@ -1067,7 +1271,7 @@ func file_longshore_v1_image_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_image_proto_rawDescData
 }
 
-var file_longshore_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_longshore_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_longshore_v1_image_proto_goTypes = []any{
 	(*Image)(nil),                 // 0: longshore.v1.Image
 	(*ListImagesRequest)(nil),     // 1: longshore.v1.ListImagesRequest
@@ -1079,50 +1283,61 @@ var file_longshore_v1_image_proto_goTypes = []any{
 	(*ImportImagesResponse)(nil),  // 7: longshore.v1.ImportImagesResponse
 	(*ExportImagesRequest)(nil),   // 8: longshore.v1.ExportImagesRequest
 	(*ExportImagesResponse)(nil),  // 9: longshore.v1.ExportImagesResponse
-	(*TagImageRequest)(nil),       // 10: longshore.v1.TagImageRequest
-	(*TagImageResponse)(nil),      // 11: longshore.v1.TagImageResponse
-	(*RemoveImageRequest)(nil),    // 12: longshore.v1.RemoveImageRequest
-	(*RemoveImageResponse)(nil),   // 13: longshore.v1.RemoveImageResponse
-	(*PruneImagesRequest)(nil),    // 14: longshore.v1.PruneImagesRequest
-	(*PruneImagesResponse)(nil),   // 15: longshore.v1.PruneImagesResponse
-	(*ImageUsageRequest)(nil),     // 16: longshore.v1.ImageUsageRequest
-	(*ImageUsageResponse)(nil),    // 17: longshore.v1.ImageUsageResponse
-	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
-	(*Credentials)(nil),           // 19: longshore.v1.Credentials
-	(*PullProgress)(nil),          // 20: longshore.v1.PullProgress
-	(*InspectResponse)(nil),       // 21: longshore.v1.InspectResponse
+	(*PushImageRequest)(nil),      // 10: longshore.v1.PushImageRequest
+	(*PushImageResponse)(nil),     // 11: longshore.v1.PushImageResponse
+	(*LoginRequest)(nil),          // 12: longshore.v1.LoginRequest
+	(*LoginResponse)(nil),         // 13: longshore.v1.LoginResponse
+	(*TagImageRequest)(nil),       // 14: longshore.v1.TagImageRequest
+	(*TagImageResponse)(nil),      // 15: longshore.v1.TagImageResponse
+	(*RemoveImageRequest)(nil),    // 16: longshore.v1.RemoveImageRequest
+	(*RemoveImageResponse)(nil),   // 17: longshore.v1.RemoveImageResponse
+	(*PruneImagesRequest)(nil),    // 18: longshore.v1.PruneImagesRequest
+	(*PruneImagesResponse)(nil),   // 19: longshore.v1.PruneImagesResponse
+	(*ImageUsageRequest)(nil),     // 20: longshore.v1.ImageUsageRequest
+	(*ImageUsageResponse)(nil),    // 21: longshore.v1.ImageUsageResponse
+	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
+	(*Credentials)(nil),           // 23: longshore.v1.Credentials
+	(*PullProgress)(nil),          // 24: longshore.v1.PullProgress
+	(*InspectResponse)(nil),       // 25: longshore.v1.InspectResponse
 }
 var file_longshore_v1_image_proto_depIdxs = []int32{
-	18, // 0: longshore.v1.Image.pulled:type_name -> google.protobuf.Timestamp
-	18, // 1: longshore.v1.Image.created:type_name -> google.protobuf.Timestamp
+	22, // 0: longshore.v1.Image.pulled:type_name -> google.protobuf.Timestamp
+	22, // 1: longshore.v1.Image.created:type_name -> google.protobuf.Timestamp
 	0,  // 2: longshore.v1.ListImagesResponse.images:type_name -> longshore.v1.Image
-	19, // 3: longshore.v1.PullImageRequest.credentials:type_name -> longshore.v1.Credentials
-	20, // 4: longshore.v1.PullImageResponse.progress:type_name -> longshore.v1.PullProgress
+	23, // 3: longshore.v1.PullImageRequest.credentials:type_name -> longshore.v1.Credentials
+	24, // 4: longshore.v1.PullImageResponse.progress:type_name -> longshore.v1.PullProgress
 	0,  // 5: longshore.v1.PullImageResponse.image:type_name -> longshore.v1.Image
 	0,  // 6: longshore.v1.ImportImagesResponse.images:type_name -> longshore.v1.Image
-	1,  // 7: longshore.v1.Images.ListImages:input_type -> longshore.v1.ListImagesRequest
-	3,  // 8: longshore.v1.Images.InspectImage:input_type -> longshore.v1.InspectImageRequest
-	4,  // 9: longshore.v1.Images.PullImage:input_type -> longshore.v1.PullImageRequest
-	6,  // 10: longshore.v1.Images.ImportImages:input_type -> longshore.v1.ImportImagesRequest
-	8,  // 11: longshore.v1.Images.ExportImages:input_type -> longshore.v1.ExportImagesRequest
-	10, // 12: longshore.v1.Images.TagImage:input_type -> longshore.v1.TagImageRequest
-	12, // 13: longshore.v1.Images.RemoveImage:input_type -> longshore.v1.RemoveImageRequest
-	14, // 14: longshore.v1.Images.PruneImages:input_type -> longshore.v1.PruneImagesRequest
-	16, // 15: longshore.v1.Images.ImageUsage:input_type -> longshore.v1.ImageUsageRequest
-	2,  // 16: longshore.v1.Images.ListImages:output_type -> longshore.v1.ListImagesResponse
-	21, // 17: longshore.v1.Images.InspectImage:output_type -> longshore.v1.InspectResponse
-	5,  // 18: longshore.v1.Images.PullImage:output_type -> longshore.v1.PullImageResponse
-	7,  // 19: longshore.v1.Images.ImportImages:output_type -> longshore.v1.ImportImagesResponse
-	9,  // 20: longshore.v1.Images.ExportImages:output_type -> longshore.v1.ExportImagesResponse
-	11, // 21: longshore.v1.Images.TagImage:output_type -> longshore.v1.TagImageResponse
-	13, // 22: longshore.v1.Images.RemoveImage:output_type -> longshore.v1.RemoveImageResponse
-	15, // 23: longshore.v1.Images.PruneImages:output_type -> longshore.v1.PruneImagesResponse
-	17, // 24: longshore.v1.Images.ImageUsage:output_type -> longshore.v1.ImageUsageResponse
-	16, // [16:25] is the sub-list for method output_type
-	7,  // [7:16] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	23, // 7: longshore.v1.PushImageRequest.credentials:type_name -> longshore.v1.Credentials
+	24, // 8: longshore.v1.PushImageResponse.progress:type_name -> longshore.v1.PullProgress
+	23, // 9: longshore.v1.LoginRequest.credentials:type_name -> longshore.v1.Credentials
+	1,  // 10: longshore.v1.Images.ListImages:input_type -> longshore.v1.ListImagesRequest
+	3,  // 11: longshore.v1.Images.InspectImage:input_type -> longshore.v1.InspectImageRequest
+	4,  // 12: longshore.v1.Images.PullImage:input_type -> longshore.v1.PullImageRequest
+	6,  // 13: longshore.v1.Images.ImportImages:input_type -> longshore.v1.ImportImagesRequest
+	8,  // 14: longshore.v1.Images.ExportImages:input_type -> longshore.v1.ExportImagesRequest
+	10, // 15: longshore.v1.Images.PushImage:input_type -> longshore.v1.PushImageRequest
+	12, // 16: longshore.v1.Images.Login:input_type -> longshore.v1.LoginRequest
+	14, // 17: longshore.v1.Images.TagImage:input_type -> longshore.v1.TagImageRequest
+	16, // 18: longshore.v1.Images.RemoveImage:input_type -> longshore.v1.RemoveImageRequest
+	18, // 19: longshore.v1.Images.PruneImages:input_type -> longshore.v1.PruneImagesRequest
+	20, // 20: longshore.v1.Images.ImageUsage:input_type -> longshore.v1.ImageUsageRequest
+	2,  // 21: longshore.v1.Images.ListImages:output_type -> longshore.v1.ListImagesResponse
+	25, // 22: longshore.v1.Images.InspectImage:output_type -> longshore.v1.InspectResponse
+	5,  // 23: longshore.v1.Images.PullImage:output_type -> longshore.v1.PullImageResponse
+	7,  // 24: longshore.v1.Images.ImportImages:output_type -> longshore.v1.ImportImagesResponse
+	9,  // 25: longshore.v1.Images.ExportImages:output_type -> longshore.v1.ExportImagesResponse
+	11, // 26: longshore.v1.Images.PushImage:output_type -> longshore.v1.PushImageResponse
+	13, // 27: longshore.v1.Images.Login:output_type -> longshore.v1.LoginResponse
+	15, // 28: longshore.v1.Images.TagImage:output_type -> longshore.v1.TagImageResponse
+	17, // 29: longshore.v1.Images.RemoveImage:output_type -> longshore.v1.RemoveImageResponse
+	19, // 30: longshore.v1.Images.PruneImages:output_type -> longshore.v1.PruneImagesResponse
+	21, // 31: longshore.v1.Images.ImageUsage:output_type -> longshore.v1.ImageUsageResponse
+	21, // [21:32] is the sub-list for method output_type
+	10, // [10:21] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_image_proto_init() }
@@ -1141,7 +1356,7 @@ func file_longshore_v1_image_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_image_proto_rawDesc), len(file_longshore_v1_image_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,8 @@ const (
 	Images_PullImage_FullMethodName    = "/longshore.v1.Images/PullImage"
 	Images_ImportImages_FullMethodName = "/longshore.v1.Images/ImportImages"
 	Images_ExportImages_FullMethodName = "/longshore.v1.Images/ExportImages"
+	Images_PushImage_FullMethodName    = "/longshore.v1.Images/PushImage"
+	Images_Login_FullMethodName        = "/longshore.v1.Images/Login"
 	Images_TagImage_FullMethodName     = "/longshore.v1.Images/TagImage"
 	Images_RemoveImage_FullMethodName  = "/longshore.v1.Images/RemoveImage"
 	Images_PruneImages_FullMethodName  = "/longshore.v1.Images/PruneImages"
@@ -44,6 +46,10 @@ type ImagesClient interface {
 	ImportImages(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImagesRequest, ImportImagesResponse], error)
 	// ExportImages answers an OCI archive.
 	ExportImages(ctx context.Context, in *ExportImagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportImagesResponse], error)
+	// PushImage stores an image of ours in a registry.
+	PushImage(ctx context.Context, in *PushImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PushImageResponse], error)
+	// Login asks a registry whether it takes credentials. The agent stores none.
+	Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (*LoginResponse, error)
 	TagImage(ctx context.Context, in *TagImageRequest, opts ...grpc.CallOption) (*TagImageResponse, error)
 	RemoveImage(ctx context.Context, in *RemoveImageRequest, opts ...grpc.CallOption) (*RemoveImageResponse, error)
 	// PruneImages removes what no container of the owner "cli" uses.
@@ -130,6 +136,35 @@ func (c *imagesClient) ExportImages(ctx context.Context, in *ExportImagesRequest
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_ExportImagesClient = grpc.ServerStreamingClient[ExportImagesResponse]
 
+func (c *imagesClient) PushImage(ctx context.Context, in *PushImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PushImageResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Images_ServiceDesc.Streams[3], Images_PushImage_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PushImageRequest, PushImageResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_PushImageClient = grpc.ServerStreamingClient[PushImageResponse]
+
+func (c *imagesClient) Login(ctx context.Context, in *LoginRequest, opts ...grpc.CallOption) (*LoginResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(LoginResponse)
+	err := c.cc.Invoke(ctx, Images_Login_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *imagesClient) TagImage(ctx context.Context, in *TagImageRequest, opts ...grpc.CallOption) (*TagImageResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(TagImageResponse)
@@ -184,6 +219,10 @@ type ImagesServer interface {
 	ImportImages(grpc.ClientStreamingServer[ImportImagesRequest, ImportImagesResponse]) error
 	// ExportImages answers an OCI archive.
 	ExportImages(*ExportImagesRequest, grpc.ServerStreamingServer[ExportImagesResponse]) error
+	// PushImage stores an image of ours in a registry.
+	PushImage(*PushImageRequest, grpc.ServerStreamingServer[PushImageResponse]) error
+	// Login asks a registry whether it takes credentials. The agent stores none.
+	Login(context.Context, *LoginRequest) (*LoginResponse, error)
 	TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error)
 	RemoveImage(context.Context, *RemoveImageRequest) (*RemoveImageResponse, error)
 	// PruneImages removes what no container of the owner "cli" uses.
@@ -213,6 +252,12 @@ func (UnimplementedImagesServer) ImportImages(grpc.ClientStreamingServer[ImportI
 }
 func (UnimplementedImagesServer) ExportImages(*ExportImagesRequest, grpc.ServerStreamingServer[ExportImagesResponse]) error {
 	return status.Error(codes.Unimplemented, "method ExportImages not implemented")
+}
+func (UnimplementedImagesServer) PushImage(*PushImageRequest, grpc.ServerStreamingServer[PushImageResponse]) error {
+	return status.Error(codes.Unimplemented, "method PushImage not implemented")
+}
+func (UnimplementedImagesServer) Login(context.Context, *LoginRequest) (*LoginResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Login not implemented")
 }
 func (UnimplementedImagesServer) TagImage(context.Context, *TagImageRequest) (*TagImageResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method TagImage not implemented")
@@ -312,6 +357,35 @@ func _Images_ExportImages_Handler(srv interface{}, stream grpc.ServerStream) err
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Images_ExportImagesServer = grpc.ServerStreamingServer[ExportImagesResponse]
 
+func _Images_PushImage_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(PushImageRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ImagesServer).PushImage(m, &grpc.GenericServerStream[PushImageRequest, PushImageResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Images_PushImageServer = grpc.ServerStreamingServer[PushImageResponse]
+
+func _Images_Login_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(LoginRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ImagesServer).Login(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Images_Login_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ImagesServer).Login(ctx, req.(*LoginRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Images_TagImage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TagImageRequest)
 	if err := dec(in); err != nil {
@@ -400,6 +474,10 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Images_InspectImage_Handler,
 		},
 		{
+			MethodName: "Login",
+			Handler:    _Images_Login_Handler,
+		},
+		{
 			MethodName: "TagImage",
 			Handler:    _Images_TagImage_Handler,
 		},
@@ -430,6 +508,11 @@ var Images_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "ExportImages",
 			Handler:       _Images_ExportImages_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "PushImage",
+			Handler:       _Images_PushImage_Handler,
 			ServerStreams: true,
 		},
 	},

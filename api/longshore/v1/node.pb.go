@@ -234,6 +234,371 @@ func (x *Runtime) GetProblem() string {
 	return ""
 }
 
+type InfoRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InfoRequest) Reset() {
+	*x = InfoRequest{}
+	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InfoRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InfoRequest) ProtoMessage() {}
+
+func (x *InfoRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InfoRequest.ProtoReflect.Descriptor instead.
+func (*InfoRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{3}
+}
+
+type InfoResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Hostname      string                 `protobuf:"bytes,1,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	System        string                 `protobuf:"bytes,2,opt,name=system,proto3" json:"system,omitempty"` // of /etc/os-release
+	Cpus          int32                  `protobuf:"varint,3,opt,name=cpus,proto3" json:"cpus,omitempty"`
+	MemoryBytes   uint64                 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	Running       uint32                 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"` // containers of every owner
+	Paused        uint32                 `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
+	Stopped       uint32                 `protobuf:"varint,7,opt,name=stopped,proto3" json:"stopped,omitempty"` // created and exited ones
+	Images        uint32                 `protobuf:"varint,8,opt,name=images,proto3" json:"images,omitempty"`
+	Volumes       uint32                 `protobuf:"varint,9,opt,name=volumes,proto3" json:"volumes,omitempty"`
+	Storage       string                 `protobuf:"bytes,10,opt,name=storage,proto3" json:"storage,omitempty"` // directory of the image store
+	Cgroups       string                 `protobuf:"bytes,11,opt,name=cgroups,proto3" json:"cgroups,omitempty"` // v1, v2 or hybrid
+	Network       string                 `protobuf:"bytes,12,opt,name=network,proto3" json:"network,omitempty"` // builtin or cni
+	NetworkRanges []string               `protobuf:"bytes,13,rep,name=network_ranges,json=networkRanges,proto3" json:"network_ranges,omitempty"`
+	Version       *VersionResponse       `protobuf:"bytes,14,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InfoResponse) Reset() {
+	*x = InfoResponse{}
+	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InfoResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InfoResponse) ProtoMessage() {}
+
+func (x *InfoResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InfoResponse.ProtoReflect.Descriptor instead.
+func (*InfoResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *InfoResponse) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
+func (x *InfoResponse) GetSystem() string {
+	if x != nil {
+		return x.System
+	}
+	return ""
+}
+
+func (x *InfoResponse) GetCpus() int32 {
+	if x != nil {
+		return x.Cpus
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetPaused() uint32 {
+	if x != nil {
+		return x.Paused
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetStopped() uint32 {
+	if x != nil {
+		return x.Stopped
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetImages() uint32 {
+	if x != nil {
+		return x.Images
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetVolumes() uint32 {
+	if x != nil {
+		return x.Volumes
+	}
+	return 0
+}
+
+func (x *InfoResponse) GetStorage() string {
+	if x != nil {
+		return x.Storage
+	}
+	return ""
+}
+
+func (x *InfoResponse) GetCgroups() string {
+	if x != nil {
+		return x.Cgroups
+	}
+	return ""
+}
+
+func (x *InfoResponse) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *InfoResponse) GetNetworkRanges() []string {
+	if x != nil {
+		return x.NetworkRanges
+	}
+	return nil
+}
+
+func (x *InfoResponse) GetVersion() *VersionResponse {
+	if x != nil {
+		return x.Version
+	}
+	return nil
+}
+
+type DiskUsageRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskUsageRequest) Reset() {
+	*x = DiskUsageRequest{}
+	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskUsageRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskUsageRequest) ProtoMessage() {}
+
+func (x *DiskUsageRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskUsageRequest.ProtoReflect.Descriptor instead.
+func (*DiskUsageRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{5}
+}
+
+type DiskUsageResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Images        []*Usage               `protobuf:"bytes,1,rep,name=images,proto3" json:"images,omitempty"`
+	Containers    []*Usage               `protobuf:"bytes,2,rep,name=containers,proto3" json:"containers,omitempty"`
+	Volumes       []*Usage               `protobuf:"bytes,3,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	StoreBytes    uint64                 `protobuf:"varint,4,opt,name=store_bytes,json=storeBytes,proto3" json:"store_bytes,omitempty"` // the image store as a whole: images and writable layers, shared content once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskUsageResponse) Reset() {
+	*x = DiskUsageResponse{}
+	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskUsageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskUsageResponse) ProtoMessage() {}
+
+func (x *DiskUsageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskUsageResponse.ProtoReflect.Descriptor instead.
+func (*DiskUsageResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DiskUsageResponse) GetImages() []*Usage {
+	if x != nil {
+		return x.Images
+	}
+	return nil
+}
+
+func (x *DiskUsageResponse) GetContainers() []*Usage {
+	if x != nil {
+		return x.Containers
+	}
+	return nil
+}
+
+func (x *DiskUsageResponse) GetVolumes() []*Usage {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *DiskUsageResponse) GetStoreBytes() uint64 {
+	if x != nil {
+		return x.StoreBytes
+	}
+	return 0
+}
+
+// Usage is what one object occupies.
+type Usage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Owner         string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Active        bool                   `protobuf:"varint,5,opt,name=active,proto3" json:"active,omitempty"` // a container uses it, or it is a container that runs
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Usage) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Usage) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Usage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Usage) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Usage) GetActive() bool {
+	if x != nil {
+		return x.Active
+	}
+	return false
+}
+
 // Finding is one line of doctor or check.
 type Finding struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -247,7 +612,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	mi := &file_longshore_v1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -259,7 +624,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[3]
+	mi := &file_longshore_v1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -272,7 +637,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{3}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Finding) GetName() string {
@@ -311,7 +676,7 @@ type DoctorRequest struct {
 
 func (x *DoctorRequest) Reset() {
 	*x = DoctorRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	mi := &file_longshore_v1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -323,7 +688,7 @@ func (x *DoctorRequest) String() string {
 func (*DoctorRequest) ProtoMessage() {}
 
 func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[4]
+	mi := &file_longshore_v1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -336,7 +701,7 @@ func (x *DoctorRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorRequest.ProtoReflect.Descriptor instead.
 func (*DoctorRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{4}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{9}
 }
 
 type DoctorResponse struct {
@@ -348,7 +713,7 @@ type DoctorResponse struct {
 
 func (x *DoctorResponse) Reset() {
 	*x = DoctorResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	mi := &file_longshore_v1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +725,7 @@ func (x *DoctorResponse) String() string {
 func (*DoctorResponse) ProtoMessage() {}
 
 func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[5]
+	mi := &file_longshore_v1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +738,7 @@ func (x *DoctorResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoctorResponse.ProtoReflect.Descriptor instead.
 func (*DoctorResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{5}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DoctorResponse) GetFindings() []*Finding {
@@ -392,7 +757,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	mi := &file_longshore_v1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +769,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[6]
+	mi := &file_longshore_v1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +782,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{6}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CheckRequest) GetImages() bool {
@@ -436,7 +801,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	mi := &file_longshore_v1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +813,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[7]
+	mi := &file_longshore_v1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +826,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{7}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CheckResponse) GetFindings() []*Finding {
@@ -479,7 +844,7 @@ type ConfigRequest struct {
 
 func (x *ConfigRequest) Reset() {
 	*x = ConfigRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[8]
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -491,7 +856,7 @@ func (x *ConfigRequest) String() string {
 func (*ConfigRequest) ProtoMessage() {}
 
 func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[8]
+	mi := &file_longshore_v1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -504,7 +869,7 @@ func (x *ConfigRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigRequest.ProtoReflect.Descriptor instead.
 func (*ConfigRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{8}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
 }
 
 type ConfigResponse struct {
@@ -516,7 +881,7 @@ type ConfigResponse struct {
 
 func (x *ConfigResponse) Reset() {
 	*x = ConfigResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[9]
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +893,7 @@ func (x *ConfigResponse) String() string {
 func (*ConfigResponse) ProtoMessage() {}
 
 func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[9]
+	mi := &file_longshore_v1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +906,7 @@ func (x *ConfigResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfigResponse.ProtoReflect.Descriptor instead.
 func (*ConfigResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{9}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConfigResponse) GetToml() string {
@@ -566,7 +931,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[10]
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -578,7 +943,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[10]
+	mi := &file_longshore_v1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -591,7 +956,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{10}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EventsRequest) GetSinceSeq() uint64 {
@@ -645,7 +1010,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[11]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -657,7 +1022,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[11]
+	mi := &file_longshore_v1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -670,7 +1035,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{11}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *EventsResponse) GetEvent() *Event {
@@ -698,7 +1063,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_longshore_v1_node_proto_msgTypes[12]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +1075,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[12]
+	mi := &file_longshore_v1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +1088,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{12}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -804,7 +1169,7 @@ type DumpRequest struct {
 
 func (x *DumpRequest) Reset() {
 	*x = DumpRequest{}
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -816,7 +1181,7 @@ func (x *DumpRequest) String() string {
 func (*DumpRequest) ProtoMessage() {}
 
 func (x *DumpRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[13]
+	mi := &file_longshore_v1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -829,7 +1194,7 @@ func (x *DumpRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpRequest.ProtoReflect.Descriptor instead.
 func (*DumpRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{13}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{18}
 }
 
 type DumpResponse struct {
@@ -841,7 +1206,7 @@ type DumpResponse struct {
 
 func (x *DumpResponse) Reset() {
 	*x = DumpResponse{}
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +1218,7 @@ func (x *DumpResponse) String() string {
 func (*DumpResponse) ProtoMessage() {}
 
 func (x *DumpResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_node_proto_msgTypes[14]
+	mi := &file_longshore_v1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +1231,7 @@ func (x *DumpResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpResponse.ProtoReflect.Descriptor instead.
 func (*DumpResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_node_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DumpResponse) GetData() []byte {
@@ -896,7 +1261,39 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	"\adefault\x18\x02 \x01(\bR\adefault\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x12\n" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12\x18\n" +
-	"\aproblem\x18\x05 \x01(\tR\aproblem\"a\n" +
+	"\aproblem\x18\x05 \x01(\tR\aproblem\"\r\n" +
+	"\vInfoRequest\"\xa5\x03\n" +
+	"\fInfoResponse\x12\x1a\n" +
+	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x16\n" +
+	"\x06system\x18\x02 \x01(\tR\x06system\x12\x12\n" +
+	"\x04cpus\x18\x03 \x01(\x05R\x04cpus\x12!\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12\x18\n" +
+	"\arunning\x18\x05 \x01(\rR\arunning\x12\x16\n" +
+	"\x06paused\x18\x06 \x01(\rR\x06paused\x12\x18\n" +
+	"\astopped\x18\a \x01(\rR\astopped\x12\x16\n" +
+	"\x06images\x18\b \x01(\rR\x06images\x12\x18\n" +
+	"\avolumes\x18\t \x01(\rR\avolumes\x12\x18\n" +
+	"\astorage\x18\n" +
+	" \x01(\tR\astorage\x12\x18\n" +
+	"\acgroups\x18\v \x01(\tR\acgroups\x12\x18\n" +
+	"\anetwork\x18\f \x01(\tR\anetwork\x12%\n" +
+	"\x0enetwork_ranges\x18\r \x03(\tR\rnetworkRanges\x127\n" +
+	"\aversion\x18\x0e \x01(\v2\x1d.longshore.v1.VersionResponseR\aversion\"\x12\n" +
+	"\x10DiskUsageRequest\"\xc5\x01\n" +
+	"\x11DiskUsageResponse\x12+\n" +
+	"\x06images\x18\x01 \x03(\v2\x13.longshore.v1.UsageR\x06images\x123\n" +
+	"\n" +
+	"containers\x18\x02 \x03(\v2\x13.longshore.v1.UsageR\n" +
+	"containers\x12-\n" +
+	"\avolumes\x18\x03 \x03(\v2\x13.longshore.v1.UsageR\avolumes\x12\x1f\n" +
+	"\vstore_bytes\x18\x04 \x01(\x04R\n" +
+	"storeBytes\"o\n" +
+	"\x05Usage\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x16\n" +
+	"\x06active\x18\x05 \x01(\bR\x06active\"a\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
@@ -937,9 +1334,11 @@ const file_longshore_v1_node_proto_rawDesc = "" +
 	" \x01(\tR\x04note\"\r\n" +
 	"\vDumpRequest\"\"\n" +
 	"\fDumpResponse\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data2\xa2\x03\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data2\xaf\x04\n" +
 	"\x04Node\x12F\n" +
-	"\aVersion\x12\x1c.longshore.v1.VersionRequest\x1a\x1d.longshore.v1.VersionResponse\x12C\n" +
+	"\aVersion\x12\x1c.longshore.v1.VersionRequest\x1a\x1d.longshore.v1.VersionResponse\x12=\n" +
+	"\x04Info\x12\x19.longshore.v1.InfoRequest\x1a\x1a.longshore.v1.InfoResponse\x12L\n" +
+	"\tDiskUsage\x12\x1e.longshore.v1.DiskUsageRequest\x1a\x1f.longshore.v1.DiskUsageResponse\x12C\n" +
 	"\x06Doctor\x12\x1b.longshore.v1.DoctorRequest\x1a\x1c.longshore.v1.DoctorResponse\x12@\n" +
 	"\x05Check\x12\x1a.longshore.v1.CheckRequest\x1a\x1b.longshore.v1.CheckResponse\x12C\n" +
 	"\x06Config\x12\x1b.longshore.v1.ConfigRequest\x1a\x1c.longshore.v1.ConfigResponse\x12E\n" +
@@ -958,52 +1357,65 @@ func file_longshore_v1_node_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_node_proto_rawDescData
 }
 
-var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_longshore_v1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_longshore_v1_node_proto_goTypes = []any{
 	(*VersionRequest)(nil),        // 0: longshore.v1.VersionRequest
 	(*VersionResponse)(nil),       // 1: longshore.v1.VersionResponse
 	(*Runtime)(nil),               // 2: longshore.v1.Runtime
-	(*Finding)(nil),               // 3: longshore.v1.Finding
-	(*DoctorRequest)(nil),         // 4: longshore.v1.DoctorRequest
-	(*DoctorResponse)(nil),        // 5: longshore.v1.DoctorResponse
-	(*CheckRequest)(nil),          // 6: longshore.v1.CheckRequest
-	(*CheckResponse)(nil),         // 7: longshore.v1.CheckResponse
-	(*ConfigRequest)(nil),         // 8: longshore.v1.ConfigRequest
-	(*ConfigResponse)(nil),        // 9: longshore.v1.ConfigResponse
-	(*EventsRequest)(nil),         // 10: longshore.v1.EventsRequest
-	(*EventsResponse)(nil),        // 11: longshore.v1.EventsResponse
-	(*Event)(nil),                 // 12: longshore.v1.Event
-	(*DumpRequest)(nil),           // 13: longshore.v1.DumpRequest
-	(*DumpResponse)(nil),          // 14: longshore.v1.DumpResponse
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(*Autopsy)(nil),               // 16: longshore.v1.Autopsy
+	(*InfoRequest)(nil),           // 3: longshore.v1.InfoRequest
+	(*InfoResponse)(nil),          // 4: longshore.v1.InfoResponse
+	(*DiskUsageRequest)(nil),      // 5: longshore.v1.DiskUsageRequest
+	(*DiskUsageResponse)(nil),     // 6: longshore.v1.DiskUsageResponse
+	(*Usage)(nil),                 // 7: longshore.v1.Usage
+	(*Finding)(nil),               // 8: longshore.v1.Finding
+	(*DoctorRequest)(nil),         // 9: longshore.v1.DoctorRequest
+	(*DoctorResponse)(nil),        // 10: longshore.v1.DoctorResponse
+	(*CheckRequest)(nil),          // 11: longshore.v1.CheckRequest
+	(*CheckResponse)(nil),         // 12: longshore.v1.CheckResponse
+	(*ConfigRequest)(nil),         // 13: longshore.v1.ConfigRequest
+	(*ConfigResponse)(nil),        // 14: longshore.v1.ConfigResponse
+	(*EventsRequest)(nil),         // 15: longshore.v1.EventsRequest
+	(*EventsResponse)(nil),        // 16: longshore.v1.EventsResponse
+	(*Event)(nil),                 // 17: longshore.v1.Event
+	(*DumpRequest)(nil),           // 18: longshore.v1.DumpRequest
+	(*DumpResponse)(nil),          // 19: longshore.v1.DumpResponse
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*Autopsy)(nil),               // 21: longshore.v1.Autopsy
 }
 var file_longshore_v1_node_proto_depIdxs = []int32{
-	15, // 0: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
+	20, // 0: longshore.v1.VersionResponse.started:type_name -> google.protobuf.Timestamp
 	2,  // 1: longshore.v1.VersionResponse.runtimes:type_name -> longshore.v1.Runtime
-	3,  // 2: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
-	3,  // 3: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
-	15, // 4: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
-	12, // 5: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
-	15, // 6: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
-	16, // 7: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
-	0,  // 8: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
-	4,  // 9: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
-	6,  // 10: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
-	8,  // 11: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
-	10, // 12: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
-	13, // 13: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
-	1,  // 14: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
-	5,  // 15: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
-	7,  // 16: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
-	9,  // 17: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
-	11, // 18: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
-	14, // 19: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
-	14, // [14:20] is the sub-list for method output_type
-	8,  // [8:14] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	1,  // 2: longshore.v1.InfoResponse.version:type_name -> longshore.v1.VersionResponse
+	7,  // 3: longshore.v1.DiskUsageResponse.images:type_name -> longshore.v1.Usage
+	7,  // 4: longshore.v1.DiskUsageResponse.containers:type_name -> longshore.v1.Usage
+	7,  // 5: longshore.v1.DiskUsageResponse.volumes:type_name -> longshore.v1.Usage
+	8,  // 6: longshore.v1.DoctorResponse.findings:type_name -> longshore.v1.Finding
+	8,  // 7: longshore.v1.CheckResponse.findings:type_name -> longshore.v1.Finding
+	20, // 8: longshore.v1.EventsRequest.since:type_name -> google.protobuf.Timestamp
+	17, // 9: longshore.v1.EventsResponse.event:type_name -> longshore.v1.Event
+	20, // 10: longshore.v1.Event.at:type_name -> google.protobuf.Timestamp
+	21, // 11: longshore.v1.Event.autopsy:type_name -> longshore.v1.Autopsy
+	0,  // 12: longshore.v1.Node.Version:input_type -> longshore.v1.VersionRequest
+	3,  // 13: longshore.v1.Node.Info:input_type -> longshore.v1.InfoRequest
+	5,  // 14: longshore.v1.Node.DiskUsage:input_type -> longshore.v1.DiskUsageRequest
+	9,  // 15: longshore.v1.Node.Doctor:input_type -> longshore.v1.DoctorRequest
+	11, // 16: longshore.v1.Node.Check:input_type -> longshore.v1.CheckRequest
+	13, // 17: longshore.v1.Node.Config:input_type -> longshore.v1.ConfigRequest
+	15, // 18: longshore.v1.Node.Events:input_type -> longshore.v1.EventsRequest
+	18, // 19: longshore.v1.Node.Dump:input_type -> longshore.v1.DumpRequest
+	1,  // 20: longshore.v1.Node.Version:output_type -> longshore.v1.VersionResponse
+	4,  // 21: longshore.v1.Node.Info:output_type -> longshore.v1.InfoResponse
+	6,  // 22: longshore.v1.Node.DiskUsage:output_type -> longshore.v1.DiskUsageResponse
+	10, // 23: longshore.v1.Node.Doctor:output_type -> longshore.v1.DoctorResponse
+	12, // 24: longshore.v1.Node.Check:output_type -> longshore.v1.CheckResponse
+	14, // 25: longshore.v1.Node.Config:output_type -> longshore.v1.ConfigResponse
+	16, // 26: longshore.v1.Node.Events:output_type -> longshore.v1.EventsResponse
+	19, // 27: longshore.v1.Node.Dump:output_type -> longshore.v1.DumpResponse
+	20, // [20:28] is the sub-list for method output_type
+	12, // [12:20] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_node_proto_init() }
@@ -1012,14 +1424,14 @@ func file_longshore_v1_node_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_init()
-	file_longshore_v1_node_proto_msgTypes[10].OneofWrappers = []any{}
+	file_longshore_v1_node_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_node_proto_rawDesc), len(file_longshore_v1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

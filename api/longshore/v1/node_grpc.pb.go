@@ -19,12 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Node_Version_FullMethodName = "/longshore.v1.Node/Version"
-	Node_Doctor_FullMethodName  = "/longshore.v1.Node/Doctor"
-	Node_Check_FullMethodName   = "/longshore.v1.Node/Check"
-	Node_Config_FullMethodName  = "/longshore.v1.Node/Config"
-	Node_Events_FullMethodName  = "/longshore.v1.Node/Events"
-	Node_Dump_FullMethodName    = "/longshore.v1.Node/Dump"
+	Node_Version_FullMethodName   = "/longshore.v1.Node/Version"
+	Node_Info_FullMethodName      = "/longshore.v1.Node/Info"
+	Node_DiskUsage_FullMethodName = "/longshore.v1.Node/DiskUsage"
+	Node_Doctor_FullMethodName    = "/longshore.v1.Node/Doctor"
+	Node_Check_FullMethodName     = "/longshore.v1.Node/Check"
+	Node_Config_FullMethodName    = "/longshore.v1.Node/Config"
+	Node_Events_FullMethodName    = "/longshore.v1.Node/Events"
+	Node_Dump_FullMethodName      = "/longshore.v1.Node/Dump"
 )
 
 // NodeClient is the client API for Node service.
@@ -34,6 +36,10 @@ const (
 // Node is the agent itself.
 type NodeClient interface {
 	Version(ctx context.Context, in *VersionRequest, opts ...grpc.CallOption) (*VersionResponse, error)
+	// Info says what the node is, and how much it holds.
+	Info(ctx context.Context, in *InfoRequest, opts ...grpc.CallOption) (*InfoResponse, error)
+	// DiskUsage says what images, containers and volumes occupy.
+	DiskUsage(ctx context.Context, in *DiskUsageRequest, opts ...grpc.CallOption) (*DiskUsageResponse, error)
 	// Doctor says what of this node works, and what to do about the rest.
 	Doctor(ctx context.Context, in *DoctorRequest, opts ...grpc.CallOption) (*DoctorResponse, error)
 	// Check compares the engine's records with each other and with the node.
@@ -59,6 +65,26 @@ func (c *nodeClient) Version(ctx context.Context, in *VersionRequest, opts ...gr
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(VersionResponse)
 	err := c.cc.Invoke(ctx, Node_Version_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeClient) Info(ctx context.Context, in *InfoRequest, opts ...grpc.CallOption) (*InfoResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InfoResponse)
+	err := c.cc.Invoke(ctx, Node_Info_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *nodeClient) DiskUsage(ctx context.Context, in *DiskUsageRequest, opts ...grpc.CallOption) (*DiskUsageResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiskUsageResponse)
+	err := c.cc.Invoke(ctx, Node_DiskUsage_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +166,10 @@ type Node_DumpClient = grpc.ServerStreamingClient[DumpResponse]
 // Node is the agent itself.
 type NodeServer interface {
 	Version(context.Context, *VersionRequest) (*VersionResponse, error)
+	// Info says what the node is, and how much it holds.
+	Info(context.Context, *InfoRequest) (*InfoResponse, error)
+	// DiskUsage says what images, containers and volumes occupy.
+	DiskUsage(context.Context, *DiskUsageRequest) (*DiskUsageResponse, error)
 	// Doctor says what of this node works, and what to do about the rest.
 	Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error)
 	// Check compares the engine's records with each other and with the node.
@@ -163,6 +193,12 @@ type UnimplementedNodeServer struct{}
 
 func (UnimplementedNodeServer) Version(context.Context, *VersionRequest) (*VersionResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Version not implemented")
+}
+func (UnimplementedNodeServer) Info(context.Context, *InfoRequest) (*InfoResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Info not implemented")
+}
+func (UnimplementedNodeServer) DiskUsage(context.Context, *DiskUsageRequest) (*DiskUsageResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiskUsage not implemented")
 }
 func (UnimplementedNodeServer) Doctor(context.Context, *DoctorRequest) (*DoctorResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Doctor not implemented")
@@ -214,6 +250,42 @@ func _Node_Version_Handler(srv interface{}, ctx context.Context, dec func(interf
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(NodeServer).Version(ctx, req.(*VersionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Node_Info_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InfoRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).Info(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_Info_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).Info(ctx, req.(*InfoRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Node_DiskUsage_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiskUsageRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NodeServer).DiskUsage(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Node_DiskUsage_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NodeServer).DiskUsage(ctx, req.(*DiskUsageRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -304,6 +376,14 @@ var Node_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Version",
 			Handler:    _Node_Version_Handler,
+		},
+		{
+			MethodName: "Info",
+			Handler:    _Node_Info_Handler,
+		},
+		{
+			MethodName: "DiskUsage",
+			Handler:    _Node_DiskUsage_Handler,
 		},
 		{
 			MethodName: "Doctor",

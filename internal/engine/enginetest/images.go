@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,12 +26,13 @@ type Images struct {
 	// OnPull, unless it is nil, is called with the options of each pull. Set it before the first
 	// pull.
 	OnPull    func(core.PullOptions)
-	lock      sync.Mutex            // guards registry, names, pins, pulled, checkouts
+	lock      sync.Mutex            // guards registry, names, pins, pulled, checkouts, pushed
 	registry  map[string]*fakeImage // by full name
 	names     map[core.Owner]map[string]*fakeImage
 	pins      map[core.Owner]map[digest.Digest]bool
 	pulled    map[digest.Digest]time.Time
 	checkouts map[core.ID]*fakeImage
+	pushed    *core.PushOptions // of the last push
 }
 
 type fakeImage struct {
@@ -385,6 +387,43 @@ func (s *Images) Export(ctx context.Context, owner core.Owner, refs []string, w 
 		names = append(names, fullName(ref))
 	}
 	return json.NewEncoder(w).Encode(names)
+}
+
+// Push offers an image under another name, as a registry does that has got it.
+func (s *Images) Push(ctx context.Context, owner core.Owner, ref string, opts core.PushOptions) error {
+	if err := s.check(ctx, "Push"); err != nil {
+		return err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.find(owner, ref)
+	if img == nil {
+		return fmt.Errorf("push %s: %w", ref, errdefs.ErrNotFound)
+	}
+	s.pushed = &opts
+	s.registry[fullName(cmp.Or(opts.Target, ref))] = img
+	return nil
+}
+
+// Login takes every password but "wrong".
+func (s *Images) Login(ctx context.Context, host string, opts core.PushOptions) error {
+	if err := s.check(ctx, "Login"); err != nil {
+		return err
+	}
+	if opts.Password == "wrong" {
+		return fmt.Errorf("log in to %s: 401: %w", host, errdefs.ErrUnauthenticated)
+	}
+	return nil
+}
+
+// Pushed returns the options of the last push.
+func (s *Images) Pushed() core.PushOptions {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	if s.pushed == nil {
+		return core.PushOptions{}
+	}
+	return *s.pushed
 }
 
 // Prune removes the owner's names for which keep returns false.

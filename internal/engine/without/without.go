@@ -84,6 +84,16 @@ func (Images) Export(context.Context, core.Owner, []string, io.Writer) error {
 	return noImages("export images", "")
 }
 
+// Push returns NotImplemented.
+func (Images) Push(_ context.Context, _ core.Owner, ref string, _ core.PushOptions) error {
+	return noImages("push image", ref)
+}
+
+// Login returns NotImplemented.
+func (Images) Login(context.Context, string, core.PushOptions) error {
+	return noImages("log in to a registry", "")
+}
+
 // Prune frees nothing.
 func (Images) Prune(context.Context, core.Owner, func(core.Image) bool) (uint64, error) {
 	return 0, nil

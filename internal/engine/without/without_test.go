@@ -35,6 +35,8 @@ func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 		"pin":      images.Pin(ctx, core.OwnerCLI, "busybox", true),
 		"import":   only(images.Import(ctx, core.OwnerCLI, &bytes.Buffer{}, core.ImportOptions{})),
 		"export":   images.Export(ctx, core.OwnerCLI, []string{"busybox"}, &bytes.Buffer{}),
+		"push":     images.Push(ctx, core.OwnerCLI, "busybox", core.PushOptions{}),
+		"login":    images.Login(ctx, "docker.io", core.PushOptions{}),
 		"setup":    only(network.Setup(ctx, req)),
 		"check":    network.Check(ctx, req),
 		"volume":   only(volumes.Create(ctx, core.OwnerCLI, core.VolumeConfig{Name: "data"})),

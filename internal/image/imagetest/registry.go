@@ -2,6 +2,8 @@ package imagetest
 
 import (
 	"bytes"
+	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,10 +14,11 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Registry is a registry in this process, on loopback, by plain HTTP. It serves what was pushed
-// with Push and nothing else.
+// Registry is a registry in this process, on loopback, by plain HTTP. It serves what was pushed,
+// with Push or by a client.
 type Registry struct {
 	// Host is what names on it begin with: 127.0.0.1:port.
 	Host string
@@ -120,6 +123,9 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 	if req.URL.Path == "/v2/" {
 		return
 	}
+	if r.take(w, req) {
+		return
+	}
 	m := apiPath.FindStringSubmatch(req.URL.Path)
 	if m == nil {
 		http.NotFound(w, req)
@@ -145,4 +151,58 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", mediaType)
 	}
 	http.ServeContent(w, req, "", time.Time{}, bytes.NewReader(data))
+}
+
+var uploadPath = regexp.MustCompile(`^/v2/(.+)/blobs/uploads/([^/]*)$`)
+
+// take handles what a client stores, and reports whether the request was of that kind. It refuses
+// what is not what its digest says, and manifests of blobs that it does not have.
+func (r *Registry) take(w http.ResponseWriter, req *http.Request) bool {
+	up, m := uploadPath.FindStringSubmatch(req.URL.Path), apiPath.FindStringSubmatch(req.URL.Path)
+	switch {
+	case up != nil && req.Method == http.MethodPost:
+		w.Header().Set("Location", "/v2/"+up[1]+"/blobs/uploads/1?state=a%2Fb")
+		w.WriteHeader(http.StatusAccepted)
+		return true
+	case up == nil && (m == nil || req.Method != http.MethodPut):
+		return false
+	}
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return true // the client is gone
+	}
+	d := digest.FromBytes(body)
+	refuse := func(code string) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte(`{"errors":[{"code":"` + code + `","message":"refused"}]}`))
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if up != nil {
+		if req.URL.Query().Get("digest") != d.String() || req.URL.Query().Get("state") != "a/b" {
+			refuse("DIGEST_INVALID")
+			return true
+		}
+		r.blobs[d] = body
+		w.WriteHeader(http.StatusCreated)
+		return true
+	}
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(body, &manifest); err != nil {
+		refuse("MANIFEST_INVALID")
+		return true
+	}
+	for _, b := range append([]ocispec.Descriptor{manifest.Config}, manifest.Layers...) {
+		if int64(len(r.blobs[b.Digest])) != b.Size {
+			refuse("MANIFEST_BLOB_UNKNOWN")
+			return true
+		}
+	}
+	r.blobs[d], r.types[d] = body, req.Header.Get("Content-Type")
+	if !strings.Contains(m[3], ":") {
+		r.tags[m[1]+":"+m[3]] = d
+	}
+	w.WriteHeader(http.StatusCreated)
+	return true
 }

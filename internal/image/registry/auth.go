@@ -60,6 +60,9 @@ func ParseAuths(data []byte) (map[string]Credentials, error) {
 	return auths, nil
 }
 
+// SameHost reports whether two forms of a registry's host mean the same one.
+func SameHost(a, b string) bool { return canonicalHost(a) == canonicalHost(b) }
+
 // canonicalHost makes one key of the forms of a host in config.json: with a scheme, with a path,
 // and Docker Hub's three names.
 func canonicalHost(key string) string {

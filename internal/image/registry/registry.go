@@ -445,18 +445,23 @@ func (r *Repository) wrap(h docker.RegistryHost, what string, err error) error {
 type question struct {
 	what, method, path, accept string
 	offset                     int64
+	push                       *upload // nil when it only reads
 }
 
-// ask sends q to h and authenticates if asked to. Any status but 200 and 206 is a *StatusError.
+// ask sends q to h and authenticates if asked to. Any status but 200 and 206, or those that q
+// expects of a push, is a *StatusError.
 func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question) (*http.Response, error) {
-	ctx = context.WithValue(docker.WithScope(ctx, "repository:"+r.path+":pull"), asking{}, h)
+	ctx = context.WithValue(docker.WithScope(ctx, q.scope(r.path)), asking{}, h)
 	u := url.URL{Scheme: h.Scheme, Host: h.Host, Path: h.Path + "/" + r.path + q.path}
 	if h.Host != r.home && h.Host != r.domain {
 		u.RawQuery = url.Values{"ns": {r.domain}}.Encode()
 	}
+	if q.push != nil && q.push.at != nil {
+		u = *q.push.at
+	}
 	var refused []*http.Response
 	for {
-		req, err := http.NewRequestWithContext(ctx, q.method, u.String(), nil)
+		req, err := q.request(ctx, &u)
 		if err != nil {
 			return nil, r.wrap(h, q.what, fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err))
 		}
@@ -483,7 +488,7 @@ func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question)
 		if err != nil {
 			return nil, r.wrap(h, q.what, unavailable(unURL(err)))
 		}
-		if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusPartialContent {
+		if q.answered(resp.StatusCode) {
 			return resp, nil
 		}
 		se := statusError(resp)

@@ -97,7 +97,11 @@ func (t *transport) once(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	stall := &stallError{t.opts.Stall}
 	timer := time.AfterFunc(t.opts.Stall, func() { cancel(stall) })
-	resp, err := t.base.RoundTrip(req.WithContext(ctx))
+	req = req.WithContext(ctx)
+	if req.Body != nil && req.Body != http.NoBody {
+		req.Body = &sending{req.Body, timer, t.opts.Stall}
+	}
+	resp, err := t.base.RoundTrip(req)
 	timer.Stop()
 	if err != nil {
 		if context.Cause(ctx) == stall { //nolint:errorlint // this very value
@@ -112,6 +116,20 @@ func (t *transport) once(req *http.Request) (*http.Response, error) {
 	}
 	resp.Body = w
 	return resp, nil
+}
+
+// sending is the body of a request: the time in which nothing may come begins again with each
+// part that the server takes.
+type sending struct {
+	io.ReadCloser
+	timer *time.Timer
+	stall time.Duration
+}
+
+// Read implements io.Reader.
+func (s *sending) Read(p []byte) (int, error) {
+	s.timer.Reset(s.stall)
+	return s.ReadCloser.Read(p)
 }
 
 // watched is a body that fails when a read gets nothing for the stall time, or when a whole

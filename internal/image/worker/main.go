@@ -104,6 +104,8 @@ func (s *server) run() error {
 				img, err := s.w.Pull(ctx, j, *m.Pull)
 				return []Image{img}, err
 			})
+		case m.Push != nil:
+			s.start(m.Job, func(ctx context.Context, j *job) ([]Image, error) { return nil, s.w.Push(ctx, j, *m.Push) })
 		case m.Import && file != nil:
 			s.start(m.Job, func(ctx context.Context, j *job) ([]Image, error) {
 				defer func() { _ = file.Close() }()

@@ -29,6 +29,7 @@ type Message struct {
 	Job      uint64             `json:"job,omitempty"`
 	Hello    *Hello             `json:"hello,omitempty"`
 	Pull     *PullJob           `json:"pull,omitempty"`
+	Push     *PushJob           `json:"push,omitempty"`
 	Import   bool               `json:"import,omitempty"` // the archive's descriptor is sent with the message
 	Cancel   bool               `json:"cancel,omitempty"`
 	Ask      *Ask               `json:"ask,omitempty"`

@@ -1,4 +1,5 @@
-package cli
+// Package typed parses what people type for volumes and ports.
+package typed
 
 import (
 	"fmt"
@@ -9,9 +10,9 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// parseMount parses [SOURCE:]TARGET[:OPTION,…], where SOURCE is a path or VOLUME[/PATH]. A relative
+// Mount parses [SOURCE:]TARGET[:OPTION,…], where SOURCE is a path or VOLUME[/PATH]. A relative
 // path begins with a dot, and is resolved here.
-func parseMount(s string) (*longshorev1.Mount, error) {
+func Mount(s string) (*longshorev1.Mount, error) {
 	wrong := fmt.Errorf("--volume %q is not [SOURCE:]TARGET[:ro]", s)
 	part := strings.Split(s, ":")
 	m := &longshorev1.Mount{}
@@ -68,9 +69,9 @@ func mountOption(m *longshorev1.Mount, option string) error {
 	return nil
 }
 
-// parsePorts parses [[IP:][HOST]:]CONTAINER[/PROTO], where HOST and CONTAINER may be ranges of one
+// Ports parses [[IP:][HOST]:]CONTAINER[/PROTO], where HOST and CONTAINER may be ranges of one
 // length; an IPv6 address is in brackets.
-func parsePorts(s string) ([]*longshorev1.Port, error) {
+func Ports(s string) ([]*longshorev1.Port, error) {
 	wrong := fmt.Errorf("--publish %q is not [[ip:][host]:]container[/tcp|udp|sctp]", s)
 	rest, proto, _ := strings.Cut(s, "/")
 	if proto == "" {

@@ -1,4 +1,4 @@
-package cli
+package present
 
 import (
 	"encoding/json"
@@ -12,10 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// toJSON returns a message as plain JSON values: names as in the .proto file, times in RFC 3339,
+// Plain returns a message as plain JSON values: names as in the .proto file, times in RFC 3339,
 // 64-bit numbers as numbers, and every field, so that a script need not test for its presence.
 // (protojson writes 64-bit numbers as strings.)
-func toJSON(m proto.Message) any { return messageJSON(m.ProtoReflect()) }
+func Plain(m proto.Message) any { return messageJSON(m.ProtoReflect()) }
 
 func messageJSON(m protoreflect.Message) any {
 	switch v := m.Interface().(type) {
@@ -66,19 +66,19 @@ func valueJSON(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 	}
 }
 
-// printJSON writes messages as one indented JSON array.
-func printJSON[M proto.Message](w io.Writer, list []M) error {
+// WriteList writes messages as one indented JSON array.
+func WriteList[M proto.Message](w io.Writer, list []M) error {
 	items := make([]any, len(list))
 	for i, m := range list {
-		items[i] = toJSON(m)
+		items[i] = Plain(m)
 	}
-	return writeJSON(w, items, true)
+	return WriteJSON(w, items, true)
 }
 
-// printJSONLine writes a message as one line.
-func printJSONLine(w io.Writer, m proto.Message) error { return writeJSON(w, toJSON(m), false) }
+// WriteLine writes a message as one line.
+func WriteLine(w io.Writer, m proto.Message) error { return WriteJSON(w, Plain(m), false) }
 
-func writeJSON(w io.Writer, v any, indent bool) error {
+func WriteJSON(w io.Writer, v any, indent bool) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	if indent {

@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/distribution/reference"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/creds"
+)
+
+func newLogin(a *app) *cobra.Command {
+	var user, password string
+	var fromStdin, show bool
+	cmd := &cobra.Command{
+		Use:   "login [flags] [REGISTRY]",
+		Short: "Keep the credentials for a registry",
+		Long: "Ask a registry whether it takes a name and a password, and keep them where docker keeps them: with the helper that the credential file names, or in the file\n" +
+			"itself, which only its user can read: $LONGSHORE_AUTH_FILE, $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json or ~/.docker/config.json. Without REGISTRY it is Docker Hub.",
+		Args: maxArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			host := creds.Host(strings.Join(args, ""))
+			file := creds.Open(a.o.Getenv)
+			if show {
+				return a.loggedIn(cmd.Context(), file, host)
+			}
+			c, err := askCredentials(a, user, password, fromStdin)
+			if err != nil {
+				return err
+			}
+			return a.call(func(cl *client) error {
+				_, err := cl.images.Login(cmd.Context(), &longshorev1.LoginRequest{Host: host, Credentials: &longshorev1.Credentials{Username: c.Username, Password: c.Password}})
+				if err != nil {
+					return err
+				}
+				if err := file.Put(cmd.Context(), host, c); err != nil {
+					return err
+				}
+				return a.print("Login Succeeded\n")
+			})
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVarP(&user, "username", "u", "", "name (default: asked for)")
+	fl.StringVarP(&password, "password", "p", "", "password; others on this machine can read it in the list of processes")
+	fl.BoolVar(&fromStdin, "password-stdin", false, "read the password from standard input")
+	fl.BoolVar(&show, "get-login", false, "show the name that is kept, and do nothing else")
+	return cmd
+}
+
+// loggedIn shows the name for a registry.
+func (a *app) loggedIn(ctx context.Context, file creds.File, host string) error {
+	c, ok, err := file.Get(ctx, host)
+	switch {
+	case err != nil:
+		return err
+	case !ok:
+		return fmt.Errorf("not logged in to %s", host)
+	}
+	return a.print("%s\n", c.Username)
+}
+
+// maxPassword bounds a password that is read, in bytes.
+const maxPassword = 64 << 10
+
+// askCredentials returns the name and the password of flags, standard input or a terminal.
+func askCredentials(a *app, user, password string, fromStdin bool) (creds.Credentials, error) {
+	c := creds.Credentials{Username: user, Password: password}
+	tty, onTerminal := terminal(a.o.Stdin)
+	switch {
+	case fromStdin && (user == "" || password != ""):
+		return c, &usageError{errors.New("--password-stdin needs --username, and no --password")}
+	case fromStdin:
+		raw, err := io.ReadAll(io.LimitReader(a.o.Stdin, maxPassword+1))
+		if err != nil || len(raw) > maxPassword {
+			return c, fmt.Errorf("read the password: it has more than %d bytes, or cannot be read: %w", maxPassword, errors.Join(err))
+		}
+		c.Password = strings.TrimRight(string(raw), "\r\n")
+	case (user == "" || password == "") && !onTerminal:
+		return c, &usageError{errors.New("a name and a password are needed: use --username and --password-stdin where there is no terminal")}
+	}
+	if c.Username == "" {
+		_, _ = fmt.Fprint(a.o.Stderr, "Username: ")
+		line, err := bufio.NewReader(io.LimitReader(a.o.Stdin, maxPassword)).ReadString('\n')
+		if err != nil {
+			return c, fmt.Errorf("read the name: %w", err)
+		}
+		c.Username = strings.TrimSpace(line)
+	}
+	if c.Password == "" && !fromStdin {
+		var err error
+		if c.Password, err = hiddenLine(a, tty); err != nil {
+			return c, err
+		}
+	}
+	if c.Username == "" || c.Password == "" {
+		return c, &usageError{errors.New("neither the name nor the password may be empty")}
+	}
+	return c, nil
+}
+
+// hiddenLine reads a line from a terminal without showing it.
+func hiddenLine(a *app, tty *os.File) (string, error) {
+	_, _ = fmt.Fprint(a.o.Stderr, "Password: ")
+	raw, err := term.ReadPassword(int(tty.Fd()))
+	_, _ = fmt.Fprintln(a.o.Stderr)
+	if err != nil {
+		return "", fmt.Errorf("read the password: %w", err)
+	}
+	return string(raw), nil
+}
+
+func newLogout(a *app) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "logout [flags] [REGISTRY]",
+		Short: "Forget the credentials for a registry",
+		Long:  "Forget the credentials for a registry that login has kept. Without REGISTRY it is Docker Hub.",
+		Args:  maxArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := creds.Open(a.o.Getenv)
+			hosts := []string{creds.Host(strings.Join(args, ""))}
+			if all {
+				var err error
+				if hosts, err = file.Hosts(); err != nil {
+					return err
+				}
+			}
+			for _, host := range hosts {
+				had, err := file.Delete(cmd.Context(), host)
+				if err != nil {
+					return err
+				}
+				text := "Removed the credentials for %s\n"
+				if !had {
+					text = "Not logged in to %s\n"
+				}
+				if err := a.print(text, host); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all that are in the credential file itself")
+	return cmd
+}
+
+// credentialsFor returns the credentials for an image's registry: those of the flag, or those that
+// login has kept, which are for the host that they were kept for only. nil is none.
+func credentialsFor(ctx context.Context, a *app, image, flag string) (*longshorev1.Credentials, error) {
+	if flag != "" {
+		user, password, ok := strings.Cut(flag, ":")
+		if !ok {
+			password = a.o.Getenv("LONGSHORE_REGISTRY_PASSWORD")
+		}
+		return &longshorev1.Credentials{Username: user, Password: password}, nil
+	}
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return nil, nil //nolint:nilnil,nilerr // an ID, or what the agent refuses
+	}
+	host := reference.Domain(named)
+	c, ok, err := creds.Open(a.o.Getenv).Get(ctx, host)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return &longshorev1.Credentials{Host: host, Username: c.Username, Password: c.Password, Token: c.Token}, nil
+}

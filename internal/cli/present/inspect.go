@@ -1,0 +1,367 @@
+package present
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Document makes the document of inspect of an agent's record: the members that docker and podman
+// show, and the whole record as Record. Kind is container, image or another one, whose document is
+// the record alone.
+func Document(kind string, record []byte) (any, error) {
+	dec := json.NewDecoder(bytes.NewReader(record))
+	dec.UseNumber()
+	var v any
+	if err := dec.Decode(&v); err != nil {
+		return nil, fmt.Errorf("read the agent's record: %w", err)
+	}
+	r, ok := numbers(v).(map[string]any)
+	if !ok {
+		return v, nil
+	}
+	switch kind {
+	case "container":
+		doc := container(r)
+		doc["Record"] = r
+		return doc, nil
+	case "image":
+		doc := image(r)
+		doc["Record"] = r
+		return doc, nil
+	}
+	return r, nil
+}
+
+// numbers makes integers of what templates compare with integers.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		f, err := v.Float64()
+		if err != nil {
+			return v.String()
+		}
+		return f
+	case []any:
+		for i := range v {
+			v[i] = numbers(v[i])
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = numbers(v[k])
+		}
+	}
+	return v
+}
+
+// object is a JSON object, whose members are read by their paths. What is absent is the zero value.
+type object map[string]any
+
+func (o object) at(names ...string) any {
+	var v any = map[string]any(o)
+	for _, n := range names {
+		m, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		v = m[n]
+	}
+	return v
+}
+
+func (o object) text(names ...string) string {
+	s, _ := o.at(names...).(string)
+	return s
+}
+
+func (o object) number(names ...string) int64 {
+	n, _ := o.at(names...).(int64)
+	return n
+}
+
+func (o object) is(names ...string) bool {
+	b, _ := o.at(names...).(bool)
+	return b
+}
+
+func (o object) list(names ...string) []any {
+	l, _ := o.at(names...).([]any)
+	if l == nil {
+		l = []any{}
+	}
+	return l
+}
+
+func (o object) object(names ...string) object {
+	m, _ := o.at(names...).(map[string]any)
+	return m
+}
+
+// some returns m, or an empty object, so that a template need not test for it.
+func some(m any) any {
+	if m == nil {
+		return map[string]any{}
+	}
+	return m
+}
+
+func container(r map[string]any) map[string]any {
+	o := object(r)
+	args := o.list("spec", "process", "args")
+	if len(args) == 0 {
+		args = o.list("main", "args")
+	}
+	program, rest := "", []any{}
+	if len(args) > 0 {
+		program, rest = fmt.Sprint(args[0]), args[1:]
+	}
+	logPath := ""
+	if sinks := o.list("config", "io", "sinks"); len(sinks) > 0 {
+		if s, ok := sinks[0].(map[string]any); ok {
+			logPath = object(s).text("path")
+		}
+	}
+	return map[string]any{
+		"Id": o.text("id"), "Created": o.text("created"), "Path": program, "Args": rest, "State": state(o), "Image": o.text("image"),
+		"ImageName": o.text("image_name"), "Name": o.text("key"), "Owner": o.text("owner"), "Driver": "overlay", "Platform": "linux",
+		"LogPath": logPath, "Pod": o.text("sandbox"), "HostConfig": hostConfig(o), "Mounts": mounts(o), "Config": config(o, args), "NetworkSettings": network(o),
+		"OCIRuntime": o.text("runtime"), "HostnamePath": o.text("etc", "hostname"), "RestartCount": int64(0),
+	}
+}
+
+// neverTime is how docker writes a time that has not come.
+const neverTime = "0001-01-01T00:00:00Z"
+
+func state(o object) map[string]any {
+	status := o.text("state")
+	exit := o.object("main", "autopsy", "exit")
+	code := exit.number("code")
+	switch {
+	case exit.is("lost"):
+		code = 255
+	case exit.number("signal") != 0:
+		code = 128 + exit.number("signal")
+	}
+	orNever := func(s string) string {
+		if s == "" {
+			return neverTime
+		}
+		return s
+	}
+	var health any
+	if h := o.at("health"); h != nil {
+		health = h
+	}
+	return map[string]any{
+		"Status": status, "Running": status == "running" || status == "paused", "Paused": status == "paused", "Restarting": false, "Dead": false,
+		"OOMKilled": o.is("main", "autopsy", "oom", "main"), "Pid": o.number("main", "pid"), "ExitCode": code,
+		"Error": o.text("main", "autopsy", "start"), "StartedAt": orNever(o.text("main", "started")), "FinishedAt": orNever(o.text("main", "finished")),
+		"Health": health, "Why": o.text("main", "autopsy", "verdict"), "CgroupPath": o.text("cgroup", "path"),
+	}
+}
+
+// nanoCPUs is the quota as docker counts it, in billionths of a CPU.
+func nanoCPUs(o object) int64 {
+	quota, period := o.number("spec", "linux", "resources", "cpu", "quota"), o.number("spec", "linux", "resources", "cpu", "period")
+	if quota <= 0 || period <= 0 {
+		return 0
+	}
+	return int64(math.Round(float64(quota) / float64(period) * 1e9))
+}
+
+func hostConfig(o object) map[string]any {
+	res := o.object("spec", "linux", "resources")
+	binds := []any{}
+	for _, m := range mounts(o) {
+		source := m["Source"]
+		if m["Type"] == "volume" {
+			source = m["Name"]
+		}
+		if m["Type"] != "tmpfs" {
+			mode := "rw"
+			if m["RW"] == false {
+				mode = "ro"
+			}
+			binds = append(binds, fmt.Sprintf("%v:%v:%s", source, m["Destination"], mode))
+		}
+	}
+	bindings := map[string]any{}
+	for port, list := range ports(o.list("network", "config_ports")) {
+		bindings[port] = list
+	}
+	ulimits := []any{}
+	for _, l := range o.list("spec", "process", "rlimits") {
+		if l, ok := l.(map[string]any); ok {
+			ulimits = append(ulimits, map[string]any{"Name": l["type"], "Soft": l["soft"], "Hard": l["hard"]})
+		}
+	}
+	return map[string]any{
+		"Memory": res.number("memory", "limit"), "MemorySwap": res.number("memory", "swap"), "MemoryReservation": res.number("memory", "reservation"),
+		"NanoCpus": nanoCPUs(o), "CpuShares": res.number("cpu", "shares"), "CpuQuota": res.number("cpu", "quota"), "CpuPeriod": res.number("cpu", "period"),
+		"CpusetCpus": res.text("cpu", "cpus"), "CpusetMems": res.text("cpu", "mems"), "PidsLimit": res.number("pids", "limit"),
+		"ReadonlyRootfs": o.is("spec", "root", "readonly"), "Privileged": o.is("privileged"), "Binds": binds, "PortBindings": bindings,
+		"NetworkMode": o.text("network", "mode"), "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": int64(0)}, "AutoRemove": o.is("auto_remove"),
+		"Ulimits": ulimits, "OomScoreAdj": o.number("spec", "process", "oomScoreAdj"), "Sysctls": some(o.at("spec", "linux", "sysctl")),
+		"CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.is("config", "init"),
+		"LogConfig": map[string]any{"Type": "longshore", "Config": map[string]any{}}, "ExtraHosts": some(o.at("network", "hosts")),
+	}
+}
+
+// mounts are those that the user asked for, and not those that every container has.
+func mounts(o object) []map[string]any {
+	list := []map[string]any{}
+	volumes := map[string]string{}
+	for _, v := range o.list("config", "volumes") {
+		if v, ok := v.(map[string]any); ok {
+			volumes[object(v).text("target")] = object(v).text("name")
+		}
+	}
+	for _, entry := range o.list("spec", "mounts") {
+		e, ok := entry.(map[string]any)
+		if !ok {
+			continue
+		}
+		m := object(e)
+		target, kind := m.text("destination"), m.text("type")
+		options := m.list("options")
+		volume, isVolume := volumes[target]
+		switch {
+		case isVolume:
+			kind = "volume"
+		case nodes(target) || slices.Contains([]any{"/etc/resolv.conf", "/etc/hosts", "/etc/hostname"}, any(target)):
+			continue
+		case slices.Contains(options, any("bind")) || slices.Contains(options, any("rbind")):
+			kind = "bind"
+		}
+		propagation := ""
+		for _, p := range []string{"rprivate", "private", "rslave", "slave", "rshared", "shared"} {
+			if slices.Contains(options, any(p)) {
+				propagation = p
+			}
+		}
+		shown := map[string]any{
+			"Type": kind, "Source": m.text("source"), "Destination": target, "RW": !slices.Contains(options, any("ro")), "Propagation": propagation, "Options": options,
+		}
+		if isVolume {
+			shown["Name"], shown["Driver"] = volume, "local"
+		}
+		list = append(list, shown)
+	}
+	return list
+}
+
+// nodes reports whether target is one of the mounts that every container has.
+func nodes(target string) bool {
+	for _, own := range []string{"/proc", "/sys", "/dev"} {
+		if target == own || strings.HasPrefix(target, own+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func config(o object, args []any) map[string]any {
+	user := ""
+	if uid, gid := o.number("spec", "process", "user", "uid"), o.number("spec", "process", "user", "gid"); uid != 0 || gid != 0 {
+		user = strconv.FormatInt(uid, 10) + ":" + strconv.FormatInt(gid, 10)
+	}
+	exposed := map[string]any{}
+	for port := range ports(o.list("network", "ports")) {
+		exposed[port] = map[string]any{}
+	}
+	image := o.text("image_name")
+	if image == "" {
+		image = o.text("image")
+	}
+	return map[string]any{
+		"Hostname": o.text("network", "hostname"), "User": user, "Env": o.list("spec", "process", "env"), "Cmd": args, "Entrypoint": []any{}, "Image": image,
+		"Labels": some(o.at("labels")), "WorkingDir": o.text("spec", "process", "cwd"), "Tty": o.is("config", "io", "tty"),
+		"OpenStdin": o.text("config", "io", "stdin") == "open" || o.text("config", "io", "stdin") == "once", "StopSignal": o.text("config", "stop", "signal"),
+		"StopTimeout": o.number("config", "stop", "grace") / 1e9, "ExposedPorts": exposed, "Annotations": some(o.at("spec", "annotations")),
+	}
+}
+
+// ports are the ports as docker shows them: 80/tcp, and what they are on the host.
+func ports(list []any) map[string][]any {
+	out := map[string][]any{}
+	for _, entry := range list {
+		e, ok := entry.(map[string]any)
+		if !ok {
+			continue
+		}
+		p := object(e)
+		name := strconv.FormatInt(p.number("container"), 10) + "/" + p.text("proto")
+		ip := p.text("host_ip")
+		if ip == "" {
+			ip = AnyAddress
+		}
+		out[name] = append(out[name], map[string]any{"HostIp": ip, "HostPort": strconv.FormatInt(p.number("host"), 10)})
+	}
+	return out
+}
+
+// AnyAddress is how every address of the host is written.
+const AnyAddress = "0.0.0.0"
+
+func network(o object) map[string]any {
+	first := func(l []any, want6 bool) string {
+		for _, a := range l {
+			if s, ok := a.(string); ok && strings.Contains(s, ":") == want6 {
+				return s
+			}
+		}
+		return ""
+	}
+	addrs, gateways := o.list("network", "addrs"), o.list("network", "gateways")
+	mac := ""
+	for _, i := range o.list("network", "interfaces") {
+		if i, ok := i.(map[string]any); ok && mac == "" {
+			mac = object(i).text("mac")
+		}
+	}
+	shown := map[string]any{}
+	for port, list := range ports(o.list("network", "ports")) {
+		shown[port] = list
+	}
+	ends := map[string]any{
+		"IPAddress": first(addrs, false), "GlobalIPv6Address": first(addrs, true), "Gateway": first(gateways, false), "IPv6Gateway": first(gateways, true), "MacAddress": mac,
+	}
+	networks := map[string]any{}
+	if list := o.list("network", "networks"); len(list) > 0 {
+		for _, n := range list {
+			if n, ok := n.(map[string]any); ok {
+				networks[object(n).text("name")] = n
+			}
+		}
+	} else if mode := o.text("network", "mode"); mode != "" {
+		name := o.text("network", "name")
+		if name == "" {
+			name = mode
+		}
+		networks[name] = ends
+	}
+	all := map[string]any{"Ports": shown, "Networks": networks, "SandboxKey": o.text("network", "namespace")}
+	for k, v := range ends {
+		all[k] = v
+	}
+	return all
+}
+
+// image makes docker's document of an image.
+func image(r map[string]any) map[string]any {
+	o := object(r)
+	return map[string]any{
+		"Id": o.text("id"), "RepoTags": o.list("names"), "RepoDigests": o.list("digests"), "Digest": o.text("digest"), "Size": o.number("size_bytes"),
+		"VirtualSize": o.number("unpacked_bytes"), "Created": o.text("config", "created"), "Author": o.text("config", "author"), "Architecture": o.text("config", "architecture"),
+		"Os": o.text("config", "os"), "Variant": o.text("config", "variant"), "Config": some(o.at("config", "config")),
+		"RootFS": map[string]any{"Type": "layers", "Layers": o.list("config", "rootfs", "diff_ids")}, "History": o.list("config", "history"), "Owner": o.text("owner"),
+	}
+}

@@ -1,0 +1,205 @@
+package present
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"text/template"
+)
+
+// Row is what a template sees of one object in a list. Its members have the names that docker's
+// and podman's templates have.
+type Row map[string]any
+
+// labelsMember is the member of a Row with its labels by name. Label reads it, and no template
+// shows it.
+const labelsMember = "\x00labels"
+
+// WithLabels adds the labels to r: Labels is their text, and Label one of them.
+func (r Row) WithLabels(labels map[string]string) Row {
+	var list []string
+	for name, value := range labels {
+		list = append(list, name+"="+value)
+	}
+	slices.Sort(list)
+	r["Labels"], r[labelsMember] = strings.Join(list, ","), labels
+	return r
+}
+
+// Label returns the value of one label, "" when there is none.
+func (r Row) Label(name string) string {
+	labels, _ := r[labelsMember].(map[string]string)
+	return labels[name]
+}
+
+// MarshalJSON implements json.Marshaler.
+func (r Row) MarshalJSON() ([]byte, error) {
+	shown := map[string]any{}
+	for name, value := range r {
+		if name != labelsMember {
+			shown[name] = value
+		}
+	}
+	return marshal(shown)
+}
+
+// Format is how a list or a document is shown.
+type Format struct {
+	t     *template.Template
+	table bool
+	json  bool
+}
+
+// ParseFormat parses a template of text/template as docker and podman have them: "table TEMPLATE"
+// aligns its columns below a header, "json" is a line of JSON for each object. A backslash with t
+// or n is a tabulator or a new line, because shells do not make it one.
+func ParseFormat(text string) (*Format, error) {
+	f := &Format{}
+	if text == "json" {
+		f.json = true
+		return f, nil
+	}
+	if rest, ok := strings.CutPrefix(text, "table"); ok && (rest == "" || rest[0] == ' ' || rest[0] == '\t' || rest[0] == '{') {
+		f.table, text = true, strings.TrimLeft(rest, " \t")
+		if text == "" {
+			return nil, errors.New(`a template is needed after "table"`)
+		}
+	}
+	text = strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(text)
+	t, err := template.New("").Option("missingkey=error").Funcs(functions()).Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("the template is not valid: %s", strings.TrimPrefix(err.Error(), "template: "))
+	}
+	f.t = t
+	return f, nil
+}
+
+// functions are those that docker's templates have beside text/template's own.
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"json": func(v any) (string, error) {
+			out, err := marshal(v)
+			return string(out), err
+		},
+		"lower": strings.ToLower,
+		"upper": strings.ToUpper,
+		"title": func(s string) string {
+			if s == "" {
+				return s
+			}
+			return strings.ToUpper(s[:1]) + s[1:]
+		},
+		"split": strings.Split,
+		"join": func(list any, sep string) (string, error) {
+			switch list := list.(type) {
+			case []string:
+				return strings.Join(list, sep), nil
+			case []any:
+				var out []string
+				for _, v := range list {
+					out = append(out, fmt.Sprint(v))
+				}
+				return strings.Join(out, sep), nil
+			case nil:
+				return "", nil
+			}
+			return "", errors.New("join needs a list")
+		},
+		"pad": func(s string, before, after int) string {
+			return strings.Repeat(" ", max(before, 0)) + s + strings.Repeat(" ", max(after, 0))
+		},
+		"truncate": func(s string, n int) string {
+			if r := []rune(s); n >= 0 && len(r) > n {
+				return string(r[:n])
+			}
+			return s
+		},
+		"println": fmt.Sprintln,
+	}
+}
+
+// marshal is json.Marshal without escaping of <, > and &.
+func marshal(v any) ([]byte, error) {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
+}
+
+// Rows writes each row as the format says.
+func (f *Format) Rows(w io.Writer, rows []Row) error {
+	if !f.table {
+		for _, r := range rows {
+			if err := f.One(w, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	tw := tabwriter.NewWriter(w, 10, 1, 3, ' ', 0)
+	if err := f.execute(tw, headers()); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if err := f.execute(tw, r); err != nil {
+			return err
+		}
+	}
+	return tw.Flush()
+}
+
+// One writes one object, and the end of its line.
+func (f *Format) One(w io.Writer, v any) error {
+	if f.json {
+		out, err := marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(append(out, '\n'))
+		return err
+	}
+	return f.execute(w, v)
+}
+
+// Uses reports whether the template asks for a member of the rows, which may be dear to know.
+func (f *Format) Uses(member string) bool {
+	return f.json || f.t != nil && strings.Contains(f.t.Root.String(), "."+member)
+}
+
+func (f *Format) execute(w io.Writer, v any) error {
+	var out bytes.Buffer
+	if err := f.t.Execute(&out, v); err != nil {
+		text := err.Error()
+		// text/template names the template first, which has no name.
+		text = strings.TrimPrefix(text, "template: ")
+		return fmt.Errorf("the template cannot be filled: %s", text)
+	}
+	out.WriteByte('\n')
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+// headers is the row above a table.
+func headers() Row {
+	r := Row{labelsMember: map[string]string{}}
+	for _, name := range []string{
+		"Names", "Image", "Command", "Status", "State", "Ports", "Size", "Labels", "Networks", "Mounts", "Owner", "Digest", "Name", "Driver", "Mountpoint", "Scope",
+		"Repository", "Tag", "Pid", "Container", "ID", "Comment",
+	} {
+		r[name] = strings.ToUpper(name)
+	}
+	for name, header := range map[string]string{
+		"ID": "ID", "CreatedAt": "CREATED AT", "RunningFor": "CREATED", "CreatedSince": "CREATED", "ExitCode": "EXIT CODE", "LocalVolumes": "LOCAL VOLUMES", "ImageID": "IMAGE ID", "CreatedBy": "CREATED BY",
+	} {
+		r[name] = header
+	}
+	return r
+}

@@ -1,0 +1,88 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Rename gives a container of ours another name.
+func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameRequest) (*longshorev1.RenameResponse, error) {
+	c, err := s.srv.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if c.Owner != core.OwnerCLI {
+		return nil, fmt.Errorf("rename %s: it belongs to %s, which knows it by this name: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+	}
+	if !validName(req.GetNewName()) {
+		return nil, invalid.Errorf("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetNewName())
+	}
+	err = s.srv.own.Changes.Rename(ctx, c.ID, core.Key(req.GetNewName()))
+	if errdefs.IsAlreadyExists(err) {
+		return nil, fmt.Errorf("the name %q is in use: %w", req.GetNewName(), errdefs.ErrAlreadyExists)
+	}
+	return &longshorev1.RenameResponse{}, err
+}
+
+// Update changes the limits of a container of ours, now and for its next starts.
+func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateRequest) (*longshorev1.UpdateResponse, error) {
+	c, err := s.srv.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if c.Owner != core.OwnerCLI {
+		return nil, fmt.Errorf("update %s: its limits are those that %s has set: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+	}
+	now, err := limitsOf(c)
+	if err != nil {
+		return nil, err
+	}
+	var memory int64
+	if now.Memory != nil && now.Memory.Limit != nil {
+		memory = *now.Memory.Limit
+	}
+	res, err := resources(req, memory)
+	if err != nil {
+		return nil, err
+	}
+	if req.GetPids() == -1 {
+		none := int64(-1)
+		res.Pids = &specs.LinuxPids{Limit: &none}
+	}
+	if c.State != core.ContainerExited {
+		if _, err := s.srv.own.UpdateContainer(ctx, c.ID, res); err != nil {
+			return nil, err
+		}
+	}
+	return &longshorev1.UpdateResponse{}, s.srv.own.Changes.Keep(ctx, c.ID, res)
+}
+
+// limitsOf returns the limits with which a container was started last.
+func limitsOf(c core.Container) (*specs.LinuxResources, error) {
+	raw, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
+	if c.Bundle == "" || errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("update %s: it has no spec: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("update %s: %w", c.ID.Short(), err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		return nil, fmt.Errorf("update %s: read its spec: %w", c.ID.Short(), err)
+	}
+	if spec.Linux == nil || spec.Linux.Resources == nil {
+		return &specs.LinuxResources{}, nil
+	}
+	return spec.Linux.Resources, nil
+}

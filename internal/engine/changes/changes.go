@@ -1,0 +1,199 @@
+// Package changes has what is changed about a container beside its state: its name, and the limits
+// that it gets when it is started again.
+package changes
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/atomicfile"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Changes changes the objects of one owner.
+type Changes struct {
+	Store core.Store
+	Owner core.Owner // "" may change all
+	// Lock keeps the verbs away from a sandbox and its containers.
+	Lock func(ctx context.Context, sandbox core.ID) (unlock func(), err error)
+}
+
+// Rename gives a container another key, and its sandbox too where both were created together and
+// have the same one. AlreadyExists when another container or sandbox has that key.
+func (c Changes) Rename(ctx context.Context, id core.ID, to core.Key) error {
+	ct, unlock, err := c.locked(ctx, id)
+	if err != nil {
+		return fmt.Errorf("rename container %s: %w", id, err)
+	}
+	defer unlock()
+	if ct.Key == to {
+		return nil
+	}
+	err = c.Store.Update(func(tx core.Tx) error {
+		ct, err := tx.Containers().Get(id)
+		if err != nil {
+			return err
+		}
+		sb, err := tx.Sandboxes().Get(ct.Sandbox)
+		if err != nil {
+			return err
+		}
+		was := ct.Key
+		ct.Key = to
+		if err := tell(tx, &ct, "renamed, it was "+string(was)); err != nil {
+			return err
+		}
+		if sb.Pair && sb.Key == was {
+			sb.Key = to
+			if err := tx.Sandboxes().Put(sb); err != nil {
+				return err
+			}
+		}
+		return tx.Containers().Put(ct)
+	})
+	if err != nil {
+		return fmt.Errorf("rename container %s: %w", id, err)
+	}
+	return nil
+}
+
+// Keep stores limits with a container's spec, from which they come when it is started again. What
+// of res is nil stays. It does not change the limits in force.
+func (c Changes) Keep(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
+	ct, unlock, err := c.locked(ctx, id)
+	if err == nil {
+		err = c.keep(&ct, res)
+		unlock()
+	}
+	if err != nil {
+		return fmt.Errorf("keep the limits of container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (c Changes) keep(ct *core.Container, res *specs.LinuxResources) error {
+	if ct.Bundle == "" {
+		return fmt.Errorf("it has no spec: %w", errdefs.ErrFailedPrecondition)
+	}
+	path := filepath.Join(ct.Bundle, "config.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		return fmt.Errorf("read its spec: %w", err)
+	}
+	if spec.Linux == nil {
+		spec.Linux = &specs.Linux{}
+	}
+	spec.Linux.Resources = Merge(spec.Linux.Resources, res)
+	if raw, err = json.Marshal(&spec); err != nil {
+		return err
+	}
+	if err := atomicfile.Replace(path, raw, 0o600); err != nil {
+		return err
+	}
+	if ct.State != core.ContainerExited {
+		return nil // whoever changed the limits in force has told of it
+	}
+	return c.Store.Update(func(tx core.Tx) error {
+		cur, err := tx.Containers().Get(ct.ID)
+		if err != nil {
+			return err
+		}
+		if err := tell(tx, &cur, "limits for its next start"); err != nil {
+			return err
+		}
+		return tx.Containers().Put(cur)
+	})
+}
+
+// tell appends the event of a change to a container's record.
+func tell(tx core.Tx, ct *core.Container, note string) error {
+	seq, err := tx.Append(core.Event{
+		Kind: core.EventContainerUpdated, At: time.Now().UTC(), Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID, Note: note,
+	})
+	ct.Rev = seq
+	return err
+}
+
+// locked returns a container that may be changed, with its sandbox's lock held.
+func (c Changes) locked(ctx context.Context, id core.ID) (ct core.Container, unlock func(), err error) {
+	read := func() error {
+		return c.Store.View(func(tx core.Tx) error { ct, err = tx.Containers().Get(id); return err })
+	}
+	if err := read(); err != nil {
+		return ct, nil, err
+	}
+	if unlock, err = c.Lock(ctx, ct.Sandbox); err != nil {
+		return ct, nil, err
+	}
+	err = read()
+	switch {
+	case err != nil:
+	case c.Owner != "" && ct.Owner != c.Owner:
+		err = fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
+	case ct.State == core.ContainerCreating || ct.Removing:
+		err = fmt.Errorf("it is being created or removed: %w", errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		unlock()
+		return ct, nil, err
+	}
+	return ct, unlock, nil
+}
+
+// Merge returns old with what of update is not nil: limits of memory, of the CPU and of processes.
+func Merge(old, update *specs.LinuxResources) *specs.LinuxResources {
+	out := specs.LinuxResources{}
+	if old != nil {
+		out = *old
+	}
+	if update == nil {
+		return &out
+	}
+	if m := update.Memory; m != nil {
+		to := specs.LinuxMemory{}
+		if out.Memory != nil {
+			to = *out.Memory
+		}
+		set(&to.Limit, m.Limit)
+		set(&to.Swap, m.Swap)
+		set(&to.Reservation, m.Reservation)
+		out.Memory = &to
+	}
+	if u := update.CPU; u != nil {
+		to := specs.LinuxCPU{}
+		if out.CPU != nil {
+			to = *out.CPU
+		}
+		set(&to.Shares, u.Shares)
+		set(&to.Quota, u.Quota)
+		set(&to.Period, u.Period)
+		if u.Cpus != "" {
+			to.Cpus = u.Cpus
+		}
+		if u.Mems != "" {
+			to.Mems = u.Mems
+		}
+		out.CPU = &to
+	}
+	if update.Pids != nil {
+		out.Pids = update.Pids
+	}
+	return &out
+}
+
+func set[T any](to **T, value *T) {
+	if value != nil {
+		*to = value
+	}
+}
