@@ -66,9 +66,11 @@ func elsewhere() map[string]string {
 func newContainerGroup(a *app) *cobra.Command {
 	ls := newPs(a)
 	ls.Use, ls.Aliases = "ls", []string{"list", "ps"}
+	cp := newCp(a)
+	cp.Example = strings.ReplaceAll(cp.Example, "longshore cp", "longshore container cp")
 	return groupOf("container", "Containers, by the names of commands that other tools have",
 		ls, newRun(a), newCreate(a), newStart(a), newStop(a), newRestart(a), newKill(a), newPause(a), newResume(a), newRename(a), newUpdate(a), newRm(a), newWait(a),
-		newExec(a), newAttach(a), newCp(a), newLogs(a), newTop(a), newStats(a), newPort(a),
+		newExec(a), newAttach(a), cp, newLogs(a), newTop(a), newStats(a), newPort(a),
 		inspectOf(a, "container", "CONTAINER...", "Show everything about containers as JSON", "a container"),
 		pruneOf(a, pruning{containers: true}, "Remove the containers that have ended"))
 }
