@@ -55,6 +55,7 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 		s.write.Lock()
 		s.mu.RLock()
 		var c change
+		var names []string
 		for _, name := range img.Names {
 			named, nerr := normalize(name, s.cfg.DefaultRegistry)
 			if nerr != nil {
@@ -62,6 +63,9 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 				break
 			}
 			rec.Asked = !isTagged(named)
+			if isTagged(named) {
+				names = append(names, named.String())
+			}
 			s.rec.setName(&c, owner, named.String(), rec)
 		}
 		if len(img.Names) == 0 && len(s.rec.owner0(owner).namesOf(map[digest.Digest]bool{rec.Manifest: true})) == 0 {
@@ -79,6 +83,9 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 		described, err := s.describe(owner, rec.Manifest)
 		if err != nil {
 			return list, fmt.Errorf("import: %w", err)
+		}
+		if len(names) > 0 {
+			described.Names = names // those that it has besides, the archive did not bring
 		}
 		list = append(list, described)
 	}
