@@ -25,6 +25,11 @@ type Input struct {
 	// Init means that the keeper's child is the tiny init, whose exit status tells how
 	// the program below it ended.
 	Init bool
+	// PidOne means that the keeper's child is the first process of a pid namespace, which no
+	// signal ends that it does not handle but SIGKILL, and what reboot(2) sends.
+	PidOne bool
+	// Refused and Throttled are as in core.Autopsy.
+	Refused, Throttled uint64
 	// Levels are the cgroups above the process, the container's own first.
 	Levels []Level
 	// Kills and Local are by how much each level's counters grew during the process's
@@ -50,7 +55,9 @@ type Level struct {
 
 // Make makes the record.
 func Make(in Input) core.Autopsy {
-	a := core.Autopsy{Exit: in.Exit, StopRequest: in.StopRequest, Peak: in.Peak, Tail: in.Tail, Start: in.Start, LostOutput: in.LostOutput}
+	a := core.Autopsy{
+		Exit: in.Exit, StopRequest: in.StopRequest, Peak: in.Peak, Tail: in.Tail, Start: in.Start, Refused: in.Refused, Throttled: in.Throttled, LostOutput: in.LostOutput,
+	}
 	if len(in.Levels) > 0 {
 		a.Limit = in.Levels[0].Limit
 	}
@@ -69,9 +76,9 @@ func LostOutput(n uint64) string {
 	return bytes(n) + " of its output is lost: no log could take it"
 }
 
-// signalTime is how long after a signal a program may take to end by itself because of
+// SignalTime is how long after a signal a program may take to end by itself because of
 // that signal.
-const signalTime = 10 * time.Second
+const SignalTime = 10 * time.Second
 
 // Reason returns asked if it may be why a process ended, otherwise nil. A stop always
 // may. A signal may if the process ended by it, or by itself soon after; not if it was
@@ -84,7 +91,9 @@ func Reason(asked *core.StopRequest, exit core.Exit) *core.StopRequest {
 		if exit.Signal != asked.Signal {
 			return nil
 		}
-	case exit.Code != 128+asked.Signal && !exit.Lost && exit.At.Sub(asked.At) > signalTime:
+	case asked.Incidental && exit.Code != 128+asked.Signal:
+		return nil
+	case exit.Code != 128+asked.Signal && !exit.Lost && exit.At.Sub(asked.At) > SignalTime:
 		return nil
 	}
 	return asked
@@ -190,8 +199,14 @@ func verdict(in Input, a core.Autopsy) string {
 		return "killed by the kernel: out of memory at " + limitOf(in, a)
 	}
 	s := end(in, e)
+	if in.Refused > 0 {
+		s += fmt.Sprintf("; the kernel had refused it %s at its limit of pids", counted(in.Refused, "process or thread", "processes or threads"))
+	}
+	if in.Throttled > 0 {
+		s += "; it was slowed down at its memory.high"
+	}
 	if a.OOM != nil {
-		s += fmt.Sprintf("; before that the kernel killed %s of it, out of memory at %s", count(a.OOM.Kills), limitOf(in, a))
+		s += fmt.Sprintf("; before that the kernel killed %s of it, out of memory at %s", counted(a.OOM.Kills, "process", "processes"), limitOf(in, a))
 	}
 	return s
 }
@@ -205,17 +220,49 @@ func end(in Input, e core.Exit) string {
 	switch {
 	case e.Signal != 0 && asked != nil && e.Signal == asked.Signal:
 		return fmt.Sprintf("ended by %s, %s", signal(e.Signal), by)
+	case in.PidOne && reboots[unix.Signal(e.Signal)] != "":
+		if asked != nil {
+			by = " after " + signal(asked.Signal) + ", " + by
+		}
+		return fmt.Sprintf(reboots[unix.Signal(e.Signal)], by)
 	case e.Signal == int(unix.SIGKILL) && asked != nil:
 		return fmt.Sprintf("killed by SIGKILL: it did not end by %s within its grace; %s", signal(asked.Signal), by)
+	case faults[unix.Signal(e.Signal)] != "":
+		s := fmt.Sprintf("crashed: killed by %s, %s", signal(e.Signal), faults[unix.Signal(e.Signal)])
+		if e.Core {
+			s += ", with a core dump"
+		}
+		return s
 	case e.Signal != 0:
 		return fmt.Sprintf("killed by %s, which nobody here has sent", signal(e.Signal))
 	case asked != nil:
 		return fmt.Sprintf("exited with code %d after %s, %s", e.Code, signal(asked.Signal), by)
 	case e.Code == 0:
 		return "completed: exit code 0"
+	case unix.SignalName(unix.Signal(e.Code-128)) != "":
+		// As shells and inits tell of a program below them.
+		return fmt.Sprintf("exited with code %d (128 + %s)", e.Code, signal(e.Code-128))
 	default:
 		return fmt.Sprintf("exited with code %d", e.Code)
 	}
+}
+
+// reboots are the signals by which the kernel ends the first process of a pid namespace in which a
+// program has called reboot(2).
+var reboots = map[unix.Signal]string{
+	unix.SIGHUP: "restarted by itself%s: a program in it has called reboot",
+	unix.SIGINT: "switched off by itself%s: a program in it has called reboot to power off or halt",
+}
+
+// faults are the signals by which the kernel ends a program that has made a mistake.
+var faults = map[unix.Signal]string{
+	unix.SIGSEGV: "it used memory that it does not have",
+	unix.SIGBUS:  "it used memory that is not behind its address",
+	unix.SIGILL:  "it came to an instruction that this processor does not have",
+	unix.SIGFPE:  "it made an error of arithmetic, such as a division by zero",
+	unix.SIGABRT: "it gave up by itself (abort)",
+	unix.SIGTRAP: "it came to a breakpoint or an assertion",
+	unix.SIGSYS:  "it made a system call that its seccomp filter forbids",
 }
 
 func who(a *core.StopRequest) string {
@@ -229,11 +276,11 @@ func who(a *core.StopRequest) string {
 	return s
 }
 
-func count(n uint64) string {
+func counted(n uint64, one, many string) string {
 	if n == 1 {
-		return "a process"
+		return "a " + one
 	}
-	return fmt.Sprintf("%d processes", n)
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 func limitOf(in Input, a core.Autopsy) string {

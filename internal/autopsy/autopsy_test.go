@@ -23,9 +23,28 @@ func TestVerdicts(t *testing.T) {
 		oom     *core.OOM
 		verdict string
 	}{
-		"completed": {autopsy.Input{}, nil, "completed: exit code 0"},
-		"code":      {autopsy.Input{Exit: core.Exit{Code: 2}}, nil, "exited with code 2"},
-		"signal":    {autopsy.Input{Exit: core.Exit{Signal: 34}}, nil, "killed by signal 34, which nobody here has sent"},
+		"completed":                  {autopsy.Input{}, nil, "completed: exit code 0"},
+		"code":                       {autopsy.Input{Exit: core.Exit{Code: 2}}, nil, "exited with code 2"},
+		"signal":                     {autopsy.Input{Exit: core.Exit{Signal: 34}}, nil, "killed by signal 34, which nobody here has sent"},
+		"a code that tells a signal": {autopsy.Input{Exit: core.Exit{Code: 143}}, nil, "exited with code 143 (128 + SIGTERM)"},
+		"a code that tells none":     {autopsy.Input{Exit: core.Exit{Code: 255}}, nil, "exited with code 255"},
+		"a fault":                    {autopsy.Input{Exit: core.Exit{Signal: 8}}, nil, "crashed: killed by SIGFPE, it made an error of arithmetic, such as a division by zero"},
+		"a fault with a core": {
+			autopsy.Input{Exit: core.Exit{Signal: 6, Core: true}}, nil, "crashed: killed by SIGABRT, it gave up by itself (abort), with a core dump",
+		},
+		"a fault that was asked for": {
+			autopsy.Input{Exit: core.Exit{Signal: 6}, StopRequest: &core.StopRequest{Owner: core.OwnerCLI, Call: "kill", Signal: 6}}, nil,
+			"ended by SIGABRT, asked for by cli kill",
+		},
+		"a reboot":    {autopsy.Input{Exit: core.Exit{Signal: 1}, PidOne: true}, nil, "restarted by itself: a program in it has called reboot"},
+		"a power-off": {autopsy.Input{Exit: core.Exit{Signal: 2}, PidOne: true}, nil, "switched off by itself: a program in it has called reboot to power off or halt"},
+		"a power-off that was asked for": {
+			autopsy.Input{Exit: core.Exit{Signal: 2}, PidOne: true, StopRequest: stop}, nil,
+			"switched off by itself after SIGTERM, asked for by cri StopContainer: a program in it has called reboot to power off or halt",
+		},
+		"a SIGHUP":      {autopsy.Input{Exit: core.Exit{Signal: 1}}, nil, "killed by SIGHUP, which nobody here has sent"},
+		"refused forks": {autopsy.Input{Exit: core.Exit{Code: 2}, Refused: 3}, nil, "exited with code 2; the kernel had refused it 3 processes or threads at its limit of pids"},
+		"throttled":     {autopsy.Input{Exit: core.Exit{Code: 1}, Throttled: 9}, nil, "exited with code 1; it was slowed down at its memory.high"},
 		"lost": {
 			autopsy.Input{Exit: core.Exit{Lost: true}, Kills: []uint64{3}},
 			nil,
@@ -121,6 +140,7 @@ func TestReason(t *testing.T) {
 	at := time.Unix(1000, 0)
 	hup, term := &core.StopRequest{Signal: 1, At: at}, &core.StopRequest{Signal: 15, At: at}
 	stop := &core.StopRequest{Signal: 10, At: at, Stop: true}
+	usr := &core.StopRequest{Signal: 10, At: at, Incidental: true}
 	for name, c := range map[string]struct {
 		asked *core.StopRequest
 		exit  core.Exit
@@ -132,6 +152,9 @@ func TestReason(t *testing.T) {
 		"soon after it":                 {term, core.Exit{Code: 0, At: at.Add(time.Second)}, true},
 		"long after it was caught":      {hup, core.Exit{Code: 0, At: at.Add(time.Minute)}, false},
 		"by another":                    {hup, core.Exit{Signal: 9, At: at.Add(time.Second)}, false},
+		"by what asks for no end":       {usr, core.Exit{Signal: 10, At: at}, true},
+		"the same, as a shell":          {usr, core.Exit{Code: 138, At: at}, true},
+		"soon after what asks for none": {usr, core.Exit{Code: 0, At: at}, false},
 		"by a stop":                     {stop, core.Exit{Code: 0, At: at.Add(time.Hour)}, true},
 		"by a stop that had to kill it": {stop, core.Exit{Signal: 9, At: at.Add(time.Hour)}, true},
 	} {

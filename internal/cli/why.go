@@ -94,7 +94,11 @@ func (t *facts) autopsy(a *longshorev1.Autopsy) {
 	case a.GetLost():
 		t.fact("status", "lost: agent and keeper were not running when it ended")
 	case a.GetSignal() != 0:
-		t.fact("status", "killed by signal %d (%s)", a.GetSignal(), signalName(a.GetSignal()))
+		dump := ""
+		if a.GetCore() {
+			dump = ", core dumped"
+		}
+		t.fact("status", "killed by signal %d (%s)%s", a.GetSignal(), signalName(a.GetSignal()), dump)
 	default:
 		t.fact("status", "exit code %d", a.GetCode())
 	}

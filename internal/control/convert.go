@@ -23,7 +23,8 @@ func toAutopsy(a *core.Autopsy) *longshorev1.Autopsy {
 	}
 	out := &longshorev1.Autopsy{
 		Status: int32(a.Exit.Status()), Code: int32(a.Exit.Code), Signal: int32(a.Exit.Signal), Lost: a.Exit.Lost, At: stamp(a.Exit.At),
-		PeakBytes: a.Peak, LimitBytes: a.Limit, Tail: a.Tail, Start: a.Start, Verdict: a.Verdict, LostOutput: a.LostOutput,
+		PeakBytes: a.Peak, LimitBytes: a.Limit, Tail: a.Tail, Start: a.Start, Verdict: a.Verdict,
+		Core: a.Exit.Core, Refused: a.Refused, Throttled: a.Throttled, LostOutput: a.LostOutput,
 	}
 	if a.OOM != nil {
 		out.Oom = &longshorev1.Oom{Level: a.OOM.Level, Victim: int32(a.OOM.Victim), Main: a.OOM.Main, Kills: a.OOM.Kills}

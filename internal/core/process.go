@@ -70,6 +70,7 @@ type KeptExit struct {
 type Exit struct {
 	Code   int       `json:"code"`             // 0..255; meaningless when Signal != 0
 	Signal int       `json:"signal,omitempty"` // the signal that killed it
+	Core   bool      `json:"core,omitempty"`   // the kernel has written a core dump of it
 	At     time.Time `json:"at"`
 	// Lost means that agent, keeper and nest were all gone when it ended, so that nobody saw how.
 	// Code and Signal are then zero and mean nothing.
@@ -127,7 +128,12 @@ type Autopsy struct {
 	StopRequest *StopRequest `json:"asked,omitempty"` // nil: nobody asked through this agent for its end
 	Peak        uint64       `json:"peak,omitempty"`  // highest memory of the container's cgroup, bytes; 0 when unknown
 	Limit       uint64       `json:"limit,omitempty"` // the memory limit in force, bytes; 0: none
-	Tail        []string     `json:"tail,omitempty"`  // last log lines, oldest first
+	// Refused is how many processes and threads the kernel refused at the container's limit of
+	// pids, and Throttled how often it slowed the container down at its memory.high, both since the
+	// container was created; 0 when unknown.
+	Refused   uint64   `json:"refused,omitempty"`
+	Throttled uint64   `json:"throttled,omitempty"`
+	Tail      []string `json:"tail,omitempty"` // last log lines, oldest first
 	// Start is the runtime's error text when the program could not be started at all.
 	Start   string `json:"start,omitempty"`
 	Verdict string `json:"verdict"` // one sentence for people
@@ -153,4 +159,7 @@ type StopRequest struct {
 	// Stop means that the caller asked for the end itself, whatever the signal; otherwise it sent
 	// a signal that may end a process.
 	Stop bool `json:"stop,omitempty"`
+	// Incidental means that the signal is one that is sent for other purposes than an end, such
+	// as SIGUSR1: it is why a process ended only when it ended by that very signal.
+	Incidental bool `json:"incidental,omitempty"`
 }

@@ -37,6 +37,8 @@ const (
 	StatsRootfs
 	// StatsLimits is Limits.
 	StatsLimits
+	// StatsRefusals is Pids.Refused and Memory.Throttled.
+	StatsRefusals
 )
 
 // Has reports whether any of kinds is selected.
@@ -72,13 +74,14 @@ type MemoryStats struct {
 	Swap, SwapLimit, Kernel, Mapped            Value
 	Faults, MajorFaults, FailCount             Value
 	OOMKills                                   Value
+	Throttled                                  Value // how often memory.high has slowed it down; v2 only
 	// Raw is every key of memory.stat, as the kernel names it.
 	Raw map[string]uint64 `json:",omitempty"`
 }
 
-// PidsStats counts tasks (threads); Processes counts processes. OK of Limit is false when it is
-// unlimited.
-type PidsStats struct{ Current, Limit, Processes Value }
+// PidsStats counts tasks (threads); Processes counts processes, Refused the tasks that the kernel
+// refused at the limit. OK of Limit is false when it is unlimited.
+type PidsStats struct{ Current, Limit, Processes, Refused Value }
 
 // IOStats belongs to one block device. Device is its name below /dev, or "" when it has none.
 type IOStats struct {

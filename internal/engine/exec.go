@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/proctree"
@@ -144,8 +146,8 @@ func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, err error) erro
 	return err
 }
 
-// Signal sends a signal to a process. A signal that asks for the process's end is recorded,
-// together with who asked.
+// Signal sends a signal to a process. A signal that may end the process is recorded, together with
+// who asked.
 func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.StopRequest) error {
 	ct, p, err := c.view.process(ref)
 	if err != nil {
@@ -156,13 +158,24 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	}
 	req = c.view.request(req, "Signal")
 	req.Signal = sig
-	if asksForEnd(&ct, sig) && recorded(&ct, ref) || c.view.forces(&ct.Meta) {
+	req.Incidental = !asksForEnd(&ct, sig)
+	if mayEnd(sig) && recorded(&ct, ref) || c.view.forces(&ct.Meta) {
 		if err := c.e.records.recordRequest(ref, req, c.view); err != nil {
 			return err
 		}
 	}
 	if err := c.e.o.Supervisor.Signal(ctx, ref, sig); err != nil {
 		return fmt.Errorf("signal process %s of container %s: %w", ref.Process, ref.Container, err)
+	}
+	if sig == sigkill && ref.Process == core.Main && ct.State == core.ContainerPaused {
+		// On cgroup v1 not even SIGKILL ends what is frozen.
+		rt, err := c.view.e.runtime(ct.Runtime)
+		if err == nil {
+			err = rt.Resume(ctx, ct.ID)
+		}
+		if err = ignoreNotFound(err); err != nil {
+			return fmt.Errorf("thaw container %s, which is killed: %w", ref.Container, err)
+		}
 	}
 	return nil
 }
@@ -175,15 +188,24 @@ func asksForEnd(ct *core.Container, sig int) bool {
 	return slices.Contains([]int{1, 2, 3, 6, sigkill, sigterm}, sig)
 }
 
+// mayEnd reports whether sig ends a process that has no handler for it.
+func mayEnd(sig int) bool {
+	return !slices.Contains([]syscall.Signal{
+		syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGSTOP, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGURG, syscall.SIGWINCH,
+	}, syscall.Signal(sig))
+}
+
 func (r records) recordRequest(ref core.Ref, req core.StopRequest, by view) error {
 	err := r.editContainer(ref.Container, func(ct *core.Container, n *change) error {
 		n.forced(by, &ct.Meta, "signal", req)
 		p := ct.Process(ref.Process)
-		if p == nil || p.Autopsy != nil || !req.Stop && !asksForEnd(ct, req.Signal) {
+		if p == nil || p.Autopsy != nil || !req.Stop && !mayEnd(req.Signal) {
 			return nil
 		}
-		// A stop is still in progress, whatever other signals are sent meanwhile.
-		if req.Stop || p.StopRequest == nil || !p.StopRequest.Stop || req.Signal == sigkill {
+		// A stop is still in progress, whatever other signals are sent meanwhile, and what asks for no
+		// end hides no request to end that may still be obeyed.
+		old := p.StopRequest
+		if req.Stop || old == nil || req.Signal == sigkill || !old.Stop && (old.Incidental || !req.Incidental || req.At.Sub(old.At) > autopsy.SignalTime) {
 			p.StopRequest = &req
 		}
 		return nil

@@ -267,7 +267,16 @@ const tailLines = 10
 func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, StopRequest: autopsy.Reason(p.StopRequest, x.Exit), Init: c.Config.Init && p.ID == core.Main,
-		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, Levels: r.levelNames(ctx, c, x), LostOutput: x.LostOut,
+		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, LostOutput: x.LostOut,
+	}
+	if sb, err := r.e.records.sandbox(c.Sandbox); err == nil {
+		in.Levels = r.levelNames(ctx, &sb, c, x)
+		in.PidOne = p.ID == core.Main && sb.Config.Namespaces.PID.Mode == core.PerContainer && len(c.Config.Join) == 0
+	}
+	if p.ID == core.Main && x.Exit.Status() != 0 {
+		if s, err := r.e.o.Cgroups.Stats(ctx, c.Cgroup, core.StatsRefusals); err == nil {
+			in.Refused, in.Throttled = s.Pids.Refused.N, s.Memory.Throttled.N
+		}
 	}
 	if r.e.o.OOMLog != nil && suspicious(x) {
 		since := p.Started
@@ -304,12 +313,8 @@ func suspicious(x core.ProcessExit) bool {
 
 // levelNames names the cgroups above a process. For an exec it reads their limits only if memory
 // may have ended it, because that costs more than all else about an exit.
-func (r reaper) levelNames(ctx context.Context, c *core.Container, x core.ProcessExit) []autopsy.Level {
-	sb, err := r.e.records.sandbox(c.Sandbox)
-	if err != nil {
-		return nil
-	}
-	refs := levelsOf(&sb, c)
+func (r reaper) levelNames(ctx context.Context, sb *core.Sandbox, c *core.Container, x core.ProcessExit) []autopsy.Level {
+	refs := levelsOf(sb, c)
 	levels := make([]autopsy.Level, len(refs))
 	for i, ref := range refs {
 		levels[i] = autopsy.Level{Name: ref.Path, Path: ref.Path}

@@ -240,6 +240,26 @@ func TestTheReasonIsTheStop(t *testing.T) {
 			},
 			"ended by SIGINT, asked for by cri StopContainer",
 		},
+		"a SIGUSR1 that it does not handle": {
+			func(t *testing.T, n *enginetest.Node, id core.ID) {
+				if err := n.As(core.OwnerCRI).Signal(t.Context(), core.Ref{Container: id}, 10, core.StopRequest{}); err != nil {
+					t.Error(err)
+				}
+			},
+			"ended by SIGUSR1, asked for by cri Signal",
+		},
+		"a SIGTERM that it handles, and a SIGUSR1 before its end": {
+			func(t *testing.T, n *enginetest.Node, id core.ID) {
+				n.Supervisor.Ignore(core.Ref{Container: id}, 10, 15)
+				for _, sig := range []int{15, 10} {
+					if err := n.As(core.OwnerCRI).Signal(t.Context(), core.Ref{Container: id}, sig, core.StopRequest{}); err != nil {
+						t.Error(err)
+					}
+				}
+				n.Supervisor.Exit(core.Ref{Container: id}, 0)
+			},
+			"exited with code 0 after SIGTERM, asked for by cri Signal",
+		},
 		"a stop and a SIGHUP": {
 			func(t *testing.T, n *enginetest.Node, id core.ID) {
 				n.Supervisor.Ignore(core.Ref{Container: id}, 1, 10)

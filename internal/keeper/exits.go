@@ -16,9 +16,12 @@ import (
 )
 
 func coreExit(e *wire.Exit) core.ProcessExit {
+	exit := core.Exit{Code: e.Code, Signal: e.Signal, At: time.Unix(0, e.Nanos), Lost: e.Lost}
+	if exit.Signal != 0 {
+		exit.Core, exit.Code = exit.Code == 1, 0
+	}
 	return core.ProcessExit{
-		Ref: coreRef(e.Ref), Pid: e.Pid,
-		Exit:     core.Exit{Code: e.Code, Signal: e.Signal, At: time.Unix(0, e.Nanos), Lost: e.Lost},
+		Ref: coreRef(e.Ref), Pid: e.Pid, Exit: exit,
 		OOMKills: e.OOMKills, OOMLocal: e.OOMLocal, Peak: e.Peak, LostOut: e.LostOut,
 	}
 }

@@ -23,6 +23,9 @@ func (k *Kept) V1(dir func(controller string) string, want core.StatsFields) cor
 		s.IO = v1IO(r, dir("blkio"))
 		s.Huge = huge(r, dir("hugetlb"), "usage_in_bytes", "max_usage_in_bytes", "failcnt")
 	}
+	if want.Has(core.StatsRefusals) {
+		s.Pids.Refused = of(r.keys(dir("pids"), "pids.events"), "max")
+	}
 	return s
 }
 

@@ -27,6 +27,9 @@ func (k *Kept) V2(d string, want core.StatsFields) core.Stats {
 		s.IO = v2IO(r, d)
 		s.Huge = huge(r, d, "current", "", "events")
 	}
+	if want.Has(core.StatsRefusals) {
+		s.Pids.Refused, s.Memory.Throttled = of(r.keys(d, "pids.events"), "max"), of(r.keys(d, "memory.events"), "high")
+	}
 	return s
 }
 

@@ -451,6 +451,9 @@ type Autopsy struct {
 	Start         string                 `protobuf:"bytes,11,opt,name=start,proto3" json:"start,omitempty"` // the runtime's words when the program could not start
 	Verdict       string                 `protobuf:"bytes,12,opt,name=verdict,proto3" json:"verdict,omitempty"`
 	LostOutput    uint64                 `protobuf:"varint,13,opt,name=lost_output,json=lostOutput,proto3" json:"lost_output,omitempty"` // bytes of its output that no log took
+	Core          bool                   `protobuf:"varint,14,opt,name=core,proto3" json:"core,omitempty"`                               // the kernel has written a core dump
+	Refused       uint64                 `protobuf:"varint,15,opt,name=refused,proto3" json:"refused,omitempty"`                         // processes and threads refused at the limit of pids
+	Throttled     uint64                 `protobuf:"varint,16,opt,name=throttled,proto3" json:"throttled,omitempty"`                     // how often it was slowed down at its memory.high
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -572,6 +575,27 @@ func (x *Autopsy) GetVerdict() string {
 func (x *Autopsy) GetLostOutput() uint64 {
 	if x != nil {
 		return x.LostOutput
+	}
+	return 0
+}
+
+func (x *Autopsy) GetCore() bool {
+	if x != nil {
+		return x.Core
+	}
+	return false
+}
+
+func (x *Autopsy) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *Autopsy) GetThrottled() uint64 {
+	if x != nil {
+		return x.Throttled
 	}
 	return 0
 }
@@ -5019,7 +5043,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x17\n" +
 	"\ahost_ip\x18\x02 \x01(\tR\x06hostIp\x12\x12\n" +
 	"\x04host\x18\x03 \x01(\rR\x04host\x12\x1c\n" +
-	"\tcontainer\x18\x04 \x01(\rR\tcontainer\"\x82\x03\n" +
+	"\tcontainer\x18\x04 \x01(\rR\tcontainer\"\xce\x03\n" +
 	"\aAutopsy\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\x05R\x06status\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\x05R\x04code\x12\x16\n" +
@@ -5037,7 +5061,10 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05start\x18\v \x01(\tR\x05start\x12\x18\n" +
 	"\averdict\x18\f \x01(\tR\averdict\x12\x1f\n" +
 	"\vlost_output\x18\r \x01(\x04R\n" +
-	"lostOutput\"]\n" +
+	"lostOutput\x12\x12\n" +
+	"\x04core\x18\x0e \x01(\bR\x04core\x12\x18\n" +
+	"\arefused\x18\x0f \x01(\x04R\arefused\x12\x1c\n" +
+	"\tthrottled\x18\x10 \x01(\x04R\tthrottled\"]\n" +
 	"\x03Oom\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x16\n" +
 	"\x06victim\x18\x02 \x01(\x05R\x06victim\x12\x12\n" +

@@ -100,6 +100,9 @@ func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
 	case lost:
 	case w.Signaled():
 		e.Signal = int(w.Signal())
+		if w.CoreDump() {
+			e.Code = 1
+		}
 	default:
 		e.Code = w.ExitStatus()
 	}

@@ -355,7 +355,7 @@ func (m *Processes) Fields(c *Codec) {
 type Exit struct {
 	Ref      Ref
 	Pid      int
-	Code     int
+	Code     int // of a process that a signal ended: 1 if the kernel has written a core dump
 	Signal   int
 	Nanos    int64 // since 1970
 	Lost     bool  // how it ended cannot be known any more

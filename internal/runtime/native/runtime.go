@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -384,6 +385,10 @@ func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, 
 	}
 	if err := findProgram(root, s); err != nil {
 		return err
+	}
+	var refused *core.StartError
+	if errors.As(cause, &refused) && refused.Errno == syscall.ENOENT {
+		return &core.StartError{Errno: syscall.ENOENT, Err: fmt.Errorf("%w: the program is there, and what it names as its interpreter or loader is not", cause)}
 	}
 	return cause
 }

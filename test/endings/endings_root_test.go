@@ -1,0 +1,395 @@
+package endings
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// ending is how a container is to have ended.
+type ending struct {
+	code, signal  int
+	start         int  // exit status of a program that could not be started
+	lost          bool // nobody knows
+	oom, childOOM bool // the main process, or another one, was killed for memory
+}
+
+func (e ending) status() int {
+	switch {
+	case e.start != 0:
+		return e.start
+	case e.lost:
+		return 255
+	case e.signal != 0:
+		return 128 + e.signal
+	default:
+		return e.code
+	}
+}
+
+// death is one way to die.
+type death struct {
+	name       string
+	script     string
+	command    []string // instead of script
+	memory     int64
+	pids       int
+	stopSignal string
+	init       bool // a tiny init is pid 1
+	caps       []string
+	// does is what is done to it once it has said "up"; false where the face cannot.
+	does act
+	end  ending
+	why  string // a regular expression of the whole verdict
+	last string // what the last lines of its output say
+}
+
+// container is what the command line says of one, whoever owns it.
+type container struct {
+	ID, Key, Owner, State string
+	Pid                   int
+	Autopsy               *struct {
+		Status, Code, Signal int
+		Lost                 bool
+		Verdict              string
+	}
+}
+
+func find(t *testing.T, n *nodetest.Node, owner string) *container {
+	t.Helper()
+	out, err := n.CLI("ps", "-a", "--json", "--owner", owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []*container
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if len(list) != 1 {
+		return nil
+	}
+	return list[0]
+}
+
+// act is what is done to a container; false where the face has no such call.
+type act func(t *testing.T, n *nodetest.Node, f face, x *container) bool
+
+func stopped(sig syscall.Signal, grace time.Duration) act {
+	return func(t *testing.T, _ *nodetest.Node, f face, _ *container) bool {
+		t.Helper()
+		f.stop(t, sig, grace)
+		return true
+	}
+}
+
+func signalled(sig syscall.Signal) act {
+	return func(t *testing.T, _ *nodetest.Node, f face, _ *container) bool {
+		t.Helper()
+		return f.signal(t, sig)
+	}
+}
+
+func signalledAndStopped(t *testing.T, _ *nodetest.Node, f face, _ *container) bool {
+	t.Helper()
+	f.signal(t, syscall.SIGHUP)
+	f.stop(t, syscall.SIGTERM, time.Minute)
+	return true
+}
+
+func kill(t *testing.T, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func killedFromOutside(t *testing.T, _ *nodetest.Node, _ face, x *container) bool {
+	t.Helper()
+	kill(t, x.Pid)
+	return true
+}
+
+func cli(t *testing.T, n *nodetest.Node, args ...string) {
+	t.Helper()
+	if _, err := n.CLI(args...); err != nil {
+		t.Error(err)
+	}
+}
+
+func execOutOfMemory(t *testing.T, n *nodetest.Node, f face, x *container) bool {
+	t.Helper()
+	_, err := n.CLI("exec", "--force", x.ID, "/bin/tail", "/dev/zero")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 137 {
+		t.Errorf("the exec: %v", err)
+	}
+	if out, err := n.CLI("why", x.ID); err != nil || !strings.Contains(out, "has not ended") {
+		t.Errorf("why: %s, %v", out, err)
+	}
+	f.stop(t, syscall.SIGTERM, time.Minute)
+	return true
+}
+
+// nodeOutOfMemory limits all of the agent's containers.
+func nodeOutOfMemory(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
+	t.Helper()
+	set := func(to string) error {
+		for _, file := range []string{"/sys/fs/cgroup/memory" + n.Cgroup + "/memory.limit_in_bytes", "/sys/fs/cgroup" + n.Cgroup + "/memory.max"} {
+			if _, err := os.Stat(file); err == nil {
+				if strings.HasSuffix(file, "limit_in_bytes") && to == "max" {
+					to = "-1"
+				}
+				return os.WriteFile(file, []byte(to), 0)
+			}
+		}
+		return os.ErrNotExist
+	}
+	if err := set("32M"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := set("max"); err != nil {
+			t.Error(err)
+		}
+	}()
+	cli(t, n, "exec", "--force", x.ID, "/bin/touch", "/tmp/go")
+	nodetest.Eventually(t, "it is killed", func() bool { return syscall.Kill(x.Pid, 0) != nil })
+	return true
+}
+
+func frozenAndStopped(t *testing.T, n *nodetest.Node, f face, x *container) bool {
+	t.Helper()
+	cli(t, n, "pause", "--force", x.ID)
+	f.stop(t, syscall.SIGTERM, 0)
+	return true
+}
+
+func sandboxEnded(t *testing.T, n *nodetest.Node, f face, _ *container) bool {
+	t.Helper()
+	c, ok := f.(*criFace)
+	if !ok {
+		return false
+	}
+	if _, err := n.CRI.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: c.pod.ID}); err != nil {
+		t.Error(err)
+	}
+	return true
+}
+
+func keeperKilled(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
+	t.Helper()
+	n.KillKeeper()
+	kill(t, x.Pid)
+	return true
+}
+
+// whileAway kills the agent, and keeper and nest if that is asked for, and then the container.
+func whileAway(keeper, nest bool) act {
+	return func(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
+		t.Helper()
+		n.Kill()
+		if nest {
+			kill(t, n.Processes("nest")...)
+		}
+		if keeper {
+			n.KillKeeper()
+		}
+		kill(t, x.Pid)
+		n.Up()
+		return true
+	}
+}
+
+func powerCut(_ *testing.T, n *nodetest.Node, _ face, _ *container) bool {
+	n.PowerCut()
+	n.Up()
+	return true
+}
+
+// forever is what a program does that waits for its end.
+const forever = "; echo up; while :; do sleep 0.05; done"
+
+// The deaths. In the words of why, STOP and SIGNAL stand for the face's, LIMIT for its memory limit.
+var deaths = []death{
+	{name: "completed", script: "exit 0", why: "completed: exit code 0"},
+	{name: "code", script: "exit 3", end: ending{code: 3}, why: "exited with code 3"},
+	{
+		name: "crash", script: "ulimit -c 0; f() { f; }; f", end: ending{signal: 11},
+		why: "crashed: killed by SIGSEGV, it used memory that it does not have(, with a core dump)?", // a pipe takes cores of any size
+	},
+	{name: "signal-below-init", script: "kill -TERM $$", init: true, end: ending{code: 143}, why: `exited with code 143 \(128 \+ SIGTERM\)`},
+	{name: "killed-from-outside", script: ":" + forever, does: killedFromOutside, end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
+	{name: "our-signal", script: "trap 'exit 9' TERM" + forever, does: signalled(syscall.SIGTERM), end: ending{code: 9}, why: "exited with code 9 after SIGTERM, asked for by SIGNAL"},
+	{name: "signal-of-ours-that-asks-nothing", script: "trap 'exit 9' USR1" + forever, does: signalled(syscall.SIGUSR1), end: ending{code: 9}, why: "exited with code 9"},
+	{name: "our-kill", script: ":" + forever, does: signalled(syscall.SIGKILL), end: ending{signal: 9}, why: "ended by SIGKILL, asked for by SIGNAL"},
+	{name: "stopped", script: "trap 'exit 0' TERM" + forever, does: stopped(syscall.SIGTERM, time.Minute), why: "exited with code 0 after SIGTERM, asked for by STOP"},
+	{name: "deaf", script: "trap '' TERM" + forever, does: stopped(syscall.SIGTERM, 0), end: ending{signal: 9}, why: "ended by SIGKILL, asked for by STOP"},
+	{
+		name: "custom-signal", script: "trap 'exit 7' USR1" + forever, stopSignal: "SIGUSR1", does: stopped(syscall.SIGUSR1, time.Minute),
+		end: ending{code: 7}, why: "exited with code 7 after SIGUSR1, asked for by STOP",
+	},
+	{
+		name: "real-time-signal", script: "trap 'exit 6' 37" + forever, stopSignal: "SIGRTMIN+3", does: stopped(37, time.Minute),
+		end: ending{code: 6}, why: "exited with code 6 after signal 37, asked for by STOP",
+	},
+	{name: "signal-then-stop", script: "trap : HUP; trap 'exit 0' TERM" + forever, does: signalledAndStopped, why: "exited with code 0 after SIGTERM, asked for by STOP"},
+	{
+		name: "out-of-memory", command: []string{"/bin/tail", "/dev/zero"}, memory: 16 << 20, end: ending{signal: 9, oom: true},
+		why: "killed by the kernel: out of memory at the limit of LIMIT",
+	},
+	{
+		name: "child-out-of-memory", script: "tail /dev/zero; exit 5", memory: 16 << 20, end: ending{code: 5, childOOM: true},
+		why: "exited with code 5; before that the kernel killed a process of it, out of memory at the limit of LIMIT",
+	},
+	{
+		name: "out-of-memory-below-init", script: "exec tail /dev/zero", init: true, memory: 16 << 20, end: ending{signal: 9, oom: true},
+		why: "killed by the kernel: out of memory at the limit of LIMIT",
+	},
+	{
+		name: "exec-out-of-memory", script: "trap 'exit 0' TERM" + forever, memory: 16 << 20, does: execOutOfMemory, end: ending{childOOM: true},
+		why: "exited with code 0 after SIGTERM, asked for by STOP; before that the kernel killed a process of it, out of memory at the limit of LIMIT",
+	},
+	{
+		name: "node-out-of-memory", script: "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; exec tail /dev/zero", does: nodeOutOfMemory,
+		end: ending{signal: 9, oom: true}, why: "killed by the kernel: out of memory at the limit of /longshore-[^ ]+",
+	},
+	{
+		name: "processes", script: "for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; exit 4", pids: 5, end: ending{code: 2},
+		why: "exited with code 2; the kernel had refused it a process or thread at its limit of pids",
+	},
+	{name: "no-space", script: "echo x >/dev/full || exit 28", end: ending{code: 28}, why: "exited with code 28", last: "No space left on device"},
+	{name: "reboot", command: []string{"/bin/busybox", "reboot", "-f"}, caps: []string{"SYS_BOOT"}, end: ending{signal: 1}, why: "restarted by itself: a program in it has called reboot"},
+	{
+		name: "power-off", command: []string{"/bin/busybox", "poweroff", "-f"}, caps: []string{"SYS_BOOT"}, end: ending{signal: 2},
+		why: "switched off by itself: a program in it has called reboot to power off or halt",
+	},
+	{name: "no-format", command: []string{"/bin/garbage"}, end: ending{start: 126}, why: "could not be started: .*exec /bin/garbage: exec format error.*"},
+	{name: "no-interpreter", command: []string{"/bin/script"}, end: ending{start: 127}, why: "could not be started: .*exec /bin/script: no such file or directory: .*interpreter.*"},
+	{name: "no-permission", command: []string{"/bin/plain"}, end: ending{start: 126}, why: `could not be started: .*exec "?/bin/plain"?: permission denied.*`},
+	{name: "no-program", command: []string{"/bin/nothing"}, end: ending{start: 127}, why: `could not be started: .*exec "?/bin/nothing"?: no such file or directory.*`},
+	{name: "frozen", script: ":" + forever, does: frozenAndStopped, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by STOP"},
+	{name: "sandbox-ended", script: ":" + forever, does: sandboxEnded, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by cri StopPodSandbox"},
+	{name: "agent-away", script: ":" + forever, does: whileAway(false, false), end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
+	{name: "keeper-away", script: ":" + forever, does: keeperKilled, end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
+	{name: "agent-and-keeper-away", script: ":" + forever, does: whileAway(true, false), end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
+	{name: "all-away", script: ":" + forever, does: whileAway(true, true), end: ending{lost: true}, why: "lost: agent, keeper and nest were all gone when it ended, so nobody knows how"},
+	{name: "node-restarted", script: ":" + forever, does: powerCut, end: ending{lost: true}, why: "node restarted: it was running when the node went down"},
+}
+
+// image has what the deaths need.
+func image(t *testing.T, n *nodetest.Node) string {
+	t.Helper()
+	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
+	if err != nil {
+		t.Skipf("no busybox-static: %v", err)
+	}
+	files = append(files,
+		imagetest.File{Name: "bin/garbage", Mode: 0o755, Body: []byte{1, 2, 3, 4}},
+		imagetest.File{Name: "bin/script", Mode: 0o755, Body: []byte("#!/bin/nowhere\n")},
+		imagetest.File{Name: "bin/plain", Mode: 0o644, Body: []byte("#!/bin/sh\n")})
+	ref := imagetest.NewRegistry(t).Push("endings", "1", imagetest.Image{
+		Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}},
+	}.Build())
+	if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// only has the test have one of its deaths.
+const only = "LONGSHORE_DEATH"
+
+// TestEveryDeathIsToldRight has a container of each face die in each way.
+func TestEveryDeathIsToldRight(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\n"})
+		ref := image(t, n)
+		faces := map[string]face{
+			"cli": &cliFace{n: n, image: ref}, "cri": &criFace{n: n, image: ref}, "nomad": newNomadFace(t, n, ref), "mesos": &mesosFace{n: n, image: ref},
+		}
+		for _, d := range deaths {
+			if name := os.Getenv(only); name != "" && name != d.name {
+				continue
+			}
+			for owner, f := range faces {
+				t.Run(d.name+"/"+owner, func(t *testing.T) { dies(t, n, owner, f, d) })
+			}
+		}
+		n.Check()
+	})
+}
+
+func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) {
+	t.Helper()
+	if !f.start(t, d.name, d) {
+		t.Skip("this face has no such container")
+	}
+	defer f.remove(t)
+	if d.does != nil {
+		x := find(t, n, owner)
+		nodetest.Eventually(t, "it is up", func() bool {
+			out, _ := n.CLI("logs", x.ID)
+			return strings.Contains(out, "up")
+		})
+		if !d.does(t, n, f, x) {
+			f.stop(t, syscall.SIGTERM, 0)
+			t.Skip("this face has no such call")
+		}
+	}
+	said := f.ended(t)
+	stop, signal := f.asks()
+	limit := `the (container \(16 MiB\)|sandbox \(\d+ MiB\))` // a container of Mesos has its limit there
+	want := regexp.MustCompile("^" + strings.NewReplacer("STOP", stop, "SIGNAL", signal, "LIMIT", limit).Replace(d.why) + "$")
+	x := find(t, n, owner)
+	if x == nil {
+		// A face whose start has failed leaves no container behind; the caller has the reason.
+		if _, words, _ := strings.Cut(said, "create container: "); d.end.start == 0 || !want.MatchString("could not be started: "+words) {
+			t.Errorf("%s says %q, want %q", owner, said, want)
+		}
+		return
+	}
+	why := x.Autopsy.Verdict
+	t.Logf("%s: %s: %s", owner, said, why)
+	if !want.MatchString(why) {
+		t.Errorf("why: %q, want %q", why, want)
+	}
+	if x.State != "exited" || x.Autopsy.Status != d.end.status() || x.Autopsy.Lost != d.end.lost {
+		t.Errorf("ps: %s, %+v", x.State, x.Autopsy)
+	}
+	if want := f.says(d.end, why); said != want {
+		t.Errorf("%s says %q, want %q", owner, said, want)
+	}
+	if out, err := n.CLI("why", x.ID); err != nil || !strings.Contains(out, ": "+why+"\n") || !strings.Contains(out, d.last) {
+		t.Errorf("why: %s, %v", out, err)
+	}
+	if out, err := n.CLI("events", "--since", "0", "--json", "--no-follow"); err != nil || !strings.Contains(lineOf(out, `"container.exited"`, x.ID), strconv.Quote(why)) {
+		t.Errorf("events: %s, %v", lineOf(out, `"container.exited"`, x.ID), err)
+	}
+}
+
+// lineOf is the line of text that has all of these words.
+func lineOf(text string, words ...string) string {
+	for line := range strings.Lines(text) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			return line
+		}
+	}
+	return ""
+}
