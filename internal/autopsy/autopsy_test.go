@@ -33,13 +33,15 @@ func TestVerdicts(t *testing.T) {
 			autopsy.Input{Exit: core.Exit{Signal: 6, Core: true}}, nil, "crashed: killed by SIGABRT, it gave up by itself (abort), with a core dump",
 		},
 		"a fault that was asked for": {
-			autopsy.Input{Exit: core.Exit{Signal: 6}, StopRequest: &core.StopRequest{Owner: core.OwnerCLI, Call: "kill", Signal: 6}}, nil,
+			autopsy.Input{Exit: core.Exit{Signal: 6}, StopRequest: &core.StopRequest{Owner: core.OwnerCLI, Call: "kill", Signal: 6}},
+			nil,
 			"ended by SIGABRT, asked for by cli kill",
 		},
 		"a reboot":    {autopsy.Input{Exit: core.Exit{Signal: 1}, PidOne: true}, nil, "restarted by itself: a program in it has called reboot"},
 		"a power-off": {autopsy.Input{Exit: core.Exit{Signal: 2}, PidOne: true}, nil, "switched off by itself: a program in it has called reboot to power off or halt"},
 		"a power-off that was asked for": {
-			autopsy.Input{Exit: core.Exit{Signal: 2}, PidOne: true, StopRequest: stop}, nil,
+			autopsy.Input{Exit: core.Exit{Signal: 2}, PidOne: true, StopRequest: stop},
+			nil,
 			"switched off by itself after SIGTERM, asked for by cri StopContainer: a program in it has called reboot to power off or halt",
 		},
 		"a SIGHUP":      {autopsy.Input{Exit: core.Exit{Signal: 1}}, nil, "killed by SIGHUP, which nobody here has sent"},
