@@ -148,11 +148,57 @@ func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, nam
 	if verr := l.verdict(job, img); verr != nil {
 		return fmt.Errorf("pull %s: %w", named, verr)
 	}
+	if errdefs.IsResourceExhausted(err) {
+		defer s.giveUp(l) // before the lease is released
+	}
 	if err != nil {
 		return err
 	}
 	p.image = img
 	return s.keep(img)
+}
+
+// giveUp deletes what a pull has fetched that has failed for want of space: kept for the next
+// attempt, it would keep the disk full. What other pulls use stays.
+func (s *Store) giveUp(l *lease) {
+	s.write.Lock()
+	s.mu.RLock()
+	var blobs []digest.Digest
+	for b := range l.blobs {
+		shared := false
+		for other := range s.leases {
+			shared = shared || other != l && other.blobs[b]
+		}
+		if !shared {
+			blobs = append(blobs, b)
+		}
+	}
+	var c change
+	for id, rec := range s.rec.leases {
+		if id == l.id || !s.active(id) && !slices.ContainsFunc(rec.Blobs, func(b digest.Digest) bool { return !l.blobs[b] }) {
+			c.drop(bucketLeases, id, func(r *records) { delete(r.leases, id) })
+		}
+	}
+	s.mu.RUnlock()
+	err := s.commit(&c)
+	s.write.Unlock()
+	for _, b := range blobs {
+		if _, serr := os.Lstat(worker.IngestDir(s.root, b)); serr == nil {
+			err = errors.Join(err, s.trash.add(worker.IngestDir(s.root, b)))
+		}
+	}
+	s.mu.Lock()
+	l.blobs, l.chains = map[digest.Digest]bool{}, map[digest.Digest]bool{}
+	for chain := range s.places {
+		if !s.leased(chain) {
+			s.dropPlace(chain)
+		}
+	}
+	s.mu.Unlock()
+	_, cerr := collector{s}.collect(context.Background())
+	if err = errors.Join(err, cerr); err != nil {
+		s.log.Warn("could not delete what a pull has fetched that failed for want of space", "error", err)
+	}
 }
 
 func (s *Store) auths() (map[string]registry.Credentials, error) {

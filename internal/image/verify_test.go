@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
@@ -194,4 +195,41 @@ func only(t *testing.T, pattern string) string {
 		t.Fatal(pattern, found, err)
 	}
 	return found[0]
+}
+
+// TestAPullWithoutSpaceKeepsNothing: what it has fetched is not kept for the next attempt.
+func TestAPullWithoutSpaceKeepsNothing(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	dir := t.TempDir()
+	cfg := image.Default()
+	cfg.MaxLayerBytes = 1 << 20
+	s := openWith(t, image.Options{Root: dir, Config: cfg})
+	kept, err := s.Pull(t.Context(), "cri", reg.Push("lib/small", "v1", layered(2, 100)), core.PullOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func() (n int) {
+		for _, pattern := range []string{"l/*", "content/blobs/sha256/*", "content/ingest/*", "sums/*"} {
+			found, err := filepath.Glob(filepath.Join(dir, pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += len(found)
+		}
+		return n
+	}
+	before := count()
+	big := imagetest.Image{Layers: [][]imagetest.File{{{Name: "small", Body: []byte("s")}}, {{Name: "big", Body: make([]byte, 8<<20)}}}, Compression: imagetest.None}.Build()
+	ref := reg.Push("lib/big", "v1", big)
+	for range 2 {
+		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); !errdefs.IsResourceExhausted(err) {
+			t.Fatalf("got %v", err)
+		}
+		if now := count(); now != before {
+			t.Errorf("%d files and layers, before %d", now, before)
+		}
+	}
+	if _, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: "c1", Image: kept.ID}); err != nil {
+		t.Error(err)
+	}
 }

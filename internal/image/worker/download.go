@@ -61,6 +61,11 @@ func (d *download) onProgress(f func(done int64)) {
 
 func ingestRef(dgst digest.Digest) string { return "blob-" + dgst.String() }
 
+// IngestDir returns the directory of an unfinished blob below the image directory root.
+func IngestDir(root string, dgst digest.Digest) string {
+	return filepath.Join(root, ContentDir, "ingest", digest.FromString(ingestRef(dgst)).Encoded())
+}
+
 // ingestFile returns the file in which the content store keeps an unfinished blob.
 // TestFollowsTheIngest checks it.
 func (w *Worker) ingestFile(ref string) string {
