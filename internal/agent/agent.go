@@ -95,6 +95,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	if _, err := os.Stat(run); o.Teardown && errors.Is(err, fs.ErrNotExist) {
 		return nil // no agent has run since the boot
 	}
+	if before, after := raiseFiles(); before != after {
+		n.log.Info("raised the limit of descriptors", "from", before, "to", after)
+	}
 	makeRoom() // the start allocates more than all that follows
 	unlock, err := lock(root, run)
 	if err != nil {
