@@ -6,10 +6,12 @@
 package volume
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"maps"
 	"os"
@@ -132,7 +134,42 @@ func write(dir string, r record) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, recordFile), b, 0o600)
+	// A copy counts more than the record, so an old one must not outlive it.
+	if err := os.Remove(filepath.Join(dir, copyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := atomicfile.Write(filepath.Join(dir, recordFile), b, 0o600); err != nil {
+		return err
+	}
+	return writeCopy(dir, b)
+}
+
+// copyFile is beside recordFile: the checksum of the record, a space, and the record. It is what
+// counts when the two differ.
+const copyFile = recordFile + ".copy"
+
+func writeCopy(dir string, b []byte) error {
+	return atomicfile.Replace(filepath.Join(dir, copyFile), fmt.Appendf(nil, "%s %s", sumOf(b), b), 0o600)
+}
+
+func sumOf(b []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+// sound returns the record's file as it was written, by its copy where that is sound.
+func sound(dir string, b []byte) []byte {
+	copied, err := os.ReadFile(filepath.Join(dir, copyFile))
+	sum, body, found := bytes.Cut(copied, []byte{' '})
+	switch {
+	case err == nil && found && string(sum) == sumOf(body):
+		if !bytes.Equal(body, b) {
+			_ = atomicfile.Write(filepath.Join(dir, recordFile), body, 0o600) // otherwise the next reader mends it
+		}
+		return body
+	case json.Valid(b):
+		_ = writeCopy(dir, b) // as above
+	}
+	return b
 }
 
 func read(dir string) (r record, err error) {
@@ -140,11 +177,12 @@ func read(dir string) (r record, err error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), errdefs.ErrNotFound)
 	}
-	if err == nil {
-		err = json.Unmarshal(b, &r)
-	}
 	if err != nil {
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), err)
+	}
+	if err := json.Unmarshal(sound(dir, b), &r); err != nil {
+		return r, fmt.Errorf("volume %s: %s is damaged, and so is its copy: move the directory away, create the volume again, and put the content of its %s there: %w: %w",
+			filepath.Base(dir), filepath.Join(dir, recordFile), dataDir, errdefs.ErrDataLoss, err)
 	}
 	if r.Path = ""; len(r.Options) == 0 {
 		r.Path = filepath.Join(dir, dataDir) // the root directory may have been moved

@@ -3,6 +3,7 @@ package volume_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -80,5 +81,46 @@ func TestAHalfMadeVolumeIsNone(t *testing.T) {
 	}
 	if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: "half"}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestADamagedRecordIsMended: the record or its copy is damaged; the other has all.
+func TestADamagedRecordIsMended(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "volumes")
+	l, err := volume.New(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: "data", Labels: map[string]string{"a": "b"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Filled(t.Context(), core.OwnerCLI, "data"); err != nil {
+		t.Fatal(err)
+	}
+	record := filepath.Join(dir, "cli/data/volume.json")
+	whole, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{"", ".copy", "", ".copy"} {
+		for name, body := range map[string]string{"empty": "", "cut": string(whole[:len(whole)/2]), "another": strings.Replace(string(whole), `"a":"b"`, `"a":"c"`, 1)} {
+			if err := os.WriteFile(record+suffix, []byte(body), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				all, err := l.List(t.Context(), "")
+				if err != nil || len(all) != 1 || all[0].Labels["a"] != "b" || !all[0].Filled {
+					t.Fatalf("volume.json%s %s: %+v, %v", suffix, name, all, err)
+				}
+			}
+		}
+	}
+	for _, suffix := range []string{"", ".copy"} {
+		if err := os.Truncate(record+suffix, 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Get(t.Context(), core.OwnerCLI, "data"); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "move the directory away") {
+		t.Errorf("both are damaged: %v", err)
 	}
 }
