@@ -75,7 +75,7 @@ type room struct {
 }
 
 // capacityFinding says how many containers the node's limits allow, and which one is met first.
-func (n *node) capacityFinding(ctx context.Context) control.Finding {
+func capacityFinding(ctx context.Context, n *node) control.Finding {
 	var rooms []room
 	add := func(limit string, has, used, each uint64, hint string) {
 		if has == math.MaxUint64 {
