@@ -149,7 +149,7 @@ func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, nam
 		return fmt.Errorf("pull %s: %w", named, verr)
 	}
 	if errdefs.IsResourceExhausted(err) {
-		defer s.giveUp(l) // before the lease is released
+		defer (collector{s}).giveUp(l) // before the lease is released
 	}
 	if err != nil {
 		return err
@@ -160,7 +160,8 @@ func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, nam
 
 // giveUp deletes what a pull has fetched that has failed for want of space: kept for the next
 // attempt, it would keep the disk full. What other pulls use stays.
-func (s *Store) giveUp(l *lease) {
+func (g collector) giveUp(l *lease) {
+	s := g.s
 	s.write.Lock()
 	s.mu.RLock()
 	var blobs []digest.Digest
@@ -195,7 +196,7 @@ func (s *Store) giveUp(l *lease) {
 		}
 	}
 	s.mu.Unlock()
-	_, cerr := collector{s}.collect(context.Background())
+	_, cerr := g.collect(context.Background())
 	if err = errors.Join(err, cerr); err != nil {
 		s.log.Warn("could not delete what a pull has fetched that failed for want of space", "error", err)
 	}
@@ -275,7 +276,7 @@ func (s *Store) keep(img worker.Image) error {
 		return err
 	}
 	for _, dir := range replaced {
-		s.discardUnused(dir)
+		collector{s}.discardUnused(dir)
 	}
 	s.trash.empty()
 	return nil
@@ -283,7 +284,8 @@ func (s *Store) keep(img worker.Image) error {
 
 // discardUnused removes the directory of a layer that has another one now, unless a container has
 // it: then the first start of an agent without that container removes it.
-func (s *Store) discardUnused(dir string) {
+func (g collector) discardUnused(dir string) {
+	s := g.s
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, co := range s.checkouts {
@@ -291,7 +293,7 @@ func (s *Store) discardUnused(dir string) {
 			return
 		}
 	}
-	collector{s}.discardDir(s.rec.layerPath(dir))
+	g.discardDir(s.rec.layerPath(dir))
 }
 
 // name gives a pulled image's names to the owner.
