@@ -59,6 +59,8 @@ require (
 require (
 	github.com/compose-spec/compose-go/v2 v2.16.2
 	github.com/container-storage-interface/spec v1.12.0
+	github.com/moby/moby/api v1.56.1
+	github.com/oapi-codegen/runtime v1.8.0
 	github.com/open-policy-agent/opa v1.22.2
 	go.etcd.io/etcd/api/v3 v3.7.3
 	go.etcd.io/etcd/client/v3 v3.7.3
@@ -90,7 +92,7 @@ require (
 	github.com/lestrrat-go/jwx/v3 v3.3.0 // indirect
 	github.com/lestrrat-go/option/v2 v2.0.0 // indirect
 	github.com/mattn/go-shellwords v1.0.13 // indirect
-	github.com/oapi-codegen/runtime v1.8.0 // indirect
+	github.com/moby/docker-image-spec v1.3.1 // indirect
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
 	github.com/segmentio/asm v1.2.1 // indirect
 	github.com/soheilhy/cmux v0.1.5 // indirect

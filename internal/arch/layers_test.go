@@ -27,6 +27,7 @@ var doors = []door{
 	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
 	{"go.etcd.io/etcd", []string{"internal/hub/store"}, "etcd stays in the hub's store"},
 	{"go.uber.org/zap", []string{"internal/hub/store"}, "we log by log/slog; etcd does not"},
+	{"github.com/moby/moby/", []string{"internal/hub/engineapi"}, "Docker's API is answered in hub/engineapi"},
 	{"github.com/compose-spec/", []string{"internal/hub/compose"}, "Compose files end as declarations"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
 	{"github.com/open-policy-agent/", []string{"internal/guest/policy/rego"}, "Rego stays in longshore-policy"},

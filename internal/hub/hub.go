@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/engineapi"
 	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/peers"
@@ -57,7 +59,9 @@ type Options struct {
 	MoveAfter time.Duration
 	// Hold leaves all tasks as they are: none is started, moved or ended.
 	Hold bool
-	Log  *slog.Logger
+	// Version is the program's.
+	Version string
+	Log     *slog.Logger
 }
 
 // DefaultMoveAfter is the default of Options.MoveAfter.
@@ -175,6 +179,17 @@ type Listeners struct {
 	Nodes, Operators net.Listener
 	// Remote is where operators are served who have a certificate or a token; nil is nowhere.
 	Remote net.Listener
+	// Docker is where docker's command line is served; nil is nowhere.
+	Docker net.Listener
+}
+
+// Close closes those that there are, when Serve is not called.
+func (l Listeners) Close() {
+	for _, c := range []net.Listener{l.Nodes, l.Operators, l.Remote, l.Docker} {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
 }
 
 // Serve serves nodes and operators until ctx ends, or the hub cannot go on.
@@ -221,6 +236,9 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 		remote := h.limits.Limit(connlimit.Options{Name: "operators", Key: "api-listen", Max: maxOperators, Unauthenticated: maxStrangers})
 		group.Go(func() error { return operators.Serve(ctx, remote.Listen(at.Remote)) })
 	}
+	if at.Docker != nil {
+		group.Go(func() error { return h.dockerAPI().Serve(ctx, at.Docker) })
+	}
 	group.Go(func() error {
 		if err := server.Serve(limit.Listen(at.Nodes)); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("serve nodes: %w", err)
@@ -260,5 +278,24 @@ func (h *Hub) call(ctx context.Context, method string, err *error) func() {
 			h.o.Log.ErrorContext(ctx, "a call panicked; the hub goes on", "method", method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 			*err = status.Error(codes.Internal, "internal error")
 		}
+	}
+}
+
+// dockerAPI answers docker's command line.
+func (h *Hub) dockerAPI() engineapi.Server {
+	host, err := os.Hostname()
+	if err != nil {
+		host = h.CA.Authority.Hub
+	}
+	return engineapi.Server{
+		Records: h.Board, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
+		Output: func(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions) engineapi.Output {
+			sub := h.Broker.Subscribe(selector, o, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
+			return engineapi.Output{Messages: sub.Messages, Done: sub.Done, Missing: sub.Missing, Close: sub.Close}
+		},
+		Self: engineapi.Self{
+			Cluster: h.CA.Authority.Cluster, Hub: h.CA.Authority.Hub, Address: h.o.Advertise, Hostname: host, Version: h.o.Version, Heartbeat: h.o.Heartbeat,
+			CertificateLife: h.o.CertificateLife, TaskHistory: fleet.History,
+		},
 	}
 }

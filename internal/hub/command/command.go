@@ -114,7 +114,7 @@ func (a *app) client() (*api.Client, error) {
 
 func (a *app) serve() *cobra.Command {
 	var o hub.Options
-	var listen, remote, level string
+	var address, docker, remote, level string
 	var at storeFlags
 	var quota int64
 	cmd := &cobra.Command{Use: "serve", Short: "Serve nodes and operators", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) (err error) {
@@ -125,16 +125,18 @@ func (a *app) serve() *cobra.Command {
 			return err
 		}
 		if o.Advertise == "" {
-			o.Advertise = listen
+			o.Advertise = address
 		}
 		o.Store.Quota = quota << 20
-		return a.run(cmd.Context(), o, listen, remote)
+		o.Version = a.Version
+		return a.run(cmd.Context(), o, addresses{address, remote, docker})
 	}}
 	f := cmd.Flags()
 	at.flags(cmd)
 	f.Int64Var(&quota, "quota", store.DefaultQuota>>20, "how large the database in --dir may be, in MiB")
 	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "how long a hub counts as there, for the others, after it was last heard of")
-	f.StringVar(&listen, "listen", ":2377", "address at which nodes are served")
+	f.StringVar(&address, "listen", ":2377", "address at which nodes are served")
+	f.StringVar(&docker, "docker-socket", "", "socket, of mode 0600, at which docker's command line is served (DOCKER_HOST=unix://PATH); none by default")
 	f.StringVar(&o.Advertise, "advertise", "", "address, HOST:PORT, by which nodes reach the hub; --listen when that names a host")
 	f.StringVar(&remote, "api-listen", "", "address at which operators are served who have a certificate or a token (longshore-hub operator)")
 	f.BoolVar(&o.Approve, "approve", false, "nodes that join wait until they are accepted")
@@ -149,48 +151,60 @@ func (a *app) serve() *cobra.Command {
 	return cmd
 }
 
+// addresses are where the hub is to serve; "" is nowhere.
+type addresses struct{ nodes, remote, docker string }
+
 // run is the hub, until ctx ends.
-func (a *app) run(ctx context.Context, o hub.Options, listen, remote string) (err error) {
+func (a *app) run(ctx context.Context, o hub.Options, where addresses) (err error) {
 	h, err := hub.Open(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, h.Close()) }()
 	var at hub.Listeners
-	if at.Nodes, err = new(net.ListenConfig).Listen(ctx, "tcp", listen); err != nil {
+	defer func() {
+		if err != nil {
+			at.Close()
+		}
+	}()
+	if at.Nodes, err = new(net.ListenConfig).Listen(ctx, "tcp", where.nodes); err != nil {
 		return fmt.Errorf("listen for nodes: %w", err)
 	}
-	if remote != "" {
-		if at.Remote, err = new(net.ListenConfig).Listen(ctx, "tcp", remote); err != nil {
-			_ = at.Nodes.Close()
+	if where.remote != "" {
+		if at.Remote, err = new(net.ListenConfig).Listen(ctx, "tcp", where.remote); err != nil {
 			return fmt.Errorf("listen for operators: %w", err)
 		}
 	}
-	if at.Operators, err = a.listen(ctx); err != nil {
-		_ = at.Nodes.Close()
-		if at.Remote != nil {
-			_ = at.Remote.Close()
-		}
+	if at.Operators, err = listen(ctx, a.socket); err != nil {
 		return err
 	}
-	o.Log.InfoContext(ctx, "the hub serves", "nodes", at.Nodes.Addr().String(), "advertised", o.Advertise, "operators", a.socket, "remote_operators", remote, "cluster", h.CA.Authority.Cluster)
+	if where.docker != "" {
+		if at.Docker, err = listen(ctx, where.docker); err != nil {
+			return err
+		}
+	}
+	o.Log.InfoContext(ctx, "the hub serves", "nodes", at.Nodes.Addr().String(), "advertised", o.Advertise, "operators", a.socket, "remote_operators", where.remote, "docker", where.docker,
+		"cluster", h.CA.Authority.Cluster)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		o.Log.WarnContext(ctx, "could not tell systemd that the hub is ready", "error", err)
 	}
 	return h.Serve(ctx, at)
 }
 
-// listen makes the socket for operators, unless another hub has it.
-func (a *app) listen(ctx context.Context) (net.Listener, error) {
-	if info, err := os.Lstat(a.socket); err == nil && info.Mode().Type() == os.ModeSocket {
-		if conn, err := new(net.Dialer).DialContext(ctx, "unix", a.socket); err == nil {
+// listen makes a socket for operators, in the place of one that nobody serves any more.
+func listen(ctx context.Context, socket string) (net.Listener, error) {
+	if info, err := os.Lstat(socket); err == nil && info.Mode().Type() == os.ModeSocket {
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+		if err == nil {
 			_ = conn.Close()
-			return nil, fmt.Errorf("another hub serves operators at %s: give this one another --socket", a.socket)
+			return nil, fmt.Errorf("another program serves operators at %s: give this hub another socket", socket)
 		}
-		_ = os.Remove(a.socket)
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			_ = os.Remove(socket)
+		}
 	}
 	defer syscall.Umask(syscall.Umask(0o177))
-	l, err := new(net.ListenConfig).Listen(ctx, "unix", a.socket)
+	l, err := new(net.ListenConfig).Listen(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("listen for operators: %w", err)
 	}

@@ -39,9 +39,16 @@ func meta(s *swarmv1.Service, now time.Time) *swarmv1.Meta {
 	return &swarmv1.Meta{Version: &swarmv1.Version{Index: highest}, CreatedAt: s.GetMeta().GetCreatedAt(), UpdatedAt: timestamppb.New(now)}
 }
 
-// sameTasks reports whether the tasks of two specs are the same, however many there are.
+// sameTasks reports whether the tasks of two specs are the same, however many there are. What a
+// registry is shown is for the tasks that are yet to come.
 func sameTasks(a, b *swarmv1.ServiceSpec) bool {
-	return proto.Equal(a.GetTask(), b.GetTask()) && proto.Equal(a.GetEndpoint(), b.GetEndpoint())
+	x, y := proto.CloneOf(a.GetTask()), proto.CloneOf(b.GetTask())
+	for _, t := range []*swarmv1.TaskSpec{x, y} {
+		if c := t.GetContainer(); c != nil {
+			c.PullOptions = nil
+		}
+	}
+	return proto.Equal(x, y) && proto.Equal(a.GetEndpoint(), b.GetEndpoint())
 }
 
 // underWay reports whether an update or a rollback has begun and is not completed.

@@ -251,6 +251,7 @@ func (a *application) secrets(specs []*swarmv1.ServiceSpec) {
 	a.ids = map[string]string{}
 	has := map[string]string{} // the names that there are, and an id with the content
 	label := map[string]string{Stack: a.d.Name, Declared: "yes"}
+	a.adopt(label)
 	for id, s := range a.b.Secrets() {
 		note(has, "secret ", s.M.GetSpec().GetAnnotations(), a.d.Name, id, bytes.Equal(s.M.GetSpec().GetData(), a.d.Secrets[bare(a.d.Name, s.M.GetSpec().GetAnnotations())]))
 	}

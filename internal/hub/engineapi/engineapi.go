@@ -1,0 +1,310 @@
+// Package engineapi answers docker's own command line, in place of a Swarm's managers: the part of
+// the Engine API that `docker node|service|stack|secret|config|swarm|info` call, on a socket for
+// its owner alone. What a hub does not do is refused by its name, and nothing of it is stored.
+//
+// Requests are read in translate, answers are made in view, and what is declared is changed by
+// fleet. Start at Server.Serve.
+package engineapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/common"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// The versions of the Engine API that are answered. Clients of others are told so.
+const (
+	MinVersion = "1.41"
+	MaxVersion = "1.56"
+)
+
+// Records are the hub's records: a board.
+type Records interface {
+	fleet.Records
+	Nodes() []*swarmv1.Node
+	Node(id string) (n *swarmv1.Node, record, seen int64)
+	Tasks() map[string]board.Task
+	Task(id string) (board.Task, bool)
+}
+
+// Trust is the authority that lets nodes in.
+type Trust interface {
+	Token() string
+	RotateToken(ctx context.Context) (string, error)
+	Roots() []byte
+	Rotating() bool
+	RotateRoot(ctx context.Context) error
+}
+
+// Nodes changes nodes. fn may be called several times.
+type Nodes interface {
+	Change(ctx context.Context, id string, fn func(n *swarmv1.Node) error) error
+	Remove(ctx context.Context, id string) error
+}
+
+// Output is the output of tasks as it comes.
+type Output struct {
+	Messages <-chan *swarmv1.LogMessage
+	Done     <-chan struct{} // closed when all has been sent that is to be
+	// Missing are the nodes of which some is missing.
+	Missing func() []string
+	Close   func()
+}
+
+// Server answers docker's command line.
+type Server struct {
+	Records Records
+	Trust   Trust
+	Nodes   Nodes
+	// Output asks the nodes for the output of tasks.
+	Output func(*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions) Output
+	// Self is the hub as it shows itself.
+	Self Self
+	Log  *slog.Logger
+}
+
+// Self is what a hub says of itself.
+type Self struct {
+	Cluster, Hub    string // ids
+	Address         string // by which nodes reach it
+	Hostname        string
+	Version         string
+	Heartbeat       time.Duration
+	CertificateLife time.Duration
+	TaskHistory     int64 // how many tasks that have ended are kept of each place
+}
+
+// Serve answers at a listener until ctx ends.
+func (s Server) Serve(ctx context.Context, l net.Listener) error {
+	server := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 128 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	err := server.Serve(l)
+	if ctx.Err() != nil {
+		<-stopped
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("serve docker's command line: %w", err)
+}
+
+// maxBody is the size of a request's body.
+const maxBody = 4 << 20
+
+// answer is what a request is answered with.
+type answer struct {
+	code int
+	body any // nil for none
+}
+
+func ok(body any) (answer, error) { return answer{http.StatusOK, body}, nil }
+
+// routes are the requests that are answered.
+type routes struct {
+	*http.ServeMux
+	patterns []string
+}
+
+// stream answers requests of a pattern by a function that writes the answer itself.
+func (m *routes) stream(pattern string, fn http.HandlerFunc) {
+	m.patterns = append(m.patterns, pattern)
+	m.HandleFunc(pattern, fn)
+}
+
+// handle answers requests of a pattern by a function.
+func (m *routes) handle(pattern string, fn func(r *http.Request) (answer, error)) {
+	m.stream(pattern, func(w http.ResponseWriter, r *http.Request) {
+		a, err := fn(r)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		write(w, a)
+	})
+}
+
+func write(w http.ResponseWriter, a answer) {
+	if a.body == nil {
+		w.WriteHeader(a.code)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(a.code)
+	_ = json.NewEncoder(w).Encode(a.body) // who asked may be gone
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	text := strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error())
+	write(w, answer{status(err), common.ErrorResponse{Message: text}})
+}
+
+func status(err error) int {
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge
+	case errdefs.IsInvalidArgument(err):
+		return http.StatusBadRequest
+	case errdefs.IsNotFound(err):
+		return http.StatusNotFound
+	case errdefs.IsAborted(err), errdefs.IsAlreadyExists(err):
+		return http.StatusConflict
+	case errdefs.IsFailedPrecondition(err):
+		return http.StatusPreconditionFailed
+	case errdefs.IsNotImplemented(err):
+		return http.StatusNotImplemented
+	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err):
+		return http.StatusServiceUnavailable
+	default:
+		return http.StatusInternalServerError
+	}
+}
+
+func (s Server) routes() *routes {
+	m := &routes{ServeMux: http.NewServeMux()}
+	s.system(m)
+	s.swarm(m)
+	s.nodes(m)
+	s.services(m)
+	s.tasks(m)
+	s.files(m)
+	s.networks(m)
+	return m
+}
+
+// Handler answers requests, with and without the version that they are of.
+func (s Server) Handler() http.Handler {
+	mux := s.routes()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Api-Version", MaxVersion)
+		h.Set("Docker-Experimental", "false")
+		h.Set("Ostype", "linux")
+		h.Set("Server", "Longshore-Hub/"+s.Self.Version+" (linux)")
+		version, path := versioned(r.URL.Path)
+		if err := served(version); err != nil {
+			refuse(w, err)
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		r.URL.Path, r.URL.RawPath = path, ""
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// versioned cuts the version from a path; "" is none.
+func versioned(path string) (version, rest string) {
+	first, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if len(first) < 2 || first[0] != 'v' || first[1] < '0' || first[1] > '9' {
+		return "", path
+	}
+	return first[1:], "/" + rest
+}
+
+// served refuses the versions that are not answered.
+func served(version string) error {
+	if version == "" {
+		return nil
+	}
+	v, err := number(version)
+	least, _ := number(MinVersion)
+	most, _ := number(MaxVersion)
+	switch {
+	case err != nil:
+		return err
+	case v < least:
+		return invalid.Errorf("client version %s is too old. Minimum supported API version is %s, please upgrade your client to a newer version", version, MinVersion)
+	case v > most:
+		return invalid.Errorf("client version %s is too new. Maximum supported API version is %s", version, MaxVersion)
+	}
+	return nil
+}
+
+// number is a version that can be compared.
+func number(version string) (int, error) {
+	major, minor, _ := strings.Cut(version, ".")
+	x, err := strconv.ParseUint(major, 10, 16)
+	y, err2 := strconv.ParseUint(minor, 10, 16)
+	if err != nil || err2 != nil {
+		return 0, invalid.Errorf("the version %.20q is none", version)
+	}
+	return int(x)<<16 + int(y), nil
+}
+
+// notHere is the error of what a hub does not do.
+func notHere(format string, args ...any) error {
+	return errdefs.ErrNotImplemented.WithMessage(fmt.Sprintf(format, args...))
+}
+
+// sequence is the version of an object that a request changes.
+func sequence(r *http.Request) (int64, error) {
+	text := r.URL.Query().Get("version")
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 1 {
+		return 0, invalid.Errorf("invalid version %.40q: it is the Version.Index of the object that is changed", text)
+	}
+	return n, nil
+}
+
+// boolean is a value of a query as Docker reads it.
+func boolean(r *http.Request, key string) bool {
+	switch strings.ToLower(strings.TrimSpace(r.URL.Query().Get(key))) {
+	case "", "0", "no", "false", "none":
+		return false
+	}
+	return true
+}
+
+// named is what objects are found by.
+type named[T any] struct {
+	id, name string
+	v        T
+	rev      int64
+}
+
+// find finds an object by its id, its name, or the beginning of its id. Of several of one name it
+// is the newest.
+func find[T any](kind, ref string, all []named[T]) (named[T], error) {
+	var best, first named[T]
+	matches := 0
+	for _, o := range all {
+		switch {
+		case o.id == ref:
+			return o, nil
+		case o.name == ref && ref != "" && o.rev > best.rev:
+			best = o
+		case ref != "" && strings.HasPrefix(o.id, ref):
+			first, matches = o, matches+1
+		}
+	}
+	switch {
+	case best.id != "":
+		return best, nil
+	case matches == 1:
+		return first, nil
+	case matches > 1:
+		return best, invalid.Errorf("%s %.100s is ambiguous (%d matches found)", kind, ref, matches)
+	}
+	return best, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("%s %.100s not found", kind, ref))
+}

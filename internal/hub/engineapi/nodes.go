@@ -1,0 +1,239 @@
+package engineapi
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/swarm"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/engineapi/translate"
+	"github.com/longshore/longshore/internal/hub/engineapi/view"
+	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+func notFound(kind, id string) error {
+	return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("%s %.100s not found", kind, id))
+}
+
+// noManagerToken stands where clients print the token by which managers join: there is none.
+const noManagerToken = "NO-TOKEN:a-hub-takes-no-managers-start-another-hub-on-the-same-store" //nolint:gosec // it is none
+
+// swarm answers what concerns the fleet as a whole.
+func (s Server) swarm(m *routes) {
+	m.handle("GET /swarm", func(*http.Request) (answer, error) {
+		return ok(swarm.Swarm{ClusterInfo: s.cluster(), JoinTokens: swarm.JoinTokens{Worker: s.Trust.Token(), Manager: noManagerToken}})
+	})
+	m.handle("POST /swarm/update", s.updateSwarm)
+	m.handle("GET /swarm/unlockkey", func(*http.Request) (answer, error) {
+		return answer{}, notHere("a hub is not unlocked by a key: its passphrase file seals what it keeps")
+	})
+	for _, verb := range []string{"init", "join", "leave", "unlock"} {
+		m.handle("POST /swarm/"+verb, func(*http.Request) (answer, error) {
+			return answer{}, notHere("a hub is always its fleet's manager: swarm %s is for nodes", verb)
+		})
+	}
+}
+
+// cluster is the fleet as a Swarm.
+func (s Server) cluster() swarm.ClusterInfo {
+	limit, since := s.Self.TaskHistory, time.Time{}
+	root := s.Trust.Roots()
+	info := swarm.TLSInfo{TrustRoot: string(root)}
+	if block, _ := pem.Decode(root); block != nil {
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+			info.CertIssuerSubject, info.CertIssuerPublicKey, since = c.RawSubject, c.RawSubjectPublicKeyInfo, c.NotBefore
+		}
+	}
+	return swarm.ClusterInfo{
+		ID: s.Self.Cluster, Meta: swarm.Meta{Version: swarm.Version{Index: 1}, CreatedAt: since, UpdatedAt: since},
+		Spec: swarm.Spec{
+			Annotations: swarm.Annotations{Name: "default", Labels: map[string]string{}}, Orchestration: swarm.OrchestrationConfig{TaskHistoryRetentionLimit: &limit},
+			Dispatcher: swarm.DispatcherConfig{HeartbeatPeriod: s.Self.Heartbeat}, CAConfig: swarm.CAConfig{NodeCertExpiry: s.Self.CertificateLife},
+		},
+		TLSInfo: info, RootRotationInProgress: s.Trust.Rotating(),
+	}
+}
+
+// updateSwarm rotates the token by which workers join, or the root. The options of a hub are its flags.
+func (s Server) updateSwarm(r *http.Request) (answer, error) {
+	data, err := body(r)
+	if err != nil {
+		return answer{}, err
+	}
+	want, err := translate.Cluster(data)
+	if err != nil {
+		return answer{}, err
+	}
+	if boolean(r, "rotateManagerToken") || boolean(r, "rotateManagerUnlockKey") {
+		return answer{}, invalid.Errorf("a hub takes no managers: there is no token for them, and no key that unlocks them")
+	}
+	is := s.cluster().Spec
+	root := want.CAConfig.ForceRotate > is.CAConfig.ForceRotate
+	want.CAConfig.ForceRotate = is.CAConfig.ForceRotate
+	if changed := differ(is, want); changed != "" {
+		return answer{}, invalid.Errorf("%s: the options of a hub are flags of longshore-hub serve", changed)
+	}
+	if root {
+		err = s.Trust.RotateRoot(r.Context())
+	}
+	if err == nil && boolean(r, "rotateWorkerToken") {
+		_, err = s.Trust.RotateToken(r.Context())
+	}
+	return answer{http.StatusOK, nil}, err
+}
+
+// differ names the first of the options that differ; "" when none does.
+func differ(a, b swarm.Spec) string {
+	limit := func(s swarm.Spec) int64 {
+		if s.Orchestration.TaskHistoryRetentionLimit == nil {
+			return 0
+		}
+		return *s.Orchestration.TaskHistoryRetentionLimit
+	}
+	switch {
+	case a.Name != b.Name || len(b.Labels) > 0:
+		return "the Swarm's name and labels"
+	case limit(a) != limit(b):
+		return "Orchestration.TaskHistoryRetentionLimit"
+	case a.Dispatcher != b.Dispatcher:
+		return "Dispatcher.HeartbeatPeriod (--heartbeat)"
+	case a.CAConfig.NodeCertExpiry != b.CAConfig.NodeCertExpiry:
+		return "CAConfig.NodeCertExpiry (--certificate-life)"
+	case len(b.CAConfig.ExternalCAs) > 0 || b.CAConfig.SigningCACert != "" || b.CAConfig.SigningCAKey != "":
+		return "another authority's certificates"
+	case b.EncryptionConfig.AutoLockManagers:
+		return "EncryptionConfig.AutoLockManagers"
+	case b.TaskDefaults.LogDriver != nil:
+		return "TaskDefaults.LogDriver"
+	case b.Raft.SnapshotInterval != 0 || b.Raft.KeepOldSnapshots != nil || b.Raft.LogEntriesForSlowFollowers != 0 || b.Raft.ElectionTick != 0 || b.Raft.HeartbeatTick != 0:
+		return "Raft"
+	}
+	return ""
+}
+
+// nodes answers what concerns nodes.
+func (s Server) nodes(m *routes) {
+	m.handle("GET /nodes", func(r *http.Request) (answer, error) {
+		f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "id", "label", "membership", "name", "node.label", "role")
+		if err != nil {
+			return answer{}, err
+		}
+		list := []swarm.Node{}
+		for _, n := range s.everyNode() {
+			v := n.v
+			membership := "accepted"
+			if is, _, _ := s.Records.Node(n.id); is != nil {
+				membership = strings.ToLower(is.GetSpec().GetMembership().String())
+			}
+			if f.Prefix("id", v.ID) && f.Prefix("name", v.Description.Hostname) && f.Labels("label", v.Description.Engine.Labels) && f.Labels("node.label", v.Spec.Labels) &&
+				f.Exact("role", string(v.Spec.Role)) && f.Exact("membership", membership) {
+				list = append(list, v)
+			}
+		}
+		return ok(list)
+	})
+	m.handle("GET /nodes/{id}", func(r *http.Request) (answer, error) {
+		n, err := s.node(r.PathValue("id"))
+		if err != nil {
+			return answer{}, err
+		}
+		return ok(n.v)
+	})
+	m.handle("POST /nodes/{id}/update", s.updateNode)
+	m.handle("DELETE /nodes/{id}", func(r *http.Request) (answer, error) {
+		n, err := s.node(r.PathValue("id"))
+		switch {
+		case err != nil:
+			return answer{}, err
+		case n.id == s.Self.Hub:
+			return answer{}, s.isHub()
+		case n.v.Status.State == swarm.NodeStateReady && !boolean(r, "force"):
+			return answer{}, errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("node %s is not down and can't be removed", n.id))
+		}
+		return answer{http.StatusOK, nil}, s.Nodes.Remove(r.Context(), n.id)
+	})
+}
+
+func (s Server) isHub() error {
+	return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("%s is the hub itself, not a node of it", s.Self.Hub))
+}
+
+// everyNode are all nodes, and the hub in the place of their manager, where clients look for it.
+func (s Server) everyNode() []named[swarm.Node] {
+	cluster := s.cluster()
+	platform := swarm.Platform{Architecture: runtime.GOARCH, OS: runtime.GOOS}
+	list := []named[swarm.Node]{{id: s.Self.Hub, name: s.Self.Hostname, rev: 1, v: swarm.Node{
+		ID: s.Self.Hub, Meta: cluster.Meta,
+		Spec:        swarm.NodeSpec{Annotations: swarm.Annotations{Labels: map[string]string{}}, Role: swarm.NodeRoleManager, Availability: swarm.NodeAvailabilityDrain},
+		Description: swarm.NodeDescription{Hostname: s.Self.Hostname, Platform: platform, Engine: swarm.EngineDescription{EngineVersion: "longshore-hub " + s.Self.Version}, TLSInfo: cluster.TLSInfo},
+		Status:      swarm.NodeStatus{State: swarm.NodeStateReady, Message: "it runs no tasks"}, ManagerStatus: &swarm.ManagerStatus{Leader: true, Reachability: swarm.ReachabilityReachable, Addr: s.Self.Address},
+	}}}
+	for _, n := range s.Records.Nodes() {
+		_, rev, _ := s.Records.Node(n.GetId())
+		list = append(list, named[swarm.Node]{id: n.GetId(), name: n.GetDescription().GetHostname(), rev: rev, v: view.Node(n, rev)})
+	}
+	return list
+}
+
+// node is one node; "self" is the hub.
+func (s Server) node(ref string) (named[swarm.Node], error) {
+	all := s.everyNode()
+	if ref == "self" {
+		return all[0], nil
+	}
+	hosts := 0
+	for _, n := range all {
+		if n.name == ref {
+			hosts++
+		}
+	}
+	if hosts > 1 && !slices.ContainsFunc(all, func(n named[swarm.Node]) bool { return n.id == ref }) {
+		return named[swarm.Node]{}, invalid.Errorf("node %.100s is ambiguous (%d matches found)", ref, hosts)
+	}
+	return find("node", ref, all)
+}
+
+func (s Server) updateNode(r *http.Request) (answer, error) {
+	data, err := body(r)
+	if err != nil {
+		return answer{}, err
+	}
+	spec, err := translate.Node(data)
+	if err != nil {
+		return answer{}, err
+	}
+	rev, err := sequence(r)
+	if err != nil {
+		return answer{}, err
+	}
+	n, err := s.node(r.PathValue("id"))
+	switch {
+	case err != nil:
+		return answer{}, err
+	case n.id == s.Self.Hub:
+		return answer{}, s.isHub()
+	case spec.GetDesiredRole() == swarmv1.NodeRole_MANAGER:
+		return answer{}, invalid.Errorf("node %s cannot be a manager: a fleet is managed by hubs, which are not nodes", n.id)
+	case spec.GetAnnotations().GetName() != "":
+		return answer{}, invalid.Errorf("node %s cannot be renamed: its name is its host's", n.id)
+	}
+	if err := fleet.CheckLabels(spec.GetAnnotations().GetLabels()); err != nil {
+		return answer{}, err
+	}
+	return answer{http.StatusOK, nil}, s.Nodes.Change(r.Context(), n.id, func(m *swarmv1.Node) error {
+		if _, now, _ := s.Records.Node(n.id); now != rev {
+			return fleet.ErrSequence
+		}
+		m.Spec.Availability, m.Spec.Annotations.Labels = spec.GetAvailability(), spec.GetAnnotations().GetLabels()
+		return nil
+	})
+}
