@@ -77,7 +77,7 @@ func TestSystemdUnderstandsTheUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(dir, e.Name())
-		program := strings.ReplaceAll(string(text), "/usr/bin/longshore", "/bin/true") // systemd warns of programs that are not installed
+		program := strings.NewReplacer("/usr/bin/longshore-hub", "/bin/true", "/usr/bin/longshore", "/bin/true").Replace(string(text)) // systemd warns of programs that are not installed
 		if err := os.WriteFile(path, []byte(program), 0o600); err != nil {
 			t.Fatal(err)
 		}

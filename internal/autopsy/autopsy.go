@@ -165,8 +165,9 @@ func levelByPath(in Input, memcg string) string {
 	return memcg
 }
 
-// levelByCounters determines whose limit was reached without the kernel log. v2 counts
-// it per level; on v1 it guesses the first level whose limit the peak has reached.
+// levelByCounters determines whose limit was reached without the kernel log, which drops lines
+// when many processes are killed at once. v2 counts it per level; on v1 it guesses the first level
+// whose limit the peak has reached. It returns "" when none has.
 func levelByCounters(in Input) string {
 	for i, n := range in.Local {
 		if n > 0 && i < len(in.Levels) {
@@ -177,6 +178,9 @@ func levelByCounters(in Input) string {
 		if l.Limit > 0 && in.Peak >= l.Limit-l.Limit/16 {
 			return l.Name
 		}
+	}
+	if in.Peak > 0 {
+		return ""
 	}
 	for _, l := range in.Levels {
 		if l.Limit > 0 {
@@ -293,8 +297,11 @@ func limitOf(in Input, a core.Autopsy) string {
 			return s
 		}
 	}
-	if a.OOM.Level == "host" {
+	switch a.OOM.Level {
+	case "host":
 		return "the whole host"
+	case "":
+		return "a limit above it, which the kernel's log does not tell"
 	}
 	return "the limit of " + a.OOM.Level
 }

@@ -97,6 +97,11 @@ func TestVerdicts(t *testing.T) {
 			&core.OOM{Level: "container", Main: true, Kills: 1},
 			"killed by the kernel: out of memory at the limit of the container (64 MiB)",
 		},
+		"no log: the peak has reached no limit": {
+			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Peak: 32 << 20, Levels: levels},
+			&core.OOM{Main: true, Kills: 1},
+			"killed by the kernel: out of memory at a limit above it, which the kernel's log does not tell",
+		},
 		"no log: killed after a stop": {
 			autopsy.Input{Exit: sigkill, Pid: 7, StopRequest: stop, Kills: []uint64{1, 1}, Levels: levels},
 			&core.OOM{Level: "container", Kills: 1},

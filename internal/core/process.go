@@ -143,7 +143,7 @@ type Autopsy struct {
 
 // OOM describes an out-of-memory kill.
 type OOM struct {
-	Level  string `json:"level"`            // the cgroup whose limit was hit: "container", "sandbox", "host" or a cgroup path
+	Level  string `json:"level"`            // the cgroup whose limit was hit: "container", "sandbox", "host" or a cgroup path; "" when the kernel does not tell
 	Victim int    `json:"victim,omitempty"` // pid, as the host sees it; 0 when the kernel log does not say
 	Main   bool   `json:"main"`             // the victim was this very process, not a child of it or an exec
 	Kills  uint64 `json:"kills"`

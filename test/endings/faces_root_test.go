@@ -57,6 +57,9 @@ type cliFace struct {
 
 func (f *cliFace) start(t *testing.T, name string, d death) bool {
 	t.Helper()
+	if d.shared {
+		return false
+	}
 	f.name = name
 	args := []string{"run", "-d", "--name", name}
 	if d.memory > 0 {
@@ -130,11 +133,11 @@ type criFace struct {
 
 func (f *criFace) start(t *testing.T, name string, d death) bool {
 	t.Helper()
-	if d.pids > 0 {
-		return false // the kubelet limits pods, by their cgroup
+	if d.pids > 0 || d.init {
+		return false // the kubelet limits pods, by their cgroup, and knows no init
 	}
 	pod := f.n.PodConfig(name)
-	if d.init {
+	if d.shared {
 		pod.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	}
 	f.pod = f.n.RunPod(t, pod)
@@ -227,7 +230,7 @@ func (f *nomadFace) start(t *testing.T, name string, d death) bool {
 	if d.stopSignal != "" {
 		config["stop_signal"] = d.stopSignal
 	}
-	if d.caps != nil {
+	if d.caps != nil || d.shared {
 		return false // a client allows capabilities by its configuration
 	}
 	f.task, f.failed = nomadtest.Task(dir, allocID, name, "aaaaaaaa", config), ""
@@ -334,7 +337,7 @@ func (f *mesosFace) id() object { return object{"container_id": object{"value": 
 
 func (f *mesosFace) start(t *testing.T, name string, d death) bool {
 	t.Helper()
-	if d.pids > 0 || d.stopSignal != "" || d.init || d.caps != nil {
+	if d.pids > 0 || d.stopSignal != "" || d.init || d.shared || d.caps != nil {
 		return false // a container of Mesos has none of these
 	}
 	f.name, f.failed = name, ""
