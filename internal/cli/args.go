@@ -34,12 +34,10 @@ func noArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// maxArgs allows at most n arguments.
-func maxArgs(n int) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) > n {
-			return &usageError{fmt.Errorf("unexpected argument %q", args[n])}
-		}
-		return nil
+// oneArg allows at most one argument.
+func oneArg(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return &usageError{fmt.Errorf("unexpected argument %q", args[1])}
 	}
+	return nil
 }

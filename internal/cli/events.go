@@ -26,7 +26,7 @@ func newEvents(a *app) *cobra.Command {
 		Use:   "events [NAME]",
 		Short: "Show the event log as it grows",
 		Long:  "Show new events, or with --since also earlier ones. NAME is a container or sandbox: only its events are shown.",
-		Args:  maxArgs(1),
+		Args:  oneArg,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 1 {
 				req.Name = args[0]

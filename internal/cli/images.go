@@ -24,7 +24,7 @@ func newImages(a *app) *cobra.Command {
 		Use:   "images [NAME]",
 		Short: "List the images of every owner",
 		Long:  "List the images of every owner, or those of one name, which may have * in it.",
-		Args:  maxArgs(1),
+		Args:  oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				flags.filters = append(flags.filters, "reference="+args[0])

@@ -20,7 +20,7 @@ func newImport(a *app) *cobra.Command {
 		Use:     "import [FILE]",
 		Aliases: []string{"load"},
 		Short:   "Import images from an OCI or docker archive; - or nothing reads standard input",
-		Args:    maxArgs(1),
+		Args:    oneArg,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			in, name := a.o.Stdin, input
 			if len(args) == 1 {

@@ -25,7 +25,7 @@ func newLogin(a *app) *cobra.Command {
 		Short: "Keep the credentials for a registry",
 		Long: "Ask a registry whether it takes a name and a password, and keep them where docker keeps them: with the helper that the credential file names, or in the file\n" +
 			"itself, which only its user can read: $LONGSHORE_AUTH_FILE, $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json or ~/.docker/config.json. Without REGISTRY it is Docker Hub.",
-		Args: maxArgs(1),
+		Args: oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host := creds.Host(strings.Join(args, ""))
 			file := creds.Open(a.o.Getenv)
@@ -124,7 +124,7 @@ func newLogout(a *app) *cobra.Command {
 		Use:   "logout [flags] [REGISTRY]",
 		Short: "Forget the credentials for a registry",
 		Long:  "Forget the credentials for a registry that login has kept. Without REGISTRY it is Docker Hub.",
-		Args:  maxArgs(1),
+		Args:  oneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := creds.Open(a.o.Getenv)
 			hosts := []string{creds.Host(strings.Join(args, ""))}

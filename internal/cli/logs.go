@@ -45,7 +45,7 @@ func newLogs(a *app) *cobra.Command {
 				return &usageError{errors.New("--json shows the output of one container")}
 			}
 			return a.call(func(c *client) error {
-				outs := logPrinters(a, args, logPrinter{a: a, stamps: stamps, json: asJSON}, names)
+				outs := logPrinters(args, logPrinter{a: a, stamps: stamps, json: asJSON}, names)
 				return showLogs(cmd.Context(), a, c, req, outs)
 			})
 		},
@@ -72,7 +72,7 @@ func (a *app) tellLostOutput(n uint64) error {
 
 // logPrinters returns a printer for each container. Those of several write the names, and one line
 // at a time.
-func logPrinters(a *app, names []string, like logPrinter, always bool) []*logPrinter {
+func logPrinters(names []string, like logPrinter, always bool) []*logPrinter {
 	width := 0
 	for _, n := range names {
 		width = max(width, len(n))

@@ -30,6 +30,7 @@ func (w traitor) Pull(ctx context.Context, agent worker.Agent, _ worker.PullJob)
 func (traitor) Import(context.Context, worker.Agent, io.Reader) ([]worker.Image, error) {
 	return nil, nil
 }
+
 func (traitor) Push(context.Context, worker.Agent, worker.PushJob) error {
 	return errors.New("not asked")
 }

@@ -15,7 +15,7 @@ import (
 
 // TestZombies has a child end whose parent does not wait for it.
 func TestZombies(t *testing.T) {
-	child := exec.Command("sh", "-c", "exit 0")
+	child := exec.CommandContext(t.Context(), "sh", "-c", "exit 0")
 	child.Stdin = strings.NewReader("")
 	out, err := child.StdoutPipe()
 	if err != nil {

@@ -133,7 +133,7 @@ func TestAHubsPowerIsCut(t *testing.T) {
 					}
 				})
 			}
-			for range writers + rand.IntN(5) { //nolint:gosec // no secret
+			for range writers + rand.IntN(5) {
 				<-news
 			}
 			// It is written and not synced: if it is there afterwards, nothing was cut.

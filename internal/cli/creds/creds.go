@@ -199,7 +199,7 @@ func (f File) Put(ctx context.Context, host string, cred Credentials) error {
 		if cred.Token != "" {
 			secret.Username, secret.Secret = tokenUser, cred.Token
 		}
-		in, err := json.Marshal(secret)
+		in, err := json.Marshal(secret) //nolint:gosec // the helper is given it to keep
 		if err != nil {
 			return err
 		}
@@ -211,7 +211,7 @@ func (f File) Put(ctx context.Context, host string, cred Credentials) error {
 		e.Auth = base64.StdEncoding.EncodeToString([]byte(cred.Username + ":" + cred.Password))
 	}
 	c.drop(host)
-	if c.auths[key(host)], err = json.Marshal(e); err != nil {
+	if c.auths[key(host)], err = json.Marshal(e); err != nil { //nolint:gosec // it is written where credentials are kept
 		return err
 	}
 	return f.write(c)
@@ -269,8 +269,8 @@ func (f File) write(c config) (err error) {
 		return err
 	}
 	path := f.Path
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real // a link stays one
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target // a link stays one
 	}
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

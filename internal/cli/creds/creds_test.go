@@ -44,10 +44,10 @@ func TestTheFileItself(t *testing.T) {
 // TestOthersKeys keeps what other programs have in the file, and reads what docker and podman write.
 func TestOthersKeys(t *testing.T) {
 	dir := t.TempDir()
-	real, link := filepath.Join(dir, "real.json"), filepath.Join(dir, "config.json")
+	target, link := filepath.Join(dir, "real.json"), filepath.Join(dir, "config.json")
 	const docker = `{"auths": {"https://index.docker.io/v1/": {"auth": "bWU6cHc="}, "token.example.com": {"identitytoken": "tok"}, "repo.example.com/team": {"auth": "eDp5"}},
 		"detachKeys": "ctrl-x", "HttpHeaders": {"A": "b"}}`
-	if err := os.WriteFile(real, []byte(docker), 0o644); err != nil {
+	if err := os.WriteFile(target, []byte(docker), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink("real.json", link); err != nil {
@@ -66,7 +66,7 @@ func TestOthersKeys(t *testing.T) {
 	if err := f.Put(t.Context(), "new.example.com", creds.Credentials{Username: "x", Password: "y"}); err != nil {
 		t.Fatal(err)
 	}
-	raw, err := os.ReadFile(real)
+	raw, err := os.ReadFile(target)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,11 +77,11 @@ func TestOthersKeys(t *testing.T) {
 	if fi, err := os.Lstat(link); err != nil || fi.Mode()&os.ModeSymlink == 0 {
 		t.Errorf("the link: %v, %v", fi, err)
 	}
-	if fi, err := os.Stat(real); err != nil || fi.Mode().Perm() != 0o600 {
+	if fi, err := os.Stat(target); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("others can read the file: %v, %v", fi.Mode(), err)
 	}
 	for _, bad := range []string{`{`, `{"auths": 1}`, `{"auths": {"docker.io": {"auth": "!"}}}`, `{"auths": {"docker.io": {"auth": "bWU="}}}`, `[]`} {
-		if err := os.WriteFile(real, []byte(bad), 0o600); err != nil {
+		if err := os.WriteFile(target, []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, ok, err := f.Get(t.Context(), "docker.io"); ok || err == nil {

@@ -78,6 +78,7 @@ func WriteList[M proto.Message](w io.Writer, list []M) error {
 // WriteLine writes a message as one line.
 func WriteLine(w io.Writer, m proto.Message) error { return WriteJSON(w, Plain(m), false) }
 
+// WriteJSON writes a value, with indentation or as one line.
 func WriteJSON(w io.Writer, v any, indent bool) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -103,7 +103,7 @@ func TestImage(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"start", "stop", "stats", "restart", "ps", "images", "inspect", "rm", "rmi", "logs"}
 	for word, want := range map[string]string{
-		"strat": "start", "sotp": "stop", "imgaes": "images", "ispect": "inspect", "image": "images", "lgos": "logs", "log": "logs", "rmm": "rm",
+		"satrt": "start", "sotp": "stop", "imgaes": "images", "ispect": "inspect", "image": "images", "lgos": "logs", "log": "logs", "rmm": "rm",
 		"frobnicate": "", "x": "", "": "",
 	} {
 		if got := Nearest(word, known); got != want {

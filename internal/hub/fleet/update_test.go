@@ -142,8 +142,10 @@ func TestAVersionThatFails(t *testing.T) {
 		"one of 4":   {failing(swarmv1.UpdateConfig_PAUSE, func(c *swarmv1.UpdateConfig) { c.MaxFailureRatio = 0.25 }), "", []string{"b"}, "web.1@a:2 web.3@c:2 web.4@d:2", "completed"},
 		"two of 4":   {failing(swarmv1.UpdateConfig_PAUSE, func(c *swarmv1.UpdateConfig) { c.MaxFailureRatio = 0.25 }), "", []string{"b", "c"}, "web.1@a:2 web.4@d:1", "paused: update paused due to failure"},
 		"prefetched": {failing(swarmv1.UpdateConfig_PAUSE, nil), "true", []string{"b"}, "web.1@a:2 web.3@c:1 web.4@d:1", "paused"},
-		"start-first": {failing(swarmv1.UpdateConfig_PAUSE, func(c *swarmv1.UpdateConfig) { c.Order = swarmv1.UpdateConfig_START_FIRST }), "", nil,
-			"web.1@a:1 web.2@b:1 web.3@c:1 web.4@d:1", "paused"},
+		"start-first": {
+			failing(swarmv1.UpdateConfig_PAUSE, func(c *swarmv1.UpdateConfig) { c.Order = swarmv1.UpdateConfig_START_FIRST }), "", nil,
+			"web.1@a:1 web.2@b:1 web.3@c:1 web.4@d:1", "paused",
+		},
 	} {
 		w := newWorld("a", "b", "c", "d")
 		change := func(s *swarmv1.ServiceSpec) {

@@ -223,7 +223,9 @@ configs: {conf: {content: " and a config\n"}}
 			t.Errorf("the task of a node that was drained is back: %+v", now)
 		}
 		f.declare("name: web\nservices: {}\n#%[1]s%[2]s")
-		roottest.Eventually(t, "nothing runs any more", func() bool { return len(f.hub.Tasks("web_app"))+len(f.hub.Tasks("web_hosted")) == 0 && f.docker("ps", "--quiet", "--all") == "" })
+		roottest.Eventually(t, "nothing runs any more", func() bool {
+			return len(f.hub.Tasks("web_app"))+len(f.hub.Tasks("web_hosted")) == 0 && f.docker("ps", "--quiet", "--all") == ""
+		})
 		f.docker("swarm", "leave")
 		roottest.Eventually(t, "the node is down", func() bool { return len(f.hub.Nodes()) == 1 && f.hub.Nodes()[0].State == "down" })
 		f.hub.Must("", "node", "rm", id)
@@ -325,7 +327,9 @@ configs: {conf: {content: "config"}}
 			return slices.Equal(got, networks)
 		})
 		f.declare("name: mix\nservices: {}\n#%[1]s%[2]s")
-		roottest.Eventually(t, "nothing is left", func() bool { return len(f.hub.Tasks("mix_all"))+len(f.hub.Tasks("mix_hosted")) == 0 && f.docker("ps", "--quiet", "--all") == "" })
+		roottest.Eventually(t, "nothing is left", func() bool {
+			return len(f.hub.Tasks("mix_all"))+len(f.hub.Tasks("mix_hosted")) == 0 && f.docker("ps", "--quiet", "--all") == ""
+		})
 		for _, n := range nodes {
 			roottest.Eventually(t, "nor on our nodes", func() bool {
 				out, err := n.CLI("ps", "--all", "-q")

@@ -105,8 +105,8 @@ func (a Task) ports() (list []core.Port, err error) {
 
 // Exclusive reports whether the task has something that no other one can have meanwhile: a device, or a
 // port of the node that is not for the node to choose.
-func (t Task) Exclusive() bool {
-	return len(t.Devices()) > 0 || slices.ContainsFunc(t.Swarm.GetEndpoint().GetPorts(), func(p *swarmv1.PortConfig) bool { return p.GetPublishedPort() != 0 })
+func (a Task) Exclusive() bool {
+	return len(a.Devices()) > 0 || slices.ContainsFunc(a.Swarm.GetEndpoint().GetPorts(), func(p *swarmv1.PortConfig) bool { return p.GetPublishedPort() != 0 })
 }
 
 // hosts are lines of /etc/hosts, "ADDRESS NAME...", by their addresses.
