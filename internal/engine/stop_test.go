@@ -245,12 +245,13 @@ func TestTheReasonIsTheStop(t *testing.T) {
 				if err := n.As(core.OwnerCRI).Signal(t.Context(), core.Ref{Container: id}, 10, core.StopRequest{}); err != nil {
 					t.Error(err)
 				}
+				n.Supervisor.ExitAs(core.Ref{Container: id}, core.Exit{Signal: 10})
 			},
 			"ended by SIGUSR1, asked for by cri Signal",
 		},
 		"a SIGTERM that it handles, and a SIGUSR1 before its end": {
 			func(t *testing.T, n *enginetest.Node, id core.ID) {
-				n.Supervisor.Ignore(core.Ref{Container: id}, 10, 15)
+				n.Supervisor.Ignore(core.Ref{Container: id}, 15)
 				for _, sig := range []int{15, 10} {
 					if err := n.As(core.OwnerCRI).Signal(t.Context(), core.Ref{Container: id}, sig, core.StopRequest{}); err != nil {
 						t.Error(err)

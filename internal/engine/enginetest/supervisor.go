@@ -289,7 +289,7 @@ func (s *Supervisor) Signal(ctx context.Context, ref core.Ref, signal int) error
 		return fmt.Errorf("signal %v: it has ended: %w", ref, errdefs.ErrNotFound)
 	}
 	p.signals = append(p.signals, signal)
-	deadly := []int{int(unix.SIGTERM), int(unix.SIGINT), int(unix.SIGQUIT), int(unix.SIGHUP), int(unix.SIGUSR1)}
+	deadly := []int{int(unix.SIGTERM), int(unix.SIGINT), int(unix.SIGQUIT), int(unix.SIGHUP)}
 	if signal == int(unix.SIGKILL) || slices.Contains(deadly, signal) && !slices.Contains(p.ignores, signal) {
 		s.end(p, core.Exit{Signal: signal})
 	}
