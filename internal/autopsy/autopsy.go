@@ -301,7 +301,7 @@ func limitOf(in Input, a core.Autopsy) string {
 	case "host":
 		return "the whole host"
 	case "":
-		return "a limit above it, which the kernel's log does not tell"
+		return "a limit above it or that of the whole host: the kernel's log does not tell"
 	}
 	return "the limit of " + a.OOM.Level
 }

@@ -100,7 +100,7 @@ func TestVerdicts(t *testing.T) {
 		"no log: the peak has reached no limit": {
 			autopsy.Input{Exit: sigkill, Pid: 7, Kills: []uint64{1, 1}, Peak: 32 << 20, Levels: levels},
 			&core.OOM{Main: true, Kills: 1},
-			"killed by the kernel: out of memory at a limit above it, which the kernel's log does not tell",
+			"killed by the kernel: out of memory at a limit above it or that of the whole host: the kernel's log does not tell",
 		},
 		"no log: killed after a stop": {
 			autopsy.Input{Exit: sigkill, Pid: 7, StopRequest: stop, Kills: []uint64{1, 1}, Levels: levels},

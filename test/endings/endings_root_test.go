@@ -271,7 +271,7 @@ var deaths = []death{
 	{
 		name: "node-out-of-memory", script: "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; exec tail /dev/zero", does: nodeOutOfMemory,
 		// The kernel logs ten kills in five seconds.
-		end: ending{signal: 9, oom: true}, why: "killed by the kernel: out of memory at (the limit of /longshore-[^ ]+|a limit above it, which the kernel's log does not tell)",
+		end: ending{signal: 9, oom: true}, why: "killed by the kernel: out of memory at (the limit of /longshore-[^ ]+|a limit above it or that of the whole host: the kernel's log does not tell)",
 	},
 	{
 		name: "processes", script: "for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; exit 4", pids: 5, end: ending{code: 2},
