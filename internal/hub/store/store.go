@@ -6,6 +6,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,6 +73,7 @@ type Store struct {
 	observe func(took time.Duration)
 	// closed ends the store once, whoever closes it how often.
 	closed func() error
+	last   atomic.Int64 // the revision of one of its last writes
 }
 
 // Record is one record.
@@ -226,6 +228,7 @@ func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (in
 	}
 	ctx, done := s.bounded(ctx)
 	defer done()
+	before := s.last.Load()
 	resp, err := s.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
 	if err != nil {
 		err = fmt.Errorf("write %s: %w", keys(writes), answer(ctx, err))
@@ -233,6 +236,10 @@ func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (in
 			select {
 			case s.full <- struct{}{}:
 			default:
+			}
+			// etcd stores the write by which it becomes full, and refuses it in the same answer.
+			if rev, ok := s.stored(ctx, before, writes, values); ok {
+				return rev, nil
 			}
 		}
 		return 0, err
@@ -243,7 +250,41 @@ func (s *Store) commit(ctx context.Context, writes []Write, values [][]byte) (in
 	if !slices.ContainsFunc(resp.Responses, wrote) {
 		return 0, nil // it has no revision of its own
 	}
-	return resp.Header.GetRevision(), nil
+	rev := resp.Header.GetRevision()
+	s.last.Store(rev)
+	return rev, nil
+}
+
+// stored reports whether all records are as a transaction would have left them, changed after the
+// revision before, and at which revision.
+func (s *Store) stored(ctx context.Context, before int64, writes []Write, values [][]byte) (rev int64, ok bool) {
+	var gets []clientv3.Op
+	var wants [][]byte // nil is none
+	for i, w := range writes {
+		switch {
+		case w.Only:
+			continue
+		case w.Delete:
+			wants = append(wants, nil)
+		default:
+			wants = append(wants, values[i])
+		}
+		gets = append(gets, clientv3.OpGet(s.prefix+w.Key))
+	}
+	resp, err := s.client.Txn(ctx).Then(gets...).Commit()
+	if err != nil {
+		return 0, false
+	}
+	for i, r := range resp.Responses {
+		found := r.GetResponseRange().GetKvs()
+		if len(found) == 0 != (wants[i] == nil) || len(found) > 0 && !bytes.Equal(found[0].Value, wants[i]) {
+			return 0, false
+		}
+		for _, kv := range found {
+			rev = max(rev, kv.ModRevision)
+		}
+	}
+	return rev, rev > before
 }
 
 // wrote reports whether an operation of a transaction changed anything.
