@@ -293,6 +293,7 @@ func (h *Hub) dockerAPI() engineapi.Server {
 			sub := h.Broker.Subscribe(selector, o, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
 			return engineapi.Output{Messages: sub.Messages, Done: sub.Done, Missing: sub.Missing, Close: sub.Close}
 		},
+		Peer: api.Peer,
 		Self: engineapi.Self{
 			Cluster: h.CA.Authority.Cluster, Hub: h.CA.Authority.Hub, Address: h.o.Advertise, Hostname: host, Version: h.o.Version, Heartbeat: h.o.Heartbeat,
 			CertificateLife: h.o.CertificateLife, TaskHistory: fleet.History,

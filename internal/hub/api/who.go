@@ -29,22 +29,25 @@ type (
 )
 
 // peerOf is who has the other end of a unix socket; the socket's mode has let it in.
-func peerOf(c net.Conn) Who {
-	who := Who{"uid unknown", ca.ScopeAdmin}
+func peerOf(c net.Conn) Who { return Who{Peer(c), ca.ScopeAdmin} }
+
+// Peer is the name of who has the other end of a unix socket: "uid 0".
+func Peer(c net.Conn) (name string) {
+	name = "uid unknown"
 	u, ok := c.(*net.UnixConn)
 	if !ok {
-		return who
+		return name
 	}
 	raw, err := u.SyscallConn()
 	if err != nil {
-		return who
+		return name
 	}
 	_ = raw.Control(func(fd uintptr) {
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			who.Name = fmt.Sprintf("uid %d", cred.Uid)
+			name = fmt.Sprintf("uid %d", cred.Uid)
 		}
 	})
-	return who
+	return name
 }
 
 // known finds out who asks, and passes on no request of anyone else.

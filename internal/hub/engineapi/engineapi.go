@@ -23,6 +23,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -73,6 +74,8 @@ type Server struct {
 	Nodes   Nodes
 	// Output asks the nodes for the output of tasks.
 	Output func(*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions) Output
+	// Peer is the name of who has the other end of a connection.
+	Peer func(net.Conn) string
 	// Self is the hub as it shows itself.
 	Self Self
 	Log  *slog.Logger
@@ -93,7 +96,11 @@ type Self struct {
 func (s Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 128 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx }, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, peerKey{}, s.Peer(c))
+		},
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
 	stopped := make(chan struct{})
 	go func() {
@@ -107,6 +114,17 @@ func (s Server) Serve(ctx context.Context, l net.Listener) error {
 		return context.Cause(ctx)
 	}
 	return fmt.Errorf("serve docker's command line: %w", err)
+}
+
+type peerKey struct{}
+
+// doing is a request whose changes are in the log of events, with who has made them.
+func doing(r *http.Request) *http.Request {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		return r
+	}
+	peer, _ := r.Context().Value(peerKey{}).(string)
+	return r.WithContext(events.By(r.Context(), events.Event{Kind: "operator", Who: peer, What: fmt.Sprintf("asked for %s %s, as docker does", r.Method, r.URL.Path)}))
 }
 
 // maxBody is the size of a request's body.
@@ -209,7 +227,7 @@ func (s Server) Handler() http.Handler {
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		r.URL.Path, r.URL.RawPath = path, ""
-		mux.ServeHTTP(w, r)
+		mux.ServeHTTP(w, doing(r))
 	})
 }
 

@@ -158,6 +158,9 @@ func (d *door) service() {
 		t.Errorf("a secret that is used is removed: %v", err)
 	}
 
+	if got := d.hub.Must("", "events"); !strings.Contains(got, "uid 0") || !strings.Contains(got, "POST /services/create") {
+		t.Errorf("events: %s", got)
+	}
 	d.must("", "service", "update", "--env-add", "V=2", "app")
 	serves("config 2")
 	if got := d.must("", "service", "inspect", "--format", "{{.UpdateStatus.State}}", "app"); got != "completed" {
