@@ -197,6 +197,7 @@ func (g collector) giveUp(l *lease) {
 	}
 	s.mu.Unlock()
 	_, cerr := g.collect(context.Background())
+	s.trash.sweep() // at once: others wait for the space
 	if err = errors.Join(err, cerr); err != nil {
 		s.log.Warn("could not delete what a pull has fetched that failed for want of space", "error", err)
 	}

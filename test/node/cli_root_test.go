@@ -86,7 +86,7 @@ func TestAnEndedContainerStartsAgain(t *testing.T) {
 				_ = err // one of the two files does not exist
 				return out == runs+"67108864\n"
 			})
-			if out := cli("port", "web"); out != "80/tcp -> *:18091" {
+			if out := cli("port", "web"); out != "80/tcp -> 0.0.0.0:18091" {
 				t.Errorf("ports: %q", out)
 			}
 		}
@@ -156,7 +156,7 @@ func TestFlagsReachTheContainer(t *testing.T) {
 		if _, err := n.CLI("run", "-d", "--name", "ports", "--expose", "80-81", "-P", "-p", "18095-18096:90-91/udp", image, "/bin/sleep", "1000"); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := n.CLI("port", "ports"); err != nil || strings.Count(out, "\n") != 4 || !strings.Contains(out, "91/udp -> *:18096") || !strings.Contains(out, "81/tcp -> *:") {
+		if out, err := n.CLI("port", "ports"); err != nil || strings.Count(out, "\n") != 4 || !strings.Contains(out, "91/udp -> 0.0.0.0:18096") || !strings.Contains(out, "81/tcp -> 0.0.0.0:") {
 			t.Errorf("ports: %q, %v", out, err)
 		}
 		addr, err := n.CLI("exec", "ports", "/bin/sh", "-c", "ip -4 -o addr show eth0 | awk '{print $4}' | cut -d/ -f1")

@@ -210,14 +210,17 @@ func holders(t *testing.T, v volumes, text string) {
 		content, _ := os.ReadFile(name)
 		switch {
 		case !strings.Contains(string(content), text):
-		case filepath.Base(name) == "volume.json":
+		case filepath.Base(name) == "volume.json" || filepath.Base(name) == "volume.json.copy":
+			if info, err := d.Info(); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%s: %v, %v", name, info.Mode(), err)
+			}
 			records++
 		default:
 			t.Errorf("%s has a password", name)
 		}
 		return nil
 	})
-	if err != nil || records != 2 {
+	if err != nil || records != 4 { // each has a copy
 		t.Errorf("%d records, %v", records, err)
 	}
 }
