@@ -32,7 +32,14 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 	if errdefs.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("the name %q is in use: %w", req.GetNewName(), errdefs.ErrAlreadyExists)
 	}
-	return &longshorev1.RenameResponse{}, err
+	if err != nil {
+		return nil, err
+	}
+	// There is no event of a rename: the name servers of its networks are told here.
+	if err := s.srv.publish(ctx); err != nil { // it has its name: the next change tells them
+		s.srv.o.Logger.WarnContext(ctx, "could not tell the name servers of a new name", "container", c.ID, "error", err)
+	}
+	return &longshorev1.RenameResponse{}, nil
 }
 
 // Update changes the limits of a container of ours, now and for its next starts.
