@@ -24,7 +24,7 @@ var doors = []door{
 	{"github.com/hashicorp/", []string{"internal/face/nomad", "test/"}, "Nomad types stay in face/nomad"},
 	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata", "test/bench"}, "ttrpc is Kata's and NRI's"},
 	{"go.etcd.io/bbolt", []string{"internal/dbfile", "internal/state/bolt", "internal/image"}, "bbolt stays in dbfile and those who keep records by it"},
-	{"github.com/tetratelabs/wazero", []string{"internal/grant"}, "wasm stays in grant"},
+	{"github.com/tetratelabs/wazero", []string{"internal/grant/wasm"}, "wasm stays in grant/wasm"},
 	{"go.etcd.io/etcd", []string{"internal/hub/store"}, "etcd stays in the hub's store"},
 	{"go.uber.org/zap", []string{"internal/hub/store"}, "we log by log/slog; etcd does not"},
 	{"github.com/moby/moby/", []string{"internal/hub/engineapi"}, "Docker's API is answered in hub/engineapi"},
@@ -58,6 +58,9 @@ var walls = []wall{
 	{"internal/cgroup", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
 	{"internal/state", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
 	{"internal/ocispec", []string{"internal/engine", "internal/face", "internal/keeper", "api/"}, "building specs is pure"},
+	{"internal/grant", []string{
+		"internal/core", "internal/engine", "internal/face", "internal/control", "internal/cli", "internal/agent", "internal/image", "internal/keeper", "api/",
+	}, "what a program is given is decided without looking at the node"},
 	{"internal/ocicli", []string{
 		"internal/engine", "internal/face", "internal/control", "internal/cli", "internal/agent", "internal/state", "internal/image", "internal/network",
 		"internal/keeper/server", "internal/keeper/nest", "api/",

@@ -1,0 +1,7 @@
+// Package grant knows what a program that holds only its descriptors is given.
+//
+// A document is a tree. Its leaves are values, which the program reads as they are, and grants: each becomes a descriptor (or, for
+// an environment variable, a value) that the agent opens. Package document reads documents; here they are narrowed by what an operator
+// allows (Set), resolved against what a request carries (Resolve), and written for the program (Resolved.Argdata).
+// Nothing here opens a file or a socket.
+package grant
