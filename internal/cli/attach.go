@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newAttach(a *app) *cobra.Command {
@@ -17,10 +18,10 @@ func newAttach(a *app) *cobra.Command {
 		Use:   "attach CONTAINER",
 		Short: "Attach to a running container's input and output",
 		Long:  "Attach to a running container's input and output. Only new output is shown; logs shows earlier output. Ctrl-P Ctrl-Q detaches from a terminal.",
-		Args:  exactArgs(1, "a container"),
+		Args:  base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name, req.Stdin = args[0], !noStdin
-			return startError(a.call(func(c *client) error { return a.attach(cmd.Context(), c, req, !noSignals) }))
+			return base.StartError(a.Call(func(c *base.Client) error { return a.attach(cmd.Context(), c, req, !noSignals) }))
 		},
 	}
 	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not attach standard input")
@@ -29,9 +30,9 @@ func newAttach(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) attach(ctx context.Context, c *client, req *longshorev1.AttachStart, forward bool) error {
-	req.Size = a.terminalSize()
-	stream, err := c.containers.Attach(ctx)
+func (a *app) attach(ctx context.Context, c *base.Client, req *longshorev1.AttachStart, forward bool) error {
+	req.Size = a.TerminalSize()
+	stream, err := c.Containers.Attach(ctx)
 	if err != nil {
 		return err
 	}

@@ -4,73 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/help"
-	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/cli/node"
 )
 
 // Options are what Main needs.
-type Options struct {
-	Args           []string // without the program's name
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	Getenv         func(string) string
-	Version        string
-	// Agent runs the agent until ctx ends; without it there is no such command. It may change
-	// level, which is the log's.
-	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error
-	// Guest is the agent inside of a virtual machine; its arguments begin with the program's
-	// name. It returns the program's status, and is nil when Agent is.
-	Guest func(args []string) int
-	// Teardown removes what runs and what it uses, without an agent. Containers have grace to
-	// end by themselves. It is nil when Agent is.
-	Teardown func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error
-	// Repair makes the damaged files of a node sound whose agent does not run; with dry it only
-	// says what it would do. It tells w about each file. It is nil when Agent is.
-	Repair func(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error
+type Options = base.Options
+
+// app adds to the state that the commands share what only commands of this package have.
+type app struct{ *base.App }
+
+// onNode makes a command of package node like those of this one.
+func onNode(make func(*base.App) *cobra.Command) func(*app) *cobra.Command {
+	return func(a *app) *cobra.Command { return make(a.App) }
 }
-
-// app is the state that the commands share.
-type app struct {
-	o          Options
-	socket     string
-	guest      string
-	root       string
-	state      string
-	configFile string
-}
-
-// exitError ends the program with a particular status; err may be nil.
-type exitError struct {
-	status int
-	err    error
-}
-
-func (e *exitError) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit status %d", e.status)
-	}
-	return e.err.Error()
-}
-
-func (e *exitError) Unwrap() error { return e.err }
-
-// usageError is a command line that is not valid.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
 
 // Main runs one command and returns the process's exit status.
 func Main(ctx context.Context, o Options) int {
-	a := &app{o: o}
+	a := &app{base.NewApp(o)}
 	root := newRoot(a)
 	root.SetArgs(o.Args)
 	root.SetIn(o.Stdin)
@@ -80,24 +36,24 @@ func Main(ctx context.Context, o Options) int {
 	if err == nil {
 		return 0
 	}
-	var usage *usageError
-	var exit *exitError
+	var usage *base.UsageError
+	var exit *base.ExitError
 	status := 1
 	switch {
 	case errors.As(err, &exit):
-		status = exit.status
-		if exit.err == nil {
+		status = exit.Status
+		if exit.Err == nil {
 			return status
 		}
 	case errors.As(err, &usage), isCobraUsage(err):
 		status = 2
 		if name := cmd.Name(); name == "run" || name == "create" || name == "exec" {
-			status = statusCannot // all other statuses are the program's
+			status = base.StatusCannot // all other statuses are the program's
 		}
-		_, _ = fmt.Fprintf(o.Stderr, "longshore: %s (see `%s --help`)\n", oneLine(err.Error()), cmd.CommandPath())
+		_, _ = fmt.Fprintf(o.Stderr, "longshore: %s (see `%s --help`)\n", base.OneLine(err.Error()), cmd.CommandPath())
 		return status
 	}
-	_, _ = fmt.Fprintf(o.Stderr, "longshore: %s\n", a.explain(err))
+	_, _ = fmt.Fprintf(o.Stderr, "longshore: %s\n", a.Explain(err))
 	return status
 }
 
@@ -111,33 +67,23 @@ func isCobraUsage(err error) bool {
 	return false
 }
 
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
-
-// agentCommand is the command that runs the agent.
-const agentCommand = "agent"
-
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "longshore",
 		Short:         "One node agent that any orchestrator can drive",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Version:       a.o.Version,
+		Version:       a.Version,
 		Args:          cobra.ArbitraryArgs,
-		RunE:          needsCommand,
+		RunE:          base.NeedsCommand,
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.CompletionOptions.HiddenDefaultCmd = false
-	f := root.PersistentFlags()
-	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
-	f.StringVar(&a.guest, "guest", "", "the agent inside of a virtual machine: vsock://CID:PORT, hvsock:///PATH:PORT behind a monitor's socket (default $LONGSHORE_GUEST)")
-	f.StringVar(&a.root, "root", "", "directory for data that survives a boot (default "+config.Default().Agent.Root+")")
-	f.StringVar(&a.state, "state", "", "directory for data that need not survive a boot (default "+config.Default().Agent.State+")")
-	f.StringVar(&a.configFile, "config", "", "configuration file (default "+config.DefaultPath+")")
-	if a.o.Agent != nil && len(a.o.Args) > 0 && a.o.Args[0] == agentCommand {
+	a.DefineFlags(root.PersistentFlags())
+	if a.Agent != nil && len(a.Args) > 0 && a.Args[0] == node.AgentCommand {
 		// The agent keeps what it was called with as long as it runs. The other commands would
 		// take a twentieth of its memory.
-		root.AddCommand(newAgent(a))
+		root.AddCommand(node.NewAgent(a.App))
 		return root
 	}
 	for _, group := range groups() {
@@ -148,8 +94,8 @@ func newRoot(a *app) *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	if a.o.Agent != nil {
-		for _, cmd := range []*cobra.Command{newAgent(a), newRepair(a), newTeardown(a), newGuest(a)} {
+	if a.Agent != nil {
+		for _, cmd := range []*cobra.Command{node.NewAgent(a.App), node.NewRepair(a.App), node.NewTeardown(a.App), node.NewGuest(a.App)} {
 			cmd.GroupID = "node"
 			root.AddCommand(cmd)
 		}
@@ -171,19 +117,6 @@ func groups() []group {
 			newPort, newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup}},
-		{"node", "The node:", []func(*app) *cobra.Command{newInfo, newSystem, newEvents, newDoctor, newCheck, newConfig, newSwarm, newOCI, newVersion, newMan, newDebug}},
+		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(node.NewSwarm), onNode(node.NewOCI), onNode(node.NewVersion), newMan, onNode(node.NewDebug)}},
 	}
-}
-
-// socketPath returns the path of the agent's socket.
-func (a *app) socketPath() string {
-	switch {
-	case a.socket != "":
-		return a.socket
-	case a.o.Getenv("LONGSHORE_SOCKET") != "":
-		return a.o.Getenv("LONGSHORE_SOCKET")
-	case a.state != "":
-		return filepath.Join(a.state, "control.sock")
-	}
-	return filepath.Join(config.Default().Agent.State, "control.sock")
 }

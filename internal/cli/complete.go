@@ -4,30 +4,27 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
-
-// completeTime is how long a shell may wait for names.
-const completeTime = 2 * time.Second
 
 // completion returns the possible values of an argument.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
 // names completes up to most arguments (0: any number) with what list returns, and with nothing
 // when the agent does not answer.
-func (a *app) names(most int, list func(context.Context, *client) ([]string, error)) completion {
+func (a *app) names(most int, list func(context.Context, *base.Client) ([]string, error)) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeTime)
+		ctx, cancel := context.WithTimeout(cmd.Context(), base.CompleteTime)
 		defer cancel()
 		var found []string
-		err := a.call(func(c *client) (err error) {
+		err := a.Call(func(c *base.Client) (err error) {
 			found, err = list(ctx, c)
 			return err
 		})
@@ -42,9 +39,9 @@ func (a *app) names(most int, list func(context.Context, *client) ([]string, err
 
 // containerNames returns the names of the containers in one of the states, or of all without
 // states.
-func containerNames(states ...string) func(context.Context, *client) ([]string, error) {
-	return func(ctx context.Context, c *client) ([]string, error) {
-		resp, err := c.containers.ListContainers(ctx, &longshorev1.ListContainersRequest{All: true})
+func containerNames(states ...string) func(context.Context, *base.Client) ([]string, error) {
+	return func(ctx context.Context, c *base.Client) ([]string, error) {
+		resp, err := c.Containers.ListContainers(ctx, &longshorev1.ListContainersRequest{All: true})
 		var out []string
 		for _, ct := range resp.GetContainers() {
 			if len(states) == 0 || slices.Contains(states, ct.GetState()) {
@@ -55,8 +52,8 @@ func containerNames(states ...string) func(context.Context, *client) ([]string, 
 	}
 }
 
-func imageNames(ctx context.Context, c *client) ([]string, error) {
-	resp, err := c.images.ListImages(ctx, &longshorev1.ListImagesRequest{Owner: "cli"})
+func imageNames(ctx context.Context, c *base.Client) ([]string, error) {
+	resp, err := c.Images.ListImages(ctx, &longshorev1.ListImagesRequest{Owner: "cli"})
 	var out []string
 	for _, img := range resp.GetImages() {
 		out = append(out, img.GetNames()...)
@@ -64,8 +61,8 @@ func imageNames(ctx context.Context, c *client) ([]string, error) {
 	return out, err
 }
 
-func volumeNames(ctx context.Context, c *client) ([]string, error) {
-	resp, err := c.volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{Owner: "cli"})
+func volumeNames(ctx context.Context, c *base.Client) ([]string, error) {
+	resp, err := c.Volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{Owner: "cli"})
 	var out []string
 	for _, v := range resp.GetVolumes() {
 		out = append(out, v.GetName())
@@ -73,8 +70,8 @@ func volumeNames(ctx context.Context, c *client) ([]string, error) {
 	return out, err
 }
 
-func networkNames(ctx context.Context, c *client) ([]string, error) {
-	resp, err := c.networks.ListNetworks(ctx, &longshorev1.ListNetworksRequest{})
+func networkNames(ctx context.Context, c *base.Client) ([]string, error) {
+	resp, err := c.Networks.ListNetworks(ctx, &longshorev1.ListNetworksRequest{})
 	var out []string
 	for _, n := range resp.GetNetworks() {
 		out = append(out, n.GetName())

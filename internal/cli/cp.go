@@ -14,6 +14,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/treecopy"
 )
 
@@ -30,19 +31,19 @@ func newCp(a *app) *cobra.Command {
 		Example: "  longshore cp web:/etc/nginx/nginx.conf .\n" +
 			"  longshore cp site/. web:/usr/share/nginx/html\n" +
 			"  longshore cp db:/var/lib/data - | gzip > data.tar.gz",
-		Args: exactArgs(2, "a source and a destination"),
+		Args: base.ExactArgs(2, "a source and a destination"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			from, fromPath, out := cutContainer(args[0])
 			to, toPath, in := cutContainer(args[1])
 			switch {
 			case in && out:
-				return &usageError{errors.New("one of the two must be a path here: copy through it, or through a pipe of two cp")}
+				return &base.UsageError{Err: errors.New("one of the two must be a path here: copy through it, or through a pipe of two cp")}
 			case out:
-				return a.call(func(c *client) error { return a.copyOut(cmd.Context(), c, from, fromPath, args[1], f) })
+				return a.Call(func(c *base.Client) error { return a.copyOut(cmd.Context(), c, from, fromPath, args[1], f) })
 			case in:
-				return a.call(func(c *client) error { return a.copyIn(cmd.Context(), c, args[0], to, toPath, f) })
+				return a.Call(func(c *base.Client) error { return a.copyIn(cmd.Context(), c, args[0], to, toPath, f) })
 			}
-			return &usageError{errors.New("neither of the two is CONTAINER:PATH")}
+			return &base.UsageError{Err: errors.New("neither of the two is CONTAINER:PATH")}
 		},
 	}
 	fl := cmd.Flags()
@@ -87,13 +88,13 @@ func (f copyFlags) owners() treecopy.Owners {
 	return treecopy.Mine
 }
 
-func (a *app) copyOut(ctx context.Context, c *client, name, from, to string, f copyFlags) error {
-	if _, ok := terminal(a.o.Stdout); ok && to == "-" {
-		return &usageError{errors.New("the tar would go to a terminal: use a file or a pipe")}
+func (a *app) copyOut(ctx context.Context, c *base.Client, name, from, to string, f copyFlags) error {
+	if _, ok := base.Terminal(a.Stdout); ok && to == "-" {
+		return &base.UsageError{Err: errors.New("the tar would go to a terminal: use a file or a pipe")}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stream, err := c.containers.CopyOut(ctx, &longshorev1.CopyOutRequest{Name: name, Path: from, Follow: f.follow, Force: f.force})
+	stream, err := c.Containers.CopyOut(ctx, &longshorev1.CopyOutRequest{Name: name, Path: from, Follow: f.follow, Force: f.force})
 	if err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (a *app) copyOut(ctx context.Context, c *client, name, from, to string, f c
 		return m.GetData(), err
 	}}
 	if to == "-" {
-		w := bufio.NewWriterSize(a.o.Stdout, archiveChunk)
+		w := bufio.NewWriterSize(a.Stdout, base.ArchiveChunk)
 		if _, err := io.Copy(w, tar); err != nil {
 			return err
 		}
@@ -135,10 +136,10 @@ func (a *app) copyOut(ctx context.Context, c *client, name, from, to string, f c
 	return treecopy.Unpack(tar, dir, target, f.owners())
 }
 
-func (a *app) copyIn(ctx context.Context, c *client, from, name, to string, f copyFlags) error {
+func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string, f copyFlags) error {
 	ask := &longshorev1.CopyTo{Name: name, Path: to, Owners: f.archive || from == "-", Force: f.force}
 	pack := func(w io.Writer) error {
-		_, err := io.Copy(w, a.o.Stdin)
+		_, err := io.Copy(w, a.Stdin)
 		return err
 	}
 	if from != "-" {
@@ -158,14 +159,14 @@ func (a *app) copyIn(ctx context.Context, c *client, from, name, to string, f co
 		ask.Source = &longshorev1.CopySource{Name: src.Name, Dir: src.Dir, Contents: src.Contents}
 		pack = func(w io.Writer) error { return treecopy.Pack(w, root, p, src.Name, f.follow) }
 	}
-	stream, err := c.containers.CopyIn(ctx)
+	stream, err := c.Containers.CopyIn(ctx)
 	if err != nil {
 		return err
 	}
 	if err := stream.Send(&longshorev1.CopyInRequest{To: ask}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	w := bufio.NewWriterSize(sentTo(func(p []byte) error { return stream.Send(&longshorev1.CopyInRequest{Data: p}) }), archiveChunk)
+	w := bufio.NewWriterSize(sentTo(func(p []byte) error { return stream.Send(&longshorev1.CopyInRequest{Data: p}) }), base.ArchiveChunk)
 	err = pack(w)
 	if err == nil {
 		err = w.Flush()

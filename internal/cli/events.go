@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -26,7 +27,7 @@ func newEvents(a *app) *cobra.Command {
 		Use:   "events [NAME]",
 		Short: "Show the event log as it grows",
 		Long:  "Show new events, or with --since also earlier ones. NAME is a container or sandbox: only its events are shown.",
-		Args:  oneArg,
+		Args:  base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) == 1 {
 				req.Name = args[0]
@@ -35,20 +36,20 @@ func newEvents(a *app) *cobra.Command {
 			if n, nerr := strconv.ParseUint(since, 10, 64); nerr == nil {
 				req.SinceSeq = &n
 			} else if req.Since, err = parseTime("--since", since); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			show := eventsShown{json: asJSON}
 			if format != "" {
 				if show.format, err = present.ParseFormat(format); err != nil {
-					return &usageError{err}
+					return &base.UsageError{Err: err}
 				}
 			}
 			if show.filters, err = present.ParseFilters(filters, eventFilters...); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			end, err := parseTime("--until", until)
 			if err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			ctx := cmd.Context()
 			if end != nil {
@@ -59,12 +60,12 @@ func newEvents(a *app) *cobra.Command {
 					defer cancel()
 				}
 			}
-			err = a.call(func(c *client) error {
-				stream, err := c.node.Events(ctx, req)
+			err = a.Call(func(c *base.Client) error {
+				stream, err := c.Node.Events(ctx, req)
 				if err != nil {
 					return err
 				}
-				return receive(stream.Recv, func(m *longshorev1.EventsResponse) error { return event(a, m.GetEvent(), show) })
+				return base.Receive(stream.Recv, func(m *longshorev1.EventsResponse) error { return event(a, m.GetEvent(), show) })
 			})
 			if errors.Is(context.Cause(ctx), errEnough) {
 				return nil
@@ -110,16 +111,16 @@ func event(a *app, e *longshorev1.Event, show eventsShown) error {
 	}
 	switch {
 	case show.json:
-		return present.WriteLine(a.o.Stdout, e)
+		return present.WriteLine(a.Stdout, e)
 	case show.format != nil:
 		at := e.GetAt().AsTime()
-		return show.format.One(a.o.Stdout, present.Row{
+		return show.format.One(a.Stdout, present.Row{
 			"Type": kind, "Action": action, "Status": action, "ID": e.GetContainer(), "Name": e.GetKey(), "Owner": e.GetOwner(), "Time": at.Unix(), "TimeNano": at.UnixNano(),
 			"Seq": e.GetSeq(), "Kind": e.GetKind(), "Sandbox": e.GetSandbox(), "Process": e.GetProcess(), "Why": e.GetAutopsy().GetVerdict(), "Note": e.GetNote(),
 			"ExitCode": int(e.GetAutopsy().GetStatus()),
 		})
 	}
-	return a.print("%s\n", eventText(e))
+	return a.Print("%s\n", eventText(e))
 }
 
 // eventAction returns an event's kind of object and what happened, by the names that docker has.
@@ -146,17 +147,17 @@ func eventText(e *longshorev1.Event) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %d %s", e.GetAt().AsTime().Local().Format(time.StampMilli), e.GetSeq(), e.GetKind())
 	for _, f := range []struct{ name, value string }{
-		{"owner", e.GetOwner()}, {"name", e.GetKey()}, {"sandbox", short(e.GetSandbox())}, {"container", short(e.GetContainer())}, {"process", e.GetProcess()},
+		{"owner", e.GetOwner()}, {"name", e.GetKey()}, {"sandbox", base.Short(e.GetSandbox())}, {"container", base.Short(e.GetContainer())}, {"process", e.GetProcess()},
 	} {
 		if f.value != "" {
-			fmt.Fprintf(&b, " %s=%s", f.name, printable(f.value))
+			fmt.Fprintf(&b, " %s=%s", f.name, base.Printable(f.value))
 		}
 	}
 	if v := e.GetAutopsy().GetVerdict(); v != "" {
-		fmt.Fprintf(&b, " (%s)", printable(v))
+		fmt.Fprintf(&b, " (%s)", base.Printable(v))
 	}
 	if e.GetNote() != "" {
-		fmt.Fprintf(&b, " (%s)", printable(e.GetNote()))
+		fmt.Fprintf(&b, " (%s)", base.Printable(e.GetNote()))
 	}
 	return b.String()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
@@ -18,13 +19,13 @@ func newExec(a *app) *cobra.Command {
 		Use:   "exec [flags] CONTAINER COMMAND [ARG...]",
 		Short: "Run a further program in a running container",
 		Long:  "Run a further program in a running container. exec exits with its exit status. When exec ends, so does the program, unless -d is given.",
-		Args:  minArgs(2, "a container and a command"),
+		Args:  base.MinArgs(2, "a container and a command"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.Command = args[0], args[1:]
-			if req.Env, err = typed.Env(env, a.o.Getenv); err != nil {
-				return &usageError{err}
+			if req.Env, err = typed.Env(env, a.Getenv); err != nil {
+				return &base.UsageError{Err: err}
 			}
-			return startError(a.call(func(c *client) error { return a.exec(cmd.Context(), c, req) }))
+			return base.StartError(a.Call(func(c *base.Client) error { return a.exec(cmd.Context(), c, req) }))
 		},
 	}
 	fl := cmd.Flags()
@@ -40,12 +41,12 @@ func newExec(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) exec(ctx context.Context, c *client, req *longshorev1.ExecStart) error {
-	if _, ok := terminal(a.o.Stdin); req.GetTty() && req.GetStdin() && !ok {
+func (a *app) exec(ctx context.Context, c *base.Client, req *longshorev1.ExecStart) error {
+	if _, ok := base.Terminal(a.Stdin); req.GetTty() && req.GetStdin() && !ok {
 		return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 	}
-	req.Size = a.terminalSize()
-	stream, err := c.containers.Exec(ctx)
+	req.Size = a.TerminalSize()
+	stream, err := c.Containers.Exec(ctx)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (a *app) exec(ctx context.Context, c *client, req *longshorev1.ExecStart) e
 		if err != nil {
 			return err
 		}
-		return a.print("%s\n", m.GetStarted().GetProcess())
+		return a.Print("%s\n", m.GetStarted().GetProcess())
 	}
 	s := &session{
 		a: a, stdin: req.GetStdin(), forward: true, recv: stream.Recv,

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -17,17 +18,17 @@ func newHistory(a *app) *cobra.Command {
 		Use:   "history IMAGE",
 		Short: "Show how an image was made, step by step",
 		Long:  "Show how an image was made, step by step, as its config says, with the size of each unpacked layer. The newest step is first.",
-		Args:  exactArgs(1, "an image"),
+		Args:  base.ExactArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var f *present.Format
 			if format != "" {
 				var err error
 				if f, err = present.ParseFormat(format); err != nil {
-					return &usageError{err}
+					return &base.UsageError{Err: err}
 				}
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.images.InspectImage(cmd.Context(), &longshorev1.InspectImageRequest{Name: args[0]})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Images.InspectImage(cmd.Context(), &longshorev1.InspectImageRequest{Name: args[0]})
 				if err != nil {
 					return err
 				}
@@ -52,32 +53,32 @@ func showHistory(a *app, steps []present.Step, f *present.Format, full, quiet bo
 		id, by, created := "<missing>", strings.Join(strings.Fields(s.CreatedBy), " "), "-"
 		if s.ID != "" {
 			if id = s.ID; !full {
-				id = short(id)
+				id = base.Short(id)
 			}
 		}
 		at := ""
 		if s.Created != nil {
-			created, at = span(time.Since(*s.Created))+" ago", s.Created.Format(time.RFC3339)
+			created, at = base.Span(time.Since(*s.Created))+" ago", s.Created.Format(time.RFC3339)
 		}
 		if !full {
-			by = cut(by, 45)
+			by = base.Cut(by, 45)
 		}
 		if quiet {
-			if err := a.print("%s\n", id); err != nil {
+			if err := a.Print("%s\n", id); err != nil {
 				return err
 			}
 			continue
 		}
-		rows = append(rows, []string{id, created, by, size(uint64(max(s.Bytes, 0))), s.Comment})
+		rows = append(rows, []string{id, created, by, base.Size(uint64(max(s.Bytes, 0))), s.Comment})
 		templated = append(templated, present.Row{
-			"ID": id, "CreatedSince": created, "CreatedAt": at, "CreatedBy": by, "Size": size(uint64(max(s.Bytes, 0))), "Comment": s.Comment,
+			"ID": id, "CreatedSince": created, "CreatedAt": at, "CreatedBy": by, "Size": base.Size(uint64(max(s.Bytes, 0))), "Comment": s.Comment,
 		})
 	}
 	switch {
 	case quiet:
 		return nil
 	case f != nil:
-		return f.Rows(a.o.Stdout, templated)
+		return f.Rows(a.Stdout, templated)
 	}
-	return table(a.o.Stdout, []string{"IMAGE", "CREATED", "CREATED BY", "SIZE", "COMMENT"}, rows)
+	return base.Table(a.Stdout, []string{"IMAGE", "CREATED", "CREATED BY", "SIZE", "COMMENT"}, rows)
 }

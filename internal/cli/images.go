@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -24,7 +25,7 @@ func newImages(a *app) *cobra.Command {
 		Use:   "images [NAME]",
 		Short: "List the images of every owner",
 		Long:  "List the images of every owner, or those of one name, which may have * in it.",
-		Args:  oneArg,
+		Args:  base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				flags.filters = append(flags.filters, "reference="+args[0])
@@ -33,8 +34,8 @@ func newImages(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.images.ListImages(cmd.Context(), req)
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Images.ListImages(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
@@ -44,10 +45,10 @@ func newImages(a *app) *cobra.Command {
 				}
 				switch {
 				case flags.json:
-					return present.WriteList(a.o.Stdout, list)
+					return present.WriteList(a.Stdout, list)
 				case flags.ids:
 					for _, img := range list {
-						if err := a.print("%s\n", img.GetId()); err != nil {
+						if err := a.Print("%s\n", img.GetId()); err != nil {
 							return err
 						}
 					}
@@ -57,7 +58,7 @@ func newImages(a *app) *cobra.Command {
 					for _, img := range list {
 						rows = append(rows, imageRows(img, flags.all)...)
 					}
-					return format.Rows(a.o.Stdout, rows)
+					return format.Rows(a.Stdout, rows)
 				}
 				return imageTable(a, list, flags.all, digests)
 			})
@@ -130,7 +131,7 @@ func imageRows(img *longshorev1.Image, full bool) []present.Row {
 	}
 	id := img.GetId()
 	if !full {
-		id = short(id)
+		id = base.Short(id)
 	}
 	var rows []present.Row
 	for _, n := range names {
@@ -139,8 +140,8 @@ func imageRows(img *longshorev1.Image, full bool) []present.Row {
 			repository, tag = "<none>", "<none>"
 		}
 		rows = append(rows, present.Row{
-			"ID": id, "Repository": repository, "Tag": tag, "Digest": img.GetDigest(), "Size": size(uint64(max(img.GetSizeBytes(), 0))), "Name": n, "Owner": img.GetOwner(),
-			"CreatedSince": ago(img.GetCreated()), "CreatedAt": img.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "Platform": img.GetPlatform(),
+			"ID": id, "Repository": repository, "Tag": tag, "Digest": img.GetDigest(), "Size": base.Size(uint64(max(img.GetSizeBytes(), 0))), "Name": n, "Owner": img.GetOwner(),
+			"CreatedSince": base.Ago(img.GetCreated()), "CreatedAt": img.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "Platform": img.GetPlatform(),
 		})
 	}
 	return rows
@@ -160,7 +161,7 @@ func imageTable(a *app, list []*longshorev1.Image, full, digests bool) error {
 		for _, n := range names {
 			id := img.GetId()
 			if !full {
-				id = short(id)
+				id = base.Short(id)
 				if i := strings.Index(n, "@sha256:"); i >= 0 && len(n) > i+20 {
 					n = n[:i+20]
 				}
@@ -169,7 +170,7 @@ func imageTable(a *app, list []*longshorev1.Image, full, digests bool) error {
 			if img.GetPinned() {
 				pinned = "pinned"
 			}
-			row := []string{n, img.GetOwner(), id, size(uint64(max(img.GetSizeBytes(), 0))), ago(img.GetPulled()), pinned}
+			row := []string{n, img.GetOwner(), id, base.Size(uint64(max(img.GetSizeBytes(), 0))), base.Ago(img.GetPulled()), pinned}
 			if digests {
 				row = slices.Insert(row, 1, img.GetDigest())
 			}
@@ -180,5 +181,5 @@ func imageTable(a *app, list []*longshorev1.Image, full, digests bool) error {
 	if digests {
 		header = slices.Insert(header, 1, "DIGEST")
 	}
-	return table(a.o.Stdout, header, rows)
+	return base.Table(a.Stdout, header, rows)
 }

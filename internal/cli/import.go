@@ -9,10 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
-
-// archiveChunk is how much of an archive is sent in one message, in bytes.
-const archiveChunk = 256 << 10
 
 func newImport(a *app) *cobra.Command {
 	var input string
@@ -20,17 +18,17 @@ func newImport(a *app) *cobra.Command {
 		Use:     "import [FILE]",
 		Aliases: []string{"load"},
 		Short:   "Import images from an OCI or docker archive; - or nothing reads standard input",
-		Args:    oneArg,
+		Args:    base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			in, name := a.o.Stdin, input
+			in, name := a.Stdin, input
 			if len(args) == 1 {
 				if input != "" {
-					return &usageError{errors.New("two archives are named: one as an argument and one with -i")}
+					return &base.UsageError{Err: errors.New("two archives are named: one as an argument and one with -i")}
 				}
 				name = args[0]
 			}
-			if _, ok := terminal(a.o.Stdin); ok && name == "" {
-				return &usageError{errors.New("the archive would come from a terminal: name a file or use a pipe")}
+			if _, ok := base.Terminal(a.Stdin); ok && name == "" {
+				return &base.UsageError{Err: errors.New("the archive would come from a terminal: name a file or use a pipe")}
 			}
 			if name != "" && name != "-" {
 				f, err := os.Open(name)
@@ -40,12 +38,12 @@ func newImport(a *app) *cobra.Command {
 				defer func() { _ = f.Close() }()
 				in = f
 			}
-			return a.call(func(c *client) error {
-				stream, err := c.images.ImportImages(cmd.Context())
+			return a.Call(func(c *base.Client) error {
+				stream, err := c.Images.ImportImages(cmd.Context())
 				if err != nil {
 					return err
 				}
-				buf := make([]byte, archiveChunk)
+				buf := make([]byte, base.ArchiveChunk)
 				for {
 					n, rerr := io.ReadFull(in, buf)
 					if n > 0 {
@@ -69,7 +67,7 @@ func newImport(a *app) *cobra.Command {
 					if len(img.GetNames()) > 0 {
 						name = img.GetNames()[0]
 					}
-					if err := a.print("%s\n", name); err != nil {
+					if err := a.Print("%s\n", name); err != nil {
 						return err
 					}
 				}

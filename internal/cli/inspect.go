@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -26,13 +27,13 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 		Short: summary,
 		Long: summary + ": an array of documents with the members that docker and podman show, and the agent's whole record as Record. " +
 			"With -f a template of Go's text/template is filled with each document. Values of environment variables are hidden unless --show-env.",
-		Args: minArgs(1, needs),
+		Args: base.MinArgs(1, needs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var f *present.Format
 			if format != "" {
 				var err error
 				if f, err = present.ParseFormat(format); err != nil {
-					return &usageError{err}
+					return &base.UsageError{Err: err}
 				}
 			}
 			want := kind
@@ -42,9 +43,9 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 			case typed == "container" || typed == "sandbox":
 				want = typed
 			case typed != "":
-				return &usageError{fmt.Errorf("--type %q is none of container, sandbox, image", typed)}
+				return &base.UsageError{Err: fmt.Errorf("--type %q is none of container, sandbox, image", typed)}
 			}
-			return a.call(func(c *client) error {
+			return a.Call(func(c *base.Client) error {
 				docs, failed := []any{}, false
 				for _, name := range args {
 					doc, err := inspectOne(cmd.Context(), c, want, name, showEnv)
@@ -52,23 +53,23 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 						if status.Code(err) == codes.Unavailable {
 							return err
 						}
-						a.warn("%s", a.explain(err))
+						a.Warn("%s", a.Explain(err))
 						failed = true
 						continue
 					}
 					if f == nil {
 						docs = append(docs, doc)
-					} else if err := f.One(a.o.Stdout, doc); err != nil {
+					} else if err := f.One(a.Stdout, doc); err != nil {
 						return err
 					}
 				}
 				if f == nil {
-					if err := present.WriteJSON(a.o.Stdout, docs, true); err != nil {
+					if err := present.WriteJSON(a.Stdout, docs, true); err != nil {
 						return err
 					}
 				}
 				if failed {
-					return &exitError{status: 1}
+					return &base.ExitError{Status: 1}
 				}
 				return nil
 			})
@@ -88,17 +89,17 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 }
 
 // inspectOne returns the document of the object that name means, of the kind that is wanted.
-func inspectOne(ctx context.Context, c *client, want, name string, showEnv bool) (any, error) {
+func inspectOne(ctx context.Context, c *base.Client, want, name string, showEnv bool) (any, error) {
 	var resp *longshorev1.InspectResponse
 	var err error
 	if want != "image" {
-		resp, err = c.containers.Inspect(ctx, &longshorev1.InspectRequest{Name: name, ShowEnv: showEnv})
+		resp, err = c.Containers.Inspect(ctx, &longshorev1.InspectRequest{Name: name, ShowEnv: showEnv})
 		if err == nil && want != "" && resp.GetKind() != want {
 			return nil, fmt.Errorf("%s is a %s, not a %s", name, resp.GetKind(), want)
 		}
 	}
 	if want == "image" || want == "" && status.Code(err) == codes.NotFound {
-		img, ierr := c.images.InspectImage(ctx, &longshorev1.InspectImageRequest{Name: name, ShowEnv: showEnv})
+		img, ierr := c.Images.InspectImage(ctx, &longshorev1.InspectImageRequest{Name: name, ShowEnv: showEnv})
 		if want == "image" || ierr == nil {
 			resp, err = img, ierr
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newKill(a *app) *cobra.Command {
@@ -14,10 +15,10 @@ func newKill(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kill CONTAINER...",
 		Short: "Send a signal to the main processes of containers",
-		Args:  minArgs(1, "a container"),
+		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Kill(ctx, &longshorev1.KillRequest{Name: name, Signal: sig, Force: force})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Containers.Kill(ctx, &longshorev1.KillRequest{Name: name, Signal: sig, Force: force})
 				return err
 			})
 		},

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/creds"
 )
 
@@ -25,10 +26,10 @@ func newLogin(a *app) *cobra.Command {
 		Short: "Keep the credentials for a registry",
 		Long: "Ask a registry whether it takes a name and a password, and keep them where docker keeps them: with the helper that the credential file names, or in the file\n" +
 			"itself, which only its user can read: $LONGSHORE_AUTH_FILE, $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json or ~/.docker/config.json. Without REGISTRY it is Docker Hub.",
-		Args: oneArg,
+		Args: base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host := creds.Host(strings.Join(args, ""))
-			file := creds.Open(a.o.Getenv)
+			file := creds.Open(a.Getenv)
 			if show {
 				return a.loggedIn(cmd.Context(), file, host)
 			}
@@ -36,15 +37,15 @@ func newLogin(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.call(func(cl *client) error {
-				_, err := cl.images.Login(cmd.Context(), &longshorev1.LoginRequest{Host: host, Credentials: &longshorev1.Credentials{Username: c.Username, Password: c.Password}})
+			return a.Call(func(cl *base.Client) error {
+				_, err := cl.Images.Login(cmd.Context(), &longshorev1.LoginRequest{Host: host, Credentials: &longshorev1.Credentials{Username: c.Username, Password: c.Password}})
 				if err != nil {
 					return err
 				}
 				if err := file.Put(cmd.Context(), host, c); err != nil {
 					return err
 				}
-				return a.print("Login Succeeded\n")
+				return a.Print("Login Succeeded\n")
 			})
 		},
 	}
@@ -65,7 +66,7 @@ func (a *app) loggedIn(ctx context.Context, file creds.File, host string) error 
 	case !ok:
 		return fmt.Errorf("not logged in to %s", host)
 	}
-	return a.print("%s\n", c.Username)
+	return a.Print("%s\n", c.Username)
 }
 
 // maxPassword bounds a password that is read, in bytes.
@@ -74,22 +75,22 @@ const maxPassword = 64 << 10
 // askCredentials returns the name and the password of flags, standard input or a terminal.
 func askCredentials(a *app, user, password string, fromStdin bool) (creds.Credentials, error) {
 	c := creds.Credentials{Username: user, Password: password}
-	tty, onTerminal := terminal(a.o.Stdin)
+	tty, onTerminal := base.Terminal(a.Stdin)
 	switch {
 	case fromStdin && (user == "" || password != ""):
-		return c, &usageError{errors.New("--password-stdin needs --username, and no --password")}
+		return c, &base.UsageError{Err: errors.New("--password-stdin needs --username, and no --password")}
 	case fromStdin:
-		raw, err := io.ReadAll(io.LimitReader(a.o.Stdin, maxPassword+1))
+		raw, err := io.ReadAll(io.LimitReader(a.Stdin, maxPassword+1))
 		if err != nil || len(raw) > maxPassword {
 			return c, fmt.Errorf("read the password: it has more than %d bytes, or cannot be read: %w", maxPassword, errors.Join(err))
 		}
 		c.Password = strings.TrimRight(string(raw), "\r\n")
 	case (user == "" || password == "") && !onTerminal:
-		return c, &usageError{errors.New("a name and a password are needed: use --username and --password-stdin where there is no terminal")}
+		return c, &base.UsageError{Err: errors.New("a name and a password are needed: use --username and --password-stdin where there is no terminal")}
 	}
 	if c.Username == "" {
-		_, _ = fmt.Fprint(a.o.Stderr, "Username: ")
-		line, err := bufio.NewReader(io.LimitReader(a.o.Stdin, maxPassword)).ReadString('\n')
+		_, _ = fmt.Fprint(a.Stderr, "Username: ")
+		line, err := bufio.NewReader(io.LimitReader(a.Stdin, maxPassword)).ReadString('\n')
 		if err != nil {
 			return c, fmt.Errorf("read the name: %w", err)
 		}
@@ -102,16 +103,16 @@ func askCredentials(a *app, user, password string, fromStdin bool) (creds.Creden
 		}
 	}
 	if c.Username == "" || c.Password == "" {
-		return c, &usageError{errors.New("neither the name nor the password may be empty")}
+		return c, &base.UsageError{Err: errors.New("neither the name nor the password may be empty")}
 	}
 	return c, nil
 }
 
 // hiddenLine reads a line from a terminal without showing it.
 func hiddenLine(a *app, tty *os.File) (string, error) {
-	_, _ = fmt.Fprint(a.o.Stderr, "Password: ")
+	_, _ = fmt.Fprint(a.Stderr, "Password: ")
 	raw, err := term.ReadPassword(int(tty.Fd()))
-	_, _ = fmt.Fprintln(a.o.Stderr)
+	_, _ = fmt.Fprintln(a.Stderr)
 	if err != nil {
 		return "", fmt.Errorf("read the password: %w", err)
 	}
@@ -124,9 +125,9 @@ func newLogout(a *app) *cobra.Command {
 		Use:   "logout [flags] [REGISTRY]",
 		Short: "Forget the credentials for a registry",
 		Long:  "Forget the credentials for a registry that login has kept. Without REGISTRY it is Docker Hub.",
-		Args:  oneArg,
+		Args:  base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			file := creds.Open(a.o.Getenv)
+			file := creds.Open(a.Getenv)
 			hosts := []string{creds.Host(strings.Join(args, ""))}
 			if all {
 				var err error
@@ -143,7 +144,7 @@ func newLogout(a *app) *cobra.Command {
 				if !had {
 					text = "Not logged in to %s\n"
 				}
-				if err := a.print(text, host); err != nil {
+				if err := a.Print(text, host); err != nil {
 					return err
 				}
 			}
@@ -160,7 +161,7 @@ func credentialsFor(ctx context.Context, a *app, image, flag string) (*longshore
 	if flag != "" {
 		user, password, ok := strings.Cut(flag, ":")
 		if !ok {
-			password = a.o.Getenv("LONGSHORE_REGISTRY_PASSWORD")
+			password = a.Getenv("LONGSHORE_REGISTRY_PASSWORD")
 		}
 		return &longshorev1.Credentials{Username: user, Password: password}, nil
 	}
@@ -169,7 +170,7 @@ func credentialsFor(ctx context.Context, a *app, image, flag string) (*longshore
 		return nil, nil //nolint:nilnil,nilerr // an ID, or what the agent refuses
 	}
 	host := reference.Domain(named)
-	c, ok, err := creds.Open(a.o.Getenv).Get(ctx, host)
+	c, ok, err := creds.Open(a.Getenv).Get(ctx, host)
 	if err != nil || !ok {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -24,27 +24,27 @@ func newLogs(a *app) *cobra.Command {
 		Use:   "logs CONTAINER...",
 		Short: "Show containers' output",
 		Long:  "Show containers' output. Lines of several containers have their names in front.",
-		Args:  minArgs(1, "a container"),
+		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if req.Since, err = parseTime("--since", since); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			if req.Until, err = parseTime("--until", until); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			if tail != "" && tail != "all" {
 				n, err := strconv.ParseInt(tail, 10, 64)
 				if err != nil {
-					return &usageError{fmt.Errorf("--tail %q is not a number of lines", tail)}
+					return &base.UsageError{Err: fmt.Errorf("--tail %q is not a number of lines", tail)}
 				}
 				if n >= 0 { // less than none is all, as others have it
 					req.Tail = &n
 				}
 			}
 			if len(args) > 1 && asJSON {
-				return &usageError{errors.New("--json shows the output of one container")}
+				return &base.UsageError{Err: errors.New("--json shows the output of one container")}
 			}
-			return a.call(func(c *client) error {
+			return a.Call(func(c *base.Client) error {
 				outs := logPrinters(args, logPrinter{a: a, stamps: stamps, json: asJSON}, names)
 				return showLogs(cmd.Context(), a, c, req, outs)
 			})
@@ -66,7 +66,7 @@ func (a *app) tellLostOutput(n uint64) error {
 	if n == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(a.o.Stderr, "longshore: %s of the output is lost: no log could take it\n", size(n))
+	_, err := fmt.Fprintf(a.Stderr, "longshore: %s of the output is lost: no log could take it\n", base.Size(n))
 	return err
 }
 
@@ -83,7 +83,7 @@ func logPrinters(names []string, like logPrinter, always bool) []*logPrinter {
 		p := like
 		p.lines, p.name = lines, n
 		if len(names) > 1 || always {
-			p.prefix = fmt.Sprintf("%-*s | ", width, printable(n))
+			p.prefix = fmt.Sprintf("%-*s | ", width, base.Printable(n))
 		}
 		outs[i] = &p
 	}
@@ -91,17 +91,17 @@ func logPrinters(names []string, like logPrinter, always bool) []*logPrinter {
 }
 
 // showLogs shows the logs of several containers: one after the other, or side by side when they are followed.
-func showLogs(ctx context.Context, a *app, c *client, like *longshorev1.LogsRequest, outs []*logPrinter) error {
+func showLogs(ctx context.Context, a *app, c *base.Client, like *longshorev1.LogsRequest, outs []*logPrinter) error {
 	show := func(i int) error {
 		req := &longshorev1.LogsRequest{Name: outs[i].name, Follow: like.GetFollow(), Since: like.GetSince(), Until: like.GetUntil(), Tail: like.Tail}
-		stream, err := c.containers.Logs(ctx, req)
+		stream, err := c.Containers.Logs(ctx, req)
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(receive(stream.Recv, outs[i].print), outs[i].finish()); err != nil || outs[i].json {
+		if err := errors.Join(base.Receive(stream.Recv, outs[i].print), outs[i].finish()); err != nil || outs[i].json {
 			return err
 		}
-		why, err := c.containers.Why(ctx, &longshorev1.WhyRequest{Name: outs[i].name})
+		why, err := c.Containers.Why(ctx, &longshorev1.WhyRequest{Name: outs[i].name})
 		if err != nil {
 			return nil //nolint:nilerr // it was removed meanwhile
 		}
@@ -124,29 +124,13 @@ func showLogs(ctx context.Context, a *app, c *client, like *longshorev1.LogsRequ
 	for _, err := range errs {
 		if err != nil {
 			failed = true
-			a.warn("%s", a.explain(err))
+			a.Warn("%s", a.Explain(err))
 		}
 	}
 	if failed {
-		return &exitError{status: 1}
+		return &base.ExitError{Status: 1}
 	}
 	return nil
-}
-
-// receive calls fn with every message until the stream ends.
-func receive[M any](recv func() (*M, error), fn func(*M) error) error {
-	for {
-		m, err := recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := fn(m); err != nil {
-			return err
-		}
-	}
 }
 
 // logPrinter writes output as the container wrote it: its stderr goes to stderr.
@@ -166,7 +150,7 @@ type logPrinter struct {
 
 func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 	if p.json {
-		return present.WriteLine(p.a.o.Stdout, m)
+		return present.WriteLine(p.a.Stdout, m)
 	}
 	if p.open == nil {
 		p.open, p.held = map[string]bool{}, map[string][]byte{}
@@ -209,9 +193,9 @@ func (p *logPrinter) finish() error {
 }
 
 func (p *logPrinter) write(stream string, line []byte) error {
-	w := p.a.o.Stdout
+	w := p.a.Stdout
 	if stream == "stderr" {
-		w = p.a.o.Stderr
+		w = p.a.Stderr
 	}
 	if p.lines != nil {
 		p.lines.Lock()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/help"
 )
 
@@ -16,7 +17,7 @@ func newMan(a *app) *cobra.Command {
 		Use:   "man DIRECTORY",
 		Short: "Write the manual pages of all commands",
 		Long:  "Write the manual pages of all commands into a directory, such as /usr/local/share/man/man1. Packages have them.",
-		Args:  exactArgs(1, "a directory"),
+		Args:  base.ExactArgs(1, "a directory"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
 				return fmt.Errorf("write manual pages: %w", err)
@@ -27,7 +28,7 @@ func newMan(a *app) *cobra.Command {
 					return nil
 				}
 				path := filepath.Join(args[0], strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
-				if err := os.WriteFile(path, help.Page(c, a.o.Version), 0o644); err != nil {
+				if err := os.WriteFile(path, help.Page(c, a.Version), 0o644); err != nil {
 					return fmt.Errorf("write manual pages: %w", err)
 				}
 				for _, sub := range c.Commands() {

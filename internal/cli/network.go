@@ -9,12 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 func newNetwork(a *app) *cobra.Command {
-	return groupOf("network", "Manage networks on which containers find each other by name",
+	return base.GroupOf("network", "Manage networks on which containers find each other by name",
 		newNetworkLs(a), newNetworkCreate(a), newNetworkInspect(a), newNetworkRm(a), newNetworkPrune(a))
 }
 
@@ -24,30 +25,30 @@ func newNetworkLs(a *app) *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the networks that were created",
-		Args:    noArgs,
+		Args:    base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{})
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return present.WriteList(a.o.Stdout, resp.GetNetworks())
+					return present.WriteList(a.Stdout, resp.GetNetworks())
 				}
 				var rows [][]string
 				for _, n := range resp.GetNetworks() {
 					if quiet {
-						if err := a.print("%s\n", n.GetName()); err != nil {
+						if err := a.Print("%s\n", n.GetName()); err != nil {
 							return err
 						}
 						continue
 					}
-					rows = append(rows, []string{n.GetName(), subnetsText(n), yes(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), ago(n.GetCreated())})
+					rows = append(rows, []string{n.GetName(), subnetsText(n), yes(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), base.Ago(n.GetCreated())})
 				}
 				if quiet {
 					return nil
 				}
-				return table(a.o.Stdout, []string{"NAME", "SUBNETS", "INTERNAL", "CONTAINERS", "CREATED"}, rows)
+				return base.Table(a.Stdout, []string{"NAME", "SUBNETS", "INTERNAL", "CONTAINERS", "CREATED"}, rows)
 			})
 		},
 	}
@@ -83,25 +84,25 @@ func newNetworkCreate(a *app) *cobra.Command {
 		Example: "  longshore network create app\n" +
 			"  longshore run -d --network app --name db --network-alias postgres example.org/postgres\n" +
 			"  longshore network create --subnet 10.90.0.0/24 --gateway 10.90.0.254 --internal back",
-		Args: exactArgs(1, "a name"),
+		Args: base.ExactArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name = args[0]
 			if err := fillNetwork(req, subnets, gateways, opts); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			if driver != "" && driver != "bridge" {
-				return &usageError{fmt.Errorf("--driver %q: there is only bridge", driver)}
+				return &base.UsageError{Err: fmt.Errorf("--driver %q: there is only bridge", driver)}
 			}
 			var err error
 			if req.Labels, err = typed.Labels(labels); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.networks.CreateNetwork(cmd.Context(), req)
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Networks.CreateNetwork(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
-				return a.print("%s\n", resp.GetNetwork().GetName())
+				return a.Print("%s\n", resp.GetNetwork().GetName())
 			})
 		},
 	}
@@ -145,18 +146,18 @@ func newNetworkInspect(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect NAME...",
 		Short: "Show networks, and the containers on them, as JSON",
-		Args:  minArgs(1, "a name"),
+		Args:  base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(func(c *client) error {
+			return a.Call(func(c *base.Client) error {
 				var found []*longshorev1.Network
 				for _, name := range args {
-					resp, err := c.networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{Name: name})
+					resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{Name: name})
 					if err != nil {
 						return err
 					}
 					found = append(found, resp.GetNetworks()...)
 				}
-				return present.WriteList(a.o.Stdout, found)
+				return present.WriteList(a.Stdout, found)
 			})
 		},
 	}
@@ -167,10 +168,10 @@ func newNetworkRm(a *app) *cobra.Command {
 		Use:     "rm NAME...",
 		Aliases: []string{"remove"},
 		Short:   "Remove networks that no container is on",
-		Args:    minArgs(1, "a name"),
+		Args:    base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.networks.RemoveNetwork(ctx, &longshorev1.RemoveNetworkRequest{Name: name})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Networks.RemoveNetwork(ctx, &longshorev1.RemoveNetworkRequest{Name: name})
 				return err
 			})
 		},
@@ -182,15 +183,15 @@ func newNetworkPrune(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove every network that no container names",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.networks.PruneNetworks(cmd.Context(), &longshorev1.PruneNetworksRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Networks.PruneNetworks(cmd.Context(), &longshorev1.PruneNetworksRequest{})
 				if err != nil {
 					return err
 				}
 				for _, name := range resp.GetNames() {
-					if err := a.print("%s\n", name); err != nil {
+					if err := a.Print("%s\n", name); err != nil {
 						return err
 					}
 				}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newPause(a *app) *cobra.Command {
@@ -13,10 +14,10 @@ func newPause(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause CONTAINER...",
 		Short: "Freeze running containers",
-		Args:  minArgs(1, "a container"),
+		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Pause(ctx, &longshorev1.PauseRequest{Name: name, Force: force})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Containers.Pause(ctx, &longshorev1.PauseRequest{Name: name, Force: force})
 				return err
 			})
 		},

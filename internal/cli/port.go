@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newPort(a *app) *cobra.Command {
@@ -19,14 +20,14 @@ func newPort(a *app) *cobra.Command {
 		Long:  "Show which host ports a container has, or only the address and port of the host for one port of the container.",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(func(c *client) error {
+			return a.Call(func(c *base.Client) error {
 				ports, err := portsOf(cmd, c, args[0])
 				if err != nil {
 					return err
 				}
 				if len(args) == 1 {
 					for _, p := range ports {
-						if err := a.print("%d/%s -> %s\n", p.GetContainer(), p.GetProtocol(), hostText(p)); err != nil {
+						if err := a.Print("%d/%s -> %s\n", p.GetContainer(), p.GetProtocol(), base.HostText(p)); err != nil {
 							return err
 						}
 					}
@@ -39,7 +40,7 @@ func newPort(a *app) *cobra.Command {
 						continue
 					}
 					found = true
-					if err := a.print("%s\n", hostText(p)); err != nil {
+					if err := a.Print("%s\n", base.HostText(p)); err != nil {
 						return err
 					}
 				}
@@ -54,8 +55,8 @@ func newPort(a *app) *cobra.Command {
 }
 
 // portsOf returns the ports of a container that the agent finds by this name.
-func portsOf(cmd *cobra.Command, c *client, name string) ([]*longshorev1.Port, error) {
-	resp, err := c.containers.Inspect(cmd.Context(), &longshorev1.InspectRequest{Name: name})
+func portsOf(cmd *cobra.Command, c *base.Client, name string) ([]*longshorev1.Port, error) {
+	resp, err := c.Containers.Inspect(cmd.Context(), &longshorev1.InspectRequest{Name: name})
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func portsOf(cmd *cobra.Command, c *client, name string) ([]*longshorev1.Port, e
 	if err := json.Unmarshal(resp.GetJson(), &found); err != nil {
 		return nil, fmt.Errorf("inspect %s: %w", name, err)
 	}
-	list, err := c.containers.ListContainers(cmd.Context(), &longshorev1.ListContainersRequest{All: true, Sandbox: found.Sandbox})
+	list, err := c.Containers.ListContainers(cmd.Context(), &longshorev1.ListContainersRequest{All: true, Sandbox: found.Sandbox})
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/term"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 // progress shows the progress of a pull.
@@ -25,7 +26,7 @@ func (a *app) newProgress(w io.Writer, quiet bool) progress {
 	if quiet {
 		return silent{}
 	}
-	if f, ok := terminal(w); ok {
+	if f, ok := base.Terminal(w); ok {
 		return &bars{w: w, size: func() (int, int) { return windowSize(f) }, now: time.Now, done: map[string]bool{}}
 	}
 	return &lines{w: w, last: map[string]string{}}
@@ -47,13 +48,13 @@ func (l *lines) step(p *longshorev1.PullProgress) {
 		return
 	}
 	l.last[p.GetBlob()] = p.GetStatus()
-	name := short(p.GetBlob())
+	name := base.Short(p.GetBlob())
 	if name == "" {
 		name = "image"
 	}
 	text := fmt.Sprintf("%s: %s", name, p.GetStatus())
 	if p.GetTotal() > 0 && (p.GetStatus() == "downloading" || p.GetStatus() == "uploading") {
-		text += " " + size(uint64(p.GetTotal()))
+		text += " " + base.Size(uint64(p.GetTotal()))
 	}
 	_, _ = fmt.Fprintln(l.w, text)
 }
@@ -93,7 +94,7 @@ func (b *bars) step(p *longshorev1.PullProgress) {
 	if p.GetStatus() == "done" || p.GetStatus() == "exists" {
 		b.done[p.GetBlob()] = true
 		b.live = slices.DeleteFunc(b.live, func(q *longshorev1.PullProgress) bool { return q.GetBlob() == p.GetBlob() })
-		above = short(p.GetBlob()) + "  " + p.GetStatus() + "  " + size(uint64(max(p.GetTotal(), 0)))
+		above = base.Short(p.GetBlob()) + "  " + p.GetStatus() + "  " + base.Size(uint64(max(p.GetTotal(), 0)))
 	}
 	if now := b.now(); changed || now.Sub(b.last) >= redrawEvery {
 		b.last = now
@@ -125,14 +126,14 @@ func (b *bars) draw(above string) {
 
 // bar returns the line of a blob in progress.
 func bar(p *longshorev1.PullProgress) string {
-	line := short(p.GetBlob()) + "  "
+	line := base.Short(p.GetBlob()) + "  "
 	if p.GetTotal() <= 0 || p.GetStatus() != "downloading" {
 		return line + p.GetStatus()
 	}
 	done := min(max(p.GetDone(), 0), p.GetTotal())
 	full := int(float64(barWidth) * float64(done) / float64(p.GetTotal()))
 	return line + "[" + strings.Repeat("=", full) + strings.Repeat(" ", barWidth-full) + "]  " +
-		size(uint64(done)) + " / " + size(uint64(p.GetTotal()))
+		base.Size(uint64(done)) + " / " + base.Size(uint64(p.GetTotal()))
 }
 
 // fit cuts a line to the width of the terminal.

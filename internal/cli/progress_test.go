@@ -6,6 +6,7 @@ import (
 	"time"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 // screen returns what a terminal shows after it got this text: the lines above the cursor.
@@ -74,7 +75,7 @@ func TestBarsAreReplacedAndEndedOnesStay(t *testing.T) {
 		t.Fatalf("at the end it shows %q", got)
 	}
 	for i, line := range got {
-		if !strings.HasPrefix(line, short(blob(i))) || !strings.Contains(line, "done") || len(line) >= 60 {
+		if !strings.HasPrefix(line, base.Short(blob(i))) || !strings.Contains(line, "done") || len(line) >= 60 {
 			t.Errorf("line %d is %q", i, line)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newPrune(a *app) *cobra.Command {
@@ -17,9 +18,9 @@ func newPrune(a *app) *cobra.Command {
 		Short: "Remove unused images and, when asked, ended containers and unused volumes",
 		Long: "Remove what is no longer used of the objects of owner cli: images without a name; with --all every image that no container uses;  " +
 			"with --containers first the containers that have ended; with --volumes the volumes that no container uses.",
-		Args: noArgs,
+		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error { return a.prune(cmd, c, p) })
+			return a.Call(func(c *base.Client) error { return a.prune(cmd, c, p) })
 		},
 	}
 	cmd.Flags().BoolVarP(&p.all, "all", "a", false, "every image that no container uses")
@@ -34,12 +35,12 @@ func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: summary,
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := sure(a, force, summary+"."); err != nil {
 				return err
 			}
-			return a.call(func(c *client) error { return a.prune(cmd, c, p) })
+			return a.Call(func(c *base.Client) error { return a.prune(cmd, c, p) })
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
@@ -52,19 +53,19 @@ func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 // pruning says what is removed where nothing uses it.
 type pruning struct{ all, images, containers, volumes bool }
 
-func (a *app) prune(cmd *cobra.Command, c *client, p pruning) error {
+func (a *app) prune(cmd *cobra.Command, c *base.Client, p pruning) error {
 	if p.containers {
 		if err := a.pruneContainers(cmd, c); err != nil {
 			return err
 		}
 	}
 	if p.volumes {
-		resp, err := c.volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
+		resp, err := c.Volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
 		if err != nil {
 			return err
 		}
 		for _, v := range resp.GetVolumes() {
-			if err := a.print("volume %s\n", v.GetName()); err != nil {
+			if err := a.Print("volume %s\n", v.GetName()); err != nil {
 				return err
 			}
 		}
@@ -72,15 +73,15 @@ func (a *app) prune(cmd *cobra.Command, c *client, p pruning) error {
 	if !p.images {
 		return nil
 	}
-	resp, err := c.images.PruneImages(cmd.Context(), &longshorev1.PruneImagesRequest{All: p.all})
+	resp, err := c.Images.PruneImages(cmd.Context(), &longshorev1.PruneImagesRequest{All: p.all})
 	if err != nil {
 		return err
 	}
-	return a.print("freed %s of images\n", size(resp.GetFreedBytes()))
+	return a.Print("freed %s of images\n", base.Size(resp.GetFreedBytes()))
 }
 
-func (a *app) pruneContainers(cmd *cobra.Command, c *client) error {
-	resp, err := c.containers.ListContainers(cmd.Context(), &longshorev1.ListContainersRequest{Owner: "cli", All: true})
+func (a *app) pruneContainers(cmd *cobra.Command, c *base.Client) error {
+	resp, err := c.Containers.ListContainers(cmd.Context(), &longshorev1.ListContainersRequest{Owner: "cli", All: true})
 	if err != nil {
 		return err
 	}
@@ -89,10 +90,10 @@ func (a *app) pruneContainers(cmd *cobra.Command, c *client) error {
 		if ct.GetState() != "exited" {
 			continue
 		}
-		_, err := c.containers.Remove(cmd.Context(), &longshorev1.RemoveRequest{Name: ct.GetId()})
+		_, err := c.Containers.Remove(cmd.Context(), &longshorev1.RemoveRequest{Name: ct.GetId()})
 		switch {
 		case err == nil:
-			errs = append(errs, a.print("container %s\n", ct.GetKey()))
+			errs = append(errs, a.Print("container %s\n", ct.GetKey()))
 		case status.Code(err) != codes.NotFound: // somebody else has removed it meanwhile
 			errs = append(errs, err)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
@@ -34,11 +35,11 @@ func (f *listFlags) define(cmd *cobra.Command, filters []string) {
 func (f *listFlags) parsed(known []string) (format *present.Format, filters present.Filters, err error) {
 	if f.format != "" && f.format != "table" { // the table is what is shown without a format
 		if format, err = present.ParseFormat(f.format); err != nil {
-			return nil, nil, &usageError{err}
+			return nil, nil, &base.UsageError{Err: err}
 		}
 	}
 	if filters, err = present.ParseFilters(f.filters, known...); err != nil {
-		return nil, nil, &usageError{err}
+		return nil, nil, &base.UsageError{Err: err}
 	}
 	return format, filters, nil
 }
@@ -56,10 +57,10 @@ func newPs(a *app) *cobra.Command {
 		Use:     "ps",
 		Aliases: []string{"list"},
 		Short:   "List the containers of every owner",
-		Args:    noArgs,
+		Args:    base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if req.Labels, err = typed.Labels(labels); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			format, filters, err := flags.parsed(psFilters)
 			if err != nil {
@@ -73,8 +74,8 @@ func newPs(a *app) *cobra.Command {
 				Owner: req.GetOwner(), Labels: req.GetLabels(), Sandbox: req.GetSandbox(), Sizes: req.GetSizes() || format != nil && format.Uses("Size"),
 				All: all || len(filters["before"])+len(filters["since"]) > 0, // the others are there to compare with
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.containers.ListContainers(cmd.Context(), ask)
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Containers.ListContainers(cmd.Context(), ask)
 				if err != nil {
 					return err
 				}
@@ -90,11 +91,11 @@ func newPs(a *app) *cobra.Command {
 				}
 				switch {
 				case flags.json:
-					return present.WriteList(a.o.Stdout, list)
+					return present.WriteList(a.Stdout, list)
 				case flags.ids:
 					for _, ct := range list {
 						id := ct.GetId()
-						if err := a.print("%s\n", id); err != nil {
+						if err := a.Print("%s\n", id); err != nil {
 							return err
 						}
 					}
@@ -104,7 +105,7 @@ func newPs(a *app) *cobra.Command {
 					for _, ct := range list {
 						rows = append(rows, containerRow(ct, flags.all))
 					}
-					return format.Rows(a.o.Stdout, rows)
+					return format.Rows(a.Stdout, rows)
 				}
 				return psTable(a, list, flags.all, req.GetSizes())
 			})
@@ -173,11 +174,11 @@ func hasPort(c *longshorev1.Container, want string, number func(*longshorev1.Por
 func statusText(c *longshorev1.Container) string {
 	switch c.GetState() {
 	case "running":
-		return "Up " + span(time.Since(c.GetStarted().AsTime()))
+		return "Up " + base.Span(time.Since(c.GetStarted().AsTime()))
 	case "paused":
-		return "Up " + span(time.Since(c.GetStarted().AsTime())) + " (Paused)"
+		return "Up " + base.Span(time.Since(c.GetStarted().AsTime())) + " (Paused)"
 	case "exited":
-		return fmt.Sprintf("Exited (%d) %s", c.GetAutopsy().GetStatus(), ago(c.GetFinished()))
+		return fmt.Sprintf("Exited (%d) %s", c.GetAutopsy().GetStatus(), base.Ago(c.GetFinished()))
 	}
 	return strings.ToUpper(c.GetState()[:1]) + c.GetState()[1:]
 }
@@ -186,7 +187,7 @@ func statusText(c *longshorev1.Container) string {
 func containerRow(c *longshorev1.Container, full bool) present.Row {
 	id, command := c.GetId(), strings.Join(c.GetCommand(), " ")
 	if !full {
-		id, command = short(id), cut(command, 20)
+		id, command = base.Short(id), base.Cut(command, 20)
 	}
 	exit := ""
 	if c.GetAutopsy() != nil {
@@ -195,7 +196,7 @@ func containerRow(c *longshorev1.Container, full bool) present.Row {
 	volumes := strings.Join(c.GetVolumes(), ",")
 	return present.Row{
 		"ID": id, "Names": c.GetKey(), "Name": c.GetKey(), "Image": c.GetImage(), "ImageID": c.GetImageId(), "Command": strconv.Quote(command),
-		"CreatedAt": c.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "RunningFor": ago(c.GetCreated()), "Ports": portText(c.GetPorts()),
+		"CreatedAt": c.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "RunningFor": base.Ago(c.GetCreated()), "Ports": base.PortText(c.GetPorts()),
 		"State": c.GetState(), "Status": statusText(c), "Size": sizeText(c), "Mounts": volumes, "LocalVolumes": strconv.Itoa(len(c.GetVolumes())),
 		"Networks": c.GetNetwork(), "Owner": c.GetOwner(), "Pid": int(c.GetPid()), "ExitCode": exit,
 	}.WithLabels(c.GetLabels())
@@ -206,9 +207,9 @@ func sizeText(c *longshorev1.Container) string {
 	if c.SizeRw == nil {
 		return ""
 	}
-	text := size(c.GetSizeRw())
+	text := base.Size(c.GetSizeRw())
 	if c.SizeImage != nil {
-		text += " (virtual " + size(c.GetSizeRw()+c.GetSizeImage()) + ")"
+		text += " (virtual " + base.Size(c.GetSizeRw()+c.GetSizeImage()) + ")"
 	}
 	return text
 }
@@ -218,12 +219,12 @@ func psTable(a *app, list []*longshorev1.Container, full, sizes bool) error {
 	for _, c := range list {
 		id, name, image, command := c.GetId(), c.GetKey(), c.GetImage(), strings.Join(c.GetCommand(), " ")
 		if !full {
-			id, name, image, command = short(id), cut(name, 40), cut(image, 40), cut(command, 30)
+			id, name, image, command = base.Short(id), base.Cut(name, 40), base.Cut(image, 40), base.Cut(command, 30)
 			if strings.HasPrefix(c.GetImage(), "sha256:") {
-				image = short(c.GetImage())
+				image = base.Short(c.GetImage())
 			}
 		}
-		row := []string{id, c.GetOwner(), name, image, command, stateText(c), ago(c.GetCreated()), portText(c.GetPorts())}
+		row := []string{id, c.GetOwner(), name, image, command, base.StateText(c), base.Ago(c.GetCreated()), base.PortText(c.GetPorts())}
 		if sizes {
 			row = append(row, sizeText(c))
 		}
@@ -233,5 +234,5 @@ func psTable(a *app, list []*longshorev1.Container, full, sizes bool) error {
 	if sizes {
 		header = append(header, "SIZE")
 	}
-	return table(a.o.Stdout, header, rows)
+	return base.Table(a.Stdout, header, rows)
 }

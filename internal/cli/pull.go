@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newPull(a *app) *cobra.Command {
@@ -13,20 +14,20 @@ func newPull(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE",
 		Short: "Fetch an image from its registry",
-		Args:  exactArgs(1, "an image"),
+		Args:  base.ExactArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name = args[0]
-			return a.call(func(c *client) (err error) {
+			return a.Call(func(c *base.Client) (err error) {
 				if req.Credentials, err = credentialsFor(cmd.Context(), a, args[0], creds); err != nil {
 					return err
 				}
-				stream, err := c.images.PullImage(cmd.Context(), req)
+				stream, err := c.Images.PullImage(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
-				show := a.newProgress(a.o.Stderr, quiet)
+				show := a.newProgress(a.Stderr, quiet)
 				defer show.end()
-				return receive(stream.Recv, func(m *longshorev1.PullImageResponse) error {
+				return base.Receive(stream.Recv, func(m *longshorev1.PullImageResponse) error {
 					if p := m.GetProgress(); p != nil {
 						show.step(p)
 					}
@@ -35,7 +36,7 @@ func newPull(a *app) *cobra.Command {
 						return nil
 					}
 					show.end()
-					return a.print("%s\n", img.GetId())
+					return a.Print("%s\n", img.GetId())
 				})
 			})
 		},

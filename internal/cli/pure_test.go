@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 	"github.com/longshore/longshore/internal/config"
@@ -156,7 +157,7 @@ func TestParseBytes(t *testing.T) {
 
 func TestSizesReadWell(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0B", 999: "999B", 1000: "1kB", 1536: "1.54kB", 999_999: "1MB", 64 << 20: "67.1MB", 5e9: "5GB", 1 << 63: "9.22EB"} {
-		if got := size(n); got != want {
+		if got := base.Size(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}
@@ -181,7 +182,7 @@ func TestDetachKeysAreFoundAcrossReads(t *testing.T) {
 
 func TestTablesKeepToTheirLines(t *testing.T) {
 	var out bytes.Buffer
-	if err := table(&out, []string{"A", "B"}, [][]string{{"x\x1b[2Jy\nz", "1"}, {"é", ""}}); err != nil {
+	if err := base.Table(&out, []string{"A", "B"}, [][]string{{"x\x1b[2Jy\nz", "1"}, {"é", ""}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.Count(out.String(), "\n"); got != 3 || strings.ContainsRune(out.String(), 0x1b) {
@@ -190,18 +191,18 @@ func TestTablesKeepToTheirLines(t *testing.T) {
 }
 
 func TestErrorsAreOneLineWithAHint(t *testing.T) {
-	a := &app{o: Options{Getenv: func(string) string { return "" }}, socket: "/nonexistent/x.sock"}
+	a := &app{base.NewApp(Options{Getenv: func(name string) string { return map[string]string{"LONGSHORE_SOCKET": "/nonexistent/x.sock"}[name] }})}
 	for want, err := range map[string]error{
 		`find "x": not found`: status.Error(codes.NotFound, `find "x": not found`),
 		"bad port":            status.Error(codes.InvalidArgument, "bad port: invalid argument"),
 		"two lines":           errors.New("two\nlines"),
-		"interrupted":         &exitError{125, status.Error(codes.Canceled, "context canceled")},
+		"interrupted":         &base.ExitError{Status: 125, Err: status.Error(codes.Canceled, "context canceled")},
 	} {
-		if got := a.explain(err); got != want {
+		if got := a.Explain(err); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got := a.explain(status.Error(codes.Unavailable, "connection refused")); !strings.Contains(got, "the agent is not running") {
+	if got := a.Explain(status.Error(codes.Unavailable, "connection refused")); !strings.Contains(got, "the agent is not running") {
 		t.Errorf("got %q", got)
 	}
 }
@@ -225,7 +226,7 @@ func TestJSONHasEveryFieldAndRealNumbers(t *testing.T) {
 
 func TestLogLinesStayWhole(t *testing.T) {
 	var out, errs bytes.Buffer
-	p := logPrinter{a: &app{o: Options{Stdout: &out, Stderr: &errs}}, stamps: true}
+	p := logPrinter{a: &app{base.NewApp(Options{Stdout: &out, Stderr: &errs})}, stamps: true}
 	at := timestamppb.New(timestamppb.Now().AsTime())
 	for _, m := range []*longshorev1.LogsResponse{
 		{At: at, Stream: "stdout", Data: []byte("par"), Partial: true},
@@ -253,7 +254,7 @@ func TestTimesAreRead(t *testing.T) {
 }
 
 func TestEveryCommandIsDocumented(t *testing.T) {
-	root := newRoot(&app{o: Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }}})
+	root := newRoot(&app{base.NewApp(Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }})})
 	var want strings.Builder
 	writeReference(&want, root)
 	const path = "../../docs/guide/cli.md"
@@ -282,7 +283,7 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 // TestEveryCommandHasAnExample walks all commands: their help shows an example that begins with
 // the command itself, and whose flags exist.
 func TestEveryCommandHasAnExample(t *testing.T) {
-	root := newRoot(&app{o: Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }}})
+	root := newRoot(&app{base.NewApp(Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }})})
 	var walk func(*cobra.Command)
 	seen := 0
 	walk = func(cmd *cobra.Command) {
@@ -324,7 +325,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 // TestManualPages writes the manual pages of all commands, and has man read them, where it is there.
 func TestManualPages(t *testing.T) {
 	dir := t.TempDir()
-	root := newRoot(&app{o: Options{Version: "1.2.3"}})
+	root := newRoot(&app{base.NewApp(Options{Version: "1.2.3"})})
 	root.SetArgs([]string{"man", dir})
 	if err := root.Execute(); err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newPush(a *app) *cobra.Command {
@@ -20,17 +21,17 @@ func newPush(a *app) *cobra.Command {
 			if len(args) == 2 {
 				req.Target = args[1]
 			}
-			return a.call(func(c *client) (err error) {
+			return a.Call(func(c *base.Client) (err error) {
 				if req.Credentials, err = credentialsFor(cmd.Context(), a, args[len(args)-1], flag); err != nil {
 					return err
 				}
-				stream, err := c.images.PushImage(cmd.Context(), req)
+				stream, err := c.Images.PushImage(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
-				show := a.newProgress(a.o.Stderr, quiet)
+				show := a.newProgress(a.Stderr, quiet)
 				defer show.end()
-				return receive(stream.Recv, func(m *longshorev1.PushImageResponse) error {
+				return base.Receive(stream.Recv, func(m *longshorev1.PushImageResponse) error {
 					show.step(m.GetProgress())
 					return nil
 				})

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newRename(a *app) *cobra.Command {
@@ -11,10 +12,10 @@ func newRename(a *app) *cobra.Command {
 		Use:   "rename CONTAINER NAME",
 		Short: "Give a container another name",
 		Long:  "Give a container another name. Its host name, which programs in it know, stays.",
-		Args:  exactArgs(2, "a container and its new name"),
+		Args:  base.ExactArgs(2, "a container and its new name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(func(c *client) error {
-				_, err := c.containers.Rename(cmd.Context(), &longshorev1.RenameRequest{Name: args[0], NewName: args[1]})
+			return a.Call(func(c *base.Client) error {
+				_, err := c.Containers.Rename(cmd.Context(), &longshorev1.RenameRequest{Name: args[0], NewName: args[1]})
 				return err
 			})
 		},

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newResume(a *app) *cobra.Command {
@@ -14,10 +15,10 @@ func newResume(a *app) *cobra.Command {
 		Use:     "resume CONTAINER...",
 		Aliases: []string{"unpause"},
 		Short:   "Let paused containers continue",
-		Args:    minArgs(1, "a container"),
+		Args:    base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Resume(ctx, &longshorev1.ResumeRequest{Name: name, Force: force})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Containers.Resume(ctx, &longshorev1.ResumeRequest{Name: name, Force: force})
 				return err
 			})
 		},

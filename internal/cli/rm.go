@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newRm(a *app) *cobra.Command {
@@ -13,10 +14,10 @@ func newRm(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove containers or sandboxes",
-		Args:  minArgs(1, "a container or sandbox"),
+		Args:  base.MinArgs(1, "a container or sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Remove(ctx, &longshorev1.RemoveRequest{Name: name, Force: force, Volumes: volumes})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Containers.Remove(ctx, &longshorev1.RemoveRequest{Name: name, Force: force, Volumes: volumes})
 				return err
 			})
 		},

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newRmi(a *app) *cobra.Command {
@@ -13,10 +14,10 @@ func newRmi(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rmi IMAGE...",
 		Short: "Remove image names, or with an ID all names of the image",
-		Args:  minArgs(1, "an image"),
+		Args:  base.MinArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.images.RemoveImage(ctx, &longshorev1.RemoveImageRequest{Name: name, Force: force})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Images.RemoveImage(ctx, &longshorev1.RemoveImageRequest{Name: name, Force: force})
 				return err
 			})
 		},

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
@@ -41,15 +42,15 @@ func newRun(a *app) *cobra.Command {
 		Long: "Run a program in a new container, in a sandbox of its own. Without -d its output is shown, and run exits with its exit status, or with\n" +
 			"127 when the program does not exist, 126 when it cannot be executed, 125 when the container could not be created.\n" +
 			"Ctrl-P Ctrl-Q detaches from a terminal.",
-		Args: minArgs(1, "an image"),
+		Args: base.MinArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.fill(cmd.Flags(), args, a.o.Getenv); err != nil {
-				return &usageError{err}
+			if err := f.fill(cmd.Flags(), args, a.Getenv); err != nil {
+				return &base.UsageError{Err: err}
 			}
 			// A container with --rm is gone before anybody could read a log of it.
 			f.req.Hold = !f.detach && f.req.GetAutoRemove()
 			f.req.Start, f.req.StdinOnce = f.detach, !f.detach
-			return startError(a.call(func(c *client) error { return a.run(cmd.Context(), c, f) }))
+			return base.StartError(a.Call(func(c *base.Client) error { return a.run(cmd.Context(), c, f) }))
 		},
 	}
 	f.define(cmd.Flags())
@@ -63,17 +64,17 @@ func newCreate(a *app) *cobra.Command {
 		Use:   "create [flags] IMAGE [COMMAND [ARG...]]",
 		Short: "Create a container without starting it",
 		Long:  "Create a container as run does, print its ID, and do not start it: start does that.",
-		Args:  minArgs(1, "an image"),
+		Args:  base.MinArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.fill(cmd.Flags(), args, a.o.Getenv); err != nil {
-				return &usageError{err}
+			if err := f.fill(cmd.Flags(), args, a.Getenv); err != nil {
+				return &base.UsageError{Err: err}
 			}
-			return startError(a.call(func(c *client) error {
+			return base.StartError(a.Call(func(c *base.Client) error {
 				created, err := a.create(cmd.Context(), c, f)
 				if err != nil {
 					return err
 				}
-				return a.print("%s\n", created.GetId())
+				return a.Print("%s\n", created.GetId())
 			}))
 		},
 	}
@@ -167,9 +168,9 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	return f.more.fill(r)
 }
 
-func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
+func (a *app) run(ctx context.Context, c *base.Client, f *runFlags) error {
 	if f.req.GetTty() && f.req.GetStdin() && !f.detach {
-		if _, ok := terminal(a.o.Stdin); !ok {
+		if _, ok := base.Terminal(a.Stdin); !ok {
 			return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 		}
 	}
@@ -178,9 +179,9 @@ func (a *app) run(ctx context.Context, c *client, f *runFlags) error {
 		return err
 	}
 	if f.detach {
-		return a.print("%s\n", created.GetId())
+		return a.Print("%s\n", created.GetId())
 	}
-	stream, err := c.containers.Attach(ctx)
+	stream, err := c.Containers.Attach(ctx)
 	if err != nil {
 		return err
 	}
@@ -212,20 +213,20 @@ const statusInterrupted = 130
 func (a *app) ended(status int, err error) error {
 	switch {
 	case errors.Is(err, errDetached):
-		a.warn("detached; the container keeps running")
+		a.Warn("detached; the container keeps running")
 		return nil
 	case errors.Is(err, errInterrupted):
-		return &exitError{statusInterrupted, errors.New("interrupted three times: the end of the program is not waited for")}
+		return &base.ExitError{Status: statusInterrupted, Err: errors.New("interrupted three times: the end of the program is not waited for")}
 	case err != nil:
 		return err
 	case status != 0:
-		return &exitError{status: status}
+		return &base.ExitError{Status: status}
 	}
 	return nil
 }
 
 // create sends the request, and shows the progress of the pull and the warnings.
-func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.Created, error) {
+func (a *app) create(ctx context.Context, c *base.Client, f *runFlags) (*longshorev1.Created, error) {
 	if err := f.more.checkID(); err != nil {
 		return nil, err
 	}
@@ -236,12 +237,12 @@ func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.
 		}
 		f.req.Credentials = found
 	}
-	f.req.Size = a.terminalSize()
-	stream, err := c.containers.Create(ctx, f.req)
+	f.req.Size = a.TerminalSize()
+	stream, err := c.Containers.Create(ctx, f.req)
 	if err != nil {
 		return nil, err
 	}
-	show := a.newProgress(a.o.Stderr, f.quiet)
+	show := a.newProgress(a.Stderr, f.quiet)
 	defer show.end()
 	for {
 		m, err := stream.Recv()
@@ -253,7 +254,7 @@ func (a *app) create(ctx context.Context, c *client, f *runFlags) (*longshorev1.
 		}
 		if created := m.GetCreated(); created != nil {
 			for _, w := range created.GetWarnings() {
-				a.warn("warning: %s", w)
+				a.Warn("warning: %s", w)
 			}
 			return created, f.more.writeID(created.GetId())
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
@@ -18,27 +19,27 @@ func newSandboxes(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sandboxes",
 		Short: "List the sandboxes of every owner",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if req.Labels, err = typed.Labels(labels); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.containers.ListSandboxes(cmd.Context(), req)
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Containers.ListSandboxes(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return present.WriteList(a.o.Stdout, resp.GetSandboxes())
+					return present.WriteList(a.Stdout, resp.GetSandboxes())
 				}
 				var rows [][]string
 				for _, sb := range resp.GetSandboxes() {
 					rows = append(rows, []string{
-						short(sb.GetId()), sb.GetOwner(), cut(sb.GetKey(), 40), sb.GetState(), strconv.Itoa(int(sb.GetContainers())),
-						strings.Join(sb.GetAddresses(), ","), ago(sb.GetCreated()), portText(sb.GetPorts()),
+						base.Short(sb.GetId()), sb.GetOwner(), base.Cut(sb.GetKey(), 40), sb.GetState(), strconv.Itoa(int(sb.GetContainers())),
+						strings.Join(sb.GetAddresses(), ","), base.Ago(sb.GetCreated()), base.PortText(sb.GetPorts()),
 					})
 				}
-				return table(a.o.Stdout, []string{"ID", "OWNER", "NAME", "STATE", "CONTAINERS", "ADDRESSES", "CREATED", "PORTS"}, rows)
+				return base.Table(a.Stdout, []string{"ID", "OWNER", "NAME", "STATE", "CONTAINERS", "ADDRESSES", "CREATED", "PORTS"}, rows)
 			})
 		},
 	}

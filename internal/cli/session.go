@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 // session connects our standard streams with a process's.
@@ -46,7 +47,7 @@ func (s *session) input(in *longshorev1.Input) error {
 func (s *session) run(ctx context.Context) (int, error) {
 	first, err := s.recv()
 	if err != nil {
-		return 0, startError(err)
+		return 0, base.StartError(err)
 	}
 	if first.GetStarted() == nil {
 		return 0, errors.New("unexpected answer from the agent: does it have another version?")
@@ -54,7 +55,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 	s.tty = first.GetStarted().GetTty()
 	restore := func() {}
 	if s.tty && s.stdin {
-		if restore, err = s.a.rawInput(); err != nil {
+		if restore, err = s.a.RawInput(); err != nil {
 			return 0, err
 		}
 	}
@@ -100,12 +101,12 @@ func (s *session) copyOutput() (int, error) {
 		}
 		switch k := out.GetKind().(type) {
 		case *longshorev1.Output_Stdout:
-			_, err = s.a.o.Stdout.Write(k.Stdout)
+			_, err = s.a.Stdout.Write(k.Stdout)
 		case *longshorev1.Output_Stderr:
-			_, err = s.a.o.Stderr.Write(k.Stderr)
+			_, err = s.a.Stderr.Write(k.Stderr)
 		case *longshorev1.Output_Exited:
 			if k.Exited.GetStart() != "" {
-				return 0, &exitError{statusCannot, fmt.Errorf("start the program: %s", k.Exited.GetStart())}
+				return 0, &base.ExitError{Status: base.StatusCannot, Err: fmt.Errorf("start the program: %s", k.Exited.GetStart())}
 			}
 			return int(k.Exited.GetStatus()), s.a.tellLostOutput(k.Exited.GetLostOutput())
 		}
@@ -120,7 +121,7 @@ func (s *session) copyStdin(stop context.CancelCauseFunc) {
 	buf := make([]byte, 32<<10)
 	detach := detacher{on: s.tty}
 	for {
-		n, err := s.a.o.Stdin.Read(buf)
+		n, err := s.a.Stdin.Read(buf)
 		data, left := detach.filter(buf[:n])
 		if len(data) > 0 {
 			if s.input(&longshorev1.Input{Kind: &longshorev1.Input_Stdin{Stdin: data}}) != nil {
@@ -218,7 +219,7 @@ func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal, sto
 }
 
 func (s *session) resize() {
-	if size := s.a.terminalSize(); s.tty && size != nil {
+	if size := s.a.TerminalSize(); s.tty && size != nil {
 		_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Resize{Resize: size}}) // errors show in the output
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newStart(a *app) *cobra.Command {
@@ -15,17 +16,17 @@ func newStart(a *app) *cobra.Command {
 		Short: "Start created containers, or ended ones again",
 		Long: "Start created containers, or ended ones again, with their files as they were. With -a the program's output is shown, and start exits with its\n" +
 			"exit status; -i also sends standard input.",
-		Args: minArgs(1, "a container"),
+		Args: base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if attach || stdin {
-				if err := exactArgs(1, "one container, with -a or -i,")(cmd, args); err != nil {
+				if err := base.ExactArgs(1, "one container, with -a or -i,")(cmd, args); err != nil {
 					return err
 				}
 				req := &longshorev1.AttachStart{Name: args[0], Stdin: stdin, Start: true, Force: force}
-				return startError(a.call(func(c *client) error { return a.attach(cmd.Context(), c, req, true) }))
+				return base.StartError(a.Call(func(c *base.Client) error { return a.attach(cmd.Context(), c, req, true) }))
 			}
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Start(ctx, &longshorev1.StartRequest{Name: name, Force: force})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Containers.Start(ctx, &longshorev1.StartRequest{Name: name, Force: force})
 				return err
 			})
 		},
@@ -41,14 +42,14 @@ func newRestart(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restart CONTAINER...",
 		Short: "Stop containers, unless they have ended, and start them again",
-		Args:  minArgs(1, "a container"),
+		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			grace, err := parseGrace(after)
 			if err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Restart(ctx, &longshorev1.RestartRequest{Name: name, Signal: sig, Grace: grace})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Containers.Restart(ctx, &longshorev1.RestartRequest{Name: name, Signal: sig, Grace: grace})
 				return err
 			})
 		},

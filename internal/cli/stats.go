@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -19,23 +20,23 @@ func newStats(a *app) *cobra.Command {
 		Short: "Show the resource usage of running containers",
 		Long:  "Show the resource usage of running containers: on a terminal until interrupted, elsewhere twice, because the share of the CPU is known only with the second sample.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(func(c *client) error {
+			return a.Call(func(c *base.Client) error {
 				req := &longshorev1.StatsRequest{Names: args, Interval: durationpb.New(every)}
 				if noStream && asJSON {
 					req.Interval = nil
 				}
-				stream, err := c.containers.Stats(cmd.Context(), req)
+				stream, err := c.Containers.Stats(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
-				_, onTerminal := terminal(a.o.Stdout)
+				_, onTerminal := base.Terminal(a.Stdout)
 				follow := (onTerminal || asJSON) && !noStream
 				rounds := 0
-				err = receive(stream.Recv, func(m *longshorev1.StatsResponse) error {
+				err = base.Receive(stream.Recv, func(m *longshorev1.StatsResponse) error {
 					rounds++
 					last := !follow && (rounds == 2 || req.GetInterval() == nil)
 					if asJSON && (follow || last) {
-						if err := present.WriteLine(a.o.Stdout, m); err != nil {
+						if err := present.WriteLine(a.Stdout, m); err != nil {
 							return err
 						}
 					}
@@ -68,7 +69,7 @@ var errEnough = fmt.Errorf("enough")
 // statsTable prints a sample; again overwrites the previous one.
 func (a *app) statsTable(m *longshorev1.StatsResponse, again bool) error {
 	if again {
-		if err := a.print("\x1b[H\x1b[2J"); err != nil {
+		if err := a.Print("\x1b[H\x1b[2J"); err != nil {
 			return err
 		}
 	}
@@ -78,26 +79,18 @@ func (a *app) statsTable(m *longshorev1.StatsResponse, again bool) error {
 		if s.CpuPercent != nil {
 			cpu = fmt.Sprintf("%.1f%%", s.GetCpuPercent())
 		}
-		memory := bytesOrDash(s.WorkingSetBytes)
+		memory := base.BytesOrDash(s.WorkingSetBytes)
 		if s.MemoryLimitBytes != nil {
-			memory += " / " + size(s.GetMemoryLimitBytes())
+			memory += " / " + base.Size(s.GetMemoryLimitBytes())
 		}
 		pids := "-"
 		if s.Pids != nil {
 			pids = fmt.Sprint(s.GetPids())
 		}
 		rows = append(rows, []string{
-			short(s.GetId()), s.GetOwner(), cut(s.GetKey(), 40), cpu, memory, pids,
-			size(s.GetRxBytes()) + " / " + size(s.GetTxBytes()), size(s.GetReadBytes()) + " / " + size(s.GetWriteBytes()), bytesOrDash(s.RootBytes),
+			base.Short(s.GetId()), s.GetOwner(), base.Cut(s.GetKey(), 40), cpu, memory, pids,
+			base.Size(s.GetRxBytes()) + " / " + base.Size(s.GetTxBytes()), base.Size(s.GetReadBytes()) + " / " + base.Size(s.GetWriteBytes()), base.BytesOrDash(s.RootBytes),
 		})
 	}
-	return table(a.o.Stdout, []string{"ID", "OWNER", "NAME", "CPU", "MEMORY", "PIDS", "NET IN / OUT", "DISK IN / OUT", "LAYER"}, rows)
-}
-
-// bytesOrDash formats a number of bytes, or a dash when the kernel does not report it.
-func bytesOrDash(n *uint64) string {
-	if n == nil {
-		return "-"
-	}
-	return size(*n)
+	return base.Table(a.Stdout, []string{"ID", "OWNER", "NAME", "CPU", "MEMORY", "PIDS", "NET IN / OUT", "DISK IN / OUT", "LAYER"}, rows)
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
 func newStop(a *app) *cobra.Command {
@@ -18,14 +19,14 @@ func newStop(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop NAME...",
 		Short: "Stop containers or sandboxes: signal, wait, kill",
-		Args:  minArgs(1, "a container or sandbox"),
+		Args:  base.MinArgs(1, "a container or sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			grace, err := parseGrace(after)
 			if err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.containers.Stop(ctx, &longshorev1.StopRequest{Name: name, Signal: sig, Grace: grace, Force: force})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Containers.Stop(ctx, &longshorev1.StopRequest{Name: name, Signal: sig, Grace: grace, Force: force})
 				return err
 			})
 		},

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
@@ -18,25 +19,25 @@ func newUpdate(a *app) *cobra.Command {
 		Use:   "update [flags] CONTAINER...",
 		Short: "Change the limits of containers",
 		Long:  "Change the limits of containers, now and for when they are started again. What no flag names stays as it is.",
-		Args:  minArgs(1, "a container"),
+		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fl := cmd.Flags()
 			if fl.Changed("restart") && restart != "no" {
-				return &usageError{errors.New("--restart: Longshore has no restart policy, an orchestrator decides that")}
+				return &base.UsageError{Err: errors.New("--restart: Longshore has no restart policy, an orchestrator decides that")}
 			}
 			asked := false
 			for _, name := range []string{"memory", "memory-swap", "memory-reservation", "cpus", "cpu-shares", "cpuset-cpus", "cpuset-mems", "pids", "restart"} {
 				asked = asked || fl.Changed(name)
 			}
 			if !asked {
-				return &usageError{errors.New("no limit is given: there is nothing to change")}
+				return &base.UsageError{Err: errors.New("no limit is given: there is nothing to change")}
 			}
 			if err := fillUpdate(req, memory, swap, reservation); err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
 				req.Name = name
-				_, err := c.containers.Update(ctx, req)
+				_, err := c.Containers.Update(ctx, req)
 				return err
 			})
 		},

@@ -8,12 +8,13 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
 func newVolume(a *app) *cobra.Command {
-	return groupOf("volume", "Manage named directories that outlive containers", newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
+	return base.GroupOf("volume", "Manage named directories that outlive containers", newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
 }
 
 func newVolumeLs(a *app) *cobra.Command {
@@ -22,21 +23,21 @@ func newVolumeLs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the volumes of every owner",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.volumes.ListVolumes(cmd.Context(), req)
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Volumes.ListVolumes(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return present.WriteList(a.o.Stdout, resp.GetVolumes())
+					return present.WriteList(a.Stdout, resp.GetVolumes())
 				}
 				var rows [][]string
 				for _, v := range resp.GetVolumes() {
-					rows = append(rows, []string{v.GetName(), v.GetOwner(), ago(v.GetCreated()), v.GetPath()})
+					rows = append(rows, []string{v.GetName(), v.GetOwner(), base.Ago(v.GetCreated()), v.GetPath()})
 				}
-				return table(a.o.Stdout, []string{"NAME", "OWNER", "CREATED", "PATH"}, rows)
+				return base.Table(a.Stdout, []string{"NAME", "OWNER", "CREATED", "PATH"}, rows)
 			})
 		},
 	}
@@ -55,22 +56,22 @@ func newVolumeCreate(a *app) *cobra.Command {
 		Example: "  longshore volume create data\n" +
 			"  longshore volume create cache --opt type=tmpfs --opt device=tmpfs --opt o=size=64m\n" +
 			"  longshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
-		Args: exactArgs(1, "a name"),
+		Args: base.ExactArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := typed.Labels(labels)
 			if err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
 			o, err := parseOptions(opts)
 			if err != nil {
-				return &usageError{err}
+				return &base.UsageError{Err: err}
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.volumes.CreateVolume(cmd.Context(), &longshorev1.CreateVolumeRequest{Name: args[0], Labels: l, Options: o})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Volumes.CreateVolume(cmd.Context(), &longshorev1.CreateVolumeRequest{Name: args[0], Labels: l, Options: o})
 				if err != nil {
 					return err
 				}
-				return a.print("%s\n", resp.GetVolume().GetName())
+				return a.Print("%s\n", resp.GetVolume().GetName())
 			})
 		},
 	}
@@ -99,10 +100,10 @@ func newVolumeRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove volumes that no container uses",
-		Args:  minArgs(1, "a name"),
+		Args:  base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.each(cmd.Context(), args, func(ctx context.Context, c *client, name string) error {
-				_, err := c.volumes.RemoveVolume(ctx, &longshorev1.RemoveVolumeRequest{Name: name})
+			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
+				_, err := c.Volumes.RemoveVolume(ctx, &longshorev1.RemoveVolumeRequest{Name: name})
 				return err
 			})
 		},
@@ -113,15 +114,15 @@ func newVolumePrune(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "prune",
 		Short: "Remove every volume that no container uses",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
 				if err != nil {
 					return err
 				}
 				for _, v := range resp.GetVolumes() {
-					if err := a.print("%s\n", v.GetName()); err != nil {
+					if err := a.Print("%s\n", v.GetName()); err != nil {
 						return err
 					}
 				}

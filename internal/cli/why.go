@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -16,17 +17,17 @@ func newWhy(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why CONTAINER",
 		Short: "Show why a container ended",
-		Args:  exactArgs(1, "a container"),
+		Args:  base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.containers.Why(cmd.Context(), &longshorev1.WhyRequest{Name: args[0]})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Containers.Why(cmd.Context(), &longshorev1.WhyRequest{Name: args[0]})
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return present.WriteJSON(a.o.Stdout, present.Plain(resp), true)
+					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
 				}
-				return writeWhy(a.o.Stdout, resp)
+				return writeWhy(a.Stdout, resp)
 			})
 		},
 	}
@@ -37,73 +38,58 @@ func newWhy(a *app) *cobra.Command {
 // writeWhy writes an autopsy line by line, the verdict first.
 func writeWhy(w io.Writer, resp *longshorev1.WhyResponse) error {
 	c := resp.GetContainer()
-	t := facts{w: w}
+	t := base.Facts{W: w}
 	au := c.GetAutopsy()
 	if au == nil {
-		t.line("%s: %s, has not ended", printable(c.GetKey()), c.GetState())
+		t.Line("%s: %s, has not ended", base.Printable(c.GetKey()), c.GetState())
 		if c.GetStarted() != nil {
-			t.fact("started", "%s", stampText(c.GetStarted().AsTime()))
+			t.Fact("started", "%s", stampText(c.GetStarted().AsTime()))
 		}
 	} else {
-		t.line("%s: %s", printable(c.GetKey()), printable(au.GetVerdict()))
-		t.autopsy(au)
+		t.Line("%s: %s", base.Printable(c.GetKey()), base.Printable(au.GetVerdict()))
+		autopsyFacts(&t, au)
 		if c.GetStarted() != nil && au.GetAt() != nil {
-			t.fact("ran for", "%s", au.GetAt().AsTime().Sub(c.GetStarted().AsTime()).Round(time.Millisecond))
+			t.Fact("ran for", "%s", au.GetAt().AsTime().Sub(c.GetStarted().AsTime()).Round(time.Millisecond))
 		}
 	}
 	if n := resp.GetLostBytes(); n > 0 {
-		t.fact("lost output", "%s (a log could not be written)", size(n))
+		t.Fact("lost output", "%s (a log could not be written)", base.Size(n))
 	}
 	for _, p := range resp.GetExecs() {
-		t.fact("exec "+p.GetId(), "%s", printable(p.GetAutopsy().GetVerdict()))
+		t.Fact("exec "+p.GetId(), "%s", base.Printable(p.GetAutopsy().GetVerdict()))
 	}
 	for _, warning := range c.GetWarnings() {
-		t.fact("warning", "%s", printable(warning))
+		t.Fact("warning", "%s", base.Printable(warning))
 	}
 	for i, l := range au.GetTail() {
 		if i == 0 {
-			t.line("last output:")
+			t.Line("last output:")
 		}
-		t.line("  | %s", printable(l))
+		t.Line("  | %s", base.Printable(l))
 	}
-	return t.err
+	return t.Err
 }
 
 func stampText(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000 MST") }
 
-// facts writes lines and remembers the first error.
-type facts struct {
-	w   io.Writer
-	err error
-}
-
-func (t *facts) line(format string, args ...any) {
-	if _, err := fmt.Fprintf(t.w, format+"\n", args...); err != nil && t.err == nil {
-		t.err = fmt.Errorf("write: %w", err)
-	}
-}
-
-func (t *facts) fact(name, format string, args ...any) {
-	t.line("  %-12s %s", name, fmt.Sprintf(format, args...))
-}
-
-func (t *facts) autopsy(a *longshorev1.Autopsy) {
+// autopsyFacts writes what the autopsy knows.
+func autopsyFacts(t *base.Facts, a *longshorev1.Autopsy) {
 	switch {
 	case a.GetStart() != "":
-		t.fact("start", "%s", printable(a.GetStart()))
+		t.Fact("start", "%s", base.Printable(a.GetStart()))
 	case a.GetLost():
-		t.fact("status", "lost: agent and keeper were not running when it ended")
+		t.Fact("status", "lost: agent and keeper were not running when it ended")
 	case a.GetSignal() != 0:
 		dump := ""
 		if a.GetCore() {
 			dump = ", core dumped"
 		}
-		t.fact("status", "killed by signal %d (%s)%s", a.GetSignal(), signalName(a.GetSignal()), dump)
+		t.Fact("status", "killed by signal %d (%s)%s", a.GetSignal(), base.SignalName(a.GetSignal()), dump)
 	default:
-		t.fact("status", "exit code %d", a.GetCode())
+		t.Fact("status", "exit code %d", a.GetCode())
 	}
 	if a.GetAt() != nil {
-		t.fact("ended", "%s", stampText(a.GetAt().AsTime()))
+		t.Fact("ended", "%s", stampText(a.GetAt().AsTime()))
 	}
 	if o := a.GetOom(); o != nil {
 		who := "another process in it"
@@ -114,7 +100,7 @@ func (t *facts) autopsy(a *longshorev1.Autopsy) {
 		if o.GetVictim() != 0 {
 			pid = fmt.Sprintf(", pid %d", o.GetVictim())
 		}
-		t.fact("out of memory", "%d kill(s) at the limit of the %s, victim: %s%s", o.GetKills(), o.GetLevel(), who, pid)
+		t.Fact("out of memory", "%d kill(s) at the limit of the %s, victim: %s%s", o.GetKills(), o.GetLevel(), who, pid)
 	}
 	if r := a.GetAsked(); r != nil {
 		by := ""
@@ -123,17 +109,17 @@ func (t *facts) autopsy(a *longshorev1.Autopsy) {
 		}
 		sig := ""
 		if r.GetSignal() != 0 {
-			sig = " with " + signalName(r.GetSignal())
+			sig = " with " + base.SignalName(r.GetSignal())
 		}
-		t.fact("asked by", "%s: %s%s%s", r.GetOwner(), printable(r.GetCall()), sig, by)
+		t.Fact("asked by", "%s: %s%s%s", r.GetOwner(), base.Printable(r.GetCall()), sig, by)
 	}
 	if a.GetPeakBytes() > 0 {
 		limit := ""
 		if a.GetLimitBytes() > 0 {
-			limit = " of " + size(a.GetLimitBytes())
+			limit = " of " + base.Size(a.GetLimitBytes())
 		}
-		t.fact("memory peak", "%s%s", size(a.GetPeakBytes()), limit)
+		t.Fact("memory peak", "%s%s", base.Size(a.GetPeakBytes()), limit)
 	} else if a.GetLimitBytes() > 0 {
-		t.fact("memory limit", "%s", size(a.GetLimitBytes()))
+		t.Fact("memory limit", "%s", base.Size(a.GetLimitBytes()))
 	}
 }

@@ -1,4 +1,4 @@
-package cli
+package base
 
 import (
 	"context"
@@ -11,26 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/longshore/longshore/internal/guest/vsock"
 )
-
-func newGuest(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "guest [flag...]",
-		Short: "Run the agent of a virtual machine's guest",
-		Long: "Run the agent that Kata's shim drives inside of a virtual machine, as longshore-guest is, and beside it the control API for the host.\n" +
-			"`longshore guest --help` lists its flags; as the machine's first process, or named init or kata-agent, it reads Kata's options instead.",
-		DisableFlagParsing: true,
-		RunE: func(_ *cobra.Command, args []string) error {
-			if code := a.o.Guest(append([]string{"longshore-guest"}, args...)); code != 0 {
-				return &exitError{status: code}
-			}
-			return nil
-		},
-	}
-}
 
 // The kinds of places at which an agent is reached.
 const (
@@ -57,7 +39,7 @@ func parseGuest(s string) (place, error) {
 		return place{kind: byUnix, path: rest}, nil
 	}
 	at := strings.LastIndexByte(rest, ':')
-	bad := &usageError{fmt.Errorf("--guest: %q is none of vsock://CID:PORT, hvsock:///PATH:PORT and unix:///PATH", s)}
+	bad := &UsageError{Err: fmt.Errorf("--guest: %q is none of vsock://CID:PORT, hvsock:///PATH:PORT and unix:///PATH", s)}
 	if at < 0 {
 		return place{}, bad
 	}
@@ -104,25 +86,25 @@ func (p place) dial(ctx context.Context) (net.Conn, error) {
 }
 
 // place returns where the agent is.
-func (a *app) place() (place, error) {
+func (a *App) place() (place, error) {
 	guest := a.guest
 	if guest == "" && a.socket == "" {
-		guest = a.o.Getenv("LONGSHORE_GUEST")
+		guest = a.Getenv("LONGSHORE_GUEST")
 	}
 	switch {
 	case guest == "":
 		return place{kind: byUnix, path: a.socketPath()}, nil
 	case a.socket != "":
-		return place{}, &usageError{errors.New("--guest and --socket name two agents")}
+		return place{}, &UsageError{Err: errors.New("--guest and --socket name two agents")}
 	}
 	return parseGuest(guest)
 }
 
 // unreachable returns why the agent does not answer, or "" when it does.
-func (a *app) unreachable() string {
+func (a *App) unreachable() string {
 	at, err := a.place()
 	if err != nil {
-		return oneLine(err.Error())
+		return OneLine(err.Error())
 	}
 	conn, err := at.dial(context.Background())
 	switch {
@@ -130,7 +112,7 @@ func (a *app) unreachable() string {
 		_ = conn.Close()
 		return ""
 	case at.kind != byUnix:
-		return fmt.Sprintf("no agent answers at %s: %v; its machine needs the full build and the option agent.control_vport=%d", at, oneLine(err.Error()), at.port)
+		return fmt.Sprintf("no agent answers at %s: %v; its machine needs the full build and the option agent.control_vport=%d", at, OneLine(err.Error()), at.port)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Sprintf("no permission for the agent's socket %s: run this as root, or set control.read_socket to read without being root", at)
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"fmt"
@@ -7,22 +7,24 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
-func newDoctor(a *app) *cobra.Command {
+// NewDoctor returns the command doctor.
+func NewDoctor(a *base.App) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this node, and say what to do about each problem",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.node.Doctor(cmd.Context(), &longshorev1.DoctorRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Node.Doctor(cmd.Context(), &longshorev1.DoctorRequest{})
 				if err != nil {
 					return err
 				}
-				return a.findings(resp.GetFindings(), asJSON)
+				return findings(a, resp.GetFindings(), asJSON)
 			})
 		},
 	}
@@ -31,20 +33,20 @@ func newDoctor(a *app) *cobra.Command {
 }
 
 // findings prints the findings; the exit status is 1 when a check failed.
-func (a *app) findings(list []*longshorev1.Finding, asJSON bool) error {
+func findings(a *base.App, list []*longshorev1.Finding, asJSON bool) error {
 	failed := false
 	for _, f := range list {
 		failed = failed || f.GetStatus() == "fail"
 	}
 	if asJSON {
-		if err := present.WriteList(a.o.Stdout, list); err != nil {
+		if err := present.WriteList(a.Stdout, list); err != nil {
 			return err
 		}
-	} else if err := writeFindings(a.o.Stdout, list); err != nil {
+	} else if err := writeFindings(a.Stdout, list); err != nil {
 		return err
 	}
 	if failed {
-		return &exitError{status: 1}
+		return &base.ExitError{Status: 1}
 	}
 	return nil
 }
@@ -55,13 +57,13 @@ func writeFindings(w io.Writer, list []*longshorev1.Finding) error {
 		wide = max(wide, len(f.GetName()))
 	}
 	for _, f := range list {
-		if _, err := fmt.Fprintf(w, "%-4s  %-*s  %s\n", f.GetStatus(), wide, f.GetName(), printable(f.GetDetail())); err != nil {
+		if _, err := fmt.Fprintf(w, "%-4s  %-*s  %s\n", f.GetStatus(), wide, f.GetName(), base.Printable(f.GetDetail())); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 		if f.GetHint() == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%*s  -> %s\n", wide+6, "", printable(f.GetHint())); err != nil {
+		if _, err := fmt.Fprintf(w, "%*s  -> %s\n", wide+6, "", base.Printable(f.GetHint())); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"runtime"
@@ -6,35 +6,37 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
-func newVersion(a *app) *cobra.Command {
+// NewVersion returns the command version.
+func NewVersion(a *base.App) *cobra.Command {
 	var asJSON, only bool
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of this program and of the agent",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if only {
-				return a.print("%s\n", a.o.Version)
+				return a.Print("%s\n", a.Version)
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.node.Version(cmd.Context(), &longshorev1.VersionRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Node.Version(cmd.Context(), &longshorev1.VersionRequest{})
 				if asJSON {
-					out := map[string]any{"client": map[string]any{"version": a.o.Version, "go": runtime.Version()}, "agent": nil}
+					out := map[string]any{"client": map[string]any{"version": a.Version, "go": runtime.Version()}, "agent": nil}
 					if err == nil {
 						out["agent"] = present.Plain(resp)
 					}
-					return present.WriteJSON(a.o.Stdout, out, true)
+					return present.WriteJSON(a.Stdout, out, true)
 				}
-				if perr := a.print("client    %s (%s)\n", a.o.Version, runtime.Version()); perr != nil {
+				if perr := a.Print("client    %s (%s)\n", a.Version, runtime.Version()); perr != nil {
 					return perr
 				}
 				if err != nil {
 					return err
 				}
-				return a.agentVersion(resp)
+				return agentVersion(a, resp)
 			})
 		},
 	}
@@ -43,13 +45,13 @@ func newVersion(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) agentVersion(v *longshorev1.VersionResponse) error {
-	t := facts{w: a.o.Stdout}
-	t.line("agent     %s (%s, %s), pid %d, started %s", v.GetVersion(), v.GetGo(), v.GetPlatform(), v.GetPid(), ago(v.GetStarted()))
+func agentVersion(a *base.App, v *longshorev1.VersionResponse) error {
+	t := base.Facts{W: a.Stdout}
+	t.Line("agent     %s (%s, %s), pid %d, started %s", v.GetVersion(), v.GetGo(), v.GetPlatform(), v.GetPid(), base.Ago(v.GetStarted()))
 	if v.GetRevision() != "" {
-		t.line("revision  %s", v.GetRevision())
+		t.Line("revision  %s", v.GetRevision())
 	}
-	t.line("kernel    %s", v.GetKernel())
+	t.Line("kernel    %s", v.GetKernel())
 	for _, r := range v.GetRuntimes() {
 		text := r.GetName()
 		if r.GetVersion() != "" {
@@ -61,7 +63,7 @@ func (a *app) agentVersion(v *longshorev1.VersionResponse) error {
 		if r.GetProblem() != "" {
 			text += ": " + r.GetProblem()
 		}
-		t.line("runtime   %s", text)
+		t.Line("runtime   %s", text)
 	}
-	return t.err
+	return t.Err
 }

@@ -1,4 +1,4 @@
-package cli
+package base
 
 import (
 	"fmt"
@@ -9,17 +9,17 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// terminal returns the file behind v if it is a terminal.
-func terminal(v any) (*os.File, bool) {
+// Terminal returns the file behind v if it is a terminal.
+func Terminal(v any) (*os.File, bool) {
 	f, ok := v.(*os.File)
 	return f, ok && term.IsTerminal(int(f.Fd()))
 }
 
-// terminalSize returns the size of the terminal to which we write or from which we read, or nil
+// TerminalSize returns the size of the terminal to which we write or from which we read, or nil
 // when neither is a terminal.
-func (a *app) terminalSize() *longshorev1.Size {
-	for _, v := range []any{a.o.Stdout, a.o.Stdin} {
-		if f, ok := terminal(v); ok {
+func (a *App) TerminalSize() *longshorev1.Size {
+	for _, v := range []any{a.Stdout, a.Stdin} {
+		if f, ok := Terminal(v); ok {
 			if w, h, err := term.GetSize(int(f.Fd())); err == nil {
 				return &longshorev1.Size{Cols: uint32(w), Rows: uint32(h)}
 			}
@@ -28,10 +28,10 @@ func (a *app) terminalSize() *longshorev1.Size {
 	return nil
 }
 
-// rawInput puts the terminal from which we read into raw mode, and returns a function that
+// RawInput puts the terminal from which we read into raw mode, and returns a function that
 // restores it.
-func (a *app) rawInput() (restore func(), err error) {
-	f, ok := terminal(a.o.Stdin)
+func (a *App) RawInput() (restore func(), err error) {
+	f, ok := Terminal(a.Stdin)
 	if !ok {
 		return func() {}, nil
 	}

@@ -1,4 +1,4 @@
-package cli
+package base
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"net"
 	"regexp"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,23 +17,26 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
+// CompleteTime is how long a shell may wait for names.
+const CompleteTime = 2 * time.Second
+
 // maxAnswer is the size of the largest message accepted from the agent, in bytes: a list of all
 // objects.
 const maxAnswer = 64 << 20
 
-// client is a connection to the agent.
-type client struct {
-	conn       *grpc.ClientConn
-	containers longshorev1.ContainersClient
-	images     longshorev1.ImagesClient
-	volumes    longshorev1.VolumesClient
-	networks   longshorev1.NetworksClient
-	node       longshorev1.NodeClient
-	swarm      longshorev1.SwarmClient
+// Client is a connection to the agent.
+type Client struct {
+	Conn       *grpc.ClientConn
+	Containers longshorev1.ContainersClient
+	Images     longshorev1.ImagesClient
+	Volumes    longshorev1.VolumesClient
+	Networks   longshorev1.NetworksClient
+	Node       longshorev1.NodeClient
+	Swarm      longshorev1.SwarmClient
 }
 
-// connect makes a connection. Whether the agent answers is known only with the first call.
-func (a *app) connect() (*client, error) {
+// Connect makes a connection. Whether the agent answers is known only with the first call.
+func (a *App) Connect() (*Client, error) {
 	at, err := a.place()
 	if err != nil {
 		return nil, err
@@ -45,27 +49,27 @@ func (a *app) connect() (*client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", at, err)
 	}
-	return &client{
+	return &Client{
 		conn, longshorev1.NewContainersClient(conn), longshorev1.NewImagesClient(conn), longshorev1.NewVolumesClient(conn), longshorev1.NewNetworksClient(conn),
 		longshorev1.NewNodeClient(conn), longshorev1.NewSwarmClient(conn),
 	}, nil
 }
 
-// call connects, runs fn and closes the connection.
-func (a *app) call(fn func(*client) error) error {
-	c, err := a.connect()
+// Call connects, runs fn and closes the connection.
+func (a *App) Call(fn func(*Client) error) error {
+	c, err := a.Connect()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = c.conn.Close() }()
+	defer func() { _ = c.Conn.Close() }()
 	return fn(c)
 }
 
-// explain returns an error as one line for people, with what to do about it.
-func (a *app) explain(err error) string {
+// Explain returns an error as one line for people, with what to do about it.
+func (a *App) Explain(err error) string {
 	var from interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &from) {
-		return oneLine(err.Error())
+		return OneLine(err.Error())
 	}
 	st := from.GRPCStatus()
 	if st.Code() == codes.Unavailable {
@@ -74,7 +78,7 @@ func (a *app) explain(err error) string {
 		}
 	}
 	longID := regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`) // people get its beginning
-	text := longID.ReplaceAllString(oneLine(st.Message()), "$1")
+	text := longID.ReplaceAllString(OneLine(st.Message()), "$1")
 	// The class's own words add nothing to the message.
 	for _, class := range []string{"not found", "already exists", "invalid argument", "failed precondition", "permission denied"} {
 		if cut, ok := strings.CutSuffix(text, ": "+class); ok {
@@ -98,34 +102,34 @@ func (a *app) explain(err error) string {
 
 // otherVersion returns a hint when the agent has another version than this program; "" when it has
 // the same, or does not say.
-func otherVersion(a *app) string {
-	ctx, cancel := context.WithTimeout(context.Background(), completeTime)
+func otherVersion(a *App) string {
+	ctx, cancel := context.WithTimeout(context.Background(), CompleteTime)
 	defer cancel()
 	hint := ""
-	_ = a.call(func(c *client) error { // without an answer there is no hint
-		resp, err := c.node.Version(ctx, &longshorev1.VersionRequest{})
-		if err == nil && resp.GetVersion() != a.o.Version {
-			hint = fmt.Sprintf(" (the agent has version %s, this program %s)", resp.GetVersion(), a.o.Version)
+	_ = a.Call(func(c *Client) error { // without an answer there is no hint
+		resp, err := c.Node.Version(ctx, &longshorev1.VersionRequest{})
+		if err == nil && resp.GetVersion() != a.Version {
+			hint = fmt.Sprintf(" (the agent has version %s, this program %s)", resp.GetVersion(), a.Version)
 		}
 		return err
 	})
 	return hint
 }
 
-// statusCannot is the exit status when a program could not be started and no StartFailure says
+// StatusCannot is the exit status when a program could not be started and no StartFailure says
 // otherwise.
-const statusCannot = 125
+const StatusCannot = 125
 
-// startError gives an error of run or exec the exit status that a shell would give it.
-func startError(err error) error {
+// StartError gives an error of run or exec the exit status that a shell would give it.
+func StartError(err error) error {
 	if err == nil {
 		return nil
 	}
-	var exit *exitError
+	var exit *ExitError
 	if errors.As(err, &exit) {
 		return err
 	}
-	code := statusCannot
+	code := StatusCannot
 	if st, ok := status.FromError(err); ok {
 		for _, d := range st.Details() {
 			if f, ok := d.(*longshorev1.StartFailure); ok {
@@ -133,5 +137,5 @@ func startError(err error) error {
 			}
 		}
 	}
-	return &exitError{code, err}
+	return &ExitError{Status: code, Err: err}
 }

@@ -1,59 +1,61 @@
-package cli
+package node
 
 import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/config"
 )
 
-func newConfig(a *app) *cobra.Command {
+// NewConfig returns the command config.
+func NewConfig(a *base.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Show or check the configuration",
 		Args:  cobra.ArbitraryArgs,
-		RunE:  needsCommand,
+		RunE:  base.NeedsCommand,
 	}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "default",
 		Short: "Print a configuration file with every key, its meaning and its default",
-		Args:  noArgs,
-		RunE:  func(*cobra.Command, []string) error { return a.print("%s", config.DefaultFile()) },
+		Args:  base.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return a.Print("%s", config.DefaultFile()) },
 	}, &cobra.Command{
 		Use:   "check",
 		Short: "Check the configuration, and the files that it names, as the agent would",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			cfg, err := a.loadConfig()
+			cfg, err := a.LoadConfig()
 			if err == nil {
 				err = cfg.CheckFiles()
 			}
 			if err != nil {
 				return err
 			}
-			return a.print("the configuration is valid\n")
+			return a.Print("the configuration is valid\n")
 		},
 	}, newConfigShow(a))
 	return cmd
 }
 
-func newConfigShow(a *app) *cobra.Command {
+func newConfigShow(a *base.App) *cobra.Command {
 	var live bool
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "Print the complete configuration as the files set it, with secrets masked",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if live {
-				return a.call(func(c *client) error {
-					resp, err := c.node.Config(cmd.Context(), &longshorev1.ConfigRequest{})
+				return a.Call(func(c *base.Client) error {
+					resp, err := c.Node.Config(cmd.Context(), &longshorev1.ConfigRequest{})
 					if err != nil {
 						return err
 					}
-					return a.print("%s", resp.GetToml())
+					return a.Print("%s", resp.GetToml())
 				})
 			}
-			cfg, err := a.loadConfig()
+			cfg, err := a.LoadConfig()
 			if err != nil {
 				return err
 			}
@@ -61,25 +63,9 @@ func newConfigShow(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print("%s", text)
+			return a.Print("%s", text)
 		},
 	}
 	cmd.Flags().BoolVar(&live, "live", false, "show the configuration that the running agent uses")
 	return cmd
-}
-
-// loadConfig reads the files as the agent would, and applies our flags.
-func (a *app) loadConfig() (config.Config, error) {
-	var cfg config.Config
-	var err error
-	if a.configFile != "" {
-		cfg, err = config.Load(a.configFile)
-	} else {
-		cfg, err = config.LoadDefault()
-	}
-	if err != nil {
-		return cfg, err
-	}
-	cfg = cfg.Rooted(a.root, a.state)
-	return cfg, cfg.Validate()
 }

@@ -1,4 +1,6 @@
-package cli
+// Package node is the commands of the node as a whole: the agent itself, its configuration, its Swarm, and
+// what shows whether it is sound.
+package node
 
 import (
 	"os"
@@ -7,18 +9,23 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/obs"
 )
 
-func newAgent(a *app) *cobra.Command {
+// AgentCommand is the command that runs the agent.
+const AgentCommand = "agent"
+
+// NewAgent returns the command agent.
+func NewAgent(a *base.App) *cobra.Command {
 	var level, format string
 	cmd := &cobra.Command{
-		Use:   agentCommand,
+		Use:   AgentCommand,
 		Short: "Run the agent",
 		Long:  "Run the agent until SIGTERM or SIGINT. Containers keep running without it.",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := a.loadConfig()
+			cfg, err := a.LoadConfig()
 			if err != nil {
 				return err
 			}
@@ -28,14 +35,14 @@ func newAgent(a *app) *cobra.Command {
 			if format != "" {
 				cfg.Agent.LogFormat = format
 			}
-			_, onTerminal := terminal(a.o.Stderr)
-			log, logLevel, err := obs.NewLogger(a.o.Stderr, obs.LogConfig{Level: cfg.Agent.LogLevel, Format: cfg.Agent.LogFormat, Terminal: onTerminal})
+			_, onTerminal := base.Terminal(a.Stderr)
+			log, logLevel, err := obs.NewLogger(a.Stderr, obs.LogConfig{Level: cfg.Agent.LogLevel, Format: cfg.Agent.LogFormat, Terminal: onTerminal})
 			if err != nil {
 				return err
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return a.o.Agent(ctx, cfg, log, logLevel)
+			return a.Agent(ctx, cfg, log, logLevel)
 		},
 	}
 	cmd.Flags().StringVar(&level, "log-level", "", "debug, info, warn or error")

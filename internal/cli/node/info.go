@@ -1,40 +1,41 @@
-package cli
+package node
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
-func newInfo(a *app) *cobra.Command {
+// NewInfo returns the command info.
+func NewInfo(a *base.App) *cobra.Command {
 	var format string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "info",
 		Short: "Show what the node is, and how much it holds",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var f *present.Format
 			if format != "" {
 				var err error
 				if f, err = present.ParseFormat(format); err != nil {
-					return &usageError{err}
+					return &base.UsageError{Err: err}
 				}
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.node.Info(cmd.Context(), &longshorev1.InfoRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Node.Info(cmd.Context(), &longshorev1.InfoRequest{})
 				switch {
 				case err != nil:
 					return err
 				case asJSON:
-					return present.WriteJSON(a.o.Stdout, present.Plain(resp), true)
+					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
 				case f != nil:
-					return f.One(a.o.Stdout, infoDocument(resp))
+					return f.One(a.Stdout, infoDocument(resp))
 				}
 				return infoText(a, resp)
 			})
@@ -65,40 +66,37 @@ func infoDocument(r *longshorev1.InfoResponse) map[string]any {
 	}
 }
 
-func infoText(a *app, r *longshorev1.InfoResponse) error {
-	t := facts{w: a.o.Stdout}
-	t.line("node        %s, %s, kernel %s, %s", r.GetHostname(), r.GetSystem(), r.GetVersion().GetKernel(), r.GetVersion().GetPlatform())
-	t.line("machine     %d CPUs, %s of memory, cgroups %s", r.GetCpus(), size(r.GetMemoryBytes()), r.GetCgroups())
-	t.line("containers  %d running, %d paused, %d stopped", r.GetRunning(), r.GetPaused(), r.GetStopped())
-	t.line("images      %d, in %s", r.GetImages(), r.GetStorage())
-	t.line("volumes     %d", r.GetVolumes())
-	t.line("network     %s %s", r.GetNetwork(), strings.Join(r.GetNetworkRanges(), ", "))
-	if t.err != nil {
-		return t.err
+func infoText(a *base.App, r *longshorev1.InfoResponse) error {
+	t := base.Facts{W: a.Stdout}
+	t.Line("node        %s, %s, kernel %s, %s", r.GetHostname(), r.GetSystem(), r.GetVersion().GetKernel(), r.GetVersion().GetPlatform())
+	t.Line("machine     %d CPUs, %s of memory, cgroups %s", r.GetCpus(), base.Size(r.GetMemoryBytes()), r.GetCgroups())
+	t.Line("containers  %d running, %d paused, %d stopped", r.GetRunning(), r.GetPaused(), r.GetStopped())
+	t.Line("images      %d, in %s", r.GetImages(), r.GetStorage())
+	t.Line("volumes     %d", r.GetVolumes())
+	t.Line("network     %s %s", r.GetNetwork(), strings.Join(r.GetNetworkRanges(), ", "))
+	if t.Err != nil {
+		return t.Err
 	}
-	return a.agentVersion(r.GetVersion())
+	return agentVersion(a, r.GetVersion())
 }
 
-func newSystem(a *app) *cobra.Command {
-	return groupOf("system", "The node as a whole", newSystemDf(a), newSystemPrune(a), newInfo(a), newEvents(a))
-}
-
-func newSystemDf(a *app) *cobra.Command {
+// NewSystemDf returns the command system df.
+func NewSystemDf(a *base.App) *cobra.Command {
 	var verbose, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "df",
 		Short: "Show what images, containers and volumes occupy",
 		Long: "Show what images, containers and volumes occupy on the disk. Images share layers: the sum of their sizes is larger than what the store has, " +
 			"and removing those that nothing uses frees at most what is said.",
-		Args: noArgs,
+		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.node.DiskUsage(cmd.Context(), &longshorev1.DiskUsageRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Node.DiskUsage(cmd.Context(), &longshorev1.DiskUsageRequest{})
 				switch {
 				case err != nil:
 					return err
 				case asJSON:
-					return present.WriteJSON(a.o.Stdout, present.Plain(resp), true)
+					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
 				case verbose:
 					return usageTable(a, resp)
 				}
@@ -121,12 +119,12 @@ func newSystemDf(a *app) *cobra.Command {
 					if total > 0 {
 						share = fmt.Sprintf(" (%d%%)", idle*100/total)
 					}
-					rows = append(rows, []string{kind.name, fmt.Sprint(len(kind.list)), fmt.Sprint(active), size(total), size(idle) + share})
+					rows = append(rows, []string{kind.name, fmt.Sprint(len(kind.list)), fmt.Sprint(active), base.Size(total), base.Size(idle) + share})
 				}
-				if err := table(a.o.Stdout, []string{"TYPE", "TOTAL", "ACTIVE", "SIZE", "RECLAIMABLE"}, rows); err != nil {
+				if err := base.Table(a.Stdout, []string{"TYPE", "TOTAL", "ACTIVE", "SIZE", "RECLAIMABLE"}, rows); err != nil {
 					return err
 				}
-				return a.print("The image store has %s.\n", size(resp.GetStoreBytes()))
+				return a.Print("The image store has %s.\n", base.Size(resp.GetStoreBytes()))
 			})
 		},
 	}
@@ -135,7 +133,7 @@ func newSystemDf(a *app) *cobra.Command {
 	return cmd
 }
 
-func usageTable(a *app, r *longshorev1.DiskUsageResponse) error {
+func usageTable(a *base.App, r *longshorev1.DiskUsageResponse) error {
 	var rows [][]string
 	for _, kind := range []struct {
 		name string
@@ -150,47 +148,8 @@ func usageTable(a *app, r *longshorev1.DiskUsageResponse) error {
 			if name == "" {
 				name = "-"
 			}
-			rows = append(rows, []string{kind.name, u.GetOwner(), cut(name, 60), short(u.GetId()), size(u.GetBytes()), used})
+			rows = append(rows, []string{kind.name, u.GetOwner(), base.Cut(name, 60), base.Short(u.GetId()), base.Size(u.GetBytes()), used})
 		}
 	}
-	return table(a.o.Stdout, []string{"TYPE", "OWNER", "NAME", "ID", "SIZE", ""}, rows)
-}
-
-func newSystemPrune(a *app) *cobra.Command {
-	var all, volumes, force bool
-	cmd := &cobra.Command{
-		Use:   "prune",
-		Short: "Remove ended containers, unused images and, when asked, unused volumes",
-		Long:  "Remove what is no longer used of the objects of owner cli: the containers that have ended, and images without a name or, with --all, all that no container uses.",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := sure(a, force, "This removes all containers of owner cli that have ended, and images that nothing uses."); err != nil {
-				return err
-			}
-			return a.call(func(c *client) error {
-				return a.prune(cmd, c, pruning{all: all, containers: true, volumes: volumes, images: true})
-			})
-		},
-	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "every image that no container uses")
-	cmd.Flags().BoolVar(&volumes, "volumes", false, "also volumes that no container uses")
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
-	return cmd
-}
-
-// sure asks on a terminal whether to go on; elsewhere nobody can answer, and force is not needed.
-func sure(a *app, force bool, what string) error {
-	_, asked := terminal(a.o.Stdin)
-	if force || !asked {
-		return nil
-	}
-	if err := a.print("%s Continue? [y/N] ", what); err != nil {
-		return err
-	}
-	var answer string
-	_, _ = fmt.Fscanln(a.o.Stdin, &answer) // nothing is no
-	if a := strings.ToLower(answer); a != "y" && a != "yes" {
-		return &exitError{1, context.Canceled}
-	}
-	return nil
+	return base.Table(a.Stdout, []string{"TYPE", "OWNER", "NAME", "ID", "SIZE", ""}, rows)
 }

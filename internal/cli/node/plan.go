@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"encoding/json"
@@ -15,13 +15,14 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cgroup"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
-func newDebugPlan(a *app) *cobra.Command {
+func newDebugPlan(a *base.App) *cobra.Command {
 	var showEnv bool
 	cmd := &cobra.Command{
 		Use:   "plan [flags] CONTAINER|BUNDLE [CONTAINER|BUNDLE]",
@@ -32,7 +33,7 @@ func newDebugPlan(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var heads, plans [][]string
 			for _, arg := range args {
-				in, hide, err := a.planInput(cmd, arg)
+				in, hide, err := planInput(a, cmd, arg)
 				if err != nil {
 					return err
 				}
@@ -50,9 +51,9 @@ func newDebugPlan(a *app) *cobra.Command {
 				heads, plans = append(heads, head), append(plans, lines)
 			}
 			if len(plans) == 1 {
-				return a.print("%s\n", strings.Join(append(heads[0], numbered(plans[0])...), "\n"))
+				return a.Print("%s\n", strings.Join(append(heads[0], numbered(plans[0])...), "\n"))
 			}
-			return writeDiff(a.o.Stdout, append(heads[0], plans[0]...), append(heads[1], plans[1]...))
+			return writeDiff(a.Stdout, append(heads[0], plans[0]...), append(heads[1], plans[1]...))
 		},
 	}
 	cmd.Flags().BoolVar(&showEnv, "show-env", false, "show the values of a container's environment variables")
@@ -61,7 +62,7 @@ func newDebugPlan(a *app) *cobra.Command {
 
 // planInput finds what to compile: a bundle on this machine, or a container of the agent. hide
 // says that the environment of a container must not be shown.
-func (a *app) planInput(cmd *cobra.Command, arg string) (in native.Input, hide bool, err error) {
+func planInput(a *base.App, cmd *cobra.Command, arg string) (in native.Input, hide bool, err error) {
 	file := arg
 	if st, err := os.Stat(arg); err == nil && st.IsDir() {
 		file = filepath.Join(arg, "config.json")
@@ -78,8 +79,8 @@ func (a *app) planInput(cmd *cobra.Command, arg string) (in native.Input, hide b
 		in, err = inputOf(filepath.Base(bundle), bundle, &spec)
 		return in, false, err
 	}
-	err = a.call(func(c *client) error {
-		resp, err := c.containers.Inspect(cmd.Context(), &longshorev1.InspectRequest{Name: arg, ShowEnv: true})
+	err = a.Call(func(c *base.Client) error {
+		resp, err := c.Containers.Inspect(cmd.Context(), &longshorev1.InspectRequest{Name: arg, ShowEnv: true})
 		if err != nil {
 			return err
 		}

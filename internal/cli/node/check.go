@@ -1,28 +1,30 @@
-package cli
+package node
 
 import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 )
 
-func newCheck(a *app) *cobra.Command {
+// NewCheck returns the command check.
+func NewCheck(a *base.App) *cobra.Command {
 	var asJSON bool
 	req := &longshorev1.CheckRequest{}
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Compare the engine's records with each other and with the node",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.node.Check(cmd.Context(), req)
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Node.Check(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
 				if len(resp.GetFindings()) == 0 && !asJSON {
-					return a.print("no problems found\n")
+					return a.Print("no problems found\n")
 				}
-				return a.findings(resp.GetFindings(), asJSON)
+				return findings(a, resp.GetFindings(), asJSON)
 			})
 		},
 	}

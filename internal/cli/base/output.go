@@ -1,4 +1,4 @@
-package cli
+package base
 
 import (
 	"fmt"
@@ -14,12 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
-// table writes rows in columns.
-func table(w io.Writer, header []string, rows [][]string) error {
+// Table writes rows in columns.
+func Table(w io.Writer, header []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range append([][]string{header}, rows...) {
 		for i, cell := range row {
-			row[i] = printable(cell)
+			row[i] = Printable(cell)
 		}
 		// An empty last cell would leave blanks at the end of the line.
 		if _, err := fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t")); err != nil {
@@ -32,8 +32,8 @@ func table(w io.Writer, header []string, rows [][]string) error {
 	return nil
 }
 
-// printable escapes control characters in a cell: keys and commands come from other programs.
-func printable(s string) string {
+// Printable escapes control characters in a cell: keys and commands come from other programs.
+func Printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || (r >= 0x7f && r < 0xa0) {
 			return ' '
@@ -42,7 +42,7 @@ func printable(s string) string {
 	}, s)
 }
 
-func short(id string) string {
+func Short(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	if len(id) > 12 {
 		return id[:12]
@@ -50,16 +50,16 @@ func short(id string) string {
 	return id
 }
 
-// cut shortens a cell to n characters.
-func cut(s string, n int) string {
+// Cut shortens a cell to n characters.
+func Cut(s string, n int) string {
 	if r := []rune(s); len(r) > n {
 		return string(r[:n-1]) + "…"
 	}
 	return s
 }
 
-// size formats bytes in decimal units.
-func size(n uint64) string {
+// Size formats bytes in decimal units.
+func Size(n uint64) string {
 	if n < 1000 {
 		return strconv.FormatUint(n, 10) + "B"
 	}
@@ -72,15 +72,15 @@ func size(n uint64) string {
 	return strconv.FormatFloat(f, 'g', 3, 64) + unit
 }
 
-// ago formats a time as a rough duration before now.
-func ago(t *timestamppb.Timestamp) string {
+// Ago formats a time as a rough duration before now.
+func Ago(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "-"
 	}
-	return span(time.Since(t.AsTime())) + " ago"
+	return Span(time.Since(t.AsTime())) + " ago"
 }
 
-func span(d time.Duration) string {
+func Span(d time.Duration) string {
 	for _, u := range []struct {
 		d    time.Duration
 		name string
@@ -95,10 +95,10 @@ func span(d time.Duration) string {
 	return "less than a second"
 }
 
-func portText(ports []*longshorev1.Port) string {
+func PortText(ports []*longshorev1.Port) string {
 	var out []string
 	for _, p := range ports {
-		host := hostText(p)
+		host := HostText(p)
 		if p.GetHostIp() == "" {
 			host = strconv.FormatUint(uint64(p.GetHost()), 10)
 		}
@@ -107,8 +107,8 @@ func portText(ports []*longshorev1.Port) string {
 	return strings.Join(out, ", ")
 }
 
-// hostText returns a port's address and number on the host; 0.0.0.0 is every address.
-func hostText(p *longshorev1.Port) string {
+// HostText returns a port's address and number on the host; 0.0.0.0 is every address.
+func HostText(p *longshorev1.Port) string {
 	ip := p.GetHostIp()
 	switch {
 	case ip == "":
@@ -119,8 +119,8 @@ func hostText(p *longshorev1.Port) string {
 	return ip + ":" + strconv.FormatUint(uint64(p.GetHost()), 10)
 }
 
-// stateText returns a container's state, with how it ended.
-func stateText(c *longshorev1.Container) string {
+// StateText returns a container's state, with how it ended.
+func StateText(c *longshorev1.Container) string {
 	a := c.GetAutopsy()
 	switch {
 	case a == nil:
@@ -133,14 +133,40 @@ func stateText(c *longshorev1.Container) string {
 	return fmt.Sprintf("%s (%d)", c.GetState(), a.GetStatus())
 }
 
-func (a *app) print(format string, args ...any) error {
-	if _, err := fmt.Fprintf(a.o.Stdout, format, args...); err != nil {
+func (a *App) Print(format string, args ...any) error {
+	if _, err := fmt.Fprintf(a.Stdout, format, args...); err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
 	return nil
 }
 
-// warn prints a message to standard error.
-func (a *app) warn(format string, args ...any) {
-	_, _ = fmt.Fprintf(a.o.Stderr, "longshore: "+format+"\n", args...)
+// Warn prints a message to standard error.
+func (a *App) Warn(format string, args ...any) {
+	_, _ = fmt.Fprintf(a.Stderr, "longshore: "+format+"\n", args...)
+}
+
+// Facts writes lines and remembers the first error.
+type Facts struct {
+	W   io.Writer
+	Err error
+}
+
+// Line writes one line.
+func (t *Facts) Line(format string, args ...any) {
+	if _, err := fmt.Fprintf(t.W, format+"\n", args...); err != nil && t.Err == nil {
+		t.Err = fmt.Errorf("write: %w", err)
+	}
+}
+
+// Fact writes a line with a name before it.
+func (t *Facts) Fact(name, format string, args ...any) {
+	t.Line("  %-12s %s", name, fmt.Sprintf(format, args...))
+}
+
+// BytesOrDash formats a number of bytes, or a dash when the kernel does not report it.
+func BytesOrDash(n *uint64) string {
+	if n == nil {
+		return "-"
+	}
+	return Size(*n)
 }

@@ -1,4 +1,4 @@
-package cli
+package node
 
 import (
 	"errors"
@@ -11,15 +11,17 @@ import (
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
-func newSwarm(a *app) *cobra.Command {
+// NewSwarm returns the command swarm.
+func NewSwarm(a *base.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "swarm",
 		Short: "The node's membership in a Swarm",
 		Args:  cobra.ArbitraryArgs,
-		RunE:  needsCommand,
+		RunE:  base.NeedsCommand,
 	}
 	cmd.AddCommand(newSwarmJoin(a), newSwarmLeave(a), newSwarmStatus(a))
 	return cmd
@@ -28,27 +30,27 @@ func newSwarm(a *app) *cobra.Command {
 // swarmPort is that of managers when an address has none.
 const swarmPort = "2377"
 
-func newSwarmJoin(a *app) *cobra.Command {
+func newSwarmJoin(a *base.App) *cobra.Command {
 	req := &longshorev1.SwarmJoinRequest{}
 	var tokenFile string
 	cmd := &cobra.Command{
 		Use:   "join HOST[:PORT]",
 		Short: "Become a worker of the Swarm that has a manager there",
-		Args:  exactArgs(1, "the address of a manager"),
+		Args:  base.ExactArgs(1, "the address of a manager"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
-			if req.Token, err = a.joinToken(req.GetToken(), tokenFile); err != nil {
+			if req.Token, err = joinToken(a, req.GetToken(), tokenFile); err != nil {
 				return err
 			}
 			if req.Address = args[0]; !strings.Contains(strings.TrimPrefix(args[0], "["), ":") || strings.HasSuffix(args[0], "]") {
 				req.Address += ":" + swarmPort
 			}
-			return a.call(func(c *client) error {
-				resp, err := c.swarm.Join(cmd.Context(), req)
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Swarm.Join(cmd.Context(), req)
 				if err != nil {
 					return err
 				}
-				return a.print("this node joined the swarm as worker %s\n", resp.GetStatus().GetNode())
+				return a.Print("this node joined the swarm as worker %s\n", resp.GetStatus().GetNode())
 			})
 		},
 	}
@@ -59,17 +61,17 @@ func newSwarmJoin(a *app) *cobra.Command {
 }
 
 // joinToken is the token as it was given, in one way.
-func (a *app) joinToken(token, file string) (string, error) {
+func joinToken(a *base.App, token, file string) (string, error) {
 	var data []byte
 	var err error
 	switch {
 	case (token == "") == (file == ""):
-		return "", &usageError{errors.New("give the join token by --token or by --token-file")}
+		return "", &base.UsageError{Err: errors.New("give the join token by --token or by --token-file")}
 	case token != "":
 		return token, nil
 	case file == "-":
 		const most = 4096
-		data, err = io.ReadAll(io.LimitReader(a.o.Stdin, most))
+		data, err = io.ReadAll(io.LimitReader(a.Stdin, most))
 	default:
 		data, err = os.ReadFile(file)
 	}
@@ -79,40 +81,40 @@ func (a *app) joinToken(token, file string) (string, error) {
 	return strings.TrimSpace(string(data)), nil
 }
 
-func newSwarmLeave(a *app) *cobra.Command {
+func newSwarmLeave(a *base.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "leave",
 		Short: "Stop and remove the Swarm's tasks, and leave it",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				_, err := c.swarm.Leave(cmd.Context(), &longshorev1.SwarmLeaveRequest{})
+			return a.Call(func(c *base.Client) error {
+				_, err := c.Swarm.Leave(cmd.Context(), &longshorev1.SwarmLeaveRequest{})
 				return err
 			})
 		},
 	}
 }
 
-func newSwarmStatus(a *app) *cobra.Command {
+func newSwarmStatus(a *base.App) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Say which Swarm the node is in, and whether a manager answers",
-		Args:  noArgs,
+		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(func(c *client) error {
-				resp, err := c.swarm.Status(cmd.Context(), &longshorev1.SwarmStatusRequest{})
+			return a.Call(func(c *base.Client) error {
+				resp, err := c.Swarm.Status(cmd.Context(), &longshorev1.SwarmStatusRequest{})
 				if err != nil {
 					return err
 				}
 				s := resp.GetStatus()
 				if asJSON {
-					return present.WriteJSON(a.o.Stdout, present.Plain(s), true)
+					return present.WriteJSON(a.Stdout, present.Plain(s), true)
 				}
 				if s.GetNode() == "" && s.GetError() == "" {
-					return a.print("this node is in no swarm\n")
+					return a.Print("this node is in no swarm\n")
 				}
-				return a.swarmStatus(s)
+				return swarmStatus(a, s)
 			})
 		},
 	}
@@ -120,18 +122,18 @@ func newSwarmStatus(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) swarmStatus(s *longshorev1.SwarmStatus) error {
-	t := facts{w: a.o.Stdout}
+func swarmStatus(a *base.App, s *longshorev1.SwarmStatus) error {
+	t := base.Facts{W: a.Stdout}
 	if s.GetNode() != "" {
-		t.line("node         %s", s.GetNode())
-		t.line("swarm        %s", s.GetCluster())
-		t.line("session      %s", strings.TrimSpace(s.GetSession()+" "+s.GetManager()))
-		t.line("managers     %s", strings.Join(s.GetManagers(), ", "))
-		t.line("tasks        %d", s.GetTasks())
-		t.line("certificate  until %s", s.GetCertificateEnds().AsTime().Format(time.RFC3339))
+		t.Line("node         %s", s.GetNode())
+		t.Line("swarm        %s", s.GetCluster())
+		t.Line("session      %s", strings.TrimSpace(s.GetSession()+" "+s.GetManager()))
+		t.Line("managers     %s", strings.Join(s.GetManagers(), ", "))
+		t.Line("tasks        %d", s.GetTasks())
+		t.Line("certificate  until %s", s.GetCertificateEnds().AsTime().Format(time.RFC3339))
 	}
 	if s.GetError() != "" {
-		t.line("error        %s", printable(s.GetError()))
+		t.Line("error        %s", base.Printable(s.GetError()))
 	}
-	return t.err
+	return t.Err
 }

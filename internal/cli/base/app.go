@@ -1,0 +1,112 @@
+// Package base is what all commands of the command line share: the connection to the agent, what is
+// printed, and how arguments are refused.
+package base
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/longshore/longshore/internal/config"
+)
+
+// Options are what Main needs.
+type Options struct {
+	Args           []string // without the program's name
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+	Version        string
+	// Agent runs the agent until ctx ends; without it there is no such command. It may change
+	// level, which is the log's.
+	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error
+	// Guest is the agent inside of a virtual machine; its arguments begin with the program's
+	// name. It returns the program's status, and is nil when Agent is.
+	Guest func(args []string) int
+	// Teardown removes what runs and what it uses, without an agent. Containers have grace to
+	// end by themselves. It is nil when Agent is.
+	Teardown func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error
+	// Repair makes the damaged files of a node sound whose agent does not run; with dry it only
+	// says what it would do. It tells w about each file. It is nil when Agent is.
+	Repair func(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error
+}
+
+// App is the state that the commands share.
+type App struct {
+	Options
+	socket     string
+	guest      string
+	root       string
+	state      string
+	configFile string
+}
+
+// ExitError ends the program with a particular status; err may be nil.
+type ExitError struct {
+	Status int
+	Err    error
+}
+
+func (e *ExitError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit status %d", e.Status)
+	}
+	return e.Err.Error()
+}
+
+func (e *ExitError) Unwrap() error { return e.Err }
+
+// UsageError is a command line that is not valid.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string { return e.Err.Error() }
+func (e *UsageError) Unwrap() error { return e.Err }
+
+func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// NewApp returns the state of a program that is called with o.
+func NewApp(o Options) *App { return &App{Options: o} }
+
+// DefineFlags defines the flags that all commands have.
+func (a *App) DefineFlags(f *pflag.FlagSet) {
+	f.StringVar(&a.socket, "socket", "", "the agent's control socket (default $LONGSHORE_SOCKET, else control.sock in the state directory)")
+	f.StringVar(&a.guest, "guest", "", "the agent inside of a virtual machine: vsock://CID:PORT, hvsock:///PATH:PORT behind a monitor's socket (default $LONGSHORE_GUEST)")
+	f.StringVar(&a.root, "root", "", "directory for data that survives a boot (default "+config.Default().Agent.Root+")")
+	f.StringVar(&a.state, "state", "", "directory for data that need not survive a boot (default "+config.Default().Agent.State+")")
+	f.StringVar(&a.configFile, "config", "", "configuration file (default "+config.DefaultPath+")")
+}
+
+// socketPath returns the path of the agent's socket.
+func (a *App) socketPath() string {
+	switch {
+	case a.socket != "":
+		return a.socket
+	case a.Getenv("LONGSHORE_SOCKET") != "":
+		return a.Getenv("LONGSHORE_SOCKET")
+	case a.state != "":
+		return filepath.Join(a.state, "control.sock")
+	}
+	return filepath.Join(config.Default().Agent.State, "control.sock")
+}
+
+// LoadConfig reads the files as the agent would, and applies our flags.
+func (a *App) LoadConfig() (config.Config, error) {
+	var cfg config.Config
+	var err error
+	if a.configFile != "" {
+		cfg, err = config.Load(a.configFile)
+	} else {
+		cfg, err = config.LoadDefault()
+	}
+	if err != nil {
+		return cfg, err
+	}
+	cfg = cfg.Rooted(a.root, a.state)
+	return cfg, cfg.Validate()
+}

@@ -1,0 +1,43 @@
+package base
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+// ExactArgs requires exactly n arguments; what names them.
+func ExactArgs(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return &UsageError{Err: fmt.Errorf("%s is needed, nothing else: got %d arguments", what, len(args))}
+		}
+		return nil
+	}
+}
+
+// MinArgs requires at least n arguments; what names them.
+func MinArgs(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) < n {
+			return &UsageError{Err: fmt.Errorf("%s is needed", what)}
+		}
+		return nil
+	}
+}
+
+// NoArgs allows no arguments.
+func NoArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return &UsageError{Err: fmt.Errorf("unexpected argument %q", args[0])}
+	}
+	return nil
+}
+
+// OneArg allows at most one argument.
+func OneArg(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return &UsageError{Err: fmt.Errorf("unexpected argument %q", args[1])}
+	}
+	return nil
+}

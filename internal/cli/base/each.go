@@ -1,0 +1,60 @@
+package base
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+func SignalName(n int32) string {
+	if s := unix.SignalName(syscall.Signal(n)); s != "" {
+		return s
+	}
+	return fmt.Sprintf("signal %d", n)
+}
+
+// Each calls fn for every name, prints the names for which it succeeded, and reports all errors.
+func (a *App) Each(ctx context.Context, names []string, fn func(context.Context, *Client, string) error) error {
+	return a.Call(func(c *Client) error {
+		var errs []error
+		for _, name := range names {
+			if err := fn(ctx, c, name); err != nil {
+				if status.Code(err) == codes.Unavailable || len(names) == 1 {
+					return err
+				}
+				errs = append(errs, err)
+				a.Warn("%s", a.Explain(err))
+				continue
+			}
+			if err := a.Print("%s\n", name); err != nil {
+				return err
+			}
+		}
+		if len(errs) > 0 {
+			return &ExitError{Status: 1} // each error has already been printed
+		}
+		return nil
+	})
+}
+
+// Receive calls fn with every message until the stream ends.
+func Receive[M any](recv func() (*M, error), fn func(*M) error) error {
+	for {
+		m, err := recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := fn(m); err != nil {
+			return err
+		}
+	}
+}

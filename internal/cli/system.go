@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/node"
+)
+
+func newSystem(a *app) *cobra.Command {
+	return base.GroupOf("system", "The node as a whole", node.NewSystemDf(a.App), newSystemPrune(a), node.NewInfo(a.App), newEvents(a))
+}
+
+func newSystemPrune(a *app) *cobra.Command {
+	var all, volumes, force bool
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove ended containers, unused images and, when asked, unused volumes",
+		Long:  "Remove what is no longer used of the objects of owner cli: the containers that have ended, and images without a name or, with --all, all that no container uses.",
+		Args:  base.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := sure(a, force, "This removes all containers of owner cli that have ended, and images that nothing uses."); err != nil {
+				return err
+			}
+			return a.Call(func(c *base.Client) error {
+				return a.prune(cmd, c, pruning{all: all, containers: true, volumes: volumes, images: true})
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "every image that no container uses")
+	cmd.Flags().BoolVar(&volumes, "volumes", false, "also volumes that no container uses")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
+	return cmd
+}
+
+// sure asks on a terminal whether to go on; elsewhere nobody can answer, and force is not needed.
+func sure(a *app, force bool, what string) error {
+	_, asked := base.Terminal(a.Stdin)
+	if force || !asked {
+		return nil
+	}
+	if err := a.Print("%s Continue? [y/N] ", what); err != nil {
+		return err
+	}
+	var answer string
+	_, _ = fmt.Fscanln(a.Stdin, &answer) // nothing is no
+	if a := strings.ToLower(answer); a != "y" && a != "yes" {
+		return &base.ExitError{Status: 1, Err: context.Canceled}
+	}
+	return nil
+}
