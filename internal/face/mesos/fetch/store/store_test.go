@@ -25,6 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/confine"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // tryArg has the test binary be the process that tries what a broken decoder could
@@ -145,7 +146,7 @@ func run(t *testing.T, box string, job Job, from *os.File) error {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", Arg, string(arg))
-	cmd.ExtraFiles, cmd.Env = []*os.File{from, dir}, []string{"HOME=/"}
+	cmd.ExtraFiles, cmd.Env = []*os.File{from, dir}, append([]string{"HOME=/"}, weaken.Environ()...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
