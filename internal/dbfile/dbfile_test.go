@@ -166,17 +166,23 @@ func spoil(t *testing.T, path string, how func([]byte) []byte) {
 func TestADamagedFileIsMadeAgainFromItsCopy(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
+	whole := newFile(t)
+	db := whole.open(t)
+	fill(t, db)
+	held := all(t, db)
+	must(t, db.Close())
 	for name, how := range damages(rand.New(rand.NewPCG(seed, 0))) {
 		for _, suffix := range []string{"", ".copy"} {
 			t.Run(name+suffix, func(t *testing.T) {
-				f := newFile(t)
-				db := f.open(t)
-				fill(t, db)
-				want := all(t, db)
-				must(t, db.Close())
+				f, want := newFile(t), held
+				for _, s := range []string{"", ".copy"} {
+					b, err := os.ReadFile(whole.path + s)
+					must(t, err)
+					must(t, os.WriteFile(f.path+s, b, 0o600))
+				}
 				spoil(t, f.path+suffix, how)
 				for range 2 {
-					db = f.open(t)
+					db := f.open(t)
 					if at := differs(want, all(t, db)); at != "" {
 						t.Fatal(at)
 					}
