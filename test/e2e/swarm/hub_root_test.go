@@ -21,6 +21,9 @@ import (
 // workerIP is where dockerd is as a worker, in the test's own network namespace.
 const workerIP = "10.99.0.2"
 
+// otherIP is where a second hub is.
+const otherIP = "10.99.0.3"
+
 // fleet is a hub with Debian's dockerd, which is to be one of its workers, and an image.
 type fleet struct {
 	*manager // which manages nothing
@@ -30,8 +33,8 @@ type fleet struct {
 	certs    string // says how the registry is reached
 }
 
-// newFleet makes one. Nobody has joined yet.
-func newFleet(t *testing.T) *fleet {
+// newFleet makes one, whose hub has more flags. Nobody has joined yet.
+func newFleet(t *testing.T, flags ...string) *fleet {
 	t.Helper()
 	dir := os.Getenv(dockerd.DirEnv)
 	if dir == "" {
@@ -41,7 +44,7 @@ func newFleet(t *testing.T) *fleet {
 	if err != nil {
 		t.Skipf("no busybox-static: %v", err)
 	}
-	if err := dockerd.Bridge(t.Context(), workerIP); err != nil {
+	if err := dockerd.Bridge(t.Context(), workerIP, otherIP); err != nil {
 		t.Fatal(err)
 	}
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", dockerd.ManagerIP+":0")
@@ -52,7 +55,7 @@ func newFleet(t *testing.T) *fleet {
 	t.Cleanup(func() { _ = server.Close() })
 	f := &fleet{t: t, ref: registry.Push("busybox", "latest", built), certs: t.TempDir()}
 	f.write(filepath.Join(f.certs, registry.Host, "hosts.toml"), "server = \"http://"+registry.Host+"\"\n")
-	f.hub = nodetest.StartHub(t, dockerd.ManagerIP+":4000", "--heartbeat", "1s")
+	f.hub = nodetest.StartHub(t, dockerd.ManagerIP+":4000", append([]string{"--heartbeat", "1s"}, flags...)...)
 	home, err := os.MkdirTemp("", "longshore-dockerd-")
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,8 +22,9 @@ import (
 // pretender is an executor whose tasks run until they are told to end, and which has what they need.
 type pretender struct {
 	exec.DependencyManager
-	mu      sync.Mutex // guards running
+	mu      sync.Mutex // guards running, begun
 	running map[string]string
+	begun   []string // the tasks that were started, one after the other
 }
 
 func (p *pretender) Describe(context.Context) (*api.NodeDescription, error) {
@@ -46,6 +48,18 @@ func (p *pretender) has() map[string]string {
 		all[id] = s
 	}
 	return all
+}
+
+// beginnings is how often a task was started.
+func (p *pretender) beginnings(task string) (times int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range p.begun {
+		if id == task {
+			times++
+		}
+	}
+	return times
 }
 
 type controller struct {
@@ -76,6 +90,7 @@ func (c *controller) Start(context.Context) error {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
 	c.p.running[c.task.ID] = text
+	c.p.begun = append(c.p.begun, c.task.ID)
 	return nil
 }
 
@@ -99,43 +114,52 @@ func (c *controller) Terminate(ctx context.Context) error { return c.Shutdown(ct
 func (c *controller) Remove(ctx context.Context) error    { return c.Shutdown(ctx) }
 func (c *controller) Close() error                        { return nil }
 
+// startPretender has swarmkit's own node join a hub. stop ends it, as it does when the test ends; dir is what it keeps.
+func startPretender(t *testing.T, h *nodetest.Hub) (p *pretender, n *swarmnode.Node, dir string, stop func()) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "longshore-swarmkit-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	p = &pretender{DependencyManager: agent.NewDependencyManager(plugins{}), running: map[string]string{}}
+	if n, err = swarmnode.New(&swarmnode.Config{
+		Hostname: "pretender", StateDir: dir, JoinAddr: h.Addr, JoinToken: h.Must("", "token"), ListenControlAPI: filepath.Join(dir, "control.sock"), Executor: p,
+		ElectionTick: 10, HeartbeatTick: 1, PluginGetter: plugins{},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Start(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
+		defer cancel()
+		_ = n.Stop(ctx)
+	})
+	t.Cleanup(stop)
+	return p, n, dir, stop
+}
+
+// isReady waits until a hub has one node, and that is ready.
+func isReady(t *testing.T, h *nodetest.Hub, n *swarmnode.Node) {
+	t.Helper()
+	roottest.Eventually(t, "the node is ready", func() bool {
+		list := h.Nodes()
+		return len(list) == 1 && list[0].State == "ready" && list[0].ID == n.NodeID()
+	})
+}
+
 // TestSwarmkitsNodeJoinsOurHub: swarmkit's own node joins by the hub's token and runs a service with
 // a secret and a config; with a renewed certificate it is let in again, also by a hub that has begun
-// anew, and has its next task.
+// anew, and has its next task. It leaves, and joins again as another one.
 func TestSwarmkitsNodeJoinsOurHub(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		nodetest.Bridge(t, "swarm0", "10.99.0.1/24")
 		h := nodetest.StartHub(t, "10.99.0.1:4000", "--heartbeat", "1s")
-		dir, err := os.MkdirTemp("", "longshore-swarmkit-")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		p, n, dir, leave := startPretender(t, h)
 		keepLog(t, filepath.Join(dir, "log"))
-		p := &pretender{DependencyManager: agent.NewDependencyManager(plugins{}), running: map[string]string{}}
-		n, err := swarmnode.New(&swarmnode.Config{
-			Hostname: "pretender", StateDir: dir, JoinAddr: h.Addr, JoinToken: h.Must("", "token"), ListenControlAPI: filepath.Join(dir, "control.sock"), Executor: p,
-			ElectionTick: 10, HeartbeatTick: 1, PluginGetter: plugins{},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Start(context.WithoutCancel(t.Context())); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
-			defer cancel()
-			_ = n.Stop(ctx)
-		})
-		ready := func() {
-			t.Helper()
-			roottest.Eventually(t, "the node is ready", func() bool {
-				list := h.Nodes()
-				return len(list) == 1 && list[0].State == "ready" && list[0].ID == n.NodeID()
-			})
-		}
-		ready()
+		isReady(t, h, n)
 		stack := func(version int) string {
 			return fmt.Sprintf("name: web\nservices:\n  app:\n    image: busybox\n    environment: {VERSION: \"%d\"}\n    secrets: [key]\n    configs: [conf]\n"+
 				"    deploy: {mode: global, update_config: {monitor: 1ms}}\nsecrets: {key: {file: %s/passphrase}}\nconfigs: {conf: {content: and-a-config}}\n", version, h.Dir)
@@ -166,13 +190,72 @@ func TestSwarmkitsNodeJoinsOurHub(t *testing.T) {
 		before := certificate()
 		h.Must("", "node", "renew", n.NodeID())
 		roottest.Eventually(t, "its certificate is another one", func() bool { return certificate() != before })
-		ready()
+		isReady(t, h, n)
 		runs(2)
 		h.Kill()
 		h.Up()
-		ready()
+		isReady(t, h, n)
+		runs(3)
+
+		leave()
+		roottest.Eventually(t, "the node is down", func() bool { return h.Nodes()[0].State == "down" })
+		left := n.NodeID()
+		h.Must("", "node", "rm", left)
+		p, n, _, _ = startPretender(t, h)
+		isReady(t, h, n)
+		if n.NodeID() == left {
+			t.Error("a node that was removed is back")
+		}
 		runs(3)
 		h.Must("name: web\nservices: {}\n", "apply", "-f", "-")
 		roottest.Eventually(t, "nothing runs any more", func() bool { return len(h.Tasks("web_app")) == 0 && len(p.has()) == 0 })
+	})
+}
+
+// TestSwarmkitsNodeFindsAnotherHub: the node's hub is killed; it finds the other one, of which it
+// was told, and what is declared there reaches it. The first one returns, and the other is
+// killed. The node's task is not touched.
+func TestSwarmkitsNodeFindsAnotherHub(t *testing.T) {
+	beside(t, func(t *testing.T) {
+		nodetest.Bridge(t, "swarm0", "10.99.0.1/24")
+		nodetest.Lines(t, "ip", "address", "add", "10.99.0.2/24", "dev", "swarm0")
+		flags := append(nodetest.StartEtcd(t), "--heartbeat", "1s", "--lease", "3s")
+		first, second := nodetest.StartHub(t, "10.99.0.1:4000", flags...), nodetest.StartHub(t, "10.99.0.2:4000", flags...)
+		p, n, dir, _ := startPretender(t, first)
+		keepLog(t, filepath.Join(dir, "log"))
+		isReady(t, first, n)
+		knows := func(addrs ...string) {
+			t.Helper()
+			roottest.Eventually(t, "the node knows "+strings.Join(addrs, " "), func() bool {
+				peers := n.Remotes()
+				return len(peers) == len(addrs) && !slices.ContainsFunc(peers, func(p api.Peer) bool { return !slices.Contains(addrs, p.Addr) })
+			})
+		}
+		knows(first.Addr, second.Addr)
+		const stack = "name: web\nservices:\n  app: {image: busybox, deploy: {mode: global}}\n"
+		first.Must(stack, "apply", "-f", "-")
+		task := first.Running("web_app", 1)[0].ID
+		lost := func(gone, left *nodetest.Hub, service string) {
+			t.Helper()
+			gone.Kill()
+			left.Must(stack+"  "+service+": {image: busybox, deploy: {mode: global}}\n", "apply", "-f", "-")
+			another := left.Running("web_"+service, 1)[0].ID
+			isReady(t, left, n)
+			if now := left.Running("web_app", 1); now[0].ID != task {
+				t.Errorf("the task is another one: %+v, it was %s", now, task)
+			}
+			if all := p.has(); len(all) != 2 {
+				t.Errorf("the node runs %v, want %s and %s", all, task, another)
+			}
+			left.Must(stack, "apply", "-f", "-")
+			roottest.Eventually(t, service+" has ended", func() bool { return len(left.Tasks("web_"+service)) == 0 && len(p.has()) == 1 })
+			gone.Up()
+			knows(gone.Addr, left.Addr)
+		}
+		lost(first, second, "one")
+		lost(second, first, "two")
+		if begun := p.beginnings(task); begun != 1 {
+			t.Errorf("the task was started %d times", begun)
+		}
 	})
 }
