@@ -54,8 +54,14 @@ type Credentials struct {
 // Declaration defines model for Declaration.
 type Declaration struct {
 	Configs map[string][]byte `json:"configs"`
-	Name    string            `json:"name"`
-	Secrets map[string][]byte `json:"secrets"`
+
+	// ExternalConfigs Configs that are there already.
+	ExternalConfigs map[string]External `json:"externalConfigs,omitempty,omitzero"`
+
+	// ExternalSecrets Secrets that are there already, by the names that services have for them.
+	ExternalSecrets map[string]External `json:"externalSecrets,omitempty,omitzero"`
+	Name            string              `json:"name"`
+	Secrets         map[string][]byte   `json:"secrets"`
 
 	// Services ServiceSpecs of SwarmKit.
 	Services []json.RawMessage `json:"services"`
@@ -80,6 +86,13 @@ type Event struct {
 
 	// Who Who did it: an operator or a node.
 	Who string `json:"who,omitempty,omitzero"`
+}
+
+// External defines model for External.
+type External struct {
+	// At The line of a file that names it, for the error when there is none.
+	At   string `json:"at,omitempty,omitzero"`
+	Name string `json:"name"`
 }
 
 // Failure defines model for Failure.

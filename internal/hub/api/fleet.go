@@ -21,7 +21,17 @@ func (s Server) ApplyStack(w http.ResponseWriter, r *http.Request, p hubv1.Apply
 		reply(w, nil, err)
 		return
 	}
-	s.apply(w, r, fleet.Declaration{Name: d.Name, Services: d.Services, Secrets: d.Secrets, Configs: d.Configs}, p.Dry != "")
+	s.apply(w, r, fleet.Declaration{
+		Name: d.Name, Services: d.Services, Secrets: d.Secrets, Configs: d.Configs, ExternalSecrets: externals(d.ExternalSecrets), ExternalConfigs: externals(d.ExternalConfigs),
+	}, p.Dry != "")
+}
+
+func externals(all map[string]hubv1.External) map[string]fleet.External {
+	named := make(map[string]fleet.External, len(all))
+	for name, e := range all {
+		named[name] = fleet.External{Name: e.Name, At: e.At}
+	}
+	return named
 }
 
 // RemoveStack implements hubv1.ServerInterface.

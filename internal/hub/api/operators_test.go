@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"regexp"
@@ -22,7 +23,9 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/store"
 )
 
 // pair is a certificate with its key.
@@ -243,6 +246,29 @@ func described(t *testing.T) (list []route) {
 	return list
 }
 
+// TestAsManyChangesAsATransactionHas: one declaration may change that many things, and not one more; then nothing is stored.
+func TestAsManyChangesAsATransactionHas(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t)
+	c := api.NewClient(h.Socket)
+	ctx := hubtest.Within(t)
+	d := fleet.Declaration{Name: "shop", Configs: map[string][]byte{}}
+	const most = store.MaxWrites - 2 // the transaction also has the turn and an event
+	for i := range most + 1 {
+		d.Configs[fmt.Sprint("c", i)] = []byte("x")
+	}
+	if _, err := c.Apply(ctx, d, false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("changes %d things at once; at most %d", most+1, most)) {
+		t.Errorf("one too many: %v", err)
+	}
+	if n := len(h.Board.Configs()); n > 0 {
+		t.Errorf("%d are stored", n)
+	}
+	delete(d.Configs, "c0")
+	if diff, err := c.Apply(ctx, d, false); err != nil || len(diff) != most {
+		t.Errorf("as many as possible: %d, %v", len(diff), err)
+	}
+}
+
 // TestSecretsAndConfigs that belong to no stack: what uses them keeps them, and a secret's value is
 // never shown.
 func TestSecretsAndConfigs(t *testing.T) {
@@ -261,8 +287,8 @@ func TestSecretsAndConfigs(t *testing.T) {
 		for want, n := range map[string]hubv1.NewItem{
 			"there is a":         {Name: "mine", Data: []byte("x")},
 			"the name of the":    {Name: "../x", Data: []byte("x")},
-			"1 to 512000":        {Name: "empty"},
-			"has 512001 bytes; ": {Name: "large", Data: make([]byte, 500<<10+1)},
+			"from 1 to 512000":   {Name: "empty"},
+			"has 512001 bytes, ": {Name: "large", Data: make([]byte, 500<<10+1)},
 		} {
 			if err := c.Call(ctx, http.MethodPost, "/v1/"+of, n, &hubv1.Item{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %s: %v", of, want, err)
@@ -280,7 +306,7 @@ func TestSecretsAndConfigs(t *testing.T) {
 			if len(list) != 2 || len(list[1].UsedBy) != 1 || list[1].UsedBy[0] != "shop_web" || list[1].Stack != "shop" {
 				t.Errorf("the stack's secret: %+v", list)
 			}
-			if err := c.Call(ctx, http.MethodDelete, "/v1/secrets/shop_key", nil, &struct{}{}); err == nil || !strings.Contains(err.Error(), "is used by shop_web") {
+			if err := c.Call(ctx, http.MethodDelete, "/v1/secrets/shop_key", nil, &struct{}{}); err == nil || !strings.Contains(err.Error(), "is in use by the following services: shop_web") {
 				t.Errorf("removed what is used: %v", err)
 			}
 		}
@@ -291,7 +317,23 @@ func TestSecretsAndConfigs(t *testing.T) {
 			t.Errorf("removed twice: %v", err)
 		}
 	}
+	borrow := declare(t, nil)
+	borrow.Name, borrow.Secrets, borrow.ExternalSecrets = "other", nil, map[string]fleet.External{"key": {Name: "mine", At: "stack.yaml:7"}}
+	if _, err := c.Apply(ctx, borrow, true); err == nil || !strings.Contains(err.Error(), "stack.yaml:7: secrets.key is external, and there is no secret mine") {
+		t.Errorf("a secret that is not there: %v", err)
+	}
+	borrow.ExternalSecrets["key"] = fleet.External{Name: "shop_key"}
+	if _, err := c.Apply(ctx, borrow, false); err != nil {
+		t.Fatal(err)
+	}
+	var shared hubv1.Item
+	if err := c.Call(ctx, http.MethodGet, "/v1/secrets/shop_key", nil, &shared); err != nil || strings.Join(shared.UsedBy, " ") != "other_web shop_web" || len(h.Board.Secrets()) != 1 {
+		t.Errorf("a secret of two stacks: %+v, %v", shared, err)
+	}
 	var diff []hubv1.Difference
+	if err := c.Call(ctx, http.MethodDelete, "/v1/stacks/other", nil, &diff); err != nil || changes(diff) != "remove service web" {
+		t.Errorf("%v, %v", diff, err)
+	}
 	if err := c.Call(ctx, http.MethodDelete, "/v1/stacks/shop", nil, &diff); err != nil || changes(diff) != "remove service web" {
 		t.Errorf("%v, %v", diff, err)
 	}

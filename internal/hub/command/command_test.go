@@ -73,7 +73,7 @@ func TestTheCommandLine(t *testing.T) {
 			t.Errorf("%s: %s, want %q", c.args, out, c.want)
 		}
 	}
-	refused("is used by shop_web", "--socket", h.Socket, "secrets", "rm", "shop_key")
+	refused("is in use by the following services: shop_web", "--socket", h.Socket, "secrets", "rm", "shop_key")
 	must("", "secrets", "rm", "mine")
 	must("", "node", "label", n.NodeID, "site=shop")
 	if out := must("", "rm", "shop"); !strings.Contains(out, "remove") {

@@ -5,6 +5,7 @@
 package compose
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -74,13 +75,13 @@ func Read(ctx context.Context, s Source) (fleet.Declaration, error) {
 		d.Name = s.Name
 	}
 	for name, f := range project.Secrets {
-		if d.Secrets[name], err = content(types.FileObjectConfig(f), s, dir); err != nil {
-			return d, fmt.Errorf("%s: secret %s: %w", s.Path, name, err)
+		if err = keep(types.FileObjectConfig(f), fileOf{"secret", name, doc.Content[0], dir, s}, d.Secrets, &d.ExternalSecrets); err != nil {
+			return d, err
 		}
 	}
 	for name, f := range project.Configs {
-		if d.Configs[name], err = content(types.FileObjectConfig(f), s, dir); err != nil {
-			return d, fmt.Errorf("%s: config %s: %w", s.Path, name, err)
+		if err = keep(types.FileObjectConfig(f), fileOf{"config", name, doc.Content[0], dir, s}, d.Configs, &d.ExternalConfigs); err != nil {
+			return d, err
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(project.Services)) {
@@ -98,6 +99,35 @@ func Read(ctx context.Context, s Source) (fleet.Declaration, error) {
 		d.Services = append(d.Services, json.RawMessage(data))
 	}
 	return d, nil
+}
+
+// fileOf says where a secret or config is declared.
+type fileOf struct {
+	kind, name string
+	doc        *yaml.Node
+	dir        string
+	source     Source
+}
+
+// keep keeps what a secret or config holds, or, of one that is external, by which name it is there.
+func keep(f types.FileObjectConfig, of fileOf, own map[string][]byte, external *map[string]fleet.External) (err error) {
+	at := fmt.Sprintf("%s:%d", of.source.Path, line(of.doc, of.kind+"s", of.name))
+	switch {
+	case bool(f.External) && f.File+f.Environment+f.Content != "":
+		return invalid.Errorf("%s: %ss.%s.external is not possible here: the file says what it holds", at, of.kind, of.name)
+	case bool(f.External):
+		if *external == nil {
+			*external = map[string]fleet.External{}
+		}
+		(*external)[of.name] = fleet.External{Name: cmp.Or(f.Name, of.name), At: at}
+		return nil
+	case f.Name != "":
+		return invalid.Errorf("%s: %ss.%s.name is not possible here: the stack's own have the stack's name and theirs, only those that are external have another", at, of.kind, of.name)
+	}
+	if own[of.name], err = content(f, of.source, of.dir); err != nil {
+		return fmt.Errorf("%s: %s %s: %w", of.source.Path, of.kind, of.name, err)
+	}
+	return nil
 }
 
 // content is what a secret or config holds.
@@ -157,7 +187,7 @@ func file() keys {
 		with("logging", list("driver", "options")).
 		with("deploy", deploy)
 	return list("version", "name").with("services", keys{"*": service}).with("volumes", keys{"*": list()}).with("networks", keys{"*": list("external", "name")}).
-		with("secrets", keys{"*": list("file", "environment")}).with("configs", keys{"*": list("file", "environment", "content")})
+		with("secrets", keys{"*": list("file", "environment", "external", "name")}).with("configs", keys{"*": list("file", "environment", "content", "external", "name")})
 }
 
 // check refuses keys that are not known, with their lines. Keys that begin with x- are the

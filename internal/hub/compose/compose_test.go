@@ -1,6 +1,7 @@
 package compose_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/compose"
+	"github.com/longshore/longshore/internal/hub/fleet"
 )
 
 func read(t *testing.T, text string) (map[string]*swarmv1.ServiceSpec, map[string][]byte, error) {
@@ -128,6 +130,30 @@ configs: {conf: {content: "some text"}}
 	}
 }
 
+// TestWhatIsThereAlready is named by the file, with the line that says so.
+func TestWhatIsThereAlready(t *testing.T) {
+	t.Parallel()
+	d, err := compose.Read(t.Context(), compose.Source{Path: "stack.yaml", Name: "shop", Data: []byte(`
+services: {web: {image: i, secrets: [key, other], configs: [{source: conf, target: /c}]}}
+secrets:
+  key: {external: true}
+  other:
+    external: true
+    name: shared_other
+configs:
+  conf: {external: true, name: "conf-7"}
+`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (map[string]fleet.External{"key": {"key", "stack.yaml:4"}, "other": {"shared_other", "stack.yaml:5"}}); !maps.Equal(d.ExternalSecrets, want) || len(d.Secrets) > 0 {
+		t.Errorf("secrets %v and %v", d.ExternalSecrets, d.Secrets)
+	}
+	if want := (map[string]fleet.External{"conf": {"conf-7", "stack.yaml:9"}}); !maps.Equal(d.ExternalConfigs, want) || len(d.Configs) > 0 {
+		t.Errorf("configs %v and %v", d.ExternalConfigs, d.Configs)
+	}
+}
+
 // TestWhatIsNotPossible is refused by its name, and where it is a key by its line.
 func TestWhatIsNotPossible(t *testing.T) {
 	t.Parallel()
@@ -164,7 +190,9 @@ func TestWhatIsNotPossible(t *testing.T) {
 		service("deploy: {endpoint_mode: vip}"):                                                           "deploy.endpoint_mode is not possible here",
 		service("deploy: {restart_policy: {condition: sometimes}}"):                                       "sometimes",
 		service("secrets: [nothing]"):                                                                     "nothing",
-		"secrets: {a: {external: true}}":                                                                  ":1: secrets.a.external is not possible here",
+		"secrets: {a: {file: key, name: b}}":                                                              ":1: secrets.a.name is not possible here",
+		"configs:\n  a: {content: x, name: b}":                                                            ":2: configs.a.name is not possible here",
+		"secrets: {a: {file: key, external: true}}":                                                       ":1: secrets.a.external is not possible here: the file says what it holds",
 		"secrets: {a: {environment: UNSET}}":                                                              "UNSET",
 		"secrets: {a: {file: missing}}":                                                                   "missing",
 		"volumes: {a: {driver: nfs}}":                                                                     ":1: volumes.a.driver is not possible here",

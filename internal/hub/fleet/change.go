@@ -11,6 +11,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -105,41 +106,34 @@ var steps = map[string]func(*swarmv1.Service, time.Time) (*swarmv1.Service, erro
 
 // Step does one step with the update of a service, which its id or its name names: rollback, pause
 // or resume. NotFound when there is no such service.
-func Step(ctx context.Context, b *board.Board, service, what string) error {
+func Step(ctx context.Context, r Records, service, what string) error {
 	fn, ok := steps[what]
 	if !ok {
 		return invalid.Errorf("%.40q is none of rollback, pause and resume", what)
 	}
-	for {
-		changed := b.Next()
-		r, err := find(b, service)
+	return change(ctx, r, func() (store.Write, error) {
+		s, err := find(r, service)
 		if err != nil {
-			return err
+			return store.Write{}, err
 		}
-		next, err := fn(r.M, time.Now())
+		next, err := fn(s.M, time.Now())
 		if err != nil {
-			return err
+			return store.Write{}, err
 		}
-		if _, err := b.Commit(ctx, board.Put(board.Services, next.GetId(), next, r.Rev)); !errdefs.IsAborted(err) {
-			return err
-		}
-		select { // the planner has written it meanwhile
-		case <-changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+		// What the spec of before needs may have been removed since.
+		return board.Put(board.Services, next.GetId(), next, s.Rev), checkWhole(r, next.GetSpec())
+	})
 }
 
 // find is a service by its id or its name.
-func find(b *board.Board, service string) (board.Record[*swarmv1.Service], error) {
-	all := b.Services()
-	if r, ok := all[service]; ok {
-		return r, nil
+func find(r Records, service string) (board.Record[*swarmv1.Service], error) {
+	all := r.Services()
+	if s, ok := all[service]; ok {
+		return s, nil
 	}
-	for _, r := range all {
-		if r.M.GetSpec().GetAnnotations().GetName() == service {
-			return r, nil
+	for _, s := range all {
+		if s.M.GetSpec().GetAnnotations().GetName() == service {
+			return s, nil
 		}
 	}
 	return board.Record[*swarmv1.Service]{}, fmt.Errorf("there is no service %.80q: %w", service, errdefs.ErrNotFound)

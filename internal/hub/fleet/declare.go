@@ -19,6 +19,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -29,6 +30,17 @@ type Declaration struct {
 	Services []json.RawMessage `json:"services"` // ServiceSpecs, as JSON of protobuf
 	Secrets  map[string][]byte `json:"secrets"`
 	Configs  map[string][]byte `json:"configs"`
+	// What services need that is not the stack's: it is there already, and stays. By the names that
+	// the services have for it.
+	ExternalSecrets map[string]External `json:"externalSecrets,omitempty"`
+	ExternalConfigs map[string]External `json:"externalConfigs,omitempty"`
+}
+
+// External is a secret or config that is there by a name.
+type External struct {
+	Name string `json:"name"`
+	// At is the line of a file that names it, for the error when there is none.
+	At string `json:"at,omitempty"`
 }
 
 // Difference is what applying a declaration does to one thing.
@@ -88,14 +100,17 @@ func apply(ctx context.Context, b *board.Board, d Declaration, turn store.Write,
 		return nil, err
 	}
 	a := &application{b: b, d: d, now: timestamppb.Now(), writes: []store.Write{turn}}
-	a.secrets(specs)
+	if err := a.secrets(specs); err != nil {
+		return nil, err
+	}
 	a.services(specs)
 	slices.SortFunc(a.diff, func(x, y Difference) int { return strings.Compare(x.Kind+" "+x.Name, y.Kind+" "+y.Name) })
 	if dry || len(a.writes) == 1 {
 		return a.diff, nil
 	}
-	if len(a.writes) > store.MaxWrites {
-		return nil, invalid.Errorf("the declaration changes %d things at once; at most %d can be stored in one transaction", len(a.writes)-1, store.MaxWrites-1)
+	things := len(a.writes) - 1
+	if more := len(events.With(ctx, a.writes)) - things; things+more > store.MaxWrites {
+		return nil, invalid.Errorf("the declaration changes %d things at once; at most %d can be stored in one transaction", things, store.MaxWrites-more)
 	}
 	if _, err := b.Commit(ctx, a.writes...); err != nil {
 		return nil, err
@@ -118,6 +133,14 @@ func (d Declaration) validate() ([]*swarmv1.ServiceSpec, error) {
 			}
 			if len(data) > maxData {
 				return nil, invalid.Errorf("the %s %s has %d bytes, at most %d", kind, name, len(data), maxData)
+			}
+		}
+	}
+	for _, kind := range []Kind{SecretKind, ConfigKind} {
+		own, external := d.files(kind)
+		for name, e := range external {
+			if _, both := own[name]; both || !thingName.MatchString(name) || !thingName.MatchString(e.Name) {
+				return nil, invalid.Errorf("the external %s %.80q, which is %.80q: names have letters, digits, '.', '-' and '_', at most 127, and each is once in a declaration", kind, name, e.Name)
 			}
 		}
 	}
@@ -219,16 +242,31 @@ func (d Declaration) service(spec *swarmv1.ServiceSpec) error {
 	}
 	c := spec.GetTask().GetContainer()
 	for _, r := range c.GetSecrets() {
-		if _, ok := d.Secrets[r.GetSecretName()]; !ok {
+		if !d.has(SecretKind, r.GetSecretName()) {
 			return invalid.Errorf("it needs the secret %q, which is not declared", r.GetSecretName())
 		}
 	}
 	for _, r := range c.GetConfigs() {
-		if _, ok := d.Configs[r.GetConfigName()]; !ok {
+		if !d.has(ConfigKind, r.GetConfigName()) {
 			return invalid.Errorf("it needs the config %q, which is not declared", r.GetConfigName())
 		}
 	}
 	return nil
+}
+
+// files are the secrets or configs of a declaration, and those that it names.
+func (d Declaration) files(k Kind) (own map[string][]byte, external map[string]External) {
+	if k == SecretKind {
+		return d.Secrets, d.ExternalSecrets
+	}
+	return d.Configs, d.ExternalConfigs
+}
+
+func (d Declaration) has(k Kind, name string) bool {
+	own, external := d.files(k)
+	_, declared := own[name]
+	_, named := external[name]
+	return declared || named
 }
 
 // application is one declaration that is applied.
@@ -247,7 +285,7 @@ func (a *application) changed(kind, name, change string) {
 
 // secrets gives secrets and configs their ids. One whose content has changed is another object,
 // so that services are rolled over to it; those that nobody needs any more are deleted later.
-func (a *application) secrets(specs []*swarmv1.ServiceSpec) {
+func (a *application) secrets(specs []*swarmv1.ServiceSpec) (err error) {
 	a.ids = map[string]string{}
 	has := map[string]string{} // the names that there are, and an id with the content
 	label := map[string]string{Stack: a.d.Name, Declared: "yes"}
@@ -281,12 +319,34 @@ func (a *application) secrets(specs []*swarmv1.ServiceSpec) {
 	}
 	for _, spec := range specs {
 		for _, r := range spec.GetTask().GetContainer().GetSecrets() {
-			r.SecretId, r.SecretName = a.ids["secret "+r.GetSecretName()], a.d.Name+"_"+r.GetSecretName()
+			if r.SecretId, r.SecretName, err = a.refer(SecretKind, r.GetSecretName()); err != nil {
+				return err
+			}
 		}
 		for _, r := range spec.GetTask().GetContainer().GetConfigs() {
-			r.ConfigId, r.ConfigName = a.ids["config "+r.GetConfigName()], a.d.Name+"_"+r.GetConfigName()
+			if r.ConfigId, r.ConfigName, err = a.refer(ConfigKind, r.GetConfigName()); err != nil {
+				return err
+			}
 		}
 	}
+	return nil
+}
+
+// refer is the id and the full name of what a service needs.
+func (a *application) refer(k Kind, name string) (id, full string, err error) {
+	_, all := a.d.files(k)
+	e, external := all[name]
+	if !external {
+		return a.ids[string(k)+" "+name], a.d.Name + "_" + name, nil
+	}
+	id, ok := named(a.b, k, e.Name)
+	if !ok {
+		err = invalid.Errorf("%ss.%s is external, and there is no %s %s", k, name, k, e.Name)
+		if e.At != "" {
+			err = fmt.Errorf("%.300s: %w", e.At, err)
+		}
+	}
+	return id, e.Name, err
 }
 
 // bare is a thing's name within its stack.

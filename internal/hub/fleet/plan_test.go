@@ -298,11 +298,31 @@ func TestRoom(t *testing.T) {
 		"all but these": {func(s *swarmv1.ServiceSpec) {
 			s.Task.Placement = &swarmv1.Placement{Constraints: []string{"node.labels.site != a", "node.id!=b"}}
 		}, 0},
+		"a network that one node lists": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Networks = []*swarmv1.NetworkAttachmentConfig{{Target: "host"}}
+		}, 4},
+		"a network that no node lists": {func(s *swarmv1.ServiceSpec) {
+			s.Task.Networks = []*swarmv1.NetworkAttachmentConfig{{Target: "bridge"}}
+		}, 0},
+		"a log driver that one node lists, on each one": {func(s *swarmv1.ServiceSpec) {
+			s.Task.LogDriver, s.Task.Placement = &swarmv1.Driver{Name: "journald"}, &swarmv1.Placement{MaxReplicas: 1}
+		}, 1},
+		"no log": {func(s *swarmv1.ServiceSpec) { s.Task.LogDriver = &swarmv1.Driver{Name: "none"} }, 4},
+		"a volume driver that no node lists": {func(s *swarmv1.ServiceSpec) {
+			s.Task.GetContainer().Mounts = []*swarmv1.Mount{{Type: swarmv1.Mount_VOLUME, Target: "/a", VolumeOptions: &swarmv1.Mount_VolumeOptions{DriverConfig: &swarmv1.Driver{Name: "nfs"}}}}
+		}, 0},
+		"a volume driver that one node lists, once in its own form": {func(s *swarmv1.ServiceSpec) {
+			s.Task.GetContainer().Mounts = []*swarmv1.Mount{{Type: swarmv1.Mount_VOLUME, Target: "/a", VolumeOptions: &swarmv1.Mount_VolumeOptions{DriverConfig: &swarmv1.Driver{Name: "local"}}}}
+		}, 4},
 		"what is unknown": {func(s *swarmv1.ServiceSpec) {
 			s.Task.Placement = &swarmv1.Placement{Constraints: []string{"moon==full"}}
 		}, 0},
 	} {
 		w := newWorld("a", "b")
+		w.node("a").Description.Engine = &swarmv1.EngineDescription{Plugins: []*swarmv1.PluginDescription{
+			{Type: "Log", Name: "journald"}, {Type: "Network", Name: "host"}, {Type: "Volume", Name: "local:latest"},
+		}}
+		w.node("b").Description.Engine = &swarmv1.EngineDescription{Plugins: []*swarmv1.PluginDescription{{Type: "Log", Name: "json-file"}}}
 		w.declare("web", 4, c.change)
 		w.settle(t)
 		got := 0

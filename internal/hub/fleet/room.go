@@ -23,11 +23,12 @@ type room struct {
 	memory  int64          // in bytes
 	limited bool           // the node has said how much it has
 	ports   map[string]bool
+	node    *swarmv1.Node
 }
 
 func newRoom(n *swarmv1.Node) *room {
 	r := n.GetDescription().GetResources()
-	return &room{id: n.GetId(), of: map[string]int{}, cpus: r.GetNanoCpus(), memory: r.GetMemoryBytes(), limited: r != nil, ports: map[string]bool{}}
+	return &room{id: n.GetId(), of: map[string]int{}, cpus: r.GetNanoCpus(), memory: r.GetMemoryBytes(), limited: r != nil, ports: map[string]bool{}, node: n}
 }
 
 // take counts a task in.
@@ -59,7 +60,7 @@ func (r *room) without(tasks []board.Task) *room {
 	return &left
 }
 
-// has reports whether there is room for a task of a service.
+// has reports whether there is room for another task of a service, and what drives it.
 func (r *room) has(s *swarmv1.Service) bool {
 	want := s.GetSpec().GetTask().GetResources().GetReservations()
 	if r.limited && (want.GetNanoCpus() > 0 && want.GetNanoCpus() > r.cpus || want.GetMemoryBytes() > 0 && want.GetMemoryBytes() > r.memory) {
@@ -73,7 +74,7 @@ func (r *room) has(s *swarmv1.Service) bool {
 			return false
 		}
 	}
-	return true
+	return drives(r.node, s.GetSpec().GetTask())
 }
 
 func portName(p *swarmv1.PortConfig) string {
@@ -136,6 +137,33 @@ func (c constraint) holds(n *swarmv1.Node) bool {
 		}
 	}
 	return strings.EqualFold(value, c.value) != c.not
+}
+
+// drives reports whether a node lists the drivers that a task names: of its networks, its volumes and its log. As in a
+// Swarm, a node without an engine lists none and is not asked, and one that lists no log drivers is not asked for those.
+func drives(n *swarmv1.Node, t *swarmv1.TaskSpec) bool {
+	if n.GetDescription().GetEngine() == nil {
+		return true
+	}
+	listed, logs := map[string]bool{}, false
+	for _, p := range n.GetDescription().GetEngine().GetPlugins() {
+		listed[p.GetType()+"/"+strings.TrimSuffix(p.GetName(), ":latest")] = true
+		logs = logs || p.GetType() == "Log"
+	}
+	has := func(kind, name string) bool {
+		return name == "" || listed[kind+"/"+strings.TrimSuffix(name, ":latest")]
+	}
+	for _, net := range t.GetNetworks() {
+		if !has("Network", net.GetTarget()) {
+			return false
+		}
+	}
+	for _, m := range t.GetContainer().GetMounts() {
+		if m.GetType() == swarmv1.Mount_VOLUME && !has("Volume", m.GetVolumeOptions().GetDriverConfig().GetName()) {
+			return false
+		}
+	}
+	return !logs || t.GetLogDriver().GetName() == "none" || has("Log", t.GetLogDriver().GetName())
 }
 
 // matches reports whether a node fulfils all constraints.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -24,6 +23,7 @@ type Records interface {
 	Services() map[string]board.Record[*swarmv1.Service]
 	Secrets() map[string]board.Record[*swarmv1.Secret]
 	Configs() map[string]board.Record[*swarmv1.Config]
+	Tasks() map[string]board.Task
 	Turn() store.Write
 	Next() <-chan struct{}
 	Commit(ctx context.Context, writes ...store.Write) (int64, error)
@@ -173,12 +173,17 @@ func Remove(ctx context.Context, r Records, id string) error {
 // adopt makes what was created for the stack by itself the declaration's own: it goes when nothing
 // needs it any more.
 func (a *application) adopt(label map[string]string) {
-	adopted := func(at *swarmv1.Annotations) bool {
+	adopted := func(at *swarmv1.Annotations, external map[string]External) bool {
+		for _, e := range external {
+			if e.Name == at.GetName() {
+				return false
+			}
+		}
 		return at.GetLabels()[Stack] == a.d.Name && at.GetLabels()[Declared] == ""
 	}
 	secrets := a.b.Secrets()
 	for _, id := range slices.Sorted(maps.Keys(secrets)) {
-		if s := secrets[id]; adopted(s.M.GetSpec().GetAnnotations()) {
+		if s := secrets[id]; adopted(s.M.GetSpec().GetAnnotations(), a.d.ExternalSecrets) {
 			m := proto.CloneOf(s.M)
 			m.Spec.Annotations.Labels = label
 			a.writes = append(a.writes, board.Put(board.Secrets, id, m, s.Rev))
@@ -186,137 +191,12 @@ func (a *application) adopt(label map[string]string) {
 	}
 	configs := a.b.Configs()
 	for _, id := range slices.Sorted(maps.Keys(configs)) {
-		if c := configs[id]; adopted(c.M.GetSpec().GetAnnotations()) {
+		if c := configs[id]; adopted(c.M.GetSpec().GetAnnotations(), a.d.ExternalConfigs) {
 			m := proto.CloneOf(c.M)
 			m.Spec.Annotations.Labels = label
 			a.writes = append(a.writes, board.Put(board.Configs, id, m, c.Rev))
 		}
 	}
-}
-
-// Kind is a kind of things that tasks read as files.
-type Kind string
-
-// The kinds, as they are named to users.
-const (
-	SecretKind Kind = "secret"
-	ConfigKind Kind = "config"
-)
-
-// thing is what a secret and a config have in common.
-type thing struct {
-	rev   int64
-	id    string
-	at    *swarmv1.Annotations
-	data  []byte
-	users func(*swarmv1.ContainerSpec) bool
-}
-
-// things are all of a kind, by id.
-func things(r Records, k Kind) map[string]thing {
-	all := map[string]thing{}
-	if k == SecretKind {
-		for id, s := range r.Secrets() {
-			all[id] = thing{s.Rev, id, s.M.GetSpec().GetAnnotations(), s.M.GetSpec().GetData(), func(c *swarmv1.ContainerSpec) bool {
-				return slices.ContainsFunc(c.GetSecrets(), func(ref *swarmv1.SecretReference) bool { return ref.GetSecretId() == id })
-			}}
-		}
-		return all
-	}
-	for id, c := range r.Configs() {
-		all[id] = thing{c.Rev, id, c.M.GetSpec().GetAnnotations(), c.M.GetSpec().GetData(), func(c *swarmv1.ContainerSpec) bool {
-			return slices.ContainsFunc(c.GetConfigs(), func(ref *swarmv1.ConfigReference) bool { return ref.GetConfigId() == id })
-		}}
-	}
-	return all
-}
-
-// File is what a secret or config is made with.
-type File struct {
-	Annotations *swarmv1.Annotations
-	Data        []byte
-	Templating  *swarmv1.Driver
-}
-
-// put is the write of a secret or config.
-func put(k Kind, id string, meta *swarmv1.Meta, f File, condition int64) store.Write {
-	if k == SecretKind {
-		return board.Put(board.Secrets, id, &swarmv1.Secret{Id: id, Meta: meta, Spec: &swarmv1.SecretSpec{Annotations: f.Annotations, Data: f.Data, Templating: f.Templating}}, condition)
-	}
-	return board.Put(board.Configs, id, &swarmv1.Config{Id: id, Meta: meta, Spec: &swarmv1.ConfigSpec{Annotations: f.Annotations, Data: f.Data, Templating: f.Templating}}, condition)
-}
-
-// CreateFile stores a secret or config, which stays until it is removed, and returns its id.
-// AlreadyExists when there is one of its name.
-func CreateFile(ctx context.Context, r Records, k Kind, f File) (id string, err error) {
-	name := f.Annotations.GetName()
-	if err := checkName(string(k), name); err != nil {
-		return "", err
-	}
-	if len(f.Data) == 0 || len(f.Data) > maxData {
-		return "", invalid.Errorf("the %s %s has %d bytes, it must have from 1 to %d", k, name, len(f.Data), maxData)
-	}
-	if n := proto.Size(f.Annotations); n > maxSpec {
-		return "", invalid.Errorf("the labels of the %s %s have %d bytes, at most %d", k, name, n, maxSpec)
-	}
-	id = ca.NewID()
-	return id, change(ctx, r, func() (store.Write, error) {
-		for _, t := range things(r, k) {
-			if t.at.GetName() == name {
-				return store.Write{}, errdefs.ErrAlreadyExists.WithMessage(fmt.Sprintf("name conflicts with an existing object: there is a %s %s", k, name))
-			}
-		}
-		now := timestamppb.Now()
-		return put(k, id, &swarmv1.Meta{CreatedAt: now, UpdatedAt: now}, f, store.Absent), nil
-	})
-}
-
-// LabelFile changes the labels of a secret or config that was read at a revision: nothing else of
-// it can be changed. Data that is given must be the data that it has.
-func LabelFile(ctx context.Context, r Records, k Kind, id string, rev int64, f File) error {
-	return change(ctx, r, func() (store.Write, error) {
-		t, ok := things(r, k)[id]
-		switch {
-		case !ok:
-			return store.Write{}, gone(string(k), id)
-		case t.rev != rev:
-			return store.Write{}, ErrSequence
-		case f.Annotations.GetName() != t.at.GetName() || len(f.Data) > 0 && string(f.Data) != string(t.data) || proto.Size(f.Annotations) > maxSpec:
-			return store.Write{}, invalid.Errorf("only updates to Labels are allowed")
-		}
-		if k == SecretKind {
-			m := proto.CloneOf(r.Secrets()[id].M)
-			m.Meta.UpdatedAt, m.Spec.Annotations.Labels = timestamppb.Now(), f.Annotations.GetLabels()
-			return board.Put(board.Secrets, id, m, rev), nil
-		}
-		m := proto.CloneOf(r.Configs()[id].M)
-		m.Meta.UpdatedAt, m.Spec.Annotations.Labels = timestamppb.Now(), f.Annotations.GetLabels()
-		return board.Put(board.Configs, id, m, rev), nil
-	})
-}
-
-// RemoveFile removes a secret or config. InvalidArgument while a service needs it.
-func RemoveFile(ctx context.Context, r Records, k Kind, id string) error {
-	return change(ctx, r, func() (store.Write, error) {
-		t, ok := things(r, k)[id]
-		if !ok {
-			return store.Write{}, gone(string(k), id)
-		}
-		var users []string
-		for _, s := range r.Services() {
-			if t.users(s.M.GetSpec().GetTask().GetContainer()) {
-				users = append(users, s.M.GetSpec().GetAnnotations().GetName())
-			}
-		}
-		if len(users) > 0 {
-			slices.Sort(users)
-			return store.Write{}, invalid.Errorf("%s '%s' is in use by the following services: %s", k, t.at.GetName(), strings.Join(users[:min(len(users), 10)], ", "))
-		}
-		if k == SecretKind {
-			return board.Delete(board.Secrets, id, t.rev), nil
-		}
-		return board.Delete(board.Configs, id, t.rev), nil
-	})
 }
 
 // The limits of a node's labels.
