@@ -146,10 +146,10 @@ configs:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (map[string]fleet.External{"key": {"key", "stack.yaml:4"}, "other": {"shared_other", "stack.yaml:5"}}); !maps.Equal(d.ExternalSecrets, want) || len(d.Secrets) > 0 {
+	if want := (map[string]fleet.External{"key": {Name: "key", At: "stack.yaml:4"}, "other": {Name: "shared_other", At: "stack.yaml:5"}}); !maps.Equal(d.ExternalSecrets, want) || len(d.Secrets) > 0 {
 		t.Errorf("secrets %v and %v", d.ExternalSecrets, d.Secrets)
 	}
-	if want := (map[string]fleet.External{"conf": {"conf-7", "stack.yaml:9"}}); !maps.Equal(d.ExternalConfigs, want) || len(d.Configs) > 0 {
+	if want := (map[string]fleet.External{"conf": {Name: "conf-7", At: "stack.yaml:9"}}); !maps.Equal(d.ExternalConfigs, want) || len(d.Configs) > 0 {
 		t.Errorf("configs %v and %v", d.ExternalConfigs, d.Configs)
 	}
 }
