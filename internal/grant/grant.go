@@ -112,8 +112,9 @@ type Grant struct {
 	Kind Kind `json:"kind"`
 	// Name is a mount's path in the container, an environment variable, a secret; for Env, "" is all variables.
 	Name string `json:"name,omitempty"`
-	// Rights are a mount's; 0 is all that the mount itself has, but Execute.
+	// Rights are a mount's. AtMost: the mount itself may have less, and then so much is given; otherwise this is an error.
 	Rights Rights `json:"rights,omitempty"`
+	AtMost bool   `json:"at_most,omitempty"`
 	// Protocol and Port are a listener's.
 	Protocol string `json:"protocol,omitempty"`
 	Port     uint16 `json:"port,omitempty"`
@@ -125,7 +126,7 @@ type Grant struct {
 func (g Grant) String() string {
 	switch g.Kind {
 	case Mount:
-		if g.Rights != 0 {
+		if !g.AtMost {
 			return "!mount {path: " + g.Name + ", rights: [" + strings.ReplaceAll(g.Rights.String(), ",", ", ") + "]}"
 		}
 	case Listen:

@@ -130,14 +130,15 @@ func check(g Grant, pos Pos, req Request) (Grant, error) {
 		if !ok {
 			return g, Errorf(pos, "Unknown volume mount %q: the request mounts %s", g.Name, listed(sortedKeys(req.Mounts)))
 		}
-		if g.Rights == 0 {
-			g.Rights = has &^ Execute
+		asked := g.Rights
+		if g.AtMost {
+			g.Rights, g.AtMost = g.Rights&has, false
 		}
 		if more := g.Rights &^ has; more != 0 {
 			return g, Errorf(pos, "volume mount %q gives %s, the document asks for %s", g.Name, has, g.Rights)
 		}
 		if g.Rights == 0 {
-			return g, Errorf(pos, "volume mount %q gives nothing", g.Name)
+			return g, Errorf(pos, "volume mount %q gives nothing of %s", g.Name, asked)
 		}
 	case Secret:
 		for _, s := range req.Secrets {

@@ -36,7 +36,7 @@ var request = grant.Request{
 func TestResolvedDescriptorsAreNumberedInTheOrderOfTheDocument(t *testing.T) {
 	doc := grant.Document{Root: mapping(
 		"z", leaf(grant.Grant{Kind: grant.Log}),
-		"mounts", mapping("data dir", leaf(grant.Grant{Kind: grant.Mount, Name: "/data"}), "site", leaf(grant.Grant{Kind: grant.Mount, Name: "/etc/site"})),
+		"mounts", mapping("data dir", leaf(grant.Grant{Kind: grant.Mount, Name: "/data", Rights: grant.Read | grant.Write, AtMost: true}), "site", leaf(grant.Grant{Kind: grant.Mount, Name: "/etc/site", Rights: grant.Read | grant.Write, AtMost: true})),
 		"listen", sequence(leaf(grant.Grant{Kind: grant.Listen, Protocol: grant.TCP, Port: 80})),
 		"board", leaf(grant.Grant{Kind: grant.Server, Labels: map[string]string{"app": "db"}}),
 		"name", text("\"q\"\n\u2028\x01é"),
@@ -100,6 +100,7 @@ func TestResolveRefusesWhatTheRequestDoesNotHave(t *testing.T) {
 		{at(grant.Grant{Kind: grant.Mount}), "a mount needs a name"},
 		{at(grant.Grant{Kind: grant.Mount, Name: "/etc/site", Rights: grant.Read | grant.Write}), "volume mount \"/etc/site\" gives read, the document asks for read,write"},
 		{at(grant.Grant{Kind: grant.Mount, Name: "/data", Rights: grant.Execute}), "gives read,write, the document asks for execute"},
+		{at(grant.Grant{Kind: grant.Mount, Name: "/etc/site", Rights: grant.Write, AtMost: true}), "volume mount \"/etc/site\" gives nothing of write"},
 		{at(grant.Grant{Kind: grant.Secret, Name: "other"}), "line 3, column 7: unknown secret \"other\""},
 		{at(grant.Grant{Kind: grant.Env, Name: "C"}), "line 3, column 7: unknown environment variable \"C\""},
 		{at(grant.Grant{Kind: grant.Server, Labels: map[string]string{"server_kubernetes_pod_name": "x"}}), "line 3, column 7: Attempted to override predefined label \"server_kubernetes_pod_name\""},
@@ -132,11 +133,11 @@ func TestNamesOfDescriptorsFitIntoAnEnvironmentVariable(t *testing.T) {
 func TestAGrantIsWrittenAsItIsAskedFor(t *testing.T) {
 	for want, g := range map[string]grant.Grant{
 		"!container_log": {Kind: grant.Log},
-		"!mount /data":   {Kind: grant.Mount, Name: "/data"},
+		"!mount /data":   {Kind: grant.Mount, Name: "/data", Rights: grant.Read | grant.Write, AtMost: true},
 		"!mount {path: /data, rights: [read, execute]}": {Kind: grant.Mount, Name: "/data", Rights: grant.Read | grant.Execute},
-		"!listen {udp: 53}":       {Kind: grant.Listen, Protocol: grant.UDP, Port: 53},
-		"!client {a: 1, app: db}": {Kind: grant.Client, Labels: map[string]string{"app": "db", "a": "1"}},
-		"!secret token":           {Kind: grant.Secret, Name: "token"},
+		"!listen {udp: 53}":                             {Kind: grant.Listen, Protocol: grant.UDP, Port: 53},
+		"!client {a: 1, app: db}":                       {Kind: grant.Client, Labels: map[string]string{"app": "db", "a": "1"}},
+		"!secret token":                                 {Kind: grant.Secret, Name: "token"},
 	} {
 		if got := fmt.Sprint(g); got != want {
 			t.Errorf("got %s, want %s", got, want)
