@@ -117,6 +117,6 @@ func groups() []group {
 			newPort, newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup}},
-		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(node.NewSwarm), onNode(node.NewOCI), onNode(node.NewVersion), newMan, onNode(node.NewDebug)}},
+		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), newMan, onNode(node.NewDebug)}},
 	}
 }

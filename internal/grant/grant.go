@@ -126,7 +126,7 @@ type Grant struct {
 func (g Grant) String() string {
 	switch g.Kind {
 	case Mount:
-		if !g.AtMost {
+		if !g.AtMost || g.Rights != Read|Write {
 			return "!mount {path: " + g.Name + ", rights: [" + strings.ReplaceAll(g.Rights.String(), ",", ", ") + "]}"
 		}
 	case Listen:
