@@ -153,11 +153,10 @@ func (c content) apply(b []byte) error {
 }
 
 func appendFrame(b []byte, kind byte, body []byte) []byte {
-	sum := crc32.Update(crc32.Checksum([]byte{kind}, castagnoli()), castagnoli(), body)
-	b = append(b, frameMagic...)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(body)+1))
-	b = binary.LittleEndian.AppendUint32(b, sum)
-	return append(append(b, kind), body...)
+	at := len(b)
+	b = append(append(append(b, make([]byte, frameHead)...), kind), body...)
+	sealFrame(b[at:])
+	return b
 }
 
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // the package caches it
@@ -256,14 +255,28 @@ const minRewrite = 1 << 20
 // full reports whether the copy holds so much that is outdated that it should be written anew.
 func (c *copyFile) full() bool { return c.size-c.snapshot > max(minRewrite, c.snapshot) }
 
-// append adds a transaction.
-func (c *copyFile) append(txid uint64, o ops) error {
-	b := appendFrame(nil, frameOps, append(binary.AppendUvarint(nil, txid), o.buf...))
+// append adds a transaction, whose frame b is, but for its head.
+func (c *copyFile) append(b []byte) error {
+	sealFrame(b)
 	if _, err := c.f.WriteAt(b, c.size); err != nil {
 		return err
 	}
 	c.size += int64(len(b))
 	return nil
+}
+
+// newFrame begins the frame of a transaction in the space of buf: room for its head, its kind and
+// the transaction's number.
+func newFrame(buf []byte, txid uint64) ops {
+	b := append(slices.Grow(buf[:0], 512), make([]byte, frameHead)...)
+	return ops{binary.AppendUvarint(append(b, frameOps), txid)}
+}
+
+// sealFrame writes the head of a frame whose body is complete.
+func sealFrame(b []byte) {
+	copy(b, frameMagic)
+	binary.LittleEndian.PutUint32(b[len(frameMagic):], uint32(len(b)-frameHead))
+	binary.LittleEndian.PutUint32(b[len(frameMagic)+4:], crc32.Checksum(b[frameHead:], castagnoli()))
 }
 
 // write writes the copy anew.

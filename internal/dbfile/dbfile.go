@@ -63,7 +63,8 @@ type DB struct {
 	bolt *bbolt.DB
 	o    Options
 
-	mu     sync.Mutex // serializes transactions that write, so that the copy has them in their order
+	mu     sync.Mutex // guards frame; serializes transactions that write, so that the copy has them in their order
+	frame  []byte     // the space of the last transaction's frame, for the next one
 	copy   copyFile
 	behind bool // the copy lacks transactions, because it could not be written
 }
@@ -319,8 +320,8 @@ func (d *DB) Update(fn func(tx *Tx) error) error {
 	var txid uint64
 	err := guard(func() error {
 		return d.bolt.Update(func(tx *bbolt.Tx) error {
-			t = Tx{tx: tx, skip: d.o.skip}
 			txid = uint64(tx.ID())
+			t = Tx{tx: tx, skip: d.o.skip, done: newFrame(d.frame, txid)}
 			return fn(&t)
 		})
 	})
@@ -338,10 +339,16 @@ func (d *DB) Update(fn func(tx *Tx) error) error {
 	return nil
 }
 
+// maxKeptFrame is how much space a database keeps for the next transaction's frame.
+const maxKeptFrame = 64 << 10
+
 // copyLocked adds a transaction to the copy, or writes that anew.
 func (d *DB) copyLocked(txid uint64, o ops) error {
+	if d.frame = nil; cap(o.buf) <= maxKeptFrame {
+		d.frame = o.buf
+	}
 	if d.copy.f != nil && !d.behind && !d.copy.full() {
-		return d.copy.append(txid, o)
+		return d.copy.append(o.buf)
 	}
 	return d.View(func(tx *bbolt.Tx) error {
 		all := newContent()
