@@ -19,7 +19,9 @@ import (
 type stages struct{ m *obs.Metrics }
 
 // Stage implements engine.Observer.
-func (s stages) Stage(verb, stage string, took time.Duration) { s.m.Stage(verb+"."+stage, took) }
+func (s stages) Stage(owner core.Owner, verb, stage string, took time.Duration) {
+	s.m.Stage(string(owner), verb+"."+stage, took)
+}
 
 // failPoint returns a function that kills the agent at the named stage; crash tests set it in the
 // environment. "" is none.

@@ -445,3 +445,34 @@ func flagRows(cmd *cobra.Command) string {
 	})
 	return rows.String()
 }
+
+func TestAStartIsShownInItsParts(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	part := func(verb string, after time.Duration, took ...time.Duration) *longshorev1.StartPart {
+		p := &longshorev1.StartPart{Verb: verb, By: "cri", At: timestamppb.New(at.Add(after))}
+		for i, d := range took {
+			p.Stages = append(p.Stages, &longshorev1.StartStage{Name: string(rune('a' + i)), Took: durationpb.New(d)})
+		}
+		return p
+	}
+	var out strings.Builder
+	err := writeStart(&out, &longshorev1.WhyResponse{
+		Container: &longshorev1.Container{Key: "we\x1bb", State: "created"},
+		Start:     []*longshorev1.StartPart{part("pull", 0, 11*time.Second, time.Second), part("create", 13*time.Second, 750*time.Microsecond, 250*time.Microsecond)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"we b: created, was not started\n", "pull of its image          12.0 s  at ", ", asked by cri\n", "  a                        11.0 s  ############################\n",
+		"  until the next call      1.00 s  ", "container                1.000 ms  at ", "  b                      0.250 ms  ########\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("it lacks %q:\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	if err := writeStart(&out, &longshorev1.WhyResponse{Container: &longshorev1.Container{Key: "old"}}); err != nil || !strings.HasPrefix(out.String(), "old: nothing is known of its start") {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}

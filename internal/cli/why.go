@@ -13,10 +13,10 @@ import (
 )
 
 func newWhy(a *app) *cobra.Command {
-	var asJSON bool
+	var asJSON, start bool
 	cmd := &cobra.Command{
 		Use:   "why CONTAINER",
-		Short: "Show why a container ended",
+		Short: "Show why a container ended, or where the time of its start went",
 		Args:  base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Call(func(c *base.Client) error {
@@ -27,11 +27,15 @@ func newWhy(a *app) *cobra.Command {
 				if asJSON {
 					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
 				}
+				if start {
+					return writeStart(a.Stdout, resp)
+				}
 				return writeWhy(a.Stdout, resp)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&start, "start", false, "show where the time of its last start went, stage by stage")
 	return cmd
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -411,5 +412,37 @@ func TestAProgramThatIsRefusedSaysWhatAShellWould(t *testing.T) {
 				t.Errorf("%v, %v", c, err)
 			}
 		})
+	}
+}
+
+func TestWhyHasTheStartInItsParts(t *testing.T) {
+	r := newRig(t)
+	if _, err := r.As(core.OwnerCLI).Images.Pull(t.Context(), "busybox", core.PullOptions{Always: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.create(t, &longshorev1.CreateRequest{Name: "a", Image: "busybox"})
+	if _, err := r.containers.Start(t.Context(), &longshorev1.StartRequest{Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := r.containers.Why(t.Context(), &longshorev1.WhyRequest{Name: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range resp.GetStart() {
+		var names []string
+		for _, s := range p.GetStages() {
+			names = append(names, s.GetName())
+		}
+		got = append(got, p.GetBy()+" "+p.GetVerb()+": "+strings.Join(names, " "))
+	}
+	want := []string{
+		"cli pull: resolve fetch unpack",
+		"cli create_sandbox: reserve pin network files cgroup init admit",
+		"cli create: reserve root volumes images spec own adjust cgroup launch",
+		"cli start: begin launch",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the start is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -177,6 +177,11 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 	if s.srv.o.LostOutput != nil {
 		resp.LostBytes = s.srv.o.LostOutput(ctx, core.Ref{Container: c.ID})
 	}
+	sb, err := s.srv.all.Sandbox(ctx, c.Sandbox)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return nil, err
+	}
+	resp.Start = toStart(&sb, &c)
 	// The keeper forgets a process that has ended.
 	resp.LostBytes = max(resp.GetLostBytes(), resp.GetContainer().GetAutopsy().GetLostOutput())
 	return resp, nil

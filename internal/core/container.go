@@ -155,6 +155,8 @@ type Container struct {
 	// Image is the ID of the image checked out, "" for other roots.
 	Image    digest.Digest `json:"image,omitempty"`
 	Warnings []string      `json:"warnings,omitempty"` // what the node could not provide, collected by create
+	// Trace says where the time of its last start went, and of its image's pull.
+	Trace Trace `json:"trace,omitempty"`
 }
 
 // Refusal says why a program cannot be executed.

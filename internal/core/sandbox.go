@@ -106,6 +106,8 @@ type Sandbox struct {
 	// Renewing says that a stopped sandbox is getting namespaces and network again. Recovery
 	// takes them back when a crash has interrupted that.
 	Renewing bool `json:"renewing,omitempty"`
+	// Trace says where the time of its creation went.
+	Trace Trace `json:"trace,omitempty"`
 }
 
 // NetworkRequest names the sandbox to a Network.

@@ -35,7 +35,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		if err != nil {
 			return err
 		}
-		b.pipeline = c.e.pipeline("create")
+		b.pipeline = c.e.pipeline(b.c.Owner, "create")
 		return b.in(ctx, c.view, sb)
 	}))
 }
@@ -306,6 +306,7 @@ func (b *build) launch(ctx context.Context) error {
 func (b *build) commit(context.Context) error {
 	return b.e.o.Store.Update(func(tx core.Tx) error {
 		c := b.c
+		c.Trace = b.e.pulls.Of(c.Image).With(core.Trace(b.pipeline.trace))
 		n := change{}
 		if err := created(&c, &n); err != nil {
 			return err

@@ -65,9 +65,9 @@ type Files struct{ ResolvConf, Hosts, Hostname []byte }
 
 // Observer receives the engine's timings.
 type Observer interface {
-	// Stage is told how long one stage of a verb took. Both names come from closed sets (see
-	// Stages).
-	Stage(verb, stage string, took time.Duration)
+	// Stage is told how long one stage of a verb took, and to whom the object belongs. All three
+	// names come from closed sets (see Stages).
+	Stage(owner core.Owner, verb, stage string, took time.Duration)
 }
 
 // Engine is the execution engine of a node.
@@ -88,6 +88,7 @@ type Engine struct {
 	policies policies
 	waits    waitTable
 	leases   lease.Table
+	pulls    lease.Pulls
 	features sync.Map // runtime name → core.RuntimeFeatures
 	quiet    quietExecs
 	// abandoned has the ephemeral processes whose callers went away with an earlier agent, and the

@@ -97,7 +97,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 	if err != nil {
 		return core.Launched{}, err
 	}
-	pl := e.pipeline("exec")
+	pl := e.pipeline(ct.Owner, "exec")
 	if err := pl.pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
@@ -120,7 +120,7 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 	}
 	if cfg.Quiet {
 		err := quietExec{e}.add(ct.ID, p)
-		return p, e.execRecorded(ctx, ref, err)
+		return p, e.execRecorded(ctx, ref, ct.Owner, err)
 	}
 	err := e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
 		forgetExit(ct, p.ID)
@@ -129,13 +129,13 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		n.forced(c, &ct.Meta, "exec", c.request(core.StopRequest{}, ""))
 		return nil
 	})
-	return p, e.execRecorded(ctx, ref, err)
+	return p, e.execRecorded(ctx, ref, ct.Owner, err)
 }
 
 // execRecorded ends a launch whose process is recorded, or cannot be, as err says.
-func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, err error) error {
+func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, owner core.Owner, err error) error {
 	if err == nil {
-		return e.pipeline("exec").pass("commit")
+		return e.pipeline(owner, "exec").pass("commit")
 	}
 	// The container has ended or was removed meanwhile: the process must not stay.
 	ctx, cancel := detached(ctx)

@@ -125,11 +125,11 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 		return err
 	}
 	defer unlock()
-	l := r.e.pipeline("exit")
+	c, err := r.e.records.container(x.Ref.Container)
+	l := r.e.pipeline(c.Owner, "exit") // an init of a sandbox belongs to nobody here
 	if err := l.pass("begin"); err != nil {
 		return err
 	}
-	c, err := r.e.records.container(x.Ref.Container)
 	if errdefs.IsNotFound(err) {
 		unlock() // lock order: the sandbox's lock comes first
 		return r.exitedOther(ctx, x)

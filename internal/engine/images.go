@@ -21,14 +21,16 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 	if err != nil {
 		return core.Image{}, err
 	}
-	pl := i.e.pipeline("pull")
+	pl := i.e.pipeline(owner, "pull")
 	if err := pl.pass("begin"); err != nil {
 		return core.Image{}, err
 	}
+	pull := i.e.pulls.Watch(owner, &opts)
 	img, err := i.e.o.Images.Pull(ctx, owner, ref, opts)
 	if err != nil {
 		return core.Image{}, err
 	}
+	pull.End(img.ID)
 	if err := pl.pass("pulled"); err != nil {
 		return core.Image{}, err
 	}

@@ -42,7 +42,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	if err := c.e.awaitExecs(ctx, ct.ID); err != nil {
 		return err
 	}
-	pl := c.e.pipeline("remove")
+	pl := c.e.pipeline(ct.Owner, "remove")
 	if err := pl.pass("ended"); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 }
 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
-	pl := c.e.pipeline("stop_sandbox")
+	pl := c.e.pipeline(sb.Owner, "stop_sandbox")
 	opts.Request = c.request(opts.Request, "StopSandbox")
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 
 // removeEmpty removes a stopped sandbox without containers, after the policies were asked.
 func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
-	pl := c.e.pipeline("remove_sandbox")
+	pl := c.e.pipeline(sb.Owner, "remove_sandbox")
 	if err := pl.pass("containers"); err != nil {
 		return err
 	}

@@ -74,11 +74,12 @@ type renewal struct {
 
 // newRenewal reads what a renewal starts from. Preconditions: the sandbox's lock is held.
 func newRenewal(v view, id core.ID) (*renewal, error) {
-	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("renew")}
+	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("", "renew")}
 	var err error
 	if r.c, err = v.container(id); err != nil {
 		return nil, err
 	}
+	r.pipeline.owner = r.c.Owner
 	if r.c.Removing {
 		return nil, fmt.Errorf("it is being removed: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -276,7 +277,7 @@ func (r *renewal) commit(context.Context) error {
 		if err := step(&c, core.VerbRenew); err != nil {
 			return err
 		}
-		c.Main, c.Execs, c.Refused = r.c.Main, nil, r.c.Refused
+		c.Main, c.Execs, c.Refused, c.Trace = r.c.Main, nil, r.c.Refused, core.Trace(r.pipeline.trace)
 		n := change{}
 		n.add(core.Event{Kind: core.EventContainerCreated})
 		n.forced(r.v, &c.Meta, "start again", r.v.request(core.StopRequest{}, ""))

@@ -61,7 +61,7 @@ func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
 	}
 	anyRuntime := cfg.Runtime == ""
 	cfg.Runtime = rt.Name()
-	return &sandboxBuild{e: v.e, pipeline: v.e.pipeline("create_sandbox"), rt: rt, sb: core.Sandbox{
+	return &sandboxBuild{e: v.e, pipeline: v.e.pipeline(owner, "create_sandbox"), rt: rt, sb: core.Sandbox{
 		Meta:   core.Meta{ID: id, Owner: owner, Key: cfg.Key, Labels: cfg.Labels, Data: cfg.Data, Created: now()},
 		Config: cfg, State: core.SandboxCreating, Cgroup: place, Dir: v.e.sandboxDir(id), AnyRuntime: anyRuntime,
 	}}, nil
@@ -251,7 +251,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 		if !ok {
 			return fmt.Errorf("commit sandbox: it is %s: %w", b.sb.State, errdefs.ErrFailedPrecondition)
 		}
-		b.sb.State = next
+		b.sb.State, b.sb.Trace = next, core.Trace(b.pipeline.trace)
 		n := change{}
 		n.add(core.Event{Kind: core.EventSandboxReady})
 		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {

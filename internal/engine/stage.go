@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 // Stages returns the names of all fail points, "verb.stage", one after each stage. For verbs that
@@ -54,29 +56,33 @@ func verbs() []verb {
 
 // pipeline is one run of a verb's stages, with an undo stack.
 type pipeline struct {
-	e    *Engine
-	verb string
-	last time.Time
-	undo undoStack
+	e     *Engine
+	owner core.Owner // the object's
+	verb  string
+	last  time.Time
+	trace []byte // of verb, a core.Trace
+	undo  undoStack
 }
 
-func (e *Engine) pipeline(verb string) *pipeline {
-	return &pipeline{e: e, verb: verb, last: time.Now()}
+func (e *Engine) pipeline(owner core.Owner, verb string) *pipeline {
+	t := time.Now()
+	return &pipeline{e: e, owner: owner, verb: verb, last: t, trace: core.AppendVerb(make([]byte, 0, 256), verb, t)}
 }
 
 // as continues the pipeline as another verb, with the same undo stack.
 func (pl *pipeline) as(verb string) *pipeline {
-	pl.verb = verb
+	pl.verb, pl.trace = verb, core.AppendVerb(pl.trace[:0], verb, time.Now())
 	return pl
 }
 
 // pass ends a stage: it tells the observer how long the stage took, and a fail point may end the
 // verb here.
 func (pl *pipeline) pass(stage string) error {
+	t := time.Now()
+	took := t.Sub(pl.last)
+	pl.last, pl.trace = t, core.AppendStage(pl.trace, stage, took)
 	if o := pl.e.o.Observer; o != nil {
-		t := time.Now()
-		o.Stage(pl.verb, stage, t.Sub(pl.last))
-		pl.last = t
+		o.Stage(pl.owner, pl.verb, stage, took)
 	}
 	if pl.e.o.FailPoint == nil {
 		return nil

@@ -50,7 +50,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err != nil {
 		return err
 	}
-	pl := e.pipeline("start")
+	pl := e.pipeline(cur.Owner, "start")
 	if err := pl.pass("begin"); err != nil {
 		return err
 	}
@@ -71,6 +71,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 			return err
 		}
 		ct.Main.Started = now()
+		ct.Trace = ct.Trace.With(core.Trace(pl.trace))
 		n.add(core.Event{Kind: core.EventContainerStarted})
 		n.forced(c, &ct.Meta, "start", c.request(core.StopRequest{}, ""))
 		return nil

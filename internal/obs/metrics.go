@@ -16,7 +16,7 @@ type Metrics struct {
 	requests *prometheus.HistogramVec
 	panics   *prometheus.CounterVec
 	stages   *prometheus.HistogramVec
-	stage    sync.Map // a stage's name → its prometheus.Observer, because a lookup by labels hashes them
+	stage    sync.Map // of a face and a stage → its prometheus.Observer, because a lookup by labels hashes them
 	store    *prometheus.HistogramVec
 	pulled   prometheus.Counter
 }
@@ -63,8 +63,8 @@ func New(o Options) *Metrics {
 			Name: "longshore_request_panics_total", Help: "Panics in handlers, each answered as an internal error.",
 		}, []string{"face"}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "longshore_engine_stage_duration_seconds", Help: "How long the stages of the engine's verbs took.", Buckets: durations(),
-		}, []string{"stage"}),
+			Name: "longshore_engine_stage_duration_seconds", Help: "How long the stages of the engine's verbs took, by the face to which the object belongs.", Buckets: durations(),
+		}, []string{"face", "stage"}),
 		store: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "longshore_store_transaction_duration_seconds", Help: "How long store transactions took that change something, by kind (update).", Buckets: durations(),
 		}, []string{"kind"}),
@@ -101,12 +101,13 @@ func (m *Metrics) Panic(face string) {
 	}
 }
 
-// Stage records one stage of an engine's verb, such as create.root.
-func (m *Metrics) Stage(stage string, took time.Duration) {
+// Stage records one stage of an engine's verb, such as create.root, on an object of a face.
+func (m *Metrics) Stage(face, stage string, took time.Duration) {
 	if m != nil {
-		o, ok := m.stage.Load(stage)
+		key := [2]string{face, stage}
+		o, ok := m.stage.Load(key)
 		if !ok {
-			o, _ = m.stage.LoadOrStore(stage, m.stages.WithLabelValues(stage))
+			o, _ = m.stage.LoadOrStore(key, m.stages.WithLabelValues(face, stage))
 		}
 		o.(prometheus.Observer).Observe(took.Seconds()) //nolint:forcetypeassert // nothing else is stored
 	}

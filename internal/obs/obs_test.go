@@ -91,13 +91,13 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Request("cri", "Version", "OK", time.Millisecond)
-	m.Stage("create.checkout", time.Millisecond)
+	m.Stage("cri", "create.checkout", time.Millisecond)
 	m.StoreTransaction("update", time.Millisecond)
 	m.Pulled(42)
 	body := scrape(t, m)
 	for _, want := range []string{
 		`longshore_request_duration_seconds_bucket{code="OK",face="cri",op="Version",le="0.001"} 1`,
-		`longshore_engine_stage_duration_seconds_count{stage="create.checkout"} 1`,
+		`longshore_engine_stage_duration_seconds_count{face="cri",stage="create.checkout"} 1`,
 		`longshore_store_transaction_duration_seconds_count{kind="update"} 1`,
 		`longshore_image_pulled_bytes_total 42`, `longshore_build_info{version="1.2.3"} 1`,
 		`longshore_engine_objects{kind="sandbox",owner="cri",state="ready"} 3`,
@@ -118,7 +118,7 @@ func TestNilMetricsCountNothing(t *testing.T) {
 	var m *Metrics
 	m.Request("a", "b", "c", 0)
 	m.Panic("a")
-	m.Stage("a", 0)
+	m.Stage("a", "b", 0)
 	m.StoreTransaction("view", 0)
 	m.Pulled(1)
 }

@@ -51,7 +51,8 @@ func parseStages(r io.Reader) ([]stage, error) {
 		if !ok {
 			continue
 		}
-		kind, rest, _ := strings.Cut(rest, `{stage="`)
+		kind, rest, _ := strings.Cut(rest, "{") // the labels are face and stage
+		_, rest, _ = strings.Cut(rest, `stage="`)
 		name, number, _ := strings.Cut(rest, `"} `)
 		value, err := strconv.ParseFloat(number, 64)
 		if kind != "sum" && kind != "count" {
@@ -67,9 +68,9 @@ func parseStages(r io.Reader) ([]stage, error) {
 			all = append(all, stage{name: name})
 		}
 		if kind == "count" {
-			all[i].count = value
+			all[i].count += value
 		} else {
-			all[i].sum = time.Duration(value * float64(time.Second))
+			all[i].sum += time.Duration(value * float64(time.Second))
 		}
 	}
 	return all, lines.Err()

@@ -1116,7 +1116,10 @@ type WhyResponse struct {
 	// execs are the further processes that have ended.
 	Execs []*Process `protobuf:"bytes,2,rep,name=execs,proto3" json:"execs,omitempty"`
 	// lost_bytes counts output that no sink took.
-	LostBytes     uint64 `protobuf:"varint,3,opt,name=lost_bytes,json=lostBytes,proto3" json:"lost_bytes,omitempty"`
+	LostBytes uint64 `protobuf:"varint,3,opt,name=lost_bytes,json=lostBytes,proto3" json:"lost_bytes,omitempty"`
+	// start says where the time of the container's last start went, the sandbox's part and the
+	// pull of its image included, in the order in which the parts began.
+	Start         []*StartPart `protobuf:"bytes,4,rep,name=start,proto3" json:"start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1172,6 +1175,145 @@ func (x *WhyResponse) GetLostBytes() uint64 {
 	return 0
 }
 
+func (x *WhyResponse) GetStart() []*StartPart {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+// StartPart is what one verb took of a container's start.
+type StartPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// verb is pull, create_sandbox, create, renew or start.
+	Verb string                 `protobuf:"bytes,1,opt,name=verb,proto3" json:"verb,omitempty"`
+	At   *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	// by is the owner of the object, or who asked for the pull.
+	By     string        `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	Stages []*StartStage `protobuf:"bytes,4,rep,name=stages,proto3" json:"stages,omitempty"`
+	// bytes were fetched by a pull.
+	Bytes         uint64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartPart) Reset() {
+	*x = StartPart{}
+	mi := &file_longshore_v1_container_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartPart) ProtoMessage() {}
+
+func (x *StartPart) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartPart.ProtoReflect.Descriptor instead.
+func (*StartPart) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *StartPart) GetVerb() string {
+	if x != nil {
+		return x.Verb
+	}
+	return ""
+}
+
+func (x *StartPart) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *StartPart) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *StartPart) GetStages() []*StartStage {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+func (x *StartPart) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type StartStage struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Took          *durationpb.Duration   `protobuf:"bytes,2,opt,name=took,proto3" json:"took,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StartStage) Reset() {
+	*x = StartStage{}
+	mi := &file_longshore_v1_container_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StartStage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StartStage) ProtoMessage() {}
+
+func (x *StartStage) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StartStage.ProtoReflect.Descriptor instead.
+func (*StartStage) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *StartStage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StartStage) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
 type Process struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1185,7 +1327,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_longshore_v1_container_proto_msgTypes[14]
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1197,7 +1339,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[14]
+	mi := &file_longshore_v1_container_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1210,7 +1352,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{14}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Process) GetId() string {
@@ -1323,7 +1465,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[15]
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1477,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[15]
+	mi := &file_longshore_v1_container_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1490,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{15}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CreateRequest) GetName() string {
@@ -1818,7 +1960,7 @@ type CopyOutRequest struct {
 
 func (x *CopyOutRequest) Reset() {
 	*x = CopyOutRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1830,7 +1972,7 @@ func (x *CopyOutRequest) String() string {
 func (*CopyOutRequest) ProtoMessage() {}
 
 func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[16]
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1843,7 +1985,7 @@ func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutRequest.ProtoReflect.Descriptor instead.
 func (*CopyOutRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{16}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CopyOutRequest) GetName() string {
@@ -1886,7 +2028,7 @@ type CopySource struct {
 
 func (x *CopySource) Reset() {
 	*x = CopySource{}
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1898,7 +2040,7 @@ func (x *CopySource) String() string {
 func (*CopySource) ProtoMessage() {}
 
 func (x *CopySource) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[17]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1911,7 +2053,7 @@ func (x *CopySource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopySource.ProtoReflect.Descriptor instead.
 func (*CopySource) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{17}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CopySource) GetName() string {
@@ -1945,7 +2087,7 @@ type CopyOutResponse struct {
 
 func (x *CopyOutResponse) Reset() {
 	*x = CopyOutResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +2099,7 @@ func (x *CopyOutResponse) String() string {
 func (*CopyOutResponse) ProtoMessage() {}
 
 func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +2112,7 @@ func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutResponse.ProtoReflect.Descriptor instead.
 func (*CopyOutResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CopyOutResponse) GetSource() *CopySource {
@@ -1997,7 +2139,7 @@ type CopyInRequest struct {
 
 func (x *CopyInRequest) Reset() {
 	*x = CopyInRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2009,7 +2151,7 @@ func (x *CopyInRequest) String() string {
 func (*CopyInRequest) ProtoMessage() {}
 
 func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2022,7 +2164,7 @@ func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInRequest.ProtoReflect.Descriptor instead.
 func (*CopyInRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CopyInRequest) GetTo() *CopyTo {
@@ -2052,7 +2194,7 @@ type CopyTo struct {
 
 func (x *CopyTo) Reset() {
 	*x = CopyTo{}
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2206,7 @@ func (x *CopyTo) String() string {
 func (*CopyTo) ProtoMessage() {}
 
 func (x *CopyTo) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2219,7 @@ func (x *CopyTo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyTo.ProtoReflect.Descriptor instead.
 func (*CopyTo) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CopyTo) GetName() string {
@@ -2123,7 +2265,7 @@ type CopyInResponse struct {
 
 func (x *CopyInResponse) Reset() {
 	*x = CopyInResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2277,7 @@ func (x *CopyInResponse) String() string {
 func (*CopyInResponse) ProtoMessage() {}
 
 func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2290,7 @@ func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInResponse.ProtoReflect.Descriptor instead.
 func (*CopyInResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
 }
 
 // Tmpfs is a file system in memory.
@@ -2162,7 +2304,7 @@ type Tmpfs struct {
 
 func (x *Tmpfs) Reset() {
 	*x = Tmpfs{}
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2174,7 +2316,7 @@ func (x *Tmpfs) String() string {
 func (*Tmpfs) ProtoMessage() {}
 
 func (x *Tmpfs) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2187,7 +2329,7 @@ func (x *Tmpfs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tmpfs.ProtoReflect.Descriptor instead.
 func (*Tmpfs) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Tmpfs) GetTarget() string {
@@ -2215,7 +2357,7 @@ type Dns struct {
 
 func (x *Dns) Reset() {
 	*x = Dns{}
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2227,7 +2369,7 @@ func (x *Dns) String() string {
 func (*Dns) ProtoMessage() {}
 
 func (x *Dns) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2240,7 +2382,7 @@ func (x *Dns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dns.ProtoReflect.Descriptor instead.
 func (*Dns) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Dns) GetServers() []string {
@@ -2274,7 +2416,7 @@ type Size struct {
 
 func (x *Size) Reset() {
 	*x = Size{}
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2428,7 @@ func (x *Size) String() string {
 func (*Size) ProtoMessage() {}
 
 func (x *Size) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2441,7 @@ func (x *Size) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Size.ProtoReflect.Descriptor instead.
 func (*Size) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Size) GetCols() uint32 {
@@ -2337,7 +2479,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2491,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2504,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Mount) GetSource() string {
@@ -2426,7 +2568,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +2580,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +2593,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Credentials) GetUsername() string {
@@ -2495,7 +2637,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2507,7 +2649,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2520,7 +2662,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateResponse) GetStep() isCreateResponse_Step {
@@ -2576,7 +2718,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2730,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2743,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Created) GetId() string {
@@ -2644,7 +2786,7 @@ type PullProgress struct {
 
 func (x *PullProgress) Reset() {
 	*x = PullProgress{}
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2656,7 +2798,7 @@ func (x *PullProgress) String() string {
 func (*PullProgress) ProtoMessage() {}
 
 func (x *PullProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2669,7 +2811,7 @@ func (x *PullProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgress.ProtoReflect.Descriptor instead.
 func (*PullProgress) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PullProgress) GetBlob() string {
@@ -2710,7 +2852,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2722,7 +2864,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2735,7 +2877,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StartRequest) GetName() string {
@@ -2760,7 +2902,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2772,7 +2914,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2785,7 +2927,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 type RestartRequest struct {
@@ -2799,7 +2941,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2953,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2966,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RestartRequest) GetName() string {
@@ -2856,7 +2998,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3010,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3023,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 type StopRequest struct {
@@ -2896,7 +3038,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2908,7 +3050,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2921,7 +3063,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StopRequest) GetName() string {
@@ -2960,7 +3102,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3114,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3127,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 type KillRequest struct {
@@ -2999,7 +3141,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3011,7 +3153,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3024,7 +3166,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *KillRequest) GetName() string {
@@ -3056,7 +3198,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3068,7 +3210,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3081,7 +3223,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 type RenameRequest struct {
@@ -3094,7 +3236,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3248,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3261,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RenameRequest) GetName() string {
@@ -3144,7 +3286,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3298,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3311,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 // UpdateRequest changes what is not zero.
@@ -3190,7 +3332,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3344,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3357,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *UpdateRequest) GetName() string {
@@ -3289,7 +3431,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3301,7 +3443,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3314,7 +3456,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 type PauseRequest struct {
@@ -3327,7 +3469,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3339,7 +3481,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3352,7 +3494,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -3377,7 +3519,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3389,7 +3531,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3402,7 +3544,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 type ResumeRequest struct {
@@ -3415,7 +3557,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3427,7 +3569,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3440,7 +3582,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -3465,7 +3607,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3477,7 +3619,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3490,7 +3632,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 type RemoveRequest struct {
@@ -3504,7 +3646,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3658,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3671,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -3561,7 +3703,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3715,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3728,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 type WaitRequest struct {
@@ -3598,7 +3740,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3610,7 +3752,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3623,7 +3765,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -3642,7 +3784,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3654,7 +3796,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3667,7 +3809,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -3690,7 +3832,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3702,7 +3844,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3715,7 +3857,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -3775,7 +3917,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3787,7 +3929,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3800,7 +3942,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -3890,7 +4032,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3902,7 +4044,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3915,7 +4057,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -4001,7 +4143,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4013,7 +4155,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4026,7 +4168,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -4055,7 +4197,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4067,7 +4209,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4080,7 +4222,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ExecStart) GetName() string {
@@ -4171,7 +4313,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4183,7 +4325,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4196,7 +4338,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *Started) GetContainer() string {
@@ -4233,7 +4375,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4245,7 +4387,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4258,7 +4400,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -4315,7 +4457,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4327,7 +4469,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4340,7 +4482,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *AttachStart) GetName() string {
@@ -4391,7 +4533,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4403,7 +4545,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4416,7 +4558,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -4467,7 +4609,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4479,7 +4621,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4492,7 +4634,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -4534,7 +4676,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4546,7 +4688,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4559,7 +4701,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -4586,7 +4728,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4598,7 +4740,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4611,7 +4753,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -4650,7 +4792,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4662,7 +4804,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4675,7 +4817,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -4813,7 +4955,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4825,7 +4967,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4838,7 +4980,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *TopRequest) GetName() string {
@@ -4857,7 +4999,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4869,7 +5011,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4882,7 +5024,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -4907,7 +5049,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4919,7 +5061,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4932,7 +5074,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -5105,12 +5247,23 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04json\x18\x02 \x01(\fR\x04json\" \n" +
 	"\n" +
 	"WhyRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\x90\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xbf\x01\n" +
 	"\vWhyResponse\x125\n" +
 	"\tcontainer\x18\x01 \x01(\v2\x17.longshore.v1.ContainerR\tcontainer\x12+\n" +
 	"\x05execs\x18\x02 \x03(\v2\x15.longshore.v1.ProcessR\x05execs\x12\x1d\n" +
 	"\n" +
-	"lost_bytes\x18\x03 \x01(\x04R\tlostBytes\"\xcc\x01\n" +
+	"lost_bytes\x18\x03 \x01(\x04R\tlostBytes\x12-\n" +
+	"\x05start\x18\x04 \x03(\v2\x17.longshore.v1.StartPartR\x05start\"\xa3\x01\n" +
+	"\tStartPart\x12\x12\n" +
+	"\x04verb\x18\x01 \x01(\tR\x04verb\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x120\n" +
+	"\x06stages\x18\x04 \x03(\v2\x18.longshore.v1.StartStageR\x06stages\x12\x14\n" +
+	"\x05bytes\x18\x05 \x01(\x04R\x05bytes\"O\n" +
+	"\n" +
+	"StartStage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12-\n" +
+	"\x04took\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04took\"\xcc\x01\n" +
 	"\aProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
@@ -5475,7 +5628,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 75)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -5491,174 +5644,180 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*InspectResponse)(nil),        // 11: longshore.v1.InspectResponse
 	(*WhyRequest)(nil),             // 12: longshore.v1.WhyRequest
 	(*WhyResponse)(nil),            // 13: longshore.v1.WhyResponse
-	(*Process)(nil),                // 14: longshore.v1.Process
-	(*CreateRequest)(nil),          // 15: longshore.v1.CreateRequest
-	(*CopyOutRequest)(nil),         // 16: longshore.v1.CopyOutRequest
-	(*CopySource)(nil),             // 17: longshore.v1.CopySource
-	(*CopyOutResponse)(nil),        // 18: longshore.v1.CopyOutResponse
-	(*CopyInRequest)(nil),          // 19: longshore.v1.CopyInRequest
-	(*CopyTo)(nil),                 // 20: longshore.v1.CopyTo
-	(*CopyInResponse)(nil),         // 21: longshore.v1.CopyInResponse
-	(*Tmpfs)(nil),                  // 22: longshore.v1.Tmpfs
-	(*Dns)(nil),                    // 23: longshore.v1.Dns
-	(*Size)(nil),                   // 24: longshore.v1.Size
-	(*Mount)(nil),                  // 25: longshore.v1.Mount
-	(*Credentials)(nil),            // 26: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 27: longshore.v1.CreateResponse
-	(*Created)(nil),                // 28: longshore.v1.Created
-	(*PullProgress)(nil),           // 29: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 30: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 31: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 32: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 33: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 34: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 35: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 36: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 37: longshore.v1.KillResponse
-	(*RenameRequest)(nil),          // 38: longshore.v1.RenameRequest
-	(*RenameResponse)(nil),         // 39: longshore.v1.RenameResponse
-	(*UpdateRequest)(nil),          // 40: longshore.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 41: longshore.v1.UpdateResponse
-	(*PauseRequest)(nil),           // 42: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 43: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 44: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 45: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 46: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 47: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 48: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 49: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 50: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 51: longshore.v1.Input
-	(*Output)(nil),                 // 52: longshore.v1.Output
-	(*StartFailure)(nil),           // 53: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 54: longshore.v1.ExecStart
-	(*Started)(nil),                // 55: longshore.v1.Started
-	(*AttachRequest)(nil),          // 56: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 57: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 58: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 59: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 60: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 61: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 62: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 63: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 64: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 65: longshore.v1.ProcessStats
-	nil,                            // 66: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 67: longshore.v1.Container.LabelsEntry
-	nil,                            // 68: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 69: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 70: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 71: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 72: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 73: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 74: google.protobuf.Duration
+	(*StartPart)(nil),              // 14: longshore.v1.StartPart
+	(*StartStage)(nil),             // 15: longshore.v1.StartStage
+	(*Process)(nil),                // 16: longshore.v1.Process
+	(*CreateRequest)(nil),          // 17: longshore.v1.CreateRequest
+	(*CopyOutRequest)(nil),         // 18: longshore.v1.CopyOutRequest
+	(*CopySource)(nil),             // 19: longshore.v1.CopySource
+	(*CopyOutResponse)(nil),        // 20: longshore.v1.CopyOutResponse
+	(*CopyInRequest)(nil),          // 21: longshore.v1.CopyInRequest
+	(*CopyTo)(nil),                 // 22: longshore.v1.CopyTo
+	(*CopyInResponse)(nil),         // 23: longshore.v1.CopyInResponse
+	(*Tmpfs)(nil),                  // 24: longshore.v1.Tmpfs
+	(*Dns)(nil),                    // 25: longshore.v1.Dns
+	(*Size)(nil),                   // 26: longshore.v1.Size
+	(*Mount)(nil),                  // 27: longshore.v1.Mount
+	(*Credentials)(nil),            // 28: longshore.v1.Credentials
+	(*CreateResponse)(nil),         // 29: longshore.v1.CreateResponse
+	(*Created)(nil),                // 30: longshore.v1.Created
+	(*PullProgress)(nil),           // 31: longshore.v1.PullProgress
+	(*StartRequest)(nil),           // 32: longshore.v1.StartRequest
+	(*StartResponse)(nil),          // 33: longshore.v1.StartResponse
+	(*RestartRequest)(nil),         // 34: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 35: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 36: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 37: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 38: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 39: longshore.v1.KillResponse
+	(*RenameRequest)(nil),          // 40: longshore.v1.RenameRequest
+	(*RenameResponse)(nil),         // 41: longshore.v1.RenameResponse
+	(*UpdateRequest)(nil),          // 42: longshore.v1.UpdateRequest
+	(*UpdateResponse)(nil),         // 43: longshore.v1.UpdateResponse
+	(*PauseRequest)(nil),           // 44: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 45: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 46: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 47: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 48: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 49: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 50: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 51: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 52: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 53: longshore.v1.Input
+	(*Output)(nil),                 // 54: longshore.v1.Output
+	(*StartFailure)(nil),           // 55: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 56: longshore.v1.ExecStart
+	(*Started)(nil),                // 57: longshore.v1.Started
+	(*AttachRequest)(nil),          // 58: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 59: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 60: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 61: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 62: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 63: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 64: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 65: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 66: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 67: longshore.v1.ProcessStats
+	nil,                            // 68: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 69: longshore.v1.Container.LabelsEntry
+	nil,                            // 70: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 71: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 72: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 73: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 74: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 75: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 76: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	73, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	66, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	75, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	68, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	73, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	73, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	73, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	75, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	75, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	75, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	67, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	69, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	73, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	75, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	73, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	68, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	75, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	70, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	69, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	71, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
-	14, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
-	73, // 19: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	73, // 20: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
-	3,  // 21: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	24, // 22: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	25, // 23: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
-	2,  // 24: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	70, // 25: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	74, // 26: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	23, // 27: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	26, // 28: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	22, // 29: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	71, // 30: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	72, // 31: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	17, // 32: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	20, // 33: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	17, // 34: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	29, // 35: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	28, // 36: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	74, // 37: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	74, // 38: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 39: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	54, // 40: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	51, // 41: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	24, // 42: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	55, // 43: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 44: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	24, // 45: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	57, // 46: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	51, // 47: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	24, // 48: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	73, // 49: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	73, // 50: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	73, // 51: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	74, // 52: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	62, // 53: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	73, // 54: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	65, // 55: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 56: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 57: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 58: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 59: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	15, // 60: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	30, // 61: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	32, // 62: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	34, // 63: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	36, // 64: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	38, // 65: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	40, // 66: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	42, // 67: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	44, // 68: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	46, // 69: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	48, // 70: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	50, // 71: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	56, // 72: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	16, // 73: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	19, // 74: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	58, // 75: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	60, // 76: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	63, // 77: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 78: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 79: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 80: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 81: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	27, // 82: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	31, // 83: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	33, // 84: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	35, // 85: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	37, // 86: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	39, // 87: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	41, // 88: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	43, // 89: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	45, // 90: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	47, // 91: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	49, // 92: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	52, // 93: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	52, // 94: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	18, // 95: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	21, // 96: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	59, // 97: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	61, // 98: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	64, // 99: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	78, // [78:100] is the sub-list for method output_type
-	56, // [56:78] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	16, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
+	14, // 19: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
+	75, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	15, // 21: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
+	76, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	75, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	75, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	3,  // 25: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
+	26, // 26: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	27, // 27: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	2,  // 28: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
+	72, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	76, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	25, // 31: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	28, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	24, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	73, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	74, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	19, // 36: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	22, // 37: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	19, // 38: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	31, // 39: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	30, // 40: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	76, // 41: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	76, // 42: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 43: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	56, // 44: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	53, // 45: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	26, // 46: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	57, // 47: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 48: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	26, // 49: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	59, // 50: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	53, // 51: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	26, // 52: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	75, // 53: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	75, // 54: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	75, // 55: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	76, // 56: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	64, // 57: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	75, // 58: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	67, // 59: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 60: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 61: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 62: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 63: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	17, // 64: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	32, // 65: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	34, // 66: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	36, // 67: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	38, // 68: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	40, // 69: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	42, // 70: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	44, // 71: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	46, // 72: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	48, // 73: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	50, // 74: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	52, // 75: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	58, // 76: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	18, // 77: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	21, // 78: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	60, // 79: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	62, // 80: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	65, // 81: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	7,  // 82: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 83: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 84: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 85: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	29, // 86: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	33, // 87: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	35, // 88: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	37, // 89: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	39, // 90: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	41, // 91: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	43, // 92: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	45, // 93: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	47, // 94: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	49, // 95: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	51, // 96: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	54, // 97: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	54, // 98: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	20, // 99: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	23, // 100: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	61, // 101: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	63, // 102: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	66, // 103: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	82, // [82:104] is the sub-list for method output_type
+	60, // [60:82] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -5667,39 +5826,39 @@ func file_longshore_v1_container_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[27].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[29].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[50].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[51].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[53].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[54].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[56].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[58].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[58].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[62].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[64].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   73,
+			NumMessages:   75,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -22,7 +22,7 @@ func exampleOf() map[string]string {
 		"exec":      "longshore exec -it web sh\nlongshore exec -u www-data web id",
 		"attach":    "longshore attach --no-stdin web",
 		"inspect":   "longshore inspect web\nlongshore inspect -f '{{.State.Status}} {{.NetworkSettings.IPAddress}}' web\nlongshore inspect -f '{{json .Mounts}}' web",
-		"why":       "longshore why web",
+		"why":       "longshore why --start web",
 		"start":     "longshore start web db\nlongshore start -a job",
 		"stop":      "longshore stop web\nlongshore stop -t 30 web db",
 		"restart":   "longshore restart -t 5 web",

@@ -1,0 +1,59 @@
+package lease
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+func TestAPullIsMeasuredInItsParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p Pulls
+		told := 0
+		opts := core.PullOptions{Progress: func(core.PullProgress) { told++ }}
+		w := p.Watch("cri", &opts)
+		a, b := digest.FromString("a"), digest.FromString("b")
+		for _, step := range []struct {
+			after time.Duration
+			pr    core.PullProgress
+		}{
+			{200 * time.Millisecond, core.PullProgress{Blob: a, Status: "downloading", Done: 10, Total: 20}},
+			{time.Second, core.PullProgress{Blob: b, Status: "exists", Done: 5, Total: 5}},
+			{time.Second, core.PullProgress{Blob: a, Status: "downloading", Done: 20, Total: 20}},
+			{time.Second, core.PullProgress{Blob: a, Status: "downloading", Done: 20, Total: 20}},
+			{time.Second, core.PullProgress{Blob: a, Status: "done", Done: 20, Total: 20}},
+		} {
+			time.Sleep(step.after)
+			opts.Progress(step.pr)
+		}
+		image := digest.FromString("image")
+		w.End(image)
+		v := p.Of(image).Verb("pull")
+		if v == nil {
+			t.Fatal("nothing is known of the pull")
+		}
+		if want := "[{resolve 200ms} {fetch 2s} {unpack 2s}]"; fmt.Sprint(v.Stages) != want || v.By != "cri" || v.Bytes != 20 {
+			t.Errorf("%v, want %s, by cri, of 20 bytes", v, want)
+		}
+		if told != 5 {
+			t.Errorf("the caller was told %d of 5 steps", told)
+		}
+	})
+}
+
+func TestOnlyTheNewestPullsAreKept(t *testing.T) {
+	var p Pulls
+	image := func(i int) digest.Digest { return digest.FromString(fmt.Sprint(i)) }
+	for i := range keptPulls + 10 {
+		p.Watch("cli", &core.PullOptions{}).End(image(i))
+		p.Watch("nomad", &core.PullOptions{}).End(image(i))
+	}
+	if p.Of(image(9)) != "" || p.Of(image(10)).Verb("pull").By != "nomad" || len(p.last) != keptPulls || len(p.order) != keptPulls {
+		t.Errorf("%d pulls are kept", len(p.last))
+	}
+}
