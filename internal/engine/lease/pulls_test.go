@@ -28,7 +28,7 @@ func TestAPullIsMeasuredInItsParts(t *testing.T) {
 			{time.Second, core.PullProgress{Blob: a, Status: "downloading", Done: 20, Total: 20}},
 			{time.Second, core.PullProgress{Blob: a, Status: "done", Done: 20, Total: 20}},
 		} {
-			time.Sleep(step.after)
+			<-time.After(step.after)
 			opts.Progress(step.pr)
 		}
 		image := digest.FromString("image")
