@@ -24,8 +24,12 @@ type Image struct {
 	// its command lines, nil for /bin/sh -c. Only Docker's configs have these two.
 	Health *HealthCheck
 	Shell  []string
-	Pulled time.Time
-	Pinned bool // Prune never removes it
+	// Wasm says that the image's program is a WebAssembly module.
+	Wasm bool
+	// Annotations are those of the manifest that say how the program is to run.
+	Annotations map[string]string
+	Pulled      time.Time
+	Pinned      bool // Prune never removes it
 }
 
 // HealthCheck says how to test whether a container's program works. A zero duration or

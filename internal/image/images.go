@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/wasm"
 )
 
 // found is what a reference means to an owner: an image ID and the manifests of it that the owner
@@ -203,6 +205,8 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 	img.Names, img.Digests = slices.Compact(img.Names), slices.Compact(img.Digests)
 	cfg, err := s.config(rec)
 	img.Config, img.Health, img.Shell = cfg.Image, cfg.docker.Healthcheck, cfg.docker.Shell
+	img.Annotations = maps.Clone(rec.Annotations)
+	img.Wasm = rec.isModule() || wasm.Compat(rec.Annotations, cfg.Config.Labels)
 	return img, err
 }
 
@@ -222,6 +226,9 @@ func (s *Store) config(rec *imageRecord) (cfg imageConfig, err error) {
 	}
 	if err := cfg.read(body); err != nil {
 		return cfg, fmt.Errorf("read config of image %s: %w: pull it again: %v", rec.ID, errdefs.ErrDataLoss, err) //nolint:errorlint // one class only
+	}
+	if rec.isModule() {
+		cfg.ofModule()
 	}
 	return cfg, nil
 }

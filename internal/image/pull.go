@@ -258,7 +258,7 @@ func (s *Store) keep(img worker.Image) error {
 	defer s.write.Unlock()
 	var c change
 	s.mu.RLock()
-	rec := &imageRecord{ID: img.Config.Digest, Manifest: img.Manifest, Config: img.Config, Blobs: img.Blobs, Pulled: s.now()}
+	rec := &imageRecord{ID: imageID(img), Manifest: img.Manifest, Config: img.Config, Blobs: img.Blobs, Pulled: s.now(), Annotations: img.Annotations}
 	var replaced []string // directories of layers that were damaged
 	for _, l := range img.Layers {
 		rec.Chains = append(rec.Chains, l.Chain)
@@ -314,7 +314,7 @@ func (s *Store) name(owner core.Owner, named reference.Named, img worker.Image, 
 			}
 		}
 		if pin {
-			c.pin(owner, img.Config.Digest, true)
+			c.pin(owner, imageID(img), true)
 		}
 	}
 	s.mu.RUnlock()

@@ -32,12 +32,14 @@ const schemaVersion = "1"
 
 // imageRecord is an image whose content and layers are on disk.
 type imageRecord struct {
-	ID       digest.Digest        `json:"id"` // the config's digest
+	ID       digest.Digest        `json:"id"` // the config's digest, or of a module with no config to speak of the manifest's
 	Manifest ocispec.Descriptor   `json:"manifest"`
 	Config   ocispec.Descriptor   `json:"config"`
 	Blobs    []ocispec.Descriptor `json:"blobs"`
 	Chains   []digest.Digest      `json:"chains"` // lowest first
 	Pulled   time.Time            `json:"pulled"`
+	// Annotations are those of the manifest that say how the program is to run.
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 func (r *imageRecord) size() int64 {

@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/image/layer"
 	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/wasm"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -130,7 +131,7 @@ func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platf
 	if err != nil {
 		return Image{}, err
 	}
-	img.Manifest, img.Config, img.Blobs = mdesc, manifest.Config, manifest.Layers
+	img.Manifest, img.Config, img.Blobs, img.Annotations = mdesc, manifest.Config, manifest.Layers, wasm.Annotations(manifest.Annotations)
 	diffs, err := s.diffIDs(ctx, manifest)
 	if err != nil {
 		return Image{}, err
@@ -221,6 +222,7 @@ type manifestDoc struct {
 	Layers        []ocispec.Descriptor `json:"layers"`
 	Manifests     []ocispec.Descriptor `json:"manifests"`
 	FSLayers      []json.RawMessage    `json:"fsLayers"`
+	Annotations   map[string]string    `json:"annotations"`
 }
 
 // manifest reads desc and follows indexes down to the platform's manifest.
@@ -259,6 +261,10 @@ func (s *source) manifest(ctx context.Context, desc ocispec.Descriptor, match pl
 }
 
 func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
+	module := isModule(doc)
+	if module && len(doc.Layers) > 1 {
+		return fmt.Errorf("manifest %s has a WebAssembly module and %d other layers; only a module alone can be run: %w", desc.Digest, len(doc.Layers)-1, errdefs.ErrNotImplemented)
+	}
 	if len(doc.Layers) > maxLayers {
 		return fmt.Errorf("manifest %s has %d layers, at most %d can be mounted: %w", desc.Digest, len(doc.Layers), maxLayers, errdefs.ErrInvalidArgument)
 	}
@@ -266,6 +272,7 @@ func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
 		switch {
 		case l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 || l.Size < 0:
 			return fmt.Errorf("manifest %s: layer %q of %d bytes: %w", desc.Digest, l.Digest, l.Size, errdefs.ErrInvalidArgument)
+		case module:
 		case !images.IsLayerType(l.MediaType) || images.IsNonDistributable(l.MediaType):
 			return fmt.Errorf("manifest %s: layer %s has the type %q, which cannot be unpacked: %w", desc.Digest, l.Digest, l.MediaType, errdefs.ErrNotImplemented)
 		}
@@ -275,7 +282,7 @@ func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
 
 // choose picks an index's best manifest for the platform.
 func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.MatchComparer) (ocispec.Descriptor, error) {
-	var best *ocispec.Descriptor
+	var best, module *ocispec.Descriptor
 	var have []string
 	for i := range all {
 		m := &all[i]
@@ -293,7 +300,13 @@ func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.
 			}
 		default:
 			have = append(have, platforms.FormatAll(*m.Platform))
+			if isWasm(m.Platform) && module == nil {
+				module = m
+			}
 		}
+	}
+	if best == nil {
+		best = module // it runs on every platform
 	}
 	if best == nil {
 		return ocispec.Descriptor{}, fmt.Errorf("index %s has nothing for this platform, only %v: %w", index.Digest, have, errdefs.ErrNotFound)
@@ -306,6 +319,9 @@ func (s *source) diffIDs(ctx context.Context, m manifestDoc) ([]digest.Digest, e
 	body, err := s.small(ctx, m.Config, maxConfig, func() ([]byte, error) { return s.fetchConfig(ctx, m.Config) })
 	if err != nil {
 		return nil, fmt.Errorf("read image config: %w", err)
+	}
+	if isModule(m) {
+		return moduleDiffs(body, m)
 	}
 	return ParseConfig(body, len(m.Layers))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/image/flight"
 	"github.com/longshore/longshore/internal/image/layer"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/wasm"
 )
 
 // unpacking is a layer being unpacked into its directory.
@@ -118,7 +119,7 @@ func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error)
 	var stored error
 	if _, err := w.store.Info(ctx, u.blob.Digest); err == nil {
 		res, err := w.unpackStored(ctx, u)
-		if err == nil || u.repo == nil || !contentsFault(err) {
+		if err == nil || u.repo == nil || !contentsFault(err) || errdefs.IsNotImplemented(err) {
 			return res, err
 		}
 		stored = err
@@ -184,10 +185,18 @@ func (w *Worker) apply(ctx context.Context, u *unpacking, r reader) (layer.Resul
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return layer.Result{}, err
 	}
-	res, err := layer.Apply(ctx, dir, noting{r, func() { w.did(u) }}, layer.Options{
+	opts := layer.Options{
 		MaxBytes: w.settings.MaxLayerBytes, MinFree: w.settings.MinFree, Lower: u.lowerDirs(w),
 		MaxEntries: w.settings.MaxLayerEntries, MinFreeInodes: w.settings.MinFreeInodes, Budget: u.budget,
-	})
+	}
+	in := noting{r, func() { w.did(u) }}
+	var res layer.Result
+	var err error
+	if wasm.IsLayer(u.blob.MediaType) {
+		res, err = applyModule(ctx, dir, in, u.blob, opts)
+	} else {
+		res, err = layer.Apply(ctx, dir, in, opts)
+	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
 			err = cause

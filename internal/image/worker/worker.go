@@ -102,6 +102,8 @@ type Image struct {
 	Config   ocispec.Descriptor   `json:"config"`
 	Blobs    []ocispec.Descriptor `json:"blobs"` // the layers, compressed
 	Layers   []Layer              `json:"layers"`
+	// Annotations are those of the manifest that say how the program is to run.
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // Layer is one unpacked layer.
