@@ -31,11 +31,15 @@ type ContainerConfig struct {
 	// Parent nests this container below another one of the same sandbox: removing the parent
 	// removes it. Its cgroup is the parent's sibling, because cgroup v2 allows none below a
 	// cgroup that has processes.
-	Parent  ID            `json:"-"`
-	Join    []Join        `json:"join,omitempty"` // single namespaces taken from a sibling
-	Cgroup  Cgroup        `json:"cgroup"`         // zero: below the sandbox's
-	Root    Root          `json:"root"`
-	Volumes []VolumeMount `json:"volumes,omitempty"`
+	Parent ID     `json:"-"`
+	Join   []Join `json:"join,omitempty"` // single namespaces taken from a sibling
+	// Own names namespaces that the container has for itself although its sandbox shares them. Each
+	// is new and empty: an own network has no interface that is up, and the sandbox keeps its
+	// addresses and ports.
+	Own     []specs.LinuxNamespaceType `json:"own,omitempty"`
+	Cgroup  Cgroup                     `json:"cgroup"` // zero: below the sandbox's
+	Root    Root                       `json:"root"`
+	Volumes []VolumeMount              `json:"volumes,omitempty"`
 	// Images are mounted on the host, read-only. The SpecFunc gets their paths and decides where
 	// they appear in the container.
 	Images []ImageMount `json:"images,omitempty"`

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -109,5 +110,44 @@ func BenchmarkCreateStart(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
+	}
+}
+
+// TestANamespaceOfItsOwn: what a container has for itself, its sandbox does not share with it.
+func TestANamespaceOfItsOwn(t *testing.T) {
+	n := enginetest.New(t)
+	client := n.As(core.OwnerCRI)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	shared := core.Namespace{Mode: core.Shared}
+	sb, err := client.CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod", Hostname: "h", Namespaces: core.Namespaces{Net: shared, IPC: shared, UTS: shared, PID: shared}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := core.ContainerConfig{Sandbox: sb.ID, Root: core.Root{Image: img.ID}, Spec: enginetest.Args("sleep")}
+	cfg.Own = []specs.LinuxNamespaceType{specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.PIDNamespace}
+	c, err := client.CreateContainer(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := n.Runtime.Spec(c.ID)
+	for _, ns := range spec.Linux.Namespaces {
+		if ns.Path != "" {
+			t.Errorf("the %s namespace is %s", ns.Type, ns.Path)
+		}
+	}
+	if len(spec.Linux.Namespaces) != 6 || spec.Hostname != "h" || slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == "/dev/shm" && m.Type == "bind" }) {
+		t.Errorf("hostname %q, %+v, %+v", spec.Hostname, spec.Linux.Namespaces, spec.Mounts)
+	}
+	for name, bad := range map[string]core.ContainerConfig{
+		"a user namespace":  {Own: []specs.LinuxNamespaceType{specs.UserNamespace}},
+		"a mount namespace": {Own: []specs.LinuxNamespaceType{specs.MountNamespace}},
+		"one named twice":   {Own: []specs.LinuxNamespaceType{specs.PIDNamespace, specs.PIDNamespace}},
+		"one joined too":    {Own: []specs.LinuxNamespaceType{specs.PIDNamespace}, Join: []core.Join{{Namespace: specs.PIDNamespace, Container: c.ID}}},
+	} {
+		with := cfg
+		with.Own, with.Join = bad.Own, bad.Join
+		if _, err := client.CreateContainer(t.Context(), with); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

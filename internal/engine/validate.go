@@ -6,6 +6,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
@@ -29,6 +30,9 @@ func validateContainer(cfg *core.ContainerConfig) error {
 		if err := volumes.Check(v); err != nil {
 			return err
 		}
+	}
+	if err := owned.Check(cfg.Own, cfg.Join); err != nil {
+		return err
 	}
 	if _, err := parseSignal(cfg.Stop.Signal); err != nil {
 		return err

@@ -4,10 +4,12 @@
 package owned
 
 import (
+	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
@@ -123,6 +125,10 @@ func setNamespaces(s *specs.Spec, in Spec) {
 			list = append(list, specs.LinuxNamespace{Type: n.kind, Path: path})
 			continue
 		}
+		if slices.Contains(in.Config.Own, n.kind) {
+			list = append(list, specs.LinuxNamespace{Type: n.kind})
+			continue
+		}
 		switch n.ns.Mode {
 		case core.Host:
 			continue
@@ -151,7 +157,8 @@ func setNamespaces(s *specs.Spec, in Spec) {
 
 // setHostname sets the hostname, which is only allowed in a UTS namespace of the container's own.
 func setHostname(s *specs.Spec, in Spec) {
-	if in.Join[specs.UTSNamespace] != "" || in.Sandbox.Config.Namespaces.UTS.Mode != core.PerContainer {
+	own := slices.Contains(in.Config.Own, specs.UTSNamespace) || in.Sandbox.Config.Namespaces.UTS.Mode == core.PerContainer
+	if in.Join[specs.UTSNamespace] != "" || !own {
 		s.Hostname, s.Domainname = "", ""
 		return
 	}
@@ -161,6 +168,21 @@ func setHostname(s *specs.Spec, in Spec) {
 	if s.Domainname == "" {
 		s.Domainname = in.Sandbox.Config.Domainname
 	}
+}
+
+// Check returns an error for namespaces that a container cannot have of its own.
+func Check(own []specs.LinuxNamespaceType, join []core.Join) error {
+	for i, kind := range own {
+		switch kind {
+		case specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.PIDNamespace, specs.CgroupNamespace:
+		default:
+			return fmt.Errorf("own namespaces: a container cannot have a %s namespace of its own in a sandbox: %w", kind, errdefs.ErrInvalidArgument)
+		}
+		if slices.Contains(own[:i], kind) || slices.ContainsFunc(join, func(j core.Join) bool { return j.Namespace == kind }) {
+			return fmt.Errorf("own namespaces: the %s namespace is named twice, or joined as well: %w", kind, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
 }
 
 // NamespaceFile returns a namespace's name below /proc/PID/ns; "" when there is none.
@@ -195,13 +217,13 @@ func addMounts(s *specs.Spec, in Spec) {
 			Destination: "/etc/" + name, Type: "bind", Source: filepath.Join(in.Etc, name), Options: []string{"bind", "rprivate", "nosuid", "nodev", "noexec", mode},
 		})
 	}
-	shm := ""
-	switch in.Sandbox.Config.Namespaces.IPC.Mode {
-	case core.Shared:
+	shm, own := "", slices.Contains(in.Config.Own, specs.IPCNamespace)
+	switch mode := in.Sandbox.Config.Namespaces.IPC.Mode; {
+	case own || mode == core.PerContainer || mode == core.Adopted:
+	case mode == core.Shared:
 		shm = filepath.Join(in.Sandbox.Dir, ShmDir)
-	case core.Host:
+	case mode == core.Host:
 		shm = "/dev/shm"
-	case core.PerContainer, core.Adopted:
 	}
 	if shm != "" {
 		const dest = "/dev/shm"

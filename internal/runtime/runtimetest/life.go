@@ -308,6 +308,36 @@ func joins(b *bench) {
 	first.wait(first.ref)
 }
 
+// ownNetwork: a container that joins another's namespaces, but for its network, has a network in
+// which no interface is up.
+func ownNetwork(b *bench) {
+	first := b.container("echo > /tmp/ready; sleep 1000", func(s *specs.Spec) { s.Hostname = "first" })
+	ready := first.ready()
+	first.start()
+	ready()
+	second := b.container("hostname; readlink /proc/self/ns/net; ls /sys/class/net 2>/dev/null; wc -l < /proc/net/route; grep -c : /proc/net/dev; cat /sys/class/net/lo/operstate", func(s *specs.Spec) {
+		for i, n := range s.Linux.Namespaces {
+			if n.Type == specs.UTSNamespace || n.Type == specs.IPCNamespace {
+				s.Linux.Namespaces[i].Path = fmt.Sprintf("/proc/%d/ns/%s", first.pid, n.Type)
+			}
+		}
+	})
+	out := strings.Fields(second.start().output())
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", first.pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	host, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		b.Fatal(err)
+	}
+	if len(out) != 6 || out[0] != "first" || out[1] == theirs || out[1] == host || out[2] != "lo" || out[3] != "1" || out[4] != "1" || out[5] == "up" {
+		b.Errorf("inside: %q; the other container's network is %s, the host's %s", out, theirs, host)
+	}
+	first.delete(true)
+	first.wait(first.ref)
+}
+
 // adopts: a cgroup that another program made holds the container and its execs, and
 // stays when they are gone.
 func adopts(b *bench) {

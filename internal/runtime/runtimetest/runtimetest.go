@@ -63,6 +63,7 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 		{"limits change", update},
 		{"delete by force kills", force},
 		{"namespaces are joined", joins},
+		{"a network of its own beside joined namespaces", ownNetwork},
 		{"adopted cgroups are joined and stay", adopts},
 		{"failed creates leave nothing", failures},
 		{"a create that cannot run leaves nothing", runFailures},
