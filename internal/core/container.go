@@ -36,10 +36,13 @@ type ContainerConfig struct {
 	// Own names namespaces that the container has for itself although its sandbox shares them. Each
 	// is new and empty: an own network has no interface that is up, and the sandbox keeps its
 	// addresses and ports.
-	Own     []specs.LinuxNamespaceType `json:"own,omitempty"`
-	Cgroup  Cgroup                     `json:"cgroup"` // zero: below the sandbox's
-	Root    Root                       `json:"root"`
-	Volumes []VolumeMount              `json:"volumes,omitempty"`
+	Own []specs.LinuxNamespaceType `json:"own,omitempty"`
+	// Runtime is the handler that runs this container when it is another one than its sandbox's; ""
+	// is the sandbox's. A runtime that is named is never replaced by another one.
+	Runtime string        `json:"runtime,omitempty"`
+	Cgroup  Cgroup        `json:"cgroup"` // zero: below the sandbox's
+	Root    Root          `json:"root"`
+	Volumes []VolumeMount `json:"volumes,omitempty"`
 	// Images are mounted on the host, read-only. The SpecFunc gets their paths and decides where
 	// they appear in the container.
 	Images []ImageMount `json:"images,omitempty"`

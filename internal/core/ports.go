@@ -44,6 +44,12 @@ type Runtime interface {
 	List(ctx context.Context) ([]ID, error)
 }
 
+// NamedRuntime is a Runtime that runs only what names it: it never stands in for another one.
+type NamedRuntime interface {
+	Runtime
+	OnlyWhenNamed()
+}
+
 // RuntimeCreate asks for a container.
 type RuntimeCreate struct {
 	ID     ID
@@ -59,6 +65,8 @@ type RuntimeCreate struct {
 	Levels []CgroupRef
 	// UID and GID own the standard streams' pipes and terminals, as host ids.
 	UID, GID uint32
+	// Init says that this is the tiny init of a sandbox.
+	Init bool
 	// Run starts the program at once, as Start would. When that fails, nothing of the container
 	// is left.
 	Run bool

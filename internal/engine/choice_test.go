@@ -94,3 +94,56 @@ func TestANamedRuntimeIsNeverReplaced(t *testing.T) {
 		t.Errorf("left %v, %v", list, err)
 	}
 }
+
+// TestAContainerNamesItsRuntime: one sandbox holds containers of several runtimes. A runtime that
+// a container names is not replaced, and one that runs only what names it replaces none.
+func TestAContainerNamesItsRuntime(t *testing.T) {
+	n := enginetest.Fakes(t)
+	only := n.AddNamedRuntime("only")
+	n.Start()
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	client := n.As(core.OwnerCRI)
+	sb, err := client.CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := func(key core.Key, runtime string) (core.Container, error) {
+		return client.CreateContainer(t.Context(), core.ContainerConfig{Key: key, Sandbox: sb.ID, Runtime: runtime, Root: core.Root{Image: img.ID}, Spec: enginetest.Args("sleep")})
+	}
+	for key, want := range map[core.Key]string{"plain": "fake", "only": "only"} {
+		asked := want
+		if key == "plain" {
+			asked = ""
+		}
+		c, err := create(key, asked)
+		if err != nil || c.Runtime != want {
+			t.Errorf("%s: run by %q, %v", key, c.Runtime, err)
+		}
+		if err := client.StartContainer(t.Context(), c.ID); err != nil {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	if ids, _ := only.List(t.Context()); len(ids) != 1 {
+		t.Errorf("the named runtime has %v", ids)
+	}
+	if _, err := create("none", "nosuch"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("an unknown runtime: %v", err)
+	}
+	only.Fail(refuses)
+	if _, err := create("refused", "only"); !errdefs.IsNotImplemented(err) {
+		t.Errorf("a refusal of the runtime that was named: %v", err)
+	}
+	n.Runtime.Fail(refuses)
+	only.Fail(nil)
+	if c, err := create("other", ""); !errdefs.IsNotImplemented(err) {
+		t.Errorf("run by %q, %v", c.Runtime, err)
+	}
+	// After a restart of the agent each is still with its own runtime.
+	n.Restart()
+	for key, want := range map[core.Key]string{"plain": "fake", "only": "only"} {
+		c, err := n.As(core.OwnerCRI).ContainerByKey(t.Context(), key)
+		if err != nil || c.Runtime != want || c.State != core.ContainerRunning {
+			t.Errorf("%s after a restart: %+v, %v", key, c, err)
+		}
+	}
+}

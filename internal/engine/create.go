@@ -102,7 +102,7 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 
 // place chooses the container's runtime and cgroup.
 func (b *build) place(v view) (err error) {
-	if b.rt, err = b.e.runtime(runtimeName(&b.sb)); err != nil {
+	if b.rt, err = b.e.runtime(runtimeName(&b.sb, &b.cfg)); err != nil {
 		return err
 	}
 	if b.c.Parent != "" {
@@ -277,7 +277,7 @@ func (b *build) cgroup(ctx context.Context) error {
 func (b *build) launch(ctx context.Context) error {
 	b.pipeline.undo.add("launch", func(ctx context.Context) error { return teardown{b.e}.processes(ctx, b.rt, &b.c) })
 	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
-	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime, version: b.e.version, take: func(rt core.Runtime) error {
+	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime && b.cfg.Runtime == "", version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
 		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error { c.Runtime = rt.Name(); return nil })
 	}}

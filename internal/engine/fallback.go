@@ -10,10 +10,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// runtimeName returns the runtime that a sandbox's containers ask for; "" is the node's default.
-func runtimeName(sb *core.Sandbox) string {
-	if sb.AnyRuntime {
-		return ""
+// runtimeName returns the runtime that a container asks for, or else that its sandbox does; "" is
+// the node's default.
+func runtimeName(sb *core.Sandbox, cfg *core.ContainerConfig) string {
+	if cfg.Runtime != "" || sb.AnyRuntime {
+		return cfg.Runtime
 	}
 	return sb.Config.Runtime
 }
@@ -63,7 +64,7 @@ func (t fallback) create(ctx context.Context, c core.RuntimeCreate) (pid int, wa
 
 func (t fallback) next(others []core.Runtime) (core.Runtime, []core.Runtime) {
 	for i, rt := range others {
-		if t.any && rt.Name() != t.first.Name() {
+		if _, named := rt.(core.NamedRuntime); t.any && !named && rt.Name() != t.first.Name() {
 			return rt, others[i+1:]
 		}
 	}

@@ -230,7 +230,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err := e.o.Roots.Mount(ctx, filepath.Join(bundle, "rootfs"), root, false); err != nil {
 		return err
 	}
-	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: owned.Init(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Run: true}
+	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: owned.Init(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Init: true, Run: true}
 	try := fallback{first: b.rt, others: e.o.Runtimes, any: b.sb.AnyRuntime, version: e.version, take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
 		_, err := e.records.editSandbox(id, func(sb *core.Sandbox, _ *change) error { sb.Config.Runtime = rt.Name(); return nil })

@@ -99,6 +99,17 @@ func (n *Node) AddRuntime(name string) *Runtime {
 	return rt
 }
 
+// AddNamedRuntime is AddRuntime for one that runs only what names it.
+func (n *Node) AddNamedRuntime(name string) *Runtime {
+	rt := n.AddRuntime(name)
+	n.Options.Runtimes[len(n.Options.Runtimes)-1] = named{rt}
+	return rt
+}
+
+type named struct{ *Runtime }
+
+func (named) OnlyWhenNamed() {}
+
 // Start makes an engine with n.Options, lets it recover, and runs it.
 func (n *Node) Start() {
 	n.tb.Helper()
