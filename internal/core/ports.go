@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -208,6 +209,9 @@ type PlanLaunch struct {
 	Launch
 	// Plan is the list of system calls (internal/runtime/native/plan).
 	Plan []byte
+	// Given are the descriptors of the program. The plan finds them in slots. The caller keeps and
+	// closes its own.
+	Given []*os.File
 	// Park stops the process before its program until Release is called.
 	Park bool
 	// Target is the process whose namespaces the plan joins; the zero Ref is none.

@@ -188,7 +188,13 @@ func (c *Client) LaunchPlan(ctx context.Context, l core.PlanLaunch) (core.Launch
 		return core.Launched{}, err
 	}
 	body.Kind, body.Park, body.Target = wire.LaunchPlan, l.Park, wireRef(l.Target)
-	return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchPlan, &planned{body, l.Plan})
+	if len(l.Given) == 0 {
+		return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchPlan, &planned{body, l.Plan, nil})
+	}
+	if len(l.Given) > wire.MaxGiven {
+		return core.Launched{}, fmt.Errorf("launch: %d descriptors for the program, at most %d are possible: %w", len(l.Given), wire.MaxGiven, errdefs.ErrInvalidArgument)
+	}
+	return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchGiven, &planned{body, l.Plan, l.Given})
 }
 
 // launch sends a launch to the pair that runs target or, without a target, to the pair
@@ -294,12 +300,12 @@ func (c *Client) Run(ctx context.Context, cmd core.Command) (core.CommandResult,
 	if cmd.Path == "" && cmd.Stdin == nil {
 		return c.run(ctx, core.Ref{}, wire.KindRun, &line)
 	}
-	return c.run(ctx, core.Ref{}, wire.KindTask, &planned{&wire.Task{Command: line, Path: cmd.Path, Input: cmd.Stdin}, nil})
+	return c.run(ctx, core.Ref{}, wire.KindTask, &planned{&wire.Task{Command: line, Path: cmd.Path, Input: cmd.Stdin}, nil, nil})
 }
 
 // RunPlan implements core.Launcher.
 func (c *Client) RunPlan(ctx context.Context, cmd core.PlannedCommand) (core.CommandResult, error) {
-	return c.run(ctx, cmd.Target, wire.KindTask, &planned{&wire.Task{Input: cmd.Stdin, Planned: true, Target: wireRef(cmd.Target)}, cmd.Plan})
+	return c.run(ctx, cmd.Target, wire.KindTask, &planned{&wire.Task{Input: cmd.Stdin, Planned: true, Target: wireRef(cmd.Target)}, cmd.Plan, nil})
 }
 
 func (c *Client) run(ctx context.Context, target core.Ref, kind wire.Kind, m wire.Message) (core.CommandResult, error) {

@@ -130,7 +130,7 @@ func (p *pair) subscribe(ctx context.Context, q *queue) error {
 	p.next++
 	id := p.next
 	p.mu.Unlock()
-	if err := write(conn, wire.Header{Kind: wire.KindExits, ID: id}, nil, nil); err != nil {
+	if err := write(conn, wire.Header{Kind: wire.KindExits, ID: id}, nil, sent{}); err != nil {
 		return fmt.Errorf("keeper: send a request: %w: %w", err, errdefs.ErrUnavailable)
 	}
 	return nil

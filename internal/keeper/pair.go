@@ -346,7 +346,7 @@ var errUnsent = fmt.Errorf("keeper: the connection was lost: %w", errdefs.ErrUna
 // was carried out.
 func repeatable(kind wire.Kind) bool {
 	switch kind {
-	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindRun, wire.KindTask, wire.KindAdvance, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
+	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindLaunchGiven, wire.KindRun, wire.KindTask, wire.KindAdvance, wire.KindSignal, wire.KindStreamEnd, wire.KindUpgrade:
 		return false
 	default:
 		return true
@@ -384,21 +384,21 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 	id := p.next
 	p.calls[id] = call
 	p.mu.Unlock()
-	kind, m, plan, err := conn.forVersion(kind, m)
+	kind, m, files, err := conn.forVersion(kind, m)
 	if err != nil {
 		p.mu.Lock()
 		delete(p.calls, id)
 		p.mu.Unlock()
 		return nil, err
 	}
-	if err := write(conn, wire.Header{Kind: kind, ID: id}, m, plan); err != nil {
+	if err := write(conn, wire.Header{Kind: kind, ID: id}, m, files); err != nil {
 		return nil, p.unsent(conn, id, err)
 	}
 	var r reply
 	select {
 	case r = <-call.done:
 	case <-ctx.Done():
-		_ = write(conn, wire.Header{Kind: wire.KindCancel}, &wire.Cancel{ID: id}, nil)
+		_ = write(conn, wire.Header{Kind: wire.KindCancel}, &wire.Cancel{ID: id}, sent{})
 		return nil, p.cancelled(ctx, call, kind)
 	}
 	switch {

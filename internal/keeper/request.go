@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -16,21 +18,39 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// planned is a request with a plan, which travels in a sealed memory file.
+// planned is a request with a plan, which travels in a sealed memory file, and with the
+// descriptors that the program is given.
 type planned struct {
 	wire.Message
-	plan []byte
+	plan  []byte
+	given []*os.File
+}
+
+// sent is what a request takes along beside its body.
+type sent struct {
+	plan  []byte
+	given []*os.File
 }
 
 // forVersion turns a request into the form that a keeper of the agreed version understands:
-// its kind, its body, and the plan that is sent as a file.
-func (l *link) forVersion(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, []byte, error) {
+// its kind, its body, and the files that are sent with it.
+func (l *link) forVersion(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, sent, error) {
 	r, ok := m.(*planned)
-	if l.version >= wire.VersionTask {
-		if ok {
-			return kind, r.Message, r.plan, nil
+	switch {
+	case l.version >= wire.VersionGiven && ok:
+		return kind, r.Message, sent{r.plan, r.given}, nil
+	case kind == wire.KindLaunchGiven:
+		return kind, nil, sent{}, fmt.Errorf("keeper: it speaks protocol version %d and cannot give descriptors to a program; upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
+	case l.version >= wire.VersionTask && ok && r.plan != nil:
+		blob, err := plan.ToVersion2(r.plan)
+		if err != nil {
+			return kind, nil, sent{}, fmt.Errorf("keeper: %w; upgrade it: %w", err, errdefs.ErrFailedPrecondition)
 		}
-		return kind, m, nil, nil
+		return kind, r.Message, sent{plan: blob}, nil
+	case l.version >= wire.VersionTask && ok:
+		return kind, r.Message, sent{}, nil
+	case l.version >= wire.VersionTask:
+		return kind, m, sent{}, nil
 	}
 	switch kind {
 	case wire.KindLaunchPlan:
@@ -41,19 +61,19 @@ func (l *link) forVersion(kind wire.Kind, m wire.Message) (wire.Kind, wire.Messa
 		with := *launch
 		var err error
 		if with.Plan, err = plan.ToVersion1(r.plan); err != nil {
-			return kind, nil, nil, fmt.Errorf("keeper: %w; upgrade it: %w", err, errdefs.ErrFailedPrecondition)
+			return kind, nil, sent{}, fmt.Errorf("keeper: %w; upgrade it: %w", err, errdefs.ErrFailedPrecondition)
 		}
-		return wire.KindLaunch, &with, nil, nil
+		return wire.KindLaunch, &with, sent{}, nil
 	case wire.KindTask, wire.KindAdvance, wire.KindNamespaces:
 	default:
-		return kind, m, nil, nil
+		return kind, m, sent{}, nil
 	}
-	return kind, nil, nil, fmt.Errorf("keeper: it speaks protocol version %d and does not know this request; upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
+	return kind, nil, sent{}, fmt.Errorf("keeper: it speaks protocol version %d and does not know this request; upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
 }
 
 // write sends a request. A body that is too long for the frame is sent in a memory
-// file; a plan always is.
-func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
+// file; a plan always is. The given descriptors come last.
+func write(conn *link, h wire.Header, m wire.Message, with sent) error {
 	var body []byte
 	if m != nil {
 		body = wire.Marshal(nil, m)
@@ -74,14 +94,19 @@ func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
 		body = nil
 		h.Flags |= wire.FlagMemfd
 	}
-	if blob != nil {
-		if err := file(blob); err != nil {
+	if with.plan != nil {
+		if err := file(with.plan); err != nil {
 			return err
 		}
 	}
+	all := files
+	for _, f := range with.given {
+		all = append(all, int(f.Fd()))
+	}
+	defer runtime.KeepAlive(with.given)
 	var oob []byte
-	if len(files) > 0 {
-		oob = syscall.UnixRights(files...)
+	if len(all) > 0 {
+		oob = syscall.UnixRights(all...)
 	}
 	_, _, err := conn.WriteMsgUnix(append(h.Append(nil), body...), oob, nil)
 	return err
@@ -91,7 +116,7 @@ func write(conn *link, h wire.Header, m wire.Message, blob []byte) error {
 // keeper answers at once that it killed the child, and at which operation; that answer
 // becomes part of the error. Other answers are discarded when they come.
 func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) error {
-	if kind != wire.KindLaunch && kind != wire.KindLaunchPlan && kind != wire.KindTask {
+	if kind != wire.KindLaunch && kind != wire.KindLaunchPlan && kind != wire.KindLaunchGiven && kind != wire.KindTask {
 		go p.discardLate(context.WithoutCancel(ctx), call, kind)
 		return ctx.Err()
 	}
@@ -120,7 +145,7 @@ func (p *pair) discardLate(ctx context.Context, call *pending, kind wire.Kind) {
 		return
 	}
 	switch kind {
-	case wire.KindLaunch, wire.KindLaunchPlan:
+	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindLaunchGiven:
 		if !wire.Unmarshal(r.body, &l) {
 			return
 		}

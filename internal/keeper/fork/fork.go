@@ -47,6 +47,8 @@ type Files struct {
 	Errors int
 	// Preserve is how many descriptors, from 3 on, the plan passes on to the program.
 	Preserve int
+	// Given are the descriptors that the child finds in the slots from plan.SlotGiven on.
+	Given []int
 }
 
 // Child is a cloned process.
@@ -97,7 +99,7 @@ func Start(p plan.Placed, f Files) (Child, error) {
 	}
 	defer b.close()
 	for i := range p.Header.Slot {
-		if i < plan.SlotFree {
+		if i < plan.SlotFree || i >= plan.SlotGiven {
 			p.Header.Slot[i] = noDescriptor
 		}
 	}
@@ -168,6 +170,9 @@ func prepare(p plan.Placed, f Files) (b *creation, err error) {
 			b.passed = append(b.passed, passed{uint8(slot), fd})
 		}
 	}
+	for i, fd := range f.Given {
+		b.passed = append(b.passed, passed{uint8(plan.SlotGiven + i), fd})
+	}
 	if err := b.users(p); err != nil {
 		return b, err
 	}
@@ -221,7 +226,7 @@ func (f Files) above(fd int) (int, error) {
 	if fd < 0 {
 		return -1, nil
 	}
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree+f.Preserve)
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstFree+f.Preserve+len(f.Given))
 	return high, os.NewSyscallError("fcntl", err)
 }
 

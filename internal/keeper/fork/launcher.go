@@ -31,7 +31,7 @@ type Launcher struct {
 var ErrNoLauncher = errors.New("the launcher has ended")
 
 // maxPassed is how many descriptors can be sent to a launcher with one plan.
-const maxPassed = 32
+const maxPassed = 32 + plan.MaxGiven
 
 // cgroupSlot marks the directory of the cgroup in which the child is cloned, which is
 // not one of the plan's slots.
@@ -286,7 +286,7 @@ func launchOne(t *task, d *buffers) (pid uintptr, e syscall.Errno) {
 	}
 	for i := uintptr(0); i < count; i++ {
 		slot := *(*uint8)(unsafe.Add(unsafe.Pointer(&d.in.slots), i))
-		high, _, e := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(*(*uint32)(at(fds + 4*(i+1)))), unix.F_DUPFD_CLOEXEC, firstFree)
+		high, _, e := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(*(*uint32)(at(fds + 4*(i+1)))), unix.F_DUPFD_CLOEXEC, firstFree+uintptr(h.Given))
 		if e != 0 {
 			tellEarly(d, fds, e)
 			return 0, 0

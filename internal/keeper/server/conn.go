@@ -185,7 +185,7 @@ func (c *conn) request(s *Server, h wire.Header, body []byte, fds []int) {
 	var ref wire.Ref
 	var m wire.Message
 	switch h.Kind {
-	case wire.KindLaunch, wire.KindLaunchPlan:
+	case wire.KindLaunch, wire.KindLaunchPlan, wire.KindLaunchGiven:
 		m = &wire.Launch{}
 	case wire.KindTask:
 		m = &wire.Task{}

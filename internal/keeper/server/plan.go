@@ -53,6 +53,7 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 		c.fail(s, id, wire.Internal, "launch "+p.key+": "+err.Error())
 		return
 	}
+	files.Given = l.mem.given
 	files.Progress = s.progress.take()
 	s.begun++
 	s.inFlight++
@@ -112,6 +113,7 @@ func (s *Server) newLauncher(old *fork.Launcher) {
 
 func (l *planned) closeFiles() {
 	f := l.files
+	l.mem.closeGiven()
 	kernel.CloseAll(uniqueFDs([]int{f.Stdin, f.Stdout, f.Stderr, f.Park, f.Console, f.Target}))
 }
 

@@ -37,6 +37,10 @@ func mapPlan(fd int) (*planMem, error) {
 	if err != nil {
 		return nil, err
 	}
+	if old := plan.FromVersion2(mem); &old[0] != &mem[0] {
+		defer unmap(mem)
+		return copyPlan(old)
+	}
 	m, err := checked(mem)
 	if err == nil {
 		if m.file, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
@@ -47,7 +51,7 @@ func mapPlan(fd int) (*planMem, error) {
 	return nil, err
 }
 
-// copyPlan is mapPlan for a plan inside the message, which is how version 1 sent it.
+// copyPlan is mapPlan for a plan of an earlier version. Version 1 sent it inside the message.
 func copyPlan(b []byte) (*planMem, error) {
 	b = plan.FromVersion1(b)
 	switch {
@@ -69,14 +73,39 @@ func checked(mem []byte) (*planMem, error) {
 		unmap(mem)
 		return nil, err
 	}
-	return &planMem{mem, -1}, nil
+	return &planMem{mem: mem, file: -1}, nil
 }
 
 // planMem is a checked plan in memory of its own, and the sealed file that it came in,
 // from which the launcher's children map it. The file is -1 if there is none.
 type planMem struct {
-	mem  []byte
-	file int
+	mem   []byte
+	file  int
+	given []int // descriptors for the program
+}
+
+// takeGiven copies the descriptors for the program, of which there must be as many as the plan
+// says.
+func (m *planMem) takeGiven(fds []int) error {
+	if uint32(len(fds)) != (*plan.Header)(unsafe.Pointer(&m.mem[0])).Given {
+		return errGiven
+	}
+	for _, fd := range fds {
+		own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		m.given = append(m.given, own)
+	}
+	return nil
+}
+
+var errGiven = errors.New("the plan gives the program another number of descriptors than came with it")
+
+// closeGiven closes the keeper's copies of the program's descriptors.
+func (m *planMem) closeGiven() {
+	kernel.CloseAll(m.given)
+	m.given = nil
 }
 
 func (m *planMem) free() {
@@ -84,6 +113,7 @@ func (m *planMem) free() {
 		return
 	}
 	unmap(m.mem)
+	m.closeGiven()
 	if m.file >= 0 {
 		_ = unix.Close(m.file)
 	}
@@ -101,12 +131,20 @@ func unmap(mem []byte) {
 func launchPlanOf(kind wire.Kind, m *wire.Launch, fds []int) (mem *planMem, f *wire.Fail) {
 	var err error
 	switch {
-	case kind == wire.KindLaunchPlan && m.Kind != wire.LaunchPlan:
+	case kind != wire.KindLaunch && m.Kind != wire.LaunchPlan:
 		return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "launch: unknown kind"}
-	case kind == wire.KindLaunchPlan && len(fds) == 0:
+	case kind != wire.KindLaunch && len(fds) == 0:
 		err = errSeals
-	case kind == wire.KindLaunchPlan:
-		mem, err = mapPlan(fds[0])
+	case kind != wire.KindLaunch:
+		if mem, err = mapPlan(fds[0]); err == nil {
+			given := fds[1:]
+			if kind == wire.KindLaunchPlan {
+				given = nil
+			}
+			if err = mem.takeGiven(given); err != nil {
+				mem.free()
+			}
+		}
 	case m.Kind == wire.LaunchPlan:
 		mem, err = copyPlan(m.Plan)
 	}
@@ -127,7 +165,10 @@ func taskPlanOf(m *wire.Task, fds []int) (*planMem, *wire.Fail) {
 	if len(fds) > 0 {
 		var mem *planMem
 		if mem, err = mapPlan(fds[0]); err == nil {
-			return mem, nil
+			if err = mem.takeGiven(nil); err == nil {
+				return mem, nil
+			}
+			mem.free()
 		}
 	}
 	return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "run: " + err.Error()}

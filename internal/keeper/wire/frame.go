@@ -10,13 +10,20 @@ import "encoding/binary"
 // therefore knows from the frame alone how to decode it.
 // greeted at the other end.
 const (
-	Version = 2
+	Version = 3
 	Oldest  = 1
 )
 
 // VersionTask is the first version with KindLaunchPlan, KindAdvance, KindTask and
 // KindNamespaces.
 const VersionTask = 2
+
+// VersionGiven is the first version with KindLaunchGiven, and the one whose plans are of
+// format version 3.
+const VersionGiven = 3
+
+// MaxGiven is how many descriptors a program can be given.
+const MaxGiven = 64
 
 // NestVersion is the version of the protocol between keeper and nest. A nest keeps
 // running the old program when the keeper is upgraded.
@@ -50,6 +57,9 @@ const (
 	KindAdvance    // lets a parked child go on to where it parks next
 	KindTask       // KindRun for a Task; a plan, if any, comes in a sealed memory file
 	KindNamespaces // makes namespaces; the answer brings a descriptor of each
+	// KindLaunchGiven is KindLaunchPlan with the descriptors that the program is given after the
+	// plan's file.
+	KindLaunchGiven
 )
 
 // The keeper's answers.

@@ -46,6 +46,7 @@ type Builder struct {
 	cgroup Ptr
 	pidNS  Ptr
 	users  []User
+	given  uint32
 	nul    *string // the first string that contains a NUL
 }
 
@@ -71,6 +72,10 @@ func (b *Builder) Clone(flags uint64, cgroupDir string) {
 	}
 }
 
+// Give says how many descriptors the program is given: the keeper puts them into the slots from
+// SlotGiven on. n is at most MaxGiven.
+func (b *Builder) Give(n int) { b.given = uint32(n) }
+
 // JoinPid makes the child start in the pid namespace of that file.
 func (b *Builder) JoinPid(file string) { b.pidNS = b.String(file) }
 
@@ -80,7 +85,7 @@ func (b *Builder) NewSlot() Slot {
 	if b.next < SlotFree {
 		b.next = SlotFree
 	}
-	if b.next == NumSlots {
+	if b.next == ownSlots {
 		panic("plan: out of slots")
 	}
 	b.next++
@@ -214,7 +219,7 @@ func (b *Builder) Encode() []byte {
 	}
 	h := Header{
 		Magic: magic, Version: Version, Arch: arch, CloneFlags: b.flags, CgroupDir: uint32(b.cgroup), PidNS: uint32(b.pidNS),
-		Users: uint32(users), NumUsers: uint32(len(b.users)),
+		Given: b.given, Users: uint32(users), NumUsers: uint32(len(b.users)),
 		NumOps: uint32(len(b.ops)), Ops: base + uint32(len(data)), NumRelocs: uint32(len(b.relocs)),
 	}
 	h.Relocs = h.Ops + h.NumOps*opSize

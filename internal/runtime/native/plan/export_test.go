@@ -12,9 +12,11 @@ func Fix(blob []byte) {
 	}
 }
 
-// Fix1 is Fix for a blob of version 1.
-func Fix1(blob []byte) {
-	if len(blob) >= int(headerSize)-usersSize {
-		binary.LittleEndian.PutUint64(blob[usersAt:], sum1(blob))
+// FixOld is Fix for a blob of an earlier version.
+func FixOld(blob []byte) {
+	for version, of := range map[byte]func([]byte) uint64{1: sum1, 2: sum} {
+		if len(blob) >= headerSize2 && blob[len(magic)-1] == version {
+			binary.LittleEndian.PutUint64(blob[sumAt(version):], of(blob))
+		}
 	}
 }

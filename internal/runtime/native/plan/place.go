@@ -54,7 +54,7 @@ func Check(blob []byte) error {
 }
 
 func checkOp(o *Op, i, n int, dataEnd uint32, blob []byte) error {
-	if o.Kind > Same || o.Out < -1 || o.Out >= NumSlots || !stringAt(blob, o.Name, dataEnd) {
+	if o.Kind > Same || o.Out < -1 || int(o.Out) >= NumSlots || !stringAt(blob, o.Name, dataEnd) {
 		return ErrOperand
 	}
 	if (o.Kind == Try || o.Kind == Jump) && o.Want > uint64(n-i-1) {
@@ -98,7 +98,7 @@ func header(blob []byte) (*Header, error) {
 		return nil, ErrMagic
 	case h.Arch != arch:
 		return nil, ErrArch
-	case h.Size != uint32(len(blob)) || h.NumOps > MaxOps || h.NumRelocs > MaxSize/4:
+	case h.Given > MaxGiven || h.Size != uint32(len(blob)) || h.NumOps > MaxOps || h.NumRelocs > MaxSize/4:
 		return nil, ErrBounds
 	case h.Ops < headerSize+8 || h.Ops%8 != 0 || h.Relocs != h.Ops+h.NumOps*opSize || h.Size != h.Relocs+4*h.NumRelocs:
 		return nil, ErrBounds

@@ -66,7 +66,10 @@ const (
 	SlotTarget  = 6 // pidfd of the process whose namespaces an exec joins
 	SlotGo      = 7 // pipe from which a second child reads one byte, once the keeper knows it
 	SlotFree    = 8 // the first slot for the plan's own use
-	NumSlots    = 32
+	ownSlots    = 32
+	SlotGiven   = 64 // the first of MaxGiven slots with the descriptors that the program is given
+	MaxGiven    = 64
+	NumSlots    = SlotGiven + MaxGiven
 )
 
 // StepParked is what a child writes to its failure pipe in place of an operation's
@@ -85,9 +88,9 @@ const StepForked = 1<<32 - 2
 // program.
 const StepExec = 1 << 30
 
-// Version of the format. A keeper accepts plans of its own version, and of the one
-// before from clients that use that protocol version (old.go).
-const Version = 2
+// Version of the format. A keeper accepts plans of its own version, and of earlier
+// ones from clients that use those protocol versions (old.go).
+const Version = 3
 
 // Limits of a plan, so that a corrupt one cannot make the keeper use too much memory or
 // time.
@@ -106,6 +109,7 @@ type Header struct {
 	Ops        uint32
 	NumRelocs  uint32
 	Relocs     uint32 // array of uint32: offsets of 8-byte words whose content is an offset that becomes an address
+	Given      uint32 // how many descriptors the program is given, in the slots from SlotGiven on
 	CloneFlags uint64
 	CgroupDir  uint32 // offset of the directory of the v2 cgroup to start in; 0 for none
 	PidNS      uint32 // offset of the file of the pid namespace to start in; 0 for none

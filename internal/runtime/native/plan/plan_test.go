@@ -137,25 +137,38 @@ func TestAPlanOfAnotherVersionIsNamedSo(t *testing.T) {
 	}
 }
 
-// TestOneVersionBack: a plan that needs nothing new can be had by a keeper of
-// version 1, and one of version 1 is taken.
-func TestOneVersionBack(t *testing.T) {
-	now := aligned(sample().Encode())
-	old, err := plan.ToVersion1(now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(old) != len(now)-8 || plan.Check(aligned(old)) == nil {
-		t.Errorf("%d bytes of %d", len(old), len(now))
-	}
-	if d := cmp.Diff(now, aligned(plan.FromVersion1(old))); d != "" {
-		t.Error(d)
-	}
-	for i := range old {
-		bad := bytes.Clone(old)
-		bad[i] ^= 0x41
-		if plan.Check(aligned(plan.FromVersion1(bad))) == nil {
-			t.Fatalf("byte %d changed and the plan was taken", i)
+// TestOldVersions: a plan that needs nothing new can be had by keepers of earlier versions, and
+// theirs are taken.
+func TestOldVersions(t *testing.T) {
+	const slots, users = (plan.NumSlots - 32) * 8, 8
+	plain := aligned(sample().Encode())
+	withUsers := aligned(mapped(plan.IDMap{{Size: 1}}, plan.IDMap{{Size: 7}, {Inside: 7, Outside: 9, Size: 7}}).Encode())
+	for name, c := range map[string]struct {
+		now  []byte
+		to   func([]byte) ([]byte, error)
+		from func([]byte) []byte
+		less int
+	}{
+		"version 1":                      {plain, plan.ToVersion1, plan.FromVersion1, slots + users},
+		"version 2":                      {plain, plan.ToVersion2, plan.FromVersion2, slots},
+		"version 2 with user namespaces": {withUsers, plan.ToVersion2, plan.FromVersion2, slots},
+	} {
+		old, err := c.to(c.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(old) != len(c.now)-c.less || plan.Check(aligned(old)) == nil {
+			t.Errorf("%s: %d bytes of %d", name, len(old), len(c.now))
+		}
+		if d := cmp.Diff(c.now, aligned(c.from(old))); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
+		for i := range old {
+			bad := bytes.Clone(old)
+			bad[i] ^= 0x41
+			if plan.Check(aligned(c.from(bad))) == nil {
+				t.Fatalf("%s: byte %d changed and the plan was taken", name, i)
+			}
 		}
 	}
 	b := &plan.Builder{}
@@ -163,19 +176,35 @@ func TestOneVersionBack(t *testing.T) {
 	if _, err := plan.ToVersion1(aligned(b.Encode())); !errors.Is(err, plan.ErrNotInVersion1) {
 		t.Errorf("%v", err)
 	}
+	given := &plan.Builder{}
+	given.Give(1)
+	given.Add("exit", unix.SYS_EXIT_GROUP)
+	slot := &plan.Builder{}
+	slot.Add("close", unix.SYS_CLOSE, plan.S(plan.SlotGiven))
+	for name, b := range map[string]*plan.Builder{"descriptors": given, "a slot of one": slot} {
+		if _, err := plan.ToVersion2(aligned(b.Encode())); !errors.Is(err, plan.ErrNotInVersion2) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	given.Give(plan.MaxGiven + 1)
+	if err := plan.Check(aligned(given.Encode())); !errors.Is(err, plan.ErrBounds) {
+		t.Errorf("too many descriptors: %v", err)
+	}
 }
 
-// FuzzFromVersion1: no bytes make it fail, and a sum that fits leads no further
+// FuzzFromOldVersions: no bytes make them fail, and a sum that fits leads no further
 // than Check.
-func FuzzFromVersion1(f *testing.F) {
-	old, err := plan.ToVersion1(aligned(sample().Encode()))
-	if err != nil {
-		f.Fatal(err)
+func FuzzFromOldVersions(f *testing.F) {
+	for _, to := range []func([]byte) ([]byte, error){plan.ToVersion1, plan.ToVersion2} {
+		old, err := to(aligned(sample().Encode()))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(old)
 	}
-	f.Add(old)
 	f.Fuzz(func(t *testing.T, blob []byte) {
-		plan.Fix1(blob)
-		if mem := aligned(plan.FromVersion1(blob)); plan.Check(mem) == nil {
+		plan.FixOld(blob)
+		if mem := aligned(plan.FromVersion1(plan.FromVersion2(blob))); plan.Check(mem) == nil {
 			if _, err := plan.Place(mem); err != nil {
 				t.Error(err)
 			}

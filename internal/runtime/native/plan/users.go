@@ -126,7 +126,7 @@ func usersOf(blob []byte, h *Header) ([]User, error) {
 	users := make([]User, h.NumUsers)
 	for i := range users {
 		slot, uids, gids := word(), word(), word()
-		if bad || slot < SlotFree || slot >= NumSlots || uids > MaxRanges || gids > MaxRanges {
+		if bad || slot < SlotFree || slot >= ownSlots || uids > MaxRanges || gids > MaxRanges {
 			return nil, ErrBounds
 		}
 		u := &users[i]
