@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -274,6 +275,21 @@ func TestSecretsAndConfigs(t *testing.T) {
 	}
 }
 
+// TestAServiceWithoutAName has one of its image.
+func TestAServiceWithoutAName(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	for image, want := range map[string]string{"a.example:5000/b/web_1:2@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855": `^web_1-\w{8}$`, "busybox": `^busybox-\w{8}$`} {
+		var made struct{ ID string }
+		var is swarm.Service
+		d.must(201, "POST", "/services/create", `{"TaskTemplate": {"ContainerSpec": {"Image": "`+image+`"}}}`, &made)
+		d.must(200, "GET", "/services/"+made.ID, "", &is)
+		if !regexp.MustCompile(want).MatchString(is.Spec.Name) {
+			t.Errorf("%s: %s", image, is.Spec.Name)
+		}
+	}
+}
+
 // TestASecretIsExchanged as docker's users do: the one of before can be removed when the update is completed, and a
 // rollback to what needs it is refused then. Until the update is completed it may go back by itself.
 func TestASecretIsExchanged(t *testing.T) {
@@ -408,6 +424,14 @@ func TestWhatIsRefused(t *testing.T) {
 		{"GET", "/v1x/services", "", 400, "is none"},
 		{"GET", "/nothing", "", 404, "page not found"},
 		{"GET", "/containers/json", "", 501, "a hub runs no containers"},
+		{"GET", "/v1.41/containers/web/json", "", 404, "No such container: web"},
+		{"GET", "/v1.41/containers/web/logs", "", 501, "a hub runs no containers"},
+		{"POST", "/v1.41/containers/web/json", "", 501, "a hub runs no containers"},
+		{"GET", "/v1.41/images/json", "", 501, "a hub runs no containers"},
+		{"GET", "/v1.41/images/a.example/b:1/json", "", 404, "No such image: a.example/b:1"},
+		{"GET", "/v1.41/volumes", "", 501, "a hub runs no containers"},
+		{"GET", "/v1.41/volumes/web", "", 404, "No such volume: web"},
+		{"GET", "/v1.41/plugins/web/json", "", 404, "No such plugin: web"},
 		{"GET", "/v1.41/events", "", 501, "a hub runs no containers"},
 		{"GET", "/v1.41/system/df", "", 501, "a hub runs no containers"},
 		{"GET", "/v1.41/distribution/a.example/b/c:1/json", "", 501, "asks no registry"},

@@ -2,15 +2,18 @@ package engineapi
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/moby/api/types/swarm"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/engineapi/translate"
 	"github.com/longshore/longshore/internal/hub/engineapi/view"
 	"github.com/longshore/longshore/internal/hub/fleet"
@@ -154,11 +157,21 @@ func (s Server) createService(r *http.Request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if at := spec.GetAnnotations(); at.GetName() == "" {
+		at.Name = nameFor(spec.GetTask().GetContainer().GetImage())
+	}
 	id, err := fleet.Create(r.Context(), s.Records, spec)
 	if err != nil {
 		return answer{}, err
 	}
 	return answer{http.StatusCreated, swarm.ServiceCreateResponse{ID: id}}, nil
+}
+
+// nameFor makes a name for a service that was given none: that of its image, and some letters.
+func nameFor(image string) string {
+	image, _, _ = strings.Cut(image[strings.LastIndexByte(image, '/')+1:], "@")
+	image, _, _ = strings.Cut(image, ":")
+	return strings.TrimLeft(fmt.Sprintf("%.63s-%.8s", image, ca.NewID()), "._-")
 }
 
 func (s Server) updateService(r *http.Request) (answer, error) {
@@ -230,6 +243,15 @@ func (s Server) task(ref string) (named[board.Task], error) {
 	return find("task", ref, list)
 }
 
+// taskName is a task's name as docker's command line shows it: SERVICE.SLOT.ID, or SERVICE.NODE.ID where there is one on each node.
+func taskName(t *swarmv1.Task) string {
+	place := t.GetNodeId()
+	if t.GetSlot() > 0 {
+		place = strconv.FormatUint(t.GetSlot(), 10)
+	}
+	return t.GetServiceAnnotations().GetName() + "." + place + "." + t.GetId()
+}
+
 func (s Server) listTasks(r *http.Request) (answer, error) {
 	f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "_up-to-date", "desired-state", "id", "label", "name", "node", "runtime", "service")
 	if err != nil {
@@ -256,7 +278,7 @@ func (s Server) listTasks(r *http.Request) (answer, error) {
 	for id, t := range s.Records.Tasks() {
 		service := services[t.M.GetServiceId()].M
 		switch at := t.M.GetServiceAnnotations(); {
-		case len(f["service"]) > 0 && !wanted[t.M.GetServiceId()], len(f["node"]) > 0 && !nodes[t.M.GetNodeId()], !f.Prefix("id", id), !f.Prefix("name", at.GetName()):
+		case len(f["service"]) > 0 && !wanted[t.M.GetServiceId()], len(f["node"]) > 0 && !nodes[t.M.GetNodeId()], !f.Prefix("id", id), !f.Prefix("name", taskName(t.M)):
 		case !f.Labels("label", at.GetLabels()), !f.Exact("runtime", "container"), !f.Exact("desired-state", strings.ToLower(t.M.GetDesiredState().String())):
 		case f.Exact("_up-to-date", "true", "1") && len(f["_up-to-date"]) > 0 && t.M.GetSpecVersion().GetIndex() != service.GetSpecVersion().GetIndex():
 		default:

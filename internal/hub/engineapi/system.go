@@ -1,9 +1,11 @@
 package engineapi
 
 import (
+	"fmt"
 	"net/http"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -45,7 +47,10 @@ func (s Server) system(m *routes) {
 		return answer{}, notHere("a hub asks no registry: nodes take an image as its name says when they pull it")
 	})
 	for _, part := range elsewhere {
-		no := func(*http.Request) (answer, error) {
+		no := func(r *http.Request) (answer, error) {
+			if kind, name := inspected(r.URL.Path); kind != "" && r.Method == http.MethodGet {
+				return answer{}, errdefs.ErrNotFound.WithMessage(fmt.Sprintf("No such %s: %.200s", kind, name))
+			}
 			return answer{}, notHere("a hub runs no containers and has no images of its own: ask a node for /%s", part)
 		}
 		m.handle("/"+part, no)
@@ -54,6 +59,18 @@ func (s Server) system(m *routes) {
 	m.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		refuse(w, errdefs.ErrNotFound.WithMessage("page not found"))
 	})
+}
+
+// inspected is which thing of a node a path is of, by which `docker inspect` looks for a name of any kind: it asks for
+// those of a Swarm when there is none.
+func inspected(path string) (kind, name string) {
+	part, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	kind, ok := map[string]string{"containers": "container", "images": "image", "volumes": "volume", "plugins": "plugin"}[part]
+	name, of := strings.CutSuffix(rest, "/json")
+	if !ok || name == "" || of == (part == "volumes") || part != "images" && strings.Contains(name, "/") {
+		return "", ""
+	}
+	return kind, name
 }
 
 func (s Server) info() system.Info {
