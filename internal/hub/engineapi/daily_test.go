@@ -1,0 +1,71 @@
+package engineapi
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/moby/moby/api/types/swarm"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+)
+
+// TestAServiceWithoutAName has one of its image.
+func TestAServiceWithoutAName(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	for image, want := range map[string]string{"a.example:5000/b/web_1:2@sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855": `^web_1-\w{8}$`, "busybox": `^busybox-\w{8}$`} {
+		var made struct{ ID string }
+		var is swarm.Service
+		d.must(201, "POST", "/services/create", `{"TaskTemplate": {"ContainerSpec": {"Image": "`+image+`"}}}`, &made)
+		d.must(200, "GET", "/services/"+made.ID, "", &is)
+		if !regexp.MustCompile(want).MatchString(is.Spec.Name) {
+			t.Errorf("%s: %s", image, is.Spec.Name)
+		}
+	}
+}
+
+// TestASecretIsExchanged as docker's users do: the one of before can be removed when the update is completed, and a
+// rollback to what needs it is refused then. Until the update is completed it may go back by itself.
+func TestASecretIsExchanged(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	var ids []string
+	for _, name := range []string{"one", "two"} {
+		var made struct{ ID string }
+		d.must(201, "POST", "/secrets/create", `{"Name": "`+name+`", "Data": "AAAA"}`, &made)
+		ids = append(ids, made.ID)
+	}
+	spec := func(i int, name string) string {
+		return fmt.Sprintf(`{"Name": "web", "TaskTemplate": {"ContainerSpec": {"Image": "a", "Secrets": [{"SecretID": %q, "SecretName": %q, "File": {"Name": "k", "UID": "0", "GID": "0", "Mode": 292}}]}}}`, ids[i], name)
+	}
+	var service swarm.Service
+	d.must(201, "POST", "/services/create", spec(0, "one"), nil)
+	d.must(200, "GET", "/services/web", "", &service)
+	d.must(200, "POST", fmt.Sprintf("/services/web/update?version=%d", service.Version.Index), spec(1, "two"), nil)
+	state := func(to swarmv1.UpdateStatus_UpdateState) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.services[service.ID].M.UpdateStatus = &swarmv1.UpdateStatus{State: to}
+	}
+	used := func(why string) {
+		t.Helper()
+		if text := d.must(400, "DELETE", "/secrets/one", "", nil); !strings.Contains(text, "is in use by the following services: web") {
+			t.Errorf("%s: %s", why, text)
+		}
+	}
+	state(swarmv1.UpdateStatus_PAUSED)
+	used("its update is paused")
+	state(swarmv1.UpdateStatus_COMPLETED)
+	task := &swarmv1.Task{Id: "t", ServiceId: service.ID, DesiredState: swarmv1.TaskState_RUNNING, Spec: d.services[service.ID].M.GetPreviousSpec().GetTask()}
+	d.tasks["t"] = board.Task{Record: board.Record[*swarmv1.Task]{M: task}}
+	used("a task has it")
+	task.DesiredState = swarmv1.TaskState_SHUTDOWN
+	d.must(204, "DELETE", "/secrets/one", "", nil)
+	d.must(200, "GET", "/services/web", "", &service)
+	if text := d.must(400, "POST", fmt.Sprintf("/services/web/update?version=%d&rollback=previous", service.Version.Index), spec(1, "two"), nil); !strings.Contains(text, `there is no secret \"one\"`) {
+		t.Errorf("a rollback to what is gone: %s", text)
+	}
+}
