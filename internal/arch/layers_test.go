@@ -1,7 +1,9 @@
 package arch_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -25,8 +27,8 @@ var doors = []door{
 	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata", "test/bench"}, "ttrpc is Kata's and NRI's"},
 	{"go.etcd.io/bbolt", []string{"internal/dbfile", "internal/state/bolt", "internal/image"}, "bbolt stays in dbfile and those who keep records by it"},
 	{"github.com/tetratelabs/wazero", []string{"internal/grant/wasm"}, "wasm stays in grant/wasm"},
-	{"go.etcd.io/etcd", []string{"internal/hub/store"}, "etcd stays in the hub's store"},
-	{"go.uber.org/zap", []string{"internal/hub/store"}, "we log by log/slog; etcd does not"},
+	{"go.etcd.io/etcd", []string{"internal/hub/store/etcd"}, "etcd is one database of the hub's store"},
+	{"go.uber.org/zap", []string{"internal/hub/store/etcd"}, "we log by log/slog; etcd does not"},
 	{"github.com/moby/moby/", []string{"internal/hub/engineapi"}, "Docker's API is answered in hub/engineapi"},
 	{"github.com/compose-spec/", []string{"internal/hub/compose"}, "Compose files end as declarations"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
@@ -191,6 +193,57 @@ func TestOneProgramLinksThem(t *testing.T) {
 					t.Errorf("%s depends on %s: %s", p.path, dep, o.because)
 				}
 			}
+		}
+	}
+}
+
+// linksEtcd are the packages that may depend on etcd; no other one does, not even indirectly: its 500 packages are most of what
+// building and linking a test of the hub would take.
+var linksEtcd = []string{"internal/hub/store/etcd", "internal/hub/command", "cmd/longshore-hub", "test"}
+
+// TestTheHubKnowsNoEtcd keeps etcd out of all packages of the hub but the one that opens it and the command line.
+func TestTheHubKnowsNoEtcd(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, dep := range p.deps {
+			if strings.HasPrefix(dep, "go.etcd.io/etcd") && !anyBelow(p.path, linksEtcd) {
+				t.Errorf("%s depends on %s: a store is opened by who makes the program", p.path, dep)
+				break
+			}
+		}
+	}
+}
+
+// TestFuzzingBuildsNoEtcd: a program that fuzzes is built with instruments, all that it links, in each run of CI.
+func TestFuzzingBuildsNoEtcd(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-test", "-f", `{{.ImportPath}}|{{.Dir}}|{{join .TestGoFiles ","}},{{join .XTestGoFiles ","}}|{{join .Deps ","}}`, module+"/...")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	deps, fuzzing := map[string]string{}, []string{}
+	for line := range strings.Lines(string(out)) {
+		part := strings.Split(strings.TrimSpace(line), "|")
+		deps[part[0]] = part[3]
+		for _, name := range strings.Split(part[2], ",") {
+			if name == "" || strings.Contains(part[0], " [") {
+				continue
+			}
+			data, err := os.ReadFile(filepath.Join(part[1], name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(string(data), "\nfunc Fuzz") {
+				fuzzing = append(fuzzing, part[0])
+				break
+			}
+		}
+	}
+	if len(fuzzing) < 10 {
+		t.Fatalf("%d packages have a fuzz target: the test looks in the wrong place", len(fuzzing))
+	}
+	for _, p := range fuzzing {
+		if all, ok := deps[p+".test"]; !ok || strings.Contains(all, "go.etcd.io/etcd") {
+			t.Errorf("the tests of %s, which has a fuzz target, depend on etcd, or go list does not know them", p)
 		}
 	}
 }

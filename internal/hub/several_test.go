@@ -1,7 +1,6 @@
 package hub_test
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,19 +14,22 @@ import (
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/hubtest"
-	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
+	"github.com/longshore/longshore/internal/hub/store/etcd/etcdtest"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // TestSeveralHubs: before one etcd a node has one session, with the hub that it called last; what one hub
 // knows, the other does; the output of a node comes by the hub that has it; and one that is gone is missed.
 func TestSeveralHubs(t *testing.T) {
 	t.Parallel()
-	etcd := storetest.NewEtcd(t, 1)
-	remote := func(o *hub.Options) { o.Store.Remote, o.Lease = &etcd.Remote, 5*time.Second }
+	cluster := etcdtest.NewEtcd(t, 1)
+	remote := func(o *hub.Options) {
+		o.Store.Open, o.Lease = etcd.Options{Remote: &cluster.Remote}.Open, 5*time.Second
+	}
 	a := hubtest.New(t, remote)
 	b := hubtest.New(t, remote)
 	n := a.Join()
@@ -130,7 +132,7 @@ func TestSeveralHubs(t *testing.T) {
 // before are let in with what they have, and are told the same.
 func TestARestoredHub(t *testing.T) {
 	t.Parallel()
-	before := hubtest.New(t)
+	before := hubtest.New(t, func(o *hub.Options) { o.Store.Open = etcdtest.In(storetest.Dir(t)) })
 	n := before.Join()
 	hubtest.MustOpen(t, n, "")
 	hubtest.Commit(t, before, hubtest.Task("task", n.NodeID, swarmv1.TaskState_RUNNING))
@@ -149,10 +151,10 @@ func TestARestoredHub(t *testing.T) {
 	}
 	defer func() { _ = f.Close() }()
 	dir := storetest.Dir(t)
-	if _, err := store.Restore(t.Context(), store.Options{Dir: dir, Log: slog.New(slog.DiscardHandler)}, f); err != nil {
+	if _, err := (etcd.Options{Dir: dir}).Restore(t.Context(), f); err != nil {
 		t.Fatal(err)
 	}
-	after := hubtest.New(t, func(o *hub.Options) { o.Store.Dir = dir })
+	after := hubtest.New(t, func(o *hub.Options) { o.Store.Open = etcdtest.In(dir) })
 	if after.CA.Authority.Token() != before.CA.Authority.Token() {
 		t.Error("another token")
 	}

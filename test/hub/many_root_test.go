@@ -21,12 +21,12 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/assignment"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
 	"github.com/longshore/longshore/internal/face/swarm/session"
-	"github.com/longshore/longshore/internal/hub/store/storetest"
+	"github.com/longshore/longshore/internal/hub/store/etcd/etcdtest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // disruptionsEnv is how many hubs and members of etcd TestHubsAndMembersDie kills; a few in CI.
 const disruptionsEnv = "LONGSHORE_HUB_KILLS"
@@ -180,7 +180,7 @@ func TestHubsAndMembersDie(t *testing.T) {
 			}
 			kills = n
 		}
-		etcd := storetest.NewEtcd(t, 3)
+		etcd := etcdtest.NewEtcd(t, 3)
 		var hubs []*nodetest.Hub
 		for i := range 3 {
 			hubs = append(hubs, nodetest.StartHub(t, fmt.Sprintf("127.0.0.1:%d", 4001+i), "--etcd", strings.Join(etcd.Endpoints, ","), "--etcd-cert", etcd.Cert, "--etcd-key", etcd.Key,

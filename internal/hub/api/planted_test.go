@@ -15,6 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/store/etcd/etcdtest"
+	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
 // buffer is a log that is written and read at once.
@@ -40,8 +42,9 @@ func (b *buffer) String() string {
 // root's key are neither, but where they are asked for.
 func TestAPlantedSecret(t *testing.T) {
 	t.Parallel()
-	log := &buffer{}
+	log, dir := &buffer{}, storetest.Dir(t)
 	h := hubtest.New(t, func(o *hub.Options) {
+		o.Store.Open = etcdtest.In(dir)
 		o.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	const secret = "planted-secret" // declare's
@@ -116,8 +119,8 @@ func TestAPlantedSecret(t *testing.T) {
 	h.Restart() // it reads all again
 	for what, text := range planted {
 		for _, form := range []string{text, base64.StdEncoding.EncodeToString([]byte(text))[:len(text)], hex.EncodeToString([]byte(text))} {
-			if path, found := h.Has(form); found {
-				t.Errorf("%s is in %s, as %s", what, path, form)
+			if paths := etcdtest.Has(t, dir, form); len(paths) > 0 {
+				t.Errorf("%s is in %s, as %s", what, paths, form)
 			}
 			if strings.Contains(log.String(), form) {
 				t.Errorf("%s is in the log, as %s", what, form)
@@ -127,10 +130,10 @@ func TestAPlantedSecret(t *testing.T) {
 			}
 		}
 	}
-	if path, found := h.Has("PRIVATE KEY"); found {
-		t.Errorf("a key is in %s", path)
+	if paths := etcdtest.Has(t, dir, "PRIVATE KEY"); len(paths) > 0 {
+		t.Errorf("a key is in %s", paths)
 	}
-	if path, found := h.Has("applied the stack shop"); !found || path == "" { // it finds what is there
+	if len(etcdtest.Has(t, dir, "applied the stack shop")) == 0 { // it finds what is there
 		t.Error("the files do not have an event")
 	}
 }

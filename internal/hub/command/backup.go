@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
@@ -12,21 +11,21 @@ import (
 
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/archive"
-	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
 )
 
 // etcdFlags are those by which an etcd of the user's is named.
-func etcdFlags(cmd *cobra.Command, r *store.Remote) {
+func etcdFlags(cmd *cobra.Command, r *etcd.Remote) {
 	f := cmd.Flags()
 	f.StringSliceVar(&r.Endpoints, "etcd", nil, "members of an etcd of your own, https://HOST:PORT, in place of the one in --dir")
 	f.StringVar(&r.Cert, "etcd-cert", "", "file with the hub's certificate for that etcd")
 	f.StringVar(&r.Key, "etcd-key", "", "file with its key")
 	f.StringVar(&r.CA, "etcd-ca", "", "file with the certificates of that etcd's CA")
-	f.StringVar(&r.Prefix, "etcd-prefix", store.DefaultPrefix, "what the hub's keys in that etcd begin with; hubs of one fleet have the same")
+	f.StringVar(&r.Prefix, "etcd-prefix", etcd.DefaultPrefix, "what the hub's keys in that etcd begin with; hubs of one fleet have the same")
 }
 
 // named is that etcd, nil when none is.
-func named(r *store.Remote) (*store.Remote, error) {
+func named(r *etcd.Remote) (*etcd.Remote, error) {
 	switch {
 	case len(r.Endpoints) > 0:
 		return r, nil
@@ -37,12 +36,11 @@ func named(r *store.Remote) (*store.Remote, error) {
 }
 
 func (a *app) backup() *cobra.Command {
-	var o store.Options
+	var o etcd.Options
 	cmd := &cobra.Command{Use: "backup FILE", Short: "Write all that a hub keeps to a file", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
 		var info archive.Info
 		if o.Dir != "" {
-			o.Log = slog.New(slog.DiscardHandler)
-			info, err = api.BackupTo(args[0], func(w io.Writer) error { return store.BackupOf(cmd.Context(), o, w) })
+			info, err = api.BackupTo(args[0], func(w io.Writer) error { return o.Backup(cmd.Context(), w) })
 		} else {
 			var c *api.Client
 			if c, err = a.client(); err != nil {
@@ -61,10 +59,10 @@ func (a *app) backup() *cobra.Command {
 }
 
 func (a *app) restore() *cobra.Command {
-	var o store.Options
-	var etcd store.Remote
+	var o etcd.Options
+	var remote etcd.Remote
 	cmd := &cobra.Command{Use: "restore FILE --dir DIR", Short: "Make the directory of a hub, or fill an etcd, from a backup", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
-		if o.Remote, err = named(&etcd); err != nil {
+		if o.Remote, err = named(&remote); err != nil {
 			return err
 		}
 		if (o.Dir == "") == (o.Remote == nil) {
@@ -75,8 +73,7 @@ func (a *app) restore() *cobra.Command {
 			return err
 		}
 		defer func() { _ = f.Close() }()
-		o.Log = slog.New(slog.DiscardHandler)
-		info, err := store.Restore(cmd.Context(), o, f)
+		info, err := o.Restore(cmd.Context(), f)
 		if err != nil {
 			return err
 		}
@@ -84,6 +81,6 @@ func (a *app) restore() *cobra.Command {
 		return err
 	}}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "the directory that is made")
-	etcdFlags(cmd, &etcd)
+	etcdFlags(cmd, &remote)
 	return cmd
 }

@@ -30,7 +30,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/compose"
 	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/session"
-	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -121,19 +121,18 @@ func (a *app) serve() *cobra.Command {
 		if o.Log, _, err = obs.NewLogger(a.Stderr, obs.LogConfig{Level: level}); err != nil {
 			return err
 		}
-		if o.Store, err = at.open(); err != nil {
+		if o.Store, err = at.open(quota << 20); err != nil {
 			return err
 		}
 		if o.Advertise == "" {
 			o.Advertise = address
 		}
-		o.Store.Quota = quota << 20
 		o.Version = a.Version
 		return a.run(cmd.Context(), o, addresses{address, remote, docker})
 	}}
 	f := cmd.Flags()
 	at.flags(cmd)
-	f.Int64Var(&quota, "quota", store.DefaultQuota>>20, "how large the database in --dir may be, in MiB")
+	f.Int64Var(&quota, "quota", etcd.DefaultQuota>>20, "how large the database in --dir may be, in MiB")
 	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "how long a hub counts as there, for the others, after it was last heard of")
 	f.StringVar(&address, "listen", ":2377", "address at which nodes are served")
 	f.StringVar(&docker, "docker-socket", "", "socket, of mode 0600, at which docker's command line is served (DOCKER_HOST=unix://PATH); none by default")

@@ -9,6 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/command"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/store/etcd/etcdtest"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
@@ -122,10 +123,11 @@ func TestTheCommandLine(t *testing.T) {
 
 // TestRekey: a hub starts with what seals its records now, and not with what did before.
 func TestRekey(t *testing.T) {
-	h := hubtest.New(t)
+	dir := storetest.Dir(t)
+	h := hubtest.New(t, func(o *hub.Options) { o.Store.Open = etcdtest.In(dir) })
 	h.Join()
 	before := h.CA.Authority.Token()
-	dir := h.Stop()
+	h.Stop()
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{"old": storetest.Passphrase, "new": "another one"} {
 		if err := os.WriteFile(name, []byte(text+"\n"), 0o600); err != nil {

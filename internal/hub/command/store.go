@@ -8,13 +8,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
 	"github.com/longshore/longshore/internal/passphrase"
 )
 
 // storeFlags say where a hub's records are, and what wraps the key by which they are sealed.
 type storeFlags struct {
 	dir  string
-	etcd store.Remote
+	etcd etcd.Remote
 	by   wrapFlags
 }
 
@@ -44,14 +45,14 @@ func (s *storeFlags) flags(cmd *cobra.Command) {
 	s.by.flags(f, "", "")
 }
 
-// open is what a store is opened with.
-func (s *storeFlags) open() (o store.Options, err error) {
-	by, err := s.by.wrapping("")
-	if err != nil {
+// open is what a store is opened with; quota is Options.Quota of its database.
+func (s *storeFlags) open(quota int64) (o store.Options, err error) {
+	if o.Wrapping, err = s.by.wrapping(""); err != nil {
 		return o, err
 	}
-	o = store.Options{Dir: s.dir, Passphrase: by.Passphrase, Command: by.Command}
-	o.Remote, err = named(&s.etcd)
+	db := etcd.Options{Dir: s.dir, Quota: quota}
+	db.Remote, err = named(&s.etcd)
+	o.Open = db.Open
 	return o, err
 }
 
@@ -61,7 +62,7 @@ func (a *app) rekey() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rekey", Short: "Seal the records by another passphrase or program; a hub with its own database must not run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			o, err := at.open()
+			o, err := at.open(0)
 			if err != nil {
 				return err
 			}

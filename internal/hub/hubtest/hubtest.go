@@ -3,27 +3,24 @@
 package hubtest
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
 	"github.com/longshore/longshore/internal/hub"
-	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
@@ -40,21 +37,25 @@ type Hub struct {
 
 	tb   testing.TB
 	dir  string
+	db   *storetest.Memory
 	o    hub.Options
 	stop func()
+
+	mu    sync.Mutex // guards conns
+	conns []*grpc.ClientConn
 }
 
-// New starts a hub on loopback, which ends with the test. change may change its options.
+// New starts a hub on loopback, with its records in memory, which ends with the test. change may change its options.
 func New(tb testing.TB, change ...func(*hub.Options)) *Hub {
 	tb.Helper()
 	l, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	h := &Hub{tb: tb, Addr: l.Addr().String(), dir: storetest.Dir(tb)}
+	h := &Hub{tb: tb, Addr: l.Addr().String(), dir: storetest.Dir(tb), db: storetest.NewMemory()}
 	h.Socket = h.dir + "/hub.sock"
 	h.o = hub.Options{
-		Store:     store.Options{Dir: h.dir, Passphrase: []byte(storetest.Passphrase), Iterations: 1, NoSync: true},
+		Store:     storetest.Options(h.db.Open),
 		Advertise: h.Addr, RenewGrace: time.Hour, Heartbeat: time.Minute, Log: slog.New(slog.DiscardHandler),
 	}
 	for _, fn := range change {
@@ -93,18 +94,25 @@ func (h *Hub) start(l net.Listener) {
 	})
 }
 
-// Stop ends the hub, and returns the directory of its store. Restart starts it again.
-func (h *Hub) Stop() string {
+// Stop ends the hub. Restart starts it again.
+func (h *Hub) Stop() {
 	h.tb.Helper()
 	h.stop()
-	return h.dir
 }
 
-// Restart ends the hub and starts another one on the same store, at the same address. change may
-// change its options.
+// Restart ends the hub and starts another one on the same store, at the same address, once all clients
+// have seen that their connections have ended. change may change its options.
 func (h *Hub) Restart(change ...func(*hub.Options)) {
 	h.tb.Helper()
 	h.stop()
+	h.mu.Lock()
+	conns := slices.Clone(h.conns)
+	h.mu.Unlock()
+	for ctx := Within(h.tb); len(conns) > 0; conns = conns[1:] {
+		if conns[0].GetState() == connectivity.Ready && !conns[0].WaitForStateChange(ctx, connectivity.Ready) {
+			h.tb.Fatal("a client has a connection to a hub that has ended")
+		}
+	}
 	for _, fn := range change {
 		fn(&h.o)
 	}
@@ -175,28 +183,14 @@ func (h *Hub) DialFrom(from string, creds credentials.TransportCredentials, id *
 		h.tb.Fatal(err)
 	}
 	h.tb.Cleanup(func() { _ = conn.Close() })
+	h.mu.Lock()
+	h.conns = append(h.conns, conn)
+	h.mu.Unlock()
 	return &Node{
 		Identity: id, Conn: conn, Dispatcher: swarmv1.NewDispatcherClient(conn), CA: swarmv1.NewCAClient(conn), NodeCA: swarmv1.NewNodeCAClient(conn),
 		Logs: swarmv1.NewLogBrokerClient(conn), Allocator: swarmv1.NewResourceAllocatorClient(conn),
 	}
 }
 
-// Has reports whether a file of the hub's directory has a text in it, the database's files too, and
-// which.
-func (h *Hub) Has(text string) (path string, found bool) {
-	h.tb.Helper()
-	err := filepath.WalkDir(h.dir, func(at string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		data, err := os.ReadFile(at)
-		if bytes.Contains(data, []byte(text)) {
-			path, found = at, true
-		}
-		return err
-	})
-	if err != nil {
-		h.tb.Fatal(err)
-	}
-	return path, found
-}
+// Has reports whether a record has a text in it as it is stored, or had.
+func (h *Hub) Has(text string) bool { return h.db.Has(text) }

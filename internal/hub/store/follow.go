@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 )
@@ -28,5 +29,27 @@ func (s *Store) Follow(ctx context.Context, under string, fn func(records []Reco
 		if err := s.Later(ctx, err); err != nil {
 			return err
 		}
+	}
+}
+
+// retryAfter is how long a hub leaves a database alone that did not answer.
+const retryAfter = 200 * time.Millisecond
+
+// Later waits a moment after an error of Watch that is no reason to end: the user's etcd does not answer, or is full.
+// It returns the error when it is one, and why ctx has ended if it has.
+func (s *Store) Later(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if s.Alone() || !errdefs.IsUnavailable(err) && !errdefs.IsResourceExhausted(err) {
+		return err
+	}
+	timer := time.NewTimer(retryAfter)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

@@ -25,6 +25,14 @@ func newAEAD(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCMWithRandomNonce(block)
 }
 
+// open is how a value is stored that is no secret.
+func open(value []byte) []byte {
+	stored := make([]byte, 1+len(value))
+	stored[0] = plain
+	copy(stored[1:], value)
+	return stored
+}
+
 // seal encrypts a value for one key of the store: it cannot be read at another one.
 func (s sealer) seal(key string, value []byte) []byte {
 	return s.aead.Seal([]byte{sealed}, nil, value, []byte(key)) //nolint:gosec // it makes its own nonces

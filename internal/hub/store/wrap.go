@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // sealKey is where the wrapped data key is kept. It is the only record without a first byte.
@@ -167,9 +166,6 @@ func (l *limited) Write(p []byte) (int, error) {
 // unlock reads the data key, or makes one in an empty store. PermissionDenied when the
 // passphrase is wrong.
 func (s *Store) unlock(ctx context.Context, by Wrapping) error {
-	if err := by.check(); err != nil {
-		return err
-	}
 	w, _, err := s.wrapped(ctx)
 	if errdefs.IsNotFound(err) {
 		err = s.makeKey(ctx, by)
@@ -196,19 +192,14 @@ func (s *Store) use(key []byte) (err error) {
 
 // wrapped is the data key's record, and its revision. NotFound when there is none.
 func (s *Store) wrapped(ctx context.Context) (w wrapped, rev int64, err error) {
-	asked, done := s.bounded(ctx)
-	defer done()
-	var resp *clientv3.GetResponse
-	if resp, err = s.client.Get(asked, s.prefix+sealKey); err != nil {
-		return w, 0, fmt.Errorf("read the store's key: %w", answer(asked, err))
+	r, err := s.db.Get(ctx, sealKey)
+	if err != nil {
+		return w, 0, fmt.Errorf("read the store's key: %w", err)
 	}
-	if len(resp.Kvs) == 0 {
-		return w, 0, fmt.Errorf("the store has no key: %w", errdefs.ErrNotFound)
-	}
-	if err := json.Unmarshal(resp.Kvs[0].Value, &w); err != nil {
+	if err := json.Unmarshal(r.Value, &w); err != nil {
 		return w, 0, fmt.Errorf("read the store's key: %w: %w", errdefs.ErrDataLoss, err)
 	}
-	return w, resp.Kvs[0].ModRevision, nil
+	return w, r.Rev, nil
 }
 
 // makeKey makes the data key of an empty store.
@@ -253,6 +244,6 @@ func (s *Store) keep(ctx context.Context, by Wrapping, condition int64) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.commit(ctx, []Write{{Key: sealKey, If: condition}}, [][]byte{data})
+	_, err = s.db.Commit(ctx, []Write{{Key: sealKey, Value: data, If: condition}})
 	return err
 }

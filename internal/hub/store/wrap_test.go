@@ -1,7 +1,6 @@
 package store_test
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,9 +26,11 @@ func program(t *testing.T, text string) string {
 // read after it, and what wrapped the key before opens nothing any more.
 func TestWhatWrapsTheKey(t *testing.T) {
 	t.Parallel()
-	dir := storetest.Dir(t)
+	db := storetest.NewMemory()
 	open := func(by store.Wrapping) (*store.Store, error) {
-		return store.Open(t.Context(), store.Options{Dir: dir, Passphrase: by.Passphrase, Command: by.Command, Iterations: 1, NoSync: true, Log: slog.New(slog.DiscardHandler)})
+		o := storetest.Options(db.Open)
+		o.Passphrase, o.Command = by.Passphrase, by.Command
+		return store.Open(t.Context(), o)
 	}
 	hidden := program(t, `case $1 in wrap) printf box; tr '\000-\377' '\200-\377\000-\177' ;; unwrap) dd bs=1 count=3 of=/dev/null 2>/dev/null; tr '\000-\377' '\200-\377\000-\177' ;; esac`)
 	ways := []store.Wrapping{{Command: hidden}, {Passphrase: []byte("one"), Iterations: 1}, {Passphrase: []byte("two"), Iterations: 1}, {Command: hidden}}

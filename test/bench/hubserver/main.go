@@ -28,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
 )
 
 func main() {
@@ -52,7 +53,7 @@ func run(ctx context.Context, dir string) error {
 		return err
 	}
 	h, err := hub.Open(ctx, hub.Options{
-		Store: store.Options{Dir: dir, Passphrase: []byte("of the bench")}, Advertise: nodes.Addr().String(), Hold: true,
+		Store: store.Options{Open: etcd.Options{Dir: dir}.Open, Wrapping: store.Wrapping{Passphrase: []byte("of the bench")}}, Advertise: nodes.Addr().String(), Hold: true,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {

@@ -1,10 +1,13 @@
-// Package storetest opens stores for tests. Start at New.
+// Package storetest opens stores for tests, in memory, and has the suite that each database of a store passes.
+// Start at New and Suite.
 package storetest
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/longshore/longshore/internal/hub/store"
 )
@@ -12,7 +15,18 @@ import (
 // Passphrase is that of each store.
 const Passphrase = "a passphrase of tests"
 
-// Dir makes a directory for a store, whose path is short enough for its sockets.
+// Patience bounds a hang.
+const Patience = 2 * time.Minute
+
+// Within is a context that ends a hang.
+func Within(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
+	tb.Cleanup(cancel)
+	return ctx
+}
+
+// Dir makes a directory for a hub, whose path is short enough for its sockets.
 func Dir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "hub-")
@@ -23,16 +37,21 @@ func Dir(tb testing.TB) string {
 	return dir
 }
 
-// New opens an empty store, which ends with the test.
-func New(tb testing.TB) *store.Store {
-	tb.Helper()
-	return At(tb, Dir(tb))
+// Options are those of a store of tests.
+func Options(open store.Opener) store.Options {
+	return store.Options{Open: open, Wrapping: store.Wrapping{Passphrase: []byte(Passphrase), Iterations: 1}, Log: slog.New(slog.DiscardHandler)}
 }
 
-// At opens the store of a directory, which ends with the test, or when the test closes it.
-func At(tb testing.TB, dir string) *store.Store {
+// New opens an empty store, in memory, which ends with the test.
+func New(tb testing.TB) *store.Store {
 	tb.Helper()
-	s, err := store.Open(tb.Context(), store.Options{Dir: dir, Passphrase: []byte(Passphrase), Iterations: 1, NoSync: true, Log: slog.New(slog.DiscardHandler)})
+	return Open(tb, NewMemory().Open)
+}
+
+// Open opens the store of a database, which ends with the test, or when the test closes it.
+func Open(tb testing.TB, open store.Opener) *store.Store {
+	tb.Helper()
+	s, err := store.Open(tb.Context(), Options(open))
 	if err != nil {
 		tb.Fatal(err)
 	}

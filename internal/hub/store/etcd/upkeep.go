@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"context"
@@ -19,22 +19,22 @@ const (
 	worthIt     = 64 << 20
 )
 
-// Run looks after the database until ctx ends. That of the user's etcd is the user's.
-func (s *Store) Run(ctx context.Context) error {
+// Run implements store.DB: it looks after the database until ctx ends. That of the user's etcd is the user's.
+func (d *DB) Run(ctx context.Context) error {
 	timer := time.NewTimer(upkeepEvery)
 	defer timer.Stop()
 	told := false
 	for {
 		select {
 		case <-timer.C:
-		case <-s.full:
+		case <-d.full:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if !s.Alone() {
+		if !d.Alone() {
 			continue
 		}
-		err := s.Upkeep(ctx)
+		err := d.Upkeep(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -42,7 +42,7 @@ func (s *Store) Run(ctx context.Context) error {
 			told = false
 		case !told: // once
 			told = true
-			s.log.ErrorContext(ctx, "the hub's database has no room", "err", err)
+			d.log.ErrorContext(ctx, "the hub's database has no room", "err", err)
 		}
 		timer.Reset(upkeepEvery)
 	}
@@ -50,16 +50,16 @@ func (s *Store) Run(ctx context.Context) error {
 
 // Upkeep gives back what the database does not need, and has it take writes again if that has made room.
 // ResourceExhausted when it has not.
-func (s *Store) Upkeep(ctx context.Context) error {
-	server := s.etcd.Server
+func (d *DB) Upkeep(ctx context.Context) error {
+	server := d.etcd.Server
 	alarmed := slices.ContainsFunc(server.Alarms(), func(a *etcdserverpb.AlarmMember) bool { return a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE })
 	if alarmed {
-		resp, err := s.client.Get(ctx, s.prefix+sealKey)
+		resp, err := d.client.Get(ctx, d.prefix, clientv3.WithCountOnly())
 		if err != nil {
 			return fmt.Errorf("read the revision: %w", classed(err))
 		}
 		// What was before is for watches that are far behind: they list again.
-		if _, err := s.client.Compact(ctx, resp.Header.GetRevision(), clientv3.WithCompactPhysical()); err != nil && !errdefs.IsOutOfRange(classed(err)) {
+		if _, err := d.client.Compact(ctx, resp.Header.GetRevision(), clientv3.WithCompactPhysical()); err != nil && !errdefs.IsOutOfRange(classed(err)) {
 			return fmt.Errorf("drop earlier revisions: %w", classed(err))
 		}
 		server.Backend().ForceCommit()
@@ -70,18 +70,18 @@ func (s *Store) Upkeep(ctx context.Context) error {
 		if err := backend.Defrag(); err != nil {
 			return fmt.Errorf("make the database smaller: %w", err)
 		}
-		s.log.InfoContext(ctx, "the hub's database was made smaller", "bytes", backend.Size(), "before", size, "took", time.Since(begin))
+		d.log.InfoContext(ctx, "the hub's database was made smaller", "bytes", backend.Size(), "before", size, "took", time.Since(begin))
 	}
 	if !alarmed {
 		return nil
 	}
 	// A little room, so that it is not full at once again.
-	if size := backend.Size(); size > s.quota-s.quota/10 {
-		return fmt.Errorf("it has %d MiB, of %d it may have: remove what is not needed, or start the hub with a larger --quota: %w", size>>20, s.quota>>20, errdefs.ErrResourceExhausted)
+	if size := backend.Size(); size > d.quota-d.quota/10 {
+		return fmt.Errorf("it has %d MiB, of %d it may have: remove what is not needed, or start the hub with a larger --quota: %w", size>>20, d.quota>>20, errdefs.ErrResourceExhausted)
 	}
 	if _, err := server.Alarm(ctx, &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_DEACTIVATE, MemberID: uint64(server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE}); err != nil {
 		return fmt.Errorf("have the database take writes again: %w", classed(err))
 	}
-	s.log.InfoContext(ctx, "the hub's database takes writes again")
+	d.log.InfoContext(ctx, "the hub's database takes writes again")
 	return nil
 }

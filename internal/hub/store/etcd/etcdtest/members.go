@@ -1,8 +1,7 @@
-package storetest
+package etcdtest
 
 import (
 	"bytes"
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -24,7 +23,8 @@ import (
 
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
+	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
 // memberEnv has a process be a member of etcd instead of a test.
@@ -68,27 +68,16 @@ func serve(text string) error {
 	tls := &cfg.ClientTLSInfo
 	tls.CertFile, tls.KeyFile, tls.TrustedCAFile, tls.ClientCertAuth = m.Cert, m.Key, m.CA, true
 	cfg.TickMs, cfg.ElectionMs = 100, 1000
-	etcd, err := embed.StartEtcd(cfg)
+	e, err := embed.StartEtcd(cfg)
 	if err != nil {
 		return err
 	}
-	return <-etcd.Err()
-}
-
-// Patience bounds a hang.
-const Patience = 2 * time.Minute
-
-// Within is a context that ends a hang.
-func Within(tb testing.TB) context.Context {
-	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
-	tb.Cleanup(cancel)
-	return ctx
+	return <-e.Err()
 }
 
 // Etcd is a cluster of etcd whose members are processes. Clients need a certificate.
 type Etcd struct {
-	store.Remote
+	etcd.Remote
 
 	tb      testing.TB
 	members []member
@@ -98,7 +87,7 @@ type Etcd struct {
 // NewEtcd starts a cluster of some members, which ends with the test. The package's TestMain calls Main.
 func NewEtcd(tb testing.TB, size int) *Etcd {
 	tb.Helper()
-	dir := Dir(tb)
+	dir := storetest.Dir(tb)
 	e := &Etcd{tb: tb, running: make([]*exec.Cmd, size)}
 	host := loopback(tb)
 	e.Cert, e.Key, e.CA = certificates(tb, dir, host)

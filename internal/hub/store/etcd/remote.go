@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path"
@@ -17,6 +18,8 @@ import (
 	"github.com/containerd/errdefs"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/longshore/longshore/internal/hub/store"
 )
 
 // Remote is an etcd of the user's, which each of its hubs reaches by TLS with a client certificate.
@@ -38,7 +41,7 @@ const (
 )
 
 // remote connects to the user's etcd.
-func remote(ctx context.Context, o Options) (*Store, error) {
+func (o Options) remote(ctx context.Context, log *slog.Logger) (*DB, error) {
 	r := *o.Remote
 	if r.Prefix == "" {
 		r.Prefix = DefaultPrefix
@@ -60,16 +63,16 @@ func remote(ctx context.Context, o Options) (*Store, error) {
 	}
 	ending := new(atomic.Bool)
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: r.Endpoints, TLS: config, Context: context.WithoutCancel(ctx), Logger: zap.New(logCore{log: o.Log, ending: ending}),
+		Endpoints: r.Endpoints, TLS: config, Context: context.WithoutCancel(ctx), Logger: zap.New(logCore{log: log, ending: ending}),
 		DialTimeout: dialTimeout, DialKeepAliveTime: probeAfter, DialKeepAliveTimeout: probeTimeout, PermitWithoutStream: true,
 		MaxCallSendMsgSize: maxRequest + 1<<20,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", classed(err))
 	}
-	s := &Store{client: client, prefix: strings.TrimSuffix(r.Prefix, "/") + "/", ending: ending, log: o.Log, full: make(chan struct{}, 1)}
-	s.closed = sync.OnceValue(s.close)
-	return s, nil
+	d := &DB{client: client, prefix: strings.TrimSuffix(r.Prefix, "/") + "/", ending: ending, log: log, full: make(chan struct{}, 1)}
+	d.closed = sync.OnceValue(d.close)
+	return d, nil
 }
 
 // tls is how members are reached, and who says so.
@@ -103,8 +106,8 @@ func (r Remote) tls() (*tls.Config, error) {
 
 // bounded gives a question to the user's etcd an end: without one it would be asked as long as
 // no member answers.
-func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if s.Alone() {
+func (d *DB) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.Alone() {
 		return ctx, func() {}
 	}
 	return context.WithTimeoutCause(ctx, answerTimeout, errSilent)
@@ -121,87 +124,60 @@ func answer(ctx context.Context, err error) error {
 	return classed(err)
 }
 
-// Loan is a record that is there for as long as the hub that made it is, and a moment longer.
-type Loan struct {
-	// Lost is closed when the record is gone, or may be.
-	Lost <-chan struct{}
-
-	s    *Store
+// loan is what one has of etcd: a lease on a record, 0 in a database that no other hub has.
+type loan struct {
+	d    *DB
 	key  string
-	id   clientv3.LeaseID // 0 is none
+	id   clientv3.LeaseID
 	stop context.CancelFunc
 }
 
-// Lend writes a record that goes when this hub has not reached etcd for a time. In a store that no
-// other hub has it stays until it is given back.
-func (s *Store) Lend(ctx context.Context, key string, value []byte, ttl time.Duration) (*Loan, error) {
-	l := &Loan{s: s, key: key, stop: func() {}, Lost: make(chan struct{})}
-	asked, done := s.bounded(ctx)
+// Lend implements store.DB.
+func (d *DB) Lend(ctx context.Context, key string, value []byte, ttl time.Duration) (*store.Loan, error) {
+	l := &loan{d: d, key: key, stop: func() {}}
+	asked, done := d.bounded(ctx)
 	defer done()
+	lost := make(chan struct{})
 	var options []clientv3.OpOption
-	if !s.Alone() {
-		granted, err := s.client.Grant(asked, int64((ttl+time.Second-1)/time.Second))
+	if !d.Alone() {
+		granted, err := d.client.Grant(asked, int64((ttl+time.Second-1)/time.Second))
 		if err != nil {
 			return nil, fmt.Errorf("lend record %s: %w", key, answer(asked, err))
 		}
 		l.id = granted.ID
 		kept, stop := context.WithCancel(context.WithoutCancel(ctx))
 		l.stop = stop
-		answers, err := s.client.KeepAlive(kept, l.id)
+		answers, err := d.client.KeepAlive(kept, l.id)
 		if err != nil {
 			stop()
 			return nil, fmt.Errorf("lend record %s: %w", key, answer(asked, err))
 		}
-		lost := make(chan struct{})
 		go func() {
 			defer close(lost)
 			for range answers {
 			}
 		}()
-		l.Lost, options = lost, append(options, clientv3.WithLease(l.id))
+		options = append(options, clientv3.WithLease(l.id))
 	}
-	if _, err := s.client.Put(asked, s.prefix+key, string(append([]byte{plain}, value...)), options...); err != nil {
+	if _, err := d.client.Put(asked, d.prefix+key, string(value), options...); err != nil {
 		l.stop()
 		return nil, fmt.Errorf("lend record %s: %w", key, answer(asked, err))
 	}
-	return l, nil
+	return &store.Loan{Lost: lost, Return: l.giveBack}, nil
 }
 
-// Return gives it back: the record is gone at once, if etcd answers.
-func (l *Loan) Return(ctx context.Context) error {
+func (l *loan) giveBack(ctx context.Context) error {
 	defer l.stop()
-	ctx, done := l.s.bounded(ctx)
+	ctx, done := l.d.bounded(ctx)
 	defer done()
 	var err error
 	if l.id != 0 {
-		_, err = l.s.client.Revoke(ctx, l.id)
+		_, err = l.d.client.Revoke(ctx, l.id)
 	} else {
-		_, err = l.s.client.Delete(ctx, l.s.prefix+l.key)
+		_, err = l.d.client.Delete(ctx, l.d.prefix+l.key)
 	}
 	if err != nil {
 		return fmt.Errorf("give record %s back: %w", l.key, answer(ctx, err))
 	}
 	return nil
-}
-
-// retryAfter is how long a hub leaves an etcd alone that did not answer.
-const retryAfter = 200 * time.Millisecond
-
-// Later waits a moment after an error of Watch that is no reason to end: the user's etcd does not answer, or is full.
-// It returns the error when it is one, and why ctx has ended if it has.
-func (s *Store) Later(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if s.Alone() || !errdefs.IsUnavailable(err) && !errdefs.IsResourceExhausted(err) {
-		return err
-	}
-	timer := time.NewTimer(retryAfter)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

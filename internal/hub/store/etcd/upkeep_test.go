@@ -1,15 +1,17 @@
-package store_test
+package etcd_test
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
@@ -19,15 +21,16 @@ func TestADatabaseThatIsFull(t *testing.T) {
 	t.Parallel()
 	o := options(storetest.Dir(t))
 	o.Quota = 1
-	if _, err := store.Open(t.Context(), o); !errdefs.IsInvalidArgument(err) {
+	if _, err := o.Open(t.Context(), slog.New(slog.DiscardHandler)); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a quota of a byte: %v", err)
 	}
 	o.Quota = 24 << 20
-	s, err := store.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	var db *etcd.DB
+	s := storetest.Open(t, func(ctx context.Context, log *slog.Logger) (store.DB, error) {
+		opened, err := o.Open(ctx, log)
+		db, _ = opened.(*etcd.DB)
+		return opened, err
+	})
 	large := bytes.Repeat([]byte("x"), store.MaxValue)
 	fill := func(key func(i int) string) (n int) {
 		for ; n < 300; n++ { // etcd sees it some writes later
@@ -44,7 +47,7 @@ func TestADatabaseThatIsFull(t *testing.T) {
 	ctx, stop := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }() // it was told that there was no room
-	for err = errors.New("not yet"); err != nil; {
+	for err := errors.New("not yet"); err != nil; {
 		if _, err = s.Commit(t.Context(), store.Write{Key: "same", Value: large}); err != nil && !errdefs.IsResourceExhausted(err) {
 			t.Fatal(err)
 		}
@@ -55,8 +58,9 @@ func TestADatabaseThatIsFull(t *testing.T) {
 		t.Error(err)
 	}
 
+	var err error
 	n := 0
-	for err = nil; err == nil && n < 300; err = s.Upkeep(t.Context()) { // some of it is room between the records
+	for ; err == nil && n < 300; err = db.Upkeep(t.Context()) { // some of it is room between the records
 		n += fill(func(i int) string { return fmt.Sprintf("other/%d", n+i) })
 	}
 	if !errdefs.IsResourceExhausted(err) {
@@ -73,7 +77,7 @@ func TestADatabaseThatIsFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Upkeep(t.Context()); err != nil {
+	if err := db.Upkeep(t.Context()); err != nil {
 		t.Error(err)
 	}
 	commit(t, s, store.Write{Key: "more", Value: large})

@@ -1,10 +1,9 @@
-package store_test
+package etcd_test
 
 import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,14 +13,14 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/hub/store"
+	"github.com/longshore/longshore/internal/hub/store/etcd"
+	"github.com/longshore/longshore/internal/hub/store/etcd/etcdtest"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
-func TestMain(m *testing.M) { storetest.Main(m) }
+func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-func options(dir string) store.Options {
-	return store.Options{Dir: dir, Passphrase: []byte(storetest.Passphrase), Iterations: 1, NoSync: true, Log: slog.New(slog.DiscardHandler)}
-}
+func options(dir string) etcd.Options { return etcd.Options{Dir: dir, NoSync: true} }
 
 func everything(t *testing.T, s *store.Store) string {
 	t.Helper()
@@ -42,7 +41,7 @@ func everything(t *testing.T, s *store.Store) string {
 func TestBackupAndRestore(t *testing.T) {
 	t.Parallel()
 	dir := storetest.Dir(t)
-	s := storetest.At(t, dir)
+	s := etcdtest.At(t, dir)
 	commit(t, s, store.Write{Key: "secret", Value: []byte("planted-secret"), Secret: true}, store.Write{Key: "empty"}, store.Write{Key: "large", Value: bytes.Repeat([]byte("x"), 1<<20)})
 	for n := range 10 {
 		var writes []store.Write
@@ -59,15 +58,13 @@ func TestBackupAndRestore(t *testing.T) {
 	if err := s.Backup(t.Context(), &online); err != nil || strings.Contains(online.String(), "planted-secret") {
 		t.Fatalf("the backup has the secret, or: %v", err)
 	}
-	if err := store.BackupOf(t.Context(), options(dir), &offline); !errdefs.IsFailedPrecondition(err) {
+	if err := options(dir).Backup(t.Context(), &offline); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("of a directory that is in use: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	o := options(dir)
-	o.Passphrase = nil
-	if err := store.BackupOf(t.Context(), o, &offline); err != nil {
+	if err := options(dir).Backup(t.Context(), &offline); err != nil {
 		t.Fatal(err)
 	}
 	for name, data := range map[string][]byte{"of a running hub": online.Bytes(), "of one that does not run": offline.Bytes()} {
@@ -75,13 +72,13 @@ func TestBackupAndRestore(t *testing.T) {
 		if name == "of a running hub" { // an empty directory is as good as none
 			into = storetest.Dir(t)
 		}
-		if _, err := store.Restore(t.Context(), options(into), bytes.NewReader(data)); err != nil {
+		if _, err := options(into).Restore(t.Context(), bytes.NewReader(data)); err != nil {
 			t.Fatal(name, err)
 		}
-		if got := everything(t, storetest.At(t, into)); got != want {
+		if got := everything(t, etcdtest.At(t, into)); got != want {
 			t.Errorf("%s: other records, %d bytes of them, want %d", name, len(got), len(want))
 		}
-		if _, err := store.Restore(t.Context(), options(into), bytes.NewReader(data)); !errdefs.IsFailedPrecondition(err) {
+		if _, err := options(into).Restore(t.Context(), bytes.NewReader(data)); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("%s, into a directory that is not empty: %v", name, err)
 		}
 		if info, err := os.Stat(into); err != nil || info.Mode().Perm() != 0o700 {
@@ -92,17 +89,17 @@ func TestBackupAndRestore(t *testing.T) {
 	damaged := bytes.Clone(online.Bytes())
 	damaged[len(damaged)/2] ^= 1
 	for _, data := range [][]byte{damaged, online.Bytes()[:online.Len()-1]} {
-		if _, err := store.Restore(t.Context(), options(into), bytes.NewReader(data)); !errdefs.IsDataLoss(err) {
+		if _, err := options(into).Restore(t.Context(), bytes.NewReader(data)); !errdefs.IsDataLoss(err) {
 			t.Errorf("a damaged backup: %v", err)
 		}
 	}
 	if list, err := os.ReadDir(filepath.Dir(into)); err != nil || len(list) > 0 {
 		t.Errorf("left behind: %v, %v", list, err)
 	}
-	if _, err := store.Restore(t.Context(), options(into), bytes.NewReader(online.Bytes())); err != nil {
+	if _, err := options(into).Restore(t.Context(), bytes.NewReader(online.Bytes())); err != nil {
 		t.Fatal(err)
 	}
-	o = options(into)
+	o := storetest.Options(options(into).Open)
 	o.Passphrase = []byte("another one")
 	if _, err := store.Open(t.Context(), o); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("a wrong passphrase: %v", err)
@@ -113,16 +110,16 @@ func TestBackupAndRestore(t *testing.T) {
 // dies; what one lends is gone when it gives it back; a backup fills it once.
 func TestTheUsersEtcd(t *testing.T) {
 	t.Parallel()
-	etcd := storetest.NewEtcd(t, 3)
+	cluster := etcdtest.NewEtcd(t, 3)
 	open := func(prefix string) *store.Store {
 		o := options("")
-		o.Remote = new(store.Remote)
-		*o.Remote = etcd.Remote
+		o.Remote = new(etcd.Remote)
+		*o.Remote = cluster.Remote
 		o.Remote.Prefix = prefix
 		var s *store.Store
 		for ctx := storetest.Within(t); ; {
 			var err error
-			if s, err = store.Open(ctx, o); err == nil {
+			if s, err = store.Open(ctx, storetest.Options(o.Open)); err == nil {
 				break
 			}
 			if ctx.Err() != nil || !errdefs.IsUnavailable(err) {
@@ -167,7 +164,7 @@ func TestTheUsersEtcd(t *testing.T) {
 		t.Errorf("%d hubs", n)
 	}
 	for i := range 3 { // each of them dies, the one that leads too
-		etcd.Kill(i)
+		cluster.Kill(i)
 		done := false
 		for !done {
 			_, err := a.Commit(ctx, store.Write{Key: fmt.Sprintf("after/%d", i), Value: []byte("v")})
@@ -175,7 +172,7 @@ func TestTheUsersEtcd(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		etcd.Start(i)
+		cluster.Start(i)
 		for done = false; !done; {
 			_, err := b.Get(ctx, fmt.Sprintf("after/%d", i))
 			if done = err == nil; !done && (!errdefs.IsUnavailable(err) || ctx.Err() != nil) {
@@ -196,23 +193,23 @@ func TestTheUsersEtcd(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := options("")
-	o.Remote = new(store.Remote)
-	*o.Remote = etcd.Remote
+	o.Remote = new(etcd.Remote)
+	*o.Remote = cluster.Remote
 	o.Remote.Prefix = "/two"
-	if _, err := store.Restore(ctx, o, bytes.NewReader(backup.Bytes())); err != nil {
+	if _, err := o.Restore(ctx, bytes.NewReader(backup.Bytes())); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := everything(t, open("/two")), everything(t, a); got != want {
 		t.Errorf("restored:\n%s\nwant\n%s", got, want)
 	}
-	if _, err := store.Restore(ctx, o, bytes.NewReader(backup.Bytes())); !errdefs.IsFailedPrecondition(err) {
+	if _, err := o.Restore(ctx, bytes.NewReader(backup.Bytes())); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("over records: %v", err)
 	}
-	for _, bad := range []store.Remote{
-		{}, {Endpoints: []string{"http://127.0.0.1:1"}}, {Endpoints: etcd.Endpoints}, {Endpoints: etcd.Endpoints, Cert: etcd.Cert, Key: etcd.Key, CA: etcd.CA, Prefix: "a/../b"},
+	for _, bad := range []etcd.Remote{
+		{}, {Endpoints: []string{"http://127.0.0.1:1"}}, {Endpoints: cluster.Endpoints}, {Endpoints: cluster.Endpoints, Cert: cluster.Cert, Key: cluster.Key, CA: cluster.CA, Prefix: "a/../b"},
 	} {
 		o.Remote = &bad
-		if _, err := store.Open(ctx, o); !errdefs.IsInvalidArgument(err) {
+		if _, err := store.Open(ctx, storetest.Options(o.Open)); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package store
+package etcd
 
 import (
 	"context"
@@ -16,6 +16,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/hub/store"
 )
 
 // The database's limits: how large it may be, and how many revisions stay readable for
@@ -32,28 +34,22 @@ const maxRequest = 10 << 20
 // longestSocket is the length of the longest path of a socket.
 const longestSocket = len(unix.RawSockaddrUnix{}.Path) - 1
 
-// Open starts the database in its directory, or makes one, or connects to the user's, and unseals
-// it. FailedPrecondition when another program has the directory open, PermissionDenied when the
-// passphrase is wrong.
-func Open(ctx context.Context, o Options) (*Store, error) {
-	start := embedded
+// Open starts the database in its directory, or makes one, or connects to the user's. It is a
+// store.Opener. FailedPrecondition when another program has the directory open.
+func (o Options) Open(ctx context.Context, log *slog.Logger) (store.DB, error) {
+	start := o.embedded
 	if o.Remote != nil {
-		start = remote
+		start = o.remote
 	}
-	s, err := start(ctx, o)
+	d, err := start(ctx, log)
 	if err != nil {
 		return nil, err
 	}
-	s.observe = o.Observe
-	if err := s.unlock(ctx, Wrapping{o.Passphrase, o.Iterations, o.Command}); err != nil {
-		_ = s.Close()
-		return nil, err
-	}
-	return s, nil
+	return d, nil
 }
 
 // embedded starts the database in its directory.
-func embedded(ctx context.Context, o Options) (*Store, error) {
+func (o Options) embedded(ctx context.Context, log *slog.Logger) (*DB, error) {
 	if o.Quota == 0 {
 		o.Quota = DefaultQuota
 	}
@@ -65,7 +61,7 @@ func embedded(ctx context.Context, o Options) (*Store, error) {
 		return nil, err
 	}
 	ending := new(atomic.Bool)
-	cfg, err := configure(o, ending)
+	cfg, err := o.configure(logCore{log: log, ending: ending})
 	if err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -75,19 +71,19 @@ func embedded(ctx context.Context, o Options) (*Store, error) {
 		_ = lock.Close()
 		return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
 	}
-	s := &Store{etcd: etcd, prefix: DefaultPrefix, lock: lock, ending: ending, log: o.Log, quota: o.Quota, full: make(chan struct{}, 1)}
-	s.closed = sync.OnceValue(s.close)
+	d := &DB{etcd: etcd, prefix: DefaultPrefix, lock: lock, ending: ending, log: log, quota: o.Quota, full: make(chan struct{}, 1)}
+	d.closed = sync.OnceValue(d.close)
 	select {
 	case <-etcd.Server.ReadyNotify():
 	case err := <-etcd.Err():
-		_ = s.Close()
+		_ = d.Close()
 		return nil, fmt.Errorf("start etcd in %s: %w", o.Dir, err)
 	case <-ctx.Done():
-		_ = s.Close()
+		_ = d.Close()
 		return nil, context.Cause(ctx)
 	}
-	s.client = v3client.New(etcd.Server)
-	return s, nil
+	d.client = v3client.New(etcd.Server)
+	return d, nil
 }
 
 // own makes the directory, for its owner alone, and locks it: etcd itself would wait for ever
@@ -118,7 +114,7 @@ func own(dir string) (*os.File, error) {
 
 // configure is etcd's configuration: one member, which listens on sockets in its directory and
 // nowhere else.
-func configure(o Options, ending *atomic.Bool) (*embed.Config, error) {
+func (o Options) configure(log logCore) (*embed.Config, error) {
 	cfg := embed.NewConfig()
 	cfg.Name, cfg.Dir = "hub", filepath.Join(o.Dir, "etcd")
 	socket := func(name string) ([]url.URL, error) {
@@ -142,9 +138,9 @@ func configure(o Options, ending *atomic.Bool) (*embed.Config, error) {
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{{Scheme: "unix", Host: peer[0].Path}}, peer
 	cfg.InitialCluster = cfg.Name + "=" + peer[0].String()
 	cfg.AutoCompactionMode, cfg.AutoCompactionRetention = embed.CompactorModeRevision, revisions
-	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxTxnOps = o.Quota, maxRequest, MaxWrites
+	cfg.QuotaBackendBytes, cfg.MaxRequestBytes, cfg.MaxTxnOps = o.Quota, maxRequest, store.MaxWrites
 	cfg.UnsafeNoFsync = o.NoSync
-	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(logCore{log: o.Log, ending: ending}))
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(log))
 	return cfg, nil
 }
 
