@@ -47,7 +47,8 @@ func Main(ctx context.Context, o Options) int {
 		}
 	case errors.As(err, &usage), isCobraUsage(err):
 		status = 2
-		if name := cmd.Name(); name == "run" || name == "create" || name == "exec" {
+		switch strings.TrimPrefix(strings.TrimPrefix(cmd.CommandPath(), "longshore "), "container ") {
+		case "run", "create", "exec":
 			status = base.StatusCannot // all other statuses are the program's
 		}
 		_, _ = fmt.Fprintf(o.Stderr, "longshore: %s (see `%s --help`)\n", base.OneLine(err.Error()), cmd.CommandPath())

@@ -36,6 +36,9 @@ func newImageGroup(a *app) *cobra.Command {
 
 // flagError adds the flag that was perhaps meant to an error about an unknown one.
 func flagError(cmd *cobra.Command, err error) error {
+	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+		return base.NeedsCommand(cmd, words) // the flag is that of a command that is not here
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
 		var known []string

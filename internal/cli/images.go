@@ -48,7 +48,11 @@ func newImages(a *app) *cobra.Command {
 					return present.WriteList(a.Stdout, list)
 				case flags.ids:
 					for _, img := range list {
-						if err := a.Print("%s\n", img.GetId()); err != nil {
+						id := img.GetId()
+						if !flags.all {
+							id = base.Short(id)
+						}
+						if err := a.Print("%s\n", id); err != nil {
 							return err
 						}
 					}

@@ -67,6 +67,9 @@ func newImport(a *app) *cobra.Command {
 					if len(img.GetNames()) > 0 {
 						name = img.GetNames()[0]
 					}
+					if cmd.CalledAs() == "load" { // scripts look for these words
+						name = "Loaded image: " + name
+					}
 					if err := a.Print("%s\n", name); err != nil {
 						return err
 					}

@@ -29,13 +29,6 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 			"With -f a template of Go's text/template is filled with each document. Values of environment variables are hidden unless --show-env.",
 		Args: base.MinArgs(1, needs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var f *present.Format
-			if format != "" {
-				var err error
-				if f, err = present.ParseFormat(format); err != nil {
-					return &base.UsageError{Err: err}
-				}
-			}
 			want := kind
 			switch {
 			case image || typed == "image":
@@ -45,38 +38,13 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 			case typed != "":
 				return &base.UsageError{Err: fmt.Errorf("--type %q is none of container, sandbox, image", typed)}
 			}
-			return a.Call(func(c *base.Client) error {
-				docs, failed := []any{}, false
-				for _, name := range args {
-					doc, err := inspectOne(cmd.Context(), c, want, name, showEnv)
-					if err != nil {
-						if status.Code(err) == codes.Unavailable {
-							return err
-						}
-						a.Warn("%s", a.Explain(err))
-						failed = true
-						continue
-					}
-					if f == nil {
-						docs = append(docs, doc)
-					} else if err := f.One(a.Stdout, doc); err != nil {
-						return err
-					}
-				}
-				if f == nil {
-					if err := present.WriteJSON(a.Stdout, docs, true); err != nil {
-						return err
-					}
-				}
-				if failed {
-					return &base.ExitError{Status: 1}
-				}
-				return nil
+			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) {
+				return inspectOne(cmd.Context(), c, want, name, showEnv)
 			})
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVarP(&format, "format", "f", "", "template to fill with each document, such as '{{.State.Status}}', or json for a line each")
+	fl.StringVarP(&format, "format", "f", "", inspectFormat)
 	fl.BoolVar(&showEnv, "show-env", false, "show the values of environment variables")
 	if kind == "" {
 		fl.StringVar(&typed, "type", "", "look up only this kind: container, sandbox, image")
@@ -86,6 +54,49 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 		fl.BoolVarP(&sizes, "size", "s", false, "is accepted and changes nothing: ps -s shows sizes")
 	}
 	return cmd
+}
+
+// inspectFormat is the help of the flag --format of the commands inspect.
+const inspectFormat = "template to fill with each document, such as '{{.Name}}', or json for a line each"
+
+// inspectEach shows the documents that one returns for each name, all as an array or, with a format,
+// one after the other. What is not found is told at its place, and fails at the end.
+func (a *app) inspectEach(names []string, format string, one func(c *base.Client, name string) (any, error)) error {
+	var f *present.Format
+	if format != "" {
+		var err error
+		if f, err = present.ParseFormat(format); err != nil {
+			return &base.UsageError{Err: err}
+		}
+	}
+	return a.Call(func(c *base.Client) error {
+		docs, failed := []any{}, false
+		for _, name := range names {
+			doc, err := one(c, name)
+			if err != nil {
+				if status.Code(err) == codes.Unavailable {
+					return err
+				}
+				a.Warn("%s", a.Explain(err))
+				failed = true
+				continue
+			}
+			if f == nil {
+				docs = append(docs, doc)
+			} else if err := f.One(a.Stdout, doc); err != nil {
+				return err
+			}
+		}
+		if f == nil {
+			if err := present.WriteJSON(a.Stdout, docs, true); err != nil {
+				return err
+			}
+		}
+		if failed {
+			return &base.ExitError{Status: 1}
+		}
+		return nil
+	})
 }
 
 // inspectOne returns the document of the object that name means, of the kind that is wanted.

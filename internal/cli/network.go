@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,40 +21,56 @@ func newNetwork(a *app) *cobra.Command {
 }
 
 func newNetworkLs(a *app) *cobra.Command {
-	var asJSON, quiet bool
+	var flags listFlags
 	cmd := &cobra.Command{
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the networks that were created",
 		Args:    base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, filters, err := flags.parsed([]string{"name", "label", "label!", "driver"})
+			if err != nil {
+				return err
+			}
 			return a.Call(func(c *base.Client) error {
 				resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{})
 				if err != nil {
 					return err
 				}
-				if asJSON {
-					return present.WriteList(a.Stdout, resp.GetNetworks())
+				list := slices.DeleteFunc(resp.GetNetworks(), func(n *longshorev1.Network) bool {
+					return !filters.Any("name", func(v string) bool {
+						return strings.Contains(n.GetName(), strings.Trim(v, "^$")) && anchored(n.GetName(), v)
+					}) ||
+						!filters.Any("driver", func(v string) bool { return v == "bridge" }) || !filters.Labels(n.GetLabels())
+				})
+				if flags.json {
+					return present.WriteList(a.Stdout, list)
 				}
-				var rows [][]string
-				for _, n := range resp.GetNetworks() {
-					if quiet {
+				if flags.ids {
+					for _, n := range list {
 						if err := a.Print("%s\n", n.GetName()); err != nil {
 							return err
 						}
-						continue
 					}
-					rows = append(rows, []string{n.GetName(), subnetsText(n), yes(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), base.Ago(n.GetCreated())})
-				}
-				if quiet {
 					return nil
+				}
+				var rows [][]string
+				var templated []present.Row
+				for _, n := range list {
+					rows = append(rows, []string{n.GetName(), subnetsText(n), yes(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), base.Ago(n.GetCreated())})
+					templated = append(templated, present.Row{
+						"ID": n.GetName(), "Name": n.GetName(), "Driver": "bridge", "Scope": "local", "Internal": strconv.FormatBool(n.GetInternal()),
+						"CreatedAt": n.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"),
+					}.WithLabels(n.GetLabels()))
+				}
+				if format != nil {
+					return format.Rows(a.Stdout, templated)
 				}
 				return base.Table(a.Stdout, []string{"NAME", "SUBNETS", "INTERNAL", "CONTAINERS", "CREATED"}, rows)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only the names")
+	flags.define(cmd, []string{"name", "label", "label!", "driver"})
 	return cmd
 }
 
@@ -143,24 +160,23 @@ func fillNetwork(req *longshorev1.CreateNetworkRequest, subnets, gateways, opts 
 }
 
 func newNetworkInspect(a *app) *cobra.Command {
-	return &cobra.Command{
+	var format string
+	cmd := &cobra.Command{
 		Use:   "inspect NAME...",
 		Short: "Show networks, and the containers on them, as JSON",
 		Args:  base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.Call(func(c *base.Client) error {
-				var found []*longshorev1.Network
-				for _, name := range args {
-					resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{Name: name})
-					if err != nil {
-						return err
-					}
-					found = append(found, resp.GetNetworks()...)
+			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) {
+				resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{Name: name})
+				if err != nil {
+					return nil, err
 				}
-				return present.WriteList(a.Stdout, found)
+				return present.Network(resp.GetNetworks()[0]), nil
 			})
 		},
 	}
+	cmd.Flags().StringVarP(&format, "format", "f", "", inspectFormat)
+	return cmd
 }
 
 func newNetworkRm(a *app) *cobra.Command {

@@ -102,7 +102,11 @@ func (b *bars) step(p *longshorev1.PullProgress) {
 	}
 }
 
-func (b *bars) end() { b.draw("") }
+func (b *bars) end() {
+	if b.drawn > 0 {
+		b.draw("")
+	}
+}
 
 // draw replaces the lines drawn last, below a new permanent line if there is one. It never draws
 // more lines than the terminal has, because lines that have scrolled away cannot be replaced.

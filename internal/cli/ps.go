@@ -95,6 +95,9 @@ func newPs(a *app) *cobra.Command {
 				case flags.ids:
 					for _, ct := range list {
 						id := ct.GetId()
+						if !flags.all {
+							id = base.Short(id)
+						}
 						if err := a.Print("%s\n", id); err != nil {
 							return err
 						}
@@ -115,9 +118,9 @@ func newPs(a *app) *cobra.Command {
 	fl.BoolVarP(&req.All, "all", "a", false, "also containers that do not run")
 	fl.StringVar(&req.Owner, "owner", "", "only this owner's: cli, cri, swarm, nomad, mesos, kata")
 	fl.StringVar(&req.Sandbox, "sandbox", "", "only containers in this sandbox")
-	fl.StringArrayVarP(&labels, "label", "l", nil, "only with this label, NAME=value")
+	fl.StringArrayVar(&labels, "label", nil, "only with this label, NAME=value")
 	fl.IntVarP(&last, "last", "n", 0, "only so many of the newest, whether they run or not")
-	fl.BoolVar(&latest, "latest", false, "only the newest, whether it runs or not")
+	fl.BoolVarP(&latest, "latest", "l", false, "only the newest, whether it runs or not")
 	fl.BoolVarP(&req.Sizes, "size", "s", false, "show how much each container has written, and the size of its image")
 	flags.define(cmd, psFilters)
 	return cmd

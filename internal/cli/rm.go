@@ -18,7 +18,7 @@ func newRm(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
 				_, err := c.Containers.Remove(ctx, &longshorev1.RemoveRequest{Name: name, Force: force, Volumes: volumes})
-				return err
+				return base.IfForced(force, err)
 			})
 		},
 	}

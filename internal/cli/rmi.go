@@ -18,7 +18,7 @@ func newRmi(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
 				_, err := c.Images.RemoveImage(ctx, &longshorev1.RemoveImageRequest{Name: name, Force: force})
-				return err
+				return base.IfForced(force, err)
 			})
 		},
 	}

@@ -2,10 +2,15 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -14,50 +19,141 @@ import (
 )
 
 func newVolume(a *app) *cobra.Command {
-	return base.GroupOf("volume", "Manage named directories that outlive containers", newVolumeLs(a), newVolumeCreate(a), newVolumeRm(a), newVolumePrune(a))
+	return base.GroupOf("volume", "Manage named directories that outlive containers", newVolumeLs(a), newVolumeCreate(a), newVolumeInspect(a), newVolumeRm(a), newVolumePrune(a))
 }
+
+// volumeFilters are the names of the filters of volume ls.
+var volumeFilters = []string{"name", "label", "label!", "dangling", "owner"}
 
 func newVolumeLs(a *app) *cobra.Command {
 	req := &longshorev1.ListVolumesRequest{}
-	var asJSON bool
+	var flags listFlags
 	cmd := &cobra.Command{
-		Use:   "ls",
-		Short: "List the volumes of every owner",
-		Args:  base.NoArgs,
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the volumes of every owner",
+		Args:    base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			format, filters, err := flags.parsed(volumeFilters)
+			if err != nil {
+				return err
+			}
 			return a.Call(func(c *base.Client) error {
-				resp, err := c.Volumes.ListVolumes(cmd.Context(), req)
+				list, err := volumes(cmd.Context(), c, req.GetOwner(), filters)
 				if err != nil {
 					return err
 				}
-				if asJSON {
-					return present.WriteList(a.Stdout, resp.GetVolumes())
+				if flags.json {
+					return present.WriteList(a.Stdout, list)
 				}
 				var rows [][]string
-				for _, v := range resp.GetVolumes() {
+				var templated []present.Row
+				for _, v := range list {
 					rows = append(rows, []string{v.GetName(), v.GetOwner(), base.Ago(v.GetCreated()), v.GetPath()})
+					templated = append(templated, present.VolumeRow(v))
+					if flags.ids {
+						if err := a.Print("%s\n", v.GetName()); err != nil {
+							return err
+						}
+					}
+				}
+				switch {
+				case flags.ids:
+					return nil
+				case format != nil:
+					return format.Rows(a.Stdout, templated)
 				}
 				return base.Table(a.Stdout, []string{"NAME", "OWNER", "CREATED", "PATH"}, rows)
 			})
 		},
 	}
 	cmd.Flags().StringVar(&req.Owner, "owner", "", "only this owner's")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	flags.define(cmd, volumeFilters)
+	return cmd
+}
+
+// volumes returns the volumes that fit.
+func volumes(ctx context.Context, c *base.Client, owner string, f present.Filters) ([]*longshorev1.Volume, error) {
+	resp, err := c.Volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{Owner: owner})
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	if len(f["dangling"]) > 0 {
+		containers, err := c.Containers.ListContainers(ctx, &longshorev1.ListContainersRequest{All: true})
+		if err != nil {
+			return nil, err
+		}
+		for _, ct := range containers.GetContainers() {
+			for _, name := range ct.GetVolumes() {
+				used[ct.GetOwner()+"/"+name] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(resp.GetVolumes(), func(v *longshorev1.Volume) bool {
+		return !f.Any("name", func(want string) bool {
+			return strings.Contains(v.GetName(), strings.Trim(want, "^$")) && anchored(v.GetName(), want)
+		}) ||
+			!f.Any("owner", func(want string) bool { return want == v.GetOwner() }) || !f.Labels(v.GetLabels()) ||
+			!f.Any("dangling", func(want string) bool { return (want == "true" || want == "1") != used[v.GetOwner()+"/"+v.GetName()] })
+	}), nil
+}
+
+// volumeOf returns the volume of this name, which a user of this command line may change.
+func volumeOf(ctx context.Context, c *base.Client, name string) (*longshorev1.Volume, error) {
+	resp, err := c.Volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	var found *longshorev1.Volume
+	for _, v := range resp.GetVolumes() {
+		if v.GetName() == name && (found == nil || v.GetOwner() == "cli") {
+			found = v
+		}
+	}
+	if found == nil {
+		return nil, status.Errorf(codes.NotFound, "volume %s: not found", name)
+	}
+	return found, nil
+}
+
+func newVolumeInspect(a *app) *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "inspect NAME...",
+		Short: "Show everything about volumes as JSON",
+		Args:  base.MinArgs(1, "a name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) {
+				v, err := volumeOf(cmd.Context(), c, name)
+				if err != nil {
+					return nil, err
+				}
+				return present.Volume(v), nil
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&format, "format", "f", "", inspectFormat)
 	return cmd
 }
 
 func newVolumeCreate(a *app) *cobra.Command {
 	var labels, opts []string
 	cmd := &cobra.Command{
-		Use:   "create NAME",
+		Use:   "create [NAME]",
 		Short: "Create a volume",
-		Long: "Create a volume: a directory of the node, or with --opt what is mounted while containers use it. The options are those of Docker's local volumes:\n" +
+		Long: "Create a volume, whose name is generated without one: a directory of the node, or with --opt what is mounted while containers use it. The options are those of Docker's local volumes:\n" +
 			"type (nfs, cifs, tmpfs, or another filesystem; none for a bind mount), device, and o with the options of the mount, separated by commas.",
 		Example: "  longshore volume create data\n" +
 			"  longshore volume create cache --opt type=tmpfs --opt device=tmpfs --opt o=size=64m\n" +
 			"  longshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
-		Args: base.ExactArgs(1, "a name"),
+		Args: base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				var id [32]byte
+				_, _ = rand.Read(id[:]) // it never fails
+				args = []string{hex.EncodeToString(id[:])}
+			}
 			l, err := typed.Labels(labels)
 			if err != nil {
 				return &base.UsageError{Err: err}
@@ -97,25 +193,40 @@ func parseOptions(list []string) (map[string]string, error) {
 }
 
 func newVolumeRm(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:   "rm NAME...",
-		Short: "Remove volumes that no container uses",
-		Args:  base.MinArgs(1, "a name"),
+	var force bool
+	cmd := &cobra.Command{
+		Use:     "rm NAME...",
+		Aliases: []string{"remove"},
+		Short:   "Remove volumes that no container uses",
+		Args:    base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
-				_, err := c.Volumes.RemoveVolume(ctx, &longshorev1.RemoveVolumeRequest{Name: name})
+				v, err := volumeOf(ctx, c, name) // the agent would say that what is not there is gone
+				if err != nil {
+					return base.IfForced(force, err)
+				}
+				if v.GetOwner() != "cli" {
+					return fmt.Errorf("volume %s belongs to %s, which removes it", name, v.GetOwner())
+				}
+				_, err = c.Volumes.RemoveVolume(ctx, &longshorev1.RemoveVolumeRequest{Name: name})
 				return err
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not fail when there is no such volume")
+	return cmd
 }
 
 func newVolumePrune(a *app) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove every volume that no container uses",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := sure(a, force, "Remove every volume that no container uses, with its content."); err != nil {
+				return err
+			}
 			return a.Call(func(c *base.Client) error {
 				resp, err := c.Volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
 				if err != nil {
@@ -130,4 +241,7 @@ func newVolumePrune(a *app) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
+	cmd.Flags().BoolP("all", "a", false, "is accepted and changes nothing: volumes with a name go, too")
+	return cmd
 }

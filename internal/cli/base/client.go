@@ -83,8 +83,8 @@ func (a *App) Explain(err error) string {
 	for _, class := range []string{"not found", "already exists", "invalid argument", "failed precondition", "permission denied"} {
 		if cut, ok := strings.CutSuffix(text, ": "+class); ok {
 			text = cut
-			if class == "not found" {
-				text += ": " + class
+			if class == "not found" || class == "already exists" {
+				text += ": " + class // what is named does not tell it alone
 			}
 			break
 		}

@@ -19,12 +19,29 @@ func SignalName(n int32) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
+// Absent says that what was to go is not there. Each tells it, and does not fail.
+type Absent struct{ Err error }
+
+func (e *Absent) Error() string { return e.Err.Error() }
+
+// IfForced returns err, or where that is asked for and nothing is there, an Absent of it.
+func IfForced(force bool, err error) error {
+	if force && status.Code(err) == codes.NotFound {
+		return &Absent{err}
+	}
+	return err
+}
+
 // Each calls fn for every name, prints the names for which it succeeded, and reports all errors.
 func (a *App) Each(ctx context.Context, names []string, fn func(context.Context, *Client, string) error) error {
 	return a.Call(func(c *Client) error {
 		var errs []error
 		for _, name := range names {
 			if err := fn(ctx, c, name); err != nil {
+				if absent := (*Absent)(nil); errors.As(err, &absent) {
+					a.Warn("%s", a.Explain(absent.Err))
+					continue
+				}
 				if status.Code(err) == codes.Unavailable || len(names) == 1 {
 					return err
 				}

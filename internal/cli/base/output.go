@@ -98,11 +98,7 @@ func Span(d time.Duration) string {
 func PortText(ports []*longshorev1.Port) string {
 	var out []string
 	for _, p := range ports {
-		host := HostText(p)
-		if p.GetHostIp() == "" {
-			host = strconv.FormatUint(uint64(p.GetHost()), 10)
-		}
-		out = append(out, fmt.Sprintf("%s->%d/%s", host, p.GetContainer(), p.GetProtocol()))
+		out = append(out, fmt.Sprintf("%s->%d/%s", HostText(p), p.GetContainer(), p.GetProtocol()))
 	}
 	return strings.Join(out, ", ")
 }

@@ -51,16 +51,17 @@ func exampleOf() map[string]string {
 		"history": "longshore history nginx\nlongshore history --no-trunc --format '{{.CreatedBy}}' nginx",
 		"prune":   "longshore prune -a\nlongshore prune --containers --volumes",
 
-		"volume":        "longshore volume ls",
-		"volume create": "longshore volume create data\nlongshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
-		"volume ls":     "longshore volume ls --owner cli",
-		"volume rm":     "longshore volume rm data",
-		"volume prune":  "longshore volume prune",
+		"volume":         "longshore volume ls",
+		"volume create":  "longshore volume create data\nlongshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
+		"volume ls":      "longshore volume ls -q -f dangling=true",
+		"volume inspect": "longshore volume inspect -f '{{.Mountpoint}}' data",
+		"volume rm":      "longshore volume rm data",
+		"volume prune":   "longshore volume prune -f",
 
 		"network":         "longshore network ls",
 		"network create":  "longshore network create back\nlongshore run -d --name db --network back redis",
 		"network ls":      "longshore network ls -q",
-		"network inspect": "longshore network inspect back",
+		"network inspect": "longshore network inspect -f '{{json .IPAM.Config}}' back",
 		"network rm":      "longshore network rm back",
 		"network prune":   "longshore network prune",
 
