@@ -25,23 +25,31 @@ fail() { # what
   exit 1
 }
 
-# A package's program is linked once for all of its targets: linking takes as long as a short run.
-count=0 last=
-while IFS=: read -r file _ target; do
-  dir=$(dirname "$file")
-  target=${target#func }
+targets() { # file's directory:target, by directory
+  grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]+' cmd internal test |
+    sed -E 's|/[^/:]+:[0-9]+:func |:|' | sort
+}
+
+# link makes a package's program, once for all of its targets.
+link() { # directory
+  local mod=()
+  [ ! -f "$1/go.mod" ] || mod=(-mod=mod) # a module of its own follows the tree's
+  (cd "$1" && go test "${mod[@]}" -c -fuzz . -o "$tmp/${1//\//_}" .) >"$tmp/${1//\//_}.log" 2>&1 ||
+    { cat "$tmp/${1//\//_}.log"; echo "fuzz: building $1 failed" >&2; return 255; }
+}
+
+# Linking uses one processor, so two programs are linked at a time; a target has both for itself.
+export -f link
+export tmp
+targets | cut -d: -f1 | uniq | xargs -P 2 -I {} bash -c 'link {}'
+
+count=0
+while IFS=: read -r dir target; do
   echo "   $dir $target"
-  if [ "$dir" != "$last" ]; then
-    mod=()
-    [ ! -f "$dir/go.mod" ] || mod=(-mod=mod) # a module of its own follows the tree's
-    (cd "$dir" && go test "${mod[@]}" -c -fuzz . -o "$tmp/test" .) >"$log" 2>&1 || fail "building $dir"
-    last=$dir
-  fi
-  (cd "$dir" && "$tmp/test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.parallel 2 \
+  (cd "$dir" && "$tmp/${dir//\//_}" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.parallel 2 \
     -test.fuzzcachedir "$inputs/$tree/$dir" -test.timeout 10m) >"$log" 2>&1 || timeIsUp "$target" || fail "$target in $dir"
   grep -q 'elapsed: ' "$log" || fail "$target in $dir ran no input: it"
   count=$((count + 1))
-done < <(grep -rn --include='*_test.go' -oE '^func Fuzz[A-Za-z0-9_]+' cmd internal test |
-  sed -E 's|^(.*)/[^/]*$|\1\t&|' | sort -s -k1,1 | cut -f2)
+done < <(targets)
 [ "$count" -gt 0 ] || { echo 'fuzz: no targets found' >&2; exit 1; }
 echo "   $count targets, $time each"
