@@ -220,6 +220,9 @@ func end(in Input, e core.Exit) string {
 	by := ""
 	if asked != nil {
 		by = "asked for by " + who(asked)
+		if asked.Call == core.UnhealthyCall {
+			by = "because " + asked.Call
+		}
 	}
 	switch {
 	case e.Signal != 0 && asked != nil && e.Signal == asked.Signal:

@@ -52,6 +52,11 @@ func TestVerdicts(t *testing.T) {
 			nil,
 			"lost: agent, keeper and nest were all gone when it ended, so nobody knows how",
 		},
+		"unhealthy": {
+			autopsy.Input{Exit: core.Exit{Signal: 9}, StopRequest: &core.StopRequest{Owner: core.OwnerSwarm, Call: core.UnhealthyCall, Signal: 15}},
+			nil,
+			"killed by SIGKILL: it did not end by SIGTERM within its grace; because its health check has failed",
+		},
 		"asked, ended by itself": {
 			autopsy.Input{Exit: core.Exit{Code: 143}, StopRequest: stop},
 			nil,

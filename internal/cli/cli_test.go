@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -44,6 +45,10 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 	n.Start()
 	n.AddImage("busybox", ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}}, map[string]string{"etc/passwd": "root:x:0:0::/root:/bin/sh\n"})
 	n.Images.Offer("nginx", ocispec.ImageConfig{Cmd: []string{"sh"}}, nil)
+	n.Images.OfferAs("checked", core.Image{
+		ID: "sha256:c0ffee", Digest: "sha256:c0ffee00", Config: ocispec.Image{Config: ocispec.ImageConfig{Cmd: []string{"sh"}}},
+		Health: &core.HealthCheck{Test: []string{"CMD", "true"}, Interval: 50 * time.Millisecond},
+	})
 	for name, program := range map[string]enginetest.Program{
 		"echo": func(p *enginetest.Process) int {
 			_, _ = fmt.Fprintln(p.Stdout(), strings.Join(p.Args[1:], " "))
@@ -57,6 +62,12 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 			_, _ = fmt.Fprintln(p.Stdout(), "out")
 			_, _ = fmt.Fprintln(p.Stderr(), "err")
 			return 7
+		},
+		"/bin/sh": func(p *enginetest.Process) int { return 0 },
+		"true":    func(p *enginetest.Process) int { return 0 },
+		"sick": func(p *enginetest.Process) int {
+			_, _ = fmt.Fprintln(p.Stdout(), "it is sick")
+			return 3
 		},
 		"env": func(p *enginetest.Process) int {
 			_, _ = fmt.Fprintln(p.Stdout(), strings.Join(p.Env, "\n"))
@@ -171,7 +182,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"end": end, "foreign": foreign, "pushed": pushed,
+			"end": end, "health": healthIs, "foreign": foreign, "pushed": pushed,
 		},
 	})
 }
@@ -200,6 +211,21 @@ func end(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	_, err = n.As(core.OwnerCLI).Wait(ctx, ref)
 	ts.Check(err)
+}
+
+// healthIs waits until a container's health is as it says: health KEY STATUS.
+func healthIs(ts *testscript.TestScript, _ bool, args []string) {
+	cli := nodeOf(ts).As(core.OwnerCLI)
+	is := func() bool {
+		c, err := cli.ContainerByKey(context.Background(), core.Key(args[0]))
+		return err == nil && c.HealthNow() != nil && c.HealthNow().Status == args[1]
+	}
+	for e, err := range cli.Events(context.Background(), 0, core.Filter{Kinds: []core.EventKind{core.EventContainerHealth}}) {
+		ts.Check(err)
+		if string(e.Key) == args[0] && is() {
+			return
+		}
+	}
 }
 
 // pushed checks with whose credentials the last push was made, and for which host: pushed USER HOST.

@@ -104,7 +104,7 @@ func event(a *app, e *longshorev1.Event, show eventsShown) error {
 		!f.Any("type", func(v string) bool { return kind == v }) ||
 		!f.Any("event", func(v string) bool {
 			_, ours, _ := strings.Cut(e.GetKind(), ".")
-			return v == action || v == ours || v == e.GetKind()
+			return v == action || v == ours || v == e.GetKind() || strings.HasPrefix(action, v+": ")
 		}) ||
 		!show.until.IsZero() && e.GetAt().AsTime().After(show.until) {
 		return nil
@@ -136,6 +136,10 @@ func eventAction(e *longshorev1.Event) (kind, action string) {
 	}
 	if k := known[kind+"."+what]; k != "" {
 		what = k
+	}
+	if what == "health" { // docker's action has the status in it
+		status, _, _ := strings.Cut(e.GetNote(), ":")
+		what = "health_status: " + status
 	}
 	if what == "update" && strings.HasPrefix(e.GetNote(), "renamed") {
 		what = "rename"

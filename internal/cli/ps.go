@@ -45,7 +45,7 @@ func (f *listFlags) parsed(known []string) (format *present.Format, filters pres
 }
 
 // psFilters are the names of the filters of ps.
-var psFilters = []string{"name", "id", "status", "label", "label!", "exited", "ancestor", "before", "since", "volume", "network", "publish", "expose", "owner"}
+var psFilters = []string{"name", "id", "status", "label", "label!", "exited", "ancestor", "before", "since", "volume", "network", "publish", "expose", "health", "owner"}
 
 func newPs(a *app) *cobra.Command {
 	req := &longshorev1.ListContainersRequest{}
@@ -146,6 +146,7 @@ func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*long
 			f.Any("id", func(v string) bool { return strings.HasPrefix(c.GetId(), v) }) &&
 			f.Any("owner", func(v string) bool { return c.GetOwner() == v }) &&
 			f.Any("status", func(v string) bool { return c.GetState() == v }) &&
+			f.Any("health", func(v string) bool { return c.GetHealth() == v || v == "none" && c.GetHealth() == "" }) &&
 			f.Any("exited", func(v string) bool {
 				return c.GetAutopsy() != nil && strconv.Itoa(int(c.GetAutopsy().GetStatus())) == v
 			}) &&
@@ -177,7 +178,14 @@ func hasPort(c *longshorev1.Container, want string, number func(*longshorev1.Por
 func statusText(c *longshorev1.Container) string {
 	switch c.GetState() {
 	case "running":
-		return "Up " + base.Span(time.Since(c.GetStarted().AsTime()))
+		up := "Up " + base.Span(time.Since(c.GetStarted().AsTime()))
+		switch c.GetHealth() {
+		case "":
+			return up
+		case "starting":
+			return up + " (health: starting)"
+		}
+		return up + " (" + c.GetHealth() + ")"
 	case "paused":
 		return "Up " + base.Span(time.Since(c.GetStarted().AsTime())) + " (Paused)"
 	case "exited":

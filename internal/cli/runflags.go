@@ -24,6 +24,7 @@ func otherNames() map[string]string {
 type moreFlags struct {
 	envFile, mount, tmpfs, security, gpus, sysctls, annotations, logOpts, searches, dnsOptions []string
 	swap, reservation, shm, userns, logDriver, cidfile                                         string
+	health                                                                                     healthFlags
 }
 
 func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
@@ -59,6 +60,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringArrayVar(&r.Expose, "expose", nil, "port that -P forwards, PORT[-PORT][/protocol]")
 	fl.StringArrayVar(&f.logOpts, "log-opt", nil, "max-size=16m or max-file=3")
 	fl.StringVar(&f.logDriver, "log-driver", "", "json-file or local (the agent's log), or none to drop the output")
+	f.health.define(fl)
 	fl.StringVar(&f.cidfile, "cidfile", "", "write the container's ID to this new file")
 }
 
@@ -105,7 +107,7 @@ func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 	if r.Annotations, err = typed.Labels(f.annotations); err != nil {
 		return fmt.Errorf("--annotation: %w", err)
 	}
-	return errors.Join(f.sizes(r), f.log(r))
+	return errors.Join(f.sizes(r), f.log(r), f.health.fill(r))
 }
 
 func (f *moreFlags) sizes(r *longshorev1.CreateRequest) error {

@@ -27,6 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"
+	"github.com/longshore/longshore/internal/health"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -40,6 +41,9 @@ type record struct {
 	// Anonymous are the volumes without a name that were made for the container.
 	Anonymous []string `json:"anonymous,omitempty"`
 	Later     bool     `json:"later,omitempty"` // its user starts it in a call of its own, whenever that is
+	// Health is its health check in full, nil for none: its image may be gone when an agent comes back.
+	Health      *health.Check `json:"health,omitempty"`
+	OnUnhealthy string        `json:"on_unhealthy,omitempty"`
 }
 
 // recordOf returns the record of a container of ours, and a zero record for others.
@@ -128,6 +132,11 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	}
 	io := core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()}
 	rec := record{Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Privileged: req.GetPrivileged(), Later: !req.GetStart() && !req.GetHold()}
+	var err error
+	if rec.Health, err = healthOf(req, img); err != nil {
+		return core.ContainerConfig{}, err
+	}
+	rec.OnUnhealthy = req.GetOnUnhealthy()
 	if !req.GetHold() && !req.GetNoLog() {
 		rec.Log = log
 		io.Sinks = []core.Sink{{

@@ -48,6 +48,10 @@ func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectR
 func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv bool) (*longshorev1.InspectResponse, error) {
 	rec := recordOf(c)
 	extra := map[string]any{"image_name": rec.Image, "auto_remove": rec.AutoRemove, "privileged": rec.Privileged}
+	if s.o.Restricted != nil && s.o.Restricted() {
+		c.Health = withoutOutput(c.Health)
+	}
+	extra["health_status"], extra["health_check"] = healthDocument(c), checkDocument(c)
 	if sb, err := s.all.Sandbox(ctx, c.Sandbox); err == nil {
 		extra["network"] = networkOf(sb)
 	}

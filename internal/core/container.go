@@ -164,6 +164,33 @@ type Container struct {
 	Warnings []string      `json:"warnings,omitempty"` // what the node could not provide, collected by create
 	// Trace says where the time of its last start went, and of its image's pull.
 	Trace Trace `json:"trace,omitempty"`
+	// Health is what the health checks of the program have shown; nil before the first one.
+	Health *Health `json:"health,omitempty"`
+}
+
+// HealthNow returns what the health checks of the program's present run have shown; nil when there
+// was none yet.
+func (c *Container) HealthNow() *Health {
+	if c.Health == nil || !c.Health.Since.Equal(c.Main.Started) {
+		return nil
+	}
+	return c.Health
+}
+
+// Health is what the health checks of one run of a container's program have shown.
+type Health struct {
+	Since    time.Time `json:"since"`              // when the program was started
+	Status   string    `json:"status"`             // starting, healthy, unhealthy
+	Failures int       `json:"failures,omitempty"` // in a row, those that count
+	Probes   []Probe   `json:"probes,omitempty"`   // the last ones, the newest last
+}
+
+// Probe is one health check that was made.
+type Probe struct {
+	Start  time.Time `json:"start"`
+	End    time.Time `json:"end"`
+	Code   int       `json:"code"` // the exit code; -1 when there is none
+	Output string    `json:"output,omitempty"`
 }
 
 // Refusal says why a program cannot be executed.

@@ -18,6 +18,7 @@ const (
 	EventContainerPaused   EventKind = "container.paused"
 	EventContainerResumed  EventKind = "container.resumed"
 	EventContainerUpdated  EventKind = "container.updated"
+	EventContainerHealth   EventKind = "container.health" // its health checks have another result; Note begins with it
 	EventContainerExited   EventKind = "container.exited" // exactly one per started main process
 	EventContainerRemoved  EventKind = "container.removed"
 	EventProcessStarted    EventKind = "process.started" // of an exec

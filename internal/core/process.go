@@ -149,6 +149,10 @@ type OOM struct {
 	Kills  uint64 `json:"kills"`
 }
 
+// UnhealthyCall is the Call of a StopRequest that nobody made: the program had failed its health
+// check.
+const UnhealthyCall = "its health check has failed"
+
 // StopRequest says who asked for a process to end, and how.
 type StopRequest struct {
 	Owner  Owner     `json:"owner"`

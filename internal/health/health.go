@@ -2,9 +2,10 @@
 // health checks as docker does.
 //
 // Check and State are pure: which check a container has, when the next probe is, and
-// what a probe means. Monitor runs the probes of one container. The package knows no
-// face and keeps nothing: who wants to remember a Check or a State stores it. Start
-// reading at Settle.
+// what a probe means. Monitor runs the probes of one container and stores what they
+// show in its record, from which a later agent continues; Runner has a Monitor for each
+// running container of an owner. The package knows no face, and who wants to remember a
+// Check stores it. Start reading at Settle.
 package health
 
 import (

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,99 +26,170 @@ const (
 	// launchLimit is how long the start of a probe may take, which does not count towards the
 	// check's timeout; docker's.
 	launchLimit = 30 * time.Second
+	// maxProbes is how many probes are remembered; docker's.
+	maxProbes = 5
+	// storeEvery is how often probes are stored that change nothing, so that a thousand healthy
+	// containers cost little.
+	storeEvery = time.Minute
+	// maxSpread is over how much time an agent that takes over spreads the probes that are due, so
+	// that those of all containers do not begin at once.
+	maxSpread = 5 * time.Second
 )
 
-// Monitor probes one container. All fields are required.
+// Monitor probes one container, and stores in its record what that has shown. All fields are
+// required.
 type Monitor struct {
 	Engine *engine.Client
 	Log    *slog.Logger
 	Owner  core.Owner // whose container it is
 	ID     core.ID
 	Check  *Check
-	// Changed is told each status but the first, which is Starting.
+	// Changed is told each status but the first, if that is Starting. It is another one when an
+	// earlier agent has probed the same run of the program.
 	Changed func(State)
+}
+
+// run is what is known about one run of a container's program.
+type run struct {
+	started time.Time
+	state   State
+	probes  []core.Probe
+	stored  time.Time // when it was stored last
 }
 
 // errEnded means that the container does not run any more.
 var errEnded = errors.New("the container has ended") //nolint:gochecknoglobals // an error value
 
-// Run probes until ctx ends or the container has ended. No probe runs after that. A paused
-// container is not probed.
+// Run probes until ctx ends, or the container has ended or was started again. No probe runs after
+// that. A paused container is not probed.
 func (m Monitor) Run(ctx context.Context) {
-	s := State{Status: Starting}
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	<-timer.C
-	for {
-		age, err := m.age(ctx)
-		if errors.Is(err, errEnded) {
-			return
+	c, err := m.Engine.Container(ctx, m.ID)
+	if err != nil {
+		if !errdefs.IsNotFound(err) && ctx.Err() == nil {
+			m.Log.WarnContext(ctx, "the health of a container is not checked", "container", string(m.ID), "error", err)
 		}
-		timer.Reset(m.Check.Pause(s, age))
+		return
+	}
+	if c.State == core.ContainerExited {
+		return
+	}
+	r := run{started: c.Main.Started, state: State{Status: Starting}}
+	pause := m.Check.Pause(r.state, time.Since(r.started))
+	if h := c.HealthNow(); h != nil {
+		pause = m.resume(&r, h)
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		next, err := m.probe(ctx, s)
+		was := r.state
+		err := m.probe(ctx, &r)
 		switch {
 		case ctx.Err() != nil || errors.Is(err, errEnded):
 			return
 		case err != nil:
 			m.Log.WarnContext(ctx, "a health check could not be made; it is tried again at the next interval", "container", string(m.ID), "error", err)
-			continue
+		default:
+			m.store(ctx, &r, was)
+			if was.Status != r.state.Status {
+				m.Changed(r.state)
+			}
 		}
-		changed := next.Status != s.Status
-		if s = next; changed {
-			m.Changed(s)
-		}
+		timer.Reset(m.Check.Pause(r.state, time.Since(r.started)))
 	}
 }
 
-// age is how long the container has been running.
-func (m Monitor) age(ctx context.Context) (time.Duration, error) {
-	c, err := m.Engine.Container(ctx, m.ID)
-	if errdefs.IsNotFound(err) || err == nil && c.State == core.ContainerExited {
-		return 0, errEnded
+// resume continues where an earlier agent was, and returns how long to wait for the next probe.
+func (m Monitor) resume(r *run, h *core.Health) time.Duration {
+	r.state, r.probes = State{Status: Status(h.Status), Failures: h.Failures}, h.Probes
+	due := m.Check.Pause(r.state, time.Since(r.started))
+	if n := len(h.Probes); n > 0 {
+		r.state.Output = h.Probes[n-1].Output
+		due -= time.Since(h.Probes[n-1].End)
 	}
-	if err != nil {
-		return 0, err
+	if r.state.Status != Starting {
+		m.Changed(r.state)
 	}
-	return time.Since(c.Main.Started), nil
+	if due > 0 {
+		return min(due, m.Check.Interval)
+	}
+	return rand.N(min(m.Check.Interval, maxSpread)) //nolint:gosec // it only spreads the work
 }
 
-// probe makes one probe, and returns the state after it. An error says that there was none, for a
-// reason that is not the container's.
-func (m Monitor) probe(ctx context.Context, s State) (State, error) {
-	c, err := m.Engine.Container(ctx, m.ID)
-	switch {
-	case errdefs.IsNotFound(err) || err == nil && c.State == core.ContainerExited:
-		return s, errEnded
-	case err != nil || c.State == core.ContainerPaused:
-		return s, err
+// store stores what is known, if it tells more than what was stored last.
+func (m Monitor) store(ctx context.Context, r *run, was State) {
+	if was.Status == r.state.Status && was.Failures == r.state.Failures && time.Since(r.stored) < storeEvery {
+		return
 	}
-	age := time.Since(c.Main.Started)
-	ok, said, err := m.run(ctx, c)
-	switch {
+	h := core.Health{Since: r.started, Status: string(r.state.Status), Failures: r.state.Failures, Probes: r.probes}
+	switch err := m.Engine.Changes.Health(ctx, m.ID, h); {
 	case err == nil:
-		return m.Check.After(s, ok, said, age), nil
-	case ctx.Err() != nil || errdefs.IsUnavailable(err):
-		return s, err
+		r.stored = time.Now()
+	case !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) && ctx.Err() == nil: // else it has just ended
+		m.Log.WarnContext(ctx, "could not store what a health check has shown; the next one is stored", "container", string(m.ID), "error", err)
 	}
-	switch now, gone := m.Engine.Container(ctx, m.ID); {
-	case errdefs.IsNotFound(gone) || gone == nil && now.State == core.ContainerExited:
-		return s, errEnded
-	case gone != nil || now.State == core.ContainerPaused:
-		return s, gone
-	}
-	return m.Check.After(s, false, printable(err.Error()), age), nil // the command cannot be run
 }
+
+// errPaused means that there was no probe, because the container is paused.
+var errPaused = errors.New("the container is paused") //nolint:gochecknoglobals // an error value
+
+// look returns the container if the run that is probed goes on.
+func (m Monitor) look(ctx context.Context, r *run) (core.Container, error) {
+	c, err := m.Engine.Container(ctx, m.ID)
+	switch {
+	case errdefs.IsNotFound(err) || err == nil && (c.State == core.ContainerExited || !c.Main.Started.Equal(r.started)):
+		return c, errEnded
+	case err == nil && c.State == core.ContainerPaused:
+		return c, errPaused
+	}
+	return c, err
+}
+
+// probe makes one probe, and changes r to what is known then. An error says that there was none, for
+// a reason that is not the container's.
+func (m Monitor) probe(ctx context.Context, r *run) error {
+	c, err := m.look(ctx, r)
+	if err != nil {
+		return unlessPaused(err)
+	}
+	p := core.Probe{Start: time.Now().UTC()}
+	code, said, err := m.run(ctx, c)
+	if err != nil {
+		if ctx.Err() != nil || errdefs.IsUnavailable(err) {
+			return err
+		}
+		if _, gone := m.look(ctx, r); gone != nil {
+			return unlessPaused(gone)
+		}
+		code, said = noCode, printable(err.Error()) // the command cannot be run
+	}
+	p.End, p.Code, p.Output = time.Now().UTC(), code, said
+	if r.probes = append(slices.Clip(r.probes), p); len(r.probes) > maxProbes {
+		r.probes = slices.Clone(r.probes[1:])
+	}
+	r.state = m.Check.After(r.state, code == 0, said, p.Start.Sub(r.started))
+	return nil
+}
+
+func unlessPaused(err error) error {
+	if errors.Is(err, errPaused) {
+		return nil
+	}
+	return err
+}
+
+// noCode is the code of a probe that has no exit code; docker's.
+const noCode = -1
 
 // run runs the check's command in the container.
-func (m Monitor) run(ctx context.Context, c core.Container) (ok bool, said string, err error) {
+func (m Monitor) run(ctx context.Context, c core.Container) (code int, said string, err error) {
 	p, err := ocispec.ExecProcess(c.Bundle, m.Check.Command, false, core.Size{})
 	if err != nil {
-		return false, "", err
+		return noCode, "", err
 	}
 	x := attach.Exec{Engine: m.Engine, Log: m.Log, Owner: m.Owner, Call: "health check"}
 	cfg := attach.Held(p, core.StdinClosed, core.Size{})
@@ -125,7 +198,7 @@ func (m Monitor) run(ctx context.Context, c core.Container) (ok bool, said strin
 	session, err := x.Start(launch, c.ID, cfg)
 	cancel()
 	if err != nil {
-		return false, "", err
+		return noCode, "", err
 	}
 	var out output
 	session.Output = out.add
@@ -139,13 +212,30 @@ func (m Monitor) run(ctx context.Context, c core.Container) (ok bool, said strin
 		if s := out.String(); s != "" {
 			said += ": " + s
 		}
-		return false, said, nil
+		return noCode, said, nil
 	case err != nil:
-		return false, "", err
+		return noCode, "", err
 	case a.Exit.Lost:
-		return false, "", fmt.Errorf("how it ended is lost: %w", errdefs.ErrUnavailable)
+		return noCode, "", fmt.Errorf("how it ended is lost: %w", errdefs.ErrUnavailable)
 	}
-	return a.Exit.Status() == 0, out.String(), nil
+	return a.Exit.Status(), killed(a, out.String()), nil
+}
+
+// killed adds to what a probe has said that it was killed for want of memory, or by a signal.
+func killed(a core.Autopsy, said string) string {
+	why := ""
+	switch {
+	case a.OOM != nil && a.OOM.Main:
+		why = "Health check ran out of memory and was killed"
+	case a.Exit.Signal != 0:
+		why = fmt.Sprintf("Health check was killed by signal %d", a.Exit.Signal)
+	default:
+		return said
+	}
+	if said != "" {
+		why += ": " + said
+	}
+	return why
 }
 
 // output is the beginning of what a probe says.

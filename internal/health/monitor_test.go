@@ -222,9 +222,9 @@ func TestACommandThatCannotRun(t *testing.T) {
 	}, func(*enginetest.Process) int { return 0 })
 }
 
-// TestProbesAreNotRecorded: five hundred containers that are probed each second append no event and
-// change no record.
-func TestProbesAreNotRecorded(t *testing.T) {
+// TestHealthyProbesAreNotRecorded: five hundred containers that are probed each second append one
+// event each, when they become healthy, and change no record after that.
+func TestHealthyProbesAreNotRecorded(t *testing.T) {
 	const containers, seconds = 500, 5
 	var probes atomic.Int32
 	inBubble(t, func(r *rig) {
@@ -245,7 +245,7 @@ func TestProbesAreNotRecorded(t *testing.T) {
 		if got := probes.Load(); got != containers*seconds {
 			r.t.Errorf("%d probes", got)
 		}
-		if now, err := client.LastSeq(r.t.Context()); err != nil || now != before {
+		if now, err := client.LastSeq(r.t.Context()); err != nil || now != before+containers {
 			r.t.Errorf("%d events, %v", now-before, err)
 		}
 		list, err := client.Containers(r.t.Context(), core.Filter{})
@@ -253,9 +253,129 @@ func TestProbesAreNotRecorded(t *testing.T) {
 			r.t.Fatal(len(list), err)
 		}
 		for _, c := range list {
-			if c.Rev > before || len(c.Execs) > 0 || len(c.Exits) > 0 {
-				r.t.Errorf("%s has changed: %d execs", c.Key, len(c.Execs))
+			if len(c.Execs) > 0 || len(c.Exits) > 0 || c.HealthNow() == nil || len(c.Health.Probes) != 1 {
+				r.t.Errorf("%s has changed: %d execs, health %+v", c.Key, len(c.Execs), c.Health)
 			}
 		}
 	}, func(*enginetest.Process) int { probes.Add(1); return 0 })
+}
+
+// health returns what the record of a container says.
+func (r *rig) health(id core.ID) core.Health {
+	c, err := r.As(core.OwnerSwarm).Container(r.t.Context(), id)
+	if err != nil || c.HealthNow() == nil {
+		r.t.Fatalf("no health is stored: %v", err)
+	}
+	return *c.HealthNow()
+}
+
+// TestALaterMonitorContinues: status and failures in a row are kept, the next probe is made when it
+// is due, and a status that was told before is told again.
+func TestALaterMonitorContinues(t *testing.T) {
+	var n atomic.Int32
+	inBubble(t, func(r *rig) {
+		c := r.running("a")
+		stop := r.watch(c)
+		r.after(1500 * time.Millisecond) // one failure
+		stop()
+		if h := r.health(c.ID); h.Status != "starting" || h.Failures != 1 || len(h.Probes) != 1 || h.Probes[0].Code != 1 || h.Probes[0].Output != "bad" {
+			r.t.Errorf("%+v", h)
+		}
+		stop = r.watch(c)
+		said := r.after(600 * time.Millisecond) // it was due after half a second
+		if len(said) != 1 || said[0].Status != health.Unhealthy || said[0].Failures != 2 || n.Load() != 2 {
+			r.t.Errorf("%+v after %d probes", said, n.Load())
+		}
+		stop()
+		stop = r.watch(c)
+		if said = r.after(0); len(said) != 2 || said[1].Status != health.Unhealthy || said[1].Output != "bad" || n.Load() != 2 {
+			r.t.Errorf("%+v after %d probes", said, n.Load())
+		}
+		r.after(20 * time.Second)
+		stop()
+		if h := r.health(c.ID); h.Failures < 20 || len(h.Probes) != 5 {
+			r.t.Errorf("%+v", h)
+		}
+		var events []string
+		client := r.As(core.OwnerSwarm)
+		last, err := client.LastSeq(r.t.Context())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		for e, err := range client.Events(r.t.Context(), 0, core.Filter{}) {
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			if e.Kind == core.EventContainerHealth {
+				events = append(events, e.Note)
+			}
+			if e.Seq == last {
+				break
+			}
+		}
+		if len(events) != 1 || events[0] != "unhealthy: bad" {
+			r.t.Errorf("events %q", events)
+		}
+	}, func(p *enginetest.Process) int {
+		n.Add(1)
+		_, _ = io.WriteString(p.Stdout(), "bad")
+		return 1
+	})
+}
+
+// TestARunnerFollowsItsContainers: those that run already, those that are started, and those that
+// are started again, which begin anew.
+func TestARunnerFollowsItsContainers(t *testing.T) {
+	var n atomic.Int32
+	inBubble(t, func(r *rig) {
+		first := r.running("a")
+		ctx, cancel := context.WithCancel(r.t.Context())
+		done := make(chan struct{})
+		runner := &health.Runner{
+			Engine: r.As(core.OwnerSwarm), Log: slog.New(slog.DiscardHandler), Owner: core.OwnerSwarm,
+			Check: func(c core.Container) *health.Check {
+				if c.Key == "without" {
+					return nil
+				}
+				return &health.Check{Command: []string{"check"}, Interval: time.Second, Timeout: time.Second, StartInterval: time.Second, Retries: 2}
+			},
+			Changed: func(_ context.Context, c core.Container, s health.State) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.said = append(r.said, health.State{Status: s.Status, Output: string(c.Key)})
+			},
+		}
+		go func() { defer close(done); runner.Run(ctx) }()
+		if said := r.after(1500 * time.Millisecond); len(said) != 1 || said[0].Output != "a" {
+			r.t.Errorf("%+v", said)
+		}
+		r.running("b")
+		r.running("without")
+		if said := r.after(1500 * time.Millisecond); len(said) != 2 || said[1].Output != "b" {
+			r.t.Errorf("%+v", said)
+		}
+		client := r.As(core.OwnerSwarm)
+		if err := client.StopContainer(r.t.Context(), first.ID, engine.StopOptions{}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.after(0)
+		before := n.Load()
+		if r.after(10 * time.Second); n.Load() != before+10 { // only b is probed
+			r.t.Errorf("%d probes", n.Load()-before)
+		}
+		if err := client.RenewContainer(r.t.Context(), first.ID); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := client.StartContainer(r.t.Context(), first.ID); err != nil {
+			r.t.Fatal(err)
+		}
+		if c, err := client.Container(r.t.Context(), first.ID); err != nil || c.HealthNow() != nil {
+			r.t.Errorf("a new run has the health of the last one: %+v, %v", c.Health, err)
+		}
+		if said := r.after(1500 * time.Millisecond); len(said) != 3 || said[2].Output != "a" || said[2].Status != health.Healthy {
+			r.t.Errorf("%+v", said)
+		}
+		cancel()
+		<-done
+	}, func(*enginetest.Process) int { n.Add(1); return 0 })
 }

@@ -52,6 +52,7 @@ type death struct {
 	init       bool // a tiny init is pid 1
 	shared     bool // it is not the first process of its pid namespace, which its pod has
 	caps       []string
+	flags      []string // of longshore run: other faces cannot
 	// does is what is done to it once it has said "up"; false where the face cannot.
 	does act
 	end  ending
@@ -182,6 +183,8 @@ func frozenAndStopped(t *testing.T, n *nodetest.Node, f face, x *container) bool
 	return true
 }
 
+func itself(*testing.T, *nodetest.Node, face, *container) bool { return true }
+
 func sandboxEnded(t *testing.T, n *nodetest.Node, f face, _ *container) bool {
 	t.Helper()
 	c, ok := f.(*criFace)
@@ -287,6 +290,15 @@ var deaths = []death{
 	{name: "no-interpreter", command: []string{"/bin/script"}, end: ending{start: 127}, why: "could not be started: .*exec /bin/script: no such file or directory: .*interpreter.*"},
 	{name: "no-permission", command: []string{"/bin/plain"}, end: ending{start: 126}, why: `could not be started: .*exec "?/bin/plain"?: permission denied.*`},
 	{name: "no-program", command: []string{"/bin/nothing"}, end: ending{start: 127}, why: `could not be started: .*exec "?/bin/nothing"?: no such file or directory.*`},
+	{
+		name: "unhealthy", script: "trap 'exit 0' TERM" + forever, flags: []string{"--health-cmd", "echo sick; exit 1", "--health-interval", "100ms", "--health-retries", "2", "--health-on-failure", "stop"},
+		does: itself, why: "exited with code 0 after SIGTERM, because its health check has failed",
+	},
+	{
+		name: "unhealthy-killed", script: "trap '' TERM" + forever, flags: []string{"--health-cmd", "exec tail /dev/zero", "--health-interval", "100ms", "--health-retries", "1", "--health-on-failure", "kill"},
+		memory: 16 << 20, does: itself, end: ending{signal: 9, childOOM: true},
+		why: `ended by SIGKILL, because its health check has failed; before that the kernel killed a process of it, out of memory at the limit of the container \(16 MiB\)`,
+	},
 	{name: "frozen", script: ":" + forever, does: frozenAndStopped, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by STOP"},
 	{name: "sandbox-ended", script: ":" + forever, does: sandboxEnded, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by cri StopPodSandbox"},
 	{name: "agent-away", script: ":" + forever, does: whileAway(false, false), end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},

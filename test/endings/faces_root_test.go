@@ -77,6 +77,7 @@ func (f *cliFace) start(t *testing.T, name string, d death) bool {
 	for _, c := range d.caps {
 		args = append(args, "--cap-add", c)
 	}
+	args = append(args, d.flags...)
 	if _, err := f.n.CLI(append(append(args, f.image), shell(d)...)...); err != nil && d.end.start == 0 {
 		t.Fatal(err)
 	}
@@ -133,7 +134,7 @@ type criFace struct {
 
 func (f *criFace) start(t *testing.T, name string, d death) bool {
 	t.Helper()
-	if d.pids > 0 || d.init {
+	if d.pids > 0 || d.init || d.flags != nil {
 		return false // the kubelet limits pods, by their cgroup, and knows no init
 	}
 	pod := f.n.PodConfig(name)
@@ -213,6 +214,9 @@ func newNomadFace(t *testing.T, n *nodetest.Node, image string) *nomadFace {
 
 func (f *nomadFace) start(t *testing.T, name string, d death) bool {
 	t.Helper()
+	if d.flags != nil {
+		return false
+	}
 	dir := filepath.Join(f.n.Dir, "alloc")
 	for _, sub := range []string{"alloc/logs", "alloc/data", name + "/local", name + "/secrets"} {
 		if err := os.MkdirAll(filepath.Join(dir, allocID, sub), 0o777); err != nil {
@@ -337,7 +341,7 @@ func (f *mesosFace) id() object { return object{"container_id": object{"value": 
 
 func (f *mesosFace) start(t *testing.T, name string, d death) bool {
 	t.Helper()
-	if d.pids > 0 || d.stopSignal != "" || d.init || d.shared || d.caps != nil {
+	if d.pids > 0 || d.stopSignal != "" || d.init || d.shared || d.caps != nil || d.flags != nil {
 		return false // a container of Mesos has none of these
 	}
 	f.name, f.failed = name, ""

@@ -179,6 +179,7 @@ type Container struct {
 	Network       string                 `protobuf:"bytes,31,opt,name=network,proto3" json:"network,omitempty"`                             // of its sandbox: builtin, cni, host, none
 	SizeRw        *uint64                `protobuf:"varint,32,opt,name=size_rw,json=sizeRw,proto3,oneof" json:"size_rw,omitempty"`          // bytes that it has written to its root; only where asked for
 	SizeImage     *uint64                `protobuf:"varint,33,opt,name=size_image,json=sizeImage,proto3,oneof" json:"size_image,omitempty"` // bytes of its image, unpacked where known; only where asked for
+	Health        string                 `protobuf:"bytes,40,opt,name=health,proto3" json:"health,omitempty"`                               // starting, healthy, unhealthy; "": it has no health check
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +366,13 @@ func (x *Container) GetSizeImage() uint64 {
 		return *x.SizeImage
 	}
 	return 0
+}
+
+func (x *Container) GetHealth() string {
+	if x != nil {
+		return x.Health
+	}
+	return ""
 }
 
 type Port struct {
@@ -1459,6 +1467,10 @@ type CreateRequest struct {
 	LogFiles               int32             `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                  // how many are kept; 0: 3
 	NoLog                  bool              `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                           // drop the output
 	NetworkAliases         []string          `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"` // what others on a network of a user's own call it, besides its name
+	Health                 *HealthCheck      `protobuf:"bytes,90,opt,name=health,proto3" json:"health,omitempty"`                                       // absent: the image's own
+	OnUnhealthy            string            `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`          // what happens to a program that has become unhealthy: none (the default), stop, kill
+	VolumesFrom            []string          `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`          // containers whose volumes and binds it has too, NAME[:ro|rw]
+	Userns                 string            `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                       // host (the default), or private: a user namespace of its own
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -1948,6 +1960,388 @@ func (x *CreateRequest) GetNetworkAliases() []string {
 	return nil
 }
 
+func (x *CreateRequest) GetHealth() *HealthCheck {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetOnUnhealthy() string {
+	if x != nil {
+		return x.OnUnhealthy
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetVolumesFrom() []string {
+	if x != nil {
+		return x.VolumesFrom
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetUserns() string {
+	if x != nil {
+		return x.Userns
+	}
+	return ""
+}
+
+// HealthCheck says how to test whether a program works. What is not set is the image's, or docker's default.
+type HealthCheck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Test          []string               `protobuf:"bytes,1,rep,name=test,proto3" json:"test,omitempty"` // NONE for none, CMD with a command, CMD-SHELL with a line for the shell
+	Interval      *durationpb.Duration   `protobuf:"bytes,2,opt,name=interval,proto3" json:"interval,omitempty"`
+	Timeout       *durationpb.Duration   `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	StartPeriod   *durationpb.Duration   `protobuf:"bytes,4,opt,name=start_period,json=startPeriod,proto3" json:"start_period,omitempty"`
+	StartInterval *durationpb.Duration   `protobuf:"bytes,5,opt,name=start_interval,json=startInterval,proto3" json:"start_interval,omitempty"`
+	Retries       int32                  `protobuf:"varint,6,opt,name=retries,proto3" json:"retries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HealthCheck) Reset() {
+	*x = HealthCheck{}
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthCheck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthCheck) ProtoMessage() {}
+
+func (x *HealthCheck) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
+func (*HealthCheck) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *HealthCheck) GetTest() []string {
+	if x != nil {
+		return x.Test
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetInterval() *durationpb.Duration {
+	if x != nil {
+		return x.Interval
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetStartPeriod() *durationpb.Duration {
+	if x != nil {
+		return x.StartPeriod
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetStartInterval() *durationpb.Duration {
+	if x != nil {
+		return x.StartInterval
+	}
+	return nil
+}
+
+func (x *HealthCheck) GetRetries() int32 {
+	if x != nil {
+		return x.Retries
+	}
+	return 0
+}
+
+type DiffRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffRequest) Reset() {
+	*x = DiffRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffRequest) ProtoMessage() {}
+
+func (x *DiffRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
+func (*DiffRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DiffRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type DiffResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changes       []*Change              `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffResponse) Reset() {
+	*x = DiffResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffResponse) ProtoMessage() {}
+
+func (x *DiffResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
+func (*DiffResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *DiffResponse) GetChanges() []*Change {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+// Change is a file that differs from the image's.
+type Change struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"` // absolute
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"` // A: added, C: changed, D: deleted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Change) Reset() {
+	*x = Change{}
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Change) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Change) ProtoMessage() {}
+
+func (x *Change) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Change.ProtoReflect.Descriptor instead.
+func (*Change) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Change) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Change) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+type CommitRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Image         string                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"` // the new image's name; "": none
+	Author        string                 `protobuf:"bytes,3,opt,name=author,proto3" json:"author,omitempty"`
+	Message       string                 `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	Changes       []string               `protobuf:"bytes,5,rep,name=changes,proto3" json:"changes,omitempty"`  // instructions of a Dockerfile
+	Running       bool                   `protobuf:"varint,6,opt,name=running,proto3" json:"running,omitempty"` // do not pause the container meanwhile
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitRequest) Reset() {
+	*x = CommitRequest{}
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitRequest) ProtoMessage() {}
+
+func (x *CommitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
+func (*CommitRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CommitRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CommitRequest) GetImage() string {
+	if x != nil {
+		return x.Image
+	}
+	return ""
+}
+
+func (x *CommitRequest) GetAuthor() string {
+	if x != nil {
+		return x.Author
+	}
+	return ""
+}
+
+func (x *CommitRequest) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *CommitRequest) GetChanges() []string {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *CommitRequest) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+type CommitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // of the image
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CommitResponse) Reset() {
+	*x = CommitResponse{}
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CommitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CommitResponse) ProtoMessage() {}
+
+func (x *CommitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
+func (*CommitResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CommitResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
 type CopyOutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -1960,7 +2354,7 @@ type CopyOutRequest struct {
 
 func (x *CopyOutRequest) Reset() {
 	*x = CopyOutRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2366,7 @@ func (x *CopyOutRequest) String() string {
 func (*CopyOutRequest) ProtoMessage() {}
 
 func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2379,7 @@ func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutRequest.ProtoReflect.Descriptor instead.
 func (*CopyOutRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CopyOutRequest) GetName() string {
@@ -2028,7 +2422,7 @@ type CopySource struct {
 
 func (x *CopySource) Reset() {
 	*x = CopySource{}
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2040,7 +2434,7 @@ func (x *CopySource) String() string {
 func (*CopySource) ProtoMessage() {}
 
 func (x *CopySource) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2053,7 +2447,7 @@ func (x *CopySource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopySource.ProtoReflect.Descriptor instead.
 func (*CopySource) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CopySource) GetName() string {
@@ -2087,7 +2481,7 @@ type CopyOutResponse struct {
 
 func (x *CopyOutResponse) Reset() {
 	*x = CopyOutResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2099,7 +2493,7 @@ func (x *CopyOutResponse) String() string {
 func (*CopyOutResponse) ProtoMessage() {}
 
 func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2112,7 +2506,7 @@ func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutResponse.ProtoReflect.Descriptor instead.
 func (*CopyOutResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CopyOutResponse) GetSource() *CopySource {
@@ -2139,7 +2533,7 @@ type CopyInRequest struct {
 
 func (x *CopyInRequest) Reset() {
 	*x = CopyInRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2151,7 +2545,7 @@ func (x *CopyInRequest) String() string {
 func (*CopyInRequest) ProtoMessage() {}
 
 func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2164,7 +2558,7 @@ func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInRequest.ProtoReflect.Descriptor instead.
 func (*CopyInRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CopyInRequest) GetTo() *CopyTo {
@@ -2194,7 +2588,7 @@ type CopyTo struct {
 
 func (x *CopyTo) Reset() {
 	*x = CopyTo{}
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2206,7 +2600,7 @@ func (x *CopyTo) String() string {
 func (*CopyTo) ProtoMessage() {}
 
 func (x *CopyTo) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2219,7 +2613,7 @@ func (x *CopyTo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyTo.ProtoReflect.Descriptor instead.
 func (*CopyTo) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CopyTo) GetName() string {
@@ -2265,7 +2659,7 @@ type CopyInResponse struct {
 
 func (x *CopyInResponse) Reset() {
 	*x = CopyInResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2277,7 +2671,7 @@ func (x *CopyInResponse) String() string {
 func (*CopyInResponse) ProtoMessage() {}
 
 func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2290,7 +2684,7 @@ func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInResponse.ProtoReflect.Descriptor instead.
 func (*CopyInResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
 }
 
 // Tmpfs is a file system in memory.
@@ -2304,7 +2698,7 @@ type Tmpfs struct {
 
 func (x *Tmpfs) Reset() {
 	*x = Tmpfs{}
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2710,7 @@ func (x *Tmpfs) String() string {
 func (*Tmpfs) ProtoMessage() {}
 
 func (x *Tmpfs) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2723,7 @@ func (x *Tmpfs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tmpfs.ProtoReflect.Descriptor instead.
 func (*Tmpfs) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Tmpfs) GetTarget() string {
@@ -2357,7 +2751,7 @@ type Dns struct {
 
 func (x *Dns) Reset() {
 	*x = Dns{}
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2763,7 @@ func (x *Dns) String() string {
 func (*Dns) ProtoMessage() {}
 
 func (x *Dns) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2776,7 @@ func (x *Dns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dns.ProtoReflect.Descriptor instead.
 func (*Dns) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Dns) GetServers() []string {
@@ -2416,7 +2810,7 @@ type Size struct {
 
 func (x *Size) Reset() {
 	*x = Size{}
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2428,7 +2822,7 @@ func (x *Size) String() string {
 func (*Size) ProtoMessage() {}
 
 func (x *Size) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2441,7 +2835,7 @@ func (x *Size) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Size.ProtoReflect.Descriptor instead.
 func (*Size) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Size) GetCols() uint32 {
@@ -2479,7 +2873,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2491,7 +2885,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2504,7 +2898,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Mount) GetSource() string {
@@ -2568,7 +2962,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2974,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2987,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Credentials) GetUsername() string {
@@ -2637,7 +3031,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2649,7 +3043,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2662,7 +3056,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CreateResponse) GetStep() isCreateResponse_Step {
@@ -2718,7 +3112,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2730,7 +3124,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2743,7 +3137,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Created) GetId() string {
@@ -2786,7 +3180,7 @@ type PullProgress struct {
 
 func (x *PullProgress) Reset() {
 	*x = PullProgress{}
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2798,7 +3192,7 @@ func (x *PullProgress) String() string {
 func (*PullProgress) ProtoMessage() {}
 
 func (x *PullProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2811,7 +3205,7 @@ func (x *PullProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgress.ProtoReflect.Descriptor instead.
 func (*PullProgress) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PullProgress) GetBlob() string {
@@ -2852,7 +3246,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +3258,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +3271,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StartRequest) GetName() string {
@@ -2902,7 +3296,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +3308,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +3321,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 type RestartRequest struct {
@@ -2941,7 +3335,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2953,7 +3347,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2966,7 +3360,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *RestartRequest) GetName() string {
@@ -2998,7 +3392,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3404,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3417,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 type StopRequest struct {
@@ -3038,7 +3432,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3444,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3457,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StopRequest) GetName() string {
@@ -3102,7 +3496,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3508,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3521,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 type KillRequest struct {
@@ -3141,7 +3535,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3547,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3560,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *KillRequest) GetName() string {
@@ -3198,7 +3592,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3210,7 +3604,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3223,7 +3617,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 type RenameRequest struct {
@@ -3236,7 +3630,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3642,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3655,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RenameRequest) GetName() string {
@@ -3286,7 +3680,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3298,7 +3692,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3311,7 +3705,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 // UpdateRequest changes what is not zero.
@@ -3332,7 +3726,7 @@ type UpdateRequest struct {
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3344,7 +3738,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3357,7 +3751,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *UpdateRequest) GetName() string {
@@ -3431,7 +3825,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3443,7 +3837,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3456,7 +3850,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 type PauseRequest struct {
@@ -3469,7 +3863,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3481,7 +3875,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3494,7 +3888,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -3519,7 +3913,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3531,7 +3925,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3544,7 +3938,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 type ResumeRequest struct {
@@ -3557,7 +3951,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3569,7 +3963,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3582,7 +3976,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -3607,7 +4001,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3619,7 +4013,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3632,7 +4026,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 type RemoveRequest struct {
@@ -3646,7 +4040,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3658,7 +4052,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3671,7 +4065,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -3703,7 +4097,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3715,7 +4109,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3728,7 +4122,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 type WaitRequest struct {
@@ -3740,7 +4134,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3752,7 +4146,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3765,7 +4159,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -3784,7 +4178,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3796,7 +4190,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3809,7 +4203,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -3832,7 +4226,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3844,7 +4238,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3857,7 +4251,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -3917,7 +4311,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3929,7 +4323,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3942,7 +4336,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -4032,7 +4426,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4044,7 +4438,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4057,7 +4451,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -4143,7 +4537,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4155,7 +4549,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4168,7 +4562,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -4197,7 +4591,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4209,7 +4603,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4222,7 +4616,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ExecStart) GetName() string {
@@ -4313,7 +4707,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4325,7 +4719,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4338,7 +4732,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Started) GetContainer() string {
@@ -4375,7 +4769,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4387,7 +4781,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4400,7 +4794,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -4457,7 +4851,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4469,7 +4863,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4482,7 +4876,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AttachStart) GetName() string {
@@ -4533,7 +4927,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4545,7 +4939,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4558,7 +4952,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -4609,7 +5003,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4621,7 +5015,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4634,7 +5028,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -4676,7 +5070,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4688,7 +5082,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4701,7 +5095,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -4728,7 +5122,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4740,7 +5134,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4753,7 +5147,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -4792,7 +5186,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4804,7 +5198,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4817,7 +5211,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -4955,7 +5349,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4967,7 +5361,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4980,7 +5374,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *TopRequest) GetName() string {
@@ -4999,7 +5393,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5011,7 +5405,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5024,7 +5418,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -5049,7 +5443,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5061,7 +5455,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5074,7 +5468,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -5149,7 +5543,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04note\x18\f \x01(\tR\x04note\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc4\x06\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -5174,7 +5568,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\anetwork\x18\x1f \x01(\tR\anetwork\x12\x1c\n" +
 	"\asize_rw\x18  \x01(\x04H\x00R\x06sizeRw\x88\x01\x01\x12\"\n" +
 	"\n" +
-	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x1a9\n" +
+	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x12\x16\n" +
+	"\x06health\x18( \x01(\tR\x06health\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
@@ -5269,7 +5664,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xd0\x11\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xe1\x12\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -5348,7 +5743,11 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\tlog_bytes\x18> \x01(\x03R\blogBytes\x12\x1b\n" +
 	"\tlog_files\x18? \x01(\x05R\blogFiles\x12\x15\n" +
 	"\x06no_log\x18@ \x01(\bR\x05noLog\x12'\n" +
-	"\x0fnetwork_aliases\x18P \x03(\tR\x0enetworkAliases\x1a9\n" +
+	"\x0fnetwork_aliases\x18P \x03(\tR\x0enetworkAliases\x121\n" +
+	"\x06health\x18Z \x01(\v2\x19.longshore.v1.HealthCheckR\x06health\x12!\n" +
+	"\fon_unhealthy\x18[ \x01(\tR\vonUnhealthy\x12!\n" +
+	"\fvolumes_from\x18\\ \x03(\tR\vvolumesFrom\x12\x16\n" +
+	"\x06userns\x18] \x01(\tR\x06userns\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -5357,7 +5756,30 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa7\x02\n" +
+	"\vHealthCheck\x12\x12\n" +
+	"\x04test\x18\x01 \x03(\tR\x04test\x125\n" +
+	"\binterval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\binterval\x123\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12<\n" +
+	"\fstart_period\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vstartPeriod\x12@\n" +
+	"\x0estart_interval\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\rstartInterval\x12\x18\n" +
+	"\aretries\x18\x06 \x01(\x05R\aretries\"!\n" +
+	"\vDiffRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\">\n" +
+	"\fDiffResponse\x12.\n" +
+	"\achanges\x18\x01 \x03(\v2\x14.longshore.v1.ChangeR\achanges\"0\n" +
+	"\x06Change\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\"\x9f\x01\n" +
+	"\rCommitRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\tR\x05image\x12\x16\n" +
+	"\x06author\x18\x03 \x01(\tR\x06author\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\x12\x18\n" +
+	"\achanges\x18\x05 \x03(\tR\achanges\x12\x18\n" +
+	"\arunning\x18\x06 \x01(\bR\arunning\" \n" +
+	"\x0eCommitResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"f\n" +
 	"\x0eCopyOutRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
@@ -5590,7 +6012,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
 	"swap_bytes\x18\x05 \x01(\x04R\tswapBytes\x12\x18\n" +
 	"\athreads\x18\x06 \x01(\x05R\athreads\x12\x18\n" +
-	"\acommand\x18\a \x01(\tR\acommand2\xfb\v\n" +
+	"\acommand\x18\a \x01(\tR\acommand2\x81\r\n" +
 	"\n" +
 	"Containers\x12X\n" +
 	"\rListSandboxes\x12\".longshore.v1.ListSandboxesRequest\x1a#.longshore.v1.ListSandboxesResponse\x12[\n" +
@@ -5614,7 +6036,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06CopyIn\x12\x1b.longshore.v1.CopyInRequest\x1a\x1c.longshore.v1.CopyInResponse(\x01\x12?\n" +
 	"\x04Logs\x12\x19.longshore.v1.LogsRequest\x1a\x1a.longshore.v1.LogsResponse0\x01\x12B\n" +
 	"\x05Stats\x12\x1a.longshore.v1.StatsRequest\x1a\x1b.longshore.v1.StatsResponse0\x01\x12:\n" +
-	"\x03Top\x12\x18.longshore.v1.TopRequest\x1a\x19.longshore.v1.TopResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
+	"\x03Top\x12\x18.longshore.v1.TopRequest\x1a\x19.longshore.v1.TopResponse\x12?\n" +
+	"\x04Diff\x12\x19.longshore.v1.DiffRequest\x1a\x1a.longshore.v1.DiffResponse0\x01\x12C\n" +
+	"\x06Commit\x12\x1b.longshore.v1.CommitRequest\x1a\x1c.longshore.v1.CommitResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
 
 var (
 	file_longshore_v1_container_proto_rawDescOnce sync.Once
@@ -5628,7 +6052,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 75)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 81)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -5648,176 +6072,192 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*StartStage)(nil),             // 15: longshore.v1.StartStage
 	(*Process)(nil),                // 16: longshore.v1.Process
 	(*CreateRequest)(nil),          // 17: longshore.v1.CreateRequest
-	(*CopyOutRequest)(nil),         // 18: longshore.v1.CopyOutRequest
-	(*CopySource)(nil),             // 19: longshore.v1.CopySource
-	(*CopyOutResponse)(nil),        // 20: longshore.v1.CopyOutResponse
-	(*CopyInRequest)(nil),          // 21: longshore.v1.CopyInRequest
-	(*CopyTo)(nil),                 // 22: longshore.v1.CopyTo
-	(*CopyInResponse)(nil),         // 23: longshore.v1.CopyInResponse
-	(*Tmpfs)(nil),                  // 24: longshore.v1.Tmpfs
-	(*Dns)(nil),                    // 25: longshore.v1.Dns
-	(*Size)(nil),                   // 26: longshore.v1.Size
-	(*Mount)(nil),                  // 27: longshore.v1.Mount
-	(*Credentials)(nil),            // 28: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 29: longshore.v1.CreateResponse
-	(*Created)(nil),                // 30: longshore.v1.Created
-	(*PullProgress)(nil),           // 31: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 32: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 33: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 34: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 35: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 36: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 37: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 38: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 39: longshore.v1.KillResponse
-	(*RenameRequest)(nil),          // 40: longshore.v1.RenameRequest
-	(*RenameResponse)(nil),         // 41: longshore.v1.RenameResponse
-	(*UpdateRequest)(nil),          // 42: longshore.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 43: longshore.v1.UpdateResponse
-	(*PauseRequest)(nil),           // 44: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 45: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 46: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 47: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 48: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 49: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 50: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 51: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 52: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 53: longshore.v1.Input
-	(*Output)(nil),                 // 54: longshore.v1.Output
-	(*StartFailure)(nil),           // 55: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 56: longshore.v1.ExecStart
-	(*Started)(nil),                // 57: longshore.v1.Started
-	(*AttachRequest)(nil),          // 58: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 59: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 60: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 61: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 62: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 63: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 64: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 65: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 66: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 67: longshore.v1.ProcessStats
-	nil,                            // 68: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 69: longshore.v1.Container.LabelsEntry
-	nil,                            // 70: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 71: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 72: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 73: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 74: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 75: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 76: google.protobuf.Duration
+	(*HealthCheck)(nil),            // 18: longshore.v1.HealthCheck
+	(*DiffRequest)(nil),            // 19: longshore.v1.DiffRequest
+	(*DiffResponse)(nil),           // 20: longshore.v1.DiffResponse
+	(*Change)(nil),                 // 21: longshore.v1.Change
+	(*CommitRequest)(nil),          // 22: longshore.v1.CommitRequest
+	(*CommitResponse)(nil),         // 23: longshore.v1.CommitResponse
+	(*CopyOutRequest)(nil),         // 24: longshore.v1.CopyOutRequest
+	(*CopySource)(nil),             // 25: longshore.v1.CopySource
+	(*CopyOutResponse)(nil),        // 26: longshore.v1.CopyOutResponse
+	(*CopyInRequest)(nil),          // 27: longshore.v1.CopyInRequest
+	(*CopyTo)(nil),                 // 28: longshore.v1.CopyTo
+	(*CopyInResponse)(nil),         // 29: longshore.v1.CopyInResponse
+	(*Tmpfs)(nil),                  // 30: longshore.v1.Tmpfs
+	(*Dns)(nil),                    // 31: longshore.v1.Dns
+	(*Size)(nil),                   // 32: longshore.v1.Size
+	(*Mount)(nil),                  // 33: longshore.v1.Mount
+	(*Credentials)(nil),            // 34: longshore.v1.Credentials
+	(*CreateResponse)(nil),         // 35: longshore.v1.CreateResponse
+	(*Created)(nil),                // 36: longshore.v1.Created
+	(*PullProgress)(nil),           // 37: longshore.v1.PullProgress
+	(*StartRequest)(nil),           // 38: longshore.v1.StartRequest
+	(*StartResponse)(nil),          // 39: longshore.v1.StartResponse
+	(*RestartRequest)(nil),         // 40: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 41: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 42: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 43: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 44: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 45: longshore.v1.KillResponse
+	(*RenameRequest)(nil),          // 46: longshore.v1.RenameRequest
+	(*RenameResponse)(nil),         // 47: longshore.v1.RenameResponse
+	(*UpdateRequest)(nil),          // 48: longshore.v1.UpdateRequest
+	(*UpdateResponse)(nil),         // 49: longshore.v1.UpdateResponse
+	(*PauseRequest)(nil),           // 50: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 51: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 52: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 53: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 54: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 55: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 56: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 57: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 58: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 59: longshore.v1.Input
+	(*Output)(nil),                 // 60: longshore.v1.Output
+	(*StartFailure)(nil),           // 61: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 62: longshore.v1.ExecStart
+	(*Started)(nil),                // 63: longshore.v1.Started
+	(*AttachRequest)(nil),          // 64: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 65: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 66: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 67: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 68: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 69: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 70: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 71: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 72: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 73: longshore.v1.ProcessStats
+	nil,                            // 74: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 75: longshore.v1.Container.LabelsEntry
+	nil,                            // 76: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 77: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 78: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 79: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 80: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 81: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 82: google.protobuf.Duration
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	75, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	68, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	81, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	74, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	75, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	75, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	75, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	81, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	81, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	81, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	69, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	75, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	75, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	81, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	75, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	70, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	81, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	76, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	71, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	77, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	16, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
 	14, // 19: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
-	75, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	81, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
 	15, // 21: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
-	76, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
-	75, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	75, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	82, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	81, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	81, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 25: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	26, // 26: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	27, // 27: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	32, // 26: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	33, // 27: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 28: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	72, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	76, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	25, // 31: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	28, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	24, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	73, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	74, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	19, // 36: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	22, // 37: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	19, // 38: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	31, // 39: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	30, // 40: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	76, // 41: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	76, // 42: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 43: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	56, // 44: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	53, // 45: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	26, // 46: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	57, // 47: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 48: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	26, // 49: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	59, // 50: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	53, // 51: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	26, // 52: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	75, // 53: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	75, // 54: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	75, // 55: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	76, // 56: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	64, // 57: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	75, // 58: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	67, // 59: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 60: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 61: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 62: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 63: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	17, // 64: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	32, // 65: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	34, // 66: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	36, // 67: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	38, // 68: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	40, // 69: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	42, // 70: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	44, // 71: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	46, // 72: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	48, // 73: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	50, // 74: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	52, // 75: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	58, // 76: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	18, // 77: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	21, // 78: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	60, // 79: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	62, // 80: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	65, // 81: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	7,  // 82: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 83: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 84: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 85: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	29, // 86: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	33, // 87: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	35, // 88: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	37, // 89: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	39, // 90: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	41, // 91: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	43, // 92: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	45, // 93: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	47, // 94: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	49, // 95: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	51, // 96: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	54, // 97: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	54, // 98: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	20, // 99: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	23, // 100: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	61, // 101: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	63, // 102: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	66, // 103: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	82, // [82:104] is the sub-list for method output_type
-	60, // [60:82] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	78, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	82, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	31, // 31: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	34, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	30, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	79, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	80, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	18, // 36: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
+	82, // 37: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	82, // 38: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	82, // 39: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	82, // 40: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	21, // 41: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	25, // 42: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	28, // 43: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	25, // 44: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	37, // 45: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	36, // 46: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	82, // 47: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	82, // 48: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 49: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	62, // 50: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	59, // 51: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	32, // 52: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	63, // 53: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 54: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	32, // 55: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	65, // 56: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	59, // 57: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	32, // 58: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	81, // 59: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	81, // 60: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	81, // 61: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	82, // 62: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	70, // 63: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	81, // 64: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	73, // 65: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 66: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 67: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 68: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 69: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	17, // 70: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	38, // 71: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	40, // 72: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	42, // 73: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	44, // 74: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	46, // 75: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	48, // 76: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	50, // 77: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	52, // 78: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	54, // 79: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	56, // 80: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	58, // 81: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	64, // 82: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	24, // 83: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	27, // 84: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	66, // 85: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	68, // 86: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	71, // 87: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	19, // 88: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	22, // 89: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	7,  // 90: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 91: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 92: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 93: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	35, // 94: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	39, // 95: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	41, // 96: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	43, // 97: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	45, // 98: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	47, // 99: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	49, // 100: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	51, // 101: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	53, // 102: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	55, // 103: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	57, // 104: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	60, // 105: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	60, // 106: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	26, // 107: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	29, // 108: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	67, // 109: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	69, // 110: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	72, // 111: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	20, // 112: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	23, // 113: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	90, // [90:114] is the sub-list for method output_type
+	66, // [66:90] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -5826,39 +6266,39 @@ func file_longshore_v1_container_proto_init() {
 		return
 	}
 	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[29].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[35].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[52].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[58].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[53].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[59].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[54].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[58].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[64].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[64].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[66].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[70].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   75,
+			NumMessages:   81,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

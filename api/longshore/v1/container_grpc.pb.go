@@ -41,6 +41,8 @@ const (
 	Containers_Logs_FullMethodName           = "/longshore.v1.Containers/Logs"
 	Containers_Stats_FullMethodName          = "/longshore.v1.Containers/Stats"
 	Containers_Top_FullMethodName            = "/longshore.v1.Containers/Top"
+	Containers_Diff_FullMethodName           = "/longshore.v1.Containers/Diff"
+	Containers_Commit_FullMethodName         = "/longshore.v1.Containers/Commit"
 )
 
 // ContainersClient is the client API for Containers service.
@@ -97,6 +99,10 @@ type ContainersClient interface {
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StatsResponse], error)
 	// Top lists the processes of a container.
 	Top(ctx context.Context, in *TopRequest, opts ...grpc.CallOption) (*TopResponse, error)
+	// Diff lists what a container has changed of its image's files.
+	Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffResponse], error)
+	// Commit makes an image of a container's files and the image that it was made of.
+	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
 }
 
 type containersClient struct {
@@ -372,6 +378,35 @@ func (c *containersClient) Top(ctx context.Context, in *TopRequest, opts ...grpc
 	return out, nil
 }
 
+func (c *containersClient) Diff(ctx context.Context, in *DiffRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[DiffResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Containers_ServiceDesc.Streams[7], Containers_Diff_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[DiffRequest, DiffResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_DiffClient = grpc.ServerStreamingClient[DiffResponse]
+
+func (c *containersClient) Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CommitResponse)
+	err := c.cc.Invoke(ctx, Containers_Commit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ContainersServer is the server API for Containers service.
 // All implementations must embed UnimplementedContainersServer
 // for forward compatibility.
@@ -426,6 +461,10 @@ type ContainersServer interface {
 	Stats(*StatsRequest, grpc.ServerStreamingServer[StatsResponse]) error
 	// Top lists the processes of a container.
 	Top(context.Context, *TopRequest) (*TopResponse, error)
+	// Diff lists what a container has changed of its image's files.
+	Diff(*DiffRequest, grpc.ServerStreamingServer[DiffResponse]) error
+	// Commit makes an image of a container's files and the image that it was made of.
+	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
 	mustEmbedUnimplementedContainersServer()
 }
 
@@ -501,6 +540,12 @@ func (UnimplementedContainersServer) Stats(*StatsRequest, grpc.ServerStreamingSe
 }
 func (UnimplementedContainersServer) Top(context.Context, *TopRequest) (*TopResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Top not implemented")
+}
+func (UnimplementedContainersServer) Diff(*DiffRequest, grpc.ServerStreamingServer[DiffResponse]) error {
+	return status.Error(codes.Unimplemented, "method Diff not implemented")
+}
+func (UnimplementedContainersServer) Commit(context.Context, *CommitRequest) (*CommitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Commit not implemented")
 }
 func (UnimplementedContainersServer) mustEmbedUnimplementedContainersServer() {}
 func (UnimplementedContainersServer) testEmbeddedByValue()                    {}
@@ -858,6 +903,35 @@ func _Containers_Top_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Containers_Diff_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(DiffRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(ContainersServer).Diff(m, &grpc.GenericServerStream[DiffRequest, DiffResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Containers_DiffServer = grpc.ServerStreamingServer[DiffResponse]
+
+func _Containers_Commit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CommitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ContainersServer).Commit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Containers_Commit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ContainersServer).Commit(ctx, req.(*CommitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Containers_ServiceDesc is the grpc.ServiceDesc for Containers service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -925,6 +999,10 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "Top",
 			Handler:    _Containers_Top_Handler,
 		},
+		{
+			MethodName: "Commit",
+			Handler:    _Containers_Commit_Handler,
+		},
 	},
 	Streams: []grpc.StreamDesc{
 		{
@@ -962,6 +1040,11 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "Stats",
 			Handler:       _Containers_Stats_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Diff",
+			Handler:       _Containers_Diff_Handler,
 			ServerStreams: true,
 		},
 	},

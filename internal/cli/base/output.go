@@ -119,6 +119,8 @@ func HostText(p *longshorev1.Port) string {
 func StateText(c *longshorev1.Container) string {
 	a := c.GetAutopsy()
 	switch {
+	case a == nil && c.GetState() == "running" && c.GetHealth() != "":
+		return c.GetState() + " (" + c.GetHealth() + ")"
 	case a == nil:
 		return c.GetState()
 	case a.GetLost():

@@ -156,15 +156,11 @@ func state(o object) map[string]any {
 		}
 		return s
 	}
-	var health any
-	if h := o.at("health"); h != nil {
-		health = h
-	}
 	return map[string]any{
 		"Status": status, "Running": status == "running" || status == "paused", "Paused": status == "paused", "Restarting": false, "Dead": false,
 		"OOMKilled": o.is("main", "autopsy", "oom", "main"), "Pid": o.number("main", "pid"), "ExitCode": code,
 		"Error": o.text("main", "autopsy", "start"), "StartedAt": orNever(o.text("main", "started")), "FinishedAt": orNever(o.text("main", "finished")),
-		"Health": health, "Why": o.text("main", "autopsy", "verdict"), "CgroupPath": o.text("cgroup", "path"),
+		"Health": o.at("health_status"), "Why": o.text("main", "autopsy", "verdict"), "CgroupPath": o.text("cgroup", "path"),
 	}
 }
 
@@ -286,6 +282,7 @@ func config(o object, args []any) map[string]any {
 		"Labels": some(o.at("labels")), "WorkingDir": o.text("spec", "process", "cwd"), "Tty": o.is("config", "io", "tty"),
 		"OpenStdin": o.text("config", "io", "stdin") == "open" || o.text("config", "io", "stdin") == "once", "StopSignal": o.text("config", "stop", "signal"),
 		"StopTimeout": o.number("config", "stop", "grace") / 1e9, "ExposedPorts": exposed, "Annotations": some(o.at("spec", "annotations")),
+		"Healthcheck": o.at("health_check"),
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package changes has what is changed about a container beside its state: its name, and the limits
-// that it gets when it is started again.
+// Package changes has what is changed about a container beside its state: its name, the limits that
+// it gets when it is started again, and what its health checks have shown.
 package changes
 
 import (
@@ -116,10 +116,65 @@ func (c Changes) keep(ct *core.Container, res *specs.LinuxResources) error {
 	})
 }
 
+// healthStarting is what a program is that no health check has tested, and maxNote how much an
+// event has of what one has said, in characters.
+const (
+	healthStarting = "starting"
+	maxNote        = 200
+)
+
+// Health stores what the health checks of a container's program have shown. When the status has
+// changed, an event tells it. FailedPrecondition when the program does not run any more, or was
+// started again since.
+func (c Changes) Health(ctx context.Context, id core.ID, h core.Health) error {
+	ct, unlock, err := c.locked(ctx, id)
+	if err == nil {
+		err = c.health(ct.ID, h)
+		unlock()
+	}
+	if err != nil {
+		return fmt.Errorf("store the health of container %s: %w", id, err)
+	}
+	return nil
+}
+
+func (c Changes) health(id core.ID, h core.Health) error {
+	return c.Store.Update(func(tx core.Tx) error {
+		ct, err := tx.Containers().Get(id)
+		if err != nil {
+			return err
+		}
+		if ct.State != core.ContainerRunning && ct.State != core.ContainerPaused || !ct.Main.Started.Equal(h.Since) {
+			return fmt.Errorf("its program was started at another time, or has ended: %w", errdefs.ErrFailedPrecondition)
+		}
+		was := healthStarting
+		if now := ct.HealthNow(); now != nil {
+			was = now.Status
+		}
+		ct.Health = &h
+		if was == h.Status {
+			return tx.Containers().Put(ct)
+		}
+		note := h.Status
+		if n := len(h.Probes); n > 0 && h.Probes[n-1].Output != "" && h.Failures > 0 {
+			said := []rune(h.Probes[n-1].Output)
+			note += ": " + string(said[:min(len(said), maxNote)])
+		}
+		if err := tellAs(tx, &ct, core.EventContainerHealth, note); err != nil {
+			return err
+		}
+		return tx.Containers().Put(ct)
+	})
+}
+
 // tell appends the event of a change to a container's record.
 func tell(tx core.Tx, ct *core.Container, note string) error {
+	return tellAs(tx, ct, core.EventContainerUpdated, note)
+}
+
+func tellAs(tx core.Tx, ct *core.Container, kind core.EventKind, note string) error {
 	seq, err := tx.Append(core.Event{
-		Kind: core.EventContainerUpdated, At: time.Now().UTC(), Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID, Note: note,
+		Kind: kind, At: time.Now().UTC(), Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID, Note: note,
 	})
 	ct.Rev = seq
 	return err

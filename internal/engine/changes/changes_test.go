@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -127,5 +130,58 @@ func TestKeep(t *testing.T) {
 	}
 	if err := c.Keep(t.Context(), "c", nil); err == nil {
 		t.Error("limits are kept without a spec")
+	}
+}
+
+func TestHealth(t *testing.T) {
+	store, c := objects(t, "", core.ContainerRunning)
+	began := time.Now().UTC()
+	err := store.Update(func(tx core.Tx) error {
+		ct, err := tx.Containers().Get("c")
+		if err != nil {
+			return err
+		}
+		ct.Main.Started = began
+		return tx.Containers().Put(ct)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe := []core.Probe{{Code: 1, Output: strings.Repeat("é", 300)}}
+	if err := c.Health(t.Context(), "c", core.Health{Since: began.Add(-time.Second), Status: "healthy"}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("of an earlier run: %v", err)
+	}
+	for _, h := range []core.Health{
+		{Since: began, Status: "starting", Failures: 1, Probes: probe},
+		{Since: began, Status: "unhealthy", Failures: 2, Probes: probe},
+		{Since: began, Status: "unhealthy", Failures: 3, Probes: probe},
+		{Since: began, Status: "healthy"},
+	} {
+		if err := c.Health(t.Context(), "c", h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = store.View(func(tx core.Tx) error {
+		ct, err := tx.Containers().Get("c")
+		if err != nil || ct.HealthNow() == nil || ct.Health.Status != "healthy" || ct.Rev != 2 {
+			t.Errorf("%+v, %v", ct, err)
+		}
+		var notes []string
+		for e, err := range tx.Events(0) {
+			if err != nil || e.Kind != core.EventContainerHealth || e.Container != "c" || e.Key != "web" {
+				t.Errorf("event %+v, %v", e, err)
+			}
+			notes = append(notes, e.Note)
+		}
+		if want := []string{"unhealthy: " + strings.Repeat("é", 200), "healthy"}; !slices.Equal(notes, want) {
+			t.Errorf("%q", notes)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Health(t.Context(), "d", core.Health{}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("one that is being created: %v", err)
 	}
 }

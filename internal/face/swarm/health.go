@@ -13,10 +13,6 @@ import (
 	"github.com/longshore/longshore/internal/health"
 )
 
-// unhealthyCall is who asked for the end of a program that failed its health check; the container's
-// record keeps it, also over the agent's death.
-const unhealthyCall = "its health check has failed"
-
 var errUnhealthy = errors.New("unhealthy container") //nolint:gochecknoglobals // an error value
 
 // checked is a running task whose health is checked.
@@ -99,7 +95,7 @@ func (x checks) unhealthy(ctx context.Context, id string, c core.Container) resu
 	if err != nil {
 		return result{outcome: stepper.Again, ending: true, err: err}
 	}
-	if err := x.w.engine.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Request: request(unhealthyCall)}); err != nil {
+	if err := x.w.engine.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Request: request(core.UnhealthyCall)}); err != nil {
 		return result{outcome: stepper.Again, ending: true, err: err}
 	}
 	r := result{outcome: stepper.Refused, c: ended, err: x.whyUnhealthy(id, c)}
@@ -110,7 +106,7 @@ func (x checks) unhealthy(ctx context.Context, id string, c core.Container) resu
 
 // endUnhealthy ends a program that has failed its health check. The container's record keeps why.
 func (x checks) endUnhealthy(ctx context.Context, c core.Container) (core.Container, error) {
-	if err := x.w.engine.StopContainer(ctx, c.ID, engine.StopOptions{Request: request(unhealthyCall)}); err != nil {
+	if err := x.w.engine.StopContainer(ctx, c.ID, engine.StopOptions{Request: request(core.UnhealthyCall)}); err != nil {
 		return c, err
 	}
 	return x.w.engine.Container(ctx, c.ID)
@@ -119,7 +115,7 @@ func (x checks) endUnhealthy(ctx context.Context, c core.Container) (core.Contai
 // wasUnhealthy reports whether a program was ended because it had failed its health check.
 func wasUnhealthy(c core.Container) bool {
 	a := c.Main.Autopsy
-	return a != nil && a.StopRequest != nil && a.StopRequest.Call == unhealthyCall
+	return a != nil && a.StopRequest != nil && a.StopRequest.Call == core.UnhealthyCall
 }
 
 // whyUnhealthy is the error of a task that has failed its health check, with what that said if

@@ -147,9 +147,9 @@ func TestAProgramThatEndsBeforeItIsHealthy(t *testing.T) {
 	}
 }
 
-// TestAnAgentsRestartBeginsTheChecksAnew: a task that was running stays so, one that was not yet
+// TestAnAgentsRestartContinuesTheChecks: a task that was running stays so, one that was not yet
 // healthy becomes it, nothing is started again, and a later failure is seen.
-func TestAnAgentsRestartBeginsTheChecksAnew(t *testing.T) {
+func TestAnAgentsRestartContinuesTheChecks(t *testing.T) {
 	r := newRig(t)
 	r.join()
 	r.fails(1, 0)

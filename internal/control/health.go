@@ -1,0 +1,129 @@
+package control
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/health"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// What happens to a program that has become unhealthy.
+const (
+	onUnhealthyStop = "stop"
+	onUnhealthyKill = "kill"
+)
+
+// healthOf returns the health check that a request asks for, nil for none.
+func healthOf(req *longshorev1.CreateRequest, img core.Image) (*health.Check, error) {
+	switch req.GetOnUnhealthy() {
+	case "", "none", onUnhealthyStop, onUnhealthyKill:
+	default:
+		return nil, invalid.Errorf("what happens to an unhealthy program is none, stop or kill, and not %q", req.GetOnUnhealthy())
+	}
+	var own *core.HealthCheck
+	if h := req.GetHealth(); h != nil {
+		own = &core.HealthCheck{
+			Test: h.GetTest(), Interval: h.GetInterval().AsDuration(), Timeout: h.GetTimeout().AsDuration(), StartPeriod: h.GetStartPeriod().AsDuration(),
+			StartInterval: h.GetStartInterval().AsDuration(), Retries: int(h.GetRetries()),
+		}
+		for name, d := range map[string]time.Duration{"interval": own.Interval, "timeout": own.Timeout, "start period": own.StartPeriod, "start interval": own.StartInterval} {
+			if d < 0 {
+				return nil, invalid.Errorf("the health check's %s %v is negative", name, d)
+			}
+		}
+		if own.Retries < 0 {
+			return nil, invalid.Errorf("the health check has %d retries", own.Retries)
+		}
+	}
+	return health.Settle(own, img)
+}
+
+// checkHealth makes the health checks of our containers until ctx ends.
+func (s *Server) checkHealth(ctx context.Context) {
+	r := health.Runner{
+		Engine: s.own, Log: s.o.Logger, Owner: core.OwnerCLI,
+		Check:   func(c core.Container) *health.Check { return recordOf(c).Health },
+		Changed: s.healthChanged,
+	}
+	r.Run(ctx)
+}
+
+// healthChanged ends a program that has become unhealthy, if its user wants that. An agent that
+// dies meanwhile leaves it to the next one, which is told the status again.
+func (s *Server) healthChanged(ctx context.Context, c core.Container, now health.State) {
+	action := recordOf(c).OnUnhealthy
+	if now.Status != health.Unhealthy || action != onUnhealthyStop && action != onUnhealthyKill {
+		return
+	}
+	opts := engine.StopOptions{Request: core.StopRequest{Owner: core.OwnerCLI, Call: core.UnhealthyCall, At: time.Now()}}
+	if action == onUnhealthyKill {
+		var none time.Duration
+		opts.Grace = &none
+	}
+	// The monitor that calls this ends with the program.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Config.Stop.Grace+cleanTimeout)
+	defer cancel()
+	if err := s.own.StopContainer(ctx, c.ID, opts); err != nil && !errdefs.IsNotFound(err) {
+		s.o.Logger.WarnContext(ctx, "could not stop an unhealthy container", "container", string(c.ID), "error", err)
+	}
+}
+
+// statusOf returns the status of a container's health, "" when it is not checked.
+func statusOf(c core.Container) string {
+	if h := c.HealthNow(); h != nil {
+		return h.Status
+	}
+	if recordOf(c).Health != nil && c.State != core.ContainerCreating && c.State != core.ContainerCreated {
+		return string(health.Starting)
+	}
+	return ""
+}
+
+// healthDocument is what inspect shows of a container's health, by docker's names; nil when it is
+// not checked.
+func healthDocument(c core.Container) map[string]any {
+	status := statusOf(c)
+	if status == "" {
+		return nil
+	}
+	log, streak := []map[string]any{}, 0
+	if h := c.HealthNow(); h != nil {
+		streak = h.Failures
+		for _, p := range h.Probes {
+			log = append(log, map[string]any{"Start": p.Start, "End": p.End, "ExitCode": p.Code, "Output": p.Output})
+		}
+	}
+	return map[string]any{"Status": status, "FailingStreak": streak, "Log": log}
+}
+
+// checkDocument is a container's health check as inspect shows it, by docker's names; nil when it has none.
+func checkDocument(c core.Container) map[string]any {
+	check := recordOf(c).Health
+	if check == nil {
+		return nil
+	}
+	return map[string]any{
+		"Test": append([]string{"CMD"}, check.Command...), "Interval": check.Interval, "Timeout": check.Timeout, "StartPeriod": check.StartPeriod,
+		"StartInterval": check.StartInterval, "Retries": check.Retries,
+	}
+}
+
+// withoutOutput is h without what programs of the container have written.
+func withoutOutput(h *core.Health) *core.Health {
+	if h == nil {
+		return nil
+	}
+	out := *h
+	out.Probes = slices.Clone(h.Probes)
+	for i := range out.Probes {
+		out.Probes[i].Output = ""
+	}
+	return &out
+}
