@@ -1,7 +1,9 @@
 package core
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -21,6 +23,11 @@ type NetworkConfig struct {
 // NetworkNone is the NetworkConfig.Name of a sandbox that has the loopback interface only.
 const NetworkNone = "none"
 
+// NetworkDefault is the builtin network, which is meant where none is named, too.
+const NetworkDefault = "default"
+
+func sameNetwork(a, b string) bool { return cmp.Or(a, NetworkDefault) == cmp.Or(b, NetworkDefault) }
+
 // HostGateway stands for the address at which a sandbox reaches the node, as a key of
 // NetworkConfig.Hosts.
 const HostGateway = "host-gateway"
@@ -35,6 +42,55 @@ type Attachment struct {
 	// Names are what others on the network call the sandbox, besides its key. Only networks that
 	// users have defined have a name server.
 	Names []string `json:"names,omitempty"`
+	// Routes are those that lead over this interface, besides the default one and the one to the
+	// addresses' own range.
+	Routes []Route `json:"routes,omitempty"`
+	// NoDefault says that the default route never leads over this interface.
+	NoDefault bool `json:"no_default,omitempty"`
+}
+
+// Route is where packets to a range go.
+type Route struct {
+	To  netip.Prefix `json:"to"`
+	Via netip.Addr   `json:"via,omitzero"` // zero: the range is on the link itself
+}
+
+// Attached returns the interfaces that a sandbox asks for, the first of them that which Name means.
+func (c NetworkConfig) Attached() []Attachment {
+	switch {
+	case c.Name == NetworkNone:
+		return nil
+	case len(c.Attach) == 0:
+		return []Attachment{{Network: c.Name}}
+	}
+	list := slices.Clone(c.Attach)
+	if list[0].Network == "" {
+		list[0].Network = c.Name
+	}
+	return list
+}
+
+// On returns the index in Attached of the interface on a network, or -1.
+func (c NetworkConfig) On(network string) int {
+	return slices.IndexFunc(c.Attached(), func(a Attachment) bool { return sameNetwork(a.Network, network) })
+}
+
+// With returns c with one more interface, the last one.
+func (c NetworkConfig) With(a Attachment) NetworkConfig {
+	c.Attach = append(c.Attached(), a)
+	if len(c.Attach) == 1 {
+		c.Name = a.Network
+	}
+	return c
+}
+
+// Without returns c without its interface on a network. Without any, it asks for NetworkNone.
+func (c NetworkConfig) Without(network string) NetworkConfig {
+	c.Attach = slices.DeleteFunc(c.Attached(), func(a Attachment) bool { return sameNetwork(a.Network, network) })
+	if c.Name = NetworkNone; len(c.Attach) > 0 {
+		c.Name = c.Attach[0].Network
+	}
+	return c
 }
 
 // NetworkDefinition is a network that a user has defined: a bridge of its own, which exchanges
@@ -86,6 +142,33 @@ type NetworkStatus struct {
 	// Resolver is the name server that answers inside of the sandbox, and that asks those of DNS
 	// itself; zero when there is none.
 	Resolver netip.Addr `json:"resolver,omitzero"`
+}
+
+// On returns the index in Interfaces of that on a network, or -1.
+func (s *NetworkStatus) On(network string) int {
+	return slices.IndexFunc(s.Interfaces, func(a Attachment) bool { return sameNetwork(a.Network, network) })
+}
+
+// Without returns s without its interface on a network. Without any, its Mode is NetworkNone.
+func (s NetworkStatus) Without(network string) NetworkStatus {
+	i := s.On(network)
+	if i < 0 {
+		return s
+	}
+	gone := s.Interfaces[i]
+	s.Interfaces = slices.Delete(slices.Clone(s.Interfaces), i, i+1)
+	of := func(a netip.Addr) bool {
+		return slices.ContainsFunc(gone.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+	}
+	within := func(a netip.Addr) bool {
+		return slices.ContainsFunc(gone.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	s.Addrs = slices.DeleteFunc(slices.Clone(s.Addrs), of)
+	s.Gateways = slices.DeleteFunc(slices.Clone(s.Gateways), within)
+	if len(s.Interfaces) == 0 {
+		s.Mode = NetworkNone
+	}
+	return s
 }
 
 // NetworkRequest names a sandbox to a Network.

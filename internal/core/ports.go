@@ -268,8 +268,19 @@ type SupervisorStatus struct {
 
 // Network gives a network namespace its interfaces and takes them away again.
 type Network interface {
+	// Setup makes the interfaces that the request's Config asks for.
 	Setup(ctx context.Context, req NetworkRequest) (NetworkStatus, error)
 	Check(ctx context.Context, req NetworkRequest) error
+	// Attach gives a sandbox that is set up one more interface, and returns its whole network as it
+	// is then; after an error it is as it was. AlreadyExists when it is on that network, or when
+	// another sandbox has an address that is wanted; NotFound, InvalidArgument.
+	//
+	// An interface that no later request knows of, in Last, is taken away by recovery.
+	Attach(ctx context.Context, req NetworkRequest, a Attachment) (NetworkStatus, error)
+	// Detach takes a sandbox's interface on a network away and returns what is left. Ports of the
+	// host and the default route move to another interface that leads out, the first of those that
+	// are left. It is idempotent.
+	Detach(ctx context.Context, req NetworkRequest, network string) (NetworkStatus, error)
 	// Teardown is idempotent and works when the namespace no longer exists.
 	Teardown(ctx context.Context, req NetworkRequest) error
 	Info(ctx context.Context) (NetworkInfo, error)

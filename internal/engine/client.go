@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/attach"
 	"github.com/longshore/longshore/internal/engine/changes"
 	"github.com/longshore/longshore/internal/engine/reads"
 )
@@ -31,6 +32,8 @@ type Client struct {
 	Registries reads.Registries
 	// Changes changes names, and limits of later starts.
 	Changes changes.Changes
+	// Attachments changes which networks a sandbox is on.
+	Attachments attach.Verbs
 }
 
 // view is what a verb knows of its caller.
@@ -46,6 +49,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 		Stats:      reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
 		Registries: reads.Registries{Images: e.o.Images, Owner: owner},
 		Stored:     reads.Stored{Store: e.o.Store, Owner: owner}, Changes: changes.Changes{Store: e.o.Store, Owner: owner, Lock: e.sandboxes.Lock},
+		Attachments: attach.Verbs{Store: e.o.Store, Network: e.o.Network, Owner: owner, Lock: e.sandboxes.Lock, Files: e.files, Begin: func(verb string) func(string) error { return e.pipeline(owner, verb).pass }},
 	}
 }
 

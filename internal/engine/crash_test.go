@@ -95,6 +95,14 @@ func everything(ctx context.Context, n *enginetest.Node, img core.Image, tag str
 	if _, _, err := client.Exec(ctx, c.ID, core.ProcessConfig{Spec: &specs.Process{Args: []string{"true"}}, Quiet: true}); err != nil {
 		return err
 	}
+	for _, network := range enginetest.FurtherNetworks() {
+		if err := client.Attachments.Attach(ctx, sb.ID, core.Attachment{Network: network}); err != nil {
+			return err
+		}
+	}
+	if err := client.Attachments.Detach(ctx, sb.ID, core.NetworkDefault); err != nil {
+		return err
+	}
 	grace := patience
 	if err := client.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &grace}); err != nil {
 		return err

@@ -147,6 +147,16 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			c := w.pickContainer(r)
 			fine(r, "renew", w.do(func(ctx context.Context) error { return n.As(c.Owner).RenewContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
 		},
+		"attach": func(r *rapid.T) {
+			sb := w.pickSandbox(r)
+			a := core.Attachment{Network: rapid.SampledFrom(enginetest.FurtherNetworks()).Draw(r, "network")}
+			fine(r, "attach", w.do(func(ctx context.Context) error { return n.As(sb.Owner).Attachments.Attach(ctx, sb.ID, a) }), errdefs.IsAlreadyExists, errdefs.IsFailedPrecondition)
+		},
+		"detach": func(r *rapid.T) {
+			sb := w.pickSandbox(r)
+			network := rapid.SampledFrom(append(enginetest.FurtherNetworks(), core.NetworkDefault)).Draw(r, "network")
+			fine(r, "detach", w.do(func(ctx context.Context) error { return n.As(sb.Owner).Attachments.Detach(ctx, sb.ID, network) }), errdefs.IsNotFound, errdefs.IsFailedPrecondition)
+		},
 		"exec": func(r *rapid.T) {
 			c := w.pickContainer(r)
 			cfg := core.ProcessConfig{Spec: &specs.Process{Args: []string{"sh"}}, Ephemeral: rapid.Bool().Draw(r, "ephemeral"), Quiet: rapid.Bool().Draw(r, "quiet")}

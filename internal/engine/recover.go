@@ -176,7 +176,17 @@ func (r recovery) recoverNetwork(ctx context.Context) error {
 			live = append(live, sb.NetworkRequest())
 		}
 	}
-	return network.Recover(ctx, live)
+	if err := network.Recover(ctx, live); err != nil {
+		return err
+	}
+	for _, req := range live { // the last agent may have died before their files said so
+		if req.Last.Resolver.IsValid() {
+			if err := r.e.All().Attachments.Refresh(ctx, req.Sandbox); err != nil {
+				r.e.o.Logger.WarnContext(ctx, "could not bring a sandbox's files in /etc up to date", "sandbox", string(req.Sandbox), "error", err)
+			}
+		}
+	}
+	return nil
 }
 
 // dropEphemeral ends the processes whose callers went away with the last agent.

@@ -171,14 +171,12 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	if err := os.Mkdir(b.sb.Dir, 0o700); err != nil {
 		return err
 	}
-	if b.e.o.Files != nil {
-		f, err := b.e.o.Files(ctx, b.sb)
-		if err != nil {
-			return err
-		}
-		if err := etc.Save(b.sb.Dir, map[string][]byte{etc.Resolv: f.ResolvConf, etc.Hosts: f.Hosts, etc.Hostname: f.Hostname}); err != nil {
-			return err
-		}
+	files, err := b.e.files(ctx, b.sb)
+	if err != nil {
+		return err
+	}
+	if err := etc.Save(b.sb.Dir, files); err != nil {
+		return err
 	}
 	if b.sb.Config.Namespaces.IPC.Mode != core.Shared {
 		return nil
@@ -194,6 +192,15 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 	return b.e.o.Roots.Mount(ctx, shm, []core.Mount{{
 		Type: "tmpfs", Source: "shm", Options: append(b.rootOwner(), "nosuid", "nodev", "noexec", "mode=1777", fmt.Sprintf("size=%d", size)),
 	}}, false)
+}
+
+// files returns a sandbox's files in /etc, by their names.
+func (e *Engine) files(ctx context.Context, sb core.Sandbox) (map[string][]byte, error) {
+	if e.o.Files == nil {
+		return nil, nil //nolint:nilnil // nil is the empty map
+	}
+	f, err := e.o.Files(ctx, sb)
+	return map[string][]byte{etc.Resolv: f.ResolvConf, etc.Hosts: f.Hosts, etc.Hostname: f.Hostname}, err
 }
 
 // rootOwner returns the mount options that give a tmpfs to the sandbox's root user.

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/attach"
 )
 
 // Stages returns the names of all fail points, "verb.stage", one after each stage. For verbs that
@@ -51,6 +52,8 @@ func verbs() []verb {
 		{"remove_sandbox", names(t.sandboxStages(nil, change{}), "containers")},
 		{"exit", []string{"begin", "recorded", "acked"}},
 		{"pull", []string{"begin", "pulled", "recorded"}},
+		{attach.VerbAttach, attach.Stages()[attach.VerbAttach]},
+		{attach.VerbDetach, attach.Stages()[attach.VerbDetach]},
 	}
 }
 

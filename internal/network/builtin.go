@@ -1,12 +1,14 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -29,7 +31,9 @@ type bridge struct {
 	names []string
 	// internal says that there is no way out.
 	internal bool
-	flows    flows
+	// user says that a user has defined it. A sandbox may be on several of these networks.
+	user  bool
+	flows flows
 	// plain returns the ranges within which nothing is masqueraded.
 	plain func() []netip.Prefix
 
@@ -42,7 +46,7 @@ type bridge struct {
 
 func newBridge(cfg Config, leases *ipam.Leases, claims *ports.Claims, log *slog.Logger) *bridge {
 	return &bridge{
-		names: []string{"", "default", string(ModeBuiltin), cfg.Bridge}, claims: claims,
+		names: []string{core.NetworkDefault, "", string(ModeBuiltin), cfg.Bridge}, claims: claims,
 		plain: func() []netip.Prefix {
 			nets, _ := cfg.plainNets(leases.Ranges()) // checked together with the configuration
 			return nets
@@ -87,8 +91,8 @@ func (b *bridge) trouble() string {
 // lease leases the wanted addresses, or those that the sandbox had before it was stopped where
 // they are free, or any.
 func (b *bridge) lease(req core.NetworkRequest, wanted []netip.Addr) (ipam.Lease, []core.ID, error) {
-	if len(wanted) == 0 && len(req.Last.Addrs) > 0 && req.Last.Mode == string(ModeBuiltin) {
-		lease, stale, err := b.leases.Acquire(req.Sandbox, req.Last.Addrs)
+	if i := req.Last.On(b.names[0]); len(wanted) == 0 && i >= 0 && len(req.Last.Interfaces[i].Addrs) > 0 {
+		lease, stale, err := b.leases.Acquire(req.Sandbox, addrsOf(req.Last.Interfaces[i].Addrs))
 		if !errdefs.IsAlreadyExists(err) && !errdefs.IsInvalidArgument(err) {
 			return lease, stale, err
 		}
@@ -129,7 +133,7 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 		return core.NetworkStatus{}, err
 	}
 	if err := b.table.Add(fwds); err != nil {
-		return core.NetworkStatus{}, errors.Join(err, b.unlink(linkName(req.Sandbox)))
+		return core.NetworkStatus{}, errors.Join(err, b.unlink(b.linkName(req.Sandbox)))
 	}
 	b.flows.forget(fwds, false)
 	st := core.NetworkStatus{
@@ -143,36 +147,61 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 	return st, nil
 }
 
-// wanted is what a request asks of the one interface that we make.
+func addrsOf(list []netip.Prefix) (addrs []netip.Addr) {
+	for _, p := range list {
+		addrs = append(addrs, p.Addr().Unmap())
+	}
+	return addrs
+}
+
+// wanted is what a request asks of one interface.
 type wanted struct {
-	name  string
-	addrs []netip.Addr
-	mac   string
-	mtu   int
+	name   string
+	addrs  []netip.Addr
+	mac    string
+	mtu    int
+	routes []core.Route
+	// noDefault says that the default route does not lead over it.
+	noDefault bool
 }
 
 func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
-	w := wanted{name: "eth0"}
 	if !slices.Contains(b.names, cfg.Name) {
-		return w, fmt.Errorf("network %q: there is none of that name: %w", cfg.Name, errdefs.ErrNotFound)
+		return wanted{}, fmt.Errorf("network %q: there is none of that name: %w", cfg.Name, errdefs.ErrNotFound)
 	}
 	if len(cfg.Attach) > 1 {
-		return w, fmt.Errorf("%d interfaces: the builtin network makes one: %w", len(cfg.Attach), errdefs.ErrInvalidArgument)
+		return wanted{}, fmt.Errorf("%d interfaces: the builtin network makes one: %w", len(cfg.Attach), errdefs.ErrInvalidArgument)
 	}
 	for _, a := range cfg.Attach {
 		if a.Network != "" && !slices.Contains(b.names, a.Network) {
-			return w, fmt.Errorf("network %q: the builtin network makes no interface of another one: %w", a.Network, errdefs.ErrNotFound)
+			return wanted{}, fmt.Errorf("network %q: there is none of that name: %w", a.Network, errdefs.ErrNotFound)
 		}
-		if a.Interface != "" {
-			w.name = a.Interface
+		return b.wants(a, firstInterface)
+	}
+	return wanted{name: firstInterface, noDefault: b.internal}, nil
+}
+
+// firstInterface is the name of an interface that is the only one.
+const firstInterface = "eth0"
+
+// wants checks what is asked of an interface; name is its name when it has none of its own.
+func (b *bridge) wants(a core.Attachment, name string) (wanted, error) {
+	w := wanted{
+		name: cmp.Or(a.Interface, name), addrs: addrsOf(a.Addrs), mac: a.MAC, mtu: a.MTU, routes: a.Routes, noDefault: a.NoDefault || b.internal,
+	}
+	invalid := func(format string, args ...any) (wanted, error) {
+		return wanted{}, fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+	}
+	if len(w.name) > maxBridge || w.name == "lo" || w.name == "." || w.name == ".." || strings.ContainsAny(w.name, "/ :\t\n\x00") {
+		return invalid("interface %q: not a valid name", w.name)
+	}
+	if w.mtu != 0 && (w.mtu < 68 || w.mtu > 65535) {
+		return invalid("mtu %d is out of range", w.mtu)
+	}
+	for _, r := range w.routes {
+		if !r.To.IsValid() || r.To.Bits() == 0 || r.Via.IsValid() && r.Via.Is4() != r.To.Addr().Is4() {
+			return invalid("route to %s via %s", r.To, r.Via)
 		}
-		if len(w.name) > maxBridge || w.name == "lo" {
-			return w, fmt.Errorf("interface %q: not a valid name: %w", w.name, errdefs.ErrInvalidArgument)
-		}
-		for _, p := range a.Addrs {
-			w.addrs = append(w.addrs, p.Addr().Unmap())
-		}
-		w.mac, w.mtu = a.MAC, a.MTU
 	}
 	return w, nil
 }
@@ -273,17 +302,50 @@ func claimOf(p core.Port) ports.Claim {
 	return c
 }
 
-// del gives back what a sandbox has. Rules are removed first, so that no packet is sent to an
-// address that is free.
-func (b *bridge) del(req core.NetworkRequest) error {
-	fwds := b.table.Forwards(req.Sandbox)
+// del gives back what a sandbox has, and its ports of the host.
+func (b *bridge) del(id core.ID) error {
+	err := b.give(id)
+	if err == nil {
+		b.claims.Drop(id)
+	}
+	return err
+}
+
+// give gives back what a sandbox has of this bridge. Rules are removed first, so that no packet is
+// sent to an address that is free.
+func (b *bridge) give(id core.ID) error {
+	if err := b.shut(id); err != nil {
+		return err
+	}
+	b.forgetNeighbours(id)
+	return b.leases.Release(id)
+}
+
+// shut leads no port of the host to a sandbox any more.
+func (b *bridge) shut(id core.ID) error {
+	fwds := b.table.Forwards(id)
 	if err := b.table.Remove(fwds); err != nil {
 		return err
 	}
 	b.flows.forget(fwds, true)
-	b.claims.Drop(req.Sandbox)
-	b.forgetNeighbours(req.Sandbox)
-	return b.leases.Release(req.Sandbox)
+	return nil
+}
+
+// lead leads claimed ports of the host to a sandbox.
+func (b *bridge) lead(id core.ID, claimed []core.Port) error {
+	lease, ok := b.leases.Held(id)
+	if !ok {
+		return fmt.Errorf("it holds no address: %w", errdefs.ErrFailedPrecondition)
+	}
+	fwds, err := forwards(id, claimed, lease)
+	if err != nil {
+		return err
+	}
+	if err := b.table.Add(fwds); err != nil {
+		return err
+	}
+	b.flows.forget(fwds, false)
+	return nil
 }
 
 // forgetNeighbours removes the host's neighbour entries of a sandbox's addresses. They would

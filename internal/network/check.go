@@ -32,9 +32,9 @@ func (b *bridge) check(req core.NetworkRequest) error {
 	if err != nil {
 		return missing("bridge %s does not exist", b.cfg.Bridge)
 	}
-	out, err := h.LinkByName(linkName(req.Sandbox))
+	out, err := h.LinkByName(b.linkName(req.Sandbox))
 	if err != nil {
-		return missing("link %s does not exist", linkName(req.Sandbox))
+		return missing("link %s does not exist", b.linkName(req.Sandbox))
 	}
 	if out.Attrs().MasterIndex != br.Attrs().Index || out.Attrs().Flags&net.FlagUp == 0 {
 		return missing("link %s is down or not on bridge %s", out.Attrs().Name, b.cfg.Bridge)
@@ -75,7 +75,7 @@ func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) err
 	for _, lease := range b.leases.All() {
 		if !alive[lease.Sandbox] {
 			b.log.Info("releasing the addresses of a sandbox that no longer exists", "sandbox", string(lease.Sandbox))
-			errs = append(errs, b.del(core.NetworkRequest{Sandbox: lease.Sandbox}))
+			errs = append(errs, b.give(lease.Sandbox))
 		}
 	}
 	var fwds []nft.Forward
@@ -141,7 +141,7 @@ func (b *bridge) reattach(alive map[core.ID]bool) error {
 	}
 	names := map[string]bool{}
 	for id := range alive {
-		names[linkName(id)] = true
+		names[b.linkName(id)] = true
 	}
 	links, err := host.LinkList()
 	if err != nil {

@@ -39,8 +39,14 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 				}
 				host = counters(text)
 			}
-			if c, ok := host[linkName(req.Sandbox)]; ok {
-				out[req.Sandbox] = []core.NetStats{otherEnd(c, req.Last)}
+			for _, a := range req.Last.Interfaces {
+				b, ok := n.on(a.Network)
+				if !ok {
+					continue
+				}
+				if c, ok := host[b.linkName(req.Sandbox)]; ok {
+					out[req.Sandbox] = append(out[req.Sandbox], otherEnd(c, a.Interface))
+				}
 			}
 		case ModeCNI:
 			found, err := countInside(req.Namespace)
@@ -56,11 +62,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 }
 
 // otherEnd exchanges what the host's end of a link has received and sent.
-func otherEnd(h core.NetStats, last core.NetworkStatus) core.NetStats {
-	name := "eth0"
-	if len(last.Interfaces) > 0 {
-		name = last.Interfaces[0].Interface
-	}
+func otherEnd(h core.NetStats, name string) core.NetStats {
 	return core.NetStats{
 		Name:    name,
 		RxBytes: h.TxBytes, RxPackets: h.TxPackets, RxErrors: h.TxErrors, RxDropped: h.TxDropped,

@@ -21,7 +21,7 @@ func TestTheHostsCountersAreTurnedRound(t *testing.T) {
 	if len(got) != 2 {
 		t.Errorf("%d interfaces: %+v", len(got), got)
 	}
-	in := otherEnd(got["ls0123"], core.NetworkStatus{Interfaces: []core.Attachment{{Interface: "net7"}}})
+	in := otherEnd(got["ls0123"], "net7")
 	want := core.NetStats{
 		Name:    "net7",
 		RxBytes: 9, RxPackets: 10, RxErrors: 11, RxDropped: 12,

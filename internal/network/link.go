@@ -2,6 +2,7 @@ package network
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -37,9 +38,14 @@ var (
 const linkPrefix = "ls"
 
 // linkName returns the name of the host's end of a sandbox's veth pair. It is derived from the
-// ID, so that no record is needed to find it.
-func linkName(id core.ID) string {
+// ID, and the bridge where a sandbox may be on several, so that no record is needed to find it.
+func (b *bridge) linkName(id core.ID) string {
 	name := linkPrefix + string(id)
+	if b.user {
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(b.cfg.Bridge + "/" + string(id)))
+		name = linkPrefix + hex.EncodeToString(sum.Sum(nil))
+	}
 	return name[:min(len(name), maxBridge)]
 }
 
@@ -68,7 +74,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	for _, id := range stale {
 		// The previous holder of this address may have kept its namespace, and so its link.
 		if id != req.Sandbox {
-			if err := unlink(host.Handle, linkName(id)); err != nil {
+			if err := unlink(host.Handle, b.linkName(id)); err != nil {
 				return core.Attachment{}, err
 			}
 		}
@@ -78,7 +84,9 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 		return core.Attachment{}, err
 	}
 	defer func() { sb.Close(); _ = ns.Close() }()
-	pair := vethPair{name: linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd()), internal: b.internal}
+	pair := vethPair{
+		name: b.linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd()), noDefault: w.noDefault, routes: w.routes,
+	}
 	if w.mtu > 0 {
 		pair.mtu = w.mtu
 	}
@@ -105,7 +113,9 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	if err := b.configure(host, sb, pair, lease, req.Config); err != nil {
 		return core.Attachment{}, errors.Join(err, unlink(host.Handle, pair.name))
 	}
-	return core.Attachment{Network: b.cfg.Bridge, Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu}, nil
+	return core.Attachment{
+		Network: b.names[0], Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu, Routes: w.routes, NoDefault: w.noDefault,
+	}, nil
 }
 
 // isGone reports whether err means that the bridge no longer exists.
@@ -141,7 +151,9 @@ type vethPair struct {
 	mtu        int
 	bridge     bridgeLink
 	ns         int
-	internal   bool // without a default route
+	routes     []core.Route
+	// noDefault says that the default route does not lead over it.
+	noDefault bool
 }
 
 func (p vethPair) create(h hostSocket) error {
@@ -198,6 +210,15 @@ func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease 
 			return err
 		}
 	}
+	for _, r := range p.routes {
+		route := &netlink.Route{LinkIndex: in.Attrs().Index, Dst: ipNet(r.To.Masked()), Scope: netlink.SCOPE_LINK}
+		if r.Via.IsValid() {
+			route.Gw, route.Scope = r.Via.AsSlice(), netlink.SCOPE_UNIVERSE
+		}
+		if err := sb.RouteAdd(route); err != nil {
+			return fmt.Errorf("add route to %s: %w", r.To, err)
+		}
+	}
 	return p.limitRates(host.Handle, sb, in, cfg)
 }
 
@@ -220,7 +241,7 @@ func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Pref
 		return fmt.Errorf("add address %s: %w", addr, err)
 	}
 	via := gateway(addr, gw)
-	if !p.internal {
+	if !p.noDefault {
 		if err := p.defaultRoute(sb, in, via, gw.IsValid()); err != nil {
 			return err
 		}
@@ -239,7 +260,7 @@ func (p vethPair) defaultRoute(sb nlwrap.Handle, in netlink.Link, via netip.Addr
 	if !inRange && via.Is4() {
 		route.Flags = int(netlink.FLAG_ONLINK)
 	}
-	if err := sb.RouteAdd(route); err != nil {
+	if err := sb.RouteReplace(route); err != nil {
 		return fmt.Errorf("add default route by %s: %w", via, err)
 	}
 	return nil

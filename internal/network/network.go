@@ -317,13 +317,7 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	case req.Config.Name == core.NetworkNone:
 		return noneStatus(req.Namespace)
 	}
-	if u, ok := n.users.get(req.Config.Name); ok {
-		return n.addUser(ctx, u, req)
-	}
-	if n.mode == ModeCNI {
-		return n.cni.add(ctx, req)
-	}
-	return n.bridge.add(ctx, req)
+	return n.setupAll(ctx, req)
 }
 
 // Check implements core.Network: link, address and ports must exist as Setup returned them.
@@ -332,9 +326,9 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	var err error
 	switch Mode(req.Last.Mode) {
 	case ModeBuiltin:
-		err = n.bridgeOf(req).check(req)
+		err = n.checkAttached(req)
 	case ModeCNI:
-		err = n.cni.check(ctx, req)
+		err = errors.Join(n.cni.check(ctx, req), n.checkAttached(req))
 	case statusNone:
 		err = checkLoopback(req.Namespace)
 	}
@@ -351,7 +345,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	// Both are called whatever the mode is now: the sandbox may be older than the configuration,
 	// or its Setup may have been interrupted.
-	err := errors.Join(n.bridge.del(req), n.delUser(ctx, req), n.cni.del(ctx, req))
+	err := errors.Join(n.bridge.del(req.Sandbox), n.delUser(ctx, req), n.cni.del(ctx, req))
 	if err == nil && req.Last.Mode == string(ModeBuiltin) {
 		err = n.leaveBuiltin()
 	}
@@ -394,13 +388,11 @@ func (n *Network) Sandboxes(context.Context) ([]core.ID, error) {
 // leases of other sandboxes are released and their links removed. Requests of live sandboxes have
 // their Last status.
 func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error {
-	live, err := n.recoverUsers(ctx, live)
 	alive := map[core.ID]bool{}
 	for _, req := range live {
 		alive[req.Sandbox] = true
 	}
-	err = errors.Join(err, n.bridge.recover(live, alive))
-	err = errors.Join(err, n.cni.recover(ctx, alive), n.leaveBuiltin())
+	err := errors.Join(n.recoverAttached(ctx, live, alive), n.cni.recover(ctx, alive), n.leaveBuiltin())
 	if err != nil {
 		return fmt.Errorf("recover network: %w", err)
 	}

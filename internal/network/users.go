@@ -114,7 +114,7 @@ func (n *Network) open(def core.NetworkDefinition) (*user, error) {
 	cfg := n.cfg
 	cfg.Bridge, cfg.MTU, cfg.Masquerade = def.Interface, cmp.Or(def.MTU, n.cfg.MTU), !def.Internal
 	b := newBridge(cfg, leases, n.bridge.claims, n.log)
-	b.names, b.internal = []string{def.Name}, def.Internal
+	b.names, b.internal, b.user = []string{def.Name}, def.Internal, true
 	b.plain = func() []netip.Prefix { return nil }
 	b.table = nft.New(nft.Options{
 		Name: nft.TableName + "-" + def.Interface, Bridge: def.Interface, Masquerade: cfg.Masquerade, Internal: def.Internal, Logger: n.log,
@@ -293,30 +293,20 @@ func (n *Network) SetNames(ctx context.Context, network string, byName map[strin
 	return n.names.SetZone(ctx, network, &names.Zone{Names: byName, Owners: owners})
 }
 
-// addUser gives a sandbox its link to a network that a user has defined, and a name server.
-func (n *Network) addUser(ctx context.Context, u *user, req core.NetworkRequest) (core.NetworkStatus, error) {
-	u.use.RLock()
-	defer u.use.RUnlock()
-	if u.gone {
-		return core.NetworkStatus{}, fmt.Errorf("network %q: %w", u.def.Name, errdefs.ErrNotFound)
-	}
-	st, err := u.bridge.add(ctx, req)
-	if err != nil {
-		return st, err
-	}
-	st.Resolver = names.Address()
-	if err := n.names.Add(ctx, n.box(u, req, st)); err != nil {
-		return core.NetworkStatus{}, errors.Join(err, u.bridge.del(req), u.bridge.unlink(linkName(req.Sandbox)))
-	}
-	return st, nil
-}
-
 const dnsPort = 53
 
-// box says how a sandbox's name server answers.
-func (n *Network) box(u *user, req core.NetworkRequest, st core.NetworkStatus) names.Box {
-	b := names.Box{Sandbox: req.Sandbox, Namespace: req.Namespace, Networks: []string{u.def.Name}}
-	if u.def.Internal {
+// box says how the name server of a sandbox answers.
+func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box {
+	b := names.Box{Sandbox: req.Sandbox, Namespace: req.Namespace}
+	out := false
+	for _, a := range st.Interfaces {
+		u, ok := n.users.get(a.Network)
+		if ok {
+			b.Networks = append(b.Networks, u.def.Name)
+		}
+		out = out || !ok || !u.def.Internal
+	}
+	if !out {
 		return b
 	}
 	for _, s := range dns.Resolve(req.Config.DNS, st.DNS, dns.Read().Resolv).Servers {
@@ -332,46 +322,8 @@ func (n *Network) delUser(ctx context.Context, req core.NetworkRequest) error {
 	errs := []error{n.names.Drop(ctx, req.Sandbox)}
 	for _, u := range n.users.all() {
 		if _, held := u.bridge.leases.Held(req.Sandbox); held {
-			errs = append(errs, u.bridge.del(req))
+			errs = append(errs, u.bridge.del(req.Sandbox))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// recoverUsers is Recover for the networks that users have defined. It returns the requests that
-// are for none of them.
-func (n *Network) recoverUsers(ctx context.Context, live []core.NetworkRequest) (rest []core.NetworkRequest, err error) {
-	of := map[string][]core.NetworkRequest{}
-	var boxes []names.Box
-	for _, req := range live {
-		u, ok := n.users.get(req.Config.Name)
-		if !ok {
-			rest = append(rest, req)
-			continue
-		}
-		of[u.def.Name] = append(of[u.def.Name], req)
-		if req.Last.Resolver.IsValid() {
-			boxes = append(boxes, n.box(u, req, req.Last))
-		}
-	}
-	var errs []error
-	for _, u := range n.users.all() {
-		alive := map[core.ID]bool{}
-		for _, req := range of[u.def.Name] {
-			alive[req.Sandbox] = true
-		}
-		errs = append(errs, u.bridge.recover(of[u.def.Name], alive))
-	}
-	if err := n.names.Recover(ctx, boxes); err != nil { // the sandboxes run, and have all else
-		n.log.Error("sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
-	}
-	return rest, errors.Join(errs...)
-}
-
-// bridgeOf returns the bridge that a request's sandbox is on.
-func (n *Network) bridgeOf(req core.NetworkRequest) *bridge {
-	if u, ok := n.users.get(req.Config.Name); ok {
-		return u.bridge
-	}
-	return n.bridge
 }

@@ -50,7 +50,7 @@ func TestNetworkKeepsTheContract(t *testing.T) {
 	networktest.Contract(t, func(t *testing.T) networktest.Subject {
 		t.Helper()
 		return networktest.Subject{
-			Network: enginetest.Fakes(t).Network, Ports: true, Ranges: true,
+			Network: enginetest.Fakes(t).Network, Ports: true, Ranges: true, Further: enginetest.FurtherNetworks(),
 			Namespace: func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "netns") },
 		}
 	})

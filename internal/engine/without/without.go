@@ -128,6 +128,16 @@ func (Network) Check(_ context.Context, req core.NetworkRequest) error {
 	return noNetwork("check network of sandbox " + req.Sandbox.Short())
 }
 
+// Attach returns NotImplemented.
+func (Network) Attach(_ context.Context, req core.NetworkRequest, _ core.Attachment) (core.NetworkStatus, error) {
+	return core.NetworkStatus{}, noNetwork("attach sandbox " + req.Sandbox.Short())
+}
+
+// Detach succeeds: nothing was attached.
+func (Network) Detach(_ context.Context, req core.NetworkRequest, _ string) (core.NetworkStatus, error) {
+	return req.Last, nil
+}
+
 // Teardown succeeds: nothing was set up.
 func (Network) Teardown(context.Context, core.NetworkRequest) error { return nil }
 

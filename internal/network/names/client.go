@@ -80,6 +80,29 @@ func (c *Client) Add(ctx context.Context, b Box) error {
 	return nil
 }
 
+// Change changes whom a sandbox asks; its sockets stay. It is Add when the sandbox has no name
+// server yet.
+func (c *Client) Change(ctx context.Context, b Box) error {
+	c.mu.Lock()
+	old, ok := c.boxes[b.Sandbox]
+	if !ok || c.conn == nil {
+		c.mu.Unlock()
+		return c.Add(ctx, b)
+	}
+	defer c.mu.Unlock()
+	c.boxes[b.Sandbox] = b
+	_, err := c.callLocked(request{Op: opSet, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream}, nil)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errRefused):
+		c.boxes[b.Sandbox] = old
+		return fmt.Errorf("name server: %w", err)
+	}
+	c.hangUpLocked() // its successor gets all
+	return c.restoreLocked(ctx)
+}
+
 // Drop stops to answer a sandbox. The process has closed its sockets, which would keep the
 // sandbox's network namespace, when Drop returns. It succeeds when there is nothing to stop.
 func (c *Client) Drop(ctx context.Context, id core.ID) error {

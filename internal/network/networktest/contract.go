@@ -20,6 +20,8 @@ type Subject struct {
 	Ports bool
 	// Ranges says that SetRanges takes effect.
 	Ranges bool
+	// Further are two more networks that sandboxes may be on; without them that is not tested.
+	Further []string
 }
 
 // SandboxID makes an ID as the engine's are.
@@ -46,6 +48,13 @@ func Contract(t *testing.T, subject func(t *testing.T) Subject) {
 			t.Skip("forwards no ports")
 		}
 		contractChosenPorts(t, s)
+	})
+	t.Run("Attach", func(t *testing.T) {
+		s := subject(t)
+		if len(s.Further) < 2 {
+			t.Skip("has one network")
+		}
+		contractAttach(t, s)
 	})
 	t.Run("Ranges", func(t *testing.T) {
 		s := subject(t)

@@ -1,0 +1,273 @@
+// Package attach puts sandboxes on further networks while they exist, and takes them off again.
+//
+// What it does in the kernel has no record of its own. An interface that a crash leaves without
+// one is taken away by the network's recovery: so an attachment is recorded after it is made, and
+// its end before. Start at Verbs.
+package attach
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/etc"
+)
+
+// The names of the verbs.
+const (
+	VerbAttach = "attach"
+	VerbDetach = "detach"
+)
+
+// Stages are the stages of both verbs, in the order in which they run.
+func Stages() map[string][]string {
+	return map[string][]string{VerbAttach: {"attached", "recorded", "files"}, VerbDetach: {"recorded", "detached", "files"}}
+}
+
+// Verbs changes which networks one owner's sandboxes are on.
+type Verbs struct {
+	Store   core.Store
+	Network core.Network
+	Owner   core.Owner // "" may change all
+	// Lock keeps the other verbs away from a sandbox and its containers.
+	Lock func(ctx context.Context, sandbox core.ID) (unlock func(), err error)
+	// Files returns a sandbox's files in /etc, by their names.
+	Files func(ctx context.Context, sb core.Sandbox) (map[string][]byte, error)
+	// Begin begins a verb and returns what ends its stages. An error of that says that the agent
+	// is dead: nothing is undone.
+	Begin func(verb string) (pass func(stage string) error)
+}
+
+// Attach gives a sandbox an interface on a further network; one that is stopped gets it when it is
+// started again. AlreadyExists when it is on that network, or another sandbox has an address that
+// is wanted; NotFound, InvalidArgument; FailedPrecondition when it has no network of its own.
+func (v Verbs) Attach(ctx context.Context, sandbox core.ID, a core.Attachment) error {
+	if err := v.attach(ctx, sandbox, a); err != nil {
+		return fmt.Errorf("connect sandbox %s to network %q: %w", sandbox.Short(), a.Network, err)
+	}
+	return nil
+}
+
+func (v Verbs) attach(ctx context.Context, sandbox core.ID, a core.Attachment) error {
+	sb, unlock, err := v.locked(ctx, sandbox)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if sb.Config.Network.On(a.Network) >= 0 {
+		return fmt.Errorf("it is on it already: %w", errdefs.ErrAlreadyExists)
+	}
+	pass := v.Begin(VerbAttach)
+	st := sb.Network
+	if sb.State == core.SandboxReady {
+		if st, err = v.Network.Attach(ctx, sb.NetworkRequest(), a); err != nil {
+			return err
+		}
+	}
+	if err := pass("attached"); err != nil {
+		return err
+	}
+	err = v.record(sandbox, "connected to network "+a.Network, func(sb *core.Sandbox) {
+		sb.Config.Network, sb.Network = sb.Config.Network.With(a), st
+	})
+	if err != nil {
+		if sb.State == core.SandboxReady {
+			_, back := v.Network.Detach(context.WithoutCancel(ctx), sb.NetworkRequest(), a.Network)
+			err = errors.Join(err, back)
+		}
+		return err
+	}
+	if err := pass("recorded"); err != nil {
+		return err
+	}
+	return v.refreshed(ctx, sandbox, pass)
+}
+
+// Detach takes a sandbox's interface on a network away. NotFound when it is not on that network.
+func (v Verbs) Detach(ctx context.Context, sandbox core.ID, network string) error {
+	if err := v.detach(ctx, sandbox, network); err != nil {
+		return fmt.Errorf("disconnect sandbox %s from network %q: %w", sandbox.Short(), network, err)
+	}
+	return nil
+}
+
+func (v Verbs) detach(ctx context.Context, sandbox core.ID, network string) error {
+	sb, unlock, err := v.locked(ctx, sandbox)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	before, at := sb, sb.Config.Network.On(network)
+	ready := sb.State == core.SandboxReady
+	switch {
+	case at < 0:
+		return fmt.Errorf("it is not on it: %w", errdefs.ErrNotFound)
+	case ready && sb.Network.Mode == "cni" && at == 0:
+		return fmt.Errorf("CNI plugins have made it, and take it away with the sandbox: %w", errdefs.ErrFailedPrecondition)
+	}
+	pass := v.Begin(VerbDetach)
+	sb.Config.Network = sb.Config.Network.Without(network)
+	if ready {
+		sb.Network = sb.Network.Without(network)
+	}
+	if err := v.record(sandbox, "disconnected from network "+network, func(now *core.Sandbox) { now.Config.Network, now.Network = sb.Config.Network, sb.Network }); err != nil {
+		return err
+	}
+	if err := pass("recorded"); err != nil {
+		return err
+	}
+	if ready {
+		st, err := v.Network.Detach(ctx, sb.NetworkRequest(), network)
+		note := "" // another interface may lead out now
+		if err != nil {
+			st, sb.Config.Network, note = before.Network, before.Config.Network, "still connected to network "+network
+		}
+		err = errors.Join(err, v.record(sandbox, note, func(now *core.Sandbox) { now.Config.Network, now.Network = sb.Config.Network, st }))
+		if err != nil {
+			return err
+		}
+	}
+	if err := pass("detached"); err != nil {
+		return err
+	}
+	return v.refreshed(ctx, sandbox, pass)
+}
+
+// locked returns a sandbox that may be on several networks, with its lock held.
+func (v Verbs) locked(ctx context.Context, id core.ID) (sb core.Sandbox, unlock func(), err error) {
+	if unlock, err = v.Lock(ctx, id); err != nil {
+		return sb, nil, err
+	}
+	err = v.Store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().Get(id); return err })
+	switch {
+	case err != nil:
+	case v.Owner != "" && sb.Owner != v.Owner:
+		err = fmt.Errorf("sandbox %s: %w", id, errdefs.ErrNotFound)
+	case sb.State == core.SandboxCreating || sb.Renewing:
+		err = fmt.Errorf("it is being created: %w", errdefs.ErrFailedPrecondition)
+	case sb.Config.Namespaces.Net.Mode != core.Shared:
+		err = fmt.Errorf("it has no network of its own: %w", errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		unlock()
+		return sb, nil, err
+	}
+	return sb, unlock, nil
+}
+
+// record changes the record of a sandbox, and tells of it with each of its containers.
+func (v Verbs) record(id core.ID, note string, change func(*core.Sandbox)) error {
+	return v.Store.Update(func(tx core.Tx) error {
+		sb, err := tx.Sandboxes().Get(id)
+		if err != nil {
+			return err
+		}
+		if change(&sb); note != "" {
+			for _, c := range slices.Collect(tx.StoredOf(id)) {
+				if c.State == core.ContainerCreating {
+					continue
+				}
+				told, err := tx.Containers().Get(c.ID)
+				if err != nil {
+					return err
+				}
+				told.Rev, err = tx.Append(core.Event{
+					Kind: core.EventContainerUpdated, At: time.Now().UTC(), Owner: c.Owner, Key: c.Key, Sandbox: id, Container: c.ID, Note: note,
+				})
+				if err != nil {
+					return err
+				}
+				if err := tx.Containers().Put(told); err != nil {
+					return err
+				}
+			}
+		}
+		return tx.Sandboxes().Put(sb)
+	})
+}
+
+// refreshed is the last stage of both verbs.
+func (v Verbs) refreshed(ctx context.Context, id core.ID, pass func(string) error) error {
+	if err := v.Refresh(ctx, id); err != nil {
+		return fmt.Errorf("change its files in /etc: %w", err)
+	}
+	return pass("files")
+}
+
+// Refresh makes a ready sandbox's files in /etc what its networks say. What a container has
+// written to its own stays. Preconditions: nobody else changes the sandbox.
+func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
+	var sb core.Sandbox
+	var in []*core.Container
+	err := v.Store.View(func(tx core.Tx) (err error) {
+		sb, err = tx.Sandboxes().Get(id)
+		in = slices.Collect(tx.StoredOf(id))
+		return err
+	})
+	if err != nil || sb.State != core.SandboxReady || v.Files == nil {
+		return err
+	}
+	files, err := v.Files(ctx, sb)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range []string{etc.Resolv, etc.Hosts} {
+		old, err := os.ReadFile(filepath.Join(sb.Dir, name))
+		if errors.Is(err, fs.ErrNotExist) || bytes.Equal(old, files[name]) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if etc.Shared(&sb) {
+			errs = append(errs, replace(sb.Dir, filepath.Join("etc", name), old, files[name]))
+		}
+		for _, c := range in {
+			if c.Image != "" && c.State != core.ContainerCreating && c.State != core.ContainerExited {
+				errs = append(errs, replace(filepath.Join(c.Bundle, "rootfs"), filepath.Join("etc", name), old, files[name]))
+			}
+		}
+	}
+	return errors.Join(append(errs, etc.Save(sb.Dir, files))...)
+}
+
+// replace replaces the content of a file below base, of which a workload owns all, where it is
+// still the old one. It follows no link, and opens nothing that is not a plain file.
+func replace(base, rel string, old, content []byte) error {
+	at, err := beneath.Open(base, rel, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil //nolint:nilerr // it is the container's now
+	}
+	defer func() { _ = at.Close() }()
+	if info, err := at.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(old)) {
+		return err
+	}
+	f, err := os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	have := make([]byte, len(old))
+	if _, err := io.ReadFull(f, have); err != nil || !bytes.Equal(have, old) {
+		return nil //nolint:nilerr // somebody has changed it meanwhile
+	}
+	// Never shorter than what is written, so that nobody reads an empty one.
+	if _, err := f.WriteAt(content, 0); err != nil {
+		return err
+	}
+	return f.Truncate(int64(len(content)))
+}
