@@ -2811,10 +2811,8 @@ type TaskStatus struct {
 	RuntimeStatus isTaskStatus_RuntimeStatus `protobuf_oneof:"runtime_status"`
 	PortStatus    *PortStatus                `protobuf:"bytes,6,opt,name=port_status,json=portStatus,proto3" json:"port_status,omitempty"`
 	// Set by the manager.
-	AppliedBy string                 `protobuf:"bytes,7,opt,name=applied_by,json=appliedBy,proto3" json:"applied_by,omitempty"`
-	AppliedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=applied_at,json=appliedAt,proto3" json:"applied_at,omitempty"`
-	// A hub's own, which it never sends: when it was told first that the task runs.
-	RunningAt     *timestamppb.Timestamp `protobuf:"bytes,1000,opt,name=running_at,json=runningAt,proto3" json:"running_at,omitempty"`
+	AppliedBy     string                 `protobuf:"bytes,7,opt,name=applied_by,json=appliedBy,proto3" json:"applied_by,omitempty"`
+	AppliedAt     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=applied_at,json=appliedAt,proto3" json:"applied_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2910,13 +2908,6 @@ func (x *TaskStatus) GetAppliedBy() string {
 func (x *TaskStatus) GetAppliedAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.AppliedAt
-	}
-	return nil
-}
-
-func (x *TaskStatus) GetRunningAt() *timestamppb.Timestamp {
-	if x != nil {
-		return x.RunningAt
 	}
 	return nil
 }
@@ -6769,7 +6760,7 @@ const file_swarm_v1_types_proto_rawDesc = "" +
 	"\texit_code\x18\x03 \x01(\x05R\bexitCode\"B\n" +
 	"\n" +
 	"PortStatus\x124\n" +
-	"\x05ports\x18\x01 \x03(\v2\x1e.docker.swarmkit.v1.PortConfigR\x05ports\"\xd5\x03\n" +
+	"\x05ports\x18\x01 \x03(\v2\x1e.docker.swarmkit.v1.PortConfigR\x05ports\"\x99\x03\n" +
 	"\n" +
 	"TaskStatus\x128\n" +
 	"\ttimestamp\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\ttimestamp\x123\n" +
@@ -6782,9 +6773,7 @@ const file_swarm_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"applied_by\x18\a \x01(\tR\tappliedBy\x129\n" +
 	"\n" +
-	"applied_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tappliedAt\x12:\n" +
-	"\n" +
-	"running_at\x18\xe8\a \x01(\v2\x1a.google.protobuf.TimestampR\trunningAtB\x10\n" +
+	"applied_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tappliedAtB\x10\n" +
 	"\x0eruntime_status\"\xaf\x02\n" +
 	"\x17NetworkAttachmentConfig\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x18\n" +
@@ -7321,80 +7310,79 @@ var file_swarm_v1_types_proto_depIdxs = []int32{
 	46,  // 37: docker.swarmkit.v1.TaskStatus.container:type_name -> docker.swarmkit.v1.ContainerStatus
 	47,  // 38: docker.swarmkit.v1.TaskStatus.port_status:type_name -> docker.swarmkit.v1.PortStatus
 	121, // 39: docker.swarmkit.v1.TaskStatus.applied_at:type_name -> google.protobuf.Timestamp
-	121, // 40: docker.swarmkit.v1.TaskStatus.running_at:type_name -> google.protobuf.Timestamp
-	99,  // 41: docker.swarmkit.v1.NetworkAttachmentConfig.driver_attachment_opts:type_name -> docker.swarmkit.v1.NetworkAttachmentConfig.DriverAttachmentOptsEntry
-	12,  // 42: docker.swarmkit.v1.IPAMConfig.family:type_name -> docker.swarmkit.v1.IPAMConfig.AddressFamily
-	100, // 43: docker.swarmkit.v1.IPAMConfig.reserved:type_name -> docker.swarmkit.v1.IPAMConfig.ReservedEntry
-	13,  // 44: docker.swarmkit.v1.PortConfig.protocol:type_name -> docker.swarmkit.v1.PortConfig.Protocol
-	14,  // 45: docker.swarmkit.v1.PortConfig.publish_mode:type_name -> docker.swarmkit.v1.PortConfig.PublishMode
-	101, // 46: docker.swarmkit.v1.Driver.options:type_name -> docker.swarmkit.v1.Driver.OptionsEntry
-	52,  // 47: docker.swarmkit.v1.IPAMOptions.driver:type_name -> docker.swarmkit.v1.Driver
-	50,  // 48: docker.swarmkit.v1.IPAMOptions.configs:type_name -> docker.swarmkit.v1.IPAMConfig
-	54,  // 49: docker.swarmkit.v1.WeightedPeer.peer:type_name -> docker.swarmkit.v1.Peer
-	15,  // 50: docker.swarmkit.v1.IssuanceStatus.state:type_name -> docker.swarmkit.v1.IssuanceStatus.State
-	102, // 51: docker.swarmkit.v1.AcceptancePolicy.policies:type_name -> docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy
-	16,  // 52: docker.swarmkit.v1.ExternalCA.protocol:type_name -> docker.swarmkit.v1.ExternalCA.CAProtocol
-	104, // 53: docker.swarmkit.v1.ExternalCA.options:type_name -> docker.swarmkit.v1.ExternalCA.OptionsEntry
-	120, // 54: docker.swarmkit.v1.CAConfig.node_cert_expiry:type_name -> google.protobuf.Duration
-	58,  // 55: docker.swarmkit.v1.CAConfig.external_cas:type_name -> docker.swarmkit.v1.ExternalCA
-	52,  // 56: docker.swarmkit.v1.TaskDefaults.log_driver:type_name -> docker.swarmkit.v1.Driver
-	120, // 57: docker.swarmkit.v1.DispatcherConfig.heartbeat_period:type_name -> google.protobuf.Duration
-	65,  // 58: docker.swarmkit.v1.PlacementPreference.spread:type_name -> docker.swarmkit.v1.SpreadOver
-	66,  // 59: docker.swarmkit.v1.Placement.preferences:type_name -> docker.swarmkit.v1.PlacementPreference
-	33,  // 60: docker.swarmkit.v1.Placement.platforms:type_name -> docker.swarmkit.v1.Platform
-	68,  // 61: docker.swarmkit.v1.RootCA.join_tokens:type_name -> docker.swarmkit.v1.JoinTokens
-	80,  // 62: docker.swarmkit.v1.RootCA.root_rotation:type_name -> docker.swarmkit.v1.RootRotation
-	2,   // 63: docker.swarmkit.v1.Certificate.role:type_name -> docker.swarmkit.v1.NodeRole
-	56,  // 64: docker.swarmkit.v1.Certificate.status:type_name -> docker.swarmkit.v1.IssuanceStatus
-	17,  // 65: docker.swarmkit.v1.EncryptionKey.algorithm:type_name -> docker.swarmkit.v1.EncryptionKey.Algorithm
-	3,   // 66: docker.swarmkit.v1.ManagerStatus.reachability:type_name -> docker.swarmkit.v1.RaftMemberStatus.Reachability
-	73,  // 67: docker.swarmkit.v1.SecretReference.file:type_name -> docker.swarmkit.v1.FileTarget
-	73,  // 68: docker.swarmkit.v1.ConfigReference.file:type_name -> docker.swarmkit.v1.FileTarget
-	74,  // 69: docker.swarmkit.v1.ConfigReference.runtime:type_name -> docker.swarmkit.v1.RuntimeTarget
-	121, // 70: docker.swarmkit.v1.BlacklistedCertificate.expiry:type_name -> google.protobuf.Timestamp
-	120, // 71: docker.swarmkit.v1.HealthConfig.interval:type_name -> google.protobuf.Duration
-	120, // 72: docker.swarmkit.v1.HealthConfig.timeout:type_name -> google.protobuf.Duration
-	120, // 73: docker.swarmkit.v1.HealthConfig.start_period:type_name -> google.protobuf.Duration
-	120, // 74: docker.swarmkit.v1.HealthConfig.start_interval:type_name -> google.protobuf.Duration
-	18,  // 75: docker.swarmkit.v1.MaybeEncryptedRecord.algorithm:type_name -> docker.swarmkit.v1.MaybeEncryptedRecord.Algorithm
-	105, // 76: docker.swarmkit.v1.Privileges.credential_spec:type_name -> docker.swarmkit.v1.Privileges.CredentialSpec
-	106, // 77: docker.swarmkit.v1.Privileges.selinux_context:type_name -> docker.swarmkit.v1.Privileges.SELinuxContext
-	107, // 78: docker.swarmkit.v1.Privileges.seccomp:type_name -> docker.swarmkit.v1.Privileges.SeccompOpts
-	108, // 79: docker.swarmkit.v1.Privileges.apparmor:type_name -> docker.swarmkit.v1.Privileges.AppArmorOpts
-	25,  // 80: docker.swarmkit.v1.JobStatus.job_iteration:type_name -> docker.swarmkit.v1.Version
-	121, // 81: docker.swarmkit.v1.JobStatus.last_execution:type_name -> google.protobuf.Timestamp
-	21,  // 82: docker.swarmkit.v1.VolumeAccessMode.scope:type_name -> docker.swarmkit.v1.VolumeAccessMode.Scope
-	22,  // 83: docker.swarmkit.v1.VolumeAccessMode.sharing:type_name -> docker.swarmkit.v1.VolumeAccessMode.Sharing
-	109, // 84: docker.swarmkit.v1.VolumeAccessMode.block:type_name -> docker.swarmkit.v1.VolumeAccessMode.BlockVolume
-	110, // 85: docker.swarmkit.v1.VolumeAccessMode.mount:type_name -> docker.swarmkit.v1.VolumeAccessMode.MountVolume
-	23,  // 86: docker.swarmkit.v1.VolumePublishStatus.state:type_name -> docker.swarmkit.v1.VolumePublishStatus.State
-	111, // 87: docker.swarmkit.v1.VolumePublishStatus.publish_context:type_name -> docker.swarmkit.v1.VolumePublishStatus.PublishContextEntry
-	112, // 88: docker.swarmkit.v1.VolumeInfo.volume_context:type_name -> docker.swarmkit.v1.VolumeInfo.VolumeContextEntry
-	91,  // 89: docker.swarmkit.v1.VolumeInfo.accessible_topology:type_name -> docker.swarmkit.v1.Topology
-	52,  // 90: docker.swarmkit.v1.VolumeAssignment.driver:type_name -> docker.swarmkit.v1.Driver
-	113, // 91: docker.swarmkit.v1.VolumeAssignment.volume_context:type_name -> docker.swarmkit.v1.VolumeAssignment.VolumeContextEntry
-	114, // 92: docker.swarmkit.v1.VolumeAssignment.publish_context:type_name -> docker.swarmkit.v1.VolumeAssignment.PublishContextEntry
-	83,  // 93: docker.swarmkit.v1.VolumeAssignment.access_mode:type_name -> docker.swarmkit.v1.VolumeAccessMode
-	84,  // 94: docker.swarmkit.v1.VolumeAssignment.secrets:type_name -> docker.swarmkit.v1.VolumeSecret
-	91,  // 95: docker.swarmkit.v1.TopologyRequirement.requisite:type_name -> docker.swarmkit.v1.Topology
-	91,  // 96: docker.swarmkit.v1.TopologyRequirement.preferred:type_name -> docker.swarmkit.v1.Topology
-	115, // 97: docker.swarmkit.v1.Topology.segments:type_name -> docker.swarmkit.v1.Topology.SegmentsEntry
-	116, // 98: docker.swarmkit.v1.VolumeCapability.block:type_name -> docker.swarmkit.v1.VolumeCapability.BlockVolume
-	117, // 99: docker.swarmkit.v1.VolumeCapability.mount:type_name -> docker.swarmkit.v1.VolumeCapability.MountVolume
-	118, // 100: docker.swarmkit.v1.VolumeCapability.access_mode:type_name -> docker.swarmkit.v1.VolumeCapability.AccessMode
-	7,   // 101: docker.swarmkit.v1.Mount.BindOptions.propagation:type_name -> docker.swarmkit.v1.Mount.BindOptions.Propagation
-	98,  // 102: docker.swarmkit.v1.Mount.VolumeOptions.labels:type_name -> docker.swarmkit.v1.Mount.VolumeOptions.LabelsEntry
-	52,  // 103: docker.swarmkit.v1.Mount.VolumeOptions.driver_config:type_name -> docker.swarmkit.v1.Driver
-	2,   // 104: docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy.role:type_name -> docker.swarmkit.v1.NodeRole
-	103, // 105: docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy.secret:type_name -> docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy.Secret
-	19,  // 106: docker.swarmkit.v1.Privileges.SeccompOpts.mode:type_name -> docker.swarmkit.v1.Privileges.SeccompOpts.SeccompMode
-	20,  // 107: docker.swarmkit.v1.Privileges.AppArmorOpts.mode:type_name -> docker.swarmkit.v1.Privileges.AppArmorOpts.AppArmorMode
-	24,  // 108: docker.swarmkit.v1.VolumeCapability.AccessMode.mode:type_name -> docker.swarmkit.v1.VolumeCapability.AccessMode.Mode
-	109, // [109:109] is the sub-list for method output_type
-	109, // [109:109] is the sub-list for method input_type
-	109, // [109:109] is the sub-list for extension type_name
-	109, // [109:109] is the sub-list for extension extendee
-	0,   // [0:109] is the sub-list for field type_name
+	99,  // 40: docker.swarmkit.v1.NetworkAttachmentConfig.driver_attachment_opts:type_name -> docker.swarmkit.v1.NetworkAttachmentConfig.DriverAttachmentOptsEntry
+	12,  // 41: docker.swarmkit.v1.IPAMConfig.family:type_name -> docker.swarmkit.v1.IPAMConfig.AddressFamily
+	100, // 42: docker.swarmkit.v1.IPAMConfig.reserved:type_name -> docker.swarmkit.v1.IPAMConfig.ReservedEntry
+	13,  // 43: docker.swarmkit.v1.PortConfig.protocol:type_name -> docker.swarmkit.v1.PortConfig.Protocol
+	14,  // 44: docker.swarmkit.v1.PortConfig.publish_mode:type_name -> docker.swarmkit.v1.PortConfig.PublishMode
+	101, // 45: docker.swarmkit.v1.Driver.options:type_name -> docker.swarmkit.v1.Driver.OptionsEntry
+	52,  // 46: docker.swarmkit.v1.IPAMOptions.driver:type_name -> docker.swarmkit.v1.Driver
+	50,  // 47: docker.swarmkit.v1.IPAMOptions.configs:type_name -> docker.swarmkit.v1.IPAMConfig
+	54,  // 48: docker.swarmkit.v1.WeightedPeer.peer:type_name -> docker.swarmkit.v1.Peer
+	15,  // 49: docker.swarmkit.v1.IssuanceStatus.state:type_name -> docker.swarmkit.v1.IssuanceStatus.State
+	102, // 50: docker.swarmkit.v1.AcceptancePolicy.policies:type_name -> docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy
+	16,  // 51: docker.swarmkit.v1.ExternalCA.protocol:type_name -> docker.swarmkit.v1.ExternalCA.CAProtocol
+	104, // 52: docker.swarmkit.v1.ExternalCA.options:type_name -> docker.swarmkit.v1.ExternalCA.OptionsEntry
+	120, // 53: docker.swarmkit.v1.CAConfig.node_cert_expiry:type_name -> google.protobuf.Duration
+	58,  // 54: docker.swarmkit.v1.CAConfig.external_cas:type_name -> docker.swarmkit.v1.ExternalCA
+	52,  // 55: docker.swarmkit.v1.TaskDefaults.log_driver:type_name -> docker.swarmkit.v1.Driver
+	120, // 56: docker.swarmkit.v1.DispatcherConfig.heartbeat_period:type_name -> google.protobuf.Duration
+	65,  // 57: docker.swarmkit.v1.PlacementPreference.spread:type_name -> docker.swarmkit.v1.SpreadOver
+	66,  // 58: docker.swarmkit.v1.Placement.preferences:type_name -> docker.swarmkit.v1.PlacementPreference
+	33,  // 59: docker.swarmkit.v1.Placement.platforms:type_name -> docker.swarmkit.v1.Platform
+	68,  // 60: docker.swarmkit.v1.RootCA.join_tokens:type_name -> docker.swarmkit.v1.JoinTokens
+	80,  // 61: docker.swarmkit.v1.RootCA.root_rotation:type_name -> docker.swarmkit.v1.RootRotation
+	2,   // 62: docker.swarmkit.v1.Certificate.role:type_name -> docker.swarmkit.v1.NodeRole
+	56,  // 63: docker.swarmkit.v1.Certificate.status:type_name -> docker.swarmkit.v1.IssuanceStatus
+	17,  // 64: docker.swarmkit.v1.EncryptionKey.algorithm:type_name -> docker.swarmkit.v1.EncryptionKey.Algorithm
+	3,   // 65: docker.swarmkit.v1.ManagerStatus.reachability:type_name -> docker.swarmkit.v1.RaftMemberStatus.Reachability
+	73,  // 66: docker.swarmkit.v1.SecretReference.file:type_name -> docker.swarmkit.v1.FileTarget
+	73,  // 67: docker.swarmkit.v1.ConfigReference.file:type_name -> docker.swarmkit.v1.FileTarget
+	74,  // 68: docker.swarmkit.v1.ConfigReference.runtime:type_name -> docker.swarmkit.v1.RuntimeTarget
+	121, // 69: docker.swarmkit.v1.BlacklistedCertificate.expiry:type_name -> google.protobuf.Timestamp
+	120, // 70: docker.swarmkit.v1.HealthConfig.interval:type_name -> google.protobuf.Duration
+	120, // 71: docker.swarmkit.v1.HealthConfig.timeout:type_name -> google.protobuf.Duration
+	120, // 72: docker.swarmkit.v1.HealthConfig.start_period:type_name -> google.protobuf.Duration
+	120, // 73: docker.swarmkit.v1.HealthConfig.start_interval:type_name -> google.protobuf.Duration
+	18,  // 74: docker.swarmkit.v1.MaybeEncryptedRecord.algorithm:type_name -> docker.swarmkit.v1.MaybeEncryptedRecord.Algorithm
+	105, // 75: docker.swarmkit.v1.Privileges.credential_spec:type_name -> docker.swarmkit.v1.Privileges.CredentialSpec
+	106, // 76: docker.swarmkit.v1.Privileges.selinux_context:type_name -> docker.swarmkit.v1.Privileges.SELinuxContext
+	107, // 77: docker.swarmkit.v1.Privileges.seccomp:type_name -> docker.swarmkit.v1.Privileges.SeccompOpts
+	108, // 78: docker.swarmkit.v1.Privileges.apparmor:type_name -> docker.swarmkit.v1.Privileges.AppArmorOpts
+	25,  // 79: docker.swarmkit.v1.JobStatus.job_iteration:type_name -> docker.swarmkit.v1.Version
+	121, // 80: docker.swarmkit.v1.JobStatus.last_execution:type_name -> google.protobuf.Timestamp
+	21,  // 81: docker.swarmkit.v1.VolumeAccessMode.scope:type_name -> docker.swarmkit.v1.VolumeAccessMode.Scope
+	22,  // 82: docker.swarmkit.v1.VolumeAccessMode.sharing:type_name -> docker.swarmkit.v1.VolumeAccessMode.Sharing
+	109, // 83: docker.swarmkit.v1.VolumeAccessMode.block:type_name -> docker.swarmkit.v1.VolumeAccessMode.BlockVolume
+	110, // 84: docker.swarmkit.v1.VolumeAccessMode.mount:type_name -> docker.swarmkit.v1.VolumeAccessMode.MountVolume
+	23,  // 85: docker.swarmkit.v1.VolumePublishStatus.state:type_name -> docker.swarmkit.v1.VolumePublishStatus.State
+	111, // 86: docker.swarmkit.v1.VolumePublishStatus.publish_context:type_name -> docker.swarmkit.v1.VolumePublishStatus.PublishContextEntry
+	112, // 87: docker.swarmkit.v1.VolumeInfo.volume_context:type_name -> docker.swarmkit.v1.VolumeInfo.VolumeContextEntry
+	91,  // 88: docker.swarmkit.v1.VolumeInfo.accessible_topology:type_name -> docker.swarmkit.v1.Topology
+	52,  // 89: docker.swarmkit.v1.VolumeAssignment.driver:type_name -> docker.swarmkit.v1.Driver
+	113, // 90: docker.swarmkit.v1.VolumeAssignment.volume_context:type_name -> docker.swarmkit.v1.VolumeAssignment.VolumeContextEntry
+	114, // 91: docker.swarmkit.v1.VolumeAssignment.publish_context:type_name -> docker.swarmkit.v1.VolumeAssignment.PublishContextEntry
+	83,  // 92: docker.swarmkit.v1.VolumeAssignment.access_mode:type_name -> docker.swarmkit.v1.VolumeAccessMode
+	84,  // 93: docker.swarmkit.v1.VolumeAssignment.secrets:type_name -> docker.swarmkit.v1.VolumeSecret
+	91,  // 94: docker.swarmkit.v1.TopologyRequirement.requisite:type_name -> docker.swarmkit.v1.Topology
+	91,  // 95: docker.swarmkit.v1.TopologyRequirement.preferred:type_name -> docker.swarmkit.v1.Topology
+	115, // 96: docker.swarmkit.v1.Topology.segments:type_name -> docker.swarmkit.v1.Topology.SegmentsEntry
+	116, // 97: docker.swarmkit.v1.VolumeCapability.block:type_name -> docker.swarmkit.v1.VolumeCapability.BlockVolume
+	117, // 98: docker.swarmkit.v1.VolumeCapability.mount:type_name -> docker.swarmkit.v1.VolumeCapability.MountVolume
+	118, // 99: docker.swarmkit.v1.VolumeCapability.access_mode:type_name -> docker.swarmkit.v1.VolumeCapability.AccessMode
+	7,   // 100: docker.swarmkit.v1.Mount.BindOptions.propagation:type_name -> docker.swarmkit.v1.Mount.BindOptions.Propagation
+	98,  // 101: docker.swarmkit.v1.Mount.VolumeOptions.labels:type_name -> docker.swarmkit.v1.Mount.VolumeOptions.LabelsEntry
+	52,  // 102: docker.swarmkit.v1.Mount.VolumeOptions.driver_config:type_name -> docker.swarmkit.v1.Driver
+	2,   // 103: docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy.role:type_name -> docker.swarmkit.v1.NodeRole
+	103, // 104: docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy.secret:type_name -> docker.swarmkit.v1.AcceptancePolicy.RoleAdmissionPolicy.Secret
+	19,  // 105: docker.swarmkit.v1.Privileges.SeccompOpts.mode:type_name -> docker.swarmkit.v1.Privileges.SeccompOpts.SeccompMode
+	20,  // 106: docker.swarmkit.v1.Privileges.AppArmorOpts.mode:type_name -> docker.swarmkit.v1.Privileges.AppArmorOpts.AppArmorMode
+	24,  // 107: docker.swarmkit.v1.VolumeCapability.AccessMode.mode:type_name -> docker.swarmkit.v1.VolumeCapability.AccessMode.Mode
+	108, // [108:108] is the sub-list for method output_type
+	108, // [108:108] is the sub-list for method input_type
+	108, // [108:108] is the sub-list for extension type_name
+	108, // [108:108] is the sub-list for extension extendee
+	0,   // [0:108] is the sub-list for field type_name
 }
 
 func init() { file_swarm_v1_types_proto_init() }

@@ -62,9 +62,6 @@ func Compare(t testing.TB, table string, lines int, files ...protoreflect.FileDe
 	}
 }
 
-// own is from which number on fields are our own: they are stored, and never sent.
-const own = 1000
-
 // wire is everything that goes over it, by its name, less what was compared.
 type wire struct {
 	fields  map[string]protoreflect.FieldDescriptor // "message number"
@@ -92,9 +89,6 @@ func (w wire) messages(list protoreflect.MessageDescriptors) {
 		}
 		for j := range m.Fields().Len() {
 			f := m.Fields().Get(j)
-			if f.Number() >= own {
-				continue
-			}
 			w.fields[string(m.FullName())+" "+strconv.Itoa(int(f.Number()))] = f
 		}
 		w.enums(m.Enums())

@@ -81,18 +81,17 @@ func (b *Board) Report(node string, updates []*swarmv1.UpdateTaskStatusRequest_T
 		}
 	}
 	for _, u := range updates {
-		id, status := u.GetTaskId(), u.GetStatus()
+		id, s := u.GetTaskId(), u.GetStatus()
 		t, ok := b.tasks[id]
+		before := b.reported[id]
 		switch {
-		case !ok || !settable(status):
-		case status.GetState() < t.State(), status.GetState() < b.reported[id].GetState(): // a state that was left
-		case b.reported[id] == nil && sameStatus(status, t.Status.M): // a replay
+		case !ok || !settable(s):
+		case s.GetState() < t.State(), before != nil && s.GetState() < before.GetState(): // a state that was left
+		case before == nil && sameStatus(s, t.Status.M): // a replay
+		case before == nil:
+			b.reported[id] = b.taken(s, t.RunningAt)
 		default:
-			before := b.reported[id]
-			if before == nil {
-				before = t.Status.M
-			}
-			b.reported[id] = b.taken(status, before)
+			b.reported[id] = b.taken(s, before.running)
 		}
 	}
 	if len(b.reported) > 0 {
@@ -118,8 +117,8 @@ const (
 	maxPorts = 1000
 )
 
-// taken is a status as it is stored after another.
-func (b *Board) taken(s, before *swarmv1.TaskStatus) *swarmv1.TaskStatus {
+// taken is a status as it is stored of a task that runs since then, if not the zero time.
+func (b *Board) taken(s *swarmv1.TaskStatus, running time.Time) *status {
 	s = proto.CloneOf(s)
 	s.ProtoReflect().SetUnknown(nil)
 	s.Message, s.Err = cut(s.GetMessage()), cut(s.GetErr())
@@ -133,11 +132,11 @@ func (b *Board) taken(s, before *swarmv1.TaskStatus) *swarmv1.TaskStatus {
 			port.ProtoReflect().SetUnknown(nil)
 		}
 	}
-	s.AppliedBy, s.AppliedAt, s.RunningAt = b.self, timestamppb.Now(), before.GetRunningAt()
-	if s.GetState() == swarmv1.TaskState_RUNNING && s.GetRunningAt() == nil {
-		s.RunningAt = s.GetAppliedAt()
+	s.AppliedBy, s.AppliedAt = b.self, timestamppb.Now()
+	if s.GetState() == swarmv1.TaskState_RUNNING && running.IsZero() {
+		running = s.GetAppliedAt().AsTime()
 	}
-	return s
+	return &status{s, running}
 }
 
 func cut(text string) string {
@@ -165,7 +164,7 @@ func (b *Board) write(ctx context.Context) error {
 		}
 		b.mu.Lock()
 		taken := b.reported
-		b.reported = map[string]*swarmv1.TaskStatus{}
+		b.reported = map[string]*status{}
 		b.mu.Unlock()
 		size := store.MaxWrites
 		if !b.store.Alone() {
@@ -188,7 +187,7 @@ func (b *Board) write(ctx context.Context) error {
 }
 
 // again has statuses written later that could not be, but for those that have a successor.
-func (b *Board) again(ids []string, statuses map[string]*swarmv1.TaskStatus) {
+func (b *Board) again(ids []string, statuses map[string]*status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range ids {
@@ -212,7 +211,7 @@ const tries = 50
 
 // writeStatuses writes some statuses, without those of tasks that are deleted meanwhile, or of nodes that have gone to
 // another hub: they tell it again.
-func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[string]*swarmv1.TaskStatus) (err error) {
+func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[string]*status) (err error) {
 	for range tries {
 		next := b.Next()
 		writes := b.statusWrites(ids, statuses)
@@ -244,7 +243,7 @@ const retry = 100 * time.Millisecond
 
 // statusWrites are the writes of statuses. Each has the condition that its task is there, for else a status would stay
 // without one; and, where other hubs may have the nodes, that this hub still has its node.
-func (b *Board) statusWrites(ids []string, statuses map[string]*swarmv1.TaskStatus) (writes []store.Write) {
+func (b *Board) statusWrites(ids []string, statuses map[string]*status) (writes []store.Write) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	nodes := map[string]bool{}
@@ -263,7 +262,7 @@ func (b *Board) statusWrites(ids []string, statuses map[string]*swarmv1.TaskStat
 			}
 			nodes[node] = true
 		}
-		writes = append(writes, store.Write{Key: Tasks + id, If: store.Present, Only: true}, Put(Statuses, id, statuses[id], store.Any))
+		writes = append(writes, store.Write{Key: Tasks + id, If: store.Present, Only: true}, statuses[id].put(id))
 	}
 	return writes
 }

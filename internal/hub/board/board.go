@@ -31,7 +31,7 @@ const (
 	Revoked  = "revoked/"  // swarmv1.BlacklistedCertificate
 	Services = "service/"  // swarmv1.Service
 	Tasks    = "task/"     // swarmv1.Task without its status
-	Statuses = "status/"   // swarmv1.TaskStatus, by the id of the task
+	Statuses = "status/"   // status, by the id of the task
 	Secrets  = "secret/"   // swarmv1.Secret
 	Configs  = "config/"   // swarmv1.Config
 	declared = "declared/" // nothing: its revision is that of the last change of what is declared
@@ -47,6 +47,8 @@ type Record[T proto.Message] struct {
 type Task struct {
 	Record[*swarmv1.Task]
 	Status Record[*swarmv1.TaskStatus]
+	// RunningAt is when the hub was told first that the task runs; zero is never.
+	RunningAt time.Time
 }
 
 // State is how far the task is.
@@ -86,7 +88,7 @@ type Board struct {
 	rev      int64                // up to which all changes are here
 	next     chan struct{}        // closed at the next change
 	waiting  waiting              // for revisions
-	reported map[string]*swarmv1.TaskStatus
+	reported map[string]*status
 
 	// barred is a copy of revoked, for calls to be answered without the lock.
 	barred atomic.Pointer[map[string]time.Time]
@@ -98,7 +100,7 @@ type Board struct {
 
 // New is a board without records, of a hub with an id; Load reads them.
 func New(s *store.Store, self string, log *slog.Logger) *Board {
-	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*swarmv1.TaskStatus{}}
+	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*status{}}
 	b.clear()
 	return b
 }
@@ -258,7 +260,7 @@ func (b *Board) applyLocked(c store.Change) {
 			return // of a task that was deleted
 		}
 		before := t.Ended()
-		t.Status = parse(b, c, new(swarmv1.TaskStatus))
+		t.Status, t.RunningAt = statusOf(parse(b, c, new(swarmv1.TaskStatus)))
 		b.tasks[id] = t
 		if n := b.nodes[t.M.GetNodeId()]; n != nil && before != t.Ended() {
 			n.wake(true, false)
@@ -286,7 +288,7 @@ func (b *Board) taskLocked(id string, r Record[*swarmv1.Task]) {
 		delete(b.tasks, id)
 		return
 	}
-	b.tasks[id] = Task{r, before.Status}
+	b.tasks[id] = Task{r, before.Status, before.RunningAt}
 	n := b.nodeLocked(r.M.GetNodeId())
 	n.tasks[id] = true
 	n.wake(true, false)

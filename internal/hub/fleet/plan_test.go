@@ -110,11 +110,10 @@ func (w *world) plan(t interface{ Fatalf(string, ...any) }) (changes int, again 
 // report has a task be in a state now.
 func (w *world) report(id string, s swarmv1.TaskState) {
 	t := w.Tasks[id]
-	running := t.Status.M.GetRunningAt()
-	if s == swarmv1.TaskState_RUNNING && running == nil {
-		running = timestamppb.New(w.Now)
+	if s == swarmv1.TaskState_RUNNING && t.RunningAt.IsZero() {
+		t.RunningAt = w.Now
 	}
-	t.Status = board.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: s, AppliedAt: timestamppb.New(w.Now), RunningAt: running}}
+	t.Status = board.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: s, AppliedAt: timestamppb.New(w.Now)}}
 	w.Tasks[id] = t
 }
 

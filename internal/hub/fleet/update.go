@@ -235,8 +235,8 @@ func (r *rollout) counts(t board.Task) bool {
 }
 
 func runningSince(t board.Task) time.Time {
-	if at := t.Status.M.GetRunningAt(); at != nil {
-		return at.AsTime()
+	if !t.RunningAt.IsZero() {
+		return t.RunningAt
 	}
 	return endedAt(t) // when the status was taken
 }
@@ -251,7 +251,7 @@ func (r *rollout) early(t board.Task) bool {
 	if t.State() == swarmv1.TaskState_COMPLETE && policy != nil && policy.GetCondition() != swarmv1.RestartPolicy_ANY {
 		return false
 	}
-	return t.Status.M.GetRunningAt() == nil || endedAt(t).Sub(runningSince(t)) < r.monitor
+	return t.RunningAt.IsZero() || endedAt(t).Sub(runningSince(t)) < r.monitor
 }
 
 // ends pauses, rolls back or completes the update when it is time, and reports whether the service

@@ -33,7 +33,7 @@ func (w *world) follow(t *testing.T, fails uint64, on ...string) (all []moment) 
 				m.running++
 				ports[fmt.Sprint(task.M.GetServiceId(), task.M.GetSlot(), task.M.GetNodeId())]++
 			}
-			if s := w.Services[task.M.GetServiceId()].M; task.M.GetSpecVersion().GetIndex() == s.GetSpecVersion().GetIndex() && !task.Ended() && task.Status.M.GetRunningAt() == nil {
+			if s := w.Services[task.M.GetServiceId()].M; task.M.GetSpecVersion().GetIndex() == s.GetSpecVersion().GetIndex() && !task.Ended() && task.RunningAt.IsZero() {
 				m.updating++
 			}
 		}
