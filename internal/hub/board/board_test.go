@@ -5,9 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
@@ -116,5 +119,73 @@ func TestAStatusDoesNotOutliveItsTask(t *testing.T) {
 	statuses, _, err := s.List(t.Context(), board.Statuses)
 	if err != nil || len(statuses) != 1 || statuses[0].Key != board.Statuses+"stays" {
 		t.Errorf("the statuses that are stored: %v, %v", statuses, err)
+	}
+}
+
+// TestSinceWhenATaskRuns is stored beside what its node tells, read again, also as earlier hubs have stored it, and is
+// nothing that a node can tell.
+func TestSinceWhenATaskRuns(t *testing.T) {
+	t.Parallel()
+	s := storetest.New(t)
+	then := time.Unix(1_700_000_000, 5).UTC()
+	// As it was stored when it was a field of the status.
+	at, err := proto.Marshal(timestamppb.New(then))
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), at)
+	before, err := proto.Marshal(&swarmv1.TaskStatus{State: swarmv1.TaskState_STARTING})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Commit(t.Context(),
+		board.Put(board.Tasks, "old", &swarmv1.Task{Id: "old", NodeId: "n"}, store.Any), store.Write{Key: board.Statuses + "old", Value: append(own, before...)},
+		board.Put(board.Tasks, "new", &swarmv1.Task{Id: "new", NodeId: "n"}, store.Any),
+	); err != nil {
+		t.Fatal(err)
+	}
+	// load is a board of another hub after a time.
+	load := func() *board.Board {
+		b := board.New(s, "hub", slog.New(slog.DiscardHandler))
+		if err := b.Load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	b := load()
+	if old, _ := b.Task("old"); !old.RunningAt.Equal(then) || old.State() != swarmv1.TaskState_STARTING || len(old.Status.M.ProtoReflect().GetUnknown()) > 0 {
+		t.Errorf("the task of before: %v, %v", old.RunningAt, old.Status.M)
+	}
+	ctx, stop := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	report := func(state swarmv1.TaskState) {
+		t.Helper()
+		for _, id := range []string{"old", "new"} {
+			told := &swarmv1.TaskStatus{State: state, Message: state.String()}
+			told.ProtoReflect().SetUnknown(own)
+			b.Report("n", []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate{{TaskId: id, Status: told}})
+		}
+		for next := b.Next(); ; next = b.Next() {
+			old, _ := b.Task("old")
+			if now, _ := b.Task("new"); now.State() == state && old.State() == state {
+				return
+			}
+			<-next
+		}
+	}
+	begun := time.Now()
+	report(swarmv1.TaskState_RUNNING)
+	is, _ := b.Task("new")
+	if is.RunningAt.Before(begun.Add(-time.Second)) || is.RunningAt.After(time.Now()) {
+		t.Errorf("it runs since %v, now is %v", is.RunningAt, begun)
+	}
+	report(swarmv1.TaskState_COMPLETE)
+	stop(errors.New("the test is over"))
+	<-ended
+	for id, want := range map[string]time.Time{"old": then, "new": is.RunningAt} {
+		if task, _ := load().Task(id); !task.RunningAt.Equal(want) || task.State() != swarmv1.TaskState_COMPLETE || len(task.Message().GetStatus().ProtoReflect().GetUnknown()) > 0 {
+			t.Errorf("%s runs since %v, %v, want %v", id, task.RunningAt, task.Message(), want)
+		}
 	}
 }
