@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/test/bufconn"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
@@ -43,6 +44,8 @@ type Hub struct {
 
 	mu    sync.Mutex // guards conns
 	conns []*grpc.ClientConn
+
+	virtual *bufconn.Listener // where nodes connect, of a hub in a bubble of testing/synctest; nil is Addr
 }
 
 // New starts a hub on loopback, with its records in memory, which ends with the test. change may change its options.
@@ -66,16 +69,35 @@ func New(tb testing.TB, change ...func(*hub.Options)) *Hub {
 	return h
 }
 
+// NewVirtual is New in a bubble of testing/synctest, whose clock goes on when all wait: nodes connect without a network.
+func NewVirtual(tb testing.TB, change ...func(*hub.Options)) *Hub {
+	tb.Helper()
+	h := &Hub{tb: tb, Addr: "hub.example:4000", db: storetest.NewMemory(), virtual: bufconn.Listen(256 << 10)}
+	h.o = hub.Options{Store: storetest.Options(h.db.Open), Advertise: h.Addr, Log: slog.New(slog.DiscardHandler)}
+	for _, fn := range change {
+		fn(&h.o)
+	}
+	h.serve(hub.Listeners{Nodes: placed{h.virtual}, Operators: bufconn.Listen(1)})
+	tb.Cleanup(func() { h.stop() })
+	return h
+}
+
+// placed is a listener whose connections have an address.
+type placed struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (p placed) Accept() (net.Conn, error) {
+	c, err := p.Listener.Accept()
+	return at{c}, err
+}
+
+type at struct{ net.Conn }
+
+// RemoteAddr implements net.Conn.
+func (at) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 5000} }
+
 func (h *Hub) start(l net.Listener) {
 	h.tb.Helper()
-	opened, err := hub.Open(h.tb.Context(), h.o)
-	if err != nil {
-		_ = l.Close()
-		h.tb.Fatal(err)
-	}
-	h.Hub = opened
-	ctx, cancel := context.WithCancelCause(context.Background())
-	served := make(chan error, 1)
 	operators, err := new(net.ListenConfig).Listen(h.tb.Context(), "unix", h.Socket)
 	if err != nil {
 		h.tb.Fatal(err)
@@ -85,7 +107,20 @@ func (h *Hub) start(l net.Listener) {
 		h.tb.Fatal(err)
 	}
 	h.Remote = "https://" + remote.Addr().String()
-	go func() { served <- opened.Serve(ctx, hub.Listeners{Nodes: l, Operators: operators, Remote: remote}) }()
+	h.serve(hub.Listeners{Nodes: l, Operators: operators, Remote: remote})
+}
+
+func (h *Hub) serve(l hub.Listeners) {
+	h.tb.Helper()
+	opened, err := hub.Open(h.tb.Context(), h.o)
+	if err != nil {
+		_ = l.Nodes.Close()
+		h.tb.Fatal(err)
+	}
+	h.Hub = opened
+	ctx, cancel := context.WithCancelCause(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- opened.Serve(ctx, l) }()
 	h.stop = sync.OnceFunc(func() {
 		cancel(context.Canceled)
 		if err := errors.Join(<-served, opened.Close()); err != nil {
@@ -177,6 +212,9 @@ func (h *Hub) Dial(creds credentials.TransportCredentials, id *identity.Identity
 func (h *Hub) DialFrom(from string, creds credentials.TransportCredentials, id *identity.Identity) *Node {
 	h.tb.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+h.Addr, grpc.WithTransportCredentials(creds), grpc.WithContextDialer(func(ctx context.Context, to string) (net.Conn, error) {
+		if h.virtual != nil {
+			return h.virtual.DialContext(ctx)
+		}
 		return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", to)
 	}))
 	if err != nil {
