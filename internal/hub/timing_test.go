@@ -44,15 +44,15 @@ func TestTheRateOfRegistrations(t *testing.T) { //nolint:paralleltest // synctes
 		for _, more := range []int{3, 2, 2} { // the very first one does not count; what was before a quiet time does not either
 			taken("the first registration")
 			for range more {
-				time.Sleep(2 * time.Second) // each within the window of the one before
+				<-time.After(2 * time.Second) // each within the window of the one before
 				taken("another one")
 			}
 			last := time.Now()
 			refused("one too many")
 			hubtest.MustOpen(t, other, "")
-			time.Sleep(8*time.Second - time.Since(last))
+			<-time.After(8*time.Second - time.Since(last))
 			refused("after eight seconds") // longer than that ago, as SwarmKit has it
-			time.Sleep(time.Millisecond)
+			<-time.After(time.Millisecond)
 			other = h.Join()
 		}
 	})
@@ -78,7 +78,7 @@ func TestHeartbeatsAndGrace(t *testing.T) { //nolint:paralleltest // synctest ha
 		id := hubtest.Receive(t, stream).GetSessionId()
 		silent := 3 * 5 * time.Second // without a heartbeat since it registered
 		for range 50 {
-			time.Sleep(silent - time.Millisecond)
+			<-time.After(silent - time.Millisecond)
 			is("before its time", swarmv1.NodeStatus_READY)
 			resp, err := n.Dispatcher.Heartbeat(hubtest.Within(t), &swarmv1.HeartbeatRequest{SessionId: id})
 			if err != nil {
@@ -90,13 +90,13 @@ func TestHeartbeatsAndGrace(t *testing.T) { //nolint:paralleltest // synctest ha
 			}
 			silent = 3 * period
 		}
-		time.Sleep(silent - time.Millisecond)
+		<-time.After(silent - time.Millisecond)
 		is("before its time", swarmv1.NodeStatus_READY)
-		time.Sleep(time.Millisecond)
+		<-time.After(time.Millisecond)
 		is("after three periods", swarmv1.NodeStatus_DOWN)
 		_, err = hubtest.Ended(stream)
 		hubtest.Wants(t, "its session", err, codes.NotFound, "node not registered")
-		time.Sleep(10 * time.Second)
+		<-time.After(10 * time.Second)
 		hubtest.MustOpen(t, n, id)
 		is("when it is back", swarmv1.NodeStatus_READY)
 	})
@@ -109,7 +109,7 @@ func TestWhenChangesAreSent(t *testing.T) { //nolint:paralleltest // synctest ha
 		n := h.Join()
 		stream := hubtest.Assignments(t, n, hubtest.MustOpen(t, n, "").First.GetSessionId())
 		hubtest.Receive(t, stream)
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		next := func(after time.Duration, want string) {
 			t.Helper()
 			begun := time.Now()
@@ -120,12 +120,12 @@ func TestWhenChangesAreSent(t *testing.T) { //nolint:paralleltest // synctest ha
 		}
 		hubtest.Commit(t, h, hubtest.Task("a", n.NodeID, swarmv1.TaskState_RUNNING))
 		next(0, "INCREMENTAL, 1>2, UPDATE task a=RUNNING")
-		time.Sleep(30 * time.Millisecond)
+		<-time.After(30 * time.Millisecond)
 		hubtest.Commit(t, h, hubtest.Task("a", n.NodeID, swarmv1.TaskState_SHUTDOWN))
-		time.Sleep(30 * time.Millisecond)
+		<-time.After(30 * time.Millisecond)
 		hubtest.Commit(t, h, hubtest.Task("a", n.NodeID, swarmv1.TaskState_REMOVE))
 		next(40*time.Millisecond, "INCREMENTAL, 2>3, UPDATE task a=REMOVE")
-		time.Sleep(time.Second)
+		<-time.After(time.Second)
 		hubtest.Commit(t, h, hubtest.Task("a", n.NodeID, swarmv1.TaskState_REMOVE, "config-x"))
 		next(0, "INCREMENTAL, 3>4, UPDATE task a=REMOVE")
 	})
