@@ -66,6 +66,13 @@ type RuntimeCreate struct {
 	Levels []CgroupRef
 	// UID and GID own the standard streams' pipes and terminals, as host ids.
 	UID, GID uint32
+	// Given are descriptors that the program gets from 3 on, in this order. The caller keeps and
+	// closes its own.
+	Given []Given
+	// Confine, unless nil, makes the program hold nothing but Given and its standard streams.
+	Confine *Confine
+	// Confined, unless nil, is set to what the kernel took of Confine.
+	Confined *Confinement
 	// Init says that this is the tiny init of a sandbox.
 	Init bool
 	// Run starts the program at once, as Start would. When that fails, nothing of the container

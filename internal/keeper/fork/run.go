@@ -138,7 +138,7 @@ func run(t *task) {
 			continue
 		}
 		step := uint32(i)
-		if o.NR == unix.SYS_EXECVE {
+		if o.NR == unix.SYS_EXECVE || o.NR == unix.SYS_EXECVEAT {
 			step |= plan.StepExec
 		}
 		tell(t, step, uint32(e))

@@ -28,6 +28,8 @@ type Host struct {
 	// ProcPidNS means that the kernel can mount a proc for another pid namespace than
 	// the mounter's (Linux 6.17).
 	ProcPidNS bool
+	// Landlock is the version of Landlock's interface that the kernel offers; 0 is none.
+	Landlock int
 	// Initramfs means that the node's root is the kernel's initial file system, which
 	// pivot_root cannot replace. Views are then the mounts that a container must not be
 	// able to reach below its own root: see moveRoot.
@@ -69,6 +71,11 @@ type Input struct {
 	// Preserve is how many descriptors, from 3 on, the program gets from the process
 	// that forks it.
 	Preserve int
+	// Given says that these descriptors come with the launch, in the plan's slots.
+	Given bool
+	// Confine, unless nil, makes the program hold nothing but its descriptors. The last one of
+	// them is the program's own file, by which it is executed and which it does not keep.
+	Confine *Confine
 	// KeepKeyring gives the program the session keyring of the process that forks it.
 	KeepKeyring bool
 	// Borrow allows a container without a mount namespace of its own: it uses one that
@@ -162,6 +169,9 @@ func Compile(in Input) (Output, error) {
 		return Output{}, err
 	}
 	c := &compiler{in: in, next: fdFirst + in.Preserve}
+	if in.Given {
+		c.plan.Give(in.Preserve)
+	}
 	if err := c.creation().create(); err != nil {
 		return Output{}, err
 	}
@@ -258,6 +268,7 @@ func (c *compiler) placeStreams(target bool) (fd int) {
 			c.plan.Add(name, unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotStdin+i)), plan.V(i), plan.V(0))
 		}
 	}
+	c.placeGiven()
 	c.plan.Add("error pipe", unix.SYS_DUP3, plan.S(plan.SlotError), c.in.ownFD(fdError), plan.V(unix.O_CLOEXEC)).To(plan.SlotError)
 	if c.in.Park {
 		c.plan.Add("parking pipe", unix.SYS_DUP3, plan.S(plan.SlotPark), c.in.ownFD(fdPark), plan.V(unix.O_CLOEXEC)).To(plan.SlotPark)

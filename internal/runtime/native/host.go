@@ -35,6 +35,7 @@ func ReadHost() (Host, error) {
 	_, err = os.Stat("/proc/kcore")
 	h.Kcore = err == nil
 	h.ProcPidNS = procPidNS()
+	h.Landlock = landlockVersion()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return h, err

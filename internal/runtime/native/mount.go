@@ -63,8 +63,10 @@ func (c *compiler) filesystem() error {
 	} else {
 		return fmt.Errorf("process.cwd: %q is not absolute: %w", cwd, errdefs.ErrInvalidArgument)
 	}
-	if err := c.deviceFiles().devices(); err != nil {
-		return err
+	if c.in.Confine == nil { // the root of a confined program stays empty
+		if err := c.deviceFiles().devices(); err != nil {
+			return err
+		}
 	}
 	if c.in.Spec.Process.Terminal {
 		c.processSetup().console()

@@ -38,6 +38,10 @@ func (ps processSetup) process(p *specs.Process) error {
 	cwd, _ := ps.c.open("open "+p.Cwd, unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(ps.c.plan.String(p.Cwd)), plan.P(how), plan.V(unix.SizeofOpenHow))
 	ps.c.plan.Add("chdir "+p.Cwd, unix.SYS_FCHDIR, plan.V(cwd))
 	ps.c.closeLast(cwd)
+	rules, err := ps.c.landlockRules()
+	if err != nil {
+		return err
+	}
 	// Set the limits after the last open, which they could forbid.
 	if err := ps.rlimits(p); err != nil {
 		return err
@@ -66,7 +70,8 @@ func (ps processSetup) process(p *specs.Process) error {
 	}
 	// A listener gets its descriptor now and does not wait for the start.
 	late := p.NoNewPrivileges && ps.c.filter != nil
-	if late && ps.c.filter.Notify {
+	ps.c.restrict(rules)
+	if late && (ps.c.filter.Notify || ps.c.in.Confine != nil) {
 		installFilter(ps.c, ps.c.filter)
 		late = false
 	}
@@ -79,6 +84,10 @@ func (ps processSetup) process(p *specs.Process) error {
 	}
 	if late {
 		installFilter(ps.c, ps.c.filter)
+	}
+	if ps.c.in.Confine != nil {
+		ps.c.execProgram(p)
+		return nil
 	}
 	ps.execve(p)
 	return nil

@@ -193,9 +193,13 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if c.Spec == nil || c.Spec.Root == nil || c.Spec.Linux == nil {
 		return 0, fmt.Errorf("spec: root and linux must be set: %w", errdefs.ErrInvalidArgument)
 	}
-	root := filepath.Join(c.Bundle, c.Spec.Root.Path)
-	if filepath.IsAbs(c.Spec.Root.Path) {
-		root = c.Spec.Root.Path
+	own := c.Spec // what is launched; c.Spec is what is stored
+	if c.Confine != nil && c.Confine.Spec != nil {
+		own = c.Confine.Spec
+	}
+	root := filepath.Join(c.Bundle, own.Root.Path)
+	if filepath.IsAbs(own.Root.Path) {
+		root = own.Root.Path
 	}
 	// Make the cgroup in parallel with the plan and the mount points: they do not depend
 	// on each other.
@@ -206,15 +210,20 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	} else {
 		go func() { beside <- r.o.Cgroups.Create(ctx, c.Cgroup, c.Spec.Linux.Resources) }()
 	}
-	spec, spare := r.withSpare(c.Spec)
+	spec, spare := r.withSpare(own)
 	if spare != nil {
 		defer func() { _ = spare.Close() }()
 	}
-	out, err := Compile(Input{ID: string(c.ID), Bundle: c.Bundle, Spec: spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.refresh(), Park: true})
+	in := Input{ID: string(c.ID), Bundle: c.Bundle, Spec: spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.refresh(), Park: true}
+	var out Output
+	files, err := in.given(c, r.o.Host.Landlock)
+	if err == nil {
+		out, err = Compile(in)
+	}
 	if err == nil {
 		err = MakePoints(root, out)
 	}
-	if err == nil && c.Run { // otherwise the start reports it
+	if err == nil && c.Run && c.Confine == nil { // otherwise the start reports it
 		err = findProgram(root, c.Spec)
 	}
 	if err == nil {
@@ -231,12 +240,15 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	r.specs.Store(c.ID, execSpec(c.Spec))
 	l := core.PlanLaunch{
 		Launch: core.Launch{Ref: core.Ref{Container: c.ID}, IO: c.IO, UID: c.UID, GID: c.GID},
-		Plan:   out.Plan, Park: !c.Run || rec.Hooked != nil,
+		Plan:   out.Plan, Park: !c.Run || rec.Hooked != nil, Given: files,
 	}
 	l.Levels, l.Peak = r.levels(c.Levels)
 	launched, err := r.o.Launcher.LaunchPlan(ctx, l)
 	if err != nil {
 		return launched.Pid, r.startError(ctx, c.ID, nil, err)
+	}
+	if c.Confined != nil && in.Confine != nil {
+		*c.Confined = *confinement(launched.Pid, in.Confine)
 	}
 	if rec.Hooked == nil {
 		return launched.Pid, nil

@@ -65,6 +65,8 @@ func Run(t *testing.T, newEnv func(t *testing.T) Env) {
 		{"namespaces are joined", joins},
 		{"a network of its own beside joined namespaces", ownNetwork},
 		{"adopted cgroups are joined and stay", adopts},
+		{"a program gets its descriptors or the runtime is named", given},
+		{"a program holds only its descriptors", confined},
 		{"failed creates leave nothing", failures},
 		{"a create that cannot run leaves nothing", runFailures},
 		{"what is not there is said", unknown},

@@ -1,0 +1,50 @@
+package core
+
+import (
+	"os"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// MaxGiven is how many descriptors a container's program can be given, its own file included.
+const MaxGiven = 64
+
+// Given is a descriptor that a program gets when it starts.
+type Given struct {
+	File *os.File
+	// Access is what the program may do below File, if that is a directory, or with File if it is a
+	// regular one. Landlock enforces it.
+	Access Access
+}
+
+// Access is a set of what may be done with files.
+type Access uint8
+
+// The kinds of access. AccessWrite includes to create, rename and remove.
+const (
+	AccessRead Access = 1 << iota
+	AccessWrite
+	AccessExecute
+)
+
+// Confine says that a program holds only its descriptors.
+type Confine struct {
+	// Program is executed by this descriptor, which the program does not keep.
+	Program *os.File
+	// Spec is what the runtime launches in place of the container's own spec: without mounts, with a
+	// root that is empty, with an allow-list of system calls.
+	Spec *specs.Spec
+}
+
+// Confinement is what the kernel took of a Confine, read back from the process.
+type Confinement struct {
+	// Landlock is the version of Landlock's interface that was used; 0 is none.
+	Landlock int `json:"landlock"`
+	// Seccomp, NoNewPrivileges and NoCapabilities say that the process has a filter of system calls,
+	// gets no privileges by executing, and has no capability.
+	Seccomp         bool `json:"seccomp"`
+	NoNewPrivileges bool `json:"no_new_privileges"`
+	NoCapabilities  bool `json:"no_capabilities"`
+	// Left names what this version of Landlock does not cover, and what covers it instead.
+	Left []string `json:"left,omitempty"`
+}

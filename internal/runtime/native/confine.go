@@ -1,0 +1,224 @@
+package native
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/weaken"
+)
+
+// Confine is what the compiler needs to know of a program that holds only its descriptors.
+type Confine struct {
+	// Landlock is the version of Landlock's interface to use; 0 is none.
+	Landlock int
+	// Access is what is allowed below each descriptor from 3 on, and Dirs which of them are
+	// directories.
+	Access []core.Access
+	Dirs   []bool
+}
+
+// placeGiven moves the descriptors of the program from their slots to the numbers from 3 on. Only
+// the file of a confined program is closed by its execution.
+func (c *compiler) placeGiven() {
+	if !c.in.Given {
+		return
+	}
+	for i := range c.in.Preserve {
+		flags := 0
+		if c.in.Confine != nil && i == c.in.Preserve-1 {
+			flags = unix.O_CLOEXEC
+		}
+		c.plan.Add("descriptor of the program", unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotGiven+i)), plan.V(fdError+i), plan.V(flags))
+	}
+}
+
+// The rights of Landlock on files that each version of its interface added.
+const (
+	fsFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_READ_FILE
+	fsMake = unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	fsNode = unix.LANDLOCK_ACCESS_FS_MAKE_CHAR | unix.LANDLOCK_ACCESS_FS_MAKE_SOCK | unix.LANDLOCK_ACCESS_FS_MAKE_FIFO | unix.LANDLOCK_ACCESS_FS_MAKE_BLOCK
+)
+
+// landlockVersion returns the version of Landlock's interface that the kernel offers; 0 is none.
+func landlockVersion() int {
+	v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(v)
+}
+
+// handled returns what a version of Landlock can restrict: rights on files, rights on networks,
+// and what else is scoped.
+func handled(version int) (fs, net, scoped uint64) {
+	if version >= 1 {
+		fs = fsFile | unix.LANDLOCK_ACCESS_FS_READ_DIR | fsMake | fsNode
+	}
+	if version >= 2 {
+		fs |= unix.LANDLOCK_ACCESS_FS_REFER
+	}
+	if version >= 3 {
+		fs |= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	if version >= 4 {
+		net = unix.LANDLOCK_ACCESS_NET_BIND_TCP | unix.LANDLOCK_ACCESS_NET_CONNECT_TCP
+	}
+	if version >= 5 {
+		fs |= unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	}
+	if version >= 6 {
+		scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
+	}
+	return fs, net, scoped
+}
+
+// Left names what a version of Landlock does not cover, and what covers it instead.
+func Left(version int) (left []string) {
+	for _, l := range []struct {
+		since int
+		text  string
+	}{
+		{1, "paths (detached mounts and an empty root hold them)"},
+		{2, "renames between directories are forbidden altogether"},
+		{3, "truncation of files that can be written (read-only mounts forbid it for others)"},
+		{4, "TCP sockets (an empty network and the filter of system calls forbid them)"},
+		{5, "device files (mounts without devices hold none)"},
+		{6, "abstract unix sockets and signals (namespaces of its own hold them)"},
+	} {
+		if version < l.since {
+			left = append(left, l.text)
+		}
+	}
+	return left
+}
+
+// allowed returns Landlock's rights for what a descriptor gives access to.
+func allowed(a core.Access, dir bool) (fs uint64) {
+	if a&core.AccessRead != 0 {
+		fs |= unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	}
+	if a&core.AccessWrite != 0 {
+		fs |= unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REFER | fsMake
+	}
+	if a&core.AccessExecute != 0 {
+		fs |= unix.LANDLOCK_ACCESS_FS_EXECUTE
+	}
+	if !dir {
+		fs &= fsFile | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	return fs
+}
+
+// sizeofPathBeneath is the size of struct landlock_path_beneath_attr, which is packed.
+const sizeofPathBeneath = 12
+
+// landlockRules makes the ruleset of a confined program, and returns its descriptor; -1 is none.
+func (c *compiler) landlockRules() (int, error) {
+	l := c.in.Confine
+	if l == nil || l.Landlock == 0 || weaken.Off(weaken.GrantLandlock) {
+		return -1, nil
+	}
+	if len(l.Access) != c.in.Preserve || len(l.Dirs) != c.in.Preserve {
+		return -1, fmt.Errorf("descriptors: %d of %d have rights: %w", len(l.Access), c.in.Preserve, errdefs.ErrInvalidArgument)
+	}
+	fs, net, scoped := handled(l.Landlock)
+	size := 8 // struct landlock_ruleset_attr grew with the versions
+	switch {
+	case l.Landlock >= 6:
+		size = 24
+	case l.Landlock >= 4:
+		size = 16
+	}
+	rules, _ := c.open("landlock", unix.SYS_LANDLOCK_CREATE_RULESET, plan.P(c.plan.Words(fs, net, scoped)), plan.V(size), plan.V(0))
+	for i, a := range l.Access {
+		rights := allowed(a, l.Dirs[i]) & fs
+		if rights == 0 {
+			continue
+		}
+		rule := make([]byte, 0, sizeofPathBeneath)
+		for shift := 0; shift < 64; shift += 8 {
+			rule = append(rule, byte(rights>>shift))
+		}
+		rule = append(rule, byte(fdError+i), 0, 0, 0)
+		c.plan.Add("landlock rule", unix.SYS_LANDLOCK_ADD_RULE, plan.V(rules), plan.V(unix.LANDLOCK_RULE_PATH_BENEATH), plan.P(c.plan.Bytes(rule)), plan.V(0))
+	}
+	return rules, nil
+}
+
+// restrict applies a ruleset to the process and closes it.
+func (c *compiler) restrict(rules int) {
+	if rules < 0 {
+		return
+	}
+	c.plan.Add("landlock", unix.SYS_LANDLOCK_RESTRICT_SELF, plan.V(rules), plan.V(0))
+	c.closeLast(rules)
+}
+
+// execProgram executes the program by its descriptor.
+func (c *compiler) execProgram(p *specs.Process) {
+	c.plan.Add("exec "+p.Args[0], unix.SYS_EXECVEAT, plan.V(c.programFD()), plan.P(c.plan.String("")), plan.P(c.plan.Strings(p.Args)), plan.P(c.plan.Strings(p.Env)), plan.V(unix.AT_EMPTY_PATH))
+}
+
+func (c *compiler) programFD() int { return fdError + c.in.Preserve - 1 }
+
+// given completes the input of a container whose program gets descriptors, and returns these.
+func (in *Input) given(c core.RuntimeCreate, landlock int) (files []*os.File, err error) {
+	all := slices.Clone(c.Given)
+	if c.Confine != nil {
+		if c.Confine.Spec == nil || c.Confine.Program == nil {
+			return nil, fmt.Errorf("confinement: no spec or no program: %w", errdefs.ErrInvalidArgument)
+		}
+		in.Confine = &Confine{Landlock: landlock}
+		all = append(all, core.Given{File: c.Confine.Program, Access: core.AccessRead | core.AccessExecute})
+	}
+	if len(all) > core.MaxGiven {
+		return nil, fmt.Errorf("the program is given %d descriptors, at most %d are possible: %w", len(all), core.MaxGiven, errdefs.ErrInvalidArgument)
+	}
+	in.Given, in.Preserve = len(all) > 0, len(all)
+	for _, g := range all {
+		files = append(files, g.File)
+		if in.Confine == nil {
+			continue
+		}
+		st, err := g.File.Stat()
+		if err != nil {
+			return nil, fmt.Errorf("descriptors of the program: %w", err)
+		}
+		access := g.Access
+		if !st.IsDir() && !st.Mode().IsRegular() {
+			access = 0 // pipes and sockets are beneath nothing
+		}
+		in.Confine.Access, in.Confine.Dirs = append(in.Confine.Access, access), append(in.Confine.Dirs, st.IsDir())
+	}
+	return files, nil
+}
+
+// confinement reads back what holds a process whose plan has got as far as waiting for its start.
+// A process that is gone by now was held as the plan says: the plan ends where the kernel refuses.
+func confinement(pid int, took *Confine) *core.Confinement {
+	out := &core.Confinement{Landlock: took.Landlock, Left: Left(took.Landlock), Seccomp: true, NoNewPrivileges: true, NoCapabilities: true}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return out
+	}
+	for line := range strings.Lines(string(status)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch key {
+		case "NoNewPrivs":
+			out.NoNewPrivileges = value == "1"
+		case "Seccomp":
+			out.Seccomp = value == "2"
+		case "CapEff", "CapPrm", "CapInh", "CapBnd", "CapAmb":
+			out.NoCapabilities = out.NoCapabilities && strings.Trim(value, "0") == ""
+		}
+	}
+	return out
+}
