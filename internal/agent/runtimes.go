@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/cgroup/systemd"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/runtime/granted"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/runtime/oci"
 )
@@ -48,6 +50,26 @@ func bySpeed() []string { return []string{nativeName, "crun", "runc"} }
 // nativeName is the runtime that needs no program.
 const nativeName = "native"
 
+// addGrants adds the runtime of programs that hold only their descriptors, where the native one
+// works. It is a native one of its own, with records of its own.
+func (n *node) addGrants(ctx context.Context, rs *runtimes) error {
+	i := slices.IndexFunc(rs.usable, func(rt core.Runtime) bool { return rt.Name() == nativeName })
+	if i < 0 {
+		return nil
+	}
+	inner, features, err := n.nativeNamed(ctx, core.GrantHandler)
+	if err != nil {
+		return fmt.Errorf("runtime %s: %w", core.GrantHandler, err)
+	}
+	rt, err := granted.New(granted.Options{Inner: inner, Dir: filepath.Join(n.cfg.Agent.State, "grants"), Cgroups: n.cgroups})
+	if err != nil {
+		return err
+	}
+	rs.usable = append(rs.usable, rt)
+	rs.found = append(rs.found, foundRuntime{name: core.GrantHandler, features: features, runtime: rt})
+	return nil
+}
+
 // findRuntimes probes every configured runtime. One that cannot be used is an error only if it is
 // the configured default.
 func (n *node) findRuntimes(ctx context.Context) (runtimes, error) {
@@ -74,7 +96,10 @@ func (n *node) findRuntimes(ctx context.Context) (runtimes, error) {
 		}
 		rs.found = append(rs.found, f)
 	}
-	return rs, n.choose(&rs)
+	if err := n.choose(&rs); err != nil {
+		return rs, err
+	}
+	return rs, n.addGrants(ctx, &rs)
 }
 
 func (n *node) choose(rs *runtimes) error {
@@ -108,7 +133,7 @@ func problems(found []foundRuntime) string {
 func (n *node) probe(ctx context.Context, name string, section config.Runtime) (core.Runtime, core.RuntimeFeatures, error) {
 	var features core.RuntimeFeatures
 	if name == nativeName {
-		return n.native(ctx)
+		return n.nativeNamed(ctx, nativeName)
 	}
 	path := section.Path
 	if path == "" {
@@ -131,19 +156,20 @@ func (n *node) probe(ctx context.Context, name string, section config.Runtime) (
 	return rt, features, err
 }
 
-func (n *node) native(ctx context.Context) (core.Runtime, core.RuntimeFeatures, error) {
+func (n *node) nativeNamed(ctx context.Context, name string) (core.Runtime, core.RuntimeFeatures, error) {
 	host, err := native.ReadHost()
 	if err != nil {
 		return nil, core.RuntimeFeatures{}, err
 	}
 	rt, err := native.New(native.Options{
-		Name: nativeName, Dir: filepath.Join(n.cfg.Agent.State, "runtime", nativeName), Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Host: host,
+		Name: name, Dir: filepath.Join(n.cfg.Agent.State, "runtime", name), Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Host: host,
 		Spare: n.spare.Take, Logger: n.log,
 	})
 	if err != nil {
 		return nil, core.RuntimeFeatures{}, err
 	}
-	n.release = rt.Release
+	before := n.release
+	n.release = func() error { return errors.Join(before(), rt.Release()) }
 	features, err := rt.Features(ctx)
 	return rt, features, err
 }

@@ -6,11 +6,20 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
+// GrantHandler is the name of the runtime whose programs hold only their descriptors, and
+// GrantAnnotation the annotation of a spec that has the document of what such a program is granted.
+const (
+	GrantHandler    = "grant"
+	GrantAnnotation = "longshore.grants"
+)
+
 // MaxGiven is how many descriptors a container's program can be given, its own file included.
 const MaxGiven = 64
 
 // Given is a descriptor that a program gets when it starts.
 type Given struct {
+	// File is the descriptor; nil gives the program another one of its standard output, whose lines
+	// become those of the container's log.
 	File *os.File
 	// Access is what the program may do below File, if that is a directory, or with File if it is a
 	// regular one. Landlock enforces it.

@@ -71,8 +71,8 @@ type RuntimeCreate struct {
 	Given []Given
 	// Confine, unless nil, makes the program hold nothing but Given and its standard streams.
 	Confine *Confine
-	// Confined, unless nil, is set to what the kernel took of Confine.
-	Confined *Confinement
+	// Confined, unless nil, is called with what the kernel took of Confine.
+	Confined func(Confinement)
 	// Init says that this is the tiny init of a sandbox.
 	Init bool
 	// Run starts the program at once, as Start would. When that fails, nothing of the container

@@ -67,6 +67,9 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	for _, d := range cfg.GetCDIDevices() {
 		out.CDI = append(out.CDI, d.GetName())
 	}
+	if _, ok := document(a.req, a.sandbox); ok {
+		out.Runtime = core.GrantHandler
+	}
 	if a.target != "" {
 		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
 	}
@@ -141,7 +144,7 @@ func (a containerAsk) base() (*specs.Spec, error) {
 			ApparmorProfile: apparmor(sc),
 		},
 		Linux:       &specs.Linux{Resources: limits},
-		Annotations: annotations(a.req, a.sandbox),
+		Annotations: granted(annotations(a.req, a.sandbox), a.req, a.sandbox),
 	}
 	if err := a.mounts(s); err != nil {
 		return nil, err

@@ -71,8 +71,9 @@ type Input struct {
 	// Preserve is how many descriptors, from 3 on, the program gets from the process
 	// that forks it.
 	Preserve int
-	// Given says that these descriptors come with the launch, in the plan's slots.
-	Given bool
+	// Given has the slot of each of these descriptors when they come with the launch; nil when they
+	// are at their numbers already.
+	Given []plan.Slot
 	// Confine, unless nil, makes the program hold nothing but its descriptors. The last one of
 	// them is the program's own file, by which it is executed and which it does not keep.
 	Confine *Confine
@@ -169,9 +170,7 @@ func Compile(in Input) (Output, error) {
 		return Output{}, err
 	}
 	c := &compiler{in: in, next: fdFirst + in.Preserve}
-	if in.Given {
-		c.plan.Give(in.Preserve)
-	}
+	c.plan.Give(in.fromLaunch())
 	if err := c.creation().create(); err != nil {
 		return Output{}, err
 	}

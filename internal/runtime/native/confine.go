@@ -28,16 +28,23 @@ type Confine struct {
 // placeGiven moves the descriptors of the program from their slots to the numbers from 3 on. Only
 // the file of a confined program is closed by its execution.
 func (c *compiler) placeGiven() {
-	if !c.in.Given {
-		return
-	}
-	for i := range c.in.Preserve {
+	for i, slot := range c.in.Given {
 		flags := 0
 		if c.in.Confine != nil && i == c.in.Preserve-1 {
 			flags = unix.O_CLOEXEC
 		}
-		c.plan.Add("descriptor of the program", unix.SYS_DUP3, plan.S(plan.Slot(plan.SlotGiven+i)), plan.V(fdError+i), plan.V(flags))
+		c.plan.Add("descriptor of the program", unix.SYS_DUP3, plan.S(slot), plan.V(fdError+i), plan.V(flags))
 	}
+}
+
+// fromLaunch returns how many descriptors come with the launch.
+func (in *Input) fromLaunch() (n int) {
+	for _, slot := range in.Given {
+		if slot >= plan.SlotGiven {
+			n++
+		}
+	}
+	return n
 }
 
 // The rights of Landlock on files that each version of its interface added.
@@ -129,6 +136,9 @@ func (c *compiler) landlockRules() (int, error) {
 	if len(l.Access) != c.in.Preserve || len(l.Dirs) != c.in.Preserve {
 		return -1, fmt.Errorf("descriptors: %d of %d have rights: %w", len(l.Access), c.in.Preserve, errdefs.ErrInvalidArgument)
 	}
+	if c.late != nil {
+		return -1, notDone("a pid namespace that is joined by a program that holds only its descriptors")
+	}
 	fs, net, scoped := handled(l.Landlock)
 	size := 8 // struct landlock_ruleset_attr grew with the versions
 	switch {
@@ -182,29 +192,36 @@ func (in *Input) given(c core.RuntimeCreate, landlock int) (files []*os.File, er
 	if len(all) > core.MaxGiven {
 		return nil, fmt.Errorf("the program is given %d descriptors, at most %d are possible: %w", len(all), core.MaxGiven, errdefs.ErrInvalidArgument)
 	}
-	in.Given, in.Preserve = len(all) > 0, len(all)
+	in.Preserve = len(all)
 	for _, g := range all {
-		files = append(files, g.File)
-		if in.Confine == nil {
-			continue
+		access, dir := core.Access(0), false
+		if g.File == nil {
+			if c.IO.TTY {
+				return nil, fmt.Errorf("descriptors of the program: a container with a terminal has no log: %w", errdefs.ErrInvalidArgument)
+			}
+			in.Given = append(in.Given, plan.SlotStdout)
+		} else {
+			in.Given = append(in.Given, plan.Slot(plan.SlotGiven+len(files)))
+			files = append(files, g.File)
+			st, err := g.File.Stat()
+			if err != nil {
+				return nil, fmt.Errorf("descriptors of the program: %w", err)
+			}
+			if dir = st.IsDir(); dir || st.Mode().IsRegular() { // pipes and sockets are beneath nothing
+				access = g.Access
+			}
 		}
-		st, err := g.File.Stat()
-		if err != nil {
-			return nil, fmt.Errorf("descriptors of the program: %w", err)
+		if in.Confine != nil {
+			in.Confine.Access, in.Confine.Dirs = append(in.Confine.Access, access), append(in.Confine.Dirs, dir)
 		}
-		access := g.Access
-		if !st.IsDir() && !st.Mode().IsRegular() {
-			access = 0 // pipes and sockets are beneath nothing
-		}
-		in.Confine.Access, in.Confine.Dirs = append(in.Confine.Access, access), append(in.Confine.Dirs, st.IsDir())
 	}
 	return files, nil
 }
 
 // confinement reads back what holds a process whose plan has got as far as waiting for its start.
 // A process that is gone by now was held as the plan says: the plan ends where the kernel refuses.
-func confinement(pid int, took *Confine) *core.Confinement {
-	out := &core.Confinement{Landlock: took.Landlock, Left: Left(took.Landlock), Seccomp: true, NoNewPrivileges: true, NoCapabilities: true}
+func confinement(pid int, took *Confine) core.Confinement {
+	out := core.Confinement{Landlock: took.Landlock, Left: Left(took.Landlock), Seccomp: true, NoNewPrivileges: true, NoCapabilities: true}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return out

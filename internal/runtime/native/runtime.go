@@ -248,7 +248,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 		return launched.Pid, r.startError(ctx, c.ID, nil, err)
 	}
 	if c.Confined != nil && in.Confine != nil {
-		*c.Confined = *confinement(launched.Pid, in.Confine)
+		c.Confined(confinement(launched.Pid, in.Confine))
 	}
 	if rec.Hooked == nil {
 		return launched.Pid, nil

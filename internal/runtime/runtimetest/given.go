@@ -96,7 +96,7 @@ func confined(b *bench) {
 	}
 	var took core.Confinement
 	c.Given = []core.Given{dirs["read"], dirs["write"]}
-	c.Confine, c.Confined = &core.Confine{Program: program, Spec: &own}, &took
+	c.Confine, c.Confined = &core.Confine{Program: program, Spec: &own}, func(k core.Confinement) { took = k }
 	if c.refusesGiven() {
 		return
 	}

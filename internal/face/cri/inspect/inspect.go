@@ -76,6 +76,8 @@ type containerInfo struct {
 	Cgroup   core.CgroupRef      `json:"cgroup"`
 	Runtime  string              `json:"runtime"`
 	Warnings []string            `json:"warnings"`
+	// Confinement says what the kernel confines a program by that holds only its descriptors.
+	Confinement *core.Confinement `json:"confinement,omitempty"`
 }
 
 // Info returns the container's document.
@@ -90,6 +92,7 @@ func (c Container) Info() map[string]string {
 		SandboxID: r.Sandbox, Pid: r.Main.Pid, Removing: r.Removing, RuntimeType: r.Runtime, Config: c.Config, RuntimeSpec: c.Spec,
 		Privileged: c.Config.GetLinux().GetSecurityContext().GetPrivileged(),
 		Key:        r.Key, State: r.State, Args: r.Main.Args, Autopsy: r.Main.Autopsy, Bundle: r.Bundle, Cgroup: r.Cgroup, Runtime: r.Runtime, Warnings: r.Warnings,
+		Confinement: r.Confinement,
 	}
 	if r.Image != "" {
 		i.SnapshotKey, i.Snapshotter = string(r.ID), Snapshotter

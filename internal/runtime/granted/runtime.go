@@ -1,0 +1,167 @@
+package granted
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/grant"
+	"github.com/longshore/longshore/internal/grant/document"
+)
+
+// Options configure a Runtime.
+type Options struct {
+	// Inner launches the programs, and all containers that are inits of sandboxes.
+	Inner core.Runtime
+	// Dir is an absolute directory of the runtime's own. The empty root is in it.
+	Dir     string
+	Cgroups core.Cgroups
+}
+
+// Runtime implements core.Runtime.
+type Runtime struct {
+	core.Runtime
+	o Options
+}
+
+var _ core.NamedRuntime = (*Runtime)(nil)
+
+// New makes the empty root, and returns the Runtime.
+func New(o Options) (*Runtime, error) {
+	if o.Inner == nil || o.Cgroups == nil || !filepath.IsAbs(o.Dir) {
+		return nil, fmt.Errorf("runtime %s: needs a runtime, cgroups and an absolute directory: %w", core.GrantHandler, errdefs.ErrInvalidArgument)
+	}
+	r := &Runtime{Runtime: o.Inner, o: o}
+	if err := os.MkdirAll(r.emptyRoot(), 0o555); err != nil {
+		return nil, fmt.Errorf("runtime %s: %w", core.GrantHandler, err)
+	}
+	return r, nil
+}
+
+func (r *Runtime) emptyRoot() string { return filepath.Join(r.o.Dir, "empty") }
+
+// Name implements core.Runtime.
+func (r *Runtime) Name() string { return core.GrantHandler }
+
+// OnlyWhenNamed implements core.NamedRuntime.
+func (r *Runtime) OnlyWhenNamed() {}
+
+// Exec implements core.Runtime. It refuses: there is nothing in the root of such a program, and who
+// could add a process to it would hold all that it holds.
+func (r *Runtime) Exec(_ context.Context, e core.RuntimeExec) (core.Launched, error) {
+	return core.Launched{}, fmt.Errorf("exec in container %s: runtime %s starts one program that holds only its descriptors, and no other beside it: %w", e.Ref.Container, core.GrantHandler, errdefs.ErrFailedPrecondition)
+}
+
+// Create implements core.Runtime.
+func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error) {
+	if c.Init {
+		return r.Runtime.Create(ctx, c)
+	}
+	held, err := r.open(c)
+	defer held.close()
+	if err != nil {
+		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
+	}
+	if err := r.limit(ctx, c); err != nil {
+		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
+	}
+	c.Given, c.Confine = held.given, held.confine
+	return r.Runtime.Create(ctx, c)
+}
+
+// defaultPids is how many threads a program may have whose spec does not limit them.
+const defaultPids = 1024
+
+// limit bounds what a program can take of the node where its spec does not.
+func (r *Runtime) limit(ctx context.Context, c core.RuntimeCreate) error {
+	if res := c.Spec.Linux.Resources; res != nil && res.Pids != nil && res.Pids.Limit != nil && *res.Pids.Limit > 0 {
+		return nil
+	}
+	limit := int64(defaultPids)
+	return r.o.Cgroups.Update(ctx, c.Cgroup, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}})
+}
+
+// held is what is open for one launch.
+type held struct {
+	given   []core.Given
+	confine *core.Confine
+	files   []*os.File
+}
+
+func (h *held) close() {
+	if h == nil {
+		return
+	}
+	for _, f := range h.files {
+		_ = f.Close()
+	}
+}
+
+func (h *held) add(f *os.File, access core.Access) {
+	h.files, h.given = append(h.files, f), append(h.given, core.Given{File: f, Access: access})
+}
+
+// open resolves the container's document and opens all that it grants. What is open is to be closed
+// after an error, too.
+func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
+	h := &held{}
+	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Linux == nil || len(c.Spec.Process.Args) == 0 {
+		return h, fmt.Errorf("spec: process, args and linux must be set: %w", errdefs.ErrInvalidArgument)
+	}
+	text, ok := c.Spec.Annotations[core.GrantAnnotation]
+	switch {
+	case !ok:
+		return h, fmt.Errorf("annotation %s: it has no document of what it is granted: %w", core.GrantAnnotation, errdefs.ErrInvalidArgument)
+	case c.Spec.Process.Terminal || c.IO.TTY:
+		return h, refused("a terminal")
+	case c.Spec.Hooks != nil && !noHooks(c.Spec.Hooks):
+		return h, refused("hooks")
+	}
+	doc, err := document.Parse([]byte(text))
+	if err != nil {
+		return h, fmt.Errorf("annotation %s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
+	}
+	mounts := mountsOf(c.Spec)
+	resolved, err := grant.Resolve(doc, grant.Request{Mounts: rights(mounts), Env: c.Spec.Process.Env})
+	if err != nil {
+		return h, fmt.Errorf("annotation %s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
+	}
+	if n := len(resolved.Descriptors) + 2; n > core.MaxGiven { // with the argument and the program
+		return h, fmt.Errorf("annotation %s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-2, core.MaxGiven-2, errdefs.ErrInvalidArgument)
+	}
+	argument, err := argdata(resolved.Argdata)
+	if err != nil {
+		return h, err
+	}
+	h.add(argument, 0)
+	for _, d := range resolved.Descriptors {
+		if err := h.grant(d.Grant, c.Spec, mounts); err != nil {
+			return h, fmt.Errorf("grant %s (%s): %w", d.Name, d.Grant, err)
+		}
+	}
+	program, err := openProgram(filepath.Join(c.Bundle, "rootfs"), c.Spec.Process)
+	if err != nil {
+		return h, err
+	}
+	h.files = append(h.files, program)
+	own, err := r.spec(c.Spec, resolved)
+	h.confine = &core.Confine{Program: program, Spec: own}
+	return h, err
+}
+
+func noHooks(h *specs.Hooks) bool {
+	return len(slices.Concat(h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop)) == 0 //nolint:staticcheck // Prestart is still sent
+}
+
+func refused(what string) error {
+	return fmt.Errorf("%s: not possible for a program that holds only its descriptors: %w", what, errdefs.ErrFailedPrecondition)
+}
+
+var errStatic = errors.New("it is not a static program: it names a loader, and there is none in its root; build it without dynamic linking (Go: CGO_ENABLED=0, C: -static, Rust: the musl target)")
