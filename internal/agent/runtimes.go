@@ -52,7 +52,7 @@ const nativeName = "native"
 
 // addGrants adds the runtime of programs that hold only their descriptors, where the native one
 // works. It is a native one of its own, with records of its own.
-func (n *node) addGrants(ctx context.Context, rs *runtimes) error {
+func (rs *runtimes) addGrants(ctx context.Context, n *node) error {
 	i := slices.IndexFunc(rs.usable, func(rt core.Runtime) bool { return rt.Name() == nativeName })
 	if i < 0 {
 		return nil
@@ -99,7 +99,7 @@ func (n *node) findRuntimes(ctx context.Context) (runtimes, error) {
 	if err := n.choose(&rs); err != nil {
 		return rs, err
 	}
-	return rs, n.addGrants(ctx, &rs)
+	return rs, rs.addGrants(ctx, n)
 }
 
 func (n *node) choose(rs *runtimes) error {
