@@ -386,7 +386,7 @@ func self() []attempt {
 				_ = unix.Close(fd)
 			}
 		}()
-		for len(all) < 5000 {
+		for len(all) < manyFiles {
 			fd, err := unix.FcntlInt(1, unix.F_DUPFD_CLOEXEC, 100)
 			if err != nil {
 				return err
@@ -397,6 +397,9 @@ func self() []attempt {
 	}
 	return of("self", list)
 }
+
+// manyFiles is more than a granted program may have open.
+const manyFiles = 5000
 
 // toolStatus is how the program exits that attempts execute.
 const toolStatus = 93
