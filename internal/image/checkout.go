@@ -91,7 +91,9 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	var out core.Checkout
 	if err == nil {
 		var cfg imageConfig
-		cfg, err = s.config(rec)
+		if cfg, err = s.config(rec); err == nil {
+			err = s.checkPlatform(cfg.Platform)
+		}
 		out.Config = cfg.Image
 	}
 	if err != nil {

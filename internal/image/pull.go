@@ -103,6 +103,9 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 		job.Credentials = registry.Credentials{Username: opts.Username, Password: opts.Password, Token: opts.Token, Bearer: opts.Bearer}
 	}
 	job.Admit, job.Evidence = admission.Wants()
+	if job.Platform == "" {
+		job.Emulated = emulated(s.binfmt)
+	}
 	// The image can be collected between the end of the pull and the commit of the name, when
 	// another name of it is removed; then it is pulled again.
 	for range 3 {

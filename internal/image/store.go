@@ -7,6 +7,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,6 +60,8 @@ type Options struct {
 	InProcess bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Binfmt is where binfmt_misc is mounted; "" is the usual place.
+	Binfmt string
 }
 
 // Store implements core.Images.
@@ -67,6 +70,7 @@ type Store struct {
 	cfg     Config
 	log     *slog.Logger
 	now     func() time.Time
+	binfmt  string
 	db      *dbfile.DB
 	content blobs
 	runner  runner
@@ -115,7 +119,7 @@ func New(opts Options) (*Store, error) {
 		}
 	}
 	s := &Store{
-		root: root, cfg: opts.Config, log: opts.Logger, now: opts.Now, pulled: opts.Pulled,
+		root: root, cfg: opts.Config, log: opts.Logger, now: opts.Now, pulled: opts.Pulled, binfmt: cmp.Or(opts.Binfmt, binfmtDir),
 		leases: map[*lease]bool{}, places: map[digest.Digest]string{}, checkouts: map[core.ID]*checkout{},
 	}
 	if s.log == nil {

@@ -38,7 +38,7 @@ func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image,
 	at := map[string]int{}
 	for _, m := range list {
 		name := archiveName(m)
-		img, err := s.image(ctx, ocispec.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: m.Size, Platform: m.Platform}, platforms.Default())
+		img, err := s.image(ctx, ocispec.Descriptor{MediaType: m.MediaType, Digest: m.Digest, Size: m.Size, Platform: m.Platform}, platforms.Default(), nil)
 		if err != nil {
 			return nil, fmt.Errorf("import %s: %w", strings.TrimSpace(name+" "+m.Digest.String()), err)
 		}

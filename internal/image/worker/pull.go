@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,6 +52,10 @@ func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, j
 	if err != nil {
 		return Image{}, err
 	}
+	var runs func(ocispec.Platform) bool
+	if job.Platform == "" {
+		runs = func(p ocispec.Platform) bool { return Runs(p, job.Emulated) }
+	}
 	repo, err := registry.Open(ctx, named, w.registryOptions(job))
 	if err != nil {
 		return Image{}, err
@@ -70,7 +75,7 @@ func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, j
 			return Image{}, err
 		}
 	}
-	return s.image(ctx, desc, match)
+	return s.image(ctx, desc, match, runs)
 }
 
 // admit asks the agent about an image of which nothing is stored yet.
@@ -122,7 +127,8 @@ type source struct {
 }
 
 // image fetches and unpacks everything of the image that desc leads to.
-func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platforms.MatchComparer) (Image, error) {
+// Unless runs is nil, an image is refused whose config says a platform for which it is false.
+func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platforms.MatchComparer, runs func(ocispec.Platform) bool) (Image, error) {
 	if err := s.hold(ctx, desc.Digest); err != nil {
 		return Image{}, err
 	}
@@ -132,7 +138,7 @@ func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platf
 		return Image{}, err
 	}
 	img.Manifest, img.Config, img.Blobs, img.Annotations = mdesc, manifest.Config, manifest.Layers, wasm.Annotations(manifest.Annotations)
-	diffs, err := s.diffIDs(ctx, manifest)
+	diffs, err := s.diffIDs(ctx, manifest, runs)
 	if err != nil {
 		return Image{}, err
 	}
@@ -273,7 +279,10 @@ func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
 		case l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 || l.Size < 0:
 			return fmt.Errorf("manifest %s: layer %q of %d bytes: %w", desc.Digest, l.Digest, l.Size, errdefs.ErrInvalidArgument)
 		case module:
-		case !images.IsLayerType(l.MediaType) || images.IsNonDistributable(l.MediaType):
+		case strings.HasSuffix(l.MediaType, "+encrypted"):
+			return fmt.Errorf("manifest %s: layer %s is encrypted (%s), and this node decrypts no layers: decrypt the image where its key is, and push it to a registry of yours "+
+				"(skopeo copy --decryption-key KEY docker://… docker://…): %w", desc.Digest, l.Digest, l.MediaType, errdefs.ErrNotImplemented)
+		case !images.IsLayerType(l.MediaType):
 			return fmt.Errorf("manifest %s: layer %s has the type %q, which cannot be unpacked: %w", desc.Digest, l.Digest, l.MediaType, errdefs.ErrNotImplemented)
 		}
 	}
@@ -309,19 +318,25 @@ func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.
 		best = module // it runs on every platform
 	}
 	if best == nil {
-		return ocispec.Descriptor{}, fmt.Errorf("index %s has nothing for this platform, only %v: %w", index.Digest, have, errdefs.ErrNotFound)
+		return ocispec.Descriptor{}, fmt.Errorf("index %s has nothing for this platform, only %v; with --platform one of these is fetched all the same, and it runs where binfmt_misc has a handler for it: %w",
+			index.Digest, have, errdefs.ErrNotFound)
 	}
 	return *best, nil
 }
 
-// diffIDs reads from the config the digests of the unpacked layers.
-func (s *source) diffIDs(ctx context.Context, m manifestDoc) ([]digest.Digest, error) {
+// diffIDs reads from the config the digests of the unpacked layers, and asks runs, unless it is
+// nil, about the platform that it says.
+func (s *source) diffIDs(ctx context.Context, m manifestDoc, runs func(ocispec.Platform) bool) ([]digest.Digest, error) {
 	body, err := s.small(ctx, m.Config, maxConfig, func() ([]byte, error) { return s.fetchConfig(ctx, m.Config) })
 	if err != nil {
 		return nil, fmt.Errorf("read image config: %w", err)
 	}
 	if isModule(m) {
 		return moduleDiffs(body, m)
+	}
+	var p ocispec.Platform
+	if err := json.Unmarshal(body, &p); err == nil && runs != nil && !runs(p) {
+		return nil, fmt.Errorf("%s; with --platform %s it is fetched all the same: %w", ForeignPlatform(p), platforms.Format(p), errdefs.ErrNotFound)
 	}
 	return ParseConfig(body, len(m.Layers))
 }

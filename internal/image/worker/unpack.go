@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -73,6 +74,7 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 	}
 	defer u.turn.give()
 	res, err := w.unpack(ctx, u)
+	err = u.elsewhere(err)
 	if err == nil {
 		err = layer.WriteSums(w.layerDir(u.place.Dir), w.sumsFile(u.place.Dir))
 	}
@@ -95,7 +97,22 @@ func (w *Worker) onlyBlob(ctx context.Context, u *unpacking) error {
 	}
 	f := w.startDownload(ctx, u, u.repo)
 	defer f.Leave()
-	return f.Wait(ctx)
+	return u.elsewhere(f.Wait(ctx))
+}
+
+// elsewhere explains that a layer is not in the registry whose manifest says that others have it.
+// Such a layer is fetched from the registry like any other where that has it; addresses that an
+// image names are not asked, because a node fetches only from where it is told to.
+func (u *unpacking) elsewhere(err error) error {
+	if !errdefs.IsNotFound(err) || len(u.blob.URLs) == 0 && !images.IsNonDistributable(u.blob.MediaType) {
+		return err
+	}
+	where := "whoever made the image has it"
+	if len(u.blob.URLs) > 0 {
+		where = fmt.Sprintf("its manifest says that it is at %.200q", u.blob.URLs[0])
+	}
+	return fmt.Errorf("layer %s (%.100s) is not in the registry, and %s: a node fetches layers from the image's registry alone; push the image to one of yours with this layer in it: %w",
+		u.blob.Digest, u.blob.MediaType, where, err)
 }
 
 func (w *Worker) startDownload(ctx context.Context, u *unpacking, repo *registry.Repository) *flight.Flight[digest.Digest, *download] {

@@ -84,8 +84,11 @@ type Place struct {
 
 // PullJob asks for one image.
 type PullJob struct {
-	Ref         string                          `json:"ref"` // full, with tag or digest
-	Platform    string                          `json:"platform"`
+	Ref      string `json:"ref"` // full, with tag or digest
+	Platform string `json:"platform"`
+	// Emulated are the architectures for which binfmt_misc has a handler: without Platform, an
+	// image that is for one of them alone is fetched, too.
+	Emulated    []string                        `json:"emulated,omitempty"`
 	Credentials registry.Credentials            `json:"credentials"`
 	Auths       map[string]registry.Credentials `json:"auths,omitempty"`
 	// Admit says that Agent.Admit must be called about the image, Evidence that it needs its

@@ -123,7 +123,7 @@ func tryManifest(tb testing.TB, w *Worker, doc []byte) error {
 	if err := w.write(tb.Context(), desc, doc); err != nil {
 		tb.Fatal(err)
 	}
-	_, err := (&source{w: w, agent: nobody{}}).image(tb.Context(), desc, platforms.Default())
+	_, err := (&source{w: w, agent: nobody{}}).image(tb.Context(), desc, platforms.Default(), nil)
 	return err
 }
 
