@@ -5,19 +5,21 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/image/layout"
 )
 
 func newImport(a *app) *cobra.Command {
 	var input string
 	cmd := &cobra.Command{
-		Use:     "import [FILE]",
+		Use:     "import [FILE|DIRECTORY]",
 		Aliases: []string{"load"},
-		Short:   "Import images from an OCI or docker archive; - or nothing reads standard input",
+		Short:   "Import images from an OCI or docker archive, or from an OCI layout; - or nothing reads standard input",
 		Args:    base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			in, name := a.Stdin, input
@@ -37,6 +39,11 @@ func newImport(a *app) *cobra.Command {
 				}
 				defer func() { _ = f.Close() }()
 				in = f
+				if fi, err := f.Stat(); err == nil && fi.IsDir() {
+					r := layout.Archive(name)
+					defer func() { _ = r.Close() }()
+					in = r
+				}
 			}
 			return a.Call(func(c *base.Client) error {
 				stream, err := c.Images.ImportImages(cmd.Context())
@@ -63,14 +70,17 @@ func newImport(a *app) *cobra.Command {
 					return err
 				}
 				for _, img := range resp.GetImages() {
-					name := img.GetId()
-					if len(img.GetNames()) > 0 {
-						name = img.GetNames()[0]
+					names := img.GetNames()
+					if len(names) == 0 {
+						names = []string{img.GetId()}
 					}
+					before := ""
 					if cmd.CalledAs() == "load" { // scripts look for these words
-						name = "Loaded image: " + name
+						before = "Loaded image: "
 					}
-					if err := a.Print("%s\n", name); err != nil {
+					if err := a.Print("%s
+", before+strings.Join(names, "
+"+before)); err != nil {
 						return err
 					}
 				}

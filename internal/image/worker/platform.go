@@ -11,10 +11,10 @@ import (
 
 // Runs reports whether this node executes programs of the platform that an image's config says: by
 // itself, or by a handler of binfmt_misc for one of the emulated architectures. A config that says
-// nothing is not judged.
+// nothing is not judged, nor one of WebAssembly.
 func Runs(p ocispec.Platform, emulated []string) bool {
-	if p.OS == "" && p.Architecture == "" {
-		return true
+	if p.OS == "" && p.Architecture == "" || isWasm(&p) {
+		return true // a module runs wherever there is a runtime for it
 	}
 	if p.OS == "" {
 		p.OS = runtime.GOOS

@@ -103,7 +103,7 @@ func TestManifestsThatAreNoImages(t *testing.T) {
 		"no config":      {`{"schemaVersion":2}`, errdefs.IsInvalidArgument},
 		"empty index":    {`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[]}`, errdefs.IsNotFound},
 		"absent":         {nested, errdefs.IsInvalidArgument},
-		"foreign layer":  {`{"schemaVersion":2,"config":{"digest":"` + d + `","size":1},"layers":[{"mediaType":"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip","digest":"` + d + `","size":1}]}`, errdefs.IsNotImplemented},
+		"encrypted":      {`{"schemaVersion":2,"config":{"digest":"` + d + `","size":1},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip+encrypted","digest":"` + d + `","size":1}]}`, errdefs.IsNotImplemented},
 		"no layer type":  {`{"schemaVersion":2,"config":{"digest":"` + d + `","size":1},"layers":[{"mediaType":"text/plain","digest":"` + d + `","size":1}]}`, errdefs.IsNotImplemented},
 		"bad digest":     {`{"schemaVersion":2,"config":{"digest":"` + d + `","size":1},"layers":[{"mediaType":"application/vnd.oci.image.layer.v1.tar","digest":"../../etc/passwd","size":1}]}`, errdefs.IsInvalidArgument},
 		"too many":       {`{"schemaVersion":2,"config":{"digest":"` + d + `","size":1},"layers":[` + strings.TrimSuffix(layers, ",") + `]}`, errdefs.IsInvalidArgument},
