@@ -73,6 +73,9 @@ func (w *Pull) progress(pr core.PullProgress) {
 	defer w.mu.Unlock()
 	now := time.Now()
 	if w.first.IsZero() {
+		if pr.Blob == "" && pr.Status != "downloading" {
+			return // it is being resolved or verified
+		}
 		w.first, w.last = now, now
 	}
 	if pr.Blob != "" && pr.Status == "downloading" && pr.Done > w.fetched[pr.Blob] {

@@ -22,7 +22,9 @@ func TestAPullIsMeasuredInItsParts(t *testing.T) {
 			after time.Duration
 			pr    core.PullProgress
 		}{
-			{200 * time.Millisecond, core.PullProgress{Blob: a, Status: "downloading", Done: 10, Total: 20}},
+			{100 * time.Millisecond, core.PullProgress{Status: "resolving"}},
+			{100 * time.Millisecond, core.PullProgress{Status: "downloading", Total: 25}},
+			{0, core.PullProgress{Blob: a, Status: "downloading", Done: 10, Total: 20}},
 			{time.Second, core.PullProgress{Blob: b, Status: "exists", Done: 5, Total: 5}},
 			{time.Second, core.PullProgress{Blob: a, Status: "downloading", Done: 20, Total: 20}},
 			{time.Second, core.PullProgress{Blob: a, Status: "downloading", Done: 20, Total: 20}},
@@ -40,8 +42,8 @@ func TestAPullIsMeasuredInItsParts(t *testing.T) {
 		if want := "[{resolve 200ms} {fetch 2s} {unpack 2s}]"; fmt.Sprint(v.Stages) != want || v.By != "cri" || v.Bytes != 20 {
 			t.Errorf("%v, want %s, by cri, of 20 bytes", v, want)
 		}
-		if told != 5 {
-			t.Errorf("the caller was told %d of 5 steps", told)
+		if told != 7 {
+			t.Errorf("the caller was told %d of 7 steps", told)
 		}
 	})
 }

@@ -380,6 +380,7 @@ func (s *source) layers(ctx context.Context, img Image, diffs []digest.Digest) (
 		return nil, err
 	}
 	m := newMeter(s.agent, img.Blobs)
+	m.begin()
 	defer s.w.offer(s.repo, img.Blobs)()
 	slots := &queue{free: s.w.settings.Concurrency}
 	if weaken.Off(weaken.PullSlots) {
@@ -487,6 +488,13 @@ func (m *meter) whole(status string) {
 		done += b.done
 	}
 	m.agent.Progress(core.PullProgress{Status: status, Done: done, Total: m.total})
+}
+
+// begin reports that the image is known, and what there is to fetch.
+func (m *meter) begin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.whole("downloading")
 }
 
 func (m *meter) finish() {
