@@ -78,9 +78,7 @@ func newImport(a *app) *cobra.Command {
 					if cmd.CalledAs() == "load" { // scripts look for these words
 						before = "Loaded image: "
 					}
-					if err := a.Print("%s
-", before+strings.Join(names, "
-"+before)); err != nil {
+					if err := a.Print("%s\n", before+strings.Join(names, "\n"+before)); err != nil {
 						return err
 					}
 				}
