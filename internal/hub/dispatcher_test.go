@@ -1,7 +1,9 @@
 package hub_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -180,6 +182,41 @@ func TestANodeThatIsSilent(t *testing.T) {
 	hubtest.Until(t, h, "the node did not come back", func() bool { return hubtest.State(h, n.NodeID) == swarmv1.NodeStatus_DOWN })
 	if n, _, _ := h.Board.Node(n.NodeID); n.GetStatus().GetMessage() != "the node did not come back after its hub had ended" {
 		t.Errorf("the node: %v", n)
+	}
+}
+
+// slow is a database that takes a time to store that a node has a session.
+type slow struct {
+	store.DB
+	takes time.Duration
+}
+
+// Commit implements store.DB.
+func (s slow) Commit(ctx context.Context, writes []store.Write) (int64, error) {
+	if slices.ContainsFunc(writes, func(w store.Write) bool { return strings.HasPrefix(w.Key, board.Seen) }) {
+		select {
+		case <-time.After(s.takes):
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+	return s.DB.Commit(ctx, writes)
+}
+
+// TestASlowDisk: what the hub takes to store that a node has a session does not count as the node's silence.
+func TestASlowDisk(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t, func(o *hub.Options) {
+		o.Heartbeat, o.Grace = time.Second, 1
+		open := o.Store.Open
+		o.Store.Open = func(ctx context.Context, log *slog.Logger) (store.DB, error) {
+			db, err := open(ctx, log)
+			return slow{db, 1500 * time.Millisecond}, err
+		}
+	})
+	a := hubtest.MustOpen(t, h.Join(), "")
+	if a.First.GetNode().GetStatus().GetState() != swarmv1.NodeStatus_READY {
+		t.Errorf("the node is %v", a.First.GetNode().GetStatus())
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"time"
 
 	"github.com/longshore/longshore/test/bench/hubload"
 )
@@ -15,7 +16,7 @@ func ofHub(ctx context.Context, list string) error {
 	if err != nil {
 		return err
 	}
-	o := hubload.Options{Ours: os.Getenv("HUBSERVER"), Theirs: os.Getenv("HUBSERVER_SWARMKIT"), Nodes: nodes, Disk: os.TempDir()}
+	o := hubload.Options{Ours: os.Getenv("HUBSERVER"), Theirs: os.Getenv("HUBSERVER_SWARMKIT"), Nodes: nodes, Disk: os.TempDir(), Limit: 4 * time.Minute}
 	if o.Ours == "" {
 		o.Ours = "bin/bench/hubserver"
 	}

@@ -387,10 +387,14 @@ func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 	}
 	s := &session{id: ca.NewID(), addr: caller.Addr, caller: caller}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
-	s.timer = time.AfterFunc(d.silence(d.o.Period), func() { d.lost(caller.Node, s) })
+	s.timer = time.AfterFunc(max(storing, d.silence(d.o.Period)), func() { d.lost(caller.Node, s) })
 	st.current = s
 	return s, nil
 }
+
+// storing is how long it may take to store that a node has a session. The time in which the node is to say that it is
+// alive begins when that is done: before, it does not know of the session.
+const storing = time.Minute
 
 // again counts a registration of a node that was registered before. Preconditions: the
 // dispatcher's mu is held.
@@ -435,6 +439,7 @@ func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session,
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.seen = max(s.seen, rev)
+	s.timer.Reset(d.silence(d.o.Period)) // one that is lost already stays so
 	if st := d.nodes[caller.Node]; (run != hub || session != s.id) && st.current == s {
 		st.leaveLocked(errInvalid) // another one has taken it since
 		return errInvalid

@@ -29,13 +29,15 @@ const parallel = 128
 // that a worker has.
 type clients struct {
 	ctx   context.Context
-	end   context.CancelFunc
+	end   context.CancelCauseFunc
 	nodes []*client
 	ids   []string
 	// lost counts the streams that ended before the clients did, and cause is why the first did.
 	lost  atomic.Int64
 	cause atomic.Value
 	beats atomic.Int64
+	// opened, landed and told are how far steps are: sessions, tasks that have arrived, and statuses.
+	opened, landed, told atomic.Int64
 
 	mu       sync.Mutex // guards arrived
 	arrived  map[string]time.Time
@@ -54,7 +56,7 @@ type client struct {
 
 // seed has the server make nodes, which have one key: it is the clients that would have to make
 // more, and what they do is not measured.
-func seed(s *server, n int) (*clients, error) {
+func seed(ctx context.Context, s *server, n int) (*clients, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -68,7 +70,7 @@ func seed(s *server, n int) (*clients, error) {
 		return nil, err
 	}
 	c := &clients{ids: slices.Sorted(maps.Keys(a.Nodes)), arrived: map[string]time.Time{}, came: make(chan struct{}, 1)}
-	c.ctx, c.end = context.WithCancel(context.Background())
+	c.ctx, c.end = context.WithCancelCause(ctx)
 	for _, id := range c.ids {
 		pair := tls.Certificate{PrivateKey: key}
 		for block, rest := pem.Decode(a.Nodes[id]); block != nil; block, rest = pem.Decode(rest) {
@@ -86,7 +88,7 @@ func seed(s *server, n int) (*clients, error) {
 
 // close ends all sessions.
 func (c *clients) close() {
-	c.end()
+	c.end(context.Canceled)
 	_ = c.each(func(_ context.Context, n *client) error { return n.conn.Close() })
 	c.awaiting.Wait()
 }
@@ -139,6 +141,7 @@ func (n *client) open() error {
 	if err != nil {
 		return err
 	}
+	c.opened.Add(1)
 	c.follow(func() error { _, err := stream.Recv(); return err })
 	c.follow(func() error { _, err := logs.Recv(); return err })
 	c.follow(func() error {
@@ -202,6 +205,7 @@ func (c *clients) take(msg *swarmv1.AssignmentsMessage, at time.Time) {
 		if t := change.GetAssignment().GetTask(); t != nil && change.GetAction() == swarmv1.AssignmentChange_UPDATE {
 			if _, ok := c.arrived[t.GetId()]; !ok {
 				c.arrived[t.GetId()] = at
+				c.landed.Add(1)
 			}
 		}
 	}
@@ -211,13 +215,8 @@ func (c *clients) take(msg *swarmv1.AssignmentsMessage, at time.Time) {
 	}
 }
 
-// patience bounds how long tasks are awaited.
-const patience = 3 * time.Minute
-
 // all waits until so many tasks have arrived, and returns when each did.
 func (c *clients) all(n int) (map[string]time.Time, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, patience)
-	defer cancel()
 	for {
 		c.mu.Lock()
 		if len(c.arrived) >= n {
@@ -230,8 +229,8 @@ func (c *clients) all(n int) (map[string]time.Time, error) {
 		c.mu.Unlock()
 		select {
 		case <-c.came:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%d of %d tasks have arrived; %d streams have ended: %v", have, n, c.lost.Load(), c.cause.Load())
+		case <-c.ctx.Done():
+			return nil, fmt.Errorf("%d of %d tasks have arrived; %d streams have ended: %v: %w", have, n, c.lost.Load(), c.cause.Load(), context.Cause(c.ctx))
 		}
 	}
 }
@@ -243,5 +242,6 @@ func (n *client) report(ctx context.Context, task string) error {
 			ContainerId: "0f3c6a1e5d7b9f2a4c6e8d0b1a3f5c7e9d2b4a6c8e0f1d3b5a7c9e1f3d5b7a90", Pid: 4242,
 		}}},
 	}}})
+	n.all.told.Add(1)
 	return err
 }

@@ -2,6 +2,7 @@ package hubload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -23,35 +24,46 @@ type Options struct {
 	Disk, Memory string
 	// Nodes are how many nodes there are, in one round each.
 	Nodes []int
+	// Limit is how long a round may take.
+	Limit time.Duration
 }
 
 // result is one round's.
 type result struct {
-	registered float64 // per second
-	session    float64 // KB resident, of one
-	beat       float64 // CPU of one, µs
-	idle       float64 // % of a core, with heartbeats when they are due
-	p50, p99   float64 // of an assignment, ms
-	last       float64 // one task to each node, s
-	write      float64 // their writing, s
-	cost       float64 // CPU of one of them, µs
-	statuses   float64 // committed per second
-	status     float64 // CPU of one, µs
-	lost       int
+	session  float64 // KB resident, of one
+	beat     float64 // CPU of one, µs
+	p50, p99 float64 // of an assignment, ms
+	last     float64 // one task to each node, s
+	cost     float64 // CPU of one of them, µs
+	statuses float64 // committed per second
+	status   float64 // CPU of one, µs
+	lost     int
+	// steps is how many are done; values of others are not known.
+	steps int
 }
 
-// Run measures, and prints a table.
-func Run(ctx context.Context, o Options) error {
-	type kind struct {
-		name, dir string
-		argv      func(dir string) []string
-	}
-	var kinds []kind
+// The steps of a round, in their order.
+const (
+	_ = iota
+	sessionsDone
+	heartbeatsDone
+	assignmentsDone
+	eachDone
+	statusesDone
+)
+
+// kind is a server that is measured.
+type kind struct {
+	name, dir string
+	argv      func(dir string) []string
+}
+
+func (o Options) kinds() (kinds []kind) {
 	for _, on := range []struct{ name, dir string }{{"disk", o.Disk}, {"memory", o.Memory}} {
 		if on.dir == "" {
 			continue
 		}
-		kinds = append(kinds, kind{"longshore, " + on.name, on.dir, func(dir string) []string { return []string{o.Ours, "-dir", dir} }})
+		kinds = append(kinds, kind{"Longshore, " + on.name, on.dir, func(dir string) []string { return []string{o.Ours, "-dir", dir} }})
 		if o.Theirs != "" {
 			kinds = append(kinds, kind{"swarmkit, " + on.name, on.dir, func(dir string) []string {
 				if on.name == "memory" {
@@ -61,31 +73,82 @@ func Run(ctx context.Context, o Options) error {
 			}})
 		}
 	}
-	fmt.Printf("%-18s %6s %9s %8s %8s %7s %7s %7s %8s %8s %9s %9s %8s %5s\n", "", "nodes", "reg/s", "KB/sess", "µs/beat", "idle %", "p50 ms", "p99 ms", "last s", "write s", "µs/task", "status/s", "µs/stat", "lost")
+	return kinds
+}
+
+// Run measures, tells what it does on the standard error, and prints a table. A round that does not end in
+// its time is in the table with what it has measured; then there is an error too.
+func Run(ctx context.Context, o Options) error {
+	began := time.Now()
+	var lines []string
+	var failed error
 	for _, n := range o.Nodes {
-		for _, k := range kinds {
-			f, err := round(ctx, k.dir, n, k.argv)
-			if err != nil {
-				return fmt.Errorf("%s, %d nodes: %w", k.name, n, err)
+		for i, k := range o.kinds() {
+			about := ""
+			if i == 0 {
+				about = thousands(n)
 			}
-			fmt.Printf("%-18s %6d %9.0f %8.1f %8.0f %7.1f %7.2f %7.2f %8.3f %8.3f %9.0f %9.0f %8.0f %5d\n",
-				k.name, n, f.registered, f.session, f.beat, f.idle, f.p50, f.p99, f.last, f.write, f.cost, f.statuses, f.status, f.lost)
+			fmt.Fprintf(os.Stderr, "%s, %d nodes:\n", k.name, n)
+			limited, cancel := context.WithTimeoutCause(ctx, o.Limit, fmt.Errorf("it takes longer than %s", o.Limit))
+			f, err := round(limited, k, n)
+			cancel()
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("%s, %d nodes: %w", k.name, n, err))
+			}
+			lines = append(lines, f.line(about, k.name))
+			if f.lost > 0 {
+				failed = errors.Join(failed, fmt.Errorf("%s, %d nodes: %d were lost", k.name, n, f.lost))
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
 		}
 	}
-	return nil
+	fmt.Print("| nodes | | memory of a session | CPU of a heartbeat | of an assignment | of a status | an assignment, p50 | p99 | a task to each node | committed statuses |\n" +
+		"|---|---|---|---|---|---|---|---|---|---|\n" + strings.Join(lines, ""))
+	fmt.Fprintf(os.Stderr, "all of it took %s\n", time.Since(began).Round(time.Second))
+	return failed
+}
+
+// line is the table's line of a round.
+func (f result) line(nodes, name string) string {
+	cell := func(step int, format string, value float64) string {
+		if f.steps < step {
+			return "–"
+		}
+		return fmt.Sprintf(format, value)
+	}
+	statuses := "–"
+	if f.steps >= statusesDone {
+		statuses = thousands(int(f.statuses)) + "/s"
+	}
+	cells := []string{
+		nodes, name, cell(sessionsDone, "%.1f KB", f.session), cell(heartbeatsDone, "%.0f µs", f.beat), cell(eachDone, "%.0f µs", f.cost), cell(statusesDone, "%.0f µs", f.status),
+		cell(assignmentsDone, "%.1f ms", f.p50), cell(assignmentsDone, "%.1f ms", f.p99), cell(eachDone, "%.2f s", f.last), statuses,
+	}
+	return strings.ReplaceAll("| "+strings.Join(cells, " | ")+" |\n", "|  |", "| |")
+}
+
+// thousands writes a number as people read it.
+func thousands(n int) string {
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
 }
 
 // The sizes of a round.
 const (
-	beats   = 20_000 // heartbeats, as fast as they are answered
-	singles = 200    // tasks one after the other
+	beats   = 40_000 // heartbeats, as fast as they are answered
+	singles = 100    // tasks one after the other
 	reports = 10_000 // statuses
-	idleFor = 10 * time.Second
+	// stored is how long statuses are awaited: a server that stores few of them is not awaited to the end.
+	stored = 20 * time.Second
 )
 
-// round measures a server of its own.
-func round(ctx context.Context, under string, n int, argv func(string) []string) (f result, err error) {
-	dir, err := os.MkdirTemp(under, "longshore-bench-hub-")
+// round measures a server of its own. What it returns beside an error is what it has measured before.
+func round(ctx context.Context, k kind, n int) (f result, err error) {
+	dir, err := os.MkdirTemp(k.dir, "longshore-bench-hub-")
 	if err != nil {
 		return f, err
 	}
@@ -94,28 +157,66 @@ func round(ctx context.Context, under string, n int, argv func(string) []string)
 	if err := os.Mkdir(state, 0o700); err != nil {
 		return f, err
 	}
-	s, err := start(ctx, dir, argv(state)...)
+	s, err := start(ctx, dir, k.argv(state)...)
 	if err != nil {
 		return f, err
 	}
 	defer s.stop()
-	c, err := seed(s, n)
+	c, err := seed(ctx, s, n)
 	if err != nil {
 		return f, err
 	}
 	defer c.close()
 	m := measurement{s, c, n, &f}
+	if err := m.prepare(); err != nil {
+		return f, err
+	}
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
-	}{{"sessions", m.sessions}, {"heartbeats", m.heartbeats}, {"assignments", m.assignments}, {"one task to each", m.each}, {"statuses", m.statuses}} {
-		if err := step.do(ctx); err != nil {
-			return f, s.failed(step.name, err)
+		far  func() int64 // how far it is
+	}{
+		{"sessions", m.sessions, c.opened.Load}, {"heartbeats", m.heartbeats, c.beats.Load}, {"assignments one after the other", m.assignments, c.landed.Load},
+		{"one task to each", m.each, c.landed.Load}, {"statuses", m.statuses, c.told.Load},
+	} {
+		began, used, before := time.Now(), s.cpu(), step.far()
+		stop := progress(step.name, func() int64 { return step.far() - before })
+		err := step.do(ctx)
+		stop()
+		if err != nil {
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			return f, s.failed(fmt.Sprintf("%s, %d done in %s", step.name, step.far()-before, time.Since(began).Round(time.Second)), err)
 		}
+		f.steps++
+		fmt.Fprintf(os.Stderr, "  %s: %.1f s, of which the server computed %.1f\n", step.name, time.Since(began).Seconds(), (s.cpu() - used).Seconds())
 	}
 	down, err := s.ask(request{Op: "lost"})
 	f.lost = max(down.N, int(c.lost.Load()))
 	return f, err
+}
+
+// progress tells how far a step is while it takes long.
+func progress(name string, far func() int64) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(10 * time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(os.Stderr, "  %s: %d so far\n", name, far())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
 }
 
 // measurement is a round under way.
@@ -126,31 +227,45 @@ type measurement struct {
 	f *result
 }
 
+// prepare has the tasks that are assigned later, where they are there before.
+func (m measurement) prepare() error {
+	var one, all []string
+	for i := range singles {
+		one = append(one, single(i))
+	}
+	for r := range m.rounds() {
+		all = append(all, told(r))
+	}
+	if _, err := m.s.ask(request{Op: "prepare", Prefixes: one, N: 1}); err != nil {
+		return err
+	}
+	_, err := m.s.ask(request{Op: "prepare", Prefixes: all, N: m.n})
+	return err
+}
+
+// rounds is how many tasks each node has for the statuses.
+func (m measurement) rounds() int { return max(1, reports/m.n) }
+
+// single and told begin the ids of tasks.
+func single(i int) string { return fmt.Sprintf("single-%d-", i) }
+func told(r int) string   { return fmt.Sprintf("told-%d-", r) }
+
 // sessions opens all sessions, and looks at what they take.
 func (m measurement) sessions(ctx context.Context) error {
 	before, err := m.s.memory(ctx)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
 	if err := m.c.each(func(_ context.Context, n *client) error { return n.open() }); err != nil {
 		return err
 	}
-	m.f.registered = float64(m.n) / time.Since(began).Seconds()
 	after, err := m.s.memory(ctx)
 	m.f.session = float64(after-before) / 1024 / float64(m.n)
 	return err
 }
 
-// heartbeats are sent when they are due, and then as fast as they are answered.
-func (m measurement) heartbeats(ctx context.Context) error {
-	used, began := m.s.cpu(), time.Now()
-	select {
-	case <-time.After(idleFor):
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	m.f.idle = 100 * (m.s.cpu() - used).Seconds() / time.Since(began).Seconds()
+// heartbeats are sent as fast as they are answered, beside those that are due.
+func (m measurement) heartbeats(context.Context) error {
 	used, sent := m.s.cpu(), m.c.beats.Load()
 	for range max(1, beats/m.n) {
 		if err := m.c.each(func(ctx context.Context, n *client) error { _, err := n.beat(ctx); return err }); err != nil {
@@ -161,7 +276,7 @@ func (m measurement) heartbeats(ctx context.Context) error {
 	return nil
 }
 
-// assign assigns a task to each of some nodes, and returns when they were written and when they
+// assign assigns a task to each of some nodes, and returns when that began and when the tasks
 // have arrived.
 func (m measurement) assign(prefix string, nodes []string) (a answer, arrived map[string]time.Time, err error) {
 	if a, err = m.s.ask(request{Op: "assign", Prefix: prefix, Nodes: nodes}); err != nil {
@@ -175,7 +290,7 @@ func (m measurement) assign(prefix string, nodes []string) (a answer, arrived ma
 func (m measurement) assignments(context.Context) error {
 	var took []float64
 	for i := range singles {
-		a, arrived, err := m.assign(fmt.Sprintf("single-%d-", i), []string{m.c.ids[i*7919%m.n]})
+		a, arrived, err := m.assign(single(i), []string{m.c.ids[i*7919%m.n]})
 		if err != nil {
 			return err
 		}
@@ -193,7 +308,7 @@ func (m measurement) assignments(context.Context) error {
 // each gives one task to each node.
 func (m measurement) each(context.Context) error {
 	used := m.s.cpu()
-	a, arrived, err := m.assign("each-", m.c.ids)
+	a, arrived, err := m.assign(told(0), m.c.ids)
 	if err != nil {
 		return err
 	}
@@ -201,43 +316,37 @@ func (m measurement) each(context.Context) error {
 	for _, at := range arrived {
 		m.f.last = max(m.f.last, float64(at.UnixNano()-a.Began)/1e9)
 	}
-	m.f.write = float64(a.Ended-a.Began) / 1e9
 	return nil
 }
 
 // statuses have the nodes tell that each of their tasks runs, one status in a call as swarmkit's
 // agents do; a node has several calls under way when there are few nodes.
 func (m measurement) statuses(context.Context) error {
-	var tasks [][]string // by round, then by node
-	for r := range max(1, reports/m.n) {
-		prefix := fmt.Sprintf("told-%d-", r)
-		if _, _, err := m.assign(prefix, m.c.ids); err != nil {
+	for r := 1; r < m.rounds(); r++ {
+		if _, _, err := m.assign(told(r), m.c.ids); err != nil {
 			return err
 		}
-		all := make([]string, m.n)
-		for i := range all {
-			all[i] = fmt.Sprint(prefix, i)
-		}
-		tasks = append(tasks, all)
 	}
 	used, began := m.s.cpu(), time.Now().UnixNano()
 	group, ctx := errgroup.WithContext(m.c.ctx)
 	group.SetLimit(parallel)
-	for _, all := range tasks {
+	for r := range m.rounds() {
 		for i, n := range m.c.nodes {
-			group.Go(func() error { return n.report(ctx, all[i]) })
+			group.Go(func() error { return n.report(ctx, fmt.Sprint(told(r), i)) })
 		}
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	total := len(tasks) * m.n
-	a, err := m.s.ask(request{Op: "reached", Prefix: "told-", N: total})
+	a, err := m.s.ask(request{Op: "reached", Prefix: "told-", N: m.rounds() * m.n, Within: stored})
 	if err != nil {
 		return err
 	}
-	m.f.statuses = float64(total) / (float64(a.Ended-began) / 1e9)
-	m.f.status = float64((m.s.cpu() - used).Microseconds()) / float64(total)
+	if a.N == 0 {
+		return fmt.Errorf("no status was stored in %s", stored)
+	}
+	m.f.statuses = float64(a.N) / (float64(a.Ended-began) / 1e9)
+	m.f.status = float64((m.s.cpu() - used).Microseconds()) / float64(a.N)
 	return nil
 }
 

@@ -19,11 +19,13 @@ import (
 
 // request and answer are those of test/bench/hubserver.
 type request struct {
-	Op     string
-	N      int      `json:",omitempty"`
-	CSR    []byte   `json:",omitempty"`
-	Prefix string   `json:",omitempty"`
-	Nodes  []string `json:",omitempty"`
+	Op       string
+	N        int           `json:",omitempty"`
+	CSR      []byte        `json:",omitempty"`
+	Prefix   string        `json:",omitempty"`
+	Prefixes []string      `json:",omitempty"`
+	Nodes    []string      `json:",omitempty"`
+	Within   time.Duration `json:",omitempty"`
 }
 
 type answer struct {

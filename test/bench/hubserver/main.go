@@ -77,11 +77,13 @@ type server struct{ *hub.Hub }
 
 // Request is what the server is told to do.
 type Request struct {
-	Op     string
-	N      int      // of nodes, tasks
-	CSR    []byte   // of the nodes' one key
-	Prefix string   // of tasks
-	Nodes  []string // to each of which a task is assigned
+	Op       string
+	N        int      // of nodes, tasks
+	CSR      []byte   // of the nodes' one key
+	Prefix   string   // of tasks
+	Prefixes []string // of tasks that are to be, N of each
+	Nodes    []string // to each of which a task is assigned
+	Within   time.Duration
 }
 
 // Answer is what came of it. Began and Ended are the time in nanoseconds.
@@ -111,8 +113,9 @@ func (s *server) obey(ctx context.Context, addr string) error {
 			a.Nodes, err = s.seed(ctx, r.N, r.CSR)
 		case "assign":
 			err = s.assign(ctx, r.Prefix, r.Nodes)
+		case "prepare": // a task is written once, with its node
 		case "reached":
-			err = s.reached(ctx, r.Prefix, r.N)
+			a.N, err = s.reached(ctx, r.Prefix, r.N, r.Within)
 		case "lost":
 			a.N = s.lost()
 		case "clear":
@@ -172,24 +175,24 @@ func (s *server) assign(ctx context.Context, prefix string, nodes []string) erro
 	return s.commit(ctx, writes)
 }
 
-// reached waits until so many tasks are known to run.
-func (s *server) reached(ctx context.Context, prefix string, n int) error {
+// reached waits until so many tasks are known to run, for a time, and returns how many do.
+func (s *server) reached(ctx context.Context, prefix string, n int, within time.Duration) (int, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for {
+	for until := time.Now().Add(within); ; {
 		running := 0
 		for id, t := range s.Board.Tasks() {
 			if strings.HasPrefix(id, prefix) && t.State() == swarmv1.TaskState_RUNNING {
 				running++
 			}
 		}
-		if running >= n {
-			return nil
+		if running >= n || time.Now().After(until) {
+			return running, nil
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		}
 	}
 }

@@ -154,11 +154,13 @@ func raftNode(ctx context.Context, dir, id, addr string, keys *ca.KeyReadWriter,
 
 // request and answer are those of test/bench/hubserver.
 type request struct {
-	Op     string
-	N      int
-	CSR    []byte
-	Prefix string
-	Nodes  []string
+	Op       string
+	N        int
+	CSR      []byte
+	Prefix   string
+	Prefixes []string
+	Nodes    []string
+	Within   time.Duration
 }
 
 type answer struct {
@@ -185,9 +187,11 @@ func (s *server) obey(ctx context.Context, addr string) error {
 		case "seed":
 			a.Nodes, err = s.seed(r.N, r.CSR)
 		case "assign":
-			a.Began, err = s.assign(r.Prefix, r.Nodes)
+			err = s.assign(r.Prefix, r.Nodes)
+		case "prepare":
+			err = s.prepare(r.Prefixes, r.N)
 		case "reached":
-			err = s.reached(ctx, r.Prefix, r.N)
+			a.N, err = s.reached(ctx, r.Prefix, r.N, r.Within)
 		case "lost":
 			a.N = s.lost()
 		case "clear":
@@ -227,33 +231,44 @@ func (s *server) seed(n int, csr []byte) (map[string][]byte, error) {
 	})
 }
 
-// assign writes a task for each of some nodes, and returns when it began to assign them: as with
-// a scheduler, tasks are there before, for the dispatcher does not see one that is assigned from
-// the start.
-func (s *server) assign(prefix string, nodes []string) (began int64, err error) {
-	each := func(do func(tx store.Tx, id, node string) error) error {
-		return s.store.Batch(func(b *store.Batch) error {
-			for i, node := range nodes {
-				if err := b.Update(func(tx store.Tx) error { return do(tx, fmt.Sprintf("%s%d", prefix, i), node) }); err != nil {
-					return err
-				}
+// each changes tasks in as many transactions as it takes.
+func (s *server) each(ids []string, do func(tx store.Tx, i int, id string) error) error {
+	return s.store.Batch(func(b *store.Batch) error {
+		for i, id := range ids {
+			if err := b.Update(func(tx store.Tx) error { return do(tx, i, id) }); err != nil {
+				return err
 			}
-			return nil
-		})
+		}
+		return nil
+	})
+}
+
+// prepare creates tasks without a node: as with a scheduler, tasks are there before they are assigned, and the
+// dispatcher does not see one that is assigned from the start.
+func (s *server) prepare(prefixes []string, n int) error {
+	var ids []string
+	for _, prefix := range prefixes {
+		for i := range n {
+			ids = append(ids, fmt.Sprintf("%s%d", prefix, i))
+		}
 	}
-	err = each(func(tx store.Tx, id, node string) error {
+	return s.each(ids, func(tx store.Tx, _ int, id string) error {
 		return store.CreateTask(tx, &api.Task{
 			ID: id, ServiceID: "service", DesiredState: api.TaskStateRunning, Status: api.TaskStatus{State: api.TaskStatePending},
 			Spec: api.TaskSpec{Runtime: &api.TaskSpec_Container{Container: &api.ContainerSpec{Image: "registry.example/agent:7", Args: []string{"serve"}}}},
 		})
 	})
-	if err != nil {
-		return 0, err
+}
+
+// assign assigns a task that is there to each of some nodes.
+func (s *server) assign(prefix string, nodes []string) error {
+	ids := make([]string, len(nodes))
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%s%d", prefix, i)
 	}
-	began = time.Now().UnixNano()
-	return began, each(func(tx store.Tx, id, node string) error {
+	return s.each(ids, func(tx store.Tx, i int, id string) error {
 		t := store.GetTask(tx, id)
-		t.NodeID, t.Status.State = node, api.TaskStateAssigned
+		t.NodeID, t.Status.State = nodes[i], api.TaskStateAssigned
 		return store.UpdateTask(tx, t)
 	})
 }
@@ -272,15 +287,21 @@ func (s *server) tasks(prefix string, of func(*api.Task) bool) (ids []string, er
 	return ids, err
 }
 
-// reached waits until so many tasks are known to run.
-func (s *server) reached(ctx context.Context, prefix string, n int) error {
-	for range time.Tick(50 * time.Millisecond) {
+// reached waits until so many tasks are known to run, for a time, and returns how many do.
+func (s *server) reached(ctx context.Context, prefix string, n int, within time.Duration) (int, error) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for until := time.Now().Add(within); ; {
 		ids, err := s.tasks(prefix, func(t *api.Task) bool { return t.Status.State == api.TaskStateRunning })
-		if err != nil || len(ids) >= n {
-			return err
+		if err != nil || len(ids) >= n || time.Now().After(until) {
+			return len(ids), err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return 0, ctx.Err()
 		}
 	}
-	return ctx.Err()
 }
 
 // lost is how many nodes are not READY.
@@ -302,12 +323,5 @@ func (s *server) clear(prefix string) error {
 	if err != nil {
 		return err
 	}
-	return s.store.Batch(func(b *store.Batch) error {
-		for _, id := range ids {
-			if err := b.Update(func(tx store.Tx) error { return store.DeleteTask(tx, id) }); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return s.each(ids, func(tx store.Tx, _ int, id string) error { return store.DeleteTask(tx, id) })
 }
