@@ -66,6 +66,7 @@ type Dispatcher struct {
 	ending context.Context // of Run's end
 	end    context.CancelFunc
 
+	begin      time.Time // from which sessions count their time
 	superseded atomic.Uint64
 
 	mu    sync.Mutex // guards nodes
@@ -89,8 +90,11 @@ type session struct {
 	ctx    context.Context
 	end    context.CancelCauseFunc
 	timer  *time.Timer
-	seen   int64 // the revision of the node's last description and status
-	held   bool  // a record says that this session holds its node
+	// until is when it ends without another heartbeat, after the dispatcher's begin. A heartbeat sets it and leaves the
+	// timer, which looks at it when it runs out.
+	until atomic.Int64
+	seen  int64 // the revision of the node's last description and status
+	held  bool  // a record says that this session holds its node
 	// streams counts those of assignments.
 	streams atomic.Int32
 }
@@ -113,7 +117,7 @@ func New(o Options) *Dispatcher {
 	if o.Grace == 0 {
 		o.Grace = DefaultGrace
 	}
-	d := &Dispatcher{o: o, nodes: map[string]*state{}}
+	d := &Dispatcher{o: o, begin: time.Now(), nodes: map[string]*state{}}
 	d.ending, d.end = context.WithCancel(context.Background())
 	d.o.Board.Serve(d.o.Peers.Self(), d.moved)
 	return d
@@ -387,7 +391,9 @@ func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 	}
 	s := &session{id: ca.NewID(), addr: caller.Addr, caller: caller}
 	s.ctx, s.end = context.WithCancelCause(context.Background())
-	s.timer = time.AfterFunc(max(storing, d.silence(d.o.Period)), func() { d.lost(caller.Node, s) })
+	patience := max(storing, d.silence(d.o.Period))
+	s.heard(d, patience)
+	s.timer = time.AfterFunc(patience, func() { d.due(caller.Node, s) })
 	st.current = s
 	return s, nil
 }
@@ -439,6 +445,7 @@ func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session,
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.seen = max(s.seen, rev)
+	s.heard(d, d.silence(d.o.Period))
 	s.timer.Reset(d.silence(d.o.Period)) // one that is lost already stays so
 	if st := d.nodes[caller.Node]; (run != hub || session != s.id) && st.current == s {
 		st.leaveLocked(errInvalid) // another one has taken it since
@@ -473,6 +480,25 @@ func (d *Dispatcher) hold(ctx context.Context, caller ca.Caller, s *session, n *
 			return 0, context.Cause(ctx)
 		}
 	}
+}
+
+// heard has a session end when nothing more is heard for a time.
+func (s *session) heard(d *Dispatcher, patience time.Duration) {
+	s.until.Store(int64(time.Since(d.begin) + patience))
+}
+
+// due ends a session if its time is over, and looks again when it will be otherwise.
+func (d *Dispatcher) due(node string, s *session) {
+	d.mu.Lock()
+	left := time.Duration(s.until.Load()) - time.Since(d.begin)
+	if left > 0 {
+		s.timer.Reset(left)
+	}
+	d.mu.Unlock()
+	if left > 0 {
+		return
+	}
+	d.lost(node, s)
 }
 
 // lost ends the session of a node that has said nothing for too long.
@@ -520,7 +546,7 @@ func (d *Dispatcher) Heartbeat(ctx context.Context, req *swarmv1.HeartbeatReques
 		return nil, err
 	}
 	period := time.Duration((1 + jitter*(2*rand.Float64()-1)) * float64(d.o.Period)) //nolint:gosec // it spreads load
-	if !s.timer.Reset(d.silence(period)) {
+	if s.heard(d, d.silence(period)); s.ctx.Err() != nil {
 		return nil, errNotRegistered // it ends at this moment
 	}
 	return &swarmv1.HeartbeatResponse{Period: durationpb.New(period)}, nil
