@@ -66,7 +66,7 @@ func Annotations(all map[string]string) map[string]string {
 }
 
 // GrantsAnnotation has the document of what an image's program wishes to be given.
-const GrantsAnnotation = "longshore/grants"
+const GrantsAnnotation = "longshore.grants"
 
 // Preview1 is the module of whose functions a program for WASI preview 1 is made.
 const Preview1 = "wasi_snapshot_preview1"
