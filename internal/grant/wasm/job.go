@@ -18,20 +18,8 @@ const (
 	maxNumber = 1024 // of a descriptor
 )
 
-// Job is what a worker is to run. All its numbers are descriptors of the worker.
-type Job struct {
-	// Module has the program.
-	Module int `json:"module"`
-	// Compiled has what Compile made of the module, 0 if the worker is to compile by itself. Scratch is then an empty
-	// directory of the worker's own, of which nothing is left when the program begins.
-	Compiled int    `json:"compiled,omitempty"`
-	Scratch  string `json:"scratch,omitempty"`
-
-	Args        []string           `json:"args"`
-	Environment []string           `json:"environment,omitempty"`
-	Descriptors []grant.Descriptor `json:"descriptors"`
-	Argdata     []byte             `json:"argdata"`
-}
+// Job is what a worker is to run.
+type Job = grant.WasmJob
 
 // ReadJob reads a job.
 func ReadJob(r io.Reader) (*Job, error) {
@@ -46,10 +34,10 @@ func ReadJob(r io.Reader) (*Job, error) {
 	if err := json.Unmarshal(data, j); err != nil {
 		return nil, fmt.Errorf("read the job: %w", err)
 	}
-	return j, j.validate()
+	return j, validate(j)
 }
 
-func (j *Job) validate() error {
+func validate(j *Job) error {
 	used := []int{0, 1, 2, JobNumber}
 	take := func(what string, n int) error {
 		if n < 0 || n >= maxNumber || slices.Contains(used, n) {

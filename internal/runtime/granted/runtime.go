@@ -128,15 +128,30 @@ func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
 	if err != nil {
 		return h, fmt.Errorf("annotation %s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
 	}
+	module, err := openModule(filepath.Join(c.Bundle, "rootfs"), c.Spec.Process)
+	if err != nil {
+		return h, err
+	}
+	resolve := grant.Resolve
+	if module != nil {
+		h.files = append(h.files, module)
+		resolve = grant.ResolveWasm
+	}
 	mounts := mountsOf(c.Spec)
-	resolved, err := grant.Resolve(doc, grant.Request{Mounts: rights(mounts), Env: c.Spec.Process.Env})
+	resolved, err := resolve(doc, grant.Request{Mounts: rights(mounts), Env: c.Spec.Process.Env})
 	if err != nil {
 		return h, fmt.Errorf("annotation %s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
 	}
-	if n := len(resolved.Descriptors) + 2; n > core.MaxGiven { // with the argument and the program
-		return h, fmt.Errorf("annotation %s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-2, core.MaxGiven-2, errdefs.ErrInvalidArgument)
+	if n := len(resolved.Descriptors) + 3; n > core.MaxGiven { // with the argument, the program and a module
+		return h, fmt.Errorf("annotation %s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-3, core.MaxGiven-3, errdefs.ErrInvalidArgument)
 	}
-	argument, err := argdata(resolved.Argdata)
+	first := resolved.Argdata
+	if module != nil {
+		if first, err = job(c.Spec.Process, resolved); err != nil {
+			return h, err
+		}
+	}
+	argument, err := argdata(first)
 	if err != nil {
 		return h, err
 	}
@@ -146,12 +161,19 @@ func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
 			return h, fmt.Errorf("grant %s (%s): %w", d.Name, d.Grant, err)
 		}
 	}
-	program, err := openProgram(filepath.Join(c.Bundle, "rootfs"), c.Spec.Process)
+	spec, program := c.Spec, (*os.File)(nil)
+	if module != nil {
+		spec, resolved = ofWorker(c.Spec, resolved)
+		h.given = append(h.given, core.Given{File: module, Access: core.AccessRead})
+		program, err = openWorker()
+	} else {
+		program, err = openProgram(filepath.Join(c.Bundle, "rootfs"), c.Spec.Process)
+	}
 	if err != nil {
 		return h, err
 	}
 	h.files = append(h.files, program)
-	own, err := r.spec(c.Spec, resolved)
+	own, err := r.spec(spec, resolved)
 	h.confine = &core.Confine{Program: program, Spec: own}
 	return h, err
 }

@@ -1,0 +1,101 @@
+package granted
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/grant"
+)
+
+// A container whose program is a WebAssembly module is launched like every other one here, with longshore-wasm as its program: that process holds
+// what was granted and the module, and is confined in the same way. Its first descriptor is a job in place of the argument.
+
+// workerProgram is installed beside the agent.
+const workerProgram = "longshore-wasm"
+
+// openModule opens a container's program if that is a WebAssembly module, and else returns nil. A module is named by its
+// path, and ends in .wasm; it need not be executable.
+func openModule(rootfs string, p *specs.Process) (*os.File, error) {
+	name := p.Args[0]
+	if !strings.HasSuffix(name, ".wasm") || !strings.Contains(name, "/") {
+		return nil, nil //nolint:nilnil // it is no module
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join("/", p.Cwd, name)
+	}
+	fail := func(errno syscall.Errno, err error, class error) (*os.File, error) {
+		return nil, &core.StartError{Errno: errno, Err: fmt.Errorf("run %s: %w: %w", name, err, class)}
+	}
+	root, err := os.OpenFile(rootfs, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = root.Close() }()
+	at, err := beneath.In(root, name, unix.O_PATH, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return fail(syscall.ENOENT, errors.New("no such module in the image"), errdefs.ErrNotFound)
+	}
+	if err != nil {
+		return fail(syscall.EACCES, err, errdefs.ErrFailedPrecondition)
+	}
+	defer func() { _ = at.Close() }()
+	if st, err := at.Stat(); err != nil || !st.Mode().IsRegular() {
+		return fail(syscall.EACCES, errors.Join(errors.New("it is no regular file"), err), errdefs.ErrFailedPrecondition)
+	}
+	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(at.Fd())))
+	if err != nil {
+		return fail(syscall.EACCES, err, errdefs.ErrFailedPrecondition)
+	}
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(io.NewSectionReader(f, 0, 4), head); err != nil || string(head) != "\x00asm" {
+		_ = f.Close()
+		return nil, nil //nolint:nilnil,nilerr // a program that is only called so
+	}
+	return f, nil
+}
+
+// openWorker opens the program that runs modules.
+func openWorker() (*os.File, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(filepath.Dir(self), workerProgram)
+	f, err := os.OpenFile(path, unix.O_PATH, 0)
+	if err != nil {
+		return nil, fmt.Errorf("WebAssembly needs %s beside the agent: %w: %w", workerProgram, err, errdefs.ErrFailedPrecondition)
+	}
+	return f, nil
+}
+
+// moduleNumber is the worker's descriptor with the module: it comes after those that were granted.
+func moduleNumber(r *grant.Resolved) int { return grant.FirstNumber + len(r.Descriptors) }
+
+// job returns what the worker reads in place of the argument.
+func job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
+	return json.Marshal(grant.WasmJob{
+		Module: moduleNumber(r), Args: p.Args, Environment: r.Environment, Descriptors: r.Descriptors, Argdata: r.Argdata,
+	})
+}
+
+// ofWorker returns the worker's spec and descriptors.
+func ofWorker(s *specs.Spec, r *grant.Resolved) (*specs.Spec, *grant.Resolved) {
+	spec, process, all := *s, *s.Process, *r
+	process.Args = []string{workerProgram, "run"}
+	spec.Process = &process
+	all.Descriptors = append(all.Descriptors[:len(all.Descriptors):len(all.Descriptors)], grant.Descriptor{Number: moduleNumber(r), Name: "module"})
+	return &spec, &all
+}

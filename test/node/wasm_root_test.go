@@ -1,0 +1,74 @@
+package node
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/image/wasm"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// saying is a module that writes a text to its standard output: (fd_write 1 (iovec "text\n")).
+func saying(text string) []byte {
+	text += "\n"
+	section := func(id byte, body string) string { return string([]byte{id, byte(len(body))}) + body }
+	const at = 16
+	return []byte("\x00asm\x01\x00\x00\x00" +
+		section(1, "\x02\x60\x04\x7f\x7f\x7f\x7f\x01\x7f\x60\x00\x00") +
+		section(2, "\x01\x16wasi_snapshot_preview1\x08fd_write\x00\x00") +
+		section(3, "\x01\x01") + section(5, "\x01\x00\x01") +
+		section(7, "\x02\x06_start\x00\x01\x06memory\x02\x00") +
+		section(10, "\x01\x0d\x00\x41\x01\x41\x00\x41\x01\x41\x08\x10\x00\x1a\x0b") +
+		section(11, "\x01\x00\x41\x00\x0b"+string([]byte{byte(at + len(text))})+
+			string([]byte{at, 0, 0, 0, byte(len(text)), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})+text))
+}
+
+// TestAModuleHoldsWhatItIsGranted runs WebAssembly from an artifact and from an image of ordinary layers, beside an ordinary sidecar.
+func TestAModuleHoldsWhatItIsGranted(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		busybox, registry := n.Busybox(t), imagetest.NewRegistry(t)
+		module := saying("said by a module")
+		images := map[string]imagetest.Built{
+			"artifact": imagetest.Wasm{
+				Module: module, LayerType: "application/wasm", ConfigType: wasm.ConfigType,
+				Config:   map[string]any{"architecture": "wasm", "os": "wasip1", "layerDigests": []digest.Digest{digest.FromBytes(module)}},
+				Platform: &ocispec.Platform{OS: "wasip1", Architecture: "wasm"},
+			}.Build(),
+			"compat": imagetest.Image{
+				Layers: [][]imagetest.File{{{Name: "app.wasm", Body: module}}},
+				Config: ocispec.ImageConfig{Entrypoint: []string{"/app.wasm"}, Labels: map[string]string{"module.wasm.image/variant": "compat"}},
+			}.Build(),
+		}
+		pod := n.RunPod(t, n.PodConfig("modules"))
+		sidecar := pod.Run(t, nodetest.ContainerConfig("sidecar", busybox, "sleep", "1000"))
+		for form, built := range images {
+			ref := registry.Push(form, "v1", built)
+			if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+				t.Fatal(err)
+			}
+			for document, want := range map[string]bool{"{log: !container_log }": true, "{}": false} {
+				name := form + map[bool]string{true: "-log", false: "-nothing"}[want]
+				cfg := nodetest.ContainerConfig(name, ref)
+				cfg.Command, cfg.Annotations = nil, map[string]string{core.GrantAnnotation: document}
+				c := pod.Run(t, cfg)
+				st := c.WaitExited(t)
+				if said := strings.Contains(c.ReadLog(t), "stdout F said by a module\n"); st.GetExitCode() != 0 || said != want {
+					t.Errorf("%s: it ended with %d, log %q", name, st.GetExitCode(), c.ReadLog(t))
+				}
+			}
+		}
+		if r, err := n.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: sidecar.ID, Cmd: []string{"true"}, Timeout: 30}); err != nil || r.GetExitCode() != 0 {
+			t.Errorf("the sidecar: %v, %v", r, err)
+		}
+		pod.Remove(t)
+		n.Check()
+	})
+}
