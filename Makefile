@@ -170,6 +170,7 @@ install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
 	install -D -m 755 bin/longshore-oci $(DESTDIR)/usr/bin/longshore-oci
 	install -D -m 755 bin/longshore-verify $(DESTDIR)/usr/bin/longshore-verify
+	install -D -m 755 bin/longshore-wasm $(DESTDIR)/usr/bin/longshore-wasm
 	install -D -m 644 contrib/systemd/longshore.service $(DESTDIR)/lib/systemd/system/longshore.service
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket

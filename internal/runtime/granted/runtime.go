@@ -161,7 +161,8 @@ func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
 			return h, fmt.Errorf("grant %s (%s): %w", d.Name, d.Grant, err)
 		}
 	}
-	spec, program := c.Spec, (*os.File)(nil)
+	spec := c.Spec
+	var program *os.File
 	if module != nil {
 		spec, resolved = ofWorker(c.Spec, resolved)
 		h.given = append(h.given, core.Given{File: module, Access: core.AccessRead})

@@ -62,7 +62,7 @@ func openModule(rootfs string, p *specs.Process) (*os.File, error) {
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(io.NewSectionReader(f, 0, 4), head); err != nil || string(head) != "\x00asm" {
 		_ = f.Close()
-		return nil, nil //nolint:nilnil,nilerr // a program that is only called so
+		return nil, nil //nolint:nilnil // a program that is only called so
 	}
 	return f, nil
 }
