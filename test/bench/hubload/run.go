@@ -176,8 +176,11 @@ func round(ctx context.Context, k kind, n int) (f result, err error) {
 		do   func(context.Context) error
 		far  func() int64 // how far it is
 	}{
-		{"sessions", m.sessions, c.opened.Load}, {"heartbeats", m.heartbeats, c.beats.Load}, {"assignments one after the other", m.assignments, c.landed.Load},
-		{"one task to each", m.each, c.landed.Load}, {"statuses", m.statuses, c.told.Load},
+		{"sessions", m.sessions, c.opened.Load},
+		{"heartbeats", m.heartbeats, c.beats.Load},
+		{"assignments one after the other", m.assignments, c.landed.Load},
+		{"one task to each", m.each, c.landed.Load},
+		{"statuses", m.statuses, c.told.Load},
 	} {
 		began, used, before := time.Now(), s.cpu(), step.far()
 		stop := progress(step.name, func() int64 { return step.far() - before })

@@ -166,7 +166,8 @@ func (o *opened) Commit(ctx context.Context, writes []store.Write) (int64, error
 	}
 	for _, w := range writes {
 		r, ok := o.records[w.Key]
-		if w.If != store.Any && !(w.If == store.Present && ok || w.If == store.Absent && !ok || ok && w.If == r.Rev) {
+		holds := w.If == store.Any || w.If == store.Present && ok || w.If == store.Absent && !ok || ok && w.If == r.Rev
+		if !holds {
 			return 0, fmt.Errorf("write record %s: it was changed meanwhile: %w", w.Key, errdefs.ErrAborted)
 		}
 	}
