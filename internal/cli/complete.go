@@ -89,7 +89,7 @@ func (a *app) complete(root *cobra.Command) {
 		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),
 		"wait": a.names(0, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
 		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames), "volume inspect": a.names(0, volumeNames), "network rm": a.names(0, networkNames), "network inspect": a.names(0, networkNames), "history": a.names(1, imageNames), "push": a.names(1, imageNames),
-		"restart": a.names(0, containerNames()), "rename": a.names(1, containerNames()), "update": a.names(0, containerNames()),
+		"diff": a.names(1, containerNames()), "commit": a.names(1, containerNames()), "restart": a.names(0, containerNames()), "rename": a.names(1, containerNames()), "update": a.names(0, containerNames()),
 	}
 	images := map[string]completion{"inspect": a.names(0, imageNames), "rm": a.names(0, imageNames)}
 	for _, cmd := range root.Commands() {

@@ -19,7 +19,7 @@ func newContainerGroup(a *app) *cobra.Command {
 	cp.Example = strings.ReplaceAll(cp.Example, "longshore cp", "longshore container cp")
 	return base.GroupOf("container", "Containers, by the names of commands that other tools have",
 		ls, newRun(a), newCreate(a), newStart(a), newStop(a), newRestart(a), newKill(a), newPause(a), newResume(a), newRename(a), newUpdate(a), newRm(a), newWait(a),
-		newExec(a), newAttach(a), cp, newLogs(a), newTop(a), newStats(a), newPort(a),
+		newExec(a), newAttach(a), cp, newDiff(a), newCommit(a), newLogs(a), newTop(a), newStats(a), newPort(a),
 		inspectOf(a, "container", "CONTAINER...", "Show everything about containers as JSON", "a container"),
 		pruneOf(a, pruning{containers: true}, "Remove the containers that have ended"))
 }

@@ -44,6 +44,7 @@ type record struct {
 	// Health is its health check in full, nil for none: its image may be gone when an agent comes back.
 	Health      *health.Check `json:"health,omitempty"`
 	OnUnhealthy string        `json:"on_unhealthy,omitempty"`
+	Asked       asked         `json:"asked"`
 }
 
 // recordOf returns the record of a container of ours, and a zero record for others.
@@ -136,7 +137,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	if rec.Health, err = healthOf(req, img); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	rec.OnUnhealthy = req.GetOnUnhealthy()
+	rec.OnUnhealthy, rec.Asked = req.GetOnUnhealthy(), askedOf(req)
 	if !req.GetHold() && !req.GetNoLog() {
 		rec.Log = log
 		io.Sinks = []core.Sink{{

@@ -79,6 +79,29 @@ type ImportOptions struct {
 	Only string
 }
 
+// FileChange is a file that differs from the image's.
+type FileChange struct {
+	Path string // absolute
+	Kind string // A: added, C: changed, D: deleted
+}
+
+// RootUse says how a container uses its root.
+type RootUse struct {
+	UIDs   []IDRange
+	GIDs   []IDRange // of its user namespace, as in its CheckoutRequest
+	Mounts []string  // places at which it has mounts, or files that it was given
+}
+
+// CommitRequest asks for an image made of a container.
+type CommitRequest struct {
+	Container ID
+	Name      string // of the image; "": none
+	Use       RootUse
+	// Config makes the image's config of that of the container's image, and of the digest of the
+	// uncompressed new layer.
+	Config func(base []byte, diff digest.Digest) ([]byte, error)
+}
+
 // ErrImageRefused is the error of a pull that the node's image policy refuses. Nothing of the
 // image is kept. Its class is FailedPrecondition.
 var ErrImageRefused = errors.New("the image is refused by policy")

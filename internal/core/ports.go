@@ -385,6 +385,11 @@ type Images interface {
 	// RootStats.At says when it was measured.
 	RootStats(ctx context.Context, container ID) (RootStats, error)
 	Pin(ctx context.Context, owner Owner, ref string, pinned bool) error
+	// Changes calls fn with what a container's root has that its image does not have so, a directory
+	// before what is in it. FailedPrecondition for a root that is read-only or of no image.
+	Changes(ctx context.Context, container ID, use RootUse, fn func(FileChange) error) error
+	// Commit makes an image of a container's root and the image that it was made of.
+	Commit(ctx context.Context, owner Owner, req CommitRequest) (Image, error)
 	Import(ctx context.Context, owner Owner, archive io.Reader, opts ImportOptions) ([]Image, error)
 	Export(ctx context.Context, owner Owner, refs []string, w io.Writer) error
 	// Push stores an image in the registry of its name, or of another one.

@@ -323,6 +323,48 @@ func (s *Images) RootStats(ctx context.Context, container core.ID) (core.RootSta
 	return core.RootStats{Bytes: core.Known(4096), Inodes: core.Known(1)}, nil
 }
 
+// Changes tells of one new file.
+func (s *Images) Changes(ctx context.Context, container core.ID, _ core.RootUse, fn func(core.FileChange) error) error {
+	if err := s.check(ctx, "Changes"); err != nil {
+		return err
+	}
+	if s.content(container) == nil {
+		return fmt.Errorf("root of container %s: %w", container, errdefs.ErrFailedPrecondition)
+	}
+	return fn(core.FileChange{Path: "/new", Kind: "A"})
+}
+
+// Commit makes an image with the same files.
+func (s *Images) Commit(ctx context.Context, owner core.Owner, req core.CommitRequest) (core.Image, error) {
+	if err := s.check(ctx, "Commit"); err != nil {
+		return core.Image{}, err
+	}
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	img := s.checkouts[req.Container]
+	if img == nil {
+		return core.Image{}, fmt.Errorf("root of container %s: %w", req.Container, errdefs.ErrFailedPrecondition)
+	}
+	base, err := json.Marshal(img.config)
+	if err != nil {
+		return core.Image{}, err
+	}
+	raw, err := req.Config(base, digestOf("layer"))
+	if err != nil {
+		return core.Image{}, err
+	}
+	made := &fakeImage{id: digestOf(string(raw)), manifest: digestOf(string(raw) + "manifest"), files: img.files}
+	if err := json.Unmarshal(raw, &made.config); err != nil {
+		return core.Image{}, err
+	}
+	name := req.Name
+	if name == "" {
+		name = string(made.id)
+	}
+	s.name(owner, fullName(name), made)
+	return s.image(owner, made), nil
+}
+
 // Pin sets the mark of an image.
 func (s *Images) Pin(ctx context.Context, owner core.Owner, ref string, pinned bool) error {
 	if err := s.check(ctx, "Pin"); err != nil {

@@ -74,6 +74,16 @@ func (Images) Pin(_ context.Context, _ core.Owner, ref string, _ bool) error {
 	return noImages("pin image", ref)
 }
 
+// Changes implements core.Images.
+func (Images) Changes(context.Context, core.ID, core.RootUse, func(core.FileChange) error) error {
+	return noImages("compare a root with its image", "")
+}
+
+// Commit implements core.Images.
+func (Images) Commit(_ context.Context, _ core.Owner, req core.CommitRequest) (core.Image, error) {
+	return core.Image{}, noImages("make an image", req.Name)
+}
+
 // Import returns NotImplemented.
 func (Images) Import(context.Context, core.Owner, io.Reader, core.ImportOptions) ([]core.Image, error) {
 	return nil, noImages("import images", "")

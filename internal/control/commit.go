@@ -1,0 +1,190 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"google.golang.org/grpc"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/derive"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// asked is what a container's user said of its program: an image that is made of the container has it,
+// too.
+type asked struct {
+	Env             []string `json:"env,omitempty"`
+	Command         []string `json:"command,omitempty"`
+	Entrypoint      string   `json:"entrypoint,omitempty"`
+	ClearEntrypoint bool     `json:"clear_entrypoint,omitempty"`
+	User            string   `json:"user,omitempty"`
+	Workdir         string   `json:"workdir,omitempty"`
+	Expose          []string `json:"expose,omitempty"`
+	StopSignal      string   `json:"stop_signal,omitempty"`
+}
+
+func askedOf(req *longshorev1.CreateRequest) asked {
+	return asked{
+		req.GetEnv(), req.GetCommand(), req.GetEntrypoint(), req.GetClearEntrypoint(), req.GetUser(), req.GetWorkdir(), req.GetExpose(), req.GetStopSignal(),
+	}
+}
+
+// put puts it into an image's settings.
+func (a asked) put(s derive.Settings) error {
+	s.Env(a.Env)
+	switch {
+	case a.Entrypoint != "":
+		s.Set("Entrypoint", []string{a.Entrypoint})
+	case a.ClearEntrypoint:
+		s.Set("Entrypoint", nil)
+	}
+	if len(a.Command) > 0 {
+		s.Set("Cmd", a.Command)
+	} else if a.Entrypoint != "" || a.ClearEntrypoint {
+		s.Set("Cmd", nil) // the image's was for its own entry point
+	}
+	for name, v := range map[string]string{"User": a.User, "WorkingDir": a.Workdir, "StopSignal": a.StopSignal} {
+		if v != "" {
+			s.Set(name, v)
+		}
+	}
+	return s.Expose(a.Expose)
+}
+
+// changesInMessage is how many changes one message has.
+const changesInMessage = 500
+
+// Diff lists what a container has changed of its image's files.
+func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerStreamingServer[longshorev1.DiffResponse]) error {
+	c, err := s.srv.container(stream.Context(), req.GetName())
+	if err != nil {
+		return err
+	}
+	use, err := s.srv.useOf(stream.Context(), c)
+	if err != nil {
+		return err
+	}
+	out := &longshorev1.DiffResponse{}
+	err = s.srv.all.Roots.Changes(stream.Context(), c.ID, use, func(f core.FileChange) error {
+		// A name may have bytes that no text has.
+		out.Changes = append(out.Changes, &longshorev1.Change{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Kind: f.Kind})
+		if len(out.GetChanges()) < changesInMessage {
+			return nil
+		}
+		err := stream.Send(out)
+		out = &longshorev1.DiffResponse{}
+		return err
+	})
+	if err == nil && len(out.GetChanges()) > 0 {
+		err = stream.Send(out)
+	}
+	return err
+}
+
+// useOf says how a container uses its root.
+func (s *Server) useOf(ctx context.Context, c core.Container) (use core.RootUse, err error) {
+	sb, err := s.all.Sandbox(ctx, c.Sandbox)
+	if err != nil {
+		return use, err
+	}
+	for _, m := range sb.Config.UIDs {
+		use.UIDs = append(use.UIDs, core.IDRange{Container: m.ContainerID, Host: m.HostID, Size: m.Size})
+	}
+	for _, m := range sb.Config.GIDs {
+		use.GIDs = append(use.GIDs, core.IDRange{Container: m.ContainerID, Host: m.HostID, Size: m.Size})
+	}
+	use.Mounts = []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} // the engine writes them
+	if c.Bundle == "" {
+		return use, nil
+	}
+	spec, err := ocispec.BundleSpec(c.Bundle)
+	if errors.Is(err, fs.ErrNotExist) {
+		return use, nil
+	}
+	if err != nil {
+		return use, err
+	}
+	for _, m := range spec.Mounts {
+		use.Mounts = append(use.Mounts, m.Destination)
+	}
+	return use, nil
+}
+
+// Commit makes an image of a container of ours. It is paused meanwhile, unless the request says
+// otherwise.
+func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitRequest) (*longshorev1.CommitResponse, error) {
+	c, err := s.srv.container(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if c.Owner != core.OwnerCLI {
+		return nil, fmt.Errorf("make an image of %s: it belongs to %s: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+	}
+	// What is asked for wrongly is refused before the container is paused.
+	if _, err := derive.Config([]byte("{}"), derive.Layer{}, settingsFor(c, req)); err != nil {
+		return nil, err
+	}
+	ask := core.CommitRequest{Container: c.ID, Name: req.GetImage()}
+	if ask.Use, err = s.srv.useOf(ctx, c); err != nil {
+		return nil, err
+	}
+	ask.Config = func(base []byte, diff digest.Digest) ([]byte, error) {
+		l := derive.Layer{DiffID: diff, Created: time.Now().UTC(), Author: req.GetAuthor(), Comment: req.GetMessage(), CreatedBy: strings.Join(c.Main.Args, " ")}
+		return derive.Config(base, l, settingsFor(c, req))
+	}
+	if !req.GetRunning() && c.State == core.ContainerRunning {
+		resume, err := s.srv.paused(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		defer resume()
+	}
+	img, err := s.srv.own.Images.Commit(ctx, ask)
+	if err != nil {
+		return nil, err
+	}
+	return &longshorev1.CommitResponse{Id: img.ID.String()}, nil
+}
+
+// settingsFor puts into an image's settings what the container was made with, and what a commit asks
+// for.
+func settingsFor(c core.Container, req *longshorev1.CommitRequest) func(derive.Settings) error {
+	return func(s derive.Settings) error {
+		if err := recordOf(c).Asked.put(s); err != nil {
+			return err
+		}
+		s.Labels(c.Labels)
+		for _, line := range req.GetChanges() {
+			if err := s.Instruct(line); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// paused pauses a container of ours, and returns what lets it continue. One that has ended meanwhile
+// is as good.
+func (s *Server) paused(ctx context.Context, c core.Container) (resume func(), err error) {
+	if err := s.own.PauseContainer(ctx, c.ID); err != nil {
+		if now, gerr := s.own.Container(ctx, c.ID); gerr == nil && now.State == core.ContainerExited {
+			return func() {}, nil
+		}
+		return nil, err
+	}
+	return func() {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		if err := s.own.ResumeContainer(clean, c.ID); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+			s.o.Logger.WarnContext(ctx, "could not resume a container of which an image was made; use longshore resume", "container", string(c.ID), "error", err)
+		}
+	}, nil
+}

@@ -1,0 +1,76 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestCommit makes an image of a container that has added, changed, replaced and deleted files, and runs
+// it: it has the same tree. A second one is made of that.
+func TestCommit(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		v := startVolumes(t)
+		const look = `cd /work && find . | sort | while read f; do stat -c '%n %A %u:%g %s %t:%T %h' "$f"; done; cat opaque/* linked text; readlink away`
+		v.must(t, "run", "--name", "first", "-e", "KEPT=yes", "-v", "vol:/vol", v.image, "/bin/sh", "-c", `mkdir -p /work/opaque /work/gone && cd /work
+			echo old > opaque/old; echo old > gone/old; echo old > text; echo in > /vol/in; mkdir /work/dir; chown 7:8 dir`)
+		if got := v.must(t, "diff", "first"); !strings.Contains(got, "A /work\n") || !strings.Contains(got, "A /work/gone/old\n") || strings.Contains(got, "vol/in") || strings.Contains(got, "/etc/hosts") {
+			t.Errorf("diff: %s", got)
+		}
+		id := v.must(t, "commit", "-m", "one", "-a", "me", "-c", "ENV MORE=\"a b\"", "-c", "WORKDIR /work", "first", "made:1")
+		if !strings.HasPrefix(id, "sha256:") {
+			t.Errorf("commit: %q", id)
+		}
+		if got := v.must(t, "run", "--rm", "made:1", "/bin/sh", "-c", "echo $KEPT-$MORE-$PWD; cat text; ls -d /vol/* 2>/dev/null; true"); strings.TrimSpace(got) != "yes-a b-/work\nold" {
+			t.Errorf("the image has %q", got)
+		}
+		v.must(t, "run", "-d", "--name", "second", "--init", "made:1", "/bin/sh", "-c", `rm -r opaque gone && mkdir opaque && echo new > opaque/new && ln text linked && ln -s ../../../etc/passwd away &&
+			echo more >> text && chmod 4711 text && mkfifo fifo && mknod null c 1 3 && echo x > "new
+line" && touch ready && exec sleep 1000`)
+		roottest.Eventually(t, "it is ready", func() bool { _, err := v.CLI("exec", "second", "/bin/cat", "/work/ready"); return err == nil })
+		diff := v.must(t, "diff", "second")
+		for _, want := range []string{"C /work\n", "C /work/opaque\n", "D /work/opaque/old\n", "A /work/opaque/new\n", "D /work/gone\n", "C /work/text\n", "A /work/linked\n", "A /work/new line\n"} {
+			if !strings.Contains(diff+"\n", want) {
+				t.Errorf("diff lacks %q: %s", want, diff)
+			}
+		}
+		want := v.must(t, "exec", "second", "/bin/sh", "-c", look)
+		v.must(t, "commit", "second", "made:2")
+		if got := v.must(t, "ps", "--format", "{{.State}}", "--filter", "name=second"); strings.TrimSpace(got) != "running" {
+			t.Errorf("after the commit it is %s", got)
+		}
+		got := v.must(t, "run", "--rm", "made:2", "/bin/sh", "-c", look)
+		if got != want {
+			t.Errorf("the image has another tree:\n%s\nand not\n%s", got, want)
+		}
+		if h := v.must(t, "history", "--format", "{{.Comment}}", "made:2"); !strings.Contains(h, "one") {
+			t.Errorf("history: %s", h)
+		}
+		v.must(t, "rm", "-f", "first", "second")
+		v.must(t, "rmi", "made:1")
+		out := filepath.Join(t.TempDir(), "made.tar")
+		v.must(t, "save", "-o", out, "made:2")
+		v.must(t, "rmi", "made:2")
+		v.must(t, "load", "-i", out)
+		if again := v.must(t, "run", "--rm", "made:2", "/bin/sh", "-c", look); again != want {
+			t.Errorf("what was saved and loaded has another tree:\n%s", again)
+		}
+		for _, wrong := range [][]string{{"commit", "-c", "FROM x", "x"}, {"commit", "-c", "EXPOSE x", "x"}, {"commit", "x", "Bad Name"}, {"commit", "nobody"}, {"commit", "x", "made@sha256:" + strings.Repeat("0", 64)}} {
+			if wrong[1] != "nobody" {
+				_, _ = v.CLI("create", "--name", "x", v.image, "/bin/true")
+			}
+			if out, err := v.CLI(wrong...); err == nil {
+				t.Errorf("%q: %s", wrong, out)
+			}
+		}
+		v.must(t, "rm", "x")
+		if left, err := os.ReadDir(filepath.Join(v.Dir, "root/image/content/ingest")); err == nil && len(left) > 0 {
+			t.Errorf("left in the store: %v", left)
+		}
+		v.must(t, "check", "--images")
+		v.Check()
+	})
+}
