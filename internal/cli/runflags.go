@@ -41,7 +41,8 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringVar(&r.Pid, "pid", "", "pid namespace: host, or empty for its own")
 	fl.StringVar(&r.Ipc, "ipc", "", "ipc namespace: host, or empty for its own")
 	fl.StringVar(&r.Uts, "uts", "", "uts namespace: host, or empty for its own")
-	fl.StringVar(&f.userns, "userns", "host", "accepts only host: there are no user namespaces for containers of the command line")
+	fl.StringVar(&f.userns, "userns", "host", "user namespace: host, or private (auto) for one of its own, with ids of the node that nothing else has")
+	fl.StringArrayVar(&r.VolumesFrom, "volumes-from", nil, "container whose volumes and binds it has too, NAME[:ro]")
 	fl.StringVar(&r.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")
 	fl.StringVar(&r.CpusetMems, "cpuset-mems", "", "memory nodes to use")
 	fl.Uint64VarP(&r.CpuShares, "cpu-shares", "c", 0, "share of the CPUs when they are busy; 1024 is the default")
@@ -66,8 +67,14 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 
 // fill puts the flags into the request.
 func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
-	if f.userns != "host" && f.userns != "" {
-		return fmt.Errorf("--userns %q: there are no user namespaces for containers of the command line, only host", f.userns)
+	switch mode, _, _ := strings.Cut(f.userns, ":"); {
+	case f.userns == "" || f.userns == "host":
+	case f.userns == "private" || f.userns == "auto":
+		r.Userns = "private"
+	case mode == "keep-id" || mode == "nomap":
+		return fmt.Errorf("--userns %q maps the user of a rootless podman, and the agent is root: use private, and --user for who the program runs as", f.userns)
+	default:
+		return fmt.Errorf("--userns %q is none of host, private, auto: a namespace is not shared, and which ids it has is not chosen", f.userns)
 	}
 	for _, m := range f.mount {
 		if err := addMount(r, m); err != nil {

@@ -29,11 +29,14 @@ type asked struct {
 	Workdir         string   `json:"workdir,omitempty"`
 	Expose          []string `json:"expose,omitempty"`
 	StopSignal      string   `json:"stop_signal,omitempty"`
+	// Binds are those that others can have too: they are no part of an image.
+	Binds []bind `json:"binds,omitempty"`
 }
 
 func askedOf(req *longshorev1.CreateRequest) asked {
 	return asked{
 		req.GetEnv(), req.GetCommand(), req.GetEntrypoint(), req.GetClearEntrypoint(), req.GetUser(), req.GetWorkdir(), req.GetExpose(), req.GetStopSignal(),
+		bindsOf(req.GetMounts()),
 	}
 }
 

@@ -68,6 +68,9 @@ const defaultGrace = 10 * time.Second
 // Create creates a sandbox with one container in it.
 func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) error {
 	ctx := stream.Context()
+	if err := s.srv.volumesFrom(ctx, req); err != nil {
+		return err
+	}
 	cfg, err := sandboxConfig(req)
 	if err != nil {
 		return err
@@ -112,6 +115,11 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 	if cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host {
 		cfg.Hostname = hostnameOf(cfg.Key)
 	}
+	release, err := s.users(ctx, &cfg)
+	if err != nil {
+		return core.Container{}, err
+	}
+	defer release()
 	var log string
 	sb, c, err := s.own.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		log = filepath.Join(s.o.LogDir, string(sandbox)+".log")
@@ -383,6 +391,9 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 		return cfg, err
 	}
 	if err := namespaces(&cfg, req); err != nil {
+		return cfg, err
+	}
+	if err := checkUserns(req, &cfg); err != nil {
 		return cfg, err
 	}
 	return cfg, address(&cfg, req)

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -57,5 +59,35 @@ func TestMadeUpNamesAreValid(t *testing.T) {
 		if got := madeUpName(image); !strings.HasPrefix(string(got), want) {
 			t.Errorf("%s: %s", image, got)
 		}
+	}
+}
+
+func TestIDRangesAreNobodyElses(t *testing.T) {
+	var r idRanges
+	take := func(sandboxes ...core.Sandbox) (uint32, func()) {
+		t.Helper()
+		cfg := core.SandboxConfig{}
+		release, err := r.take(sandboxes, &cfg)
+		if err != nil || len(cfg.UIDs) != 1 || cfg.UIDs[0] != cfg.GIDs[0] || cfg.UIDs[0].Size != idsSize {
+			t.Fatalf("%+v, %v", cfg, err)
+		}
+		return cfg.UIDs[0].HostID, release
+	}
+	a, release := take()
+	b, _ := take()
+	if a == b {
+		t.Errorf("two containers have %d", a)
+	}
+	release()
+	across := core.Sandbox{Config: core.SandboxConfig{GIDs: []specs.LinuxIDMapping{{HostID: a + 5, Size: 1}}}} // of another owner
+	if c, _ := take(across); c == a || c == b {
+		t.Errorf("%d is taken", c)
+	}
+	if d, _ := take(); d != a {
+		t.Errorf("%d, and %d is free", d, a)
+	}
+	whole := core.Sandbox{Config: core.SandboxConfig{UIDs: []specs.LinuxIDMapping{{HostID: firstIDs, Size: idsRanges * idsSize}}}}
+	if _, err := r.take([]core.Sandbox{whole}, &core.SandboxConfig{}); !errdefs.IsUnavailable(err) {
+		t.Errorf("without a range: %v", err)
 	}
 }

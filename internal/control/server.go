@@ -81,6 +81,7 @@ type Server struct {
 	// settling has a lock for each container of ours. It serializes the settlement of one that has
 	// ended and its being started again.
 	settling keylock.Map[core.ID]
+	ids      idRanges
 	// publishing serializes what is told to name servers.
 	publishing sync.Mutex
 }

@@ -206,9 +206,17 @@ func hostConfig(o object) map[string]any {
 		"ReadonlyRootfs": o.is("spec", "root", "readonly"), "Privileged": o.is("privileged"), "Binds": binds, "PortBindings": bindings,
 		"NetworkMode": o.text("network", "mode"), "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": int64(0)}, "AutoRemove": o.is("auto_remove"),
 		"Ulimits": ulimits, "OomScoreAdj": o.number("spec", "process", "oomScoreAdj"), "Sysctls": some(o.at("spec", "linux", "sysctl")),
-		"CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.is("config", "init"),
+		"UsernsMode": usernsMode(o), "CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.is("config", "init"),
 		"LogConfig": map[string]any{"Type": "longshore", "Config": map[string]any{}}, "ExtraHosts": some(o.at("network", "hosts")),
 	}
+}
+
+// usernsMode says whether a container has a user namespace of its own.
+func usernsMode(o object) string {
+	if len(o.list("spec", "linux", "uidMappings")) > 0 {
+		return "private"
+	}
+	return ""
 }
 
 // mounts are those that the user asked for, and not those that every container has.

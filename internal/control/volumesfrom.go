@@ -1,0 +1,78 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// bind is a path of the host that a container was given.
+type bind struct {
+	Source      string `json:"source"`
+	Target      string `json:"target"`
+	ReadOnly    bool   `json:"read_only,omitempty"`
+	Propagation string `json:"propagation,omitempty"`
+}
+
+func bindsOf(mounts []*longshorev1.Mount) (list []bind) {
+	for _, m := range mounts {
+		if path.IsAbs(m.GetSource()) {
+			list = append(list, bind{m.GetSource(), m.GetTarget(), m.GetReadOnly(), m.GetPropagation()})
+		}
+	}
+	return list
+}
+
+// volumesFrom adds to a request the volumes and binds of the containers that it names, where it has
+// nothing itself.
+func (s *Server) volumesFrom(ctx context.Context, req *longshorev1.CreateRequest) error {
+	taken := map[string]bool{}
+	for _, m := range req.GetMounts() {
+		taken[path.Clean(m.GetTarget())] = true
+	}
+	for _, t := range req.GetTmpfs() {
+		taken[path.Clean(t.GetTarget())] = true
+	}
+	for _, from := range req.GetVolumesFrom() {
+		name, mode, _ := strings.Cut(from, ":")
+		readOnly := false
+		for o := range strings.SplitSeq(mode, ",") {
+			switch o {
+			case "", "rw", "z", "Z":
+			case "ro":
+				readOnly = true
+			default:
+				return invalid.Errorf("volumes from %q: %q is neither ro nor rw", from, o)
+			}
+		}
+		c, err := s.container(ctx, name)
+		if err != nil {
+			return err
+		}
+		if c.Owner != core.OwnerCLI {
+			return fmt.Errorf("volumes from %s: it belongs to %s, and so do its volumes: %w", name, c.Owner, errdefs.ErrPermissionDenied)
+		}
+		var found []*longshorev1.Mount
+		for _, v := range c.Config.Volumes {
+			found = append(found, &longshorev1.Mount{Source: v.Name, Target: v.Target, ReadOnly: v.ReadOnly, SubPath: v.SubPath, NoCopy: v.NoCopy})
+		}
+		for _, b := range recordOf(c).Asked.Binds {
+			found = append(found, &longshorev1.Mount{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly, Propagation: b.Propagation})
+		}
+		for _, m := range found {
+			if at := path.Clean(m.GetTarget()); !taken[at] {
+				taken[at] = true
+				m.ReadOnly = m.GetReadOnly() || readOnly
+				req.Mounts = append(req.Mounts, m)
+			}
+		}
+	}
+	return nil
+}
