@@ -20,8 +20,8 @@ type Options = base.Options
 type app struct{ *base.App }
 
 // onNode makes a command of package node like those of this one.
-func onNode(make func(*base.App) *cobra.Command) func(*app) *cobra.Command {
-	return func(a *app) *cobra.Command { return make(a.App) }
+func onNode(command func(*base.App) *cobra.Command) func(*app) *cobra.Command {
+	return func(a *app) *cobra.Command { return command(a.App) }
 }
 
 // Main runs one command and returns the process's exit status.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -474,5 +475,26 @@ func TestAStartIsShownInItsParts(t *testing.T) {
 	out.Reset()
 	if err := writeStart(&out, &longshorev1.WhyResponse{Container: &longshorev1.Container{Key: "old"}}); err != nil || !strings.HasPrefix(out.String(), "old: nothing is known of its start") {
 		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+// TestThreeInterruptsEndTheSession: the first two are for the program, as other signals are.
+func TestThreeInterruptsEndTheSession(t *testing.T) {
+	var sent []string
+	s := &session{a: &app{base.NewApp(Options{})}, send: func(in *longshorev1.Input) error {
+		sent = append(sent, in.GetSignal())
+		return nil
+	}}
+	signals := make(chan os.Signal, 8)
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGUSR1, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		signals <- sig
+	}
+	var why error
+	s.passSignals(t.Context(), signals, func(err error) { why = err }) // returns by itself
+	if !errors.Is(why, errInterrupted) || strings.Join(sent, " ") != "SIGINT SIGUSR1 SIGTERM" {
+		t.Errorf("sent %q, ended by %v", sent, why)
+	}
+	if exit := new(base.ExitError); !errors.As(s.a.ended(0, why), &exit) || exit.Status != 130 {
+		t.Errorf("the exit status is %d", exit.Status)
 	}
 }

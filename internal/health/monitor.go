@@ -223,7 +223,7 @@ func (m Monitor) run(ctx context.Context, c core.Container) (code int, said stri
 
 // killed adds to what a probe has said that it was killed for want of memory, or by a signal.
 func killed(a core.Autopsy, said string) string {
-	why := ""
+	var why string
 	switch {
 	case a.OOM != nil && a.OOM.Main:
 		why = "Health check ran out of memory and was killed"

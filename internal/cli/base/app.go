@@ -68,6 +68,7 @@ type UsageError struct{ Err error }
 func (e *UsageError) Error() string { return e.Err.Error() }
 func (e *UsageError) Unwrap() error { return e.Err }
 
+// OneLine makes one line of a text.
 func OneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // NewApp returns the state of a program that is called with o.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
+// SignalName returns the name of a signal, or its number in words.
 func SignalName(n int32) string {
 	if s := unix.SignalName(syscall.Signal(n)); s != "" {
 		return s

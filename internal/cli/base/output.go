@@ -42,6 +42,7 @@ func Printable(s string) string {
 	}, s)
 }
 
+// Short returns the beginning of an ID.
 func Short(id string) string {
 	id = strings.TrimPrefix(id, "sha256:")
 	if len(id) > 12 {
@@ -80,6 +81,7 @@ func Ago(t *timestamppb.Timestamp) string {
 	return Span(time.Since(t.AsTime())) + " ago"
 }
 
+// Span formats a duration roughly.
 func Span(d time.Duration) string {
 	for _, u := range []struct {
 		d    time.Duration
@@ -95,6 +97,7 @@ func Span(d time.Duration) string {
 	return "less than a second"
 }
 
+// PortText formats published ports.
 func PortText(ports []*longshorev1.Port) string {
 	var out []string
 	for _, p := range ports {
@@ -131,6 +134,7 @@ func StateText(c *longshorev1.Container) string {
 	return fmt.Sprintf("%s (%d)", c.GetState(), a.GetStatus())
 }
 
+// Print prints to standard output.
 func (a *App) Print(format string, args ...any) error {
 	if _, err := fmt.Fprintf(a.Stdout, format, args...); err != nil {
 		return fmt.Errorf("write: %w", err)

@@ -184,7 +184,7 @@ func (p *packer) xattrs(e *upperEntry) (map[string]string, error) {
 	value := make([]byte, 64<<10)
 	for name := range strings.SplitSeq(string(list[:n]), "\x00") {
 		acl := strings.HasPrefix(name, "system.posix_acl_")
-		if !strings.HasPrefix(name, "user.") && name != capsXattr && !(acl && p.u.Inside == nil) {
+		if !strings.HasPrefix(name, "user.") && name != capsXattr && (!acl || p.u.Inside != nil) {
 			continue
 		}
 		if strings.Contains(name, "=") {
