@@ -71,7 +71,7 @@ func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerS
 	if err != nil {
 		return err
 	}
-	use, err := s.srv.useOf(stream.Context(), c)
+	use, err := useOf(stream.Context(), s.srv, c)
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerS
 }
 
 // useOf says how a container uses its root.
-func (s *Server) useOf(ctx context.Context, c core.Container) (use core.RootUse, err error) {
+func useOf(ctx context.Context, s *Server, c core.Container) (use core.RootUse, err error) {
 	sb, err := s.all.Sandbox(ctx, c.Sandbox)
 	if err != nil {
 		return use, err
@@ -136,7 +136,7 @@ func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitReq
 		return nil, err
 	}
 	ask := core.CommitRequest{Container: c.ID, Name: req.GetImage()}
-	if ask.Use, err = s.srv.useOf(ctx, c); err != nil {
+	if ask.Use, err = useOf(ctx, s.srv, c); err != nil {
 		return nil, err
 	}
 	ask.Config = func(base []byte, diff digest.Digest) ([]byte, error) {
@@ -144,13 +144,13 @@ func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitReq
 		return derive.Config(base, l, settingsFor(c, req))
 	}
 	if !req.GetRunning() && c.State == core.ContainerRunning {
-		resume, err := s.srv.paused(ctx, c)
+		resume, err := pausedFor(ctx, s.srv, c)
 		if err != nil {
 			return nil, err
 		}
 		defer resume()
 	}
-	img, err := s.srv.own.Images.Commit(ctx, ask)
+	img, err := s.srv.own.Roots.Commit(ctx, ask)
 	if err != nil {
 		return nil, err
 	}
@@ -174,9 +174,9 @@ func settingsFor(c core.Container, req *longshorev1.CommitRequest) func(derive.S
 	}
 }
 
-// paused pauses a container of ours, and returns what lets it continue. One that has ended meanwhile
+// pausedFor pauses a container of ours, and returns what lets it continue. One that has ended meanwhile
 // is as good.
-func (s *Server) paused(ctx context.Context, c core.Container) (resume func(), err error) {
+func pausedFor(ctx context.Context, s *Server, c core.Container) (resume func(), err error) {
 	if err := s.own.PauseContainer(ctx, c.ID); err != nil {
 		if now, gerr := s.own.Container(ctx, c.ID); gerr == nil && now.State == core.ContainerExited {
 			return func() {}, nil

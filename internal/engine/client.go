@@ -30,7 +30,7 @@ type Client struct {
 	Stored reads.Stored
 	// Registries sends images to registries.
 	Registries reads.Registries
-	// Roots compares roots with images.
+	// Roots compares roots with images, and makes images of them.
 	Roots reads.Roots
 	// Changes changes names, and limits of later starts.
 	Changes changes.Changes
@@ -49,7 +49,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 	return &Client{
 		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
 		Stats:      reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
-		Registries: reads.Registries{Images: e.o.Images, Owner: owner}, Roots: reads.Roots{Images: e.o.Images},
+		Registries: reads.Registries{Images: e.o.Images, Owner: owner}, Roots: reads.Roots{Images: e.o.Images, Owner: owner, Tell: e.records.tell},
 		Stored: reads.Stored{Store: e.o.Store, Owner: owner}, Changes: changes.Changes{Store: e.o.Store, Owner: owner, Lock: e.sandboxes.Lock},
 		Attachments: attach.Verbs{Store: e.o.Store, Network: e.o.Network, Owner: owner, Lock: e.sandboxes.Lock, Files: e.files, Begin: func(verb string) func(string) error { return e.pipeline(owner, verb).pass }},
 	}

@@ -97,19 +97,6 @@ func (i Images) Import(ctx context.Context, archive io.Reader, opts core.ImportO
 	return imgs, nil
 }
 
-// Commit makes an image of a container's root.
-func (i Images) Commit(ctx context.Context, req core.CommitRequest) (core.Image, error) {
-	owner, err := i.owns("make image")
-	if err != nil {
-		return core.Image{}, err
-	}
-	img, err := i.e.o.Images.Commit(ctx, owner, req)
-	if err != nil {
-		return core.Image{}, err
-	}
-	return img, i.e.records.tell(core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(img.ID), Note: string(img.ID)})
-}
-
 // Export writes an OCI archive.
 func (i Images) Export(ctx context.Context, refs []string, w io.Writer) error {
 	return i.e.o.Images.Export(ctx, i.owner, refs, w)

@@ -291,7 +291,7 @@ func (s *Store) Checkouts(context.Context) ([]core.ID, error) {
 
 // loadCheckouts reads the checkouts of an earlier agent. One whose record was lost in a crash is
 // listed too, so that it gets discarded. mu is not needed: nobody else has the Store yet.
-func (s *Store) loadCheckouts() error {
+func loadCheckouts(s *Store) error {
 	entries, err := os.ReadDir(filepath.Join(s.root, checkoutDir))
 	if err != nil {
 		return fmt.Errorf("read checkouts: %w", err)

@@ -26,8 +26,12 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
+// maker makes images of containers.
+type maker struct{ s *Store }
+
 // upper returns a container's own layer.
-func (s *Store) upper(container core.ID, own core.RootUse) (layer.Upper, *imageRecord, error) {
+func (m maker) upper(container core.ID, own core.RootUse) (layer.Upper, *imageRecord, error) {
+	s := m.s
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	co := s.checkouts[container]
@@ -56,7 +60,7 @@ func (s *Store) upper(container core.ID, own core.RootUse) (layer.Upper, *imageR
 
 // Changes implements core.Images.
 func (s *Store) Changes(ctx context.Context, container core.ID, use core.RootUse, fn func(core.FileChange) error) error {
-	u, _, err := s.upper(container, use)
+	u, _, err := maker{s}.upper(container, use)
 	if err == nil {
 		err = u.Changes(ctx, func(c layer.Change) error { return fn(core.FileChange{Path: "/" + c.Path, Kind: string(c.Kind)}) })
 	}
@@ -69,15 +73,16 @@ func (s *Store) Changes(ctx context.Context, container core.ID, use core.RootUse
 // Commit implements core.Images. The new layer is read into a file without a name, and the image is
 // then imported like any other: an error or a crash leaves nothing of it.
 func (s *Store) Commit(ctx context.Context, owner core.Owner, req core.CommitRequest) (core.Image, error) {
-	img, err := s.commitImage(ctx, owner, req)
+	img, err := maker{s}.commitImage(ctx, owner, req)
 	if err != nil {
 		return core.Image{}, fmt.Errorf("make an image of %s: %w", req.Container.Short(), err)
 	}
 	return img, nil
 }
 
-func (s *Store) commitImage(ctx context.Context, owner core.Owner, req core.CommitRequest) (core.Image, error) {
-	u, rec, err := s.upper(req.Container, req.Use)
+func (m maker) commitImage(ctx context.Context, owner core.Owner, req core.CommitRequest) (core.Image, error) {
+	s := m.s
+	u, rec, err := m.upper(req.Container, req.Use)
 	if err != nil {
 		return core.Image{}, err
 	}
@@ -103,19 +108,19 @@ func (s *Store) commitImage(ctx context.Context, owner core.Owner, req core.Comm
 		}
 	}
 	var manifest ocispec.Manifest
-	if err := s.readJSON(ctx, rec.Manifest, &manifest); err != nil {
+	if err := m.readJSON(ctx, rec.Manifest, &manifest); err != nil {
 		return core.Image{}, err
 	}
 	config, err := content.ReadBlob(ctx, s.content, manifest.Config)
 	if err != nil {
 		return core.Image{}, err
 	}
-	file, err := s.unnamed()
+	file, err := m.unnamed()
 	if err != nil {
 		return core.Image{}, err
 	}
 	defer func() { _ = file.Close() }()
-	desc, diff, err := s.packed(ctx, file, u)
+	desc, diff, err := m.packed(ctx, file, u)
 	if err != nil {
 		return core.Image{}, err
 	}
@@ -145,7 +150,8 @@ func (s *Store) commitImage(ctx context.Context, owner core.Owner, req core.Comm
 	return list[0], nil
 }
 
-func (s *Store) readJSON(ctx context.Context, desc ocispec.Descriptor, to any) error {
+func (m maker) readJSON(ctx context.Context, desc ocispec.Descriptor, to any) error {
+	s := m.s
 	body, err := content.ReadBlob(ctx, s.content, desc)
 	if err != nil {
 		return err
@@ -157,7 +163,8 @@ func (s *Store) readJSON(ctx context.Context, desc ocispec.Descriptor, to any) e
 }
 
 // unnamed makes a file that goes when it is closed, also by the end of the agent.
-func (s *Store) unnamed() (*os.File, error) {
+func (m maker) unnamed() (*os.File, error) {
+	s := m.s
 	f, err := os.CreateTemp(filepath.Join(s.root, worker.ContentDir, "ingest"), "commit-")
 	if err != nil {
 		return nil, err
@@ -169,7 +176,8 @@ func (s *Store) unnamed() (*os.File, error) {
 }
 
 // packed writes a container's layer, compressed, and returns what it is then.
-func (s *Store) packed(ctx context.Context, file *os.File, u layer.Upper) (desc ocispec.Descriptor, diff digest.Digest, err error) {
+func (m maker) packed(ctx context.Context, file *os.File, u layer.Upper) (desc ocispec.Descriptor, diff digest.Digest, err error) {
+	s := m.s
 	o := layer.PackOptions{MaxBytes: s.cfg.MaxLayerBytes}
 	blob, plain := digest.Canonical.Digester(), digest.Canonical.Digester()
 	out := &counted{w: io.MultiWriter(file, blob.Hash()), dir: s.root, minFree: s.cfg.MinFreeBytes}

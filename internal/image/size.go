@@ -63,7 +63,7 @@ func (s *Store) RootStats(ctx context.Context, container core.ID) (core.RootStat
 	}
 	now := s.now()
 	if co.ReadOnly {
-		return core.RootStats{Bytes: core.Known(0), Inodes: core.Known(0), At: now, Filesystem: s.filesystem()}, nil
+		return core.RootStats{Bytes: core.Known(0), Inodes: core.Known(0), At: now, Filesystem: filesystemOf(s)}, nil
 	}
 	dir := filepath.Join(s.rec.checkoutPath(container), "upper")
 	co.size.mu.Lock()
@@ -81,7 +81,7 @@ func (s *Store) RootStats(ctx context.Context, container core.ID) (core.RootStat
 		s.sizing.wg.Go(func() { s.renew(&co.size, dir) })
 	}
 	st := co.size.stats
-	st.Filesystem = s.filesystem()
+	st.Filesystem = filesystemOf(s)
 	return st, nil
 }
 
@@ -109,8 +109,8 @@ func (s *Store) renew(z *size, dir string) {
 	}
 }
 
-// filesystem returns the stats of the store's filesystem.
-func (s *Store) filesystem() core.FilesystemStats {
+// filesystemOf returns the stats of the store's filesystem.
+func filesystemOf(s *Store) core.FilesystemStats {
 	var st unix.Statfs_t
 	if err := unix.Statfs(s.root, &st); err != nil || st.Bsize <= 0 {
 		return core.FilesystemStats{}

@@ -146,7 +146,7 @@ func (s *Store) open(opts Options) (err error) {
 	if s.rec, err = load(s.db, s.root, s.cfg.DefaultRegistry); err != nil {
 		return err
 	}
-	if err := s.loadCheckouts(); err != nil {
+	if err := loadCheckouts(s); err != nil {
 		return err
 	}
 	settings := s.cfg.settings(opts.UserAgent)
