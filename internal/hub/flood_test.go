@@ -245,7 +245,13 @@ func TestStrangersHoldNoMemory(t *testing.T) { //nolint:paralleltest // it looks
 	const connections, streams = 16, 32
 	ended := make(chan error, connections)
 	for range connections {
-		go func() { ended <- pour(t, h.Addr, streams) }()
+		go func() {
+			sent, err := flood{addr: h.Addr, path: "/docker.swarmkit.v1.NodeCA/IssueNodeCertificate", streams: streams}.pour(t)
+			if err == nil && sent > 1<<20 {
+				err = fmt.Errorf("%d bytes were taken", sent)
+			}
+			ended <- err
+		}()
 	}
 	for range connections {
 		if err := <-ended; err != nil {
@@ -270,17 +276,81 @@ func TestStrangersHoldNoMemory(t *testing.T) { //nolint:paralleltest // it looks
 	hubtest.MustOpen(t, n, "") // the hub serves
 }
 
-// pour makes calls whose messages never end, until the hub closes the connection.
-func pour(t *testing.T, addr string, streams int) error {
-	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
-	if err != nil {
+// TestNodesHoldLittleMemory: a node has the hub keep no more than a few messages that are not complete, in however many
+// calls and connections; what it has begun beyond that ends the connection. The session that it has goes on.
+func TestNodesHoldLittleMemory(t *testing.T) { //nolint:paralleltest // it looks at the heap
+	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
+	n := h.Join()
+	id := hubtest.MustOpen(t, n, "").First.GetSessionId()
+	heap := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	most, sum, ended := uint64(0), 0, make(chan int, 6)
+	creds := tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{n.Pair}}
+	for range cap(ended) { // beside the one that it has, fewer than the eight that it may have
+		go func() {
+			sent, err := flood{addr: h.Addr, path: "/docker.swarmkit.v1.Dispatcher/UpdateTaskStatus", streams: 200, tls: &creds}.pour(t)
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- sent
+		}()
+	}
+	for range cap(ended) {
+		sum += <-ended
+		most = max(most, heap())
+	}
+	t.Logf("%d MB were sent, the heap has grown from %d to at most %d MB", sum>>20, before>>20, most>>20)
+	// Had each call got its 4 MiB, it would be 5 GB. Each connection that ends gives back what was kept for it.
+	if sum > cap(ended)*20<<20 {
+		t.Errorf("%d MB were taken", sum>>20)
+	}
+	if most > before+160<<20 {
+		t.Errorf("the heap has grown from %d to %d MB", before>>20, most>>20)
+	}
+	if _, err := n.Dispatcher.Heartbeat(hubtest.Within(t), &swarmv1.HeartbeatRequest{SessionId: id}); err != nil {
+		t.Errorf("the node's session: %v", err)
+	}
+	report := func(size int) error {
+		_, err := n.Dispatcher.UpdateTaskStatus(hubtest.Within(t), &swarmv1.UpdateTaskStatusRequest{SessionId: id, Updates: []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate{
+			{TaskId: "unknown", Status: &swarmv1.TaskStatus{State: swarmv1.TaskState_RUNNING, Message: strings.Repeat("x", size)}},
+		}})
 		return err
+	}
+	for range 10 { // of messages that are complete, any number comes through one connection
+		if err := report(4<<20 - 100); err != nil {
+			t.Fatal(err)
+		}
+		hubtest.Wants(t, "one that is too large", report(10<<20), codes.ResourceExhausted, "larger than max")
+	}
+}
+
+// flood are calls whose messages never end.
+type flood struct {
+	addr, path string
+	streams    int
+	tls        *tls.Config // nil is without a certificate
+}
+
+// pour makes them, until the hub closes the connection, and returns how many bytes of them were sent.
+func (f flood) pour(t *testing.T) (sent int, err error) {
+	config, streams := f.tls, f.streams
+	if config == nil {
+		config = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}
+	}
+	conn, err := tls.Dial("tcp", f.addr, config)
+	if err != nil {
+		return 0, err
 	}
 	defer func() { _ = conn.Close() }()
 	if d, ok := t.Deadline(); ok {
 		_ = conn.SetDeadline(d)
 	}
-	w := &windows{of: map[uint32]int{}, changed: make(chan struct{}, 1)}
+	w := &windows{streams: streams, of: map[uint32]int{}, changed: make(chan struct{}, 1)}
 	out := http2.NewFramer(conn, conn)
 	closed := make(chan struct{})
 	go func() {
@@ -289,9 +359,9 @@ func pour(t *testing.T, addr string, streams int) error {
 	}()
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
-	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", "/docker.swarmkit.v1.NodeCA/IssueNodeCertificate"}, {":authority", "hub"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+	for _, f := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", f.path}, {":authority", "hub"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
 		if err := enc.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	_, err = io.WriteString(conn, http2.ClientPreface)
@@ -301,7 +371,6 @@ func pour(t *testing.T, addr string, streams int) error {
 		id := uint32(2*i + 1)
 		err = errors.Join(err, out.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}), out.WriteData(id, false, header))
 	}
-	sent := 0
 	for i := 0; err == nil; i++ {
 		id := uint32(2*(i%streams) + 1)
 		if !w.take(id, 4<<10) {
@@ -309,23 +378,22 @@ func pour(t *testing.T, addr string, streams int) error {
 				select {
 				case <-w.changed:
 				case <-closed:
-					return nil
+					return sent, nil
 				}
 			}
 			continue
 		}
 		err = out.WriteData(id, false, make([]byte, 4<<10))
-		if sent += 4 << 10; sent > 1<<20 {
-			return fmt.Errorf("%d bytes were taken", sent)
-		}
+		sent += 4 << 10
 	}
 	<-closed
-	return nil
+	return sent, nil
 }
 
 // windows are how much a peer takes: of streams, and, as stream 0, of the connection. What is in
 // it comes on top of what HTTP/2 begins with.
 type windows struct {
+	streams int
 	mu      sync.Mutex // guards of
 	of      map[uint32]int
 	changed chan struct{}
@@ -355,7 +423,7 @@ func (w *windows) take(id uint32, n int) bool {
 	const initial = 65535 - 5 // each stream has had the head of its message
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.of[id]+initial < n || w.of[0]+initial-5*32 < n {
+	if w.of[id]+initial < n || w.of[0]+initial-5*w.streams < n {
 		return false
 	}
 	w.of[id] -= n

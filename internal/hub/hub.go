@@ -71,7 +71,8 @@ const DefaultMoveAfter = time.Minute
 const (
 	maxConnections     = 20_000
 	maxUnauthenticated = 512
-	maxStreams         = 256 // of one connection
+	maxStreams         = 256      // of one connection
+	window             = 64 << 10 // bytes that a stream may be ahead of who reads it
 	maxHeaders         = 64 << 10
 )
 
@@ -199,6 +200,8 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 		grpc.Creds(h.CA.Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(handshake),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+		// Windows that do not grow: with what ca keeps of messages that are not complete they bound what a node can have the hub keep.
+		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
 		// There are many connections, and they say little. What TLS has decrypted is buffered there.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4<<10),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // maxStranger is how many bytes a client without a certificate may send in one connection: it
@@ -37,30 +38,42 @@ const maxConnections = 8
 // connections are those that nodes have.
 type connections struct {
 	mu sync.Mutex // guards of
-	of map[string][]net.Conn
+	of map[string]*ofNode
+}
+
+// ofNode are the connections of one node, and how much is kept of what it has begun to send.
+type ofNode struct {
+	raw  []net.Conn
+	kept atomic.Int64
 }
 
 // begin counts a connection of a node, and closes its oldest one when it has too many.
 func (c *connections) begin(node string, conn, raw net.Conn) net.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if all := c.of[node]; len(all) >= maxConnections {
-		_ = all[0].Close()
-		c.of[node] = all[1:]
+	of := c.of[node]
+	if of == nil {
+		of = new(ofNode)
+		c.of[node] = of
 	}
-	c.of[node] = append(slices.Clip(c.of[node]), raw)
-	return &counted{conn, sync.OnceFunc(func() { c.end(node, raw) })}
+	if len(of.raw) >= maxConnections {
+		_ = of.raw[0].Close()
+		of.raw = of.raw[1:]
+	}
+	of.raw = append(slices.Clip(of.raw), raw)
+	return &counted{measure(conn, &of.kept), sync.OnceFunc(func() { c.end(node, raw) })}
 }
 
 func (c *connections) end(node string, raw net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(c.of[node]), func(other net.Conn) bool { return other == raw })
-	if len(left) == 0 {
-		delete(c.of, node)
+	of := c.of[node]
+	if of == nil {
 		return
 	}
-	c.of[node] = left
+	if of.raw = slices.DeleteFunc(slices.Clone(of.raw), func(other net.Conn) bool { return other == raw }); len(of.raw) == 0 {
+		delete(c.of, node)
+	}
 }
 
 // counted is the connection of a node.

@@ -63,7 +63,7 @@ const handshakeTimeout = 20 * time.Second
 // Credentials are the hub's. A client's certificate is accepted for renewal, and for nothing
 // else, for a time after its own time is over.
 func (s *Service) Credentials() credentials.TransportCredentials {
-	return transport{s.Authority, s.RenewGrace, &connections{of: map[string][]net.Conn{}}}
+	return transport{s.Authority, s.RenewGrace, &connections{of: map[string]*ofNode{}}}
 }
 
 // ClientCredentials are those by which a hub calls another one of the fleet.

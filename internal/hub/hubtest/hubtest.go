@@ -4,6 +4,7 @@ package hubtest
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
@@ -188,12 +189,15 @@ func (h *Hub) TryJoin(ctx context.Context) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.Dial(id.Credentials(), id), nil
+	n := h.Dial(id.Credentials(), id)
+	n.Pair = WithCertificate(h.tb, key, st.GetCertificate().GetCertificate()).certificates[0]
+	return n, nil
 }
 
 // Node is a client of the hub: a node with an identity, or anyone else without.
 type Node struct {
 	*identity.Identity
+	Pair       tls.Certificate // of one that has joined, for connections that it makes in another way
 	Conn       *grpc.ClientConn
 	Dispatcher swarmv1.DispatcherClient
 	CA         swarmv1.CAClient

@@ -1,0 +1,211 @@
+package ca
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+)
+
+// maxPending is how many bytes of messages that are not complete yet are kept of one node, in all of its connections:
+// four of the largest. A node that does what it should has sent a message when it begins the next one.
+const maxPending = 16 << 20
+
+// perMessage is what is kept for such a message beside its bytes.
+const perMessage = 256
+
+var errPending = errors.New("a node has begun more messages than are kept for it, and completes none")
+
+// measured is the connection of a node whose messages are measured as they come. It is closed when the node has too many
+// that are not complete.
+type measured struct {
+	net.Conn
+	node   *atomic.Int64 // bytes that are kept for the node
+	frames frames        // of one goroutine, which reads
+
+	mu     sync.Mutex // guards kept, closed
+	kept   int64      // of this connection
+	closed bool
+}
+
+func measure(conn net.Conn, node *atomic.Int64) *measured {
+	return &measured{Conn: conn, node: node, frames: frames{preface: len(preface)}}
+}
+
+// Read implements net.Conn. One goroutine reads.
+func (m *measured) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	if m.keep(m.frames.take(p[:n])) > maxPending {
+		return 0, errPending
+	}
+	return n, err
+}
+
+// keep counts bytes that are kept, or are not any more, and returns how many there are of the node.
+func (m *measured) keep(bytes int64) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return 0
+	}
+	m.kept += bytes
+	return m.node.Add(bytes)
+}
+
+// Close implements net.Conn.
+func (m *measured) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.node.Add(-m.kept)
+	m.kept = 0
+	m.mu.Unlock()
+	return m.Conn.Close()
+}
+
+// preface is what a client of HTTP/2 begins with.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// What is looked at of HTTP/2's frames.
+const (
+	frameHead = 9
+
+	frameData    = 0
+	frameHeaders = 1
+	frameReset   = 3
+
+	flagEnd    = 1
+	flagPadded = 8
+)
+
+// frames follows the frames of a client of gRPC, as far as it takes to know of which messages a part has come.
+type frames struct {
+	preface int // bytes of it that are yet to come
+	head    [frameHead]byte
+	has     int     // bytes of the head
+	left    int     // bytes of the frame after its head that are yet to come
+	padding int     // bytes at the frame's end that are no data; -1 when the frame has yet to say
+	message message // the one that the frame goes on with
+	open    map[uint32]message
+}
+
+// message is a message of which a part has come: five bytes, of which the last four are its size, and its data.
+type message struct {
+	head       uint8
+	size, kept uint32
+}
+
+// take takes what has come, and returns how many bytes are kept for it; below zero when some are not any more.
+func (f *frames) take(b []byte) (bytes int64) {
+	for len(b) > 0 {
+		n := 0
+		switch {
+		case f.preface > 0:
+			n = min(len(b), f.preface)
+			f.preface -= n
+		case f.has < frameHead:
+			n = copy(f.head[f.has:], b)
+			if f.has += n; f.has == frameHead {
+				bytes += f.begin()
+			}
+		default:
+			n = min(len(b), f.left)
+			bytes += f.payload(b[:n])
+			f.left -= n
+		}
+		b = b[n:]
+		if f.has == frameHead && f.left == 0 {
+			bytes += f.end()
+			f.has = 0
+		}
+	}
+	return bytes
+}
+
+func (f *frames) kind() byte     { return f.head[3] }
+func (f *frames) flags() byte    { return f.head[4] }
+func (f *frames) stream() uint32 { return binary.BigEndian.Uint32(f.head[5:]) &^ (1 << 31) }
+
+// begin begins a frame, whose head has come.
+func (f *frames) begin() int64 {
+	f.left = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
+	f.padding = 0
+	switch {
+	case f.kind() == frameData:
+		f.message = f.open[f.stream()]
+		if f.flags()&flagPadded != 0 {
+			f.padding = -1
+		}
+	case f.kind() == frameReset, f.kind() == frameHeaders && f.flags()&flagEnd != 0:
+		return f.drop()
+	}
+	return 0
+}
+
+// drop forgets the message that the stream goes on with.
+func (f *frames) drop() int64 {
+	m, ok := f.open[f.stream()]
+	if !ok {
+		return 0
+	}
+	delete(f.open, f.stream())
+	return -int64(m.kept) - perMessage
+}
+
+// payload takes a part of a frame after its head.
+func (f *frames) payload(b []byte) (bytes int64) {
+	if f.kind() != frameData {
+		return 0
+	}
+	left := f.left
+	if f.padding < 0 && len(b) > 0 {
+		f.padding, b, left = int(b[0]), b[1:], left-1
+	}
+	b = b[:min(len(b), max(0, left-f.padding))]
+	for m := &f.message; len(b) > 0; {
+		if m.head < 5 {
+			if m.head > 0 {
+				m.size = m.size<<8 | uint32(b[0])
+			}
+			m.head, b = m.head+1, b[1:]
+		} else {
+			n := min(len(b), int(m.size-m.kept))
+			m.kept, b, bytes = m.kept+uint32(n), b[n:], bytes+int64(n)
+		}
+		if m.head == 5 && m.kept == m.size { // it is complete
+			bytes -= int64(m.kept)
+			*m = message{}
+		}
+	}
+	return bytes
+}
+
+// end ends a frame.
+func (f *frames) end() (bytes int64) {
+	if f.kind() != frameData {
+		return 0
+	}
+	_, was := f.open[f.stream()]
+	is := f.message.head > 0
+	if f.flags()&flagEnd != 0 { // what is not complete will never be
+		bytes, is = -int64(f.message.kept), false
+	}
+	switch {
+	case is:
+		if f.open == nil {
+			f.open = map[uint32]message{}
+		}
+		f.open[f.stream()] = f.message
+		if !was {
+			bytes += perMessage
+		}
+	case was:
+		delete(f.open, f.stream())
+		bytes -= perMessage
+		if len(f.open) == 0 {
+			f.open = nil
+		}
+	}
+	f.message = message{}
+	return bytes
+}
