@@ -185,6 +185,8 @@ func TestOutputIsFollowed(t *testing.T) {
 	if task := last[len(last)-2].GetContext().GetTaskId(); task != "b" {
 		t.Errorf("what b said is of %q", task)
 	}
+	// A manager takes no more output of a subscription that is over, but for its close.
+	r.UntilPublished("f has it all", func() bool { return strings.HasSuffix(swarmtest.Text(r.Output("f")), "after its end\n") })
 	for _, id := range []string{"all", "f"} {
 		r.Unsubscribe(id)
 		r.closes(id)
