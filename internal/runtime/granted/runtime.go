@@ -174,9 +174,8 @@ func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
 		return h, err
 	}
 	h.files = append(h.files, program)
-	own, err := r.spec(spec, resolved)
-	h.confine = &core.Confine{Program: program, Spec: own}
-	return h, err
+	h.confine = &core.Confine{Program: program, Spec: r.spec(spec, resolved)}
+	return h, nil
 }
 
 func noHooks(h *specs.Hooks) bool {

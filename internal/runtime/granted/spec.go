@@ -20,7 +20,7 @@ const hostname = "localhost"
 
 // spec returns what is launched for a container: its program, arguments, user and limits, and
 // nothing else of its spec.
-func (r *Runtime) spec(s *specs.Spec, resolved *grant.Resolved) (*specs.Spec, error) {
+func (r *Runtime) spec(s *specs.Spec, resolved *grant.Resolved) *specs.Spec {
 	names := []string{"argdata"}
 	for _, d := range resolved.Descriptors {
 		names = append(names, d.Name)
@@ -48,7 +48,7 @@ func (r *Runtime) spec(s *specs.Spec, resolved *grant.Resolved) (*specs.Spec, er
 	if weaken.Off(weaken.GrantNamespaces) {
 		own.Root, own.Hostname, own.Linux.Namespaces = &specs.Root{Path: "rootfs", Readonly: true}, "", namespaces(s, specs.PIDNamespace)
 	}
-	return own, nil
+	return own
 }
 
 func hasLimit(limits []specs.POSIXRlimit, kind string) bool {
