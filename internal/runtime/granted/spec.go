@@ -4,10 +4,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/grant"
 	"github.com/longshore/longshore/internal/weaken"
 )
@@ -39,7 +41,7 @@ func (r *Runtime) spec(s *specs.Spec, resolved *grant.Resolved) *specs.Spec {
 		Version: s.Version, Hostname: hostname, Root: &specs.Root{Path: r.emptyRoot(), Readonly: true}, Process: p,
 		Linux: &specs.Linux{
 			CgroupsPath: s.Linux.CgroupsPath, Resources: s.Linux.Resources, UIDMappings: s.Linux.UIDMappings, GIDMappings: s.Linux.GIDMappings,
-			Namespaces: namespaces(s, allOwn...), Seccomp: filter(3 + len(names)),
+			Namespaces: namespaces(s, allOwn...), Seccomp: filters[3+len(names)](),
 		},
 	}
 	if weaken.Off(weaken.GrantSeccomp) {
@@ -108,6 +110,15 @@ const (
 	fionclex = 0x5450
 	fioclex  = 0x5451
 )
+
+// filters has the allow-list for each number that the program's own file can have. Programs share
+// them, so that each is compiled once.
+var filters = func() (all [3 + core.MaxGiven]func() *specs.LinuxSeccomp) { //nolint:gochecknoglobals // a constant, made when it is needed
+	for i := range all {
+		all[i] = sync.OnceValue(func() *specs.LinuxSeccomp { return filter(i) })
+	}
+	return all
+}()
 
 // filter is the allow-list. program is the descriptor by which the program is executed.
 func filter(program int) *specs.LinuxSeccomp {

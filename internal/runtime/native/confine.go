@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -23,6 +24,24 @@ type Confine struct {
 	// directories.
 	Access []core.Access
 	Dirs   []bool
+	// Filter is the compiled filter of the spec; nil has it compiled.
+	Filter *seccomp.Filter
+}
+
+// filterOf compiles a filter once: the specs of confined programs share a few.
+func (r *Runtime) filterOf(s *specs.LinuxSeccomp) *seccomp.Filter {
+	if s == nil {
+		return nil
+	}
+	if f, ok := r.filters.Load(s); ok {
+		return f.(*seccomp.Filter) //nolint:forcetypeassert // nothing else is stored
+	}
+	f, err := seccomp.Compile(s)
+	if err != nil || f.Notify {
+		return nil // the plan's compiler says what is wrong
+	}
+	r.filters.Store(s, &f)
+	return &f
 }
 
 // placeGiven moves the descriptors of the program from their slots to the numbers from 3 on. Only

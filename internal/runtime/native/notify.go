@@ -70,6 +70,10 @@ func prepareFilter(c *compiler, state specs.State) error {
 	if s == nil {
 		return nil
 	}
+	if l := c.in.Confine; l != nil && l.Filter != nil {
+		c.filter = l.Filter
+		return nil
+	}
 	if err := checkListener(s); err != nil {
 		return err
 	}

@@ -50,6 +50,8 @@ type Runtime struct {
 	o     Options
 	log   *slog.Logger
 	specs sync.Map // core.ID → *specs.Spec, reduced to what execs need
+	// filters has the compiled filters of confined programs, *specs.LinuxSeccomp → *seccomp.Filter.
+	filters sync.Map
 }
 
 var _ core.Runtime = (*Runtime)(nil)
@@ -218,6 +220,9 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	var out Output
 	files, err := in.given(c, r.o.Host.Landlock)
 	if err == nil {
+		if in.Confine != nil {
+			in.Confine.Filter = r.filterOf(own.Linux.Seccomp)
+		}
 		out, err = Compile(in)
 	}
 	if err == nil {
