@@ -89,8 +89,12 @@ func TestTheSpecHasNothingOfThePod(t *testing.T) {
 // TestAMountGivesWhatItHas: a document cannot ask for more.
 func TestAMountGivesWhatItHas(t *testing.T) {
 	got := rights(mountsOf(&specs.Spec{Mounts: []specs.Mount{
-		{Destination: "/w/", Type: "bind", Options: []string{"rbind", "rw"}}, {Destination: "/r", Options: []string{"bind", "ro"}}, {Destination: "/rr", Options: []string{"rbind", "rro"}},
-		{Destination: "/n", Type: "bind", Options: []string{"bind", "noexec"}}, {Destination: "/proc", Type: "proc"}, {Destination: "/t", Type: "tmpfs"},
+		{Destination: "/w/", Type: "bind", Options: []string{"rbind", "rw"}},
+		{Destination: "/r", Options: []string{"bind", "ro"}},
+		{Destination: "/rr", Options: []string{"rbind", "rro"}},
+		{Destination: "/n", Type: "bind", Options: []string{"bind", "noexec"}},
+		{Destination: "/proc", Type: "proc"},
+		{Destination: "/t", Type: "tmpfs"},
 	}}))
 	want := map[string]grant.Rights{"/w": grant.AllRights, "/r": grant.Read | grant.Execute, "/rr": grant.Read | grant.Execute, "/n": grant.Read | grant.Write}
 	for name, r := range want {
