@@ -168,6 +168,7 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	srv := grpc.NewServer(
 		grpc.Creds(peerCredentials{}),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.WriteBufferSize(writeBuffer), grpc.SharedWriteBuffer(true), // a connection has one only while it writes
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, unary),
 		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, stream),
@@ -185,7 +186,9 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 // client that opens streams without end is stopped early.
 const (
 	maxMessage = 4 << 20
-	maxStreams = 256
+	// writeBuffer is how many bytes of output go to a client in one system call.
+	writeBuffer = 128 << 10
+	maxStreams  = 256
 )
 
 // stopGRPC gives calls in progress some time to end. Calls that follow something do not end by

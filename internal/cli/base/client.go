@@ -24,6 +24,13 @@ const CompleteTime = 2 * time.Second
 // objects.
 const maxAnswer = 64 << 20
 
+// Output comes as fast as the program writes it: with the window that is usual for a network, or one
+// that is found by probing, half of the time is spent on messages about the window.
+const (
+	window     = 4 << 20   // bytes that the agent may send before we have taken them
+	readBuffer = 256 << 10 // bytes
+)
+
 // Client is a connection to the agent.
 type Client struct {
 	Conn       *grpc.ClientConn
@@ -45,6 +52,7 @@ func (a *App) Connect() (*Client, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket, whose file mode says who may connect, or vsock, which is the host's
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return at.dial(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithReadBufferSize(readBuffer),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", at, err)

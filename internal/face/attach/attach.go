@@ -34,8 +34,9 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// chunkBytes is the most that Output gets at once from a live stream.
-const chunkBytes = 32 << 10
+// chunkBytes is the most that Output gets at once from a live stream: almost what a pipe holds, so
+// that a message with it fits into a buffer of 64 KiB.
+const chunkBytes = 60 << 10
 
 // Sender sends output to the client. It may block while the client does not read,
 // until the session's context ends. The data is the Sender's until it returns.
