@@ -26,19 +26,26 @@ func ServeImages() (Images, error) {
 	if err != nil {
 		return Images{}, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a listener for the program's whole life
+	images, r, err := ServeMore()
 	if err != nil {
 		return Images{}, err
 	}
-	r, srv := imagetest.Serve(l)
 	pause := imagetest.Image{
 		Layers: [][]imagetest.File{{{Name: "pause", Body: pauseProgram(), Mode: 0o755}}},
 		Config: ocispec.ImageConfig{Entrypoint: []string{"/pause"}},
 	}
-	return Images{
-		Host: r.Host, Busybox: r.Push("busybox", "latest", busybox), Pause: r.Push("pause", "latest", pause.Build()),
-		stop: func() { _ = srv.Close() },
-	}, nil
+	images.Busybox, images.Pause = r.Push("busybox", "latest", busybox), r.Push("pause", "latest", pause.Build())
+	return images, nil
+}
+
+// ServeMore serves what the caller pushes to the registry, until Close.
+func ServeMore() (Images, *imagetest.Registry, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a listener for the program's whole life
+	if err != nil {
+		return Images{}, nil, err
+	}
+	r, srv := imagetest.Serve(l)
+	return Images{Host: r.Host, stop: func() { _ = srv.Close() }}, r, nil
 }
 
 // Close ends the registry.
