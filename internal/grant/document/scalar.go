@@ -37,6 +37,8 @@ func scalar(n *yaml.Node) (grant.Value, error) {
 	switch {
 	case tag == "" && !plain(n), tag == "!!str", tag == "!":
 		return v, nil
+	case tag == "" && text != "" && !strings.ContainsRune("-+.~0123456789nNtTfF", rune(text[0])):
+		return v, nil // as most scalars are: nothing but a string begins so
 	case tag == "!!binary":
 		return binary(v)
 	case (tag == "" || tag == "!!null") && nullText.MatchString(text):
