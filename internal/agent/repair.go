@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/state/bolt"
+	"github.com/longshore/longshore/internal/volume"
 )
 
 // Repair makes the damaged files of a node sound whose agent does not run. With dry it only says
@@ -31,6 +33,17 @@ func Repair(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error {
 		var r dbfile.Report
 		r, err = image.Repair(filepath.Join(root, "image"), log, dry)
 		reports = append(reports, r)
+	}
+	volumes, verr := volume.Repair(filepath.Join(root, "volumes"), dry)
+	err = errors.Join(err, verr)
+	for _, v := range volumes {
+		text := "its record and the copy were damaged: it has a new record; its labels are lost"
+		if !v.Made {
+			text = "its record and the copy are damaged, and say where its content is: move this directory away and create the volume again with its options"
+		}
+		if _, werr := fmt.Fprintf(w, "%s: %s\n", v.Dir, text); werr != nil {
+			return werr
+		}
 	}
 	for _, r := range reports {
 		text := r.Path + ": no damage found\n"
@@ -58,6 +71,9 @@ func repairResult(r dbfile.Report) string {
 	}
 	if len(r.Places) > 0 {
 		lost += ": " + strings.Join(r.Places, "; ")
+	}
+	for _, name := range r.Lost {
+		lost += "\n  lost: " + name
 	}
 	return lost
 }

@@ -1,6 +1,7 @@
 package dbfile
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -30,10 +31,10 @@ const (
 	frameBegin  = 'b'
 	frameOps    = 'o'
 	frameEnd    = 'e'
-	opPut       = 'p' // bucket, key, value
-	opDelete    = 'd' // bucket, key
-	opSequence  = 's' // bucket, number
-	snapshotOps = 64 << 10
+	opPut       = 'p'     // bucket, key, value
+	opDelete    = 'd'     // bucket, key
+	opSequence  = 's'     // bucket, number
+	snapshotOps = 2 << 10 // of a frame: what one damaged place of the copy takes away
 )
 
 // slot is where a value is.
@@ -167,6 +168,10 @@ type copied struct {
 	txid  uint64 // of the last transaction in it
 	whole bool   // it is complete, from its first frame to its last
 	some  bool   // it has something at all
+	// before are the values that were read when the last damaged place was found, and fresh says
+	// that others were read since.
+	before map[slot][]byte
+	fresh  bool
 }
 
 // readCopy reads a copy. A damaged one is no error: what is left of it is returned.
@@ -194,6 +199,7 @@ func (c *copied) parse(b []byte) {
 		if size == 0 {
 			// Look for the next frame behind what is damaged.
 			sound = false
+			c.doubt()
 			at := bytes.Index(b[1:], []byte(frameMagic))
 			if at < 0 {
 				break
@@ -215,14 +221,30 @@ func (c *copied) parse(b []byte) {
 			txid, n := binary.Uvarint(body)
 			if n <= 0 || c.apply(body[n:]) != nil {
 				sound = false
+				c.doubt()
 				continue
 			}
-			c.some, c.txid = true, max(c.txid, txid)
+			c.some, c.fresh, c.txid = true, true, max(c.txid, txid)
 		default:
 			sound = false
 		}
 	}
 	c.whole = began && ended && sound
+}
+
+// doubt remembers all values as those of before a damaged place.
+func (c *copied) doubt() {
+	if c.fresh {
+		c.fresh, c.before = false, maps.Clone(c.values)
+	}
+}
+
+// doubtful reports whether a damaged place behind a value may have changed or deleted it.
+func (c *copied) doubtful(s slot) bool {
+	old, ok := c.before[s]
+	now := c.values[s]
+	// Values point into the copy, so one that was put again is at another place.
+	return ok && (len(now) == 0 || len(old) > 0 && &old[0] == &now[0])
 }
 
 // nextFrame returns the frame at the beginning of b; size is 0 when there is none that is whole.
@@ -291,9 +313,9 @@ func (c *copyFile) write(all content, txid uint64) (err error) {
 			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
 	}()
-	size := int64(0)
+	size, out := int64(0), bufio.NewWriterSize(f, 64<<10)
 	frame := func(kind byte, body []byte) error {
-		n, err := f.Write(appendFrame(nil, kind, body))
+		n, err := out.Write(appendFrame(nil, kind, body))
 		size += int64(n)
 		return err
 	}
@@ -318,7 +340,7 @@ func (c *copyFile) write(all content, txid uint64) (err error) {
 	if err := frame(frameOps, o.buf); err != nil {
 		return err
 	}
-	if err := frame(frameEnd, nil); err != nil {
+	if err := errors.Join(frame(frameEnd, nil), out.Flush()); err != nil {
 		return err
 	}
 	if err := os.Rename(f.Name(), c.path); err != nil {

@@ -44,6 +44,8 @@ type Options struct {
 	// Valid reports whether an entry can be read by who stored it; bucket are the names from the
 	// outermost on. May be nil.
 	Valid func(bucket []string, key, value []byte) bool
+	// Useless reports whether an entry is worth nothing when it may be outdated. May be nil.
+	Useless func(bucket []string, value []byte) bool
 	// Loss says what a node without this file has lost, for people.
 	Loss   string
 	Logger *slog.Logger // may be nil

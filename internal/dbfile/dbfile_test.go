@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -377,4 +378,81 @@ func FuzzFile(f *testing.F) {
 		must(t, db.Update(func(tx *dbfile.Tx) error { return tx.Put("key", []byte("value"), "new") }))
 		must(t, db.Close())
 	})
+}
+
+// TestOnlyDamagedPlacesAreLost damages a file and its copy: what is sound in one of the two comes
+// back, and the newer of both.
+func TestOnlyDamagedPlacesAreLost(t *testing.T) {
+	f := newFile(t)
+	o := f.options()
+	db, err := dbfile.Open(o)
+	must(t, err)
+	const entries = 500
+	value := func(i, version int) []byte {
+		return []byte(fmt.Sprintf("value %d %d ", i, version) + strings.Repeat("x", 300))
+	}
+	put := func(from, to, version int) {
+		must(t, db.Update(func(tx *dbfile.Tx) error {
+			for i := from; i < to; i++ {
+				must(t, tx.Put(fmt.Sprintf("k%03d", i), value(i, version), "b"))
+			}
+			return nil
+		}))
+	}
+	put(0, entries, 1)
+	must(t, db.Close())
+	db, err = dbfile.Open(o) // writes the copy anew
+	must(t, err)
+	st, err := os.Stat(f.path + ".copy")
+	must(t, err)
+	put(100, 101, 2) // the first frame behind that
+	put(200, 201, 2)
+	must(t, db.Close())
+	copied, err := os.ReadFile(f.path + ".copy")
+	must(t, err)
+	file, err := os.ReadFile(f.path)
+	must(t, err)
+	repair := func(file, copied []byte) (map[string]string, dbfile.Report) {
+		t.Helper()
+		must(t, os.WriteFile(f.path, file, 0o600))
+		must(t, os.WriteFile(f.path+".copy", copied, 0o600))
+		if db, err := dbfile.Open(o); err == nil {
+			_ = db.Close()
+			t.Fatal("both are damaged, and it opens")
+		}
+		r, err := dbfile.Repair(o, false)
+		must(t, err)
+		db := f.open(t)
+		defer db.Close()
+		got := all(t, db)
+		delete(got, "/b#") // the bucket itself
+		delete(got, "b#")
+		return got, r
+	}
+	// The file is gone but for its length, and a bit of the copy has flipped.
+	one := slices.Clone(copied)
+	one[st.Size()/2] ^= 1
+	got, r := repair(make([]byte, len(file)), one)
+	if lost := entries - len(got); lost < 1 || lost > 10 || r.Whole {
+		t.Errorf("%d entries are lost with one place of the copy: %+v", lost, r)
+	}
+	// A page of the file is zeroed, and the copy lacks the change of k100: the file's is newer.
+	changed := slices.Clone(copied)
+	changed[st.Size()+100] ^= 1
+	page := bytes.Index(file, []byte("value 400 1")) / os.Getpagesize() * os.Getpagesize()
+	holed := slices.Clone(file)
+	clear(holed[page : page+os.Getpagesize()])
+	got, _ = repair(holed, changed)
+	if len(got) != entries {
+		t.Errorf("%d of %d entries are there", len(got), entries)
+	}
+	for i, version := range map[int]int{100: 2, 200: 2, 300: 1, 400: 1} {
+		found := false
+		for key, v := range got {
+			found = found || strings.HasSuffix(key, fmt.Sprintf("k%03d", i)) && v == string(value(i, version))
+		}
+		if !found {
+			t.Errorf("k%03d has not version %d", i, version)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/containerd/errdefs"
 )
@@ -22,6 +23,16 @@ type Report struct {
 	// Places are the damaged places of a file whose copy is damaged too: what was there is lost
 	// unless the copy still has it.
 	Places []string
+	// Lost names what is known to have been in the file and is not any more.
+	Lost []string
+
+	found content // what the repaired file has
+}
+
+// Has reports whether the repaired file has an entry.
+func (r *Report) Has(key string, bucket ...string) bool {
+	_, ok := r.found.values[slot{strings.Join(bucket, separator), key}]
+	return ok
 }
 
 // Repair makes a damaged file sound: from its copy, and if that is damaged too, from what can
@@ -57,6 +68,15 @@ func Repair(o Options, dry bool) (r Report, err error) {
 		}
 	}
 	for s, v := range c.values {
+		// What the copy has of a time before a damaged place counts less than what the file has.
+		if newer, ok := found.values[s]; ok && c.doubtful(s) && (o.Valid == nil || o.Valid(names(s.bucket), []byte(s.key), newer)) {
+			continue
+		}
+		if c.doubtful(s) && o.Useless != nil && o.Useless(names(s.bucket), v) {
+			delete(found.values, s)
+			r.Dropped++
+			continue
+		}
 		found.values[s] = v
 	}
 	for bucket, n := range c.sequences {
@@ -69,7 +89,7 @@ func Repair(o Options, dry bool) (r Report, err error) {
 			r.Whole = false
 		}
 	}
-	r.Entries = len(found.values)
+	r.Entries, r.found = len(found.values), found
 	if dry {
 		return r, nil
 	}

@@ -180,9 +180,9 @@ func read(dir string) (r record, err error) {
 	if err != nil {
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), err)
 	}
-	if err := json.Unmarshal(sound(dir, b), &r); err != nil {
-		return r, fmt.Errorf("volume %s: %s is damaged, and so is its copy: move the directory away, create the volume again, and put the content of its %s there: %w: %w",
-			filepath.Base(dir), filepath.Join(dir, recordFile), dataDir, errdefs.ErrDataLoss, err)
+	if err := readable(sound(dir, b), &r); err != nil {
+		return r, fmt.Errorf("volume %s: %s is damaged, and so is its copy: stop the agent and run `longshore repair`, which writes a new one where the content is with it: %w: %w",
+			filepath.Base(dir), filepath.Join(dir, recordFile), errdefs.ErrDataLoss, err)
 	}
 	if r.Path = ""; len(r.Options) == 0 {
 		r.Path = filepath.Join(dir, dataDir) // the root directory may have been moved

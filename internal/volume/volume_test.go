@@ -120,7 +120,29 @@ func TestADamagedRecordIsMended(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Get(t.Context(), core.OwnerCLI, "data"); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "move the directory away") {
+	if _, err := l.Get(t.Context(), core.OwnerCLI, "data"); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "longshore repair") {
 		t.Errorf("both are damaged: %v", err)
+	}
+	for _, dry := range []bool{true, false} {
+		all, err := volume.Repair(dir, dry)
+		if err != nil || len(all) != 1 || !all[0].Made || all[0].Dir != filepath.Dir(record) {
+			t.Fatalf("repair: %+v, %v", all, err)
+		}
+		v, err := l.Get(t.Context(), core.OwnerCLI, "data")
+		if dry != (err != nil) || !dry && (v.Name != "data" || v.Owner != core.OwnerCLI || !v.Filled || v.Path != filepath.Join(filepath.Dir(record), "_data")) {
+			t.Errorf("after a repair, dry %v: %+v, %v", dry, v, err)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(filepath.Dir(record), "_data")); err != nil {
+		t.Fatal(err)
+	}
+	for _, suffix := range []string{"", ".copy"} {
+		if err := os.WriteFile(record+suffix, []byte("{}"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Where its content is, only the record said.
+	if all, err := volume.Repair(dir, false); err != nil || len(all) != 1 || all[0].Made {
+		t.Errorf("repair without content: %+v, %v", all, err)
 	}
 }

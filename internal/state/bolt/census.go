@@ -2,6 +2,7 @@ package bolt
 
 import (
 	"cmp"
+	"encoding/json"
 	"maps"
 	"slices"
 
@@ -62,6 +63,27 @@ func (c census) apply(ev core.Event) {
 	if known {
 		c[id] = r
 	}
+}
+
+// line applies a line of the event log.
+func (c census) line(kind string, _ uint64, raw []byte) error {
+	if kind == lineCensus {
+		var list []core.LostObject
+		if err := json.Unmarshal(raw, &list); err != nil {
+			return err
+		}
+		clear(c)
+		for _, r := range list {
+			c.add(r)
+		}
+		return nil
+	}
+	var ev core.Event
+	if err := json.Unmarshal(raw, &ev); err != nil {
+		return err
+	}
+	c.apply(ev)
+	return nil
 }
 
 // after returns what is left of c after events, and whether that is less. It adds nothing.

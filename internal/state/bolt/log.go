@@ -248,25 +248,7 @@ func readLog(r io.Reader, path string, fn func(kind string, seq uint64, raw []by
 // readCensus rebuilds the census from the current file.
 func (l *eventLog) readCensus() error {
 	l.census = census{}
-	return l.reread(l.path, func(kind string, _ uint64, raw []byte) error {
-		if kind == lineCensus {
-			var list []core.LostObject
-			if err := json.Unmarshal(raw, &list); err != nil {
-				return err
-			}
-			l.census = census{}
-			for _, r := range list {
-				l.census.add(r)
-			}
-			return nil
-		}
-		var ev core.Event
-		if err := json.Unmarshal(raw, &ev); err != nil {
-			return err
-		}
-		l.census.apply(ev)
-		return nil
-	})
+	return l.reread(l.path, l.census.line)
 }
 
 // readEvents returns the events of both files up to l.last, without a gap: events before a gap

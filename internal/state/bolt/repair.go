@@ -22,7 +22,7 @@ import (
 // live returns how live.db is opened.
 func (o *Options) live() dbfile.Options {
 	return dbfile.Options{
-		Path: filepath.Join(o.State, "live.db"), Volatile: true, Logger: o.Logger, Valid: valid,
+		Path: filepath.Join(o.State, "live.db"), Volatile: true, Logger: o.Logger, Valid: valid, Useless: beginning,
 		Skip: func(bucket string) bool { return bucket == eventsBucket },
 		Loss: "the node does not know its containers: those that run are ended, and are reported as lost",
 	}
@@ -56,6 +56,14 @@ func valid(bucket []string, key, value []byte) bool {
 	return strings.HasPrefix(bucket[0], scopePrefix)
 }
 
+// beginning reports whether a record is of an object's creation. One that may be outdated would
+// have what runs taken for what was never completed, and removed as such.
+func beginning(bucket []string, value []byte) bool {
+	var v struct{ State string }
+	return (bucket[0] == state.KindSandbox || bucket[0] == state.KindContainer) &&
+		(json.Unmarshal(value, &v) != nil || v.State == string(core.SandboxCreating) || v.State == string(core.ContainerCreating))
+}
+
 // Repair makes the damaged files of a store sound that nobody has open. With dry it only says
 // what it would do. What live.db has lost of its events is in the event log, and comes back when
 // the store is opened.
@@ -66,10 +74,35 @@ func Repair(o Options, dry bool) ([]dbfile.Report, error) {
 		if err != nil {
 			return all, fmt.Errorf("repair %s: %w", f.Path, err)
 		}
+		if r.Damage != "" && f.Path == o.live().Path {
+			r.Lost = lostOf(&r, filepath.Join(o.Root, "events.log"))
+		}
 		all = append(all, r)
 	}
 	r, err := repairLog(filepath.Join(o.Root, "events.log"), dry)
 	return append(all, r), err
+}
+
+// lostOf names the objects that exist according to the event log and are not in the repaired
+// live.db. With an event log that cannot be read it names none.
+func lostOf(r *dbfile.Report, path string) (lost []string) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil
+	}
+	c := census{}
+	if _, err := readLog(bytes.NewReader(b), path, c.line); err != nil {
+		return nil
+	}
+	for _, o := range c.list() {
+		switch {
+		case o.Container != "" && !r.Has(string(o.Container), state.KindContainer):
+			lost = append(lost, fmt.Sprintf("container %s of %s (%s)", o.Key, o.Owner, o.Container))
+		case o.Container == "" && !r.Has(string(o.Sandbox), state.KindSandbox):
+			lost = append(lost, fmt.Sprintf("sandbox %s of %s (%s)", o.Key, o.Owner, o.Sandbox))
+		}
+	}
+	return lost
 }
 
 // repairLog gives the event log the header of the present schema, where that was damaged so that

@@ -1,0 +1,282 @@
+package node
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestRepairBringsBack damages what the agent cannot mend by itself, because the copy is damaged
+// too: databases with their copies, and volumes' records with theirs. The agent says what to do,
+// `longshore repair` does it and names each object that it cannot bring back, and all others are
+// there afterwards. Damaged blobs and layers are named by `check --images` and mended by a pull.
+//
+// With LONGSHORE_DAMAGES there are ten rounds, by default one.
+func TestRepairBringsBack(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		rounds := 1
+		if os.Getenv("LONGSHORE_DAMAGES") != "" {
+			rounds = 10
+		}
+		seed := rand.Uint64()
+		d := &doublyDamaged{damaged: newDamaged(t), r: rand.New(rand.NewPCG(seed, 0))}
+		t.Logf("%d rounds, seed %d", rounds, seed)
+		image := d.n.Busybox(t)
+		for round := range rounds {
+			for i := range 3 {
+				d.cli(t, "create", "--name", "spare"+strconv.Itoa(round)+"-"+strconv.Itoa(i), image, "/bin/true")
+			}
+			for _, name := range []string{"live.db", "durable.db", "names.db"} {
+				d.database(t, name)
+			}
+			d.volume(t)
+		}
+		d.images(t, image)
+		t.Logf("%d objects were lost and named", d.lost)
+		for _, id := range strings.Fields(d.cli(t, "ps", "-a", "-q", "--no-trunc")) {
+			d.cli(t, "rm", "-f", "--force", id)
+		}
+		pods, err := d.n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pods.GetItems() {
+			if _, err := d.n.CRI.RemovePodSandbox(t.Context(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: p.GetId()}); err != nil {
+				t.Error(err)
+			}
+		}
+		clean(t, d.n)
+	})
+}
+
+type doublyDamaged struct {
+	*damaged
+	r    *rand.Rand
+	lost int
+}
+
+func (d *doublyDamaged) cli(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := d.n.CLI(args...)
+	if err != nil {
+		t.Fatalf("longshore %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// objects are what the node knows, each by a name that a repair would use.
+func (d *doublyDamaged) objects(t *testing.T) (all []string) {
+	t.Helper()
+	all = strings.Fields(d.cli(t, "ps", "-a", "-q", "--no-trunc"))
+	all = append(all, strings.Fields(d.cli(t, "volume", "ls", "-q"))...)
+	images, err := d.n.Images.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range images.GetImages() {
+		all = append(all, i.GetRepoTags()...)
+	}
+	pods, err := d.n.CRI.ListPodSandbox(t.Context(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pods.GetItems() {
+		all = append(all, p.GetId())
+	}
+	slices.Sort(all)
+	return all
+}
+
+// find returns the path of the one file of that name.
+func (d *doublyDamaged) find(t *testing.T, name string) string {
+	t.Helper()
+	for _, f := range d.files(true) {
+		if filepath.Base(f) == name {
+			return f
+		}
+	}
+	t.Fatalf("the node has no file %s", name)
+	return ""
+}
+
+// hashes are the files that a dry repair must leave as they are.
+func hashes(t *testing.T, paths ...string) (sums []string) {
+	t.Helper()
+	for _, p := range paths {
+		b, err := os.ReadFile(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums = append(sums, fmt.Sprintf("%x", sha256.Sum256(b)))
+	}
+	return sums
+}
+
+// repair has the agent's refusal, then a dry and a real repair, and returns what that said.
+func (d *doublyDamaged) repair(t *testing.T, files ...string) string {
+	t.Helper()
+	args := []string{"repair", "--root", d.n.Root, "--state", d.n.State}
+	before := hashes(t, files...)
+	dry := d.cli(t, append(args, "--dry-run")...)
+	if !slices.Equal(before, hashes(t, files...)) {
+		t.Errorf("a dry repair has changed a file")
+	}
+	said := d.cli(t, args...)
+	if dry != said {
+		t.Errorf("a dry repair says\n%s\nand a repair\n%s", dry, said)
+	}
+	if again := d.cli(t, args...); strings.Contains(again, "damaged:") {
+		t.Errorf("after the repair:\n%s", again)
+	}
+	return said
+}
+
+// database damages a database beyond what its pages tell, and one place of its copy.
+func (d *doublyDamaged) database(t *testing.T, name string) {
+	t.Helper()
+	path := d.find(t, name)
+	before := d.objects(t)
+	d.n.Kill()
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch d.r.IntN(3) {
+	case 0:
+		clear(file)
+	case 1:
+		file = file[:d.r.IntN(os.Getpagesize())]
+	default: // both meta pages
+		clear(file[:2*os.Getpagesize()])
+	}
+	copied, err := os.ReadFile(path + ".copy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied[d.r.IntN(len(copied))] ^= 1 << d.r.IntN(8)
+	for p, b := range map[string][]byte{path: file, path + ".copy": copied} {
+		if err := os.WriteFile(p, b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logged := d.logSize(t)
+	d.n.Launch()
+	if d.serves(t) {
+		t.Fatalf("%s and its copy are damaged, and the agent serves:\n%s", name, d.logFrom(t, logged))
+	}
+	if said := d.logFrom(t, logged); !strings.Contains(said, name) || !strings.Contains(said, "longshore repair") || strings.Contains(said, "goroutine ") {
+		t.Errorf("the agent says\n%s", said)
+	}
+	said := d.repair(t, path, path+".copy")
+	if !strings.Contains(said, path+": damaged") {
+		t.Errorf("the repair says\n%s", said)
+	}
+	d.n.Up()
+	after := d.objects(t)
+	for _, o := range before {
+		if slices.Contains(after, o) {
+			continue
+		}
+		if d.lost++; name != "names.db" && !strings.Contains(said, o) {
+			t.Errorf("%s was lost with %s, and the repair did not name it:\n%s", o, name, said)
+		}
+	}
+	for _, o := range after {
+		if !slices.Contains(before, o) {
+			t.Errorf("%s is new after the repair of %s", o, name)
+		}
+	}
+	if n := len(before) - len(after); n > 4 {
+		t.Errorf("%d objects are lost with one place of the copy of %s:\n%s", n, name, said)
+	}
+}
+
+// volume damages the record of a volume, and its copy.
+func (d *doublyDamaged) volume(t *testing.T) {
+	t.Helper()
+	dir := filepath.Join(d.n.Root, "volumes", "cli", "data")
+	d.n.Kill()
+	for _, name := range []string{"volume.json", "volume.json.copy"} {
+		if err := os.Truncate(filepath.Join(dir, name), int64(d.r.IntN(10))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	logged := d.logSize(t)
+	d.n.Launch()
+	if d.serves(t) {
+		t.Fatalf("the record of a volume and its copy are damaged, and the agent serves:\n%s", d.logFrom(t, logged))
+	}
+	if said := d.logFrom(t, logged); !strings.Contains(said, dir) || !strings.Contains(said, "longshore repair") {
+		t.Errorf("the agent says\n%s", said)
+	}
+	if said := d.repair(t, filepath.Join(dir, "volume.json"), filepath.Join(dir, "volume.json.copy")); !strings.Contains(said, dir) {
+		t.Errorf("the repair says\n%s", said)
+	}
+	d.n.Up()
+	if got := d.cli(t, "volume", "ls", "-q"); strings.TrimSpace(got) != "data" {
+		t.Errorf("volumes %q", got)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "_data", "file")); err != nil || string(b) != "kept\n" {
+		t.Errorf("the volume's file has %q, %v", b, err)
+	}
+}
+
+// images damages a blob and a file of a layer.
+func (d *doublyDamaged) images(t *testing.T, image string) {
+	t.Helper()
+	d.cli(t, "pull", image) // where its record was lost with names.db
+	spoil := func(path string, at int) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b[at] ^= 1
+		if err := os.WriteFile(path, b, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	blobs, err := filepath.Glob(filepath.Join(d.n.Root, "image", "content", "blobs", "sha256", "*"))
+	if err != nil || len(blobs) == 0 {
+		t.Fatalf("no blobs: %v", err)
+	}
+	largest := slices.MaxFunc(blobs, func(a, b string) int {
+		x, _ := os.ReadFile(a)
+		y, _ := os.ReadFile(b)
+		return len(x) - len(y)
+	})
+	spoil(largest, 300)
+	layers, err := filepath.Glob(filepath.Join(d.n.Root, "image", "l", "*", "bin", "busybox"))
+	if err != nil || len(layers) == 0 {
+		t.Fatalf("no layers: %v", err)
+	}
+	spoil(layers[0], 5000)
+	out, err := d.n.CLI("check", "--images")
+	if err == nil || !strings.Contains(out, filepath.Base(largest)) || !strings.Contains(out, "bin/busybox") || !strings.Contains(out, image) {
+		t.Errorf("check --images: %v\n%s", err, out)
+	}
+	d.cli(t, "pull", image)
+	if _, err := d.n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
+		t.Error(err)
+	}
+	if out, err := d.n.CLI("check", "--images"); err != nil {
+		t.Errorf("after a pull: %v\n%s", err, out)
+	}
+	want, err := os.ReadFile("/bin/busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := d.cli(t, "run", "--rm", image, "cat", "/bin/busybox"); !bytes.Equal([]byte(got), want) {
+		t.Errorf("the layer's file has %d bytes and is not what was pulled", len(got))
+	}
+}
