@@ -63,7 +63,7 @@ func repairResult(r dbfile.Report) string {
 	}
 	lost := fmt.Sprintf("%d entries could be read; lost is what was in the damaged places", r.Entries)
 	if r.Dropped > 0 {
-		lost += fmt.Sprintf(", and %d entries that make no sense", r.Dropped)
+		lost += fmt.Sprintf(", and %d entries that make no sense, alone or any more", r.Dropped)
 	}
 	const shown = 5
 	if more := len(r.Places) - shown; more > 0 {

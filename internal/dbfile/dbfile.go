@@ -46,6 +46,9 @@ type Options struct {
 	Valid func(bucket []string, key, value []byte) bool
 	// Useless reports whether an entry is worth nothing when it may be outdated. May be nil.
 	Useless func(bucket []string, value []byte) bool
+	// Orphan reports whether an entry is worth nothing without one that is not there; has tells what
+	// is. May be nil.
+	Orphan func(has func(key string, bucket ...string) bool, bucket []string, value []byte) bool
 	// Loss says what a node without this file has lost, for people.
 	Loss   string
 	Logger *slog.Logger // may be nil

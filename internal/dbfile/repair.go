@@ -29,6 +29,20 @@ type Report struct {
 	found content // what the repaired file has
 }
 
+// dropOrphans drops the entries that lack another one, and those that lack these.
+func (r *Report) dropOrphans(o *Options) {
+	for more := o.Orphan != nil; more; {
+		more = false
+		for s, v := range r.found.values {
+			if o.Orphan(r.Has, names(s.bucket), v) {
+				delete(r.found.values, s)
+				r.Dropped++
+				r.Whole, more = false, true
+			}
+		}
+	}
+}
+
 // Has reports whether the repaired file has an entry.
 func (r *Report) Has(key string, bucket ...string) bool {
 	_, ok := r.found.values[slot{strings.Join(bucket, separator), key}]
@@ -89,7 +103,9 @@ func Repair(o Options, dry bool) (r Report, err error) {
 			r.Whole = false
 		}
 	}
-	r.Entries, r.found = len(found.values), found
+	r.found = found
+	r.dropOrphans(&o)
+	r.Entries = len(found.values)
 	if dry {
 		return r, nil
 	}

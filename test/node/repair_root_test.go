@@ -42,7 +42,6 @@ func TestRepairBringsBack(t *testing.T) {
 			}
 			d.volume(t)
 		}
-		d.images(t, image)
 		t.Logf("%d objects were lost and named", d.lost)
 		for _, id := range strings.Fields(d.cli(t, "ps", "-a", "-q", "--no-trunc")) {
 			d.cli(t, "rm", "-f", "--force", id)
@@ -56,6 +55,7 @@ func TestRepairBringsBack(t *testing.T) {
 				t.Error(err)
 			}
 		}
+		d.images(t, image) // no container holds a layer any more
 		clean(t, d.n)
 	})
 }

@@ -22,7 +22,7 @@ import (
 // live returns how live.db is opened.
 func (o *Options) live() dbfile.Options {
 	return dbfile.Options{
-		Path: filepath.Join(o.State, "live.db"), Volatile: true, Logger: o.Logger, Valid: valid, Useless: beginning,
+		Path: filepath.Join(o.State, "live.db"), Volatile: true, Logger: o.Logger, Valid: valid, Useless: beginning, Orphan: orphan,
 		Skip: func(bucket string) bool { return bucket == eventsBucket },
 		Loss: "the node does not know its containers: those that run are ended, and are reported as lost",
 	}
@@ -62,6 +62,16 @@ func beginning(bucket []string, value []byte) bool {
 	var v struct{ State string }
 	return (bucket[0] == state.KindSandbox || bucket[0] == state.KindContainer) &&
 		(json.Unmarshal(value, &v) != nil || v.State == string(core.SandboxCreating) || v.State == string(core.ContainerCreating))
+}
+
+// orphan reports whether a record is of a container whose sandbox, or the container in which it is
+// nested, has none: nothing could be done with it, nor could it be removed.
+func orphan(has func(key string, bucket ...string) bool, bucket []string, value []byte) bool {
+	if bucket[0] != state.KindContainer {
+		return false
+	}
+	var c core.Container
+	return json.Unmarshal(value, &c) != nil || !has(string(c.Sandbox), state.KindSandbox) || c.Parent != "" && !has(string(c.Parent), state.KindContainer)
 }
 
 // Repair makes the damaged files of a store sound that nobody has open. With dry it only says
