@@ -233,3 +233,32 @@ func TestAPullWithoutSpaceKeepsNothing(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestADamagedBlobIsFetchedAgain spoils the blob of a layer whose files are sound, and pulls with
+// the worker that has unpacked it.
+func TestADamagedBlobIsFetchedAgain(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	b := imagetest.Image{Layers: [][]imagetest.File{{{Name: "a", Body: []byte("a")}}}}.Build()
+	ref := reg.Push("lib/app", "v1", b)
+	dir := t.TempDir()
+	s := open(t, dir)
+	pull := func() {
+		t.Helper()
+		if _, err := s.Pull(t.Context(), "cli", ref, core.PullOptions{Always: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pull()
+	blob := filepath.Join(dir, "content/blobs/sha256", b.Layers[0].Digest.Encoded())
+	if err := os.Chmod(blob, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(t, blob, "spoiled")
+	if found, err := s.Verify(t.Context()); err != nil || len(found) != 1 || !strings.Contains(found[0].Object, b.Layers[0].Digest.String()) {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	pull()
+	if found, err := s.Verify(t.Context()); err != nil || len(found) != 0 {
+		t.Errorf("after a pull: %+v, %v", found, err)
+	}
+}

@@ -63,7 +63,8 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 	switch {
 	case ok:
 		u.result = have
-		return nil
+		u.result.fetched = u.repo != nil && !w.hasBlob(ctx, u.blob) // it was removed since: it was damaged
+		return w.onlyBlob(ctx, u)
 	case u.place.Ready: // it is unpacked, only the blob may be missing
 		u.result = Layer{Chain: u.chain, DiffID: u.diffID, Dir: u.place.Dir, Known: true}
 		u.result.fetched = u.repo != nil && !w.hasBlob(ctx, u.blob)
