@@ -175,6 +175,7 @@ var allowedByName = map[string]string{
 	"internal/runtime/oci/passage.go:revoke":               ownFiles,
 	"internal/runtime/oci/passage.go:setAccess":            ownFiles,
 	"internal/runtime/oci/probe.go:probe":                  operators,
+	"internal/volume/repair.go:Repair":                     ownFiles,
 	"internal/volume/volume.go:Create":                     ownFiles,
 	"internal/volume/volume.go:List":                       ownFiles,
 	"internal/volume/volume.go:New":                        ownFiles,

@@ -265,7 +265,7 @@ func (d *doublyDamaged) images(t *testing.T, image string) {
 		spoil(l, 5000)
 	}
 	out, err := d.n.CLI("check", "--images")
-	for _, want := range []string{filepath.Base(largest), "bin/busybox", strings.TrimSuffix(image, ":latest")} {
+	for _, want := range []string{filepath.Base(largest), "bin/busybox"} {
 		if err == nil || !strings.Contains(out+err.Error(), want) {
 			t.Errorf("check --images does not name %s: %v\n%s", want, err, out)
 		}
