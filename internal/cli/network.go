@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 
 func newNetwork(a *app) *cobra.Command {
 	return base.GroupOf("network", "Manage networks on which containers find each other by name",
-		newNetworkLs(a), newNetworkCreate(a), newNetworkInspect(a), newNetworkRm(a), newNetworkPrune(a))
+		newNetworkLs(a), newNetworkCreate(a), newNetworkInspect(a), newNetworkRm(a), newNetworkPrune(a), newNetworkConnect(a), newNetworkDisconnect(a))
 }
 
 func newNetworkLs(a *app) *cobra.Command {
@@ -217,4 +218,61 @@ func newNetworkPrune(a *app) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "accepted for habit: nothing is asked")
 	return cmd
+}
+
+func newNetworkConnect(a *app) *cobra.Command {
+	n := &longshorev1.NetworkAttachment{}
+	var ip, ip6 string
+	cmd := &cobra.Command{
+		Use:   "connect NETWORK CONTAINER",
+		Short: "Put a container on a further network, running or not",
+		Example: "  longshore network connect back web\n" +
+			"  longshore network connect --alias postgres --ip 10.90.0.7 back db\n" +
+			"  longshore network connect default worker",
+		Args: exactNetwork,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n.Network = args[0]
+			for _, addr := range []string{ip, ip6} {
+				if addr != "" {
+					n.Addresses = append(n.Addresses, addr)
+				}
+			}
+			return a.Call(func(c *base.Client) error {
+				_, err := c.Networks.ConnectNetwork(cmd.Context(), &longshorev1.ConnectNetworkRequest{Container: args[1], Attachment: n})
+				return err
+			})
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringArrayVar(&n.Aliases, "alias", nil, "further name on the network")
+	fl.StringVar(&ip, "ip", "", "IPv4 address, in the range of the network")
+	fl.StringVar(&ip6, "ip6", "", "IPv6 address, in the range of the network")
+	fl.StringVar(&n.Mac, "mac-address", "", "hardware address of its interface")
+	fl.StringVar(&n.Interface, "interface", "", "name of its interface in the container (default: the first ethN that is free)")
+	return cmd
+}
+
+func newNetworkDisconnect(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "disconnect NETWORK CONTAINER",
+		Short: "Take a container off a network",
+		Long:  "Take a container off a network, also off its last one. Its published ports and its default route move to the next of its networks that leads out.",
+		Args:  exactNetwork,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.Call(func(c *base.Client) error {
+				_, err := c.Networks.DisconnectNetwork(cmd.Context(), &longshorev1.DisconnectNetworkRequest{Container: args[1], Network: args[0]})
+				return err
+			})
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "accepted for habit: it makes no difference")
+	return cmd
+}
+
+func exactNetwork(_ *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return &base.UsageError{Err: errors.New("a network and a container are needed")}
+	}
+	return nil
 }

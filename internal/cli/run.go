@@ -30,6 +30,7 @@ type runFlags struct {
 	detach     bool
 	quiet      bool
 	dns        []string
+	networks   []string
 	creds      string
 	more       moreFlags
 }
@@ -108,7 +109,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.req.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
 	fl.StringVarP(&f.req.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
-	fl.StringVar(&f.req.Network, "network", "", "network that network create has made, host, none, or empty for the agent's default")
+	fl.StringArrayVar(&f.networks, "network", nil, "network that network create has made, host, none, or default (the agent's); again for further ones; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
 	fl.StringVar(&f.req.Runtime, "runtime", "", "name of a configured runtime")
 	fl.StringVar(&f.req.Pull, "pull", "missing", "when to pull the image: missing, always, never")
@@ -164,6 +165,9 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	}
 	if len(f.dns) > 0 {
 		r.Dns = &longshorev1.Dns{Servers: f.dns}
+	}
+	if err := addNetworks(r, f.networks); err != nil {
+		return err
 	}
 	return f.more.fill(r)
 }

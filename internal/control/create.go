@@ -75,7 +75,7 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err != nil {
 		return err
 	}
-	if err := s.srv.checkNetwork(cfg, req.GetPublishAll()); err != nil {
+	if err := s.srv.checkNetwork(ctx, cfg, req.GetPublishAll()); err != nil {
 		return err
 	}
 	if err := checkCreate(req); err != nil {
@@ -396,7 +396,7 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 	if err := checkUserns(req, &cfg); err != nil {
 		return cfg, err
 	}
-	return cfg, address(&cfg, req)
+	return cfg, errors.Join(address(&cfg, req), further(&cfg, req))
 }
 
 func toCorePorts(ports []*longshorev1.Port) ([]core.Port, error) {

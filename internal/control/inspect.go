@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -85,10 +87,36 @@ func networkOf(sb core.Sandbox) map[string]any {
 		"mode": sb.Network.Mode, "name": sb.Config.Network.Name, "hostname": sb.Config.Hostname, "config_ports": sb.Config.Network.Ports,
 		"namespace": sb.Config.Namespaces.Net.Path,
 	}
+	n["networks"] = endsOf(sb)
 	if sb.State == core.SandboxReady {
 		n["addrs"], n["gateways"], n["interfaces"], n["ports"] = sb.Network.Addrs, sb.Network.Gateways, sb.Network.Interfaces, sb.Network.Ports
 	}
 	return n
+}
+
+// endsOf returns each network that a sandbox is on, as inspect shows it.
+func endsOf(sb core.Sandbox) []map[string]any {
+	var list []map[string]any
+	for _, a := range sb.Config.Network.Attached() {
+		if sb.Config.Namespaces.Net.Mode != core.Shared {
+			break
+		}
+		name := networkName(a.Network)
+		end := map[string]any{"name": name, "aliases": a.Names}
+		if i := sb.Network.On(name); i >= 0 && sb.State == core.SandboxReady {
+			iface := sb.Network.Interfaces[i]
+			end["interface"], end["mac"], end["addrs"] = iface.Interface, iface.MAC, iface.Addrs
+			var via []netip.Addr
+			for _, g := range sb.Network.Gateways {
+				if slices.ContainsFunc(iface.Addrs, func(p netip.Prefix) bool { return p.Contains(g) }) {
+					via = append(via, g)
+				}
+			}
+			end["gateways"] = via
+		}
+		list = append(list, end)
+	}
+	return list
 }
 
 // inspectJSON returns v as JSON, with extra's members added. Unless showEnv is set it hides the

@@ -133,6 +133,51 @@ func (s *networkServer) PruneNetworks(ctx context.Context, _ *longshorev1.PruneN
 	return resp, errors.Join(errs...)
 }
 
+// ConnectNetwork puts a container of ours on a further network.
+func (s *networkServer) ConnectNetwork(ctx context.Context, req *longshorev1.ConnectNetworkRequest) (*longshorev1.ConnectNetworkResponse, error) {
+	c, err := s.changeable(ctx, req.GetContainer())
+	if err != nil {
+		return nil, err
+	}
+	a, err := attachment(req.GetAttachment())
+	if err != nil {
+		return nil, err
+	}
+	if a.Network != core.NetworkDefault {
+		if _, err := s.srv.defined(a.Network); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.srv.freeAddresses(ctx, a); err != nil {
+		return nil, err
+	}
+	if err := s.srv.own.Attachments.Attach(ctx, c.Sandbox, a); err != nil {
+		return nil, err
+	}
+	return &longshorev1.ConnectNetworkResponse{}, s.srv.publish(ctx)
+}
+
+// DisconnectNetwork takes a container of ours off a network.
+func (s *networkServer) DisconnectNetwork(ctx context.Context, req *longshorev1.DisconnectNetworkRequest) (*longshorev1.DisconnectNetworkResponse, error) {
+	c, err := s.changeable(ctx, req.GetContainer())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.srv.own.Attachments.Detach(ctx, c.Sandbox, networkName(req.GetNetwork())); err != nil {
+		return nil, err
+	}
+	return &longshorev1.DisconnectNetworkResponse{}, s.srv.publish(ctx)
+}
+
+// changeable finds a container whose networks may be changed.
+func (s *networkServer) changeable(ctx context.Context, name string) (core.Container, error) {
+	c, err := s.srv.container(ctx, name)
+	if err == nil && c.Owner != core.OwnerCLI {
+		err = fmt.Errorf("change the networks of %s: they are those that %s has set: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+	}
+	return c, err
+}
+
 // member is a container on a network.
 type member struct {
 	container core.Container
@@ -144,11 +189,21 @@ func (m member) running() bool {
 	return m.sandbox.State == core.SandboxReady && (m.container.State == core.ContainerRunning || m.container.State == core.ContainerPaused)
 }
 
-// names are those that others know the member by.
-func (m member) names() []string {
+// addrs are the member's addresses on a network.
+func (m member) addrs(network string) (list []netip.Addr) {
+	if i := m.sandbox.Network.On(network); i >= 0 {
+		for _, p := range m.sandbox.Network.Interfaces[i].Addrs {
+			list = append(list, p.Addr())
+		}
+	}
+	return list
+}
+
+// names are those that others on a network know the member by.
+func (m member) names(network string) []string {
 	list := []string{string(m.container.Key), m.container.ID.Short()}
-	for _, a := range m.sandbox.Config.Network.Attach {
-		list = append(list, a.Names...)
+	if i := m.sandbox.Config.Network.On(network); i >= 0 {
+		list = append(list, m.sandbox.Config.Network.Attached()[i].Names...)
 	}
 	for i, n := range list {
 		list[i] = strings.ToLower(n)
@@ -157,7 +212,7 @@ func (m member) names() []string {
 	return slices.Compact(list)
 }
 
-// members returns the containers on each network that a user has defined.
+// members returns the containers on each network.
 func (s *Server) members(ctx context.Context) (map[string][]member, error) {
 	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
 	if err != nil {
@@ -165,7 +220,7 @@ func (s *Server) members(ctx context.Context) (map[string][]member, error) {
 	}
 	on := map[core.ID]core.Sandbox{}
 	for _, sb := range sandboxes {
-		if name := sb.Config.Network.Name; name != "" && name != core.NetworkNone {
+		if sb.Config.Namespaces.Net.Mode == core.Shared {
 			on[sb.ID] = sb
 		}
 	}
@@ -176,7 +231,10 @@ func (s *Server) members(ctx context.Context) (map[string][]member, error) {
 	containers, err := s.own.Containers(ctx, core.Filter{})
 	for _, c := range containers {
 		if sb, ok := on[c.Sandbox]; ok {
-			list[sb.Config.Network.Name] = append(list[sb.Config.Network.Name], member{c, sb})
+			for _, a := range sb.Config.Network.Attached() {
+				name := networkName(a.Network)
+				list[name] = append(list[name], member{c, sb})
+			}
 		}
 	}
 	return list, err
@@ -218,14 +276,15 @@ func zone(network string, members []member) (byName map[string][]netip.Addr, own
 		if !m.running() {
 			continue
 		}
-		for _, name := range m.names() {
+		addrs := m.addrs(network)
+		for _, name := range m.names(network) {
 			if slices.ContainsFunc(strings.Split(name+suffix, "."), func(l string) bool { return l == "" || len(l) > maxLabel }) {
 				continue // it cannot be asked for
 			}
-			byName[name] = append(byName[name], m.sandbox.Network.Addrs...)
-			byName[name+suffix] = append(byName[name+suffix], m.sandbox.Network.Addrs...)
+			byName[name] = append(byName[name], addrs...)
+			byName[name+suffix] = append(byName[name+suffix], addrs...)
 			if name == strings.ToLower(string(m.container.Key)) {
-				for _, a := range m.sandbox.Network.Addrs {
+				for _, a := range addrs {
 					owners[a] = name + suffix
 				}
 			}
@@ -272,15 +331,15 @@ func toNetwork(def core.NetworkDefinition, members []member) *longshorev1.Networ
 	for _, m := range members {
 		out := &longshorev1.NetworkMember{Container: string(m.container.ID), Name: string(m.container.Key), Running: m.running()}
 		if m.sandbox.State == core.SandboxReady {
-			for _, a := range m.sandbox.Network.Addrs {
+			for _, a := range m.addrs(def.Name) {
 				out.Addresses = append(out.Addresses, a.String())
 			}
-			for _, i := range m.sandbox.Network.Interfaces {
-				out.Mac = i.MAC
+			if i := m.sandbox.Network.On(def.Name); i >= 0 {
+				out.Mac = m.sandbox.Network.Interfaces[i].MAC
 			}
 		}
-		for _, a := range m.sandbox.Config.Network.Attach {
-			out.Aliases = append(out.Aliases, a.Names...)
+		if i := m.sandbox.Config.Network.On(def.Name); i >= 0 {
+			out.Aliases = append(out.Aliases, m.sandbox.Config.Network.Attached()[i].Names...)
 		}
 		n.Members = append(n.Members, out)
 	}

@@ -1,6 +1,8 @@
 package control
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"path"
@@ -8,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -217,42 +220,130 @@ func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 	if !ownNetwork(req) {
 		return invalid.Errorf("an address or an alias cannot be given with network %s", req.GetNetwork())
 	}
-	a := core.Attachment{Network: cfg.Network.Name, MAC: req.GetMac(), Names: req.GetNetworkAliases()}
+	first := &longshorev1.NetworkAttachment{Network: cfg.Network.Name, Mac: req.GetMac(), Aliases: req.GetNetworkAliases()}
+	if req.GetIp() != "" {
+		first.Addresses = []string{req.GetIp()}
+	}
+	a, err := attachment(first)
+	if cfg.Network.Name == "" { // as the default network is named everywhere else
+		a.Network = ""
+	}
+	cfg.Network.Attach = []core.Attachment{a}
+	return err
+}
+
+// maxFurther bounds the networks of a container besides its first.
+const maxFurther = 32
+
+// further puts the networks besides the first into cfg.
+func further(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
+	list := req.GetFurtherNetworks()
+	if len(list) == 0 {
+		return nil
+	}
+	if !ownNetwork(req) {
+		return invalid.Errorf("a further network cannot be given with network %s", req.GetNetwork())
+	}
+	if len(list) > maxFurther {
+		return invalid.Errorf("%d networks, at most %d", len(list)+1, maxFurther+1)
+	}
+	for _, n := range list {
+		a, err := attachment(n)
+		if err != nil {
+			return err
+		}
+		if cfg.Network.On(a.Network) >= 0 {
+			return invalid.Errorf("network %s is named twice", a.Network)
+		}
+		cfg.Network = cfg.Network.With(a)
+	}
+	return nil
+}
+
+// attachment checks how a container is to be on a network.
+func attachment(n *longshorev1.NetworkAttachment) (core.Attachment, error) {
+	a := core.Attachment{Network: networkName(n.GetNetwork()), Interface: n.GetInterface(), MAC: n.GetMac(), Names: n.GetAliases()}
+	if a.Network == core.NetworkNone || a.Network == "host" {
+		return a, invalid.Errorf("network %s cannot be one of several", a.Network)
+	}
 	if len(a.Names) > maxAliases {
-		return invalid.Errorf("%d aliases, at most %d", len(a.Names), maxAliases)
+		return a, invalid.Errorf("%d aliases, at most %d", len(a.Names), maxAliases)
 	}
 	for _, n := range a.Names {
 		if !core.IsName(n, "_.-", maxHostName) {
-			return invalid.Errorf("alias %q is not a name: letters, digits and _.-", n)
+			return a, invalid.Errorf("alias %q is not a name: letters, digits and _.-", n)
 		}
 	}
-	if len(a.Names) > 0 && cfg.Network.Name == "" {
-		return invalid.Errorf("an alias needs a network that was made by network create: the default one has no name server")
+	if len(a.Names) > 0 && a.Network == core.NetworkDefault {
+		return a, invalid.Errorf("an alias needs a network that was made by network create: the default one has no name server")
 	}
-	if req.GetIp() != "" {
-		ip, err := netip.ParseAddr(req.GetIp())
+	for _, s := range n.GetAddresses() {
+		ip, err := netip.ParseAddr(s)
 		if err != nil {
-			return invalid.Errorf("address %q: %v", req.GetIp(), err)
+			return a, invalid.Errorf("address %q: %v", s, err)
 		}
-		a.Addrs = []netip.Prefix{netip.PrefixFrom(ip, ip.BitLen())}
+		if slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool { return p.Addr().Is4() == ip.Unmap().Is4() }) {
+			return a, invalid.Errorf("address %s: one of this family is enough", s)
+		}
+		a.Addrs = append(a.Addrs, netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()))
 	}
-	cfg.Network.Attach = []core.Attachment{a}
-	return nil
+	return a, nil
+}
+
+// networkName returns the name by which records know a network.
+func networkName(name string) string {
+	if name == "" || name == "bridge" {
+		return core.NetworkDefault
+	}
+	return name
 }
 
 // maxHostName is the length of the longest name that can be asked for.
 const maxHostName = 253
 
-// checkNetwork refuses a network that does not exist, and ports where nothing comes in.
-func (s *Server) checkNetwork(cfg core.SandboxConfig, publishAll bool) error {
-	if cfg.Network.Name == "" || cfg.Network.Name == core.NetworkNone {
-		return nil
+// checkNetwork refuses a network that does not exist, an address that is in use, and ports where
+// nothing comes in.
+func (s *Server) checkNetwork(ctx context.Context, cfg core.SandboxConfig, publishAll bool) error {
+	internal := ""
+	out := false
+	for _, a := range cfg.Network.Attached() {
+		if networkName(a.Network) == core.NetworkDefault {
+			out = true
+			continue
+		}
+		def, err := s.defined(a.Network)
+		if err != nil {
+			return err
+		}
+		if out = out || !def.Internal; def.Internal && internal == "" {
+			internal = def.Name
+		}
 	}
-	def, err := s.defined(cfg.Network.Name)
-	if err == nil && def.Internal && (publishAll || len(cfg.Network.Ports) > 0) {
-		err = invalid.Errorf("ports cannot be published from network %s, which is internal", def.Name)
+	if internal != "" && !out && (publishAll || len(cfg.Network.Ports) > 0) {
+		return invalid.Errorf("ports cannot be published from network %s, which is internal", internal)
 	}
-	return err
+	return s.freeAddresses(ctx, cfg.Network.Attached()...)
+}
+
+// freeAddresses refuses addresses that a container has, and says which one.
+func (s *Server) freeAddresses(ctx context.Context, list ...core.Attachment) error {
+	for _, a := range list {
+		if len(a.Addrs) == 0 {
+			continue
+		}
+		members, err := s.members(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range members[networkName(a.Network)] {
+			for _, p := range a.Addrs {
+				if m.sandbox.State == core.SandboxReady && slices.Contains(m.sandbox.Network.Addrs, p.Addr()) {
+					return fmt.Errorf("address %s is in use by container %s: %w", p.Addr(), m.container.Key, errdefs.ErrAlreadyExists)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // hostLines are the request's lines of /etc/hosts, names by their addresses.

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/attach"
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
@@ -33,8 +34,10 @@ func TestTheAgentDiesAtEveryStage(t *testing.T) {
 				t.Fatalf("without a fail point: %v", err)
 			}
 		}
-		if err := r.again(t.Context()); err != nil {
-			t.Fatalf("without a fail point: %v", err)
+		for _, drive := range []func(context.Context) error{r.again, r.connected} {
+			if err := drive(t.Context()); err != nil {
+				t.Fatalf("without a fail point: %v", err)
+			}
 		}
 		n.Check()
 		before := n.Baseline(t).Lasting()
@@ -44,8 +47,11 @@ func TestTheAgentDiesAtEveryStage(t *testing.T) {
 				return func(ctx context.Context) error { return r.drive(ctx, shared) }
 			}
 			drive := pod(strings.HasSuffix(verb, "_sandbox"))
-			if verb == "renew" {
+			switch verb {
+			case "renew":
 				drive = r.again
+			case attach.VerbAttach, attach.VerbDetach:
+				drive = r.connected
 			}
 			t.Run(stage, func(t *testing.T) { r.die(t, stage, drive, before) })
 			if verb == "exit" { // of an exec, and of a main process
@@ -131,6 +137,23 @@ func (r *round) again(ctx context.Context) error {
 	return err
 }
 
+// connected puts a running container on a second network and takes it off again. Only the command line does that.
+func (r *round) connected(context.Context) error {
+	const name, network = "connected", "beside"
+	if out, err := r.n.CLI("network", "create", "--subnet", "10.79.0.0/24", network); err != nil && !strings.Contains(out+err.Error(), "already exists") {
+		return err
+	}
+	for _, line := range [][]string{
+		{"run", "-d", "--name", name, r.image, "/bin/sleep", "1000"}, {"network", "connect", network, name},
+		{"network", "disconnect", network, name}, {"rm", "-f", name}, {"network", "rm", network},
+	} {
+		if _, err := r.n.CLI(line...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // released waits until the sandbox of an ended container has given back its namespaces.
 func (r *round) released(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, roottest.Patience())
@@ -158,8 +181,10 @@ func (r *round) released(ctx context.Context, name string) error {
 // clear removes every sandbox, as kubelet does with what it does not know, and the command line's
 // container.
 func (r *round) clear(ctx context.Context) error {
-	if _, err := r.n.CLI("rm", "-f", "again"); err != nil && !strings.Contains(err.Error(), "not found") {
-		return err
+	for _, line := range [][]string{{"rm", "-f", "again", "connected"}, {"network", "rm", "beside"}} {
+		if out, err := r.n.CLI(line...); err != nil && !strings.Contains(out+err.Error(), "not found") {
+			return err
+		}
 	}
 	list, err := r.n.CRI.ListPodSandbox(ctx, &runtimeapi.ListPodSandboxRequest{})
 	if err != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"slices"
@@ -254,5 +255,102 @@ func TestNetworksExchangeNothing(t *testing.T) {
 		if got := strings.Join(nodetest.Lines(t, "nft", "list", "tables"), " "); strings.Contains(got, "lsu-") {
 			t.Errorf("tables: %v", got)
 		}
+	})
+}
+
+// TestAContainerOnSeveralNetworks: a container is put on networks and taken off them while it runs
+// and while it is stopped; names, addresses, published ports and the way out follow, and the agent's
+// death changes nothing of it.
+func TestAContainerOnSeveralNetworks(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		p := startPlace(t)
+		p.do("run", "--rm", p.image, "/bin/true") // makes what stays: the agent's own bridge and its rules
+		before := p.Baseline(t)
+		p.do("network", "create", "--subnet", "10.77.0.0/24", "front")
+		p.do("network", "create", "--subnet", "10.78.0.0/24", "--internal", "back")
+		run := func(name string, args ...string) {
+			args = append([]string{"run", "-d", "--name", name, "--mount", "type=tmpfs,destination=/www"}, args...)
+			p.do(append(append(args, p.image), web("/www")...)...)
+		}
+		run("db", "--network", "name=back,alias=sql,ip=10.78.0.7")
+		run("app", "--network", "back", "--network", "name=front,alias=site,ip=10.77.0.9", "-p", "18077:80")
+		run("web") // on the agent's own network, where nobody has a name
+		p.reaches("app", "sql", "db")
+		p.reaches("db", "app", "app")
+		p.unknown("db", "site")
+		p.do("network", "connect", "--alias", "door", "front", "web")
+		p.reaches("web", "site", "app")
+		p.reaches("app", "door", "web")
+		p.unknown("web", "sql")
+		way := func(name string) string {
+			out, _ := p.in(name, "ip route | sed -n 's/^default .* dev //p'")
+			return out
+		}
+		if got := way("app"); got != "eth1" {
+			t.Errorf("the way out of app: %q", got)
+		}
+		var docs []struct {
+			NetworkSettings struct {
+				Networks map[string]struct {
+					IPAddress string
+					Aliases   []string
+				}
+			}
+		}
+		if err := json.Unmarshal([]byte(p.do("inspect", "app")), &docs); err != nil || len(docs) != 1 {
+			t.Fatalf("inspect: %v", err)
+		}
+		if n := docs[0].NetworkSettings.Networks; len(n) != 2 || n["front"].IPAddress != "10.77.0.9" || !slices.Equal(n["front"].Aliases, []string{"site"}) || n["back"].IPAddress == "" {
+			t.Errorf("networks of app: %+v", n)
+		}
+		p.Kill()
+		p.Up()
+		p.reaches("app", "sql", "db")
+		p.reaches("web", "site", "app")
+		for _, wrong := range [][]string{
+			{"network", "connect", "front", "web"},
+			{"network", "connect", "none-such", "web"},
+			{"network", "connect", "--ip", "10.78.0.7", "back", "web"},
+			{"network", "connect", "host", "web"},
+			{"network", "disconnect", "back", "web"},
+			{"network", "rm", "back"},
+			{"run", "--rm", "--network", "front", "--network", "front", p.image, "/bin/true"},
+			{"run", "--rm", "--network", "host", "--network", "front", p.image, "/bin/true"},
+		} {
+			if out, err := p.CLI(wrong...); err == nil {
+				t.Errorf("%v: %s", wrong, out)
+			} else if slices.Contains(wrong, "--ip") && !strings.Contains(out+err.Error(), "container db") {
+				t.Errorf("%v does not say who has the address: %s, %v", wrong, out, err)
+			}
+		}
+		// What a stopped container is put on, it has when it is started again, with its address.
+		p.do("stop", "-t", "0", "app")
+		p.do("network", "connect", "default", "app")
+		p.do("start", "app")
+		p.reaches("web", "10.77.0.9", "app")
+		p.do("network", "disconnect", "front", "app")
+		if got := way("app"); got != "eth2" {
+			t.Errorf("the way out of app without front: %q", got)
+		}
+		p.unknown("web", "site")
+		p.reaches("app", "sql", "db")
+		// Off the last one, and on again.
+		p.do("network", "disconnect", "back", "db")
+		p.do("network", "connect", "back", "db")
+		p.reaches("app", "db", "db")
+		clean(t, p.Node)
+		p.do("rm", "-f", "db", "app", "web")
+		p.do("network", "prune")
+		clean(t, p.Node)
+		var diff string
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(diff)
+			}
+		})
+		nodetest.Eventually(t, "nothing stays", func() bool {
+			diff = p.Holdings(t).Lasting().Since(before.Lasting())
+			return diff == ""
+		})
 	})
 }

@@ -35,6 +35,7 @@ func TestRepairBringsBack(t *testing.T) {
 		t.Logf("%d rounds, seed %d", rounds, seed)
 		image := d.n.Busybox(t)
 		for round := range rounds {
+			d.cli(t, "pull", image) // the damage of the last round may have taken the image's record
 			for i := range 3 {
 				d.cli(t, "create", "--name", "spare"+strconv.Itoa(round)+"-"+strconv.Itoa(i), image, "/bin/true")
 			}

@@ -1435,42 +1435,43 @@ type CreateRequest struct {
 	Credentials     *Credentials           `protobuf:"bytes,32,opt,name=credentials,proto3" json:"credentials,omitempty"`
 	// hold keeps the output for the one client that attaches, in place of a log:
 	// a client that reads slowly slows the program, and nothing is lost.
-	Hold                   bool              `protobuf:"varint,35,opt,name=hold,proto3" json:"hold,omitempty"`
-	NewPrivileges          bool              `protobuf:"varint,34,opt,name=new_privileges,json=newPrivileges,proto3" json:"new_privileges,omitempty"` // let programs gain rights by set-user-ID and the like
-	Tmpfs                  []*Tmpfs          `protobuf:"bytes,36,rep,name=tmpfs,proto3" json:"tmpfs,omitempty"`
-	Ulimits                []string          `protobuf:"bytes,37,rep,name=ulimits,proto3" json:"ulimits,omitempty"`                                                                           // NAME=SOFT[:HARD]
-	ShmBytes               uint64            `protobuf:"varint,38,opt,name=shm_bytes,json=shmBytes,proto3" json:"shm_bytes,omitempty"`                                                        // size of /dev/shm; 0: 64 MiB
-	Sysctls                map[string]string `protobuf:"bytes,39,rep,name=sysctls,proto3" json:"sysctls,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the container's own namespaces
-	Seccomp                []byte            `protobuf:"bytes,40,opt,name=seccomp,proto3" json:"seccomp,omitempty"`                                                                           // the system call filter, as Docker or OCI write it; empty: the default
-	SeccompUnconfined      bool              `protobuf:"varint,41,opt,name=seccomp_unconfined,json=seccompUnconfined,proto3" json:"seccomp_unconfined,omitempty"`                             // no system call filter
-	Apparmor               string            `protobuf:"bytes,42,opt,name=apparmor,proto3" json:"apparmor,omitempty"`                                                                         // name of a loaded profile
-	Unmasked               bool              `protobuf:"varint,43,opt,name=unmasked,proto3" json:"unmasked,omitempty"`                                                                        // hide nothing of /proc and /sys
-	Groups                 []string          `protobuf:"bytes,44,rep,name=groups,proto3" json:"groups,omitempty"`                                                                             // further groups, by name or number
-	Pid                    string            `protobuf:"bytes,45,opt,name=pid,proto3" json:"pid,omitempty"`                                                                                   // "": its own pid namespace; host
-	Ipc                    string            `protobuf:"bytes,46,opt,name=ipc,proto3" json:"ipc,omitempty"`                                                                                   // "": its own; host
-	Uts                    string            `protobuf:"bytes,47,opt,name=uts,proto3" json:"uts,omitempty"`                                                                                   // "": its own; host
-	CpusetCpus             string            `protobuf:"bytes,48,opt,name=cpuset_cpus,json=cpusetCpus,proto3" json:"cpuset_cpus,omitempty"`                                                   // 0-3,7
-	CpusetMems             string            `protobuf:"bytes,49,opt,name=cpuset_mems,json=cpusetMems,proto3" json:"cpuset_mems,omitempty"`
-	CpuShares              uint64            `protobuf:"varint,50,opt,name=cpu_shares,json=cpuShares,proto3" json:"cpu_shares,omitempty"`                       // 0: the default, 1024
-	MemorySwapBytes        int64             `protobuf:"zigzag64,51,opt,name=memory_swap_bytes,json=memorySwapBytes,proto3" json:"memory_swap_bytes,omitempty"` // memory and swap together; -1: unlimited, 0: the node's default
-	MemoryReservationBytes uint64            `protobuf:"varint,52,opt,name=memory_reservation_bytes,json=memoryReservationBytes,proto3" json:"memory_reservation_bytes,omitempty"`
-	OomScoreAdj            int32             `protobuf:"zigzag32,53,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"`
-	Platform               string            `protobuf:"bytes,54,opt,name=platform,proto3" json:"platform,omitempty"` // linux/arm64; "": the node's own
-	Devices                []string          `protobuf:"bytes,55,rep,name=devices,proto3" json:"devices,omitempty"`   // SOURCE[:TARGET][:rwm], or a name of the Container Device Interface
-	Hosts                  []string          `protobuf:"bytes,56,rep,name=hosts,proto3" json:"hosts,omitempty"`       // NAME:ADDRESS, a line of /etc/hosts
-	Annotations            map[string]string `protobuf:"bytes,57,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Ip                     string            `protobuf:"bytes,58,opt,name=ip,proto3" json:"ip,omitempty"` // an address of the network's range
-	Mac                    string            `protobuf:"bytes,59,opt,name=mac,proto3" json:"mac,omitempty"`
-	PublishAll             bool              `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"`            // forward a chosen host port to each port that the image or expose names
-	Expose                 []string          `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                                       // PORT[-PORT][/PROTOCOL]
-	LogBytes               int64             `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`                  // size of a log file; 0: 16 MiB
-	LogFiles               int32             `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                  // how many are kept; 0: 3
-	NoLog                  bool              `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                           // drop the output
-	NetworkAliases         []string          `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"` // what others on a network of a user's own call it, besides its name
-	Health                 *HealthCheck      `protobuf:"bytes,90,opt,name=health,proto3" json:"health,omitempty"`                                       // absent: the image's own
-	OnUnhealthy            string            `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`          // what happens to a program that has become unhealthy: none (the default), stop, kill
-	VolumesFrom            []string          `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`          // containers whose volumes and binds it has too, NAME[:ro|rw]
-	Userns                 string            `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                       // host (the default), or private: a user namespace of its own
+	Hold                   bool                 `protobuf:"varint,35,opt,name=hold,proto3" json:"hold,omitempty"`
+	NewPrivileges          bool                 `protobuf:"varint,34,opt,name=new_privileges,json=newPrivileges,proto3" json:"new_privileges,omitempty"` // let programs gain rights by set-user-ID and the like
+	Tmpfs                  []*Tmpfs             `protobuf:"bytes,36,rep,name=tmpfs,proto3" json:"tmpfs,omitempty"`
+	Ulimits                []string             `protobuf:"bytes,37,rep,name=ulimits,proto3" json:"ulimits,omitempty"`                                                                           // NAME=SOFT[:HARD]
+	ShmBytes               uint64               `protobuf:"varint,38,opt,name=shm_bytes,json=shmBytes,proto3" json:"shm_bytes,omitempty"`                                                        // size of /dev/shm; 0: 64 MiB
+	Sysctls                map[string]string    `protobuf:"bytes,39,rep,name=sysctls,proto3" json:"sysctls,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the container's own namespaces
+	Seccomp                []byte               `protobuf:"bytes,40,opt,name=seccomp,proto3" json:"seccomp,omitempty"`                                                                           // the system call filter, as Docker or OCI write it; empty: the default
+	SeccompUnconfined      bool                 `protobuf:"varint,41,opt,name=seccomp_unconfined,json=seccompUnconfined,proto3" json:"seccomp_unconfined,omitempty"`                             // no system call filter
+	Apparmor               string               `protobuf:"bytes,42,opt,name=apparmor,proto3" json:"apparmor,omitempty"`                                                                         // name of a loaded profile
+	Unmasked               bool                 `protobuf:"varint,43,opt,name=unmasked,proto3" json:"unmasked,omitempty"`                                                                        // hide nothing of /proc and /sys
+	Groups                 []string             `protobuf:"bytes,44,rep,name=groups,proto3" json:"groups,omitempty"`                                                                             // further groups, by name or number
+	Pid                    string               `protobuf:"bytes,45,opt,name=pid,proto3" json:"pid,omitempty"`                                                                                   // "": its own pid namespace; host
+	Ipc                    string               `protobuf:"bytes,46,opt,name=ipc,proto3" json:"ipc,omitempty"`                                                                                   // "": its own; host
+	Uts                    string               `protobuf:"bytes,47,opt,name=uts,proto3" json:"uts,omitempty"`                                                                                   // "": its own; host
+	CpusetCpus             string               `protobuf:"bytes,48,opt,name=cpuset_cpus,json=cpusetCpus,proto3" json:"cpuset_cpus,omitempty"`                                                   // 0-3,7
+	CpusetMems             string               `protobuf:"bytes,49,opt,name=cpuset_mems,json=cpusetMems,proto3" json:"cpuset_mems,omitempty"`
+	CpuShares              uint64               `protobuf:"varint,50,opt,name=cpu_shares,json=cpuShares,proto3" json:"cpu_shares,omitempty"`                       // 0: the default, 1024
+	MemorySwapBytes        int64                `protobuf:"zigzag64,51,opt,name=memory_swap_bytes,json=memorySwapBytes,proto3" json:"memory_swap_bytes,omitempty"` // memory and swap together; -1: unlimited, 0: the node's default
+	MemoryReservationBytes uint64               `protobuf:"varint,52,opt,name=memory_reservation_bytes,json=memoryReservationBytes,proto3" json:"memory_reservation_bytes,omitempty"`
+	OomScoreAdj            int32                `protobuf:"zigzag32,53,opt,name=oom_score_adj,json=oomScoreAdj,proto3" json:"oom_score_adj,omitempty"`
+	Platform               string               `protobuf:"bytes,54,opt,name=platform,proto3" json:"platform,omitempty"` // linux/arm64; "": the node's own
+	Devices                []string             `protobuf:"bytes,55,rep,name=devices,proto3" json:"devices,omitempty"`   // SOURCE[:TARGET][:rwm], or a name of the Container Device Interface
+	Hosts                  []string             `protobuf:"bytes,56,rep,name=hosts,proto3" json:"hosts,omitempty"`       // NAME:ADDRESS, a line of /etc/hosts
+	Annotations            map[string]string    `protobuf:"bytes,57,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Ip                     string               `protobuf:"bytes,58,opt,name=ip,proto3" json:"ip,omitempty"` // an address of the network's range
+	Mac                    string               `protobuf:"bytes,59,opt,name=mac,proto3" json:"mac,omitempty"`
+	PublishAll             bool                 `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"`                // forward a chosen host port to each port that the image or expose names
+	Expose                 []string             `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                                           // PORT[-PORT][/PROTOCOL]
+	LogBytes               int64                `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`                      // size of a log file; 0: 16 MiB
+	LogFiles               int32                `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                      // how many are kept; 0: 3
+	NoLog                  bool                 `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                               // drop the output
+	NetworkAliases         []string             `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"`     // what others on a network of a user's own call it, besides its name
+	FurtherNetworks        []*NetworkAttachment `protobuf:"bytes,110,rep,name=further_networks,json=furtherNetworks,proto3" json:"further_networks,omitempty"` // besides network, to which ip, mac and network_aliases belong
+	Health                 *HealthCheck         `protobuf:"bytes,90,opt,name=health,proto3" json:"health,omitempty"`                                           // absent: the image's own
+	OnUnhealthy            string               `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`              // what happens to a program that has become unhealthy: none (the default), stop, kill
+	VolumesFrom            []string             `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`              // containers whose volumes and binds it has too, NAME[:ro|rw]
+	Userns                 string               `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                           // host (the default), or private: a user namespace of its own
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -1956,6 +1957,13 @@ func (x *CreateRequest) GetNoLog() bool {
 func (x *CreateRequest) GetNetworkAliases() []string {
 	if x != nil {
 		return x.NetworkAliases
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetFurtherNetworks() []*NetworkAttachment {
+	if x != nil {
+		return x.FurtherNetworks
 	}
 	return nil
 }
@@ -5524,7 +5532,7 @@ var File_longshore_v1_container_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_container_proto_rawDesc = "" +
 	"\n" +
-	"\x1clongshore/v1/container.proto\x12\flongshore.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x03\n" +
+	"\x1clongshore/v1/container.proto\x12\flongshore.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1alongshore/v1/network.proto\"\xb3\x03\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -5664,7 +5672,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xe1\x12\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xad\x13\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -5743,7 +5751,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\tlog_bytes\x18> \x01(\x03R\blogBytes\x12\x1b\n" +
 	"\tlog_files\x18? \x01(\x05R\blogFiles\x12\x15\n" +
 	"\x06no_log\x18@ \x01(\bR\x05noLog\x12'\n" +
-	"\x0fnetwork_aliases\x18P \x03(\tR\x0enetworkAliases\x121\n" +
+	"\x0fnetwork_aliases\x18P \x03(\tR\x0enetworkAliases\x12J\n" +
+	"\x10further_networks\x18n \x03(\v2\x1f.longshore.v1.NetworkAttachmentR\x0ffurtherNetworks\x121\n" +
 	"\x06health\x18Z \x01(\v2\x19.longshore.v1.HealthCheckR\x06health\x12!\n" +
 	"\fon_unhealthy\x18[ \x01(\tR\vonUnhealthy\x12!\n" +
 	"\fvolumes_from\x18\\ \x03(\tR\vvolumesFrom\x12\x16\n" +
@@ -6137,6 +6146,7 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	nil,                            // 80: longshore.v1.CreateRequest.AnnotationsEntry
 	(*timestamppb.Timestamp)(nil),  // 81: google.protobuf.Timestamp
 	(*durationpb.Duration)(nil),    // 82: google.protobuf.Duration
+	(*NetworkAttachment)(nil),      // 83: longshore.v1.NetworkAttachment
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
 	81, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
@@ -6175,89 +6185,90 @@ var file_longshore_v1_container_proto_depIdxs = []int32{
 	30, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
 	79, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
 	80, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	18, // 36: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
-	82, // 37: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	82, // 38: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	82, // 39: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
-	82, // 40: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
-	21, // 41: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
-	25, // 42: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	28, // 43: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	25, // 44: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	37, // 45: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	36, // 46: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	82, // 47: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	82, // 48: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 49: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	62, // 50: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	59, // 51: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	32, // 52: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	63, // 53: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 54: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	32, // 55: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	65, // 56: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	59, // 57: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	32, // 58: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	81, // 59: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	81, // 60: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	81, // 61: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	82, // 62: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	70, // 63: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	81, // 64: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	73, // 65: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 66: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 67: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 68: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 69: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	17, // 70: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	38, // 71: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	40, // 72: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	42, // 73: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	44, // 74: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	46, // 75: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	48, // 76: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	50, // 77: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	52, // 78: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	54, // 79: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	56, // 80: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	58, // 81: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	64, // 82: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	24, // 83: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	27, // 84: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	66, // 85: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	68, // 86: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	71, // 87: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	19, // 88: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
-	22, // 89: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
-	7,  // 90: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 91: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 92: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 93: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	35, // 94: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	39, // 95: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	41, // 96: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	43, // 97: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	45, // 98: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	47, // 99: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	49, // 100: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	51, // 101: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	53, // 102: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	55, // 103: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	57, // 104: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	60, // 105: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	60, // 106: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	26, // 107: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	29, // 108: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	67, // 109: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	69, // 110: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	72, // 111: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	20, // 112: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
-	23, // 113: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
-	90, // [90:114] is the sub-list for method output_type
-	66, // [66:90] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	83, // 36: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
+	18, // 37: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
+	82, // 38: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	82, // 39: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	82, // 40: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	82, // 41: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	21, // 42: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	25, // 43: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	28, // 44: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	25, // 45: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	37, // 46: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	36, // 47: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	82, // 48: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	82, // 49: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 50: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	62, // 51: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	59, // 52: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	32, // 53: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	63, // 54: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 55: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	32, // 56: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	65, // 57: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	59, // 58: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	32, // 59: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	81, // 60: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	81, // 61: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	81, // 62: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	82, // 63: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	70, // 64: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	81, // 65: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	73, // 66: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 67: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 68: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 69: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 70: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	17, // 71: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	38, // 72: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	40, // 73: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	42, // 74: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	44, // 75: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	46, // 76: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	48, // 77: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	50, // 78: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	52, // 79: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	54, // 80: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	56, // 81: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	58, // 82: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	64, // 83: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	24, // 84: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	27, // 85: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	66, // 86: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	68, // 87: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	71, // 88: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	19, // 89: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	22, // 90: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	7,  // 91: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 92: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 93: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 94: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	35, // 95: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	39, // 96: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	41, // 97: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	43, // 98: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	45, // 99: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	47, // 100: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	49, // 101: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	51, // 102: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	53, // 103: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	55, // 104: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	57, // 105: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	60, // 106: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	60, // 107: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	26, // 108: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	29, // 109: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	67, // 110: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	69, // 111: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	72, // 112: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	20, // 113: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	23, // 114: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	91, // [91:115] is the sub-list for method output_type
+	67, // [67:91] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -6265,6 +6276,7 @@ func file_longshore_v1_container_proto_init() {
 	if File_longshore_v1_container_proto != nil {
 		return
 	}
+	file_longshore_v1_network_proto_init()
 	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
 	file_longshore_v1_container_proto_msgTypes[35].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),

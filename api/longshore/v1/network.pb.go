@@ -259,6 +259,259 @@ func (x *NetworkMember) GetRunning() bool {
 	return false
 }
 
+// NetworkAttachment is a network that a container is on, and how.
+type NetworkAttachment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Network       string                 `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"` // default is the agent's own
+	Aliases       []string               `protobuf:"bytes,2,rep,name=aliases,proto3" json:"aliases,omitempty"`
+	Addresses     []string               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"` // at most one of each family
+	Mac           string                 `protobuf:"bytes,4,opt,name=mac,proto3" json:"mac,omitempty"`
+	Interface     string                 `protobuf:"bytes,5,opt,name=interface,proto3" json:"interface,omitempty"` // its name in the container; "": the first that is free
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkAttachment) Reset() {
+	*x = NetworkAttachment{}
+	mi := &file_longshore_v1_network_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkAttachment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkAttachment) ProtoMessage() {}
+
+func (x *NetworkAttachment) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkAttachment.ProtoReflect.Descriptor instead.
+func (*NetworkAttachment) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NetworkAttachment) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+func (x *NetworkAttachment) GetAliases() []string {
+	if x != nil {
+		return x.Aliases
+	}
+	return nil
+}
+
+func (x *NetworkAttachment) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *NetworkAttachment) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *NetworkAttachment) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+type ConnectNetworkRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	Attachment    *NetworkAttachment     `protobuf:"bytes,2,opt,name=attachment,proto3" json:"attachment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectNetworkRequest) Reset() {
+	*x = ConnectNetworkRequest{}
+	mi := &file_longshore_v1_network_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectNetworkRequest) ProtoMessage() {}
+
+func (x *ConnectNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectNetworkRequest.ProtoReflect.Descriptor instead.
+func (*ConnectNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ConnectNetworkRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *ConnectNetworkRequest) GetAttachment() *NetworkAttachment {
+	if x != nil {
+		return x.Attachment
+	}
+	return nil
+}
+
+type ConnectNetworkResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectNetworkResponse) Reset() {
+	*x = ConnectNetworkResponse{}
+	mi := &file_longshore_v1_network_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectNetworkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectNetworkResponse) ProtoMessage() {}
+
+func (x *ConnectNetworkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectNetworkResponse.ProtoReflect.Descriptor instead.
+func (*ConnectNetworkResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{5}
+}
+
+type DisconnectNetworkRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Container     string                 `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	Network       string                 `protobuf:"bytes,2,opt,name=network,proto3" json:"network,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisconnectNetworkRequest) Reset() {
+	*x = DisconnectNetworkRequest{}
+	mi := &file_longshore_v1_network_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisconnectNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisconnectNetworkRequest) ProtoMessage() {}
+
+func (x *DisconnectNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisconnectNetworkRequest.ProtoReflect.Descriptor instead.
+func (*DisconnectNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *DisconnectNetworkRequest) GetContainer() string {
+	if x != nil {
+		return x.Container
+	}
+	return ""
+}
+
+func (x *DisconnectNetworkRequest) GetNetwork() string {
+	if x != nil {
+		return x.Network
+	}
+	return ""
+}
+
+type DisconnectNetworkResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisconnectNetworkResponse) Reset() {
+	*x = DisconnectNetworkResponse{}
+	mi := &file_longshore_v1_network_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisconnectNetworkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisconnectNetworkResponse) ProtoMessage() {}
+
+func (x *DisconnectNetworkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_network_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisconnectNetworkResponse.ProtoReflect.Descriptor instead.
+func (*DisconnectNetworkResponse) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{7}
+}
+
 type ListNetworksRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"` // only this one; NotFound when there is none
@@ -268,7 +521,7 @@ type ListNetworksRequest struct {
 
 func (x *ListNetworksRequest) Reset() {
 	*x = ListNetworksRequest{}
-	mi := &file_longshore_v1_network_proto_msgTypes[3]
+	mi := &file_longshore_v1_network_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -280,7 +533,7 @@ func (x *ListNetworksRequest) String() string {
 func (*ListNetworksRequest) ProtoMessage() {}
 
 func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[3]
+	mi := &file_longshore_v1_network_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -293,7 +546,7 @@ func (x *ListNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksRequest.ProtoReflect.Descriptor instead.
 func (*ListNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{3}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListNetworksRequest) GetName() string {
@@ -312,7 +565,7 @@ type ListNetworksResponse struct {
 
 func (x *ListNetworksResponse) Reset() {
 	*x = ListNetworksResponse{}
-	mi := &file_longshore_v1_network_proto_msgTypes[4]
+	mi := &file_longshore_v1_network_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -324,7 +577,7 @@ func (x *ListNetworksResponse) String() string {
 func (*ListNetworksResponse) ProtoMessage() {}
 
 func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[4]
+	mi := &file_longshore_v1_network_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -337,7 +590,7 @@ func (x *ListNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNetworksResponse.ProtoReflect.Descriptor instead.
 func (*ListNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{4}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListNetworksResponse) GetNetworks() []*Network {
@@ -360,7 +613,7 @@ type CreateNetworkRequest struct {
 
 func (x *CreateNetworkRequest) Reset() {
 	*x = CreateNetworkRequest{}
-	mi := &file_longshore_v1_network_proto_msgTypes[5]
+	mi := &file_longshore_v1_network_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -372,7 +625,7 @@ func (x *CreateNetworkRequest) String() string {
 func (*CreateNetworkRequest) ProtoMessage() {}
 
 func (x *CreateNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[5]
+	mi := &file_longshore_v1_network_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -385,7 +638,7 @@ func (x *CreateNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateNetworkRequest.ProtoReflect.Descriptor instead.
 func (*CreateNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{5}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateNetworkRequest) GetName() string {
@@ -432,7 +685,7 @@ type CreateNetworkResponse struct {
 
 func (x *CreateNetworkResponse) Reset() {
 	*x = CreateNetworkResponse{}
-	mi := &file_longshore_v1_network_proto_msgTypes[6]
+	mi := &file_longshore_v1_network_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -444,7 +697,7 @@ func (x *CreateNetworkResponse) String() string {
 func (*CreateNetworkResponse) ProtoMessage() {}
 
 func (x *CreateNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[6]
+	mi := &file_longshore_v1_network_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -457,7 +710,7 @@ func (x *CreateNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateNetworkResponse.ProtoReflect.Descriptor instead.
 func (*CreateNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{6}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateNetworkResponse) GetNetwork() *Network {
@@ -476,7 +729,7 @@ type RemoveNetworkRequest struct {
 
 func (x *RemoveNetworkRequest) Reset() {
 	*x = RemoveNetworkRequest{}
-	mi := &file_longshore_v1_network_proto_msgTypes[7]
+	mi := &file_longshore_v1_network_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +741,7 @@ func (x *RemoveNetworkRequest) String() string {
 func (*RemoveNetworkRequest) ProtoMessage() {}
 
 func (x *RemoveNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[7]
+	mi := &file_longshore_v1_network_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +754,7 @@ func (x *RemoveNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNetworkRequest.ProtoReflect.Descriptor instead.
 func (*RemoveNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{7}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *RemoveNetworkRequest) GetName() string {
@@ -519,7 +772,7 @@ type RemoveNetworkResponse struct {
 
 func (x *RemoveNetworkResponse) Reset() {
 	*x = RemoveNetworkResponse{}
-	mi := &file_longshore_v1_network_proto_msgTypes[8]
+	mi := &file_longshore_v1_network_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +784,7 @@ func (x *RemoveNetworkResponse) String() string {
 func (*RemoveNetworkResponse) ProtoMessage() {}
 
 func (x *RemoveNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[8]
+	mi := &file_longshore_v1_network_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +797,7 @@ func (x *RemoveNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNetworkResponse.ProtoReflect.Descriptor instead.
 func (*RemoveNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{8}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{13}
 }
 
 type PruneNetworksRequest struct {
@@ -555,7 +808,7 @@ type PruneNetworksRequest struct {
 
 func (x *PruneNetworksRequest) Reset() {
 	*x = PruneNetworksRequest{}
-	mi := &file_longshore_v1_network_proto_msgTypes[9]
+	mi := &file_longshore_v1_network_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -567,7 +820,7 @@ func (x *PruneNetworksRequest) String() string {
 func (*PruneNetworksRequest) ProtoMessage() {}
 
 func (x *PruneNetworksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[9]
+	mi := &file_longshore_v1_network_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -580,7 +833,7 @@ func (x *PruneNetworksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneNetworksRequest.ProtoReflect.Descriptor instead.
 func (*PruneNetworksRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{9}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{14}
 }
 
 type PruneNetworksResponse struct {
@@ -592,7 +845,7 @@ type PruneNetworksResponse struct {
 
 func (x *PruneNetworksResponse) Reset() {
 	*x = PruneNetworksResponse{}
-	mi := &file_longshore_v1_network_proto_msgTypes[10]
+	mi := &file_longshore_v1_network_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +857,7 @@ func (x *PruneNetworksResponse) String() string {
 func (*PruneNetworksResponse) ProtoMessage() {}
 
 func (x *PruneNetworksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_network_proto_msgTypes[10]
+	mi := &file_longshore_v1_network_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +870,7 @@ func (x *PruneNetworksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PruneNetworksResponse.ProtoReflect.Descriptor instead.
 func (*PruneNetworksResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_network_proto_rawDescGZIP(), []int{10}
+	return file_longshore_v1_network_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PruneNetworksResponse) GetNames() []string {
@@ -653,7 +906,23 @@ const file_longshore_v1_network_proto_rawDesc = "" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x18\n" +
 	"\aaliases\x18\x04 \x03(\tR\aaliases\x12\x10\n" +
 	"\x03mac\x18\x05 \x01(\tR\x03mac\x12\x18\n" +
-	"\arunning\x18\x06 \x01(\bR\arunning\")\n" +
+	"\arunning\x18\x06 \x01(\bR\arunning\"\x95\x01\n" +
+	"\x11NetworkAttachment\x12\x18\n" +
+	"\anetwork\x18\x01 \x01(\tR\anetwork\x12\x18\n" +
+	"\aaliases\x18\x02 \x03(\tR\aaliases\x12\x1c\n" +
+	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x10\n" +
+	"\x03mac\x18\x04 \x01(\tR\x03mac\x12\x1c\n" +
+	"\tinterface\x18\x05 \x01(\tR\tinterface\"v\n" +
+	"\x15ConnectNetworkRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12?\n" +
+	"\n" +
+	"attachment\x18\x02 \x01(\v2\x1f.longshore.v1.NetworkAttachmentR\n" +
+	"attachment\"\x18\n" +
+	"\x16ConnectNetworkResponse\"R\n" +
+	"\x18DisconnectNetworkRequest\x12\x1c\n" +
+	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x18\n" +
+	"\anetwork\x18\x02 \x01(\tR\anetwork\"\x1b\n" +
+	"\x19DisconnectNetworkResponse\")\n" +
 	"\x13ListNetworksRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"I\n" +
 	"\x14ListNetworksResponse\x121\n" +
@@ -674,12 +943,14 @@ const file_longshore_v1_network_proto_rawDesc = "" +
 	"\x15RemoveNetworkResponse\"\x16\n" +
 	"\x14PruneNetworksRequest\"-\n" +
 	"\x15PruneNetworksResponse\x12\x14\n" +
-	"\x05names\x18\x01 \x03(\tR\x05names2\xef\x02\n" +
+	"\x05names\x18\x01 \x03(\tR\x05names2\xb2\x04\n" +
 	"\bNetworks\x12U\n" +
 	"\fListNetworks\x12!.longshore.v1.ListNetworksRequest\x1a\".longshore.v1.ListNetworksResponse\x12X\n" +
 	"\rCreateNetwork\x12\".longshore.v1.CreateNetworkRequest\x1a#.longshore.v1.CreateNetworkResponse\x12X\n" +
 	"\rRemoveNetwork\x12\".longshore.v1.RemoveNetworkRequest\x1a#.longshore.v1.RemoveNetworkResponse\x12X\n" +
-	"\rPruneNetworks\x12\".longshore.v1.PruneNetworksRequest\x1a#.longshore.v1.PruneNetworksResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
+	"\rPruneNetworks\x12\".longshore.v1.PruneNetworksRequest\x1a#.longshore.v1.PruneNetworksResponse\x12[\n" +
+	"\x0eConnectNetwork\x12#.longshore.v1.ConnectNetworkRequest\x1a$.longshore.v1.ConnectNetworkResponse\x12d\n" +
+	"\x11DisconnectNetwork\x12&.longshore.v1.DisconnectNetworkRequest\x1a'.longshore.v1.DisconnectNetworkResponseB=Z;github.com/longshore/longshore/api/longshore/v1;longshorev1b\x06proto3"
 
 var (
 	file_longshore_v1_network_proto_rawDescOnce sync.Once
@@ -693,45 +964,55 @@ func file_longshore_v1_network_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_network_proto_rawDescData
 }
 
-var file_longshore_v1_network_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_longshore_v1_network_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_longshore_v1_network_proto_goTypes = []any{
-	(*Network)(nil),               // 0: longshore.v1.Network
-	(*Subnet)(nil),                // 1: longshore.v1.Subnet
-	(*NetworkMember)(nil),         // 2: longshore.v1.NetworkMember
-	(*ListNetworksRequest)(nil),   // 3: longshore.v1.ListNetworksRequest
-	(*ListNetworksResponse)(nil),  // 4: longshore.v1.ListNetworksResponse
-	(*CreateNetworkRequest)(nil),  // 5: longshore.v1.CreateNetworkRequest
-	(*CreateNetworkResponse)(nil), // 6: longshore.v1.CreateNetworkResponse
-	(*RemoveNetworkRequest)(nil),  // 7: longshore.v1.RemoveNetworkRequest
-	(*RemoveNetworkResponse)(nil), // 8: longshore.v1.RemoveNetworkResponse
-	(*PruneNetworksRequest)(nil),  // 9: longshore.v1.PruneNetworksRequest
-	(*PruneNetworksResponse)(nil), // 10: longshore.v1.PruneNetworksResponse
-	nil,                           // 11: longshore.v1.Network.LabelsEntry
-	nil,                           // 12: longshore.v1.CreateNetworkRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*Network)(nil),                   // 0: longshore.v1.Network
+	(*Subnet)(nil),                    // 1: longshore.v1.Subnet
+	(*NetworkMember)(nil),             // 2: longshore.v1.NetworkMember
+	(*NetworkAttachment)(nil),         // 3: longshore.v1.NetworkAttachment
+	(*ConnectNetworkRequest)(nil),     // 4: longshore.v1.ConnectNetworkRequest
+	(*ConnectNetworkResponse)(nil),    // 5: longshore.v1.ConnectNetworkResponse
+	(*DisconnectNetworkRequest)(nil),  // 6: longshore.v1.DisconnectNetworkRequest
+	(*DisconnectNetworkResponse)(nil), // 7: longshore.v1.DisconnectNetworkResponse
+	(*ListNetworksRequest)(nil),       // 8: longshore.v1.ListNetworksRequest
+	(*ListNetworksResponse)(nil),      // 9: longshore.v1.ListNetworksResponse
+	(*CreateNetworkRequest)(nil),      // 10: longshore.v1.CreateNetworkRequest
+	(*CreateNetworkResponse)(nil),     // 11: longshore.v1.CreateNetworkResponse
+	(*RemoveNetworkRequest)(nil),      // 12: longshore.v1.RemoveNetworkRequest
+	(*RemoveNetworkResponse)(nil),     // 13: longshore.v1.RemoveNetworkResponse
+	(*PruneNetworksRequest)(nil),      // 14: longshore.v1.PruneNetworksRequest
+	(*PruneNetworksResponse)(nil),     // 15: longshore.v1.PruneNetworksResponse
+	nil,                               // 16: longshore.v1.Network.LabelsEntry
+	nil,                               // 17: longshore.v1.CreateNetworkRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),     // 18: google.protobuf.Timestamp
 }
 var file_longshore_v1_network_proto_depIdxs = []int32{
 	1,  // 0: longshore.v1.Network.subnets:type_name -> longshore.v1.Subnet
-	11, // 1: longshore.v1.Network.labels:type_name -> longshore.v1.Network.LabelsEntry
-	13, // 2: longshore.v1.Network.created:type_name -> google.protobuf.Timestamp
+	16, // 1: longshore.v1.Network.labels:type_name -> longshore.v1.Network.LabelsEntry
+	18, // 2: longshore.v1.Network.created:type_name -> google.protobuf.Timestamp
 	2,  // 3: longshore.v1.Network.members:type_name -> longshore.v1.NetworkMember
-	0,  // 4: longshore.v1.ListNetworksResponse.networks:type_name -> longshore.v1.Network
-	1,  // 5: longshore.v1.CreateNetworkRequest.subnets:type_name -> longshore.v1.Subnet
-	12, // 6: longshore.v1.CreateNetworkRequest.labels:type_name -> longshore.v1.CreateNetworkRequest.LabelsEntry
-	0,  // 7: longshore.v1.CreateNetworkResponse.network:type_name -> longshore.v1.Network
-	3,  // 8: longshore.v1.Networks.ListNetworks:input_type -> longshore.v1.ListNetworksRequest
-	5,  // 9: longshore.v1.Networks.CreateNetwork:input_type -> longshore.v1.CreateNetworkRequest
-	7,  // 10: longshore.v1.Networks.RemoveNetwork:input_type -> longshore.v1.RemoveNetworkRequest
-	9,  // 11: longshore.v1.Networks.PruneNetworks:input_type -> longshore.v1.PruneNetworksRequest
-	4,  // 12: longshore.v1.Networks.ListNetworks:output_type -> longshore.v1.ListNetworksResponse
-	6,  // 13: longshore.v1.Networks.CreateNetwork:output_type -> longshore.v1.CreateNetworkResponse
-	8,  // 14: longshore.v1.Networks.RemoveNetwork:output_type -> longshore.v1.RemoveNetworkResponse
-	10, // 15: longshore.v1.Networks.PruneNetworks:output_type -> longshore.v1.PruneNetworksResponse
-	12, // [12:16] is the sub-list for method output_type
-	8,  // [8:12] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	3,  // 4: longshore.v1.ConnectNetworkRequest.attachment:type_name -> longshore.v1.NetworkAttachment
+	0,  // 5: longshore.v1.ListNetworksResponse.networks:type_name -> longshore.v1.Network
+	1,  // 6: longshore.v1.CreateNetworkRequest.subnets:type_name -> longshore.v1.Subnet
+	17, // 7: longshore.v1.CreateNetworkRequest.labels:type_name -> longshore.v1.CreateNetworkRequest.LabelsEntry
+	0,  // 8: longshore.v1.CreateNetworkResponse.network:type_name -> longshore.v1.Network
+	8,  // 9: longshore.v1.Networks.ListNetworks:input_type -> longshore.v1.ListNetworksRequest
+	10, // 10: longshore.v1.Networks.CreateNetwork:input_type -> longshore.v1.CreateNetworkRequest
+	12, // 11: longshore.v1.Networks.RemoveNetwork:input_type -> longshore.v1.RemoveNetworkRequest
+	14, // 12: longshore.v1.Networks.PruneNetworks:input_type -> longshore.v1.PruneNetworksRequest
+	4,  // 13: longshore.v1.Networks.ConnectNetwork:input_type -> longshore.v1.ConnectNetworkRequest
+	6,  // 14: longshore.v1.Networks.DisconnectNetwork:input_type -> longshore.v1.DisconnectNetworkRequest
+	9,  // 15: longshore.v1.Networks.ListNetworks:output_type -> longshore.v1.ListNetworksResponse
+	11, // 16: longshore.v1.Networks.CreateNetwork:output_type -> longshore.v1.CreateNetworkResponse
+	13, // 17: longshore.v1.Networks.RemoveNetwork:output_type -> longshore.v1.RemoveNetworkResponse
+	15, // 18: longshore.v1.Networks.PruneNetworks:output_type -> longshore.v1.PruneNetworksResponse
+	5,  // 19: longshore.v1.Networks.ConnectNetwork:output_type -> longshore.v1.ConnectNetworkResponse
+	7,  // 20: longshore.v1.Networks.DisconnectNetwork:output_type -> longshore.v1.DisconnectNetworkResponse
+	15, // [15:21] is the sub-list for method output_type
+	9,  // [9:15] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_network_proto_init() }
@@ -745,7 +1026,7 @@ func file_longshore_v1_network_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_network_proto_rawDesc), len(file_longshore_v1_network_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

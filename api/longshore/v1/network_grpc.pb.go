@@ -19,10 +19,12 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Networks_ListNetworks_FullMethodName  = "/longshore.v1.Networks/ListNetworks"
-	Networks_CreateNetwork_FullMethodName = "/longshore.v1.Networks/CreateNetwork"
-	Networks_RemoveNetwork_FullMethodName = "/longshore.v1.Networks/RemoveNetwork"
-	Networks_PruneNetworks_FullMethodName = "/longshore.v1.Networks/PruneNetworks"
+	Networks_ListNetworks_FullMethodName      = "/longshore.v1.Networks/ListNetworks"
+	Networks_CreateNetwork_FullMethodName     = "/longshore.v1.Networks/CreateNetwork"
+	Networks_RemoveNetwork_FullMethodName     = "/longshore.v1.Networks/RemoveNetwork"
+	Networks_PruneNetworks_FullMethodName     = "/longshore.v1.Networks/PruneNetworks"
+	Networks_ConnectNetwork_FullMethodName    = "/longshore.v1.Networks/ConnectNetwork"
+	Networks_DisconnectNetwork_FullMethodName = "/longshore.v1.Networks/DisconnectNetwork"
 )
 
 // NetworksClient is the client API for Networks service.
@@ -39,6 +41,10 @@ type NetworksClient interface {
 	RemoveNetwork(ctx context.Context, in *RemoveNetworkRequest, opts ...grpc.CallOption) (*RemoveNetworkResponse, error)
 	// PruneNetworks removes every network that no container is on.
 	PruneNetworks(ctx context.Context, in *PruneNetworksRequest, opts ...grpc.CallOption) (*PruneNetworksResponse, error)
+	// ConnectNetwork puts a container on a further network, running or not.
+	ConnectNetwork(ctx context.Context, in *ConnectNetworkRequest, opts ...grpc.CallOption) (*ConnectNetworkResponse, error)
+	// DisconnectNetwork takes a container off a network.
+	DisconnectNetwork(ctx context.Context, in *DisconnectNetworkRequest, opts ...grpc.CallOption) (*DisconnectNetworkResponse, error)
 }
 
 type networksClient struct {
@@ -89,6 +95,26 @@ func (c *networksClient) PruneNetworks(ctx context.Context, in *PruneNetworksReq
 	return out, nil
 }
 
+func (c *networksClient) ConnectNetwork(ctx context.Context, in *ConnectNetworkRequest, opts ...grpc.CallOption) (*ConnectNetworkResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConnectNetworkResponse)
+	err := c.cc.Invoke(ctx, Networks_ConnectNetwork_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *networksClient) DisconnectNetwork(ctx context.Context, in *DisconnectNetworkRequest, opts ...grpc.CallOption) (*DisconnectNetworkResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DisconnectNetworkResponse)
+	err := c.cc.Invoke(ctx, Networks_DisconnectNetwork_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // NetworksServer is the server API for Networks service.
 // All implementations must embed UnimplementedNetworksServer
 // for forward compatibility.
@@ -103,6 +129,10 @@ type NetworksServer interface {
 	RemoveNetwork(context.Context, *RemoveNetworkRequest) (*RemoveNetworkResponse, error)
 	// PruneNetworks removes every network that no container is on.
 	PruneNetworks(context.Context, *PruneNetworksRequest) (*PruneNetworksResponse, error)
+	// ConnectNetwork puts a container on a further network, running or not.
+	ConnectNetwork(context.Context, *ConnectNetworkRequest) (*ConnectNetworkResponse, error)
+	// DisconnectNetwork takes a container off a network.
+	DisconnectNetwork(context.Context, *DisconnectNetworkRequest) (*DisconnectNetworkResponse, error)
 	mustEmbedUnimplementedNetworksServer()
 }
 
@@ -124,6 +154,12 @@ func (UnimplementedNetworksServer) RemoveNetwork(context.Context, *RemoveNetwork
 }
 func (UnimplementedNetworksServer) PruneNetworks(context.Context, *PruneNetworksRequest) (*PruneNetworksResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PruneNetworks not implemented")
+}
+func (UnimplementedNetworksServer) ConnectNetwork(context.Context, *ConnectNetworkRequest) (*ConnectNetworkResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConnectNetwork not implemented")
+}
+func (UnimplementedNetworksServer) DisconnectNetwork(context.Context, *DisconnectNetworkRequest) (*DisconnectNetworkResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DisconnectNetwork not implemented")
 }
 func (UnimplementedNetworksServer) mustEmbedUnimplementedNetworksServer() {}
 func (UnimplementedNetworksServer) testEmbeddedByValue()                  {}
@@ -218,6 +254,42 @@ func _Networks_PruneNetworks_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Networks_ConnectNetwork_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConnectNetworkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NetworksServer).ConnectNetwork(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Networks_ConnectNetwork_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NetworksServer).ConnectNetwork(ctx, req.(*ConnectNetworkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Networks_DisconnectNetwork_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DisconnectNetworkRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(NetworksServer).DisconnectNetwork(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Networks_DisconnectNetwork_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(NetworksServer).DisconnectNetwork(ctx, req.(*DisconnectNetworkRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Networks_ServiceDesc is the grpc.ServiceDesc for Networks service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -240,6 +312,14 @@ var Networks_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "PruneNetworks",
 			Handler:    _Networks_PruneNetworks_Handler,
+		},
+		{
+			MethodName: "ConnectNetwork",
+			Handler:    _Networks_ConnectNetwork_Handler,
+		},
+		{
+			MethodName: "DisconnectNetwork",
+			Handler:    _Networks_DisconnectNetwork_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

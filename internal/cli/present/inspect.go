@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -343,7 +344,7 @@ func network(o object) map[string]any {
 	if list := o.list("network", "networks"); len(list) > 0 {
 		for _, n := range list {
 			if n, ok := n.(map[string]any); ok {
-				networks[object(n).text("name")] = n
+				networks[object(n).text("name")] = end(n)
 			}
 		}
 	} else if mode := o.text("network", "mode"); mode != "" {
@@ -358,6 +359,33 @@ func network(o object) map[string]any {
 		all[k] = v
 	}
 	return all
+}
+
+// end makes docker's document of a network that a container is on.
+func end(o object) map[string]any {
+	d := map[string]any{
+		"IPAddress": "", "IPPrefixLen": int64(0), "GlobalIPv6Address": "", "GlobalIPv6PrefixLen": int64(0), "Gateway": "", "IPv6Gateway": "",
+		"MacAddress": o.text("mac"), "Aliases": o.list("aliases"), "Interface": o.text("interface"),
+	}
+	for _, a := range o.list("addrs") {
+		s, _ := a.(string)
+		p, err := netip.ParsePrefix(s)
+		switch {
+		case err != nil:
+		case p.Addr().Is4():
+			d["IPAddress"], d["IPPrefixLen"] = p.Addr().String(), int64(p.Bits())
+		default:
+			d["GlobalIPv6Address"], d["GlobalIPv6PrefixLen"] = p.Addr().String(), int64(p.Bits())
+		}
+	}
+	for _, g := range o.list("gateways") {
+		if s, _ := g.(string); strings.Contains(s, ":") {
+			d["IPv6Gateway"] = s
+		} else {
+			d["Gateway"] = s
+		}
+	}
+	return d
 }
 
 // image makes docker's document of an image.

@@ -40,7 +40,9 @@ func main() {
 		fail("listener", err)
 	}
 	http.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, arg.Greeting) })
-	http.HandleFunc("/environment", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, strings.Join(os.Environ(), " ")) })
+	http.HandleFunc("/environment", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.Join(os.Environ(), " "))
+	})
 	http.HandleFunc("/write", func(w http.ResponseWriter, r *http.Request) {
 		if arg.Data == nil {
 			_, _ = fmt.Fprint(w, os.WriteFile("/written", nil, 0o600))

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+)
+
+// addNetworks puts the networks that --network names into a request. What --ip, --mac-address and
+// --network-alias say is about the first.
+func addNetworks(r *longshorev1.CreateRequest, list []string) error {
+	for i, text := range list {
+		n, err := networkOf(text)
+		if err != nil {
+			return fmt.Errorf("--network %q: %w", text, err)
+		}
+		if i > 0 {
+			r.FurtherNetworks = append(r.GetFurtherNetworks(), n)
+			continue
+		}
+		r.Network = n.GetNetwork()
+		r.NetworkAliases = append(n.GetAliases(), r.GetNetworkAliases()...)
+		if n.GetMac() != "" {
+			r.Mac = n.GetMac()
+		}
+		switch {
+		case len(n.GetAddresses()) > 1 || n.GetInterface() != "":
+			return fmt.Errorf("--network %q: the first network takes one address and the interface eth0; network connect does the rest", text)
+		case len(n.GetAddresses()) == 1:
+			r.Ip = n.GetAddresses()[0]
+		}
+	}
+	return nil
+}
+
+// networkOf reads a name, or name=NET,alias=NAME,ip=ADDRESS.
+func networkOf(text string) (*longshorev1.NetworkAttachment, error) {
+	n := &longshorev1.NetworkAttachment{}
+	if !strings.Contains(text, "=") {
+		n.Network = text
+		return n, nil
+	}
+	for _, part := range strings.Split(text, ",") {
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || value == "" {
+			return nil, fmt.Errorf("%q is not KEY=value", part)
+		}
+		switch key {
+		case "name":
+			n.Network = value
+		case "alias":
+			n.Aliases = append(n.Aliases, value)
+		case "ip", "ip6":
+			n.Addresses = append(n.Addresses, value)
+		case "mac-address":
+			n.Mac = value
+		case "interface":
+			n.Interface = value
+		default:
+			return nil, fmt.Errorf("%s is not known: name, alias, ip, ip6, mac-address and interface are", key)
+		}
+	}
+	if n.GetNetwork() == "" {
+		return nil, fmt.Errorf("name= is missing")
+	}
+	return n, nil
+}
