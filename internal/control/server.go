@@ -168,7 +168,7 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	srv := grpc.NewServer(
 		grpc.Creds(peerCredentials{}),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.WriteBufferSize(writeBuffer), grpc.SharedWriteBuffer(true), // a connection has one only while it writes
+		grpc.WriteBufferSize(writeBuffer), // a connection has one only while it writes
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, unary),
 		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, stream),

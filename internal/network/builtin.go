@@ -172,7 +172,8 @@ func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
 	if len(cfg.Attach) > 1 {
 		return wanted{}, fmt.Errorf("%d interfaces: the builtin network makes one: %w", len(cfg.Attach), errdefs.ErrInvalidArgument)
 	}
-	for _, a := range cfg.Attach {
+	if len(cfg.Attach) == 1 {
+		a := cfg.Attach[0]
 		if a.Network != "" && !slices.Contains(b.names, a.Network) {
 			return wanted{}, fmt.Errorf("network %q: there is none of that name: %w", a.Network, errdefs.ErrNotFound)
 		}

@@ -120,12 +120,12 @@ func (c *cliBench) podman() error {
 	program, err := exec.LookPath(os.Getenv("PODMAN"))
 	if err != nil {
 		fmt.Printf("%-28s not measured: PODMAN names none\n", podmanCLI)
-		return nil
+		return nil //nolint:nilerr // said
 	}
 	crun, err := exec.LookPath("crun")
 	if err != nil {
 		fmt.Printf("%-28s not measured: crun is not installed\n", podmanCLI)
-		return nil
+		return nil //nolint:nilerr // said
 	}
 	if err := machine.HideUnified(); err != nil {
 		return err
@@ -273,7 +273,7 @@ func (c *cliBench) pulls(ctx context.Context, ours tool) error {
 	if err := unix.Statfs(c.home, &st); err != nil {
 		return err
 	}
-	if free := st.Bavail * uint64(st.Bsize); free < 8<<30 { //nolint:gosec // it is positive
+	if free := st.Bavail * uint64(st.Bsize); free < 8<<30 {
 		fmt.Printf("%-28s not measured: %d GB are free, 8 are needed\n", "pull of a large image", free>>30)
 		return nil
 	}

@@ -144,8 +144,11 @@ func (r *round) connected(context.Context) error {
 		return err
 	}
 	for _, line := range [][]string{
-		{"run", "-d", "--name", name, r.image, "/bin/sleep", "1000"}, {"network", "connect", network, name},
-		{"network", "disconnect", network, name}, {"rm", "-f", name}, {"network", "rm", network},
+		{"run", "-d", "--name", name, r.image, "/bin/sleep", "1000"},
+		{"network", "connect", network, name},
+		{"network", "disconnect", network, name},
+		{"rm", "-f", name},
+		{"network", "rm", network},
 	} {
 		if _, err := r.n.CLI(line...); err != nil {
 			return err

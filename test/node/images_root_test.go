@@ -80,8 +80,10 @@ func TestImagesOfDirectoriesAndOtherPlatforms(t *testing.T) {
 		}
 		cli("rm", "-f", "web")
 
-		foreign := imagetest.Image{Layers: [][]imagetest.File{{{Name: "bin/sh", Body: []byte("\x7fELF"), Mode: 0o755}}}, Config: ocispec.ImageConfig{Cmd: []string{"/bin/sh"}},
-			Platform: ocispec.Platform{OS: "linux", Architecture: "mips64le"}}.Build()
+		foreign := imagetest.Image{
+			Layers: [][]imagetest.File{{{Name: "bin/sh", Body: []byte("\x7fELF"), Mode: 0o755}}}, Config: ocispec.ImageConfig{Cmd: []string{"/bin/sh"}},
+			Platform: ocispec.Platform{OS: "linux", Architecture: "mips64le"},
+		}.Build()
 		foreign.Manifest.Platform = nil
 		other := reg.Push("team/foreign", "v1", foreign)
 		refused([]string{"linux/mips64le", "this node is linux/", "--platform linux/mips64le"}, "pull", other)

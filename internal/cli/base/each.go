@@ -20,15 +20,15 @@ func SignalName(n int32) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// Absent says that what was to go is not there. Each tells it, and does not fail.
-type Absent struct{ Err error }
+// AbsentError says that what was to go is not there. Each tells it, and does not fail.
+type AbsentError struct{ Err error }
 
-func (e *Absent) Error() string { return e.Err.Error() }
+func (e *AbsentError) Error() string { return e.Err.Error() }
 
-// IfForced returns err, or where that is asked for and nothing is there, an Absent of it.
+// IfForced returns err, or where that is asked for and nothing is there, an AbsentError of it.
 func IfForced(force bool, err error) error {
 	if force && status.Code(err) == codes.NotFound {
-		return &Absent{err}
+		return &AbsentError{err}
 	}
 	return err
 }
@@ -39,7 +39,7 @@ func (a *App) Each(ctx context.Context, names []string, fn func(context.Context,
 		var errs []error
 		for _, name := range names {
 			if err := fn(ctx, c, name); err != nil {
-				if absent := (*Absent)(nil); errors.As(err, &absent) {
+				if absent := (*AbsentError)(nil); errors.As(err, &absent) {
 					a.Warn("%s", a.Explain(absent.Err))
 					continue
 				}

@@ -250,7 +250,7 @@ func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 func replace(base, rel string, old, content []byte) error {
 	at, err := beneath.Open(base, rel, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return nil //nolint:nilerr // it is the container's now
+		return nil // it is the container's now
 	}
 	defer func() { _ = at.Close() }()
 	if info, err := at.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() != int64(len(old)) {
@@ -263,7 +263,7 @@ func replace(base, rel string, old, content []byte) error {
 	defer func() { _ = f.Close() }()
 	have := make([]byte, len(old))
 	if _, err := io.ReadFull(f, have); err != nil || !bytes.Equal(have, old) {
-		return nil //nolint:nilerr // somebody has changed it meanwhile
+		return nil // somebody has changed it meanwhile
 	}
 	// Never shorter than what is written, so that nobody reads an empty one.
 	if _, err := f.WriteAt(content, 0); err != nil {

@@ -98,7 +98,7 @@ type message struct {
 // take takes what has come, and returns how many bytes are kept for it; below zero when some are not any more.
 func (f *frames) take(b []byte) (bytes int64) {
 	for len(b) > 0 {
-		n := 0
+		var n int
 		switch {
 		case f.preface > 0:
 			n = min(len(b), f.preface)

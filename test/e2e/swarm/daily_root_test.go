@@ -16,8 +16,8 @@ type typed struct {
 	want string // a regular expression of what it prints, or of its error when it begins with "! "
 }
 
-// type_ runs commands one after the other.
-func (d *door) type_(replace map[string]string, all []typed) {
+// runAll runs commands one after the other.
+func (d *door) runAll(replace map[string]string, all []typed) {
 	d.t.Helper()
 	word := regexp.MustCompile(`'[^']*'|\S+`)
 	for _, c := range all {
@@ -71,7 +71,7 @@ secrets: {shared: {external: true}}
 			t.Fatal(err)
 		}
 		replace := map[string]string{"REF": d.ref, "NODE": node, "DIR": dir}
-		d.type_(replace, []typed{
+		d.runAll(replace, []typed{
 			{"info --format '{{.Swarm.LocalNodeState}} {{.Swarm.ControlAvailable}} {{.Swarm.Nodes}}'", `^active true 2$`},
 			{"info", `Swarm: active.* Is Manager: true`},
 			{"version", `Server:.*Version`},
@@ -121,8 +121,10 @@ secrets: {shared: {external: true}}
 			{"service logs --raw --since 1h web", `one\ntwo`},
 			{"service update --force --quiet web", `web`},
 			{"service update --label-add more=x --label-rm team --limit-memory 64M --env-add B=2 --env-rm A --constraint-add node.platform.os==linux --mount-rm /scratch --config-rm conf --update-order start-first --quiet web", `web`},
-			{"service inspect --format '{{.Spec.Labels}} {{.Spec.TaskTemplate.ContainerSpec.Env}} {{len .Spec.TaskTemplate.ContainerSpec.Mounts}} {{.Spec.TaskTemplate.Placement.Constraints}} {{.Spec.UpdateConfig.Order}}' web",
-				`^map\[more:x\] \[B=2\] 1 \[node.labels.site==a node.platform.os==linux\] start-first$`},
+			{
+				"service inspect --format '{{.Spec.Labels}} {{.Spec.TaskTemplate.ContainerSpec.Env}} {{len .Spec.TaskTemplate.ContainerSpec.Mounts}} {{.Spec.TaskTemplate.Placement.Constraints}} {{.Spec.UpdateConfig.Order}}' web",
+				`^map\[more:x\] \[B=2\] 1 \[node.labels.site==a node.platform.os==linux\] start-first$`,
+			},
 			{"service update --rollback --quiet web", `web`},
 			{"service inspect --format '{{.Spec.Labels}} {{.Spec.TaskTemplate.ContainerSpec.Env}}' web", `^map\[team:one\] \[A=1\]$`},
 			{"config rm conf", `! in use by the following services: web`},
@@ -155,7 +157,7 @@ secrets: {shared: {external: true}}
 			t.Fatal(err)
 		}
 		replace["TASK"] = d.must("", "service", "ps", "--quiet", "--filter", "desired-state=running", "--no-trunc", "day_web")
-		d.type_(replace, []typed{
+		d.runAll(replace, []typed{
 			{"inspect --format {{.NodeID}} TASK", `^NODE$`},
 			{"service logs TASK", ``},
 			{"stack rm day", `Removing service day_web`},
@@ -171,6 +173,6 @@ secrets: {shared: {external: true}}
 		roottest.Eventually(t, "nothing runs", func() bool {
 			return len(d.hub.Tasks("web"))+len(d.hub.Tasks("day_web"))+len(d.hub.Tasks("day_job")) == 0
 		})
-		d.type_(replace, []typed{{"node rm --force NODE", ``}, {"node ls --filter role=worker --quiet", `^$`}})
+		d.runAll(replace, []typed{{"node rm --force NODE", ``}, {"node ls --filter role=worker --quiet", `^$`}})
 	})
 }
