@@ -92,15 +92,15 @@ func TestNetworks(t *testing.T) {
 	launch := func(id, infos string) string {
 		return strings.Replace(strings.Replace(launchA, `"rlimit_info"`, `"network_infos":[`+infos+`],"rlimit_info"`, 1), `"value":"a"`, `"value":"`+id+`"`, 1)
 	}
-	n.is(launch("x", `{},{"name":"m"}`), 400, "network_infos: of several networks each has to be named")
-	n.is(launch("x", `{"name":"m"},{"name":"m"}`), 400, "Attempted to join CNI network 'm' multiple times")
-	n.is(launch("x", `{"name":"l"},{"name":"m","port_mappings":[{"host_port":1,"container_port":2}]}`), 400, "network_infos: ports are mapped to the first network only")
-	n.is(launch("a", `{"name":"l","port_mappings":[{"host_port":1,"container_port":2}]},{"name":"m"}`), 200, "")
+	n.is(launch("x", `{},{"name":"back"}`), 400, "network_infos: of several networks each has to be named")
+	n.is(launch("x", `{"name":"back"},{"name":"back"}`), 400, "Attempted to join CNI network 'back' multiple times")
+	n.is(launch("x", `{"name":"app"},{"name":"back","port_mappings":[{"host_port":1,"container_port":2}]}`), 400, "network_infos: ports are mapped to the first network only")
+	n.is(launch("a", `{"name":"app","port_mappings":[{"host_port":1,"container_port":2}]},{"name":"back"}`), 200, "")
 	n.is(`{"type":"LAUNCH_CONTAINER","launch_container":{"container_id":{"value":"in","parent":{"value":"a"}},"command":{"value":"serve"},"container":{"type":"MESOS","network_infos":[{}]}}}`,
 		501, "a network of a nested container's own: not implemented")
 	sb, err := n.As(core.OwnerMesos).SandboxByKey(t.Context(), "a")
-	if c := sb.Config.Network; err != nil || sb.Config.Namespaces.Net.Mode != core.Shared || len(c.Attach) != 2 || c.Attach[0].Network != "l" || c.Attach[0].Interface != "eth0" ||
-		c.Attach[1].Network != "m" || c.Attach[1].Interface != "eth1" || len(c.Ports) != 1 || c.Name != "" {
+	if c := sb.Config.Network; err != nil || sb.Config.Namespaces.Net.Mode != core.Shared || len(c.Attach) != 2 || c.Attach[0].Network != "app" || c.Attach[0].Interface != "eth0" ||
+		c.Attach[1].Network != "back" || c.Attach[1].Interface != "eth1" || len(c.Ports) != 1 || c.Name != "" {
 		t.Errorf("%+v, %v", sb.Config, err)
 	}
 	n.is(launch("b", `{}`), 200, "")
