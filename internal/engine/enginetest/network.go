@@ -23,16 +23,25 @@ func FurtherNetworks() []string { return []string{"app", "back"} }
 // Network is a fake core.Network, with addresses in order and exclusive ports.
 type Network struct {
 	fault
-	lock   sync.Mutex // guards held, stats, ranges
+	lock   sync.Mutex // guards held, stats, ranges, stubborn
 	held   map[core.ID]core.NetworkStatus
 	stats  map[core.ID][]core.NetStats
 	ranges []netip.Prefix
+	// stubborn says that wishes for addresses are not heeded.
+	stubborn bool
 }
 
 var _ core.Network = (*Network)(nil)
 
 func newNetwork() *Network {
 	return &Network{held: map[core.ID]core.NetworkStatus{}, stats: map[core.ID][]core.NetStats{}, ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
+}
+
+// GiveOthers makes n give other addresses than those that are wanted, as CNI plugins may.
+func (n *Network) GiveOthers() {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	n.stubborn = true
 }
 
 // Setup leases the first free address.
@@ -100,7 +109,7 @@ func (n *Network) attach(id core.ID, st core.NetworkStatus, a core.Attachment) (
 			}
 		}
 	}
-	if len(a.Addrs) == 0 {
+	if len(a.Addrs) == 0 || n.stubborn {
 		addr, err := n.freeAddr()
 		if err != nil {
 			return st, err
