@@ -163,7 +163,7 @@ func TestFlagsReachTheContainer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.CLI("run", "--rm", "--ip", strings.TrimSpace(addr), image, "/bin/true"); err == nil || !strings.Contains(err.Error(), "held by") {
+		if _, err := n.CLI("run", "--rm", "--ip", strings.TrimSpace(addr), image, "/bin/true"); err == nil || !strings.Contains(err.Error(), "in use by container ports") {
 			t.Errorf("an address that another container has: %v", err)
 		}
 		if _, err := n.CLI("rm", "-f", "-v", "ports"); err != nil {
