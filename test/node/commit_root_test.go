@@ -14,25 +14,25 @@ import (
 func TestCommit(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		v := startVolumes(t)
-		const look = `cd /work && find . | sort | while read f; do stat -c '%n %A %u:%g %s %t:%T %h' "$f"; done; cat opaque/* linked text; readlink away`
-		v.must(t, "run", "--name", "first", "-e", "KEPT=yes", "-v", "vol:/vol", v.image, "/bin/sh", "-c", `mkdir -p /work/opaque /work/gone && cd /work
-			echo old > opaque/old; echo old > gone/old; echo old > text; echo in > /vol/in; mkdir /work/dir; chown 7:8 dir`)
-		if got := v.must(t, "diff", "first"); !strings.Contains(got, "A /work\n") || !strings.Contains(got, "A /work/gone/old\n") || strings.Contains(got, "vol/in") || strings.Contains(got, "/etc/hosts") {
+		const look = `cd /made && find . | sort | while read f; do stat -c '%n %A %u:%g %s %t:%T %h' "$f"; done; cat opaque/* linked text; readlink away`
+		v.must(t, "run", "--name", "first", "-e", "KEPT=yes", "-v", "vol:/vol", v.image, "/bin/sh", "-c", `mkdir -p /made/opaque /made/gone && cd /made
+			echo old > opaque/old; echo old > gone/old; echo old > text; echo in > /vol/in; mkdir /made/dir; chown 7:8 dir`)
+		if got := v.must(t, "diff", "first"); !strings.Contains(got, "A /made\n") || !strings.Contains(got, "A /made/gone/old\n") || strings.Contains(got, "vol/in") || strings.Contains(got, "/etc/hosts") {
 			t.Errorf("diff: %s", got)
 		}
-		id := v.must(t, "commit", "-m", "one", "-a", "me", "-c", "ENV MORE=\"a b\"", "-c", "WORKDIR /work", "first", "made:1")
+		id := v.must(t, "commit", "-m", "one", "-a", "me", "-c", "ENV MORE=\"a b\"", "-c", "WORKDIR /made", "first", "made:1")
 		if !strings.HasPrefix(id, "sha256:") {
 			t.Errorf("commit: %q", id)
 		}
-		if got := v.must(t, "run", "--rm", "made:1", "/bin/sh", "-c", "echo $KEPT-$MORE-$PWD; cat text; ls -d /vol/* 2>/dev/null; true"); strings.TrimSpace(got) != "yes-a b-/work\nold" {
+		if got := v.must(t, "run", "--rm", "made:1", "/bin/sh", "-c", "echo $KEPT-$MORE-$PWD; cat text; ls -d /vol/* 2>/dev/null; true"); strings.TrimSpace(got) != "yes-a b-/made\nold" {
 			t.Errorf("the image has %q", got)
 		}
 		v.must(t, "run", "-d", "--name", "second", "--init", "made:1", "/bin/sh", "-c", `rm -r opaque gone && mkdir opaque && echo new > opaque/new && ln text linked && ln -s ../../../etc/passwd away &&
 			echo more >> text && chmod 4711 text && mkfifo fifo && mknod null c 1 3 && echo x > "new
 line" && touch ready && exec sleep 1000`)
-		roottest.Eventually(t, "it is ready", func() bool { _, err := v.CLI("exec", "second", "/bin/cat", "/work/ready"); return err == nil })
+		roottest.Eventually(t, "it is ready", func() bool { _, err := v.CLI("exec", "second", "/bin/cat", "/made/ready"); return err == nil })
 		diff := v.must(t, "diff", "second")
-		for _, want := range []string{"C /work\n", "C /work/opaque\n", "D /work/opaque/old\n", "A /work/opaque/new\n", "D /work/gone\n", "C /work/text\n", "A /work/linked\n", "A /work/new line\n"} {
+		for _, want := range []string{"C /made\n", "C /made/opaque\n", "D /made/opaque/old\n", "A /made/opaque/new\n", "D /made/gone\n", "C /made/text\n", "A /made/linked\n", "A /made/new line\n"} {
 			if !strings.Contains(diff+"\n", want) {
 				t.Errorf("diff lacks %q: %s", want, diff)
 			}
