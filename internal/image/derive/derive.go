@@ -33,6 +33,9 @@ func Config(base []byte, l Layer, change func(Settings) error) ([]byte, error) {
 	if err := json.Unmarshal(base, &top); err != nil {
 		return nil, fmt.Errorf("read the image's config: %w: %w", errdefs.ErrDataLoss, err)
 	}
+	if top == nil {
+		return nil, fmt.Errorf("read the image's config: it is null: %w", errdefs.ErrDataLoss)
+	}
 	var rootfs ocispec.RootFS
 	var history []json.RawMessage
 	settings := Settings{}

@@ -100,6 +100,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(base), `ENV A=1`)
 	f.Add([]byte(`{"config":null,"history":null,"rootfs":{}}`), `LABEL a=b`)
 	f.Add([]byte(`{"config":{"Env":5,"Labels":[],"ExposedPorts":"x"}}`), `EXPOSE 80`)
+	f.Add([]byte(`null`), `ENV A=1`)
 	f.Fuzz(func(t *testing.T, config []byte, line string) {
 		raw, err := derive.Config(config, derive.Layer{DiffID: "sha256:00"}, func(s derive.Settings) error { return s.Instruct(line) })
 		if err != nil {
