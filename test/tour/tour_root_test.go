@@ -155,6 +155,7 @@ var unlike = []struct {
 	{regexp.MustCompile(`[ \t]+`), " "},
 	{regexp.MustCompile(` +\n`), "\n"},
 	{regexp.MustCompile(`\blocalhost/`), "docker.io/library/"}, // where podman puts names of archives that have no registry
+	{regexp.MustCompile(`\^@`), ""},                            // script(1) types a NUL when its input ends; the terminal echoes it before or after the output
 }
 
 func plain(s string) string {
