@@ -13,6 +13,19 @@ const (
 	GrantAnnotation = "longshore.grants"
 )
 
+// Identity says whose program a container runs, as its face knows it. Nothing of it is read from
+// what a user may write freely, such as labels and annotations.
+type Identity struct {
+	Owner Owner `json:"-"` // set by the engine
+	// Namespace is Kubernetes' or Nomad's, "" where there is none.
+	Namespace        string `json:"namespace,omitempty"`
+	Pod              string `json:"pod,omitempty"` // a pod, an allocation, a task of Swarm
+	PodAttempt       uint32 `json:"pod_attempt,omitempty"`
+	Container        string `json:"container,omitempty"`
+	ContainerAttempt uint32 `json:"container_attempt,omitempty"`
+	Image            string `json:"image,omitempty"` // as the request names it
+}
+
 // MaxGiven is how many descriptors a container's program can be given, its own file included.
 const MaxGiven = 64
 

@@ -69,6 +69,8 @@ type RuntimeCreate struct {
 	// Given are descriptors that the program gets from 3 on, in this order. The caller keeps and
 	// closes its own.
 	Given []Given
+	// Identity says whose program it is.
+	Identity Identity
 	// Confine, unless nil, makes the program hold nothing but Given and its standard streams.
 	Confine *Confine
 	// Confined, unless nil, is called with what the kernel took of Confine.

@@ -295,6 +295,7 @@ func (b *build) launch(ctx context.Context) error {
 	pid, warnings, err := try.create(ctx, core.RuntimeCreate{
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
 		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: func(k core.Confinement) { b.c.Confinement = &k },
+		Identity: owned.Identity(&b.c),
 	})
 	if err != nil {
 		return b.refuse(ctx, err)

@@ -240,6 +240,13 @@ func addMounts(s *specs.Spec, in Spec) {
 	}
 }
 
+// Identity returns whose program a container runs.
+func Identity(c *core.Container) core.Identity {
+	id := c.Config.Identity
+	id.Owner = c.Owner
+	return id
+}
+
 // HostIDs returns the user and group of a process as the host sees them.
 func HostIDs(sb *core.Sandbox, p *specs.Process) (uid, gid uint32) {
 	if p == nil {

@@ -26,3 +26,16 @@ func granted(annotations map[string]string, req *v1.CreateContainerRequest, sb *
 	}
 	return annotations
 }
+
+// identity is whose program it is.
+func identity(req *v1.CreateContainerRequest, sb *core.Sandbox) core.Identity {
+	pod, cfg := sandboxMetadata(sb.Key), req.GetConfig()
+	image := cfg.GetImage().GetUserSpecifiedImage() // kubelet names the image by its ID beside it
+	if image == "" {
+		image = cfg.GetImage().GetImage()
+	}
+	return core.Identity{
+		Namespace: pod.GetNamespace(), Pod: pod.GetName(), PodAttempt: pod.GetAttempt(),
+		Container: cfg.GetMetadata().GetName(), ContainerAttempt: cfg.GetMetadata().GetAttempt(), Image: image,
+	}
+}

@@ -68,7 +68,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 		out.CDI = append(out.CDI, d.GetName())
 	}
 	if _, ok := document(a.req, a.sandbox); ok {
-		out.Runtime = core.GrantHandler
+		out.Runtime, out.Identity = core.GrantHandler, identity(a.req, a.sandbox)
 	}
 	if a.target != "" {
 		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
