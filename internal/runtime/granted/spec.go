@@ -101,7 +101,7 @@ var calls = []string{
 	// the same by a path, which leads nowhere: what languages' runtimes try at their start
 	"open", "stat", "lstat", "access", "readlink",
 	// sockets that it has
-	"accept", "accept4", "getsockname", "getpeername", "getsockopt", "setsockopt", "shutdown", "recvfrom", "recvmsg", "recvmmsg", "sendto", "sendmsg", "sendmmsg",
+	"accept", "accept4", "getsockname", "getpeername", "getsockopt", "setsockopt", "shutdown", "recvfrom", "recvmsg", "recvmmsg",
 }
 
 // Requests of ioctl that set a descriptor's modes.
@@ -143,6 +143,12 @@ func filter(program int) *specs.LinuxSeccomp {
 		allow("prctl", when(0, unix.PR_SET_NAME)),
 		allow("prctl", when(0, unix.PR_SET_VMA)),
 	}
+	// A listening socket that is shut down is an ordinary one, and what it then sends with
+	// MSG_FASTOPEN connects it to anybody.
+	connected := func(flags uint) specs.LinuxSeccompArg {
+		return specs.LinuxSeccompArg{Index: flags, Value: unix.MSG_FASTOPEN, ValueTwo: 0, Op: specs.OpMaskedEqual}
+	}
+	list = append(list, allow("sendto", connected(3)), allow("sendmsg", connected(2)), allow("sendmmsg", connected(3)))
 	// Of ioctl only what asks for, or sets, the mode of a descriptor.
 	for _, request := range []uint64{unix.TIOCINQ, fionbio, fioclex, fionclex, unix.TCGETS, unix.TIOCGWINSZ} {
 		list = append(list, allow("ioctl", when(1, request)))

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"strconv"
 	"unsafe"
 
@@ -79,6 +80,40 @@ func sockets() []attempt {
 		}
 		return unix.Listen(fd, 1)
 	}
+	// Each sends from the given listener, after it has been made an ordinary socket: what is sent
+	// with MSG_FASTOPEN connects. Nobody listens at the port, so that the pod refuses, if it is asked.
+	base := []byte("x")
+	part := &unix.Iovec{Base: &base[0], Len: 1}
+	fastOpen := func(call func(fd uintptr, to *unix.RawSockaddrInet6) error) func(*world) error {
+		return func(w *world) error {
+			_ = unix.Shutdown(w.listen, unix.SHUT_RD)
+			to := &unix.RawSockaddrInet6{Family: unix.AF_INET6, Port: 0x0100, Addr: [16]byte{10: 0xff, 11: 0xff, 12: 127, 15: 1}}
+			err := call(uintptr(w.listen), to)
+			if errors.Is(err, unix.ECONNREFUSED) {
+				err = nil
+			}
+			_ = raw(unix.SYS_CONNECT, uintptr(w.listen), uintptr(unsafe.Pointer(&unix.RawSockaddrInet4{Family: unix.AF_UNSPEC})), unix.SizeofSockaddrInet4)
+			_ = unix.Listen(w.listen, 8)
+			return err
+		}
+	}
+	message := func(to *unix.RawSockaddrInet6) unix.Msghdr {
+		return unix.Msghdr{Name: (*byte)(unsafe.Pointer(to)), Namelen: unix.SizeofSockaddrInet6, Iov: part, Iovlen: 1}
+	}
+	list["fast open by sendto"] = fastOpen(func(fd uintptr, to *unix.RawSockaddrInet6) error {
+		return raw(unix.SYS_SENDTO, fd, uintptr(unsafe.Pointer(&base[0])), 1, unix.MSG_FASTOPEN, uintptr(unsafe.Pointer(to)), unix.SizeofSockaddrInet6)
+	})
+	list["fast open by sendmsg"] = fastOpen(func(fd uintptr, to *unix.RawSockaddrInet6) error {
+		m := message(to)
+		return raw(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&m)), unix.MSG_FASTOPEN)
+	})
+	list["fast open by sendmmsg"] = fastOpen(func(fd uintptr, to *unix.RawSockaddrInet6) error {
+		m := struct {
+			unix.Msghdr
+			sent uint32
+		}{Msghdr: message(to)}
+		return raw(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(&m)), 1, unix.MSG_FASTOPEN)
+	})
 	return of("sockets", list)
 }
 

@@ -97,10 +97,10 @@ func (w *world) open() (err error) {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if w.listen, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+	if w.listen, err = unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return err
 	}
-	if err := unix.Bind(w.listen, &unix.SockaddrInet4{Port: w.port}); err != nil {
+	if err := unix.Bind(w.listen, &unix.SockaddrInet6{Port: w.port}); err != nil {
 		return err
 	}
 	if err := unix.Listen(w.listen, 8); err != nil {
