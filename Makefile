@@ -61,6 +61,12 @@ e2e-cli: build ## what people type from memory, to longshore and to podman (PODM
 	hack/deps.sh test
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PODMAN=$${PODMAN:-podman} LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 45m -v ./test/tour
 
+.PHONY: e2e-servers
+e2e-servers: build ## Debian's nginx, Redis and PostgreSQL on one network, under kills of the agent (the packages are unpacked, not installed)
+	hack/deps.sh test
+	hack/servers.sh .cache/servers
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_SERVERS_DIR=$(CURDIR)/.cache/servers LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 30m -v ./test/e2e/servers
+
 bench-hub: ## the hub beside swarmkit's dispatcher, with the same clients (NODES=100,1000,10000)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/hubserver
 	CGO_ENABLED=0 $(GO) -C test/bench/swarmkit build -trimpath -ldflags='-s -w' -o "$(CURDIR)/bin/bench/swarmkit-dispatcher" ./dispatcher
@@ -173,7 +179,7 @@ seizures: ## a thousand execs and a thousand starts beside an attacker who seize
 e2e-hub: build ## kill hubs and members of their etcd a hundred times while they work, and cut the power of a hub twenty times
 	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
 
-test-long: e2e-cli chaos streams removals damages exchanges seizures e2e-hub e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: e2e-cli e2e-servers chaos streams removals damages exchanges seizures e2e-hub e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
