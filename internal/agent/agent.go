@@ -71,6 +71,7 @@ type node struct {
 	store    *state.Store
 	keeper   *keeper.Client
 	images   *image.Store
+	modules  modules // nil if compiled modules cannot be kept
 	network  *network.Network
 	cgroups  *cgroup.Tree
 	runtimes runtimes
@@ -118,11 +119,13 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("agent: metrics of connections: %w", err)
 	}
 
+	n.openModules(root)
+
 	// Open what the engine uses, from the bottom up. The images do not depend on the rest.
 	images := later(func() (*image.Store, error) {
 		return image.New(image.Options{
 			Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
-			Verify: n.verifyBinary, Pulled: n.metrics.Pulled,
+			Verify: n.verifyBinary, Pulled: n.metrics.Pulled, Modules: n.modules,
 		})
 	})
 	defer func() {

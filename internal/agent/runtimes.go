@@ -14,6 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/cgroup/systemd"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/grant/compiled"
+	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/runtime/granted"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/runtime/oci"
@@ -61,13 +63,32 @@ func (rs *runtimes) addGrants(ctx context.Context, n *node) error {
 	if err != nil {
 		return fmt.Errorf("runtime %s: %w", core.GrantHandler, err)
 	}
-	rt, err := granted.New(granted.Options{Inner: inner, Dir: filepath.Join(n.cfg.Agent.State, "grants"), Cgroups: n.cgroups})
+	rt, err := granted.New(granted.Options{Inner: inner, Dir: filepath.Join(n.cfg.Agent.State, "grants"), Cgroups: n.cgroups, Modules: n.modules})
 	if err != nil {
 		return err
 	}
 	rs.usable = append(rs.usable, rt)
 	rs.found = append(rs.found, foundRuntime{name: core.GrantHandler, features: features, runtime: rt})
 	return nil
+}
+
+// modules keeps what was compiled of WebAssembly modules.
+type modules interface {
+	image.Modules
+	granted.Modules
+}
+
+// openModules opens the cache of compiled WebAssembly modules. Without one, each start of a module compiles it.
+func (n *node) openModules(root string) {
+	program, err := granted.WorkerPath()
+	if err == nil {
+		var c *compiled.Cache
+		if c, err = compiled.New(compiled.Options{Dir: filepath.Join(root, "wasm"), Program: program, Logger: n.log}); err == nil {
+			n.modules = c
+			return
+		}
+	}
+	n.log.Warn("WebAssembly modules will be compiled at each start, because what is compiled cannot be kept", "error", err)
 }
 
 // findRuntimes probes every configured runtime. One that cannot be used is an error only if it is

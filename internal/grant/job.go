@@ -5,10 +5,8 @@ package grant
 type WasmJob struct {
 	// Module has the program.
 	Module int `json:"module"`
-	// Compiled has what was compiled of the module, 0 if the worker is to compile by itself. Scratch is then an empty
-	// directory of the worker's own, of which nothing is left when the program begins.
-	Compiled int    `json:"compiled,omitempty"`
-	Scratch  string `json:"scratch,omitempty"`
+	// Compiled has what was compiled of the module, 0 if the worker is to compile by itself.
+	Compiled int `json:"compiled,omitempty"`
 
 	Args        []string     `json:"args"`
 	Environment []string     `json:"environment,omitempty"`

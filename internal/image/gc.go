@@ -119,6 +119,7 @@ func (g collector) collect(ctx context.Context) (freed uint64, err error) {
 		_ = os.Remove(g.s.rec.sumsPath(rec.Dir)) // otherwise the next start does
 		g.discardDir(g.s.rec.layerPath(rec.Dir))
 	}
+	freed += g.s.modules.forget(images, l.blobs)
 	n, err := g.sweepBlobs(ctx, l)
 	g.s.trash.empty()
 	return freed + n, err

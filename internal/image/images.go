@@ -370,5 +370,6 @@ func (s *Store) Prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 			return 0, fmt.Errorf("prune: %w", err)
 		}
 	}
-	return collector{s}.collect(ctx)
+	freed, err := collector{s}.collect(ctx)
+	return freed + s.pruneModules(), err
 }

@@ -1,6 +1,13 @@
 package image
 
 import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/opencontainers/go-digest"
@@ -38,4 +45,93 @@ func (c *imageConfig) ofModule() {
 	if c.OS == "" {
 		c.OS, c.Architecture = "wasip1", "wasm"
 	}
+}
+
+// Modules keeps what was compiled of WebAssembly modules. Modules are known by their SHA-256 in hexadecimal, which is also their blob's.
+type Modules interface {
+	// Warm compiles the module at path, if that was not done before.
+	Warm(ctx context.Context, path string) error
+	// Prune removes what was compiled of all modules that are not to be kept and were not used for so long, and returns its size.
+	Prune(unused time.Duration, keep func(module string) bool) (freed uint64, err error)
+}
+
+// modules has modules compiled in the background.
+type modules struct {
+	m    Modules // nil: nothing is kept
+	log  *slog.Logger
+	ctx  context.Context //nolint:containedctx // ends what is under way when the store is closed
+	end  context.CancelCauseFunc
+	busy sync.WaitGroup
+}
+
+var errClosed = errors.New("the image store was closed")
+
+func newModules(m Modules, log *slog.Logger) *modules {
+	ctx, end := context.WithCancelCause(context.Background())
+	return &modules{m: m, log: log, ctx: ctx, end: end}
+}
+
+func (m *modules) close() {
+	m.end(errClosed)
+	m.busy.Wait()
+}
+
+// warmModule has an image's module compiled, if it is one: so its first start need not wait for that.
+func (s *Store) warmModule(img worker.Image) {
+	if s.modules.m == nil || len(img.Blobs) != 1 || len(img.Layers) != 1 || !wasm.IsLayer(img.Blobs[0].MediaType) {
+		return
+	}
+	s.mu.RLock()
+	rec, ok := s.rec.layers[img.Layers[0].Chain]
+	s.mu.RUnlock()
+	if !ok {
+		return
+	}
+	path := filepath.Join(s.rec.layerPath(rec.Dir), wasm.File)
+	s.modules.busy.Go(func() {
+		if err := s.modules.m.Warm(s.modules.ctx, path); err != nil && s.modules.ctx.Err() == nil {
+			s.log.Warn("could not compile a WebAssembly module; its containers compile it at each start", "module", img.Blobs[0].Digest, "error", err)
+		}
+	})
+}
+
+// forget removes what was compiled of the modules of removed images, and returns its size.
+func (m *modules) forget(removed map[digest.Digest]*imageRecord, live map[digest.Digest]bool) uint64 {
+	gone := map[string]bool{}
+	for _, rec := range removed {
+		if rec.isModule() && !live[rec.Blobs[0].Digest] {
+			gone[rec.Blobs[0].Digest.Encoded()] = true
+		}
+	}
+	if len(gone) == 0 {
+		return 0
+	}
+	return m.prune(0, func(module string) bool { return !gone[module] })
+}
+
+// strayModule is how long what was compiled of a module is kept that is no image: it may be a file in an image of ordinary layers.
+const strayModule = 24 * time.Hour
+
+// pruneModules removes what was compiled of modules that are no images.
+func (s *Store) pruneModules() uint64 {
+	has := map[string]bool{}
+	s.mu.RLock()
+	for _, rec := range s.rec.images {
+		if rec.isModule() {
+			has[rec.Blobs[0].Digest.Encoded()] = true
+		}
+	}
+	s.mu.RUnlock()
+	return s.modules.prune(strayModule, func(module string) bool { return has[module] })
+}
+
+func (m *modules) prune(unused time.Duration, keep func(string) bool) uint64 {
+	if m.m == nil {
+		return 0
+	}
+	freed, err := m.m.Prune(unused, keep)
+	if err != nil {
+		m.log.Warn("could not remove all compiled WebAssembly modules that are not needed any more; the next pruning tries again", "error", err)
+	}
+	return freed
 }

@@ -158,7 +158,11 @@ func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, nam
 		return err
 	}
 	p.image = img
-	return s.keep(img)
+	if err := s.keep(img); err != nil {
+		return err
+	}
+	s.warmModule(img)
+	return nil
 }
 
 // giveUp deletes what a pull has fetched that has failed for want of space: kept for the next

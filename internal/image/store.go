@@ -55,6 +55,8 @@ type Options struct {
 	// Pulled is called with the number of bytes that each pull has fetched, from any
 	// goroutine; may be nil.
 	Pulled func(bytes int64)
+	// Modules keeps what was compiled of WebAssembly modules; may be nil.
+	Modules Modules
 	// InProcess does the worker's work in this process, unconfined, for tests and for tools that
 	// cannot execute themselves again.
 	InProcess bool
@@ -76,6 +78,7 @@ type Store struct {
 	runner  runner
 	gate    *policy.Gate
 	pulled  func(bytes int64)
+	modules *modules
 	pulls   flight.Group[string, *pulling]
 	trash   *trash
 	sizing  *sizing
@@ -125,6 +128,7 @@ func New(opts Options) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.modules = newModules(opts.Modules, s.log)
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -176,6 +180,7 @@ func (s *Store) open(opts Options) (err error) {
 func (s *Store) Close() error {
 	err := s.runner.Close() // without a worker, what is being pulled fails
 	s.pulls.Stop()
+	s.modules.close()
 	s.sizing.close()
 	s.trash.wait()
 	return errors.Join(err, s.db.Close())

@@ -1,6 +1,9 @@
 package node
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -70,5 +73,64 @@ func TestAModuleHoldsWhatItIsGranted(t *testing.T) {
 		}
 		pod.Remove(t)
 		n.Check()
+		t.Run("compiled", func(t *testing.T) { compiledOnce(t, n, registry, images["artifact"]) })
 	})
+}
+
+// compiledOnce: what is compiled of a module is kept while its image is there, and made again if it is damaged.
+func compiledOnce(t *testing.T, n *nodetest.Node, registry *imagetest.Registry, built imagetest.Built) {
+	t.Helper()
+	dir := filepath.Join(n.Root, "wasm")
+	entries := func() (paths []string) {
+		t.Helper()
+		list, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if !strings.HasPrefix(e.Name(), ".") {
+				paths = append(paths, filepath.Join(dir, e.Name()))
+			}
+		}
+		return paths
+	}
+	ref := registry.Push("artifact", "v1", built)
+	kept := entries()
+	if len(kept) != 1 {
+		t.Fatalf("both images are of one module, and the cache has %v", kept)
+	}
+	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", st, err)
+	}
+	whole, err := os.ReadFile(kept[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := bytes.Clone(whole)
+	damaged[len(damaged)/2] ^= 1
+	if err := os.WriteFile(kept[0], damaged, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pod := n.RunPod(t, n.PodConfig("again"))
+	cfg := nodetest.ContainerConfig("damaged", ref)
+	cfg.Command, cfg.Annotations = nil, map[string]string{core.GrantAnnotation: "{log: !container_log }"}
+	c := pod.Run(t, cfg)
+	if st := c.WaitExited(t); st.GetExitCode() != 0 || !strings.Contains(c.ReadLog(t), "said by a module") {
+		t.Errorf("with a damaged entry it ended with %d, log %q", st.GetExitCode(), c.ReadLog(t))
+	}
+	if mended, err := os.ReadFile(kept[0]); err != nil || !bytes.Equal(mended, whole) {
+		t.Errorf("the damaged entry stays: %v", err)
+	}
+	pod.Remove(t)
+	if _, err := n.Images.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+	if left := entries(); len(left) != 0 {
+		t.Errorf("after the image's removal the cache has %v", left)
+	}
+	// Nobody starts anything of it: it is compiled at the pull.
+	if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.Eventually(t, "the module is compiled after the pull", func() bool { return len(entries()) == 1 })
 }

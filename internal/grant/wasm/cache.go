@@ -12,75 +12,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
+	"reflect"
 	"runtime/debug"
+	"unsafe"
 
 	"github.com/tetratelabs/wazero"
-	"golang.org/x/sys/cpu"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/grant/compiled"
 )
 
-// A compiled module is machine code, which a worker executes. So an entry of the cache says of what it was made, by which version and for
-// which processor, and ends with a sum over all of it. The sum tells damage, not malice: only root can write to the cache, and the child
-// that compiles cannot.
-//
-//	magic, a line of JSON (header), the files' bytes, SHA-256 of all before
-const (
-	entryMagic  = "longshore compiled wasm 1\n"
-	maxHeader   = 64 << 10
-	maxCompiled = 1 << 30
-)
-
-// Key says what compiled code is good for.
-type Key struct {
-	Module string `json:"module"` // SHA-256, in hexadecimal
-	Wazero string `json:"wazero"` // its version
-	CPU    string `json:"cpu"`    // the architecture, and a digest of the processor's features
-}
-
-type header struct {
-	Key   Key         `json:"key"`
-	Files []entryFile `json:"files"`
-}
-
-type entryFile struct {
-	Name string `json:"name"`
-	Size int64  `json:"size"`
-}
-
-// KeyOf returns the key of what this program makes of a module on this processor.
-func KeyOf(module []byte) Key {
-	sum := sha256.Sum256(module)
-	features := sha256.Sum256(fmt.Appendf(nil, "%+v %+v", cpu.X86, cpu.ARM64))
-	return Key{Module: hex.EncodeToString(sum[:]), Wazero: wazeroVersion(), CPU: runtime.GOARCH + "-" + hex.EncodeToString(features[:8])}
-}
-
-// Name is the name of the key's entry in a cache.
-func (k Key) Name() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", k.Module, k.Wazero, k.CPU))
-	return hex.EncodeToString(sum[:])
-}
-
-// wazeroVersion returns the version of wazero of this program. A program that does not know it, as those of go test, is itself the version.
-func wazeroVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range info.Deps {
-			if m.Path == "github.com/tetratelabs/wazero" && m.Replace == nil {
-				return m.Version
-			}
-		}
-	}
-	sum := sha256.New()
-	path, err := os.Executable()
-	if err == nil {
-		err = copyFile(sum, path)
-	}
-	if err != nil {
-		return ""
-	}
-	return "program " + hex.EncodeToString(sum.Sum(nil))
-}
-
-// Compile compiles a module below the empty directory scratch, and writes what came of it: a header's list of files in one line, and
+// Compile compiles a module below the empty directory scratch, and writes what came of it: a list of files in one line, and
 // their bytes. It is what the confined child does.
 func Compile(ctx context.Context, module []byte, scratch string, w io.Writer) error {
 	cache, err := wazero.NewCompilationCacheWithDir(scratch)
@@ -92,7 +34,7 @@ func Compile(ctx context.Context, module []byte, scratch string, w io.Writer) er
 	if err = errors.Join(err, r.Close(ctx), cache.Close(ctx)); err != nil {
 		return fmt.Errorf("compile: %w", err)
 	}
-	var files []entryFile
+	var files []compiled.FileSize
 	err = filepath.WalkDir(scratch, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -102,7 +44,7 @@ func Compile(ctx context.Context, module []byte, scratch string, w io.Writer) er
 			return err
 		}
 		name, err := filepath.Rel(scratch, path)
-		files = append(files, entryFile{Name: name, Size: info.Size()})
+		files = append(files, compiled.FileSize{Name: name, Size: info.Size()})
 		return err
 	})
 	if err != nil {
@@ -130,108 +72,98 @@ func copyFile(w io.Writer, path string) error {
 	return err
 }
 
-// Seal makes an entry of what Compile wrote.
-func Seal(key Key, compiled []byte) ([]byte, error) {
-	line, body, ok := bytes.Cut(compiled, []byte("\n"))
-	h := header{Key: key}
-	if !ok || json.Unmarshal(line, &h.Files) != nil || len(h.Files) == 0 {
-		return nil, errors.New("the compiler wrote nothing")
+// Limits of a child that compiles. Go reserves more than it uses.
+const (
+	childMemory     = 1 << 30
+	childSoftMemory = 640 << 20
+)
+
+// boundChild bounds what this process can take of the node.
+func boundChild() error {
+	debug.SetMemoryLimit(childSoftMemory)
+	for resource, limit := range map[int]uint64{
+		unix.RLIMIT_DATA: childMemory, unix.RLIMIT_CPU: compiled.ChildSeconds, unix.RLIMIT_FSIZE: compiled.MaxEntry, unix.RLIMIT_CORE: 0,
+	} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+			return fmt.Errorf("limit a resource: %w", err)
+		}
 	}
-	if err := h.fits(int64(len(body))); err != nil {
-		return nil, err
-	}
-	head, err := json.Marshal(h)
-	if err != nil {
-		return nil, err
-	}
-	if len(head) > maxHeader {
-		return nil, errors.New("the compiler wrote too many files")
-	}
-	entry := append([]byte(entryMagic), head...)
-	entry = append(append(entry, '\n'), body...)
-	sum := sha256.Sum256(entry)
-	return append(entry, sum[:]...), nil
+	const nice = 10
+	return unix.Setpriority(unix.PRIO_PROCESS, 0, nice)
 }
 
-// fits reports whether the files, which must all be below the directory, have so many bytes.
-func (h *header) fits(size int64) error {
-	for _, f := range h.Files {
-		if f.Size < 0 || f.Size > size || !filepath.IsLocal(f.Name) {
-			return errors.New("its list of files is wrong")
+// fileCache is wazero's own interface of what keeps compiled code.
+type fileCache interface {
+	Get(key [sha256.Size]byte) (content io.ReadCloser, ok bool, err error)
+	Add(key [sha256.Size]byte, content io.Reader) error
+	Delete(key [sha256.Size]byte) error
+}
+
+// entry is a file cache of wazero's that has a checked entry, and keeps nothing.
+type entry struct{ files []compiled.File }
+
+// Get returns the code that wazero knows by key.
+func (e *entry) Get(key [sha256.Size]byte) (io.ReadCloser, bool, error) {
+	for _, f := range e.files {
+		if filepath.Base(f.Name) == hex.EncodeToString(key[:]) {
+			return io.NopCloser(bytes.NewReader(f.Data)), true, nil
 		}
-		size -= f.Size
 	}
-	if size != 0 {
-		return errors.New("its list of files is wrong")
-	}
+	return nil, false, nil
+}
+
+// Add drops what wazero has compiled by itself.
+func (e *entry) Add([sha256.Size]byte, io.Reader) error { return nil }
+
+// Delete forgets code that wazero finds to be another version's.
+func (e *entry) Delete([sha256.Size]byte) error {
+	e.files = nil
 	return nil
 }
 
-// unpack checks an entry and writes its files below dir. It writes nothing if the entry is not for key, or not as it was sealed.
-func unpack(entry []byte, key Key, dir string) error {
-	if len(entry) < len(entryMagic)+sha256.Size || !bytes.HasPrefix(entry, []byte(entryMagic)) {
-		return errors.New("it is no compiled module of this version")
-	}
-	body, sum := entry[:len(entry)-sha256.Size], entry[len(entry)-sha256.Size:]
-	if got := sha256.Sum256(body); !bytes.Equal(got[:], sum) {
-		return errors.New("it is damaged: its sum is another one")
-	}
-	line, files, ok := bytes.Cut(body[len(entryMagic):], []byte("\n"))
-	var h header
-	if !ok || len(line) > maxHeader || json.Unmarshal(line, &h) != nil {
-		return errors.New("its header cannot be read")
-	}
-	if h.Key != key || key.Wazero == "" {
-		return fmt.Errorf("it is of another module, version or processor: %+v", h.Key)
-	}
-	if err := h.fits(int64(len(files))); err != nil {
-		return err
-	}
-	for _, f := range h.Files {
-		path := filepath.Join(dir, f.Name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, files[:f.Size], 0o600); err != nil {
-			return err
-		}
-		files = files[f.Size:]
-	}
-	return nil
+// cacheOf returns a cache that has what e has. wazero reads files below a directory only, and a worker has no directory: so its field
+// is set, whose type is an interface of wazero's own without own types. A test fails when another version has it no more.
+func cacheOf(e fileCache) wazero.CompilationCache {
+	cache := wazero.NewCompilationCache()
+	field := reflect.ValueOf(cache).Elem().FieldByName("fileCache")
+	reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Set(reflect.ValueOf(e))
+	return cache
 }
 
 // openCompiled returns a cache with the job's compiled module, or an empty one: then the module is compiled here. What is not right is not
-// used, and no reason not to run the program.
-func openCompiled(j *Job, module []byte) (wazero.CompilationCache, error) {
-	if j.Compiled == 0 || j.Scratch == "" {
-		return wazero.NewCompilationCache(), nil
+// used, and no reason not to run the program. The memory that release gives back is read until the module is loaded.
+func openCompiled(j *Job, module []byte) (cache wazero.CompilationCache, release func()) {
+	data, release := readCompiled(j)
+	key := compiled.KeyFor(sha256.Sum256(module), compiled.OwnVersion())
+	files, err := compiled.Open(data, key)
+	if err != nil {
+		return wazero.NewCompilationCache(), release
+	}
+	return cacheOf(&entry{files}), release
+}
+
+// readCompiled reads the entry into memory of its own, which the program shall not find in its heap.
+func readCompiled(j *Job) (data []byte, release func()) {
+	release = func() {}
+	if j.Compiled == 0 {
+		return nil, release
 	}
 	f := os.NewFile(uintptr(j.Compiled), "compiled")
 	if f == nil {
-		return wazero.NewCompilationCache(), nil
+		return nil, release
 	}
 	defer func() { _ = f.Close() }()
-	entry, err := io.ReadAll(io.LimitReader(f, maxCompiled))
-	if err == nil {
-		err = unpack(entry, KeyOf(module), j.Scratch)
+	st, err := f.Stat()
+	if err != nil || st.Size() <= 0 || st.Size() > compiled.MaxEntry {
+		return nil, release
 	}
+	data, err = unix.Mmap(-1, 0, int(st.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
-		return wazero.NewCompilationCache(), dropScratch(j)
+		return nil, release
 	}
-	return wazero.NewCompilationCacheWithDir(j.Scratch)
-}
-
-// dropScratch removes what unpack has written.
-func dropScratch(j *Job) error {
-	if j.Scratch == "" {
-		return nil
+	release = func() { _ = unix.Munmap(data) }
+	if _, err := io.ReadFull(f, data); err != nil {
+		return nil, release
 	}
-	entries, err := os.ReadDir(j.Scratch)
-	for _, e := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(j.Scratch, e.Name())))
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	return err
+	return data, release
 }

@@ -14,7 +14,6 @@ const JobNumber = grant.ArgdataNumber
 
 const (
 	maxJob    = 4 << 20
-	maxModule = 256 << 20
 	maxNumber = 1024 // of a descriptor
 )
 

@@ -17,6 +17,7 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 
 	"github.com/longshore/longshore/internal/grant"
+	"github.com/longshore/longshore/internal/grant/compiled"
 )
 
 // Exit statuses of a worker beside those of its program. The first two are those that a shell uses, the last is that of a program
@@ -44,10 +45,7 @@ func Run(ctx context.Context, j *Job, messages io.Writer) int {
 	if err != nil {
 		return tell(StatusNotRun, "%v", err)
 	}
-	cache, err := openCompiled(j, module)
-	if err != nil {
-		return tell(StatusNotRun, "%v", err)
-	}
+	cache, release := openCompiled(j, module)
 	defer func() { _ = cache.Close(context.WithoutCancel(ctx)) }()
 	r := wazero.NewRuntimeWithConfig(ctx, runtimeConfig().WithCompilationCache(cache))
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
@@ -57,16 +55,14 @@ func Run(ctx context.Context, j *Job, messages io.Writer) int {
 	if _, err := host.Instantiate(ctx); err != nil {
 		return tell(StatusNotRun, "%v", err)
 	}
-	compiled, err := r.CompileModule(ctx, module)
-	if err == nil {
-		err = dropScratch(j)
-	}
+	code, err := r.CompileModule(ctx, module)
+	release()
 	if err != nil {
 		return tell(StatusNotRun, "the module cannot be compiled: %v", err)
 	}
 	module = nil         //nolint:ineffassign,wastedassign // so that it can be collected
 	debug.FreeOSMemory() // what compiling took, the program does not need
-	_, err = r.InstantiateModule(ctx, compiled, config)
+	_, err = r.InstantiateModule(ctx, code, config)
 	var exit *sys.ExitError
 	switch {
 	case err == nil:
@@ -89,12 +85,12 @@ func readModule(number int) ([]byte, error) {
 		return nil, errors.New("read the module: it was not passed")
 	}
 	defer func() { _ = f.Close() }()
-	data, err := io.ReadAll(io.LimitReader(f, maxModule+1))
+	data, err := io.ReadAll(io.LimitReader(f, compiled.MaxModule+1))
 	if err != nil {
 		return nil, fmt.Errorf("read the module: %w", err)
 	}
-	if len(data) > maxModule {
-		return nil, fmt.Errorf("the module has more than %d bytes", maxModule)
+	if len(data) > compiled.MaxModule {
+		return nil, fmt.Errorf("the module has more than %d bytes", compiled.MaxModule)
 	}
 	return data, nil
 }

@@ -15,11 +15,12 @@ import (
 	"testing"
 
 	"github.com/longshore/longshore/internal/grant"
+	"github.com/longshore/longshore/internal/grant/compiled"
 )
 
 // TestMain is longshore-wasm when the test starts itself as such.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && slices.Contains([]string{"run", "compile", childArg}, os.Args[1]) {
+	if len(os.Args) > 1 && slices.Contains([]string{"run", "compile", compiled.ChildArg}, os.Args[1]) {
 		os.Exit(Main(os.Args[1:]))
 	}
 	os.Exit(m.Run())
@@ -68,7 +69,7 @@ func newWorker(t *testing.T, module []byte, grants ...given) *worker {
 	if err := os.WriteFile(path, module, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w := &worker{t: t, job: Job{Args: []string{"module.wasm"}, Argdata: []byte(`{"a":1}`), Scratch: t.TempDir()}}
+	w := &worker{t: t, job: Job{Args: []string{"module.wasm"}, Argdata: []byte(`{"a":1}`)}}
 	w.log = openFile(t, filepath.Join(dir, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND)
 	for _, g := range append([]given{{grant.Grant{Kind: grant.Log}, w.log}}, grants...) {
 		number := w.pass(g.file)
@@ -111,10 +112,6 @@ func (w *worker) end(cmd *exec.Cmd) (int, []byte) {
 	data, err := io.ReadAll(io.NewSectionReader(w.log, 0, 1<<20))
 	if err != nil {
 		w.t.Fatal(err)
-	}
-	left, err := os.ReadDir(w.job.Scratch)
-	if err != nil || len(left) != 0 {
-		w.t.Errorf("the scratch directory has %v, %v", left, err)
 	}
 	return cmd.ProcessState.ExitCode(), data
 }

@@ -23,6 +23,8 @@ type Options struct {
 	// Dir is an absolute directory of the runtime's own. The empty root is in it.
 	Dir     string
 	Cgroups core.Cgroups
+	// Modules keeps what was compiled of WebAssembly modules; nil keeps nothing.
+	Modules Modules
 }
 
 // Runtime implements core.Runtime.
@@ -64,7 +66,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if c.Init {
 		return r.Runtime.Create(ctx, c)
 	}
-	held, err := r.open(c)
+	held, err := r.open(ctx, c)
 	defer held.close()
 	if err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
@@ -93,6 +95,8 @@ type held struct {
 	given   []core.Given
 	confine *core.Confine
 	files   []*os.File
+	// module is a WebAssembly program, and compiled what was made of it; both may be nil.
+	module, compiled *os.File
 }
 
 func (h *held) close() {
@@ -110,7 +114,7 @@ func (h *held) add(f *os.File, access core.Access) {
 
 // open resolves the container's document and opens all that it grants. What is open is to be closed
 // after an error, too.
-func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
+func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error) {
 	h := &held{}
 	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Linux == nil || len(c.Spec.Process.Args) == 0 {
 		return h, fmt.Errorf("spec: process, args and linux must be set: %w", errdefs.ErrInvalidArgument)
@@ -134,7 +138,9 @@ func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
 	}
 	resolve := grant.Resolve
 	if module != nil {
-		h.files = append(h.files, module)
+		if err := h.addModule(ctx, r.o.Modules, module); err != nil {
+			return h, err
+		}
 		resolve = grant.ResolveWasm
 	}
 	mounts := mountsOf(c.Spec)
@@ -142,12 +148,12 @@ func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
 	if err != nil {
 		return h, fmt.Errorf("annotation %s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
 	}
-	if n := len(resolved.Descriptors) + 3; n > core.MaxGiven { // with the argument, the program and a module
-		return h, fmt.Errorf("annotation %s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-3, core.MaxGiven-3, errdefs.ErrInvalidArgument)
+	if n := len(resolved.Descriptors) + 4; n > core.MaxGiven { // with the argument, the program, a module and what was compiled of it
+		return h, fmt.Errorf("annotation %s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-4, core.MaxGiven-4, errdefs.ErrInvalidArgument)
 	}
 	first := resolved.Argdata
 	if module != nil {
-		if first, err = job(c.Spec.Process, resolved); err != nil {
+		if first, err = h.job(c.Spec.Process, resolved); err != nil {
 			return h, err
 		}
 	}
@@ -164,8 +170,7 @@ func (r *Runtime) open(c core.RuntimeCreate) (*held, error) {
 	spec := c.Spec
 	var program *os.File
 	if module != nil {
-		spec, resolved = ofWorker(c.Spec, resolved)
-		h.given = append(h.given, core.Given{File: module, Access: core.AccessRead})
+		spec, resolved = h.ofWorker(c.Spec, resolved)
 		program, err = openWorker()
 	} else {
 		program, err = openProgram(filepath.Join(c.Bundle, "rootfs"), c.Spec.Process)

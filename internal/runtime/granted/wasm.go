@@ -1,6 +1,7 @@
 package granted
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,13 +68,18 @@ func openModule(rootfs string, p *specs.Process) (*os.File, error) {
 	return f, nil
 }
 
+// WorkerPath returns the path of the program that runs modules.
+func WorkerPath() (string, error) {
+	self, err := os.Executable()
+	return filepath.Join(filepath.Dir(self), workerProgram), err
+}
+
 // openWorker opens the program that runs modules.
 func openWorker() (*os.File, error) {
-	self, err := os.Executable()
+	path, err := WorkerPath()
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(filepath.Dir(self), workerProgram)
 	f, err := os.OpenFile(path, unix.O_PATH, 0)
 	if err != nil {
 		return nil, fmt.Errorf("WebAssembly needs %s beside the agent: %w: %w", workerProgram, err, errdefs.ErrFailedPrecondition)
@@ -81,21 +87,54 @@ func openWorker() (*os.File, error) {
 	return f, nil
 }
 
-// moduleNumber is the worker's descriptor with the module: it comes after those that were granted.
+// Modules keeps what was compiled of modules.
+type Modules interface {
+	// Open returns what was compiled of a module, which is compiled now if it was not before.
+	Open(ctx context.Context, module *os.File) (*os.File, error)
+}
+
+// addModule opens what was compiled of a module. A module without that is compiled by its worker, in the container's own limits.
+func (h *held) addModule(ctx context.Context, modules Modules, module *os.File) error {
+	h.module = module
+	h.files = append(h.files, module)
+	if modules == nil {
+		return nil
+	}
+	compiled, err := modules.Open(ctx, module)
+	switch {
+	case err == nil:
+		h.compiled = compiled
+		h.files = append(h.files, compiled)
+	case ctx.Err() != nil:
+		return err
+	}
+	return nil
+}
+
+// moduleNumber is the worker's descriptor with the module: it comes after those that were granted. What was compiled of it is the next.
 func moduleNumber(r *grant.Resolved) int { return grant.FirstNumber + len(r.Descriptors) }
 
 // job returns what the worker reads in place of the argument.
-func job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
-	return json.Marshal(grant.WasmJob{
+func (h *held) job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
+	j := grant.WasmJob{
 		Module: moduleNumber(r), Args: p.Args, Environment: r.Environment, Descriptors: r.Descriptors, Argdata: r.Argdata,
-	})
+	}
+	if h.compiled != nil {
+		j.Compiled = j.Module + 1
+	}
+	return json.Marshal(j)
 }
 
-// ofWorker returns the worker's spec and descriptors.
-func ofWorker(s *specs.Spec, r *grant.Resolved) (*specs.Spec, *grant.Resolved) {
+// ofWorker adds the module to what is given, and returns the worker's spec and descriptors.
+func (h *held) ofWorker(s *specs.Spec, r *grant.Resolved) (*specs.Spec, *grant.Resolved) {
 	spec, process, all := *s, *s.Process, *r
 	process.Args = []string{workerProgram, "run"}
 	spec.Process = &process
 	all.Descriptors = append(all.Descriptors[:len(all.Descriptors):len(all.Descriptors)], grant.Descriptor{Number: moduleNumber(r), Name: "module"})
+	h.given = append(h.given, core.Given{File: h.module, Access: core.AccessRead})
+	if h.compiled != nil {
+		all.Descriptors = append(all.Descriptors, grant.Descriptor{Number: moduleNumber(r) + 1, Name: "compiled"})
+		h.given = append(h.given, core.Given{File: h.compiled, Access: core.AccessRead})
+	}
 	return &spec, &all
 }
