@@ -119,7 +119,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("agent: metrics of connections: %w", err)
 	}
 
-	n.openModules(root)
+	n.modules = openModules(root, n.log)
 
 	// Open what the engine uses, from the bottom up. The images do not depend on the rest.
 	images := later(func() (*image.Store, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -79,16 +80,16 @@ type modules interface {
 }
 
 // openModules opens the cache of compiled WebAssembly modules. Without one, each start of a module compiles it.
-func (n *node) openModules(root string) {
+func openModules(root string, log *slog.Logger) modules {
 	program, err := granted.WorkerPath()
 	if err == nil {
 		var c *compiled.Cache
-		if c, err = compiled.New(compiled.Options{Dir: filepath.Join(root, "wasm"), Program: program, Logger: n.log}); err == nil {
-			n.modules = c
-			return
+		if c, err = compiled.New(compiled.Options{Dir: filepath.Join(root, "wasm"), Program: program, Logger: log}); err == nil {
+			return c
 		}
 	}
-	n.log.Warn("WebAssembly modules will be compiled at each start, because what is compiled cannot be kept", "error", err)
+	log.Warn("WebAssembly modules will be compiled at each start, because what is compiled cannot be kept", "error", err)
+	return nil
 }
 
 // findRuntimes probes every configured runtime. One that cannot be used is an error only if it is

@@ -51,7 +51,7 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 		if err := s.keep(img); err != nil {
 			return list, fmt.Errorf("import: %w", err)
 		}
-		s.warmModule(img)
+		s.modules.warm(s, img)
 		rec := nameRecord{Manifest: img.Manifest.Digest, Target: img.Target.Digest, At: s.now()}
 		s.write.Lock()
 		s.mu.RLock()

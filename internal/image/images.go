@@ -371,5 +371,5 @@ func (s *Store) Prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 		}
 	}
 	freed, err := collector{s}.collect(ctx)
-	return freed + s.pruneModules(), err
+	return freed + s.modules.pruneStrays(s), err
 }

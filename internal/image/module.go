@@ -76,9 +76,9 @@ func (m *modules) close() {
 	m.busy.Wait()
 }
 
-// warmModule has an image's module compiled, if it is one: so its first start need not wait for that.
-func (s *Store) warmModule(img worker.Image) {
-	if s.modules.m == nil || len(img.Blobs) != 1 || len(img.Layers) != 1 || !wasm.IsLayer(img.Blobs[0].MediaType) {
+// warm has an image's module compiled, if it is one: so its first start need not wait for that.
+func (m *modules) warm(s *Store, img worker.Image) {
+	if m.m == nil || len(img.Blobs) != 1 || len(img.Layers) != 1 || !wasm.IsLayer(img.Blobs[0].MediaType) {
 		return
 	}
 	s.mu.RLock()
@@ -88,9 +88,9 @@ func (s *Store) warmModule(img worker.Image) {
 		return
 	}
 	path := filepath.Join(s.rec.layerPath(rec.Dir), wasm.File)
-	s.modules.busy.Go(func() {
-		if err := s.modules.m.Warm(s.modules.ctx, path); err != nil && s.modules.ctx.Err() == nil {
-			s.log.Warn("could not compile a WebAssembly module; its containers compile it at each start", "module", img.Blobs[0].Digest, "error", err)
+	m.busy.Go(func() {
+		if err := m.m.Warm(m.ctx, path); err != nil && m.ctx.Err() == nil {
+			m.log.Warn("could not compile a WebAssembly module; its containers compile it at each start", "module", img.Blobs[0].Digest, "error", err)
 		}
 	})
 }
@@ -112,8 +112,8 @@ func (m *modules) forget(removed map[digest.Digest]*imageRecord, live map[digest
 // strayModule is how long what was compiled of a module is kept that is no image: it may be a file in an image of ordinary layers.
 const strayModule = 24 * time.Hour
 
-// pruneModules removes what was compiled of modules that are no images.
-func (s *Store) pruneModules() uint64 {
+// pruneStrays removes what was compiled of modules that are no images.
+func (m *modules) pruneStrays(s *Store) uint64 {
 	has := map[string]bool{}
 	s.mu.RLock()
 	for _, rec := range s.rec.images {
@@ -122,7 +122,7 @@ func (s *Store) pruneModules() uint64 {
 		}
 	}
 	s.mu.RUnlock()
-	return s.modules.prune(strayModule, func(module string) bool { return has[module] })
+	return m.prune(strayModule, func(module string) bool { return has[module] })
 }
 
 func (m *modules) prune(unused time.Duration, keep func(string) bool) uint64 {

@@ -161,7 +161,7 @@ func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, nam
 	if err := s.keep(img); err != nil {
 		return err
 	}
-	s.warmModule(img)
+	s.modules.warm(s, img)
 	return nil
 }
 
