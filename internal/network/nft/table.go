@@ -5,6 +5,9 @@
 // It knows addresses and ports, and of sandboxes only their ID, as a comment. The intended
 // content of the table is kept in memory here; the kernel's table can be rebuilt from it at any
 // time (Rebuild). Start at Table.
+//
+// A Balancer has a table of its own, in any namespace: it leads connections to a service's address
+// or port to one of several backends.
 package nft
 
 import (

@@ -1,0 +1,153 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/nlwrap"
+)
+
+// outdatedServices are those of which the kernel may have connections that lead nowhere any more:
+// a backend is gone, or the service is, or it has backends now where the machine itself was asked
+// before. all says that it is not known what was there before.
+func outdatedServices(before, after map[serviceKey]Service, all bool) []Service {
+	var list []Service
+	for k, s := range after {
+		old, there := before[k]
+		if all || !there || !contained(old.Backends, s.Backends) {
+			list = append(list, s)
+		}
+	}
+	for k, s := range before {
+		if _, stays := after[k]; !stays {
+			list = append(list, Service{Addr: s.Addr, Proto: s.Proto, Port: s.Port})
+		}
+	}
+	return list
+}
+
+// contained reports whether every backend of some is among all, draining or not.
+func contained(some, all []Backend) bool {
+	there := map[netip.AddrPort]bool{}
+	for _, b := range all {
+		there[netip.AddrPortFrom(b.Addr, b.Port)] = true
+	}
+	for _, b := range some {
+		if !there[netip.AddrPortFrom(b.Addr, b.Port)] {
+			return false
+		}
+	}
+	return true
+}
+
+// cutFlows removes the kernel's conntrack entries of connections to backends that services do not
+// have. The kernel can only list all flows, which takes milliseconds.
+func cutFlows(namespace *os.File, services []Service) error {
+	at := netns.None()
+	if namespace != nil {
+		at = netns.NsHandle(namespace.Fd())
+	}
+	h, err := netlink.NewHandleAt(at, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return fmt.Errorf("open conntrack: %w", err)
+	}
+	defer h.Close()
+	local, err := localAddrs(at)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, fam := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		f := outdatedFlows{services: map[serviceKey]flowService{}, local: local}
+		for _, s := range services {
+			is4 := fam == unix.AF_INET
+			k := s.key()
+			if k.is4 != is4 && (k.addr.IsValid() || len(s.Backends) > 0) {
+				continue
+			}
+			k.is4 = is4
+			f.services[k] = newFlowService(s)
+		}
+		if len(f.services) == 0 {
+			continue
+		}
+		if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, fam, f); err != nil {
+			errs = append(errs, fmt.Errorf("remove conntrack entries: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// localAddrs returns a namespace's own addresses.
+func localAddrs(at netns.NsHandle) (map[netip.Addr]bool, error) {
+	raw, err := netlink.NewHandleAt(at, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	h := nlwrap.Handle{Handle: raw}
+	defer h.Close()
+	list, err := h.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	local := map[netip.Addr]bool{}
+	for _, a := range list {
+		local[unmapped(a.IP)] = true
+	}
+	return local, nil
+}
+
+func unmapped(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
+
+// flowService is where the connections of a service may lead.
+type flowService struct {
+	backends map[netip.AddrPort]bool
+	// taken says that at least one backend takes connections.
+	taken bool
+}
+
+func newFlowService(s Service) flowService {
+	f := flowService{backends: map[netip.AddrPort]bool{}}
+	for _, b := range s.Backends {
+		port := b.Port
+		if port == 0 {
+			port = s.Port // also zero: any
+		}
+		f.backends[netip.AddrPortFrom(b.Addr, port)] = true
+		f.taken = f.taken || !b.Draining
+	}
+	return f
+}
+
+// outdatedFlows matches the flows to remove.
+type outdatedFlows struct {
+	services map[serviceKey]flowService
+	local    map[netip.Addr]bool
+}
+
+// MatchConntrackFlow implements netlink.CustomConntrackFilter.
+func (o outdatedFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	to, from := unmapped(flow.Forward.DstIP), unmapped(flow.Reverse.SrcIP)
+	if s, ok := o.services[serviceKey{addr: to, is4: to.Is4()}]; ok {
+		return !s.backends[netip.AddrPortFrom(from, 0)]
+	}
+	s, ok := o.services[serviceKey{proto: flow.Forward.Protocol, port: flow.Forward.DstPort, is4: to.Is4()}]
+	if !ok || !o.local[to] && !to.IsLoopback() {
+		return false
+	}
+	if from == to && flow.Reverse.SrcPort == flow.Forward.DstPort {
+		// It was not translated: whoever keeps sending datagrams would never come to a backend.
+		return s.taken && flow.Forward.Protocol == unix.IPPROTO_UDP
+	}
+	return !s.backends[netip.AddrPortFrom(from, flow.Reverse.SrcPort)]
+}
