@@ -63,6 +63,8 @@ type Network struct {
 	users  users
 	names  *names.Client
 	now    func() time.Time
+	// published are ports of the host that are no sandbox's.
+	published published
 	// leaseStore is where who has which address is stored.
 	leaseStore core.KV
 
@@ -117,6 +119,7 @@ func New(o Options) (*Network, error) {
 	n.cni = newCNI(n.cfg.CNI, o.StateDir, n.store, n.log)
 	n.bridge = newBridge(n.cfg, n.leases, &ports.Claims{}, n.log)
 	n.names = names.New(namesOptions(o))
+	n.published = published{claims: n.bridge.claims, balancer: nft.NewBalancer(nft.BalancerOptions{Logger: n.log}), log: n.log}
 	if err := n.loadRanges(); err != nil {
 		return nil, err
 	}
@@ -156,7 +159,7 @@ func (n *Network) Release(context.Context) error {
 	for _, u := range n.users.all() {
 		err = errors.Join(err, u.bridge.release())
 	}
-	if err != nil {
+	if err = errors.Join(err, n.published.release()); err != nil {
 		return fmt.Errorf("release network: %w", err)
 	}
 	return nil

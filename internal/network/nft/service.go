@@ -122,6 +122,12 @@ func (s Service) taking(first uint32) []Backend {
 	return slices.Concat(list[i:], list[:i])
 }
 
+// Check returns what is wrong with a list of services. Errors are InvalidArgument.
+func Check(list []Service) error {
+	_, err := checkServices(list)
+	return err
+}
+
 // checkServices returns what is wrong with a list, and what it has by key.
 func checkServices(list []Service) (map[serviceKey]Service, error) {
 	all := map[serviceKey]Service{}

@@ -91,7 +91,7 @@ func (c *Claims) Take(id core.ID, claims []Claim) error {
 	for i, want := range claims {
 		for have, holder := range c.all[want.number()] {
 			if holder != id && want.clash(have) {
-				return fmt.Errorf("claim host port %s: taken by sandbox %s: %w", want, holder, errdefs.ErrFailedPrecondition)
+				return fmt.Errorf("claim host port %s: taken by %s: %w", want, holds(holder), errdefs.ErrFailedPrecondition)
 			}
 		}
 		for _, other := range claims[:i] {
@@ -104,6 +104,17 @@ func (c *Claims) Take(id core.ID, claims []Claim) error {
 		c.put(id, want)
 	}
 	return nil
+}
+
+// Published holds the ports that are published on every node, and are no sandbox's.
+const Published core.ID = "published"
+
+// holds names who has a port.
+func holds(id core.ID) string {
+	if id == Published {
+		return "services that publish it on every node"
+	}
+	return "sandbox " + string(id)
 }
 
 // put records a claim. Preconditions: mu is held.
@@ -169,6 +180,16 @@ func (c *Claims) drop(claim Claim) {
 	delete(c.all[n], claim)
 	if len(c.all[n]) == 0 {
 		delete(c.all, n)
+	}
+}
+
+// Give gives back one port, if id has it.
+func (c *Claims) Give(id core.ID, claim Claim) {
+	c.mu.Lock()
+	has := c.all[claim.number()][claim] == id
+	c.mu.Unlock()
+	if has {
+		c.drop(claim)
 	}
 }
 

@@ -201,3 +201,24 @@ func TestParseSocketLine(t *testing.T) {
 		t.Error("a connection counts as a listener")
 	}
 }
+
+// TestPublishedPorts: a port that is published on every node is given back alone, and whoever wants
+// it is told whose it is.
+func TestPublishedPorts(t *testing.T) {
+	var c Claims
+	one, two := Claim{Proto: "tcp", Port: 80}, Claim{Proto: "tcp", Port: 81}
+	if err := c.Take(Published, []Claim{one, two}); err != nil {
+		t.Fatal(err)
+	}
+	c.Give("sandbox", one)
+	if err := c.Take("sandbox", []Claim{one}); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "services that publish it") {
+		t.Errorf("a published port: %v", err)
+	}
+	c.Give(Published, one)
+	if err := c.Take("sandbox", []Claim{one}); err != nil {
+		t.Error(err)
+	}
+	if err := c.Take("sandbox", []Claim{two}); err == nil {
+		t.Error("the other one was given back, too")
+	}
+}
