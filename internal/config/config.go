@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/face/swarm"
+	"github.com/longshore/longshore/internal/grant/document"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/obs"
@@ -58,6 +59,9 @@ type Engine struct {
 	CgroupDriver string `toml:"cgroup_driver"`
 	// CDIDirs are the directories with the vendors' files of the Container Device Interface.
 	CDIDirs []string `toml:"cdi_dirs"`
+	// GrantsPolicy is the file that says what programs may be granted; "" is what an ordinary
+	// container of the same request would have.
+	GrantsPolicy string `toml:"grants_policy"`
 }
 
 // Runtime is one [runtimes.NAME] section.
@@ -137,8 +141,10 @@ func (c Config) Validate() error {
 	if c.Agent.Root == c.Agent.State && c.Agent.Root != "" {
 		bad("agent.root and agent.state are both %q: one survives a boot, the other does not", c.Agent.Root)
 	}
-	if c.Agent.Keeper != "" && !filepath.IsAbs(c.Agent.Keeper) {
-		bad("agent.keeper %q is not an absolute path", c.Agent.Keeper)
+	for key, path := range map[string]string{"agent.keeper": c.Agent.Keeper, "engine.grants_policy": c.Engine.GrantsPolicy} {
+		if path != "" && !filepath.IsAbs(path) {
+			bad("%s %q is not an absolute path", key, path)
+		}
 	}
 	if _, err := obs.ParseLevel(c.Agent.LogLevel); err != nil {
 		bad("agent.log_level %q is none of debug, info, warn, error", c.Agent.LogLevel)
@@ -171,6 +177,9 @@ func (c Config) Validate() error {
 // the agent reads at its start. It does not read those of disabled faces.
 func (c Config) CheckFiles() error {
 	errs := []error{c.Metrics.CheckFiles()}
+	if _, err := document.OpenPolicy(c.Engine.GrantsPolicy); err != nil {
+		errs = append(errs, fmt.Errorf("engine.grants_policy: %w: %w", err, errdefs.ErrInvalidArgument))
+	}
 	for _, f := range []struct {
 		enabled bool
 		check   func() error

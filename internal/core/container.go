@@ -41,10 +41,12 @@ type ContainerConfig struct {
 	// is the sandbox's. A runtime that is named is never replaced by another one.
 	Runtime string `json:"runtime,omitempty"`
 	// Identity is what rules about programs, and other programs, know this one by.
-	Identity Identity      `json:"identity,omitzero"`
-	Cgroup   Cgroup        `json:"cgroup"` // zero: below the sandbox's
-	Root     Root          `json:"root"`
-	Volumes  []VolumeMount `json:"volumes,omitempty"`
+	Identity Identity `json:"identity,omitzero"`
+	// Grants is for a program that holds only its descriptors.
+	Grants  GrantAsk      `json:"grants,omitzero"`
+	Cgroup  Cgroup        `json:"cgroup"` // zero: below the sandbox's
+	Root    Root          `json:"root"`
+	Volumes []VolumeMount `json:"volumes,omitempty"`
 	// Images are mounted on the host, read-only. The SpecFunc gets their paths and decides where
 	// they appear in the container.
 	Images []ImageMount `json:"images,omitempty"`

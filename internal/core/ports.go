@@ -75,6 +75,8 @@ type RuntimeCreate struct {
 	Confine *Confine
 	// Confined, unless nil, is called with what the kernel took of Confine.
 	Confined func(Confinement)
+	// Grants is for the runtime of programs that hold only their descriptors.
+	Grants GrantAsk
 	// Init says that this is the tiny init of a sandbox.
 	Init bool
 	// Run starts the program at once, as Start would. When that fails, nothing of the container

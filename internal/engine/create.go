@@ -294,8 +294,7 @@ func (b *build) launch(ctx context.Context) error {
 	}
 	pid, warnings, err := try.create(ctx, core.RuntimeCreate{
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
-		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: func(k core.Confinement) { b.c.Confinement = &k },
-		Identity: owned.Identity(&b.c),
+		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&b.c), Grants: b.c.Config.Grants,
 	})
 	if err != nil {
 		return b.refuse(ctx, err)
@@ -303,6 +302,8 @@ func (b *build) launch(ctx context.Context) error {
 	b.c.Main.Pid, b.c.Warnings = pid, append(b.c.Warnings, warnings...)
 	return nil
 }
+
+func (b *build) confined(k core.Confinement) { b.c.Confinement = &k }
 
 func (b *build) commit(context.Context) error {
 	return b.e.o.Store.Update(func(tx core.Tx) error {

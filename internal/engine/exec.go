@@ -314,9 +314,11 @@ func (c *Client) JoinWait(ref core.Ref) (wait func(context.Context) (core.Autops
 
 // Streams opens a live connection to a process's standard streams.
 func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOptions) (*core.Streams, error) {
-	if _, _, err := c.view.process(ref); err != nil {
+	ct, _, err := c.view.process(ref)
+	if err != nil {
 		return nil, err
 	}
+	opts.Stdin = opts.Stdin && (ct.Confinement == nil || !ct.Confinement.Shutdown) // it is not a client's to write to
 	return c.e.o.Supervisor.Streams(ctx, ref, opts)
 }
 

@@ -247,7 +247,7 @@ func (r *renewal) launch(ctx context.Context) error {
 	r.pipeline.undo.add("launch", r.unmake) // before the namespaces are given back
 	pid, err := r.rt.Create(ctx, core.RuntimeCreate{
 		ID: r.c.ID, Bundle: r.c.Bundle, Spec: r.spec, IO: cfg.IO, Cgroup: r.c.Cgroup, Limited: true,
-		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid, Identity: owned.Identity(&r.c),
+		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&r.c), Grants: cfg.Grants,
 	})
 	if err != nil {
 		if err := b.refuse(ctx, err); err != nil {
@@ -277,7 +277,7 @@ func (r *renewal) commit(context.Context) error {
 		if err := step(&c, core.VerbRenew); err != nil {
 			return err
 		}
-		c.Main, c.Execs, c.Refused, c.Trace = r.c.Main, nil, r.c.Refused, core.Trace(r.pipeline.trace)
+		c.Main, c.Execs, c.Refused, c.Trace, c.Confinement = r.c.Main, nil, r.c.Refused, core.Trace(r.pipeline.trace), r.c.Confinement
 		n := change{}
 		n.add(core.Event{Kind: core.EventContainerCreated})
 		n.forced(r.v, &c.Meta, "start again", r.v.request(core.StopRequest{}, ""))

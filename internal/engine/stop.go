@@ -145,7 +145,11 @@ func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duratio
 // graceful signals the main process and waits for its end, for at most grace.
 func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, pl *pipeline) (ended bool, err error) {
 	ref := core.Ref{Container: ct.ID}
-	if err := e.o.Supervisor.Signal(ctx, ref, sig); err != nil && !errdefs.IsNotFound(err) {
+	ask := func() error { return e.o.Supervisor.Signal(ctx, ref, sig) }
+	if ct.Confinement != nil && ct.Confinement.Shutdown { // a signal would end it before it has read the request
+		ask = func() error { return e.o.Supervisor.CloseStdin(ctx, ref) }
+	}
+	if err := ask(); err != nil && !errdefs.IsNotFound(err) {
 		return false, err
 	}
 	if ct.State == core.ContainerPaused {

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,6 +21,12 @@ import (
 // grantedImage builds the test's static program and pulls an image of it.
 func grantedImage(t *testing.T, n *nodetest.Node) string {
 	t.Helper()
+	return grantedImages(t, n, imagetest.Image{})[0]
+}
+
+// grantedImages is grantedImage with the rest of some images.
+func grantedImages(t *testing.T, n *nodetest.Node, images ...imagetest.Image) (refs []string) {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "granted")
 	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./testdata/granted")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -30,13 +37,18 @@ func grantedImage(t *testing.T, n *nodetest.Node) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ref := imagetest.NewRegistry(t).Push("granted", "latest", imagetest.Image{Layers: [][]imagetest.File{{
-		{Name: "program", Body: text, Mode: 0o755}, {Name: "script", Body: []byte("#!/program\n"), Mode: 0o755}, {Name: "text", Body: []byte("text"), Mode: 0o644},
-	}}}.Build())
-	if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
-		t.Fatal(err)
+	registry := imagetest.NewRegistry(t)
+	for i, image := range images {
+		image.Layers = [][]imagetest.File{{
+			{Name: "program", Body: text, Mode: 0o755}, {Name: "script", Body: []byte("#!/program\n"), Mode: 0o755}, {Name: "text", Body: []byte("text"), Mode: 0o644},
+		}}
+		ref := registry.Push("granted"+strconv.Itoa(i), "latest", image.Build())
+		if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+			t.Fatal(err)
+		}
+		refs = append(refs, ref)
 	}
-	return ref
+	return refs
 }
 
 // granted is a container of that image with a document.

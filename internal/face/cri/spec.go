@@ -67,8 +67,9 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	for _, d := range cfg.GetCDIDevices() {
 		out.CDI = append(out.CDI, d.GetName())
 	}
-	if _, ok := document(a.req, a.sandbox); ok {
+	if a.holdsOnly() {
 		out.Runtime, out.Identity = core.GrantHandler, identity(a.req, a.sandbox)
+		out.Grants = core.GrantAsk{Wish: a.image.Wish(), Secrets: secretMounts(cfg)}
 	}
 	if a.target != "" {
 		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
@@ -144,7 +145,7 @@ func (a containerAsk) base() (*specs.Spec, error) {
 			ApparmorProfile: apparmor(sc),
 		},
 		Linux:       &specs.Linux{Resources: limits},
-		Annotations: granted(annotations(a.req, a.sandbox), a.req, a.sandbox),
+		Annotations: granted(annotations(a.req, a.sandbox), a.req),
 	}
 	if err := a.mounts(s); err != nil {
 		return nil, err

@@ -55,6 +55,7 @@ type Image struct {
 	Platform    ocispec.Platform  // zero is this node's
 	Compression string            // Gzip, Zstd or None; "" is Gzip
 	Docker      bool              // schema 2 media types instead of OCI's
+	Annotations map[string]string // of the manifest
 }
 
 // Built is an image as blobs.
@@ -192,7 +193,7 @@ func (i Image) Build() Built {
 	cdesc := b.add(configType, encode(config))
 	b.ID = cdesc.Digest
 	b.Manifest = b.add(manifestType, encode(ocispec.Manifest{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: manifestType, Config: cdesc, Layers: b.Layers,
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: manifestType, Config: cdesc, Layers: b.Layers, Annotations: i.Annotations,
 	}))
 	b.Manifest.Platform = &platform
 	return b

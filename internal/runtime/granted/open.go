@@ -61,21 +61,28 @@ func access(g grant.Rights) (a core.Access) {
 	return a
 }
 
+// carried is what a request carries, of which a document can only name parts.
+type carried struct {
+	spec    *specs.Spec
+	mounts  map[string]specs.Mount
+	secrets secrets
+}
+
 // grant opens what g grants.
-func (h *held) grant(g grant.Grant, s *specs.Spec, mounts map[string]specs.Mount) error {
+func (h *held) grant(g grant.Grant, has carried) error {
 	switch g.Kind {
 	case grant.Log:
 		h.given = append(h.given, core.Given{})
 		return nil
 	case grant.Mount:
 		a := access(g.Rights)
-		f, err := openMount(mounts[filepath.Clean(g.Name)], a)
+		f, err := openMount(has.mounts[filepath.Clean(g.Name)], a)
 		if err == nil {
 			h.add(f, a)
 		}
 		return err
 	case grant.Listen:
-		f, err := listen(s, g)
+		f, err := listen(has.spec, g)
 		if err == nil {
 			h.add(f, 0)
 		}
@@ -93,7 +100,16 @@ func (h *held) grant(g grant.Grant, s *specs.Spec, mounts map[string]specs.Mount
 		}
 		h.add(os.NewFile(uintptr(fd), "clock"), 0)
 		return nil
-	case grant.Server, grant.Client, grant.Secret, grant.Shutdown, grant.Env:
+	case grant.Secret:
+		f, err := has.secrets.copied(g.Name)
+		if err == nil {
+			h.add(f, 0)
+		}
+		return err
+	case grant.Shutdown:
+		h.given = append(h.given, core.Given{Input: true})
+		return nil
+	case grant.Server, grant.Client, grant.Env:
 	}
 	return fmt.Errorf("runtime %s cannot grant this: %w", core.GrantHandler, errdefs.ErrNotImplemented)
 }
@@ -154,16 +170,16 @@ func cloneMount(m specs.Mount, recursive bool) (*os.File, error) {
 	return os.NewFile(uintptr(fd), m.Source), nil
 }
 
-// argdata returns the program's argument as a file that nobody can change.
-func argdata(text []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("argdata", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
+// sealed returns a text as a file that nobody can change.
+func sealed(name string, text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // before Linux 6.3
-		fd, err = unix.MemfdCreate("argdata", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	w := os.NewFile(uintptr(fd), "argdata")
+	w := os.NewFile(uintptr(fd), name)
 	defer func() { _ = w.Close() }()
 	if _, err := w.Write(text); err != nil {
 		return nil, err

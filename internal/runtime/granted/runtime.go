@@ -25,6 +25,8 @@ type Options struct {
 	Cgroups core.Cgroups
 	// Modules keeps what was compiled of WebAssembly modules; nil keeps nothing.
 	Modules Modules
+	// Policy is what the operator allows; nil is everything that an ordinary container would have.
+	Policy *document.PolicyFile
 }
 
 // Runtime implements core.Runtime.
@@ -74,7 +76,10 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if err := r.limit(ctx, c); err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
-	c.Given, c.Confine = held.given, held.confine
+	c.Given, c.Confine, c.Confined = held.given, held.confine, accepted(c.Confined, held.resolved, held.denied)
+	if held.resolved.Has(grant.Shutdown) {
+		c.IO.Stdin = core.StdinOpen // the keeper holds its other end, and StopContainer closes it
+	}
 	return r.Runtime.Create(ctx, c)
 }
 
@@ -97,6 +102,9 @@ type held struct {
 	files   []*os.File
 	// module is a WebAssembly program, and compiled what was made of it; both may be nil.
 	module, compiled *os.File
+
+	resolved *grant.Resolved
+	denied   []grant.Denied
 }
 
 func (h *held) close() {
@@ -119,18 +127,17 @@ func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error)
 	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Linux == nil || len(c.Spec.Process.Args) == 0 {
 		return h, fmt.Errorf("spec: process, args and linux must be set: %w", errdefs.ErrInvalidArgument)
 	}
-	text, ok := c.Spec.Annotations[core.GrantAnnotation]
 	switch {
-	case !ok:
-		return h, fmt.Errorf("annotation %s: it has no document of what it is granted: %w", core.GrantAnnotation, errdefs.ErrInvalidArgument)
 	case c.Spec.Process.Terminal || c.IO.TTY:
 		return h, refused("a terminal")
+	case c.IO.Stdin != core.StdinClosed:
+		return h, refused("a standard input")
 	case c.Spec.Hooks != nil && !noHooks(c.Spec.Hooks):
 		return h, refused("hooks")
 	}
-	doc, err := document.Parse([]byte(text))
+	doc, denied, err := r.decide(c)
 	if err != nil {
-		return h, fmt.Errorf("annotation %s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
+		return h, err
 	}
 	module, err := openModule(filepath.Join(c.Bundle, "rootfs"), c.Spec.Process)
 	if err != nil {
@@ -144,26 +151,32 @@ func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error)
 		resolve = grant.ResolveWasm
 	}
 	mounts := mountsOf(c.Spec)
-	resolved, err := resolve(doc, grant.Request{Mounts: rights(mounts), Env: c.Spec.Process.Env})
+	has := carried{spec: c.Spec, mounts: mounts, secrets: secretsOf(c, mounts)}
+	names, err := has.secrets.named(doc)
+	var resolved *grant.Resolved
+	if err == nil {
+		resolved, err = resolve(doc, grant.Request{Mounts: rights(mounts), Env: c.Spec.Process.Env, Secrets: names})
+	}
 	if err != nil {
-		return h, fmt.Errorf("annotation %s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
+		return h, fmt.Errorf("%s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
 	}
 	if n := len(resolved.Descriptors) + 4; n > core.MaxGiven { // with the argument, the program, a module and what was compiled of it
-		return h, fmt.Errorf("annotation %s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-4, core.MaxGiven-4, errdefs.ErrInvalidArgument)
+		return h, fmt.Errorf("%s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-4, core.MaxGiven-4, errdefs.ErrInvalidArgument)
 	}
+	h.resolved, h.denied = resolved, denied
 	first := resolved.Argdata
 	if module != nil {
 		if first, err = h.job(c.Spec.Process, resolved); err != nil {
 			return h, err
 		}
 	}
-	argument, err := argdata(first)
+	argument, err := sealed("argdata", first)
 	if err != nil {
 		return h, err
 	}
 	h.add(argument, 0)
 	for _, d := range resolved.Descriptors {
-		if err := h.grant(d.Grant, c.Spec, mounts); err != nil {
+		if err := h.grant(d.Grant, has); err != nil {
 			return h, fmt.Errorf("grant %s (%s): %w", d.Name, d.Grant, err)
 		}
 	}

@@ -218,7 +218,11 @@ func (in *Input) given(c core.RuntimeCreate, landlock int) (files []*os.File, er
 			if c.IO.TTY {
 				return nil, fmt.Errorf("descriptors of the program: a container with a terminal has no log: %w", errdefs.ErrInvalidArgument)
 			}
-			in.Given = append(in.Given, plan.SlotStdout)
+			slot := plan.Slot(plan.SlotStdout)
+			if g.Input {
+				slot = plan.SlotStdin
+			}
+			in.Given = append(in.Given, slot)
 		} else {
 			in.Given = append(in.Given, plan.Slot(plan.SlotGiven+len(files)))
 			files = append(files, g.File)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,17 +20,40 @@ type descriptor struct {
 }
 
 type argument struct {
-	Log, Data, Listen *descriptor
-	Greeting          string
+	Log, Data, Listen, Secret, Shutdown *descriptor
+	Greeting                            string
 }
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "argument" {
+		text, err := io.ReadAll(os.NewFile(3, "argdata"))
+		if fmt.Println(string(text)); err != nil {
+			fail("argument", err)
+		}
+		return
+	}
 	var arg argument
 	if err := json.NewDecoder(os.NewFile(3, "argdata")).Decode(&arg); err != nil {
 		fail("argument", err)
 	}
 	if arg.Log != nil {
 		_, _ = fmt.Fprintln(os.NewFile(uintptr(arg.Log.FD), "log"), "logged by a grant")
+	}
+	if arg.Secret != nil {
+		text, err := io.ReadAll(os.NewFile(uintptr(arg.Secret.FD), "secret"))
+		fmt.Printf("secret %q %v\n", text, err)
+		_, err = unix.Pwrite(arg.Secret.FD, []byte("x"), 0)
+		fmt.Println("write:", err)
+		return
+	}
+	if arg.Shutdown != nil {
+		fmt.Println("it runs")
+		n, err := unix.Read(arg.Shutdown.FD, make([]byte, 1))
+		fmt.Println("asked to stop:", n, err)
+		if arg.Greeting == "deaf" {
+			time.Sleep(time.Hour)
+		}
+		os.Exit(5)
 	}
 	if arg.Listen == nil {
 		_, err := net.Listen("tcp", ":8080")
