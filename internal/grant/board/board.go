@@ -5,13 +5,17 @@
 package board
 
 import (
+	"container/list"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/longshore/longshore/internal/grant"
 )
@@ -27,8 +31,8 @@ const (
 
 // Realm is within which servers and clients see each other: an orchestrator's namespace.
 type Realm struct {
-	Owner     string
-	Namespace string
+	Owner     string `json:"owner,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
 }
 
 func (r Realm) String() string {
@@ -46,12 +50,17 @@ var (
 	ErrNoServer = errors.New("no server")
 	// ErrInvalid is that of labels that cannot be.
 	ErrInvalid = errors.New("invalid labels")
+	// ErrBusy is that of a connection for which servers are there, none of which has taken its last ones.
+	ErrBusy = errors.New("busy")
 	// ErrFull is that of a realm with too many servers.
 	ErrFull = errors.New("too many servers")
 )
 
-// MaxServers is how many servers a realm may have at once.
-const MaxServers = 4096
+// MaxServers is how many servers a realm may have at once, and MaxLabels how many bytes a handle's labels have together.
+const (
+	MaxServers = 4096
+	MaxLabels  = 12 << 10
+)
 
 // Handle is a right to use the board. Its labels can be read and not changed.
 type Handle struct {
@@ -84,14 +93,31 @@ func (h Handle) Narrow(rights Rights, labels map[string]string) (Handle, error) 
 			return Handle{}, fmt.Errorf("%w: label %q is %q and cannot become %q: a handle can only be narrowed", ErrNotPermitted, k, old, v)
 		case k == "" || len(k) > grant.MaxLabel || len(v) > grant.MaxLabel:
 			return Handle{}, fmt.Errorf("%w: a label has a key and a value of at most %d bytes each", ErrInvalid, grant.MaxLabel)
+		case !printable(k) || !printable(v):
+			return Handle{}, fmt.Errorf("%w: label %q: %q: labels are UTF-8 without control characters", ErrInvalid, k, v)
 		}
 		out.labels[k] = v
 	}
 	if len(out.labels) > grant.MaxLabels {
 		return Handle{}, fmt.Errorf("%w: %d labels, a handle has at most %d", ErrInvalid, len(out.labels), grant.MaxLabels)
 	}
+	size := 0
+	for k, v := range out.labels {
+		size += len(k) + len(v)
+	}
+	if size > MaxLabels {
+		return Handle{}, fmt.Errorf("%w: labels of %d bytes, those of a handle have at most %d together", ErrInvalid, size, MaxLabels)
+	}
 	return out, nil
 }
+
+// printable reports whether s is UTF-8 without control characters, so that its JSON is at most twice as long.
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
+}
+
+// Rights are what the handle may be used for.
+func (h Handle) Rights() Rights { return h.rights }
 
 // Labels returns a copy of the handle's labels.
 func (h Handle) Labels() map[string]string { return maps.Clone(h.labels) }
@@ -113,22 +139,30 @@ type server struct {
 	id     ServerID
 	handle Handle
 	used   uint64 // when it got its last connection, or was started
+	at     *list.Element
 }
 
 // Board has the servers that run.
 type Board struct {
 	open Open
 
-	mu      sync.Mutex // guards servers, realms, clock, next
+	mu      sync.Mutex // guards open, servers, realms, clock, next
 	servers map[ServerID]*server
-	realms  map[Realm]int // how many servers each has
+	realms  map[Realm]*list.List // of *server, the longest idle one first
 	clock   uint64
 	next    ServerID
 }
 
 // New returns a board without servers.
 func New(open Open) *Board {
-	return &Board{open: open, servers: map[ServerID]*server{}, realms: map[Realm]int{}}
+	return &Board{open: open, servers: map[ServerID]*server{}, realms: map[Realm]*list.List{}}
+}
+
+// SetOpen replaces what New was given. Connections that were made before stay.
+func (b *Board) SetOpen(open Open) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open = open
 }
 
 // Start adds a server.
@@ -138,13 +172,19 @@ func (b *Board) Start(h Handle) (ServerID, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.realms[h.realm] >= MaxServers {
+	realm := b.realms[h.realm]
+	if realm == nil {
+		realm = list.New()
+		b.realms[h.realm] = realm
+	}
+	if realm.Len() >= MaxServers {
 		return 0, fmt.Errorf("%w: %s has %d", ErrFull, h.realm, MaxServers)
 	}
-	b.realms[h.realm]++
 	b.next++
 	b.clock++
-	b.servers[b.next] = &server{id: b.next, handle: h, used: b.clock}
+	s := &server{id: b.next, handle: h, used: b.clock}
+	s.at = realm.PushBack(s)
+	b.servers[b.next] = s
 	return b.next, nil
 }
 
@@ -157,34 +197,87 @@ func (b *Board) Stop(id ServerID) {
 		return
 	}
 	delete(b.servers, id)
-	if b.realms[s.handle.realm]--; b.realms[s.handle.realm] == 0 {
+	realm := b.realms[s.handle.realm]
+	if realm.Remove(s.at); realm.Len() == 0 {
 		delete(b.realms, s.handle.realm)
 	}
 }
 
-// Connect returns the server that a client reaches: of those that match, the one that has had no new connection for the longest time.
-// A client and a server match if no key that both have differs.
-func (b *Board) Connect(h Handle) (Connection, error) {
+// Connect returns the server that a client reaches: of those that match and to which offer, unless nil, hands the connection, the one
+// that has had no new connection for the longest time. A client and a server match if no key that both have differs. Offer must not call
+// the board.
+func (b *Board) Connect(h Handle, offer func(Connection) bool) (Connection, error) {
 	if h.rights&Connect == 0 {
 		return Connection{}, fmt.Errorf("%w: this handle makes no connections", ErrNotPermitted)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var best *server
-	for _, s := range b.servers {
-		if (best == nil || s.used < best.used) && b.reaches(h.realm, s.handle.realm) && match(h.labels, s.handle.labels) {
-			best = s
+	busy := 0
+	for s := range b.matchesLocked(h) {
+		union := maps.Clone(s.handle.labels)
+		maps.Copy(union, h.labels)
+		c := Connection{Server: s.id, Labels: union}
+		if offer != nil && !offer(c) {
+			if busy++; busy == maxOffers {
+				break
+			}
+			continue
+		}
+		b.clock++
+		s.used = b.clock
+		b.realms[s.handle.realm].MoveToBack(s.at)
+		return c, nil
+	}
+	if busy > 0 {
+		return Connection{}, fmt.Errorf("%w: %s matches %s, and takes no more connections now", ErrBusy, h.realm, text(h.labels))
+	}
+	return Connection{}, fmt.Errorf("%w in %s matches %s", ErrNoServer, h.realm, text(h.labels))
+}
+
+// maxOffers is how many servers are offered one connection.
+const maxOffers = 64
+
+// matchesLocked yields the servers that match, the longest idle one first.
+func (b *Board) matchesLocked(h Handle) iter.Seq[*server] {
+	return func(yield func(*server) bool) {
+		var next []*list.Element // of each realm, the next one that matches
+		for realm, servers := range b.realms {
+			if b.reaches(h.realm, realm) {
+				if e := matching(h, servers.Front()); e != nil {
+					next = append(next, e)
+				}
+			}
+		}
+		for len(next) > 0 {
+			first := 0
+			for i, e := range next {
+				if of(e).used < of(next[first]).used {
+					first = i
+				}
+			}
+			s := of(next[first])
+			following := matching(h, next[first].Next())
+			if !yield(s) {
+				return
+			}
+			if next[first] = following; following == nil {
+				next = slices.Delete(next, first, first+1)
+			}
 		}
 	}
-	if best == nil {
-		return Connection{}, fmt.Errorf("%w in %s matches %s", ErrNoServer, h.realm, text(h.labels))
-	}
-	b.clock++
-	best.used = b.clock
-	union := maps.Clone(best.handle.labels)
-	maps.Copy(union, h.labels)
-	return Connection{Server: best.id, Labels: union}, nil
 }
+
+// matching returns the first server from e on that matches.
+func matching(h Handle, e *list.Element) *list.Element {
+	for ; e != nil; e = e.Next() {
+		if match(h.labels, of(e).handle.labels) {
+			return e
+		}
+	}
+	return nil
+}
+
+func of(e *list.Element) *server { return e.Value.(*server) } //nolint:forcetypeassert // a realm has nothing else
 
 func (b *Board) reaches(client, server Realm) bool {
 	return client == server || b.open != nil && b.open(client, server)

@@ -65,7 +65,7 @@ func TestRightsAreOnlyGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Connect(none); !errors.Is(err, board.ErrNotPermitted) {
+	if _, err := b.Connect(none, nil); !errors.Is(err, board.ErrNotPermitted) {
 		t.Errorf("a handle without rights connects: %v", err)
 	}
 }
@@ -96,7 +96,7 @@ func TestTheLongestIdleServerIsNext(t *testing.T) {
 	client := handle(t, web, board.Connect, map[string]string{"app": "db", "user": "u"})
 	reach := func(c board.Handle, want int) {
 		t.Helper()
-		got, err := b.Connect(c)
+		got, err := b.Connect(c, nil)
 		if err != nil || got.Server != ids[want] {
 			t.Errorf("reached %+v, %v, want %d", got, err, ids[want])
 		} else if !maps.Equal(got.Labels, map[string]string{"app": "db", "n": fmt.Sprint(want), "user": "u"}) {
@@ -121,7 +121,7 @@ func TestTheLongestIdleServerIsNext(t *testing.T) {
 	}
 	b.Stop(ids[0])
 	b.Stop(ids[1])
-	if _, err := b.Connect(client); !errors.Is(err, board.ErrNoServer) || !strings.Contains(err.Error(), `no server in cri/web matches {app: "db", user: "u"}`) {
+	if _, err := b.Connect(client, nil); !errors.Is(err, board.ErrNoServer) || !strings.Contains(err.Error(), `no server in cri/web matches {app: "db", user: "u"}`) {
 		t.Errorf("without servers: %v", err)
 	}
 }
@@ -133,10 +133,10 @@ func TestRealmsAreApartUnlessTheyAreOpened(t *testing.T) {
 		if _, err := b.Start(handle(t, web, board.Serve, nil)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Connect(client); (err == nil) != opened {
+		if _, err := b.Connect(client, nil); (err == nil) != opened {
 			t.Errorf("opened %v: %v", opened, err)
 		}
-		if _, err := b.Connect(other); !errors.Is(err, board.ErrNoServer) {
+		if _, err := b.Connect(other, nil); !errors.Is(err, board.ErrNoServer) {
 			t.Errorf("the same namespace of another owner: %v", err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestAConnectionReachesTheRightServer(t *testing.T) {
 						want = id
 					}
 				}
-				got, err := b.Connect(handle(t, r, board.Connect, l))
+				got, err := b.Connect(handle(t, r, board.Connect, l), nil)
 				if got.Server != want || (err == nil) != (want != 0) {
 					t.Fatalf("%v of %v reached %d, %v, want %d", l, r, got.Server, err, want)
 				}
@@ -236,8 +236,8 @@ func TestNarrowedHandlesReachNoMore(t *testing.T) {
 		if _, err := b.Start(handle(t, web, board.Serve, labels.Draw(t, "server"))); err != nil {
 			t.Fatal(err)
 		}
-		_, before := b.Connect(wide)
-		if _, after := b.Connect(narrow); after == nil && before != nil {
+		_, before := b.Connect(wide, nil)
+		if _, after := b.Connect(narrow, nil); after == nil && before != nil {
 			t.Fatalf("%v reaches what %v does not", narrow.Labels(), wide.Labels())
 		}
 	})
@@ -266,7 +266,7 @@ func TestManyConnectAtOnce(t *testing.T) {
 		r, s := i%realms, i/realms%servers
 		client := handle(t, in(r), board.Connect, map[string]string{"app": fmt.Sprint(s)})
 		all.Go(func() {
-			if c, err := b.Connect(client); err != nil || whose[c.Server] != name(r, s) {
+			if c, err := b.Connect(client, nil); err != nil || whose[c.Server] != name(r, s) {
 				t.Errorf("a client of %s reached %q, %v", name(r, s), whose[c.Server], err)
 			}
 		})

@@ -1,0 +1,190 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/grant/board"
+)
+
+// op says what the agent asks for.
+type op string
+
+const (
+	opHello  op = "hello"  // response.Status; the request has the rules
+	opHandle op = "handle" // the answer brings the program's end
+	opBind   op = "bind"   // with a pidfd
+	opDrop   op = "drop"
+)
+
+// request is what the agent asks of the process. Both are of one release or of two that follow each other: fields are
+// added, and none changes its meaning.
+type request struct {
+	Op        op                `json:"op"`
+	Rules     board.Rules       `json:"rules,omitempty"`
+	Container string            `json:"container,omitempty"`
+	Realm     board.Realm       `json:"realm,omitzero"`
+	Rights    board.Rights      `json:"rights,omitempty"`
+	Identity  map[string]string `json:"identity,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+}
+
+type response struct {
+	Error   string `json:"error,omitempty"`
+	Invalid bool   `json:"invalid,omitempty"` // what was asked for cannot be
+	Status  Status `json:"status,omitzero"`
+}
+
+// Status is what the process has.
+type Status struct {
+	PID         int    `json:"pid"`
+	Confinement string `json:"confinement"`
+	Containers  int    `json:"containers"`
+	Handles     int    `json:"handles"`
+	Servers     int    `json:"servers"`
+	Connections uint64 `json:"connections"` // that were made so far
+	// Unbound are the containers whose process the agent has not told.
+	Unbound []string `json:"unbound,omitempty"`
+}
+
+// maxMessage bounds a message between agent and process.
+const maxMessage = 128 << 10
+
+// agent is a connection of an agent.
+type agent int
+
+func (a agent) ready(b *broker, _ uint32) {
+	fd := int(a)
+	n, oobn, flags, _, err := unix.Recvmsg(fd, b.buf, b.oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		return
+	}
+	if err != nil || n == 0 {
+		a.close(b)
+		return
+	}
+	came := descriptors(b.oob[:oobn])
+	var r request
+	var resp response
+	other := -1
+	if err = json.Unmarshal(b.buf[:n], &r); err == nil && flags&unix.MSG_TRUNC == 0 {
+		resp, other, err = b.do(r, came)
+	}
+	for _, d := range came {
+		if d >= 0 {
+			_ = unix.Close(d)
+		}
+	}
+	if err != nil {
+		resp.Error, resp.Invalid = err.Error(), errors.Is(err, board.ErrInvalid)
+	}
+	body, err := json.Marshal(resp)
+	if err == nil {
+		err = send(fd, body, other)
+	}
+	if other >= 0 {
+		_ = unix.Close(other)
+	}
+	if err != nil {
+		a.close(b)
+	}
+}
+
+func (a agent) close(b *broker) {
+	b.remove(int(a))
+	b.agents--
+	b.endIfIdle()
+}
+
+// do carries out a request. A descriptor that it keeps it replaces by -1.
+func (b *broker) do(r request, came []int) (resp response, other int, err error) {
+	switch r.Op {
+	case opHello:
+		b.match.SetOpen(r.Rules.Open)
+		resp.Status = b.status()
+		return resp, -1, nil
+	case opHandle:
+		h, err := board.NewHandle(r.Realm, r.Rights, r.Identity, r.Labels)
+		if err != nil {
+			return resp, -1, err
+		}
+		other, err = b.newHandle(b.container(r.Container), h)
+		return resp, other, err
+	case opBind:
+		if len(came) != 1 {
+			return resp, -1, errors.New("it needs the descriptor of a process")
+		}
+		c := b.containers[r.Container]
+		if c == nil || c.pidfd >= 0 {
+			return resp, -1, nil // nothing is left of it, or it is bound
+		}
+		if err := b.add(came[0], c, unix.EPOLLIN); err != nil {
+			return resp, -1, err
+		}
+		c.pidfd, came[0] = came[0], -1
+		return resp, -1, nil
+	case opDrop:
+		if c := b.containers[r.Container]; c != nil {
+			b.revoke(c)
+		}
+		return resp, -1, nil
+	}
+	return resp, -1, fmt.Errorf("unknown operation %q", r.Op)
+}
+
+// container returns the container of that name. One whose process has ended is another one.
+func (b *broker) container(id string) *container {
+	if c := b.containers[id]; c != nil {
+		if c.pidfd < 0 || !readable(c.pidfd) {
+			return c
+		}
+		b.revoke(c)
+	}
+	c := &container{id: id, pidfd: -1, handles: map[*handle]bool{}, servers: map[*server]bool{}}
+	b.containers[id] = c
+	return c
+}
+
+func readable(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1
+}
+
+func (b *broker) status() Status {
+	s := Status{PID: os.Getpid(), Confinement: b.confinement, Containers: len(b.containers), Servers: len(b.servers), Connections: b.made}
+	for id, c := range b.containers {
+		s.Handles += len(c.handles)
+		if c.pidfd < 0 {
+			s.Unbound = append(s.Unbound, id)
+		}
+	}
+	slices.Sort(s.Unbound)
+	if len(s.Unbound) > maxUnbound {
+		s.Unbound = s.Unbound[:maxUnbound]
+	}
+	return s
+}
+
+// maxUnbound is how many names fit into an answer. An agent that has handled those gets others.
+const maxUnbound = 256
+
+// descriptors are those that came with a message.
+func descriptors(oob []byte) (all []int) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err == nil {
+			all = append(all, fds...)
+		}
+	}
+	return all
+}

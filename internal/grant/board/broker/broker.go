@@ -1,0 +1,256 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/confine"
+	"github.com/longshore/longshore/internal/grant/board"
+)
+
+// Arg is the first argument of a process that is the board.
+const Arg = "board"
+
+// Limits of one container, which outlast what it does with its handles.
+const (
+	maxHandles = 128       // with those that it has made by narrowing
+	maxServers = 64        // at once
+	maxLabels  = 256 << 10 // bytes of labels of all of them
+)
+
+// fileLimit is how many descriptors the process may have, where the kernel lets it.
+const fileLimit = 1 << 20
+
+// Main is the process. Its descriptor 3 is the socket at which agents connect. It ends when nobody has a handle and no
+// agent is connected.
+func Main() int {
+	b, err := start(3)
+	if err == nil {
+		err = b.run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "board:", err)
+		return 1
+	}
+	return 0
+}
+
+func start(socket int) (*broker, error) {
+	limit := unix.Rlimit{Cur: fileLimit, Max: fileLimit}
+	if unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) != nil { // without the capability for it, what it has must do
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			return nil, err
+		}
+	}
+	// Others of the same user cannot look into it.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return nil, err
+	}
+	confinement, err := confine.Apply(confine.Leave{})
+	if err != nil {
+		return nil, err
+	}
+	return newBroker(socket, int(min(limit.Cur, fileLimit)), confinement)
+}
+
+// A peer is what the process waits for. Its method handles one event, and no more than one request.
+type peer interface {
+	ready(b *broker, events uint32)
+}
+
+// entry is a peer, and the number by which its events are told from those of one before that had the same descriptor.
+type entry struct {
+	peer
+	number int32
+}
+
+// broker is the process's whole state.
+type broker struct {
+	ep          int
+	match       *board.Board
+	peers       map[int]entry // by descriptor
+	last        int32         // entry's number
+	most        int           // peers
+	containers  map[string]*container
+	servers     map[board.ServerID]*server
+	agents      int
+	confinement string
+	made        uint64 // connections
+	ended       bool
+	buf         []byte
+	oob         []byte
+}
+
+func newBroker(socket, files int, confinement string) (*broker, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	b := &broker{
+		ep: ep, match: board.New(nil), peers: map[int]entry{}, most: files - 64, containers: map[string]*container{}, servers: map[board.ServerID]*server{},
+		confinement: confinement, buf: make([]byte, maxMessage+1), oob: make([]byte, unix.CmsgSpace(4)),
+	}
+	unix.CloseOnExec(socket)
+	if err := unix.SetNonblock(socket, true); err != nil {
+		return nil, err
+	}
+	return b, b.add(socket, listener(socket), unix.EPOLLIN)
+}
+
+// run handles events until the process is not needed any more.
+func (b *broker) run() error {
+	var events [64]unix.EpollEvent
+	for !b.ended {
+		n, err := unix.EpollWait(b.ep, events[:], -1)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("epoll_wait", err)
+		}
+		for _, e := range events[:n] {
+			if p, ok := b.peers[int(e.Fd)]; ok && p.number == e.Pad { // an event before may have closed it
+				p.ready(b, e.Events)
+			}
+		}
+	}
+	return nil
+}
+
+func (b *broker) add(fd int, p peer, events uint32) error {
+	if len(b.peers) >= b.most {
+		return fmt.Errorf("%w: the board has %d descriptors", board.ErrFull, len(b.peers))
+	}
+	b.last++
+	if err := unix.EpollCtl(b.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: b.last}); err != nil {
+		return os.NewSyscallError("epoll_ctl", err)
+	}
+	b.peers[fd] = entry{p, b.last}
+	return nil
+}
+
+// await changes what is waited for.
+func (b *broker) await(fd int, events uint32) {
+	_ = unix.EpollCtl(b.ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: b.peers[fd].number})
+}
+
+// remove closes a peer's descriptor, which nobody else has: so epoll forgets it.
+func (b *broker) remove(fd int) {
+	delete(b.peers, fd)
+	_ = unix.Close(fd)
+}
+
+// endIfIdle ends the process when nobody needs it.
+func (b *broker) endIfIdle() {
+	if b.agents == 0 && len(b.containers) == 0 {
+		b.ended = true
+	}
+}
+
+// listener is the socket at which agents connect.
+type listener int
+
+func (l listener) ready(b *broker, _ uint32) {
+	fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	if err != nil {
+		return
+	}
+	if err := b.add(fd, agent(fd), unix.EPOLLIN); err != nil {
+		_ = unix.Close(fd)
+		return
+	}
+	b.agents++
+}
+
+// A container has handles, and servers that were started with them. All of them end with its process.
+type container struct {
+	id      string
+	pidfd   int // -1 until it is bound
+	handles map[*handle]bool
+	servers map[*server]bool
+	labels  int // bytes, of all of them
+}
+
+// ready is called when the container's process has ended.
+func (c *container) ready(b *broker, _ uint32) { b.revoke(c) }
+
+// revoke ends all that a container has on the board. Connections are not the board's.
+func (b *broker) revoke(c *container) {
+	for h := range c.handles {
+		h.close(b)
+	}
+	for s := range c.servers {
+		s.close(b)
+	}
+	b.forget(c)
+}
+
+// forget forgets a container.
+func (b *broker) forget(c *container) {
+	if b.containers[c.id] != c {
+		return
+	}
+	delete(b.containers, c.id)
+	if c.pidfd >= 0 {
+		b.remove(c.pidfd)
+	}
+	b.endIfIdle()
+}
+
+// left forgets a container of which nothing is left, and which nobody waits for.
+func (b *broker) left(c *container) {
+	if c.pidfd < 0 && len(c.handles)+len(c.servers) == 0 {
+		b.forget(c)
+	}
+}
+
+// size is how many bytes labels have.
+func size(labels map[string]string) (n int) {
+	for k, v := range labels {
+		n += len(k) + len(v)
+	}
+	return n
+}
+
+// pair makes two connected sockets. The first one is the board's.
+func pair(kind int) (own, other int, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, -1, fmt.Errorf("%w: socketpair: %w", board.ErrFull, err)
+	}
+	return fds[0], fds[1], nil
+}
+
+// sendBuffer bounds what waits in a socket for a program that does not read.
+const sendBuffer = 64 << 10
+
+// room bounds what the board sends over its end of a socket, and returns how many bytes may wait there before it sends
+// no more: as many as epoll allows before it says that the socket cannot be written.
+func room(fd int) (int, error) {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer); err != nil {
+		return 0, os.NewSyscallError("setsockopt", err)
+	}
+	n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	return n / 4, err
+}
+
+// waits returns how many bytes wait to be read at the other end.
+func waits(fd int) int {
+	n, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// send sends one message, and a descriptor unless that is -1. It does not wait.
+func send(fd int, body []byte, descriptor int) error {
+	var oob []byte
+	if descriptor >= 0 {
+		oob = unix.UnixRights(descriptor)
+	}
+	return unix.Sendmsg(fd, body, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+}

@@ -1,0 +1,276 @@
+package broker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/grant/board"
+)
+
+// Options are the parameters of New.
+type Options struct {
+	Dir     string   // of the process's socket and log; made when it is missing
+	Command []string // what Main is to be called by
+	Environ []string // what the process's environment has beside its own settings
+	// Started is called with the pid of a new process, which must outlive the agent.
+	Started func(ctx context.Context, pid int)
+	// Rules say which realms are open to which others.
+	Rules  board.Rules
+	Logger *slog.Logger
+}
+
+// Client is the agent's side. It starts the process when the first handle is wanted, and another one when that has
+// died; handles of a process that has died are dead, too.
+type Client struct {
+	o Options
+
+	mu   sync.Mutex // guards conn; one request at a time
+	conn *net.UnixConn
+}
+
+// New returns a client that has not connected yet.
+func New(o Options) *Client { return &Client{o: o} }
+
+// Want is what a handle is to be.
+type Want struct {
+	Container string // with whose process it ends
+	Realm     board.Realm
+	Rights    board.Rights
+	Identity  map[string]string // labels that nobody else can have set
+	Labels    map[string]string
+}
+
+// ErrInvalid means that a handle cannot be what was wanted.
+var ErrInvalid = board.ErrInvalid
+
+// Handle returns a new handle, for a program. It ends with the container's process once that is bound; until then,
+// when nobody has it any more.
+func (c *Client) Handle(ctx context.Context, w Want) (*os.File, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, f, err := c.askLocked(ctx, request{Op: opHandle, Container: w.Container, Realm: w.Realm, Rights: w.Rights, Identity: w.Identity, Labels: w.Labels}, nil)
+	if err == nil && f == nil {
+		err = errors.New("board: no handle came")
+	}
+	return f, err
+}
+
+// Bind says which process the container's is. The container's handles end when that does.
+func (c *Client) Bind(ctx context.Context, container string, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return errors.Join(os.NewSyscallError("pidfd_open", err), c.Drop(ctx, container))
+	}
+	f := os.NewFile(uintptr(fd), "process")
+	defer func() { _ = f.Close() }()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.reachLocked(ctx) {
+		return nil
+	}
+	_, _, err = c.callLocked(request{Op: opBind, Container: container}, f)
+	return err
+}
+
+// Drop ends all handles of a container. It succeeds when there are none.
+func (c *Client) Drop(ctx context.Context, container string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.reachLocked(ctx) {
+		return nil
+	}
+	_, _, err := c.callLocked(request{Op: opDrop, Container: container}, nil)
+	return err
+}
+
+// Recover binds the containers that an agent before did not come to bind. Pid is a container's process, 0 if it has
+// none.
+func (c *Client) Recover(ctx context.Context, pid func(container string) int) error {
+	for {
+		s, ok := c.Status(ctx)
+		if !ok || len(s.Unbound) == 0 {
+			return nil
+		}
+		for _, id := range s.Unbound {
+			end := c.Drop
+			if p := pid(id); p != 0 {
+				end = func(ctx context.Context, id string) error { return c.Bind(ctx, id, p) }
+			}
+			if err := end(ctx, id); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Status says what the process has, and whether there is one.
+func (c *Client) Status(ctx context.Context) (Status, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.reachLocked(ctx) {
+		return Status{}, false
+	}
+	r, _, err := c.callLocked(request{Op: opHello, Rules: c.o.Rules}, nil)
+	return r.Status, err == nil
+}
+
+// Close ends the connection. The process goes on if somebody has a handle.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hangUpLocked()
+}
+
+func (c *Client) socket() string { return filepath.Join(c.o.Dir, "socket") }
+
+func (c *Client) hangUpLocked() {
+	if c.conn != nil {
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// askLocked asks the process, and starts one if there is none.
+func (c *Client) askLocked(ctx context.Context, r request, f *os.File) (response, *os.File, error) {
+	if c.reachLocked(ctx) {
+		resp, got, err := c.callLocked(r, f)
+		if c.conn != nil { // it has answered
+			return resp, got, err
+		}
+	}
+	if err := c.startLocked(ctx); err != nil {
+		return response{}, nil, fmt.Errorf("board: %w", err)
+	}
+	return c.callLocked(r, f)
+}
+
+// reachLocked connects to a process that runs, and reports whether there is one.
+func (c *Client) reachLocked(context.Context) bool {
+	if c.conn != nil {
+		return true
+	}
+	return c.dialLocked() == nil
+}
+
+// dialLocked connects, and tells the rules.
+func (c *Client) dialLocked() error {
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: c.socket(), Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	c.conn = conn
+	_, _, err = c.callLocked(request{Op: opHello, Rules: c.o.Rules}, nil)
+	return err
+}
+
+// startLocked starts the process. It listens already when startLocked returns: the socket is made here.
+func (c *Client) startLocked(ctx context.Context) error {
+	if err := errors.Join(os.RemoveAll(c.o.Dir), os.MkdirAll(c.o.Dir, 0o700)); err != nil {
+		return err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: c.socket(), Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false)
+	socket, err := l.File()
+	_ = l.Close()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = socket.Close() }()
+	log, err := os.OpenFile(filepath.Join(c.o.Dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
+	cmd.Args[0], cmd.Dir = "longshore-board", "/"
+	cmd.Env = append([]string{"GOMAXPROCS=1", "GOMEMLIMIT=64MiB", "GOGC=50"}, c.o.Environ...)
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{socket}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", c.o.Command[0], err)
+	}
+	pid := cmd.Process.Pid
+	go func() { _ = cmd.Wait() }() // reaps it
+	if c.o.Started != nil {
+		c.o.Started(ctx, pid)
+	}
+	return c.dialLocked()
+}
+
+// callTime bounds one request: the process does nothing that takes long.
+const callTime = 10 * time.Second
+
+// callLocked asks the process that is connected. After a failure of the connection there is none.
+func (c *Client) callLocked(r request, f *os.File) (resp response, got *os.File, err error) {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return resp, nil, err
+	}
+	if len(body) > maxMessage {
+		return resp, nil, fmt.Errorf("board: %w: too long", ErrInvalid)
+	}
+	if resp, got, err = exchange(c.conn, body, f); err != nil {
+		c.hangUpLocked()
+		return resp, nil, fmt.Errorf("board: %w", err)
+	}
+	switch {
+	case resp.Error == "":
+		return resp, got, nil
+	case resp.Invalid:
+		return resp, nil, &refusal{resp.Error}
+	}
+	return resp, nil, errors.New("board: " + resp.Error)
+}
+
+// refusal is an answer that something cannot be.
+type refusal struct{ text string }
+
+func (r *refusal) Error() string { return r.text }
+func (r *refusal) Unwrap() error { return ErrInvalid }
+
+func exchange(conn *net.UnixConn, body []byte, f *os.File) (resp response, got *os.File, err error) {
+	if err := conn.SetDeadline(time.Now().Add(callTime)); err != nil {
+		return resp, nil, err
+	}
+	var oob []byte
+	if f != nil {
+		oob = unix.UnixRights(int(f.Fd()))
+	}
+	if _, _, err := conn.WriteMsgUnix(body, oob, nil); err != nil {
+		return resp, nil, err
+	}
+	b, oob := make([]byte, maxMessage+1), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := conn.ReadMsgUnix(b, oob)
+	if err != nil {
+		return resp, nil, err
+	}
+	if n == 0 {
+		return resp, nil, io.EOF
+	}
+	for _, fd := range descriptors(oob[:oobn]) {
+		got = os.NewFile(uintptr(fd), "handle")
+	}
+	if err := json.Unmarshal(b[:n], &resp); err != nil {
+		if got != nil {
+			_ = got.Close()
+		}
+		return resp, nil, err
+	}
+	return resp, got, nil
+}
