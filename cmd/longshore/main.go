@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 	"github.com/longshore/longshore/internal/face/nomad/relay"
+	"github.com/longshore/longshore/internal/grant/board/broker"
 	"github.com/longshore/longshore/internal/guest/program"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/network/names"
@@ -29,6 +30,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == names.Arg {
 		os.Exit(names.Main())
+	}
+	if len(os.Args) > 1 && os.Args[1] == broker.Arg {
+		os.Exit(broker.Main())
 	}
 	if relay.Wanted(os.Getenv) {
 		os.Exit(relay.Main(context.Background(), relay.Options{

@@ -32,6 +32,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/swarm"
+	"github.com/longshore/longshore/internal/grant/board/broker"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/kmsg"
@@ -71,6 +72,7 @@ type node struct {
 	store    *state.Store
 	keeper   *keeper.Client
 	images   *image.Store
+	board    *broker.Client
 	modules  modules // nil if compiled modules cannot be kept
 	network  *network.Network
 	cgroups  *cgroup.Tree
@@ -172,6 +174,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	n.board = n.openBoard()
+	defer n.board.Close()
 	if n.runtimes, err = n.findRuntimes(ctx); err != nil {
 		return err
 	}
@@ -232,6 +236,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	if err := n.engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
+	}
+	if err := n.recoverBoard(ctx); err != nil {
+		n.log.Warn("could not tell the board the processes of containers; their handles stay until nobody has them", "error", err)
 	}
 	close(n.recovered)
 	if err := (trials{n}).end(ctx); err != nil {
@@ -337,5 +344,5 @@ func (n *node) leave(ctx context.Context) error {
 		return err
 	}
 	n.log.Info("agent stops and removes keeper and network, because no container is left")
-	return errors.Join(n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release(), rootfs.RemoveOwnMount(filepath.Join(n.cfg.Agent.State, engine.Sandboxes)))
+	return errors.Join(n.board.Release(), n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release(), rootfs.RemoveOwnMount(filepath.Join(n.cfg.Agent.State, engine.Sandboxes)))
 }

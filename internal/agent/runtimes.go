@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/grant/compiled"
-	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/grant/document"
+	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/runtime/granted"
 	"github.com/longshore/longshore/internal/runtime/native"
 	"github.com/longshore/longshore/internal/runtime/oci"
@@ -69,7 +69,7 @@ func (rs *runtimes) addGrants(ctx context.Context, n *node) error {
 	if err != nil {
 		return fmt.Errorf("engine.grants_policy: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	rt, err := granted.New(granted.Options{Inner: inner, Dir: filepath.Join(n.cfg.Agent.State, "grants"), Cgroups: n.cgroups, Policy: policy, Modules: n.modules})
+	rt, err := granted.New(granted.Options{Inner: inner, Dir: filepath.Join(n.cfg.Agent.State, "grants"), Cgroups: n.cgroups, Policy: policy, Board: n.board, Logger: n.log, Modules: n.modules})
 	if err != nil {
 		return err
 	}

@@ -20,8 +20,8 @@ type Request struct {
 	Secrets []string
 	// Env is the container's environment, NAME=VALUE; of equal names the last one counts.
 	Env []string
-	// Identity are the labels of the container's own handles, which a document cannot set.
-	Identity map[string]string
+	// Identity are the labels of the container's own handles, by Server and Client, which a document cannot set.
+	Identity map[Kind]map[string]string
 }
 
 // Descriptor is what the agent opens for one grant of a document.
@@ -151,12 +151,12 @@ func check(g Grant, pos Pos, req Request) (Grant, error) {
 		if g.Labels == nil {
 			g.Labels = map[string]string{}
 		}
-		for _, k := range sortedKeys(req.Identity) {
+		for _, k := range sortedKeys(req.Identity[g.Kind]) {
 			if _, ok := g.Labels[k]; ok {
 				return g, Errorf(pos, "Attempted to override predefined label %q", k)
 			}
 		}
-		for k, v := range req.Identity {
+		for k, v := range req.Identity[g.Kind] {
 			g.Labels[k] = v
 		}
 	}

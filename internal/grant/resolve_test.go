@@ -30,7 +30,7 @@ var request = grant.Request{
 	Mounts:   map[string]grant.Rights{"/data": grant.Read | grant.Write, "/etc/site": grant.Read, "/opt": grant.AllRights},
 	Secrets:  []string{"token"},
 	Env:      []string{"A=1", "B=x=y", "A=2"},
-	Identity: map[string]string{"server_kubernetes_pod_name": "web"},
+	Identity: map[grant.Kind]map[string]string{grant.Server: {"server_kubernetes_pod_name": "web"}},
 }
 
 func TestResolvedDescriptorsAreNumberedInTheOrderOfTheDocument(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,9 @@ type Options struct {
 	// Dir is an absolute directory of the runtime's own. The empty root is in it.
 	Dir     string
 	Cgroups core.Cgroups
+	// Board gives handles; nil gives none.
+	Board  Board
+	Logger *slog.Logger
 	// Modules keeps what was compiled of WebAssembly modules; nil keeps nothing.
 	Modules Modules
 	// Policy is what the operator allows; nil is everything that an ordinary container would have.
@@ -80,7 +84,11 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if held.resolved.Has(grant.Shutdown) {
 		c.IO.Stdin = core.StdinOpen // the keeper holds its other end, and StopContainer closes it
 	}
-	return r.Runtime.Create(ctx, c)
+	pid, err := r.Runtime.Create(ctx, c)
+	if err == nil && (held.resolved.Has(grant.Server) || held.resolved.Has(grant.Client)) {
+		r.bind(ctx, c.ID, pid)
+	}
+	return pid, err
 }
 
 // defaultPids is how many threads a program may have whose spec does not limit them.
@@ -155,7 +163,7 @@ func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error)
 	names, err := has.secrets.named(doc)
 	var resolved *grant.Resolved
 	if err == nil {
-		resolved, err = resolve(doc, grant.Request{Mounts: rights(mounts), Env: c.Spec.Process.Env, Secrets: names})
+		resolved, err = resolve(doc, grant.Request{Mounts: rights(mounts), Env: c.Spec.Process.Env, Secrets: names, Identity: identities(c)})
 	}
 	if err != nil {
 		return h, fmt.Errorf("%s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
@@ -176,7 +184,11 @@ func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error)
 	}
 	h.add(argument, 0)
 	for _, d := range resolved.Descriptors {
-		if err := h.grant(d.Grant, has); err != nil {
+		err := h.grant(d.Grant, has)
+		if d.Grant.Kind == grant.Server || d.Grant.Kind == grant.Client {
+			err = r.handle(ctx, h, c, d.Grant)
+		}
+		if err != nil {
 			return h, fmt.Errorf("grant %s (%s): %w", d.Name, d.Grant, err)
 		}
 	}

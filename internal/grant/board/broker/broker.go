@@ -12,7 +12,7 @@ import (
 )
 
 // Arg is the first argument of a process that is the board.
-const Arg = "board"
+const Arg = "board-server"
 
 // Limits of one container, which outlast what it does with its handles.
 const (

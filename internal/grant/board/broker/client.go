@@ -134,6 +134,12 @@ func (c *Client) Close() {
 	c.hangUpLocked()
 }
 
+// Release ends the connection and removes what is on disk, when no program has a handle. The process ends then.
+func (c *Client) Release() error {
+	c.Close()
+	return os.RemoveAll(c.o.Dir)
+}
+
 func (c *Client) socket() string { return filepath.Join(c.o.Dir, "socket") }
 
 func (c *Client) hangUpLocked() {

@@ -1,0 +1,41 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/grant/board/broker"
+	"github.com/longshore/longshore/internal/weaken"
+)
+
+// openBoard returns the client of the board, whose process is started with the first handle that a program is granted.
+func (n *node) openBoard() *broker.Client {
+	return broker.New(broker.Options{
+		Dir: filepath.Join(n.cfg.Agent.State, "board"), Command: []string{"/proc/self/exe", broker.Arg}, Environ: weaken.Environ(), Logger: n.log,
+		Started: func(ctx context.Context, pid int) {
+			settle(ctx, n.log, fmt.Sprintf("longshore-board-%d.scope", pid), pid)
+		},
+	})
+}
+
+// recoverBoard tells the board the processes of those containers that an agent before has launched and not told.
+func (n *node) recoverBoard(ctx context.Context) error {
+	return n.board.Recover(ctx, func(container string) int {
+		c, err := n.engine.All().Container(ctx, core.ID(container))
+		if err != nil || c.State == core.ContainerExited {
+			return 0
+		}
+		return c.Main.Pid
+	})
+}
+
+func (n *node) boardFinding(ctx context.Context) control.Finding {
+	s, there := n.board.Status(ctx)
+	if !there {
+		return ok("board", "it is not there, because no program has a handle")
+	}
+	return ok("board", "process %d is confined by %s; %d handles of %d containers, %d servers", s.PID, s.Confinement, s.Handles, s.Containers, s.Servers)
+}
