@@ -175,11 +175,15 @@ exchanges: build weakened ## a thousand times, exchange each path that a workloa
 seizures: ## a thousand execs and a thousand starts beside an attacker who seizes what enters its pid namespace
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SEIZE_ROUNDS=1000 $(GO) test -p 1 -timeout 1h -count=1 -v -run NotInside ./internal/runtime/native ./internal/ocicli
 
+.PHONY: board
+board: build ## kill agent and keeper fifty times each while programs connect to each other over the board
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_BOARD_KILLS=50 $(GO) test -timeout 30m -count=1 -v -run TestTheBoardWhileAgentAndKeeperDie ./test/node
+
 .PHONY: e2e-hub
 e2e-hub: build ## kill hubs and members of their etcd a hundred times while they work, and cut the power of a hub twenty times
 	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
 
-test-long: e2e-cli e2e-servers chaos streams removals damages exchanges seizures e2e-hub e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: e2e-cli e2e-servers chaos streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 install: build ## install binaries and the systemd unit below DESTDIR
 	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore

@@ -174,7 +174,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	n.board = n.openBoard()
+	n.board = openBoard(n)
 	defer n.board.Close()
 	if n.runtimes, err = n.findRuntimes(ctx); err != nil {
 		return err
@@ -237,7 +237,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := n.engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)
 	}
-	if err := n.recoverBoard(ctx); err != nil {
+	if err := recoverBoard(ctx, n); err != nil {
 		n.log.Warn("could not tell the board the processes of containers; their handles stay until nobody has them", "error", err)
 	}
 	close(n.recovered)

@@ -12,7 +12,7 @@ import (
 )
 
 // openBoard returns the client of the board, whose process is started with the first handle that a program is granted.
-func (n *node) openBoard() *broker.Client {
+func openBoard(n *node) *broker.Client {
 	return broker.New(broker.Options{
 		Dir: filepath.Join(n.cfg.Agent.State, "board"), Command: []string{"/proc/self/exe", broker.Arg}, Environ: weaken.Environ(), Logger: n.log,
 		Started: func(ctx context.Context, pid int) {
@@ -22,7 +22,7 @@ func (n *node) openBoard() *broker.Client {
 }
 
 // recoverBoard tells the board the processes of those containers that an agent before has launched and not told.
-func (n *node) recoverBoard(ctx context.Context) error {
+func recoverBoard(ctx context.Context, n *node) error {
 	return n.board.Recover(ctx, func(container string) int {
 		c, err := n.engine.All().Container(ctx, core.ID(container))
 		if err != nil || c.State == core.ContainerExited {
@@ -32,7 +32,7 @@ func (n *node) recoverBoard(ctx context.Context) error {
 	})
 }
 
-func (n *node) boardFinding(ctx context.Context) control.Finding {
+func boardFinding(ctx context.Context, n *node) control.Finding {
 	s, there := n.board.Status(ctx)
 	if !there {
 		return ok("board", "it is not there, because no program has a handle")

@@ -151,7 +151,7 @@ func TestWithoutAGrant(t *testing.T) {
 			"unknown mount":     {"data: !mount /etc", "/program", `line 1, column 7: Unknown volume mount "/etc"`, codes.InvalidArgument},
 			"unknown tag":       {"data: !everything x", "/program", "line 1, column 7", codes.InvalidArgument},
 			"not YAML":          {"data: [", "/program", "line", codes.InvalidArgument},
-			"no board yet":      {"to: !client {a: b}", "/program", "cannot grant this", codes.Unimplemented},
+			"forged identity":   {"to: !client {client_owner: cli}", "/program", `line 1, column 5: Attempted to override predefined label "client_owner"`, codes.InvalidArgument},
 			"a script":          {"{}", "/script", "not a program but a script", codes.Unknown},
 			"not executable":    {"{}", "/text", "not a file that can be executed", codes.Unknown},
 			"no such program":   {"{}", "/nowhere", "no such program", codes.Unknown},

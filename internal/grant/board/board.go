@@ -242,7 +242,7 @@ func (b *Board) matchesLocked(h Handle) iter.Seq[*server] {
 	return func(yield func(*server) bool) {
 		var next []*list.Element // of each realm, the next one that matches
 		for realm, servers := range b.realms {
-			if b.reaches(h.realm, realm) {
+			if b.reachesLocked(h.realm, realm) {
 				if e := matching(h, servers.Front()); e != nil {
 					next = append(next, e)
 				}
@@ -279,7 +279,7 @@ func matching(h Handle, e *list.Element) *list.Element {
 
 func of(e *list.Element) *server { return e.Value.(*server) } //nolint:forcetypeassert // a realm has nothing else
 
-func (b *Board) reaches(client, server Realm) bool {
+func (b *Board) reachesLocked(client, server Realm) bool {
 	return client == server || b.open != nil && b.open(client, server)
 }
 

@@ -1,0 +1,157 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
+)
+
+// onBoard pulls an image of the test's program that uses the board.
+func onBoard(t *testing.T, n *nodetest.Node) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "onboard")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./testdata/onboard")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if out, err = os.ReadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	image := imagetest.Image{Layers: [][]imagetest.File{{{Name: "program", Body: out, Mode: 0o755}}}}.Build()
+	ref := imagetest.NewRegistry(t).Push("onboard", "latest", image)
+	if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// realm is where programs see each other: an owner and its namespace.
+type realm struct {
+	owner, namespace string
+	start            func(name, document, data string)
+}
+
+func (p realm) String() string { return p.owner + "/" + p.namespace }
+
+// boardKills is how often agent and keeper are killed each, and boardConnections how many connections all clients make at least.
+func boardKills(t *testing.T) (kills, connections int) {
+	t.Helper()
+	kills = 2
+	if s := os.Getenv("LONGSHORE_BOARD_KILLS"); s != "" {
+		var err error
+		if kills, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return kills, 1000
+}
+
+// TestTheBoardWhileAgentAndKeeperDie: clients of several owners and namespaces connect to servers of the same names, and each to its
+// own, while agent and keeper are killed. No connection and no handle is lost.
+func TestTheBoardWhileAgentAndKeeperDie(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		kills, connections := boardKills(t)
+		n := nodetest.Start(t, nodetest.Options{})
+		image := onBoard(t, n)
+		var places []realm
+		for _, namespace := range []string{"one", "two"} {
+			cfg := n.PodConfig(namespace)
+			cfg.Metadata.Namespace = namespace
+			pod := n.RunPod(t, cfg)
+			places = append(places, realm{"cri", namespace, func(name, document, data string) {
+				pod.Run(t, granted(name, image, document, &runtimeapi.Mount{ContainerPath: "/data", HostPath: data}))
+			}})
+		}
+		places = append(places, realm{"cli", "", func(name, document, data string) {
+			out, err := n.CLI("run", "-d", "--pull", "missing", "--name", name, "--runtime", core.GrantHandler, "--annotation", core.GrantAnnotation+"="+document, "-v", data+":/data", image, "/program")
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}})
+		apps := []string{"db", "web"}
+		for _, p := range places {
+			for _, app := range apps {
+				p.start(app, fmt.Sprintf("{name: %s of %s, serve: !server {app: %s}}", app, p, app), t.TempDir())
+			}
+		}
+		want := fmt.Sprintf(", %d servers", len(places)*len(apps))
+		nodetest.Eventually(t, "all servers are there", func() bool { return strings.HasSuffix(boardSays(t, n), want) })
+		results := map[string]string{}
+		for _, p := range places {
+			var asks []string
+			for _, app := range apps {
+				asks = append(asks, fmt.Sprintf("{labels: {app: %s}, want: %s of %s for %s}", app, app, p, p))
+			}
+			dir := t.TempDir()
+			results[p.String()] = dir
+			p.start("client", fmt.Sprintf("{connect: !client {}, data: !mount /data, count: %d, asks: [%s]}", connections/len(places)+1, strings.Join(asks, ", ")), dir)
+		}
+		pid, _, _ := strings.Cut(boardSays(t, n), " is confined by landlock")
+		for range kills {
+			n.Kill()
+			n.KillKeeper()
+			nodetest.Pause(20)
+			n.Up()
+			n.KeeperBack()
+		}
+		if after := boardSays(t, n); !strings.HasPrefix(after, pid+" is confined by landlock") || !strings.HasSuffix(after, want) {
+			t.Errorf("the board was %s, and is now: %s", pid, after)
+		}
+		sum := 0
+		for p, dir := range results {
+			if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			var result string
+			nodetest.Eventually(t, p+" has its result", func() bool {
+				b, err := os.ReadFile(filepath.Join(dir, "result"))
+				result = string(b)
+				return err == nil
+			})
+			var right, kept int
+			if k, err := fmt.Sscanf(result, "right %d kept %d", &right, &kept); k != 2 || err != nil || kept != len(apps) {
+				t.Errorf("%s: %s", p, result)
+			}
+			sum += right
+		}
+		if sum < connections {
+			t.Errorf("%d connections", sum)
+		}
+		t.Logf("%d connections, agent and keeper killed %d times each", sum, kills)
+		n.Check()
+	})
+}
+
+// boardSays returns what doctor says of it.
+func boardSays(t *testing.T, n *nodetest.Node) string {
+	t.Helper()
+	out, err := n.CLI("doctor", "--json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []struct{ Name, Detail string }
+	if err := json.Unmarshal([]byte(out), &all); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, f := range all {
+		if f.Name == "board" {
+			return f.Detail
+		}
+	}
+	t.Fatalf("doctor says nothing of the board: %s", out)
+	return ""
+}
