@@ -185,15 +185,17 @@ e2e-hub: build ## kill hubs and members of their etcd a hundred times while they
 
 test-long: e2e-cli e2e-servers chaos streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
-install: build ## install binaries and the systemd unit below DESTDIR
-	install -D -m 755 bin/longshore $(DESTDIR)/usr/bin/longshore
-	install -D -m 755 bin/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
-	install -D -m 755 bin/longshore-oci $(DESTDIR)/usr/bin/longshore-oci
-	install -D -m 755 bin/longshore-verify $(DESTDIR)/usr/bin/longshore-verify
-	install -D -m 755 bin/longshore-wasm $(DESTDIR)/usr/bin/longshore-wasm
+BIN = bin
+install: build ## install binaries, systemd units, manual pages and completions below DESTDIR (BIN= for other binaries than those in bin/)
+	install -D -m 755 $(BIN)/longshore $(DESTDIR)/usr/bin/longshore
+	install -D -m 755 $(BIN)/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
+	install -D -m 755 $(BIN)/longshore-oci $(DESTDIR)/usr/bin/longshore-oci
+	install -D -m 755 $(BIN)/longshore-verify $(DESTDIR)/usr/bin/longshore-verify
+	install -D -m 755 $(BIN)/longshore-wasm $(DESTDIR)/usr/bin/longshore-wasm
 	install -D -m 644 contrib/systemd/longshore.service $(DESTDIR)/lib/systemd/system/longshore.service
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket
+	hack/shell-files.sh $(BIN)/longshore "$(DESTDIR)"
 
 .PHONY: install-hub
 install-hub: build ## install the hub and its systemd unit below DESTDIR; the unit wants a user longshore-hub

@@ -51,15 +51,9 @@ done
 for unit in contrib/systemd/longshore.* contrib/systemd/longshore-cri.*; do
 	install -D -m 644 "$unit" "$pkg/lib/systemd/system/$(basename "$unit")"
 done
-install -d -m 755 "$pkg/etc/longshore/conf.d" "$pkg/usr/share/bash-completion/completions" \
-	"$pkg/usr/share/zsh/vendor-completions" "$pkg/usr/share/fish/vendor_completions.d"
+install -d -m 755 "$pkg/etc/longshore/conf.d"
 "$bin/longshore" config default >"$pkg/etc/longshore/config.toml"
-"$bin/longshore" completion bash >"$pkg/usr/share/bash-completion/completions/longshore"
-"$bin/longshore" completion zsh >"$pkg/usr/share/zsh/vendor-completions/_longshore"
-"$bin/longshore" completion fish >"$pkg/usr/share/fish/vendor_completions.d/longshore.fish"
-"$bin/longshore" man "$pkg/usr/share/man/man1"
-gzip -9n "$pkg"/usr/share/man/man1/*.1
-chmod 644 "$pkg"/usr/share/man/man1/*
+hack/shell-files.sh "$bin/longshore" "$pkg"
 finish longshore "$arch"
 
 pkg=$tmp/longshore-kubernetes

@@ -172,6 +172,13 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
+		Condition: func(name string) (bool, error) {
+			if name != "bash-completion" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			_, err := os.Stat("/usr/share/bash-completion/bash_completion")
+			return err == nil, nil
+		},
 		Setup: func(env *testscript.Env) error {
 			n, socket := node(t)
 			env.Values[nodeKey{}] = n

@@ -23,6 +23,11 @@ const (
 	hub        = "longshore-hub"
 )
 
+// completions are what shells complete with, where each looks for it.
+var completions = []string{
+	"/usr/share/bash-completion/completions/longshore", "/usr/share/zsh/vendor-completions/_longshore", "/usr/share/fish/vendor_completions.d/longshore.fish",
+}
+
 // build makes all packages and returns their files by name.
 func build(t *testing.T, version, compression string) map[string]string {
 	t.Helper()
@@ -54,6 +59,42 @@ func run(t *testing.T, name string, args ...string) string {
 	return stdout.String()
 }
 
+// TestInstall: make install has, below DESTDIR, what the package has beside its configuration.
+func TestInstall(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir, unpacked := t.TempDir(), t.TempDir()
+		run(t, "make", "-C", "../..", "-o", "build", "install", "BIN="+nodetest.Bin(t), "DESTDIR="+dir)
+		run(t, "dpkg-deb", "-x", build(t, "1.2.3", "none")[engine], unpacked)
+		installed, packaged := files(t, dir), files(t, unpacked)
+		packaged = slices.DeleteFunc(packaged, func(path string) bool {
+			return strings.HasPrefix(path, "/etc/") || strings.HasPrefix(path, "/usr/share/doc/") || strings.HasPrefix(path, "/usr/share/lintian/")
+		})
+		if !slices.Equal(installed, packaged) {
+			t.Errorf("make install has %v\nthe package has %v", installed, packaged)
+		}
+		for _, path := range completions {
+			if b, err := os.ReadFile(filepath.Join(dir, path)); err != nil || !bytes.Contains(b, []byte(" __complete")) {
+				t.Errorf("%s: %v: %.100s", path, err, b)
+			}
+		}
+	})
+}
+
+// files returns the paths of the files below dir, from there, in order.
+func files(t *testing.T, dir string) (list []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			list = append(list, strings.TrimPrefix(path, dir))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
 // TestPackagesAreWellFormed looks at what is in the packages: whose files, with which
 // rights, which are the administrator's, and whether the scripts are scripts.
 func TestPackagesAreWellFormed(t *testing.T) {
@@ -66,7 +107,7 @@ func TestPackagesAreWellFormed(t *testing.T) {
 				t.Fatal(err)
 			}
 			var etc []string
-			pages := 0
+			pages, shells := 0, 0
 			for line := range strings.Lines(run(t, "dpkg-deb", "-c", file)) {
 				f := strings.Fields(line)
 				mode, owner, path := f[0], f[1], strings.TrimPrefix(f[5], ".")
@@ -83,12 +124,15 @@ func TestPackagesAreWellFormed(t *testing.T) {
 				if strings.HasPrefix(path, "/usr/share/man/man1/longshore") && strings.HasSuffix(path, ".1.gz") {
 					pages++
 				}
+				if slices.Contains(completions, path) {
+					shells++
+				}
 				if strings.HasPrefix(path, "/etc/") && !strings.HasSuffix(path, "/") {
 					etc = append(etc, path)
 				}
 			}
-			if name == "longshore" && pages < 80 {
-				t.Errorf("%s: %d manual pages", name, pages)
+			if name == engine && (pages < 80 || shells != len(completions)) {
+				t.Errorf("%s: %d manual pages, completion for %d shells", name, pages, shells)
 			}
 			slices.Sort(etc)
 			if got := strings.Fields(string(conffiles)); !slices.Equal(got, etc) || len(etc) == 0 {
