@@ -13,7 +13,7 @@ import (
 
 func newAttach(a *app) *cobra.Command {
 	req := &longshorev1.AttachStart{}
-	var noStdin, noSignals bool
+	var noStdin, noSignals, sigProxy bool
 	cmd := &cobra.Command{
 		Use:   "attach CONTAINER",
 		Short: "Attach to a running container's input and output",
@@ -21,11 +21,12 @@ func newAttach(a *app) *cobra.Command {
 		Args:  base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name, req.Stdin = args[0], !noStdin
-			return base.StartError(a.Call(func(c *base.Client) error { return a.attach(cmd.Context(), c, req, !noSignals) }))
+			return base.StartError(a.Call(func(c *base.Client) error { return a.attach(cmd.Context(), c, req, sigProxy && !noSignals) }))
 		},
 	}
 	cmd.Flags().BoolVar(&noStdin, "no-stdin", false, "do not attach standard input")
 	cmd.Flags().BoolVar(&noSignals, "no-signals", false, "do not forward signals to the container")
+	cmd.Flags().BoolVar(&sigProxy, "sig-proxy", true, "forward signals to the container")
 	cmd.Flags().BoolVar(&req.Force, "force", false, "also to containers of other owners")
 	return cmd
 }

@@ -37,6 +37,17 @@ func (a *app) names(most int, list func(context.Context, *base.Client) ([]string
 	}
 }
 
+// onNetwork completes a network, and then the container that it is about.
+func (a *app) onNetwork(containers func(context.Context, *base.Client) ([]string, error)) completion {
+	network, container := a.names(1, networkNames), a.names(2, containers)
+	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return network(cmd, args, begun)
+		}
+		return container(cmd, args, begun)
+	}
+}
+
 // containerNames returns the names of the containers in one of the states, or of all without
 // states.
 func containerNames(states ...string) func(context.Context, *base.Client) ([]string, error) {
@@ -89,7 +100,8 @@ func (a *app) complete(root *cobra.Command) {
 		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),
 		"wait": a.names(0, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
 		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames), "volume inspect": a.names(0, volumeNames), "network rm": a.names(0, networkNames), "network inspect": a.names(0, networkNames), "history": a.names(1, imageNames), "push": a.names(1, imageNames),
-		"diff": a.names(1, containerNames()), "commit": a.names(1, containerNames()), "restart": a.names(0, containerNames()), "rename": a.names(1, containerNames()), "update": a.names(0, containerNames()),
+		"diff": a.names(1, containerNames()), "commit": a.names(1, containerNames()), "restart": a.names(0, containerNames()), "create": a.names(1, imageNames),
+		"network connect": a.onNetwork(running), "network disconnect": a.onNetwork(running), "rename": a.names(1, containerNames()), "update": a.names(0, containerNames()),
 	}
 	images := map[string]completion{"inspect": a.names(0, imageNames), "rm": a.names(0, imageNames)}
 	for _, cmd := range root.Commands() {

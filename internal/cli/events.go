@@ -15,6 +15,9 @@ import (
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
+// firstTime is the smallest number that is seconds since 1970 and not the number of an event.
+const firstTime = 1_000_000_000
+
 // eventFilters are the names of the filters of events.
 var eventFilters = []string{"container", "event", "type", "owner", "sandbox"}
 
@@ -33,7 +36,7 @@ func newEvents(a *app) *cobra.Command {
 				req.Name = args[0]
 			}
 			req.Follow = !noFollow
-			if n, nerr := strconv.ParseUint(since, 10, 64); nerr == nil {
+			if n, nerr := strconv.ParseUint(since, 10, 64); nerr == nil && n < firstTime {
 				req.SinceSeq = &n
 			} else if req.Since, err = parseTime("--since", since); err != nil {
 				return &base.UsageError{Err: err}

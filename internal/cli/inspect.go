@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -14,7 +16,7 @@ import (
 )
 
 func newInspect(a *app) *cobra.Command {
-	return inspectOf(a, "", "NAME...", "Show everything about containers, sandboxes and images as JSON", "a container, sandbox or image")
+	return inspectOf(a, "", "NAME...", "Show everything about containers, sandboxes, images, volumes and networks as JSON", "a name")
 }
 
 // inspectOf returns a command inspect for objects of one kind, container or image, or for all when
@@ -33,10 +35,10 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 			switch {
 			case image || typed == "image":
 				want = "image"
-			case typed == "container" || typed == "sandbox":
+			case slices.Contains(inspectTypes, typed):
 				want = typed
 			case typed != "":
-				return &base.UsageError{Err: fmt.Errorf("--type %q is none of container, sandbox, image", typed)}
+				return &base.UsageError{Err: fmt.Errorf("--type %q is none of %s", typed, strings.Join(inspectTypes, ", "))}
 			}
 			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) {
 				return inspectOne(cmd.Context(), c, want, name, showEnv)
@@ -47,7 +49,7 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 	fl.StringVarP(&format, "format", "f", "", inspectFormat)
 	fl.BoolVar(&showEnv, "show-env", false, "show the values of environment variables")
 	if kind == "" {
-		fl.StringVar(&typed, "type", "", "look up only this kind: container, sandbox, image")
+		fl.StringVar(&typed, "type", "", "look up only this kind: "+strings.Join(inspectTypes, ", "))
 		fl.BoolVar(&image, "image", false, "look up an image, even if a container has that name; --type image does the same")
 	}
 	if kind != "image" {
@@ -55,6 +57,9 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 	}
 	return cmd
 }
+
+// inspectTypes are the kinds of objects that inspect knows.
+var inspectTypes = []string{"container", "sandbox", "image", "volume", "network"}
 
 // inspectFormat is the help of the flag --format of the commands inspect.
 const inspectFormat = "template to fill with each document, such as '{{.Name}}', or json for a line each"
@@ -101,6 +106,27 @@ func (a *app) inspectEach(names []string, format string, one func(c *base.Client
 
 // inspectOne returns the document of the object that name means, of the kind that is wanted.
 func inspectOne(ctx context.Context, c *base.Client, want, name string, showEnv bool) (any, error) {
+	switch want {
+	case "volume":
+		return inspectVolume(ctx, c, name)
+	case "network":
+		return inspectNetwork(ctx, c, name)
+	case "":
+		doc, err := inspectContainerOrImage(ctx, c, "", name, showEnv)
+		if status.Code(err) != codes.NotFound {
+			return doc, err
+		}
+		for _, other := range []func(context.Context, *base.Client, string) (any, error){inspectVolume, inspectNetwork} {
+			if doc, oerr := other(ctx, c, name); oerr == nil {
+				return doc, nil
+			}
+		}
+		return nil, err
+	}
+	return inspectContainerOrImage(ctx, c, want, name, showEnv)
+}
+
+func inspectContainerOrImage(ctx context.Context, c *base.Client, want, name string, showEnv bool) (any, error) {
 	var resp *longshorev1.InspectResponse
 	var err error
 	if want != "image" {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -167,17 +169,22 @@ func newNetworkInspect(a *app) *cobra.Command {
 		Short: "Show networks, and the containers on them, as JSON",
 		Args:  base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) {
-				resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{Name: name})
-				if err != nil {
-					return nil, err
-				}
-				return present.Network(resp.GetNetworks()[0]), nil
-			})
+			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) { return inspectNetwork(cmd.Context(), c, name) })
 		},
 	}
 	cmd.Flags().StringVarP(&format, "format", "f", "", inspectFormat)
 	return cmd
+}
+
+func inspectNetwork(ctx context.Context, c *base.Client, name string) (any, error) {
+	resp, err := c.Networks.ListNetworks(ctx, &longshorev1.ListNetworksRequest{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.GetNetworks()) == 0 { // the agent makes no networks
+		return nil, status.Errorf(codes.NotFound, "network %s: not found", name)
+	}
+	return present.Network(resp.GetNetworks()[0]), nil
 }
 
 func newNetworkRm(a *app) *cobra.Command {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -34,9 +35,16 @@ func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 	return nil
 }
 
-// networkOf reads a name, or name=NET,alias=NAME,ip=ADDRESS.
+// networkOf reads a name, name=NET,alias=NAME,ip=ADDRESS as docker has it, or NET:alias=NAME,ip=ADDRESS
+// as podman has it.
 func networkOf(text string) (*longshorev1.NetworkAttachment, error) {
 	n := &longshorev1.NetworkAttachment{}
+	if kind, _, ok := strings.Cut(text, ":"); ok && (kind == "container" || kind == "ns") {
+		return nil, errors.New("a namespace of something else is not joined: put both on one network, or use exec")
+	}
+	if name, options, ok := strings.Cut(text, ":"); ok && !strings.ContainsAny(name, "=,") {
+		text = "name=" + name + "," + options
+	}
 	if !strings.Contains(text, "=") {
 		n.Network = text
 		return n, nil
@@ -53,9 +61,9 @@ func networkOf(text string) (*longshorev1.NetworkAttachment, error) {
 			n.Aliases = append(n.Aliases, value)
 		case "ip", "ip6":
 			n.Addresses = append(n.Addresses, value)
-		case "mac-address":
+		case "mac-address", "mac":
 			n.Mac = value
-		case "interface":
+		case "interface", "interface_name":
 			n.Interface = value
 		default:
 			return nil, fmt.Errorf("%s is not known: name, alias, ip, ip6, mac-address and interface are", key)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -26,7 +24,8 @@ type runFlags struct {
 	memory     string
 	entrypoint string
 	restart    string
-	stopAfter  time.Duration
+	stopAfter  string
+	sigProxy   bool
 	detach     bool
 	quiet      bool
 	dns        []string
@@ -56,6 +55,7 @@ func newRun(a *app) *cobra.Command {
 	}
 	f.define(cmd.Flags())
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "run in the background and print the ID")
+	cmd.Flags().BoolVar(&f.sigProxy, "sig-proxy", true, "forward signals to the program")
 	return cmd
 }
 
@@ -97,7 +97,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port or a range, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port that is not named")
 	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, such as 64m or 2g")
 	fl.Float64Var(&f.req.Cpus, "cpus", 0, "CPU limit, such as 1.5")
-	fl.Int64Var(&f.req.Pids, "pids", 0, "limit of processes and threads")
+	fl.Int64Var(&f.req.Pids, "pids", 0, "limit of processes and threads; -1 for none")
 	fl.StringVarP(&f.req.User, "user", "u", "", "user[:group] by name or number")
 	fl.StringVarP(&f.req.Workdir, "workdir", "w", "", "working directory")
 	fl.StringVar(&f.entrypoint, "entrypoint", "", "program in place of the image's entry point; empty uses none")
@@ -116,7 +116,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not show the progress of a pull")
 	fl.StringVar(&f.creds, "creds", "", "registry user[:password]; without a password $LONGSHORE_REGISTRY_PASSWORD is used")
 	fl.StringVar(&f.req.StopSignal, "stop-signal", "", "signal that stops the program (default: the image's, or TERM)")
-	fl.DurationVar(&f.stopAfter, "stop-timeout", 10*time.Second, "time from the stop signal to KILL")
+	fl.StringVar(&f.stopAfter, "stop-timeout", "10s", "time from the stop signal to KILL, seconds or 1m30s")
 	f.more.define(fl, f.req)
 	fl.StringVar(&f.restart, "restart", "no", "accepts only no: restarting is the orchestrator's task")
 }
@@ -133,7 +133,12 @@ func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) st
 	}
 	r.ClearEntrypoint = fl.Changed("entrypoint") && f.entrypoint == ""
 	r.Entrypoint = f.entrypoint
-	r.StopGrace = durationpb.New(f.stopAfter)
+	if r.StopGrace, err = parseGrace("--stop-timeout", f.stopAfter); err != nil {
+		return err
+	}
+	if r.GetPids() == -1 {
+		r.Pids = 0
+	}
 	fromFiles, err := f.more.envFiles()
 	if err != nil {
 		return err
@@ -195,7 +200,7 @@ func (a *app) run(ctx context.Context, c *base.Client, f *runFlags) error {
 		return err
 	}
 	s := &session{
-		a: a, stdin: f.req.GetStdin(), forward: true, recv: stream.Recv,
+		a: a, stdin: f.req.GetStdin(), forward: f.sigProxy, recv: stream.Recv,
 		send: func(in *longshorev1.Input) error {
 			return stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: in}})
 		},

@@ -44,7 +44,7 @@ func newRestart(a *app) *cobra.Command {
 		Short: "Stop containers, unless they have ended, and start them again",
 		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			grace, err := parseGrace(after)
+			grace, err := parseGrace("--time", after)
 			if err != nil {
 				return &base.UsageError{Err: err}
 			}

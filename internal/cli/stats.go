@@ -15,11 +15,18 @@ import (
 func newStats(a *app) *cobra.Command {
 	var noStream, asJSON bool
 	var every time.Duration
+	var shown statsShown
 	cmd := &cobra.Command{
 		Use:   "stats [CONTAINER...]",
 		Short: "Show the resource usage of running containers",
 		Long:  "Show the resource usage of running containers: on a terminal until interrupted, elsewhere twice, because the share of the CPU is known only with the second sample.",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if shown.text != "" {
+				var err error
+				if shown.format, err = present.ParseFormat(shown.text); err != nil {
+					return &base.UsageError{Err: err}
+				}
+			}
 			return a.Call(func(c *base.Client) error {
 				req := &longshorev1.StatsRequest{Names: args, Interval: durationpb.New(every)}
 				if noStream && asJSON {
@@ -30,7 +37,7 @@ func newStats(a *app) *cobra.Command {
 					return err
 				}
 				_, onTerminal := base.Terminal(a.Stdout)
-				follow := (onTerminal || asJSON) && !noStream
+				follow := (onTerminal || asJSON || shown.format != nil) && !noStream
 				rounds := 0
 				err = base.Receive(stream.Recv, func(m *longshorev1.StatsResponse) error {
 					rounds++
@@ -41,7 +48,7 @@ func newStats(a *app) *cobra.Command {
 						}
 					}
 					if !asJSON && (follow || last) {
-						if err := a.statsTable(m, follow && rounds > 1); err != nil {
+						if err := a.statsTable(m, shown, onTerminal && follow && rounds > 1); err != nil {
 							return err
 						}
 					}
@@ -60,37 +67,58 @@ func newStats(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&noStream, "no-stream", false, "print one sample and exit")
 	cmd.Flags().DurationVar(&every, "interval", time.Second, "time between samples")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each sample as a line of JSON")
+	cmd.Flags().StringVar(&shown.text, "format", "", "template for each container, such as '{{.Name}} {{.MemUsage}}', \"table TEMPLATE\", or json")
+	cmd.Flags().BoolVar(&shown.full, "no-trunc", false, "do not shorten anything")
+	cmd.Flags().BoolP("all", "a", false, "is accepted and changes nothing: what has ended uses nothing")
 	return cmd
 }
 
 // errEnough ends a stream that would continue.
 var errEnough = fmt.Errorf("enough")
 
+// statsShown is how samples are shown.
+type statsShown struct {
+	text   string
+	format *present.Format // nil for the table
+	full   bool
+}
+
 // statsTable prints a sample; again overwrites the previous one.
-func (a *app) statsTable(m *longshorev1.StatsResponse, again bool) error {
+func (a *app) statsTable(m *longshorev1.StatsResponse, shown statsShown, again bool) error {
 	if again {
 		if err := a.Print("\x1b[H\x1b[2J"); err != nil {
 			return err
 		}
 	}
 	var rows [][]string
+	var filled []present.Row
 	for _, s := range m.GetContainers() {
 		cpu := "-"
 		if s.CpuPercent != nil {
 			cpu = fmt.Sprintf("%.1f%%", s.GetCpuPercent())
 		}
-		memory := base.BytesOrDash(s.WorkingSetBytes)
+		memory, percent := base.BytesOrDash(s.WorkingSetBytes), "-"
 		if s.MemoryLimitBytes != nil {
 			memory += " / " + base.Size(s.GetMemoryLimitBytes())
+			percent = fmt.Sprintf("%.1f%%", 100*float64(s.GetWorkingSetBytes())/float64(max(s.GetMemoryLimitBytes(), 1)))
 		}
 		pids := "-"
 		if s.Pids != nil {
 			pids = fmt.Sprint(s.GetPids())
 		}
-		rows = append(rows, []string{
-			base.Short(s.GetId()), s.GetOwner(), base.Cut(s.GetKey(), 40), cpu, memory, pids,
-			base.Size(s.GetRxBytes()) + " / " + base.Size(s.GetTxBytes()), base.Size(s.GetReadBytes()) + " / " + base.Size(s.GetWriteBytes()), base.BytesOrDash(s.RootBytes),
+		id, name := base.Short(s.GetId()), base.Cut(s.GetKey(), 40)
+		if shown.full {
+			id, name = s.GetId(), s.GetKey()
+		}
+		network, disk := base.Size(s.GetRxBytes())+" / "+base.Size(s.GetTxBytes()), base.Size(s.GetReadBytes())+" / "+base.Size(s.GetWriteBytes())
+		rows = append(rows, []string{id, s.GetOwner(), name, cpu, memory, pids, network, disk, base.BytesOrDash(s.RootBytes)})
+		filled = append(filled, present.Row{
+			"ID": id, "Container": id, "Owner": s.GetOwner(), "Name": s.GetKey(), "CPUPerc": cpu, "MemUsage": memory, "MemPerc": percent, "PIDs": pids,
+			"NetIO": network, "BlockIO": disk,
 		})
+	}
+	if shown.format != nil {
+		return shown.format.Rows(a.Stdout, filled)
 	}
 	return base.Table(a.Stdout, []string{"ID", "OWNER", "NAME", "CPU", "MEMORY", "PIDS", "NET IN / OUT", "DISK IN / OUT", "LAYER"}, rows)
 }

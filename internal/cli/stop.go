@@ -21,7 +21,7 @@ func newStop(a *app) *cobra.Command {
 		Short: "Stop containers or sandboxes: signal, wait, kill",
 		Args:  base.MinArgs(1, "a container or sandbox"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			grace, err := parseGrace(after)
+			grace, err := parseGrace("--time", after)
 			if err != nil {
 				return &base.UsageError{Err: err}
 			}
@@ -43,8 +43,8 @@ func stopFlags(cmd *cobra.Command, after, sig *string) {
 	cmd.Flags().StringVarP(sig, "signal", "s", "", "first signal (default: the container's own)")
 }
 
-// parseGrace parses seconds or a duration; "" is nil.
-func parseGrace(s string) (*durationpb.Duration, error) {
+// parseGrace parses the seconds or the duration of a flag; "" is nil.
+func parseGrace(flag, s string) (*durationpb.Duration, error) {
 	if s == "" {
 		return nil, nil //nolint:nilnil // not given
 	}
@@ -53,7 +53,7 @@ func parseGrace(s string) (*durationpb.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return nil, fmt.Errorf("--time %q is neither seconds nor a duration", s)
+		return nil, fmt.Errorf("%s %q is neither seconds nor a duration", flag, s)
 	}
 	return durationpb.New(d), nil
 }

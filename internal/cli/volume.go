@@ -124,17 +124,19 @@ func newVolumeInspect(a *app) *cobra.Command {
 		Short: "Show everything about volumes as JSON",
 		Args:  base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) {
-				v, err := volumeOf(cmd.Context(), c, name)
-				if err != nil {
-					return nil, err
-				}
-				return present.Volume(v), nil
-			})
+			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) { return inspectVolume(cmd.Context(), c, name) })
 		},
 	}
 	cmd.Flags().StringVarP(&format, "format", "f", "", inspectFormat)
 	return cmd
+}
+
+func inspectVolume(ctx context.Context, c *base.Client, name string) (any, error) {
+	v, err := volumeOf(ctx, c, name)
+	if err != nil {
+		return nil, err
+	}
+	return present.Volume(v), nil
 }
 
 func newVolumeCreate(a *app) *cobra.Command {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/platforms"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -228,10 +229,14 @@ func imageName(img core.Image, name string) string {
 
 // imageFor finds the image, and pulls it when necessary.
 func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) (core.Image, error) {
-	if req.GetPull() != "always" && req.GetPlatform() == "" {
+	if req.GetPull() != "always" {
 		img, err := s.own.Images.Get(ctx, req.GetImage())
-		if err == nil || !errdefs.IsNotFound(err) || req.GetPull() == "never" {
+		is := err == nil && isFor(img, req.GetPlatform())
+		switch {
+		case is, err != nil && !errdefs.IsNotFound(err), err != nil && req.GetPull() == "never":
 			return img, err
+		case req.GetPull() == "never":
+			return core.Image{}, fmt.Errorf("image %s for %s: %w", req.GetImage(), req.GetPlatform(), errdefs.ErrNotFound)
 		}
 	}
 	var mu sync.Mutex // serializes Send: progress comes from several blobs at once, a stream takes one sender
@@ -247,6 +252,15 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 	mu.Lock()
 	defer mu.Unlock()
 	return img, err
+}
+
+// isFor reports whether an image is for a platform as users write it; every image is for "".
+func isFor(img core.Image, platform string) bool {
+	if platform == "" {
+		return true
+	}
+	want, err := platforms.Parse(platform)
+	return err == nil && platforms.OnlyStrict(want).Match(img.Config.Platform)
 }
 
 func pullOptions(c *longshorev1.Credentials) core.PullOptions {

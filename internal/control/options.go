@@ -192,7 +192,7 @@ func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 		case "host":
 			n.ns.Mode = core.Host
 		default:
-			return invalid.Errorf("%s namespace %q is neither host nor private", n.kind, n.asked)
+			return invalid.Errorf("%s namespace %q is neither host nor private: a namespace of something else is not joined", n.kind, n.asked)
 		}
 	}
 	if req.GetUts() == "host" && req.GetHostname() != "" {

@@ -113,6 +113,9 @@ func prepare(t *testing.T, archive []byte) string {
 	for name, body := range map[string][]byte{
 		"box.tar": archive, "env.list": []byte("# two\nONE=first\nTWO=second\n"), "site/index.html": []byte("hello from the host\n"),
 		"tree/a/b": []byte("deep\n"),
+		"cdi/nvidia.json": []byte(`{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
+			{"name": "all", "containerEdits": {"env": ["GPUS=all"], "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/null"}]}},
+			{"name": "1", "containerEdits": {"env": ["GPUS=1"]}}]}`),
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -214,8 +217,9 @@ func TestTheTourAndTheGuide(t *testing.T) {
 func TestTheTour(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		image := archive(t)
-		n := nodetest.Start(t, nodetest.Options{})
-		ours := tool{dir: prepare(t, image), command: filepath.Join(nodetest.Bin(t), "longshore"), env: []string{"LONGSHORE_SOCKET=" + filepath.Join(n.State, "control.sock")}}
+		dir := prepare(t, image)
+		n := nodetest.Start(t, nodetest.Options{Config: "cdi_dirs = [\"" + dir + "/cdi\"]\n"})
+		ours := tool{dir: dir, command: filepath.Join(nodetest.Bin(t), "longshore"), env: []string{"LONGSHORE_SOCKET=" + filepath.Join(n.State, "control.sock")}}
 		theirs := podman(t, image)
 		for _, l := range lines(t) {
 			visit(t, l, ours, theirs)

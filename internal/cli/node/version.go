@@ -2,6 +2,7 @@ package node
 
 import (
 	"runtime"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 // NewVersion returns the command version.
 func NewVersion(a *base.App) *cobra.Command {
 	var asJSON, only bool
+	var format string
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Show the versions of this program and of the agent",
@@ -23,6 +25,9 @@ func NewVersion(a *base.App) *cobra.Command {
 			}
 			return a.Call(func(c *base.Client) error {
 				resp, err := c.Node.Version(cmd.Context(), &longshorev1.VersionRequest{})
+				if format != "" {
+					return versionOf(a, format, resp, err)
+				}
 				if asJSON {
 					out := map[string]any{"client": map[string]any{"version": a.Version, "go": runtime.Version()}, "agent": nil}
 					if err == nil {
@@ -40,9 +45,32 @@ func NewVersion(a *base.App) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVarP(&format, "format", "f", "", "template to fill, such as '{{.Server.Version}}', or json")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&only, "client", false, "show only this program's version, without asking the agent")
 	return cmd
+}
+
+// versionOf fills a template with the members that docker version has, of an agent that answered or
+// did not.
+func versionOf(a *base.App, format string, v *longshorev1.VersionResponse, failed error) error {
+	f, err := present.ParseFormat(format)
+	if err != nil {
+		return &base.UsageError{Err: err}
+	}
+	doc := map[string]any{"Server": nil, "Client": map[string]any{"Version": a.Version, "GoVersion": runtime.Version(), "Os": runtime.GOOS, "Arch": runtime.GOARCH}}
+	if failed == nil {
+		system, arch, _ := strings.Cut(v.GetPlatform(), "/")
+		doc["Server"] = map[string]any{
+			"Version": v.GetVersion(), "GoVersion": v.GetGo(), "Os": system, "Arch": arch, "KernelVersion": v.GetKernel(), "GitCommit": v.GetRevision(), "Record": present.Plain(v),
+		}
+	}
+	if err := f.One(a.Stdout, doc); err != nil && failed != nil {
+		return failed // the template wants to know of an agent that does not answer
+	} else if err != nil {
+		return err
+	}
+	return failed
 }
 
 func agentVersion(a *base.App, v *longshorev1.VersionResponse) error {

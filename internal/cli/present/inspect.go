@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"path"
@@ -291,8 +292,21 @@ func config(o object, args []any) map[string]any {
 		"Labels": some(o.at("labels")), "WorkingDir": o.text("spec", "process", "cwd"), "Tty": o.is("config", "io", "tty"),
 		"OpenStdin": o.text("config", "io", "stdin") == "open" || o.text("config", "io", "stdin") == "once", "StopSignal": o.text("config", "stop", "signal"),
 		"StopTimeout": o.number("config", "stop", "grace") / 1e9, "ExposedPorts": exposed, "Annotations": some(o.at("spec", "annotations")),
-		"Healthcheck": o.at("health_check"),
+		"Healthcheck": healthcheck(o.at("health_check")),
 	}
+}
+
+// healthcheck is a health check as docker shows it: a line for the shell is one.
+func healthcheck(check any) any {
+	c, ok := check.(map[string]any)
+	if !ok {
+		return check
+	}
+	if test, ok := c["Test"].([]any); ok && len(test) == 4 && test[0] == "CMD" && test[1] == "/bin/sh" && test[2] == "-c" {
+		c = maps.Clone(c)
+		c["Test"] = []any{"CMD-SHELL", test[3]}
+	}
+	return c
 }
 
 // ports are the ports as docker shows them: 80/tcp, and what they are on the host.

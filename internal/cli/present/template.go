@@ -192,12 +192,13 @@ func headers() Row {
 	r := Row{labelsMember: map[string]string{}}
 	for _, name := range []string{
 		"Names", "Image", "Command", "Status", "State", "Ports", "Size", "Labels", "Networks", "Mounts", "Owner", "Digest", "Name", "Driver", "Mountpoint", "Scope",
-		"Repository", "Tag", "Pid", "Container", "ID", "Comment",
+		"Repository", "Tag", "Pid", "Container", "ID", "Comment", "PIDs",
 	} {
 		r[name] = strings.ToUpper(name)
 	}
 	for name, header := range map[string]string{
 		"ID": "ID", "CreatedAt": "CREATED AT", "RunningFor": "CREATED", "CreatedSince": "CREATED", "ExitCode": "EXIT CODE", "LocalVolumes": "LOCAL VOLUMES", "ImageID": "IMAGE ID", "CreatedBy": "CREATED BY",
+		"CPUPerc": "CPU %", "MemUsage": "MEM USAGE / LIMIT", "MemPerc": "MEM %", "NetIO": "NET I/O", "BlockIO": "BLOCK I/O",
 	} {
 		r[name] = header
 	}

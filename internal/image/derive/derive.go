@@ -52,6 +52,9 @@ func Config(base []byte, l Layer, change func(Settings) error) ([]byte, error) {
 	if err := change(settings); err != nil {
 		return nil, err
 	}
+	for range len(rootfs.DiffIDs) - described(history) { // or the new entry would be taken for that of a layer below
+		history = append(history, json.RawMessage(`{"comment":"no history"}`))
+	}
 	rootfs.Type, rootfs.DiffIDs = "layers", append(rootfs.DiffIDs, l.DiffID)
 	entry, err := json.Marshal(ocispec.History{Created: &l.Created, CreatedBy: l.CreatedBy, Author: l.Author, Comment: l.Comment})
 	if err != nil {
@@ -69,6 +72,17 @@ func Config(base []byte, l Layer, change func(Settings) error) ([]byte, error) {
 	top.set("history", append(history, entry))
 	top.set("config", settings)
 	return json.Marshal(top)
+}
+
+// described returns how many layers a history has entries for.
+func described(history []json.RawMessage) (n int) {
+	for _, raw := range history {
+		var h ocispec.History
+		if json.Unmarshal(raw, &h) == nil && !h.EmptyLayer {
+			n++
+		}
+	}
+	return n
 }
 
 // set sets a member to a value that JSON can always have.

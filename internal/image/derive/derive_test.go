@@ -60,6 +60,32 @@ func TestConfigKeepsWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
+// TestTheHistoryIsOfTheLayers: the new entry is about the new layer, also where the layers below
+// have none.
+func TestTheHistoryIsOfTheLayers(t *testing.T) {
+	const layers = `{"rootfs":{"type":"layers","diff_ids":["sha256:01","sha256:02"]},"history":`
+	for _, c := range []struct{ history, want string }{
+		{`null`, `[{"comment":"no history"},{"comment":"no history"},{"created_by":"new"}]`},
+		{`[{"created_by":"a"},{"empty_layer":true}]`, `[{"created_by":"a"},{"empty_layer":true},{"comment":"no history"},{"created_by":"new"}]`},
+		{`[{"created_by":"a"},{"created_by":"b"},{"created_by":"too many"}]`, `[{"created_by":"a"},{"created_by":"b"},{"created_by":"too many"},{"created_by":"new"}]`},
+	} {
+		raw, err := derive.Config([]byte(layers+c.history+"}"), derive.Layer{DiffID: "sha256:03", CreatedBy: "new"}, func(derive.Settings) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		var made struct{ History []map[string]any }
+		if err := json.Unmarshal(raw, &made); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range made.History {
+			delete(h, "created")
+		}
+		if got := text(made.History); got != c.want {
+			t.Errorf("%s: %s, want %s", c.history, got, c.want)
+		}
+	}
+}
+
 func TestInstructions(t *testing.T) {
 	for _, c := range []struct{ line, member, want string }{
 		{`CMD ["a", "b c"]`, "Cmd", `["a","b c"]`},

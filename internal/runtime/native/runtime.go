@@ -425,7 +425,9 @@ func (r *Runtime) diedError(ctx context.Context, ref core.CgroupRef, cause error
 		}
 		limit := "its memory limit"
 		if res, err := r.o.Cgroups.Resources(ctx, ref); err == nil && res != nil && res.Memory != nil && res.Memory.Limit != nil {
-			limit += fmt.Sprintf(" of %d bytes", *res.Memory.Limit)
+			if limit += fmt.Sprintf(" of %d bytes", *res.Memory.Limit); *res.Memory.Limit == 0 { // the kernel counts pages
+				limit = "its memory limit, which is less than a page,"
+			}
 		}
 		return fmt.Errorf("out of memory: %s is too small to start the program: raise it: %w", limit, errdefs.ErrResourceExhausted)
 	}
