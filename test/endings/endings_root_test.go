@@ -3,8 +3,10 @@ package endings
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -49,8 +51,9 @@ type death struct {
 	memory     int64
 	pids       int
 	stopSignal string
-	init       bool // a tiny init is pid 1
-	shared     bool // it is not the first process of its pid namespace, which its pod has
+	high       int64 // memory.high, which cgroup v2 has
+	init       bool  // a tiny init is pid 1
+	shared     bool  // it is not the first process of its pid namespace, which its pod has
 	caps       []string
 	flags      []string // of longshore run: other faces cannot
 	// does is what is done to it once it has said "up"; false where the face cannot.
@@ -106,6 +109,16 @@ func signalled(sig syscall.Signal) act {
 	}
 }
 
+// deafWithinGrace leaves it time to end. Mesos' clients ask for each signal.
+func deafWithinGrace(t *testing.T, _ *nodetest.Node, f face, _ *container) bool {
+	t.Helper()
+	if _, ok := f.(*mesosFace); ok {
+		return false
+	}
+	f.stop(t, syscall.SIGTERM, time.Second)
+	return true
+}
+
 func signalledAndStopped(t *testing.T, _ *nodetest.Node, f face, _ *container) bool {
 	t.Helper()
 	f.signal(t, syscall.SIGHUP)
@@ -149,31 +162,81 @@ func execOutOfMemory(t *testing.T, n *nodetest.Node, f face, x *container) bool 
 	return true
 }
 
-// nodeOutOfMemory limits all of the agent's containers.
-func nodeOutOfMemory(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
-	t.Helper()
-	set := func(to string) error {
-		for _, file := range []string{"/sys/fs/cgroup/memory" + n.Cgroup + "/memory.limit_in_bytes", "/sys/fs/cgroup" + n.Cgroup + "/memory.max"} {
-			if _, err := os.Stat(file); err == nil {
-				if strings.HasSuffix(file, "limit_in_bytes") && to == "max" {
-					to = "-1"
-				}
-				return os.WriteFile(file, []byte(to), 0)
-			}
+// above has the program write more than its memory.high, which the face sets or, where it knows none,
+// an operator.
+func above(high int64) act {
+	return func(t *testing.T, n *nodetest.Node, f face, x *container) bool {
+		t.Helper()
+		if _, ok := f.(*criFace); !ok {
+			limit(t, cgroupOf(t, x), "memory.high", fmt.Sprint(high))
 		}
-		return os.ErrNotExist
+		goOn(t, n, x)
+		return true
 	}
-	if err := set("32M"); err != nil {
+}
+
+// cgroupOf is a container's, below the root of the hierarchy that limits memory.
+func cgroupOf(t *testing.T, x *container) string {
+	t.Helper()
+	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", x.Pid))
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if err := set("max"); err != nil {
-			t.Error(err)
+	own := ""
+	for line := range strings.Lines(string(lines)) {
+		if _, path, ok := strings.Cut(line, ":memory:"); ok || own == "" && strings.HasPrefix(line, "0::") {
+			own = strings.TrimSpace(strings.TrimPrefix(line, "0::"))
+			if ok {
+				own = strings.TrimSpace(path)
+			}
 		}
-	}()
+	}
+	return own
+}
+
+// limit writes a file of a cgroup: memory.max, or its like on v1.
+func limit(t *testing.T, cgroup, file, to string) {
+	t.Helper()
+	path := filepath.Join("/sys/fs/cgroup", cgroup, file)
+	if v1 := filepath.Join("/sys/fs/cgroup/memory", cgroup); file == "memory.max" {
+		if _, err := os.Stat(v1); err == nil {
+			path = filepath.Join(v1, "memory.limit_in_bytes")
+			to = strings.Replace(to, "max", "-1", 1)
+		}
+	}
+	if err := os.WriteFile(path, []byte(to), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// goOn lets a program go on that waits for that.
+func goOn(t *testing.T, n *nodetest.Node, x *container) {
+	t.Helper()
 	cli(t, n, "exec", "--force", x.ID, "/bin/touch", "/tmp/go")
-	nodetest.Eventually(t, "it is killed", func() bool { return syscall.Kill(x.Pid, 0) != nil })
-	return true
+}
+
+// outOfMemoryAt limits a cgroup above the container while that runs out of memory.
+func outOfMemoryAt(above func(t *testing.T, n *nodetest.Node, x *container) string) act {
+	return func(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
+		t.Helper()
+		cgroup := above(t, n, x)
+		limit(t, cgroup, "memory.max", "32M")
+		goOn(t, n, x)
+		nodetest.Eventually(t, "it is killed", func() bool { return syscall.Kill(x.Pid, 0) != nil })
+		return true
+	}
+}
+
+func ofSandbox(t *testing.T, _ *nodetest.Node, x *container) string {
+	t.Helper()
+	return filepath.Dir(cgroupOf(t, x))
+}
+
+// ofNode is the cgroup of all of the agent's containers, which others are to have again.
+func ofNode(t *testing.T, n *nodetest.Node, _ *container) string {
+	t.Helper()
+	t.Cleanup(func() { limit(t, n.Cgroup, "memory.max", "max") })
+	return n.Cgroup
 }
 
 func frozenAndStopped(t *testing.T, n *nodetest.Node, f face, x *container) bool {
@@ -230,6 +293,9 @@ func powerCut(_ *testing.T, n *nodetest.Node, _ face, _ *container) bool {
 // forever is what a program does that waits for its end.
 const forever = "; echo up; while :; do sleep 0.05; done"
 
+// untilGo waits for the test.
+const untilGo = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; "
+
 // The deaths. In the words of why, STOP and SIGNAL stand for the face's, LIMIT for its memory limit.
 var deaths = []death{
 	{name: "completed", script: "exit 0", why: "completed: exit code 0"},
@@ -245,6 +311,10 @@ var deaths = []death{
 	{name: "signal-of-ours-that-asks-nothing", script: "trap 'exit 9' USR1" + forever, does: signalled(syscall.SIGUSR1), end: ending{code: 9}, why: "exited with code 9"},
 	{name: "our-kill", script: ":" + forever, does: signalled(syscall.SIGKILL), end: ending{signal: 9}, why: "ended by SIGKILL, asked for by SIGNAL"},
 	{name: "stopped", script: "trap 'exit 0' TERM" + forever, does: stopped(syscall.SIGTERM, time.Minute), why: "exited with code 0 after SIGTERM, asked for by STOP"},
+	{
+		name: "deaf-within-grace", script: "trap '' TERM" + forever, does: deafWithinGrace, end: ending{signal: 9},
+		why: "killed by SIGKILL: it did not end by SIGTERM within its grace; asked for by STOP",
+	},
 	{name: "deaf", script: "trap '' TERM" + forever, does: stopped(syscall.SIGTERM, 0), end: ending{signal: 9}, why: "ended by SIGKILL, asked for by STOP"},
 	{
 		name: "custom-signal", script: "trap 'exit 7' USR1" + forever, stopSignal: "SIGUSR1", does: stopped(syscall.SIGUSR1, time.Minute),
@@ -272,13 +342,21 @@ var deaths = []death{
 		why: "exited with code 0 after SIGTERM, asked for by STOP; before that the kernel killed a process of it, out of memory at the limit of LIMIT",
 	},
 	{
-		name: "node-out-of-memory", script: "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; exec tail /dev/zero", does: nodeOutOfMemory,
+		name: "sandbox-out-of-memory", script: untilGo + "exec tail /dev/zero", does: outOfMemoryAt(ofSandbox),
+		end: ending{signal: 9, oom: true}, why: `killed by the kernel: out of memory at the limit of the sandbox \(32 MiB\)`,
+	},
+	{
+		name: "node-out-of-memory", script: untilGo + "exec tail /dev/zero", does: outOfMemoryAt(ofNode),
 		// The kernel logs ten kills in five seconds.
-		end: ending{signal: 9, oom: true}, why: "killed by the kernel: out of memory at (the limit of /longshore-[^ ]+|a limit above it or that of the whole host: the kernel's log does not tell)",
+		end: ending{signal: 9, oom: true}, why: "killed by the kernel: out of memory at (the limit of /longshore[^ ]*|a limit above it or that of the whole host: the kernel's log does not tell)",
 	},
 	{
 		name: "processes", script: "for i in 1 2 3 4 5 6 7 8 9; do sleep 1000 & done; exit 4", pids: 5, end: ending{code: 2},
 		why: "exited with code 2; the kernel had refused it a process or thread at its limit of pids",
+	},
+	{
+		name: "above-high", script: untilGo + "dd if=/dev/zero of=/tmp/much bs=1M count=32; exit 7", high: 8 << 20, does: above(8 << 20),
+		end: ending{code: 7}, why: "exited with code 7; it was slowed down at its memory.high",
 	},
 	{name: "no-space", script: "echo x >/dev/full || exit 28", end: ending{code: 28}, why: "exited with code 28", last: "No space left on device"},
 	{name: "reboot", command: []string{"/bin/busybox", "reboot", "-f"}, caps: []string{"SYS_BOOT"}, end: ending{signal: 1}, why: "restarted by itself: a program in it has called reboot"},
@@ -331,27 +409,38 @@ func image(t *testing.T, n *nodetest.Node) string {
 // only has the test have one of its deaths.
 const only = "LONGSHORE_DEATH"
 
-// TestEveryDeathIsToldRight has a container of each face die in each way.
+// TestEveryDeathIsToldRight has a container of each face die in each way, and where CONTAINERD names
+// a containerd, one of it beside.
 func TestEveryDeathIsToldRight(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\n"})
 		ref := image(t, n)
 		faces := map[string]face{
-			"cli": &cliFace{n: n, image: ref}, "cri": &criFace{n: n, image: ref}, "nomad": newNomadFace(t, n, ref), "mesos": &mesosFace{n: n, image: ref},
+			"cli": &cliFace{n: n, image: ref}, "cri": newCRIFace(t, n, ref), "nomad": newNomadFace(t, n, ref), "mesos": &mesosFace{n: n, image: ref},
 		}
+		cri := map[string]string{} // what its status says, by death
 		for _, d := range deaths {
 			if name := os.Getenv(only); name != "" && name != d.name {
 				continue
 			}
 			for owner, f := range faces {
-				t.Run(d.name+"/"+owner, func(t *testing.T) { dies(t, n, owner, f, d) })
+				t.Run(d.name+"/"+owner, func(t *testing.T) {
+					if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil && d.high > 0 {
+						t.Skip("only cgroup v2 has a memory.high")
+					}
+					if said := dies(t, n, owner, f, d); owner == "cri" {
+						cri[d.name] = said
+					}
+				})
 			}
 		}
+		t.Run("containerd", func(t *testing.T) { beside(t, ref, cri) })
 		n.Check()
 	})
 }
 
-func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) {
+// dies returns what the face says.
+func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) string {
 	t.Helper()
 	if !f.start(t, d.name, d) {
 		t.Skip("this face has no such container")
@@ -376,7 +465,7 @@ func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) {
 		if !strings.Contains(exitEvent(t, n, x.ID), strconv.Quote(d.why)) || find(t, n, owner) != nil {
 			t.Errorf("events: %s", exitEvent(t, n, x.ID))
 		}
-		return
+		return ""
 	}
 	said := f.ended(t)
 	stop, signal := f.asks()
@@ -387,7 +476,7 @@ func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) {
 		if _, words, _ := strings.Cut(said, "create container: "); d.end.start == 0 || !want.MatchString("could not be started: "+words) {
 			t.Errorf("%s says %q, want %q", owner, said, want)
 		}
-		return
+		return said
 	}
 	why := x.Autopsy.Verdict
 	t.Logf("%s: %s: %s", owner, said, why)
@@ -400,12 +489,14 @@ func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) {
 	if want := f.says(d.end, why); said != want {
 		t.Errorf("%s says %q, want %q", owner, said, want)
 	}
+	f.told(t, d.end, why)
 	if out, err := n.CLI("why", x.ID); err != nil || !strings.Contains(out, ": "+why+"\n") || !strings.Contains(out, d.last) {
 		t.Errorf("why: %s, %v", out, err)
 	}
 	if e := exitEvent(t, n, x.ID); !strings.Contains(e, strconv.Quote(why)) {
 		t.Errorf("events: %s", e)
 	}
+	return said
 }
 
 // exitEvent is the line of the event log that tells of a container's end.

@@ -11,16 +11,19 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
+	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
@@ -35,9 +38,56 @@ type face interface {
 	ended(t *testing.T) string
 	// asks are its words, as regular expressions, for who asked for an end: by stop, and by signal.
 	asks() (stop, signal string)
+	// told asserts that the protocol's events tell of the end, where it has events.
+	told(t *testing.T, e ending, why string)
 	// says is what it has to say of such an end, if the container is still there; why is the verdict.
 	says(e ending, why string) string
 	remove(t *testing.T)
+}
+
+// stream keeps what a stream of events tells, by what it is about.
+type stream[T any] struct {
+	mu   sync.Mutex // guards last, more
+	last map[string]T
+	more chan struct{} // closed by the next event
+}
+
+// newStream calls read until ctx ends, again and again when it returns.
+func newStream[T any](ctx context.Context, read func(tell func(id string, event T))) *stream[T] {
+	s := &stream[T]{last: map[string]T{}, more: make(chan struct{})}
+	go func() {
+		for ctx.Err() == nil {
+			read(func(id string, event T) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.last[id] = event
+				close(s.more)
+				s.more = make(chan struct{})
+			})
+		}
+	}()
+	return s
+}
+
+// of waits for an event about id.
+func (s *stream[T]) of(t *testing.T, id string) T {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
+	defer cancel()
+	for {
+		s.mu.Lock()
+		event, ok := s.last[id]
+		more := s.more
+		s.mu.Unlock()
+		if ok {
+			return event
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			t.Fatalf("no event tells of the end of %s", id)
+		}
+	}
 }
 
 // shell is the command of a death's program.
@@ -117,6 +167,8 @@ func (*cliFace) asks() (stop, signal string) {
 	return `cli longshore stop \(uid 0, pid \d+\)`, `cli longshore kill \(uid 0, pid \d+\)`
 }
 
+func (*cliFace) told(*testing.T, ending, string) {} // the event log's are looked at for every face
+
 func (*cliFace) says(e ending, _ string) string { return fmt.Sprint("wait ", e.status()) }
 
 func (f *cliFace) remove(t *testing.T) {
@@ -130,6 +182,44 @@ type criFace struct {
 	image string
 	pod   *nodetest.Pod
 	c     *nodetest.Container
+	ends  *stream[*runtimeapi.ContainerStatus]
+	// adjust changes a pod's config for another server.
+	adjust func(*runtimeapi.PodSandboxConfig)
+}
+
+func newCRIFace(t *testing.T, n *nodetest.Node, image string) *criFace {
+	t.Helper()
+	f := &criFace{n: n, image: image}
+	f.listen(t)
+	return f
+}
+
+// listen follows the events as kubelet does, which opens the stream again when the agent was away.
+func (f *criFace) listen(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	f.ends = newStream(ctx, func(tell func(string, *runtimeapi.ContainerStatus)) {
+		events, err := f.n.CRI.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{}, grpc.WaitForReady(true))
+		for err == nil && ctx.Err() == nil {
+			var e *runtimeapi.ContainerEventResponse
+			if e, err = events.Recv(); err != nil || e.GetContainerEventType() != runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT {
+				continue
+			}
+			for _, st := range e.GetContainersStatuses() {
+				if st.GetId() == e.GetContainerId() {
+					tell(st.GetId(), st)
+				}
+			}
+		}
+	})
+}
+
+func (f *criFace) told(t *testing.T, _ ending, _ string) {
+	t.Helper()
+	st, want := f.ends.of(t, f.c.ID), f.c.Status(t)
+	if st.GetState() != want.GetState() || st.GetReason() != want.GetReason() || st.GetExitCode() != want.GetExitCode() || st.GetMessage() != want.GetMessage() || st.GetFinishedAt() != want.GetFinishedAt() {
+		t.Errorf("the event tells %v, the status is %v", st, want)
+	}
 }
 
 func (f *criFace) start(t *testing.T, name string, d death) bool {
@@ -141,6 +231,9 @@ func (f *criFace) start(t *testing.T, name string, d death) bool {
 	if d.shared {
 		pod.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
 	}
+	if f.adjust != nil {
+		f.adjust(pod)
+	}
 	f.pod = f.n.RunPod(t, pod)
 	cfg := nodetest.ContainerConfig(name, f.image, shell(d)...)
 	cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: d.memory, MemorySwapLimitInBytes: d.memory}
@@ -149,6 +242,9 @@ func (f *criFace) start(t *testing.T, name string, d death) bool {
 	}
 	cfg.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{
 		NamespaceOptions: pod.GetLinux().GetSecurityContext().GetNamespaceOptions(), Capabilities: &runtimeapi.Capability{AddCapabilities: d.caps},
+	}
+	if d.high > 0 {
+		cfg.Linux.Resources.Unified = map[string]string{"memory.high": fmt.Sprint(d.high)}
 	}
 	f.c = f.pod.Create(t, cfg)
 	if _, err := f.n.CRI.StartContainer(t.Context(), &runtimeapi.StartContainerRequest{ContainerId: f.c.ID}); err != nil && d.end.start == 0 {
@@ -201,6 +297,34 @@ type nomadFace struct {
 	image  string
 	task   *nomaddriver.TaskConfig
 	failed string
+	ends   *stream[*nomaddriver.DriverTaskEvent]
+}
+
+// listen follows the driver's events, as a Nomad client does for all tasks.
+func (f *nomadFace) listen(t *testing.T) {
+	t.Helper()
+	ctx := t.Context()
+	f.ends = newStream(ctx, func(tell func(string, *nomaddriver.DriverTaskEvent)) {
+		events, err := f.client.Driver.TaskEvents(ctx, &nomaddriver.TaskEventsRequest{})
+		for err == nil && ctx.Err() == nil {
+			var e *nomaddriver.DriverTaskEvent
+			if e, err = events.Recv(); err == nil && e.GetAnnotations()["exit_status"] != "" {
+				tell(e.GetTaskId(), e)
+			}
+		}
+	})
+}
+
+func (f *nomadFace) told(t *testing.T, e ending, why string) {
+	t.Helper()
+	got := f.ends.of(t, f.task.GetId())
+	oom := ""
+	if e.oom || e.childOOM {
+		oom = "true"
+	}
+	if a := got.GetAnnotations(); got.GetMessage() != why || a["exit_status"] != fmt.Sprint(e.status()) || a["oom"] != oom {
+		t.Errorf("the task's event says %v", got)
+	}
 }
 
 const allocID = "5f0f0c4e-8d5c-4f3d-9a5d-000000000001"
@@ -209,7 +333,9 @@ func newNomadFace(t *testing.T, n *nodetest.Node, image string) *nomadFace {
 	t.Helper()
 	c := nomadtest.Plugin(t, filepath.Join(nodetest.Bin(t), "longshore"))
 	c.Configure(t, map[string]any{"socket": filepath.Join(n.State, "nomad.sock")}, &nomadbase.ClientTopology{Cores: []*nomadbase.ClientTopologyCore{{BaseSpeed: 2000}}})
-	return &nomadFace{n: n, client: c, image: image}
+	f := &nomadFace{n: n, client: c, image: image}
+	f.listen(t)
+	return f
 }
 
 func (f *nomadFace) start(t *testing.T, name string, d death) bool {
@@ -420,6 +546,8 @@ func (*mesosFace) says(e ending, why string) string {
 	}
 	return said
 }
+
+func (*mesosFace) told(*testing.T, ending, string) {} // its clients wait
 
 func (f *mesosFace) remove(t *testing.T) {
 	t.Helper()
