@@ -77,8 +77,15 @@ func TestTurns(t *testing.T) {
 func TestChainsHaveNamesOfTheirOwn(t *testing.T) {
 	seen := map[string]serviceKey{}
 	for _, k := range []serviceKey{
-		{addr: netip.MustParseAddr("10.0.1.1"), is4: true}, {addr: netip.MustParseAddr("10.0.11.1"), is4: true}, {addr: netip.MustParseAddr("fd00::1")}, {addr: netip.MustParseAddr("fd00::1:0")},
-		{proto: 6, port: 80, is4: true}, {proto: 6, port: 80}, {proto: 17, port: 80, is4: true}, {proto: 6, port: 8080, is4: true}, {proto: 132, port: 80},
+		{addr: netip.MustParseAddr("10.0.1.1"), is4: true},
+		{addr: netip.MustParseAddr("10.0.11.1"), is4: true},
+		{addr: netip.MustParseAddr("fd00::1")},
+		{addr: netip.MustParseAddr("fd00::1:0")},
+		{proto: 6, port: 80, is4: true},
+		{proto: 6, port: 80},
+		{proto: 17, port: 80, is4: true},
+		{proto: 6, port: 8080, is4: true},
+		{proto: 132, port: 80},
 	} {
 		if other, there := seen[k.chain()]; there {
 			t.Errorf("%v and %v: %s", k, other, k.chain())
