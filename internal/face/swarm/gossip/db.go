@@ -1,0 +1,390 @@
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/v2/daemon/libnetwork/networkdb"
+)
+
+// Options are the parameters of New.
+type Options struct {
+	Name      string     // NodeName
+	Advertise netip.Addr // where others reach this member
+	Bind      netip.Addr // zero: every address
+	Port      uint16     // TCP and UDP; 0: DefaultPort
+	Keys      []Key      // at least one; the first is the one to encrypt by
+	Logger    *slog.Logger
+}
+
+// DefaultPort is where all members of a Swarm listen.
+const DefaultPort = 7946
+
+// DB is a Member by networkdb.
+type DB struct {
+	db   *networkdb.NetworkDB
+	log  *slog.Logger
+	own  netip.AddrPort
+	name string
+
+	mu       sync.Mutex // guards keys, networks, left
+	keys     []Key
+	networks map[string]*entered
+	left     bool
+}
+
+var _ Member = (*DB)(nil)
+
+// entered is a network in which the member takes part, or is about to.
+type entered struct {
+	synced chan struct{} // closed when Enter is done
+	err    error         // of Enter, once synced is closed
+
+	mu  sync.Mutex // guards own, out; serializes what is announced
+	own map[recordKey][]byte
+	out bool
+}
+
+type recordKey struct{ table, endpoint string }
+
+// New returns a member that listens and knows nobody yet.
+func New(o Options) (*DB, error) {
+	if len(o.Keys) == 0 || !o.Advertise.IsValid() || o.Name == "" {
+		return nil, fmt.Errorf("gossip: name, address and key are required: %w", errdefs.ErrInvalidArgument)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Port == 0 {
+		o.Port = DefaultPort
+	}
+	// The library writes keys to the file that this names.
+	if err := os.Unsetenv("NETWORKDBKEYLOGFILE"); err != nil {
+		return nil, err
+	}
+	c := networkdb.DefaultConfig()
+	c.NodeID, c.AdvertiseAddr, c.BindPort = o.Name, o.Advertise.String(), int(o.Port)
+	if o.Bind.IsValid() {
+		c.BindAddr = o.Bind.String()
+	}
+	// The library logs its whole configuration: it begins with a key that nobody uses.
+	var unused Key
+	if _, err := rand.Read(unused[:]); err != nil {
+		return nil, err
+	}
+	c.Keys = [][]byte{unused[:]}
+	db, err := networkdb.New(c)
+	if err != nil {
+		return nil, fmt.Errorf("gossip at port %d: %w: %w", o.Port, err, errdefs.ErrUnavailable)
+	}
+	d := &DB{db: db, log: o.Logger, own: netip.AddrPortFrom(o.Advertise, o.Port), name: o.Name, keys: []Key{unused}, networks: map[string]*entered{}}
+	return d, d.SetKeys(o.Keys)
+}
+
+// SetKeys implements Member. A key is there before it encrypts, and the former one encrypts no more
+// before it goes.
+func (d *DB) SetKeys(keys []Key) error {
+	if len(keys) == 0 {
+		return fmt.Errorf("keys of the gossip: there are none: %w", errdefs.ErrInvalidArgument)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, k := range keys {
+		d.db.SetKey(slices.Clone(k[:]))
+	}
+	d.db.SetPrimaryKey(keys[0][:])
+	for _, old := range d.keys {
+		if !slices.Contains(keys, old) {
+			d.db.RemoveKey(old[:])
+		}
+	}
+	d.keys = slices.Clone(keys)
+	return nil
+}
+
+// Join implements Member.
+func (d *DB) Join(ctx context.Context, members []netip.AddrPort) error {
+	var list []string
+	for _, m := range members {
+		if m != d.own {
+			list = append(list, m.String())
+		}
+	}
+	done := make(chan error, 1)
+	go func() { done <- d.db.Join(list) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("join the gossip: %w: %w", err, errdefs.ErrUnavailable)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("join the gossip: %w", context.Cause(ctx))
+	}
+}
+
+// Enter implements Member.
+func (d *DB) Enter(ctx context.Context, network string) error {
+	d.mu.Lock()
+	if d.left {
+		d.mu.Unlock()
+		return fmt.Errorf("enter network %s: this member has left: %w", network, errdefs.ErrFailedPrecondition)
+	}
+	n := d.networks[network]
+	if n == nil {
+		n = &entered{synced: make(chan struct{}), own: map[recordKey][]byte{}}
+		d.networks[network] = n
+		go func() {
+			defer close(n.synced)
+			n.err = d.db.JoinNetwork(network)
+		}()
+	}
+	d.mu.Unlock()
+	select {
+	case <-n.synced:
+	case <-ctx.Done():
+		return fmt.Errorf("enter network %s: %w", network, context.Cause(ctx))
+	}
+	if n.err == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.networks[network] == n { // the next call tries again
+		delete(d.networks, network)
+	}
+	return fmt.Errorf("enter network %s: %w: %w", network, n.err, errdefs.ErrUnavailable)
+}
+
+// Exit implements Member.
+func (d *DB) Exit(network string) error {
+	d.mu.Lock()
+	n := d.networks[network]
+	delete(d.networks, network)
+	d.mu.Unlock()
+	if n == nil {
+		return nil
+	}
+	<-n.synced
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.out, n.own = true, nil
+	if n.err != nil {
+		return nil // it was never entered
+	}
+	if err := d.db.LeaveNetwork(network); err != nil {
+		return fmt.Errorf("exit network %s: %w: %w", network, err, errdefs.ErrUnavailable)
+	}
+	return nil
+}
+
+// in returns a network that is entered.
+func (d *DB) in(network string) (*entered, error) {
+	d.mu.Lock()
+	n := d.networks[network]
+	d.mu.Unlock()
+	notYet := fmt.Errorf("network %s is not entered: %w", network, errdefs.ErrFailedPrecondition)
+	if n == nil {
+		return nil, notYet
+	}
+	select {
+	case <-n.synced:
+		if n.err != nil {
+			return nil, notYet
+		}
+		return n, nil
+	default:
+		return nil, notYet
+	}
+}
+
+// Announce implements Member. A record is changed where it lies only to say that its endpoint is
+// about to end: dockerd takes no other change of one that it has.
+func (d *DB) Announce(id ID, r Record) error {
+	value, err := r.encode()
+	if err != nil {
+		return fmt.Errorf("announce: %w", err)
+	}
+	n, err := d.in(id.Network)
+	if err != nil {
+		return fmt.Errorf("announce: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := recordKey{r.table(), id.Endpoint}
+	old, there := n.own[key]
+	switch {
+	case n.out:
+		return fmt.Errorf("announce: network %s was left: %w", id.Network, errdefs.ErrFailedPrecondition)
+	case there && bytes.Equal(old, value):
+		return nil
+	case there && ends(old, r):
+		err = d.db.UpdateEntry(key.table, id.Network, id.Endpoint, value)
+	default:
+		if there {
+			if err := d.db.DeleteEntry(key.table, id.Network, id.Endpoint); err != nil {
+				return fmt.Errorf("announce: %w: %w", err, errdefs.ErrUnavailable)
+			}
+		}
+		err = d.create(id, key.table, value)
+	}
+	if err != nil {
+		return fmt.Errorf("announce: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	n.own[key] = value
+	return nil
+}
+
+// create makes an entry that is this member's, also where there is one of before.
+func (d *DB) create(id ID, table string, value []byte) error {
+	if err := d.db.CreateEntry(table, id.Network, id.Endpoint, value); err == nil {
+		return nil
+	}
+	return errors.Join(d.db.DeleteEntry(table, id.Network, id.Endpoint), d.db.CreateEntry(table, id.Network, id.Endpoint, value))
+}
+
+// ends reports whether r differs from a record in that its endpoint is about to end.
+func ends(old []byte, r Record) bool {
+	e, ok := r.(Endpoint)
+	if !ok || !e.Disabled {
+		return false
+	}
+	e.Disabled = false
+	value, err := e.encode()
+	return err == nil && bytes.Equal(value, old)
+}
+
+// Withdraw implements Member. Peers drop the deletion of an entry that they do not know, and look
+// at the value of the one that is deleted: so one of an earlier process is made again first.
+func (d *DB) Withdraw(id ID, r Record) error {
+	value, err := r.encode()
+	if err != nil {
+		return fmt.Errorf("withdraw: %w", err)
+	}
+	n, err := d.in(id.Network)
+	if err != nil {
+		return fmt.Errorf("withdraw: %w", err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	key := recordKey{r.table(), id.Endpoint}
+	if n.out {
+		return nil // with all others
+	}
+	_, there := n.own[key]
+	if there || d.create(id, key.table, value) == nil {
+		err = d.db.DeleteEntry(key.table, id.Network, id.Endpoint)
+	}
+	if err != nil {
+		return fmt.Errorf("withdraw: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	delete(n.own, key)
+	return nil
+}
+
+// The bounds of a Watch.
+const (
+	maxRecords = 1 << 16 // of one network
+	maxSaid    = 32      // records that are told of because they are not of the right form
+)
+
+// watch is what one Watch knows.
+type watch struct {
+	log  *slog.Logger
+	have map[recordKey]Record
+	said int
+}
+
+// Watch implements Member.
+func (d *DB) Watch(ctx context.Context, network string) iter.Seq[Change] {
+	return func(yield func(Change) bool) {
+		events, cancel := d.db.Watch("", network)
+		defer cancel()
+		w := watch{log: d.log, have: map[recordKey]Record{}}
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-events.Done():
+				return
+			case e := <-events.C:
+				if ev, ok := e.(networkdb.WatchEvent); ok {
+					if c, ok := w.take(ev); ok && !yield(c) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// take turns an event into a change; ok is false when it is none.
+func (w *watch) take(ev networkdb.WatchEvent) (c Change, ok bool) {
+	if ev.Table != peerTable && ev.Table != endpointTable {
+		return c, false
+	}
+	key := recordKey{ev.Table, ev.Key}
+	old, there := w.have[key]
+	c = Change{ID: ID{ev.NetworkID, ev.Key}, Record: old, Gone: true}
+	if ev.Value == nil {
+		delete(w.have, key)
+		return c, there
+	}
+	r, err := decode(ev.Table, ev.Value)
+	if err == nil && len(ev.Key) > maxName {
+		err = fmt.Errorf("a key of %d bytes: %w", len(ev.Key), errdefs.ErrInvalidArgument)
+	}
+	if err == nil && !there && len(w.have) >= maxRecords {
+		err = fmt.Errorf("the network has %d records already: %w", len(w.have), errdefs.ErrResourceExhausted)
+	}
+	if err != nil {
+		if w.said++; w.said <= maxSaid {
+			w.log.Warn("a record of the gossip is left out", "network", ev.NetworkID, "table", ev.Table, "endpoint", short(ev.Key), "error", err.Error(), "last_told", w.said == maxSaid)
+		}
+		delete(w.have, key) // it has taken the place of the one before
+		return c, there
+	}
+	w.have[key] = r
+	return Change{ID: c.ID, Record: r}, true
+}
+
+// Members implements Member.
+func (d *DB) Members() []netip.Addr {
+	var list []netip.Addr
+	for _, p := range d.db.ClusterPeers() {
+		if p.IP.IsValid() && p.Name != d.name {
+			list = append(list, p.IP)
+		}
+	}
+	slices.SortFunc(list, netip.Addr.Compare)
+	return list
+}
+
+// Leave implements Member.
+func (d *DB) Leave() {
+	d.mu.Lock()
+	left := d.left
+	d.left = true
+	networks := slices.Collect(maps.Values(d.networks))
+	d.networks = map[string]*entered{}
+	d.mu.Unlock()
+	for _, n := range networks {
+		n.mu.Lock()
+		n.out = true
+		n.mu.Unlock()
+	}
+	if !left {
+		d.db.Close()
+	}
+}

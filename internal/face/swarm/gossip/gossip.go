@@ -1,0 +1,53 @@
+// Package gossip is a node's part in the gossip by which the nodes of a Swarm tell each other where
+// the endpoints of their overlay networks are, and what they are called. It is the one place that
+// links Docker's networkdb, of which only five verbs are used: join, enter, announce, withdraw and
+// watch, and what undoes them.
+//
+// It knows records, and nothing of networks, tasks or the node that they are of. Start at Member;
+// DB is the real one, package gossiptest has the suite and one in memory.
+package gossip
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+)
+
+// Member is a node's part in the gossip. It is safe for concurrent use. Errors carry a class of
+// errdefs.
+type Member interface {
+	// Join makes the acquaintance of other members by the addresses of some of them, and returns
+	// when one has answered; Unavailable when none does. Those are tried again each minute in any
+	// case; to call Join again is not wrong.
+	Join(ctx context.Context, members []netip.AddrPort) error
+	// Enter takes part in a network, and returns when its records are known. That takes half a
+	// minute while a member of it has died without notice, so that no other call waits for it;
+	// when ctx ends it goes on. To enter twice is to wait for the first.
+	Enter(ctx context.Context, network string) error
+	// Exit takes no part in a network any more, and withdraws all records there. It is idempotent.
+	Exit(network string) error
+	// Announce tells the others of a network a record, in place of any of its kind that this
+	// member has announced there for the same endpoint. FailedPrecondition unless Enter has
+	// returned: peers may drop what is announced before that, without a word.
+	Announce(id ID, r Record) error
+	// Withdraw takes a record back; also one that an earlier process of this node has announced,
+	// which must be told as it was. It is idempotent. FailedPrecondition as for Announce.
+	Withdraw(id ID, r Record) error
+	// Watch yields the records of other members on a network, first those that there are, then
+	// changes, until ctx ends. Records of a form that they cannot have are left out.
+	Watch(ctx context.Context, network string) iter.Seq[Change]
+	// SetKeys replaces the keys; the first is the one to encrypt by (Keyring).
+	SetKeys(keys []Key) error
+	// Members returns the addresses of the other members that answer.
+	Members() []netip.Addr
+	// Leave says goodbye: the others forget this member's records at once. Not for a node that is
+	// only started again.
+	Leave()
+}
+
+// Change is a record that was announced, or that is gone.
+type Change struct {
+	ID     ID
+	Record Record // what was announced last, also when it is gone
+	Gone   bool
+}
