@@ -180,15 +180,24 @@ func (s *Server) Accept() (net.Conn, error) {
 
 // AcceptConn waits for the next connection.
 func (s *Server) AcceptConn() (*Conn, error) {
+	f, labels, err := s.AcceptFile()
+	if err != nil {
+		return nil, err
+	}
+	return stream(f, labels)
+}
+
+// AcceptFile is AcceptConn for those who want the descriptor itself, a blocking one.
+func (s *Server) AcceptFile() (*os.File, map[string]string, error) {
 	var a Arrival
 	f, err := receive(s.conn, &a)
 	if err != nil {
-		return nil, fmt.Errorf("board: %w", err)
+		return nil, nil, fmt.Errorf("board: %w", err)
 	}
 	if f == nil {
-		return nil, errors.New("board: it sent no connection")
+		return nil, nil, errors.New("board: it sent no connection")
 	}
-	return stream(f, a.Labels)
+	return f, a.Labels, nil
 }
 
 // Close implements net.Listener: no client reaches the server any more. Connections stay.
