@@ -136,6 +136,40 @@ func TestTheBoardWhileAgentAndKeeperDie(t *testing.T) {
 	})
 }
 
+// TestAHandleEndsWithItsContainer: a program gives its handle to another one, which can use it as the first one's until that ends, also
+// while there is no agent.
+func TestAHandleEndsWithItsContainer(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := onBoard(t, n)
+		pod := n.RunPod(t, n.PodConfig("pod"))
+		start := func(name, document string) (*nodetest.Container, string) {
+			dir := t.TempDir()
+			return pod.Run(t, granted(name, image, "{role: "+name+", data: !mount /data, "+document+"}", &runtimeapi.Mount{ContainerPath: "/data", HostPath: dir})), dir
+		}
+		_, taker := start("taker", "serve: !server {for: gifts}")
+		nodetest.Eventually(t, "the server is there", func() bool { return strings.HasSuffix(boardSays(t, n), ", 1 servers") })
+		_, giver := start("giver", "connect: !client {for: gifts}")
+		there := func(path string) func() bool {
+			return func() bool { _, err := os.Stat(path); return err == nil }
+		}
+		nodetest.Eventually(t, "the handle is used", there(filepath.Join(taker, "used")))
+		n.Kill()
+		if err := os.WriteFile(filepath.Join(giver, "stop"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Eventually(t, "the handle has ended", there(filepath.Join(taker, "result")))
+		result, err := os.ReadFile(filepath.Join(taker, "result"))
+		if err != nil || !strings.Contains(string(result), " times as giver, then: board: ") {
+			t.Errorf("%s, %v", result, err)
+		}
+		n.Up()
+		nodetest.Eventually(t, "nothing is left on the board", func() bool { return strings.HasPrefix(boardSays(t, n), "it is not there") })
+		pod.Remove(t)
+		n.Check()
+	})
+}
+
 // boardSays returns what doctor says of it.
 func boardSays(t *testing.T, n *nodetest.Node) string {
 	t.Helper()

@@ -132,6 +132,7 @@ func (b *broker) do(r request, came []int) (resp response, other int, err error)
 		if c := b.containers[r.Container]; c != nil {
 			b.revoke(c)
 		}
+		resp.Status.Containers = len(b.containers)
 		return resp, -1, nil
 	}
 	return resp, -1, fmt.Errorf("unknown operation %q", r.Op)

@@ -85,14 +85,17 @@ func (c *Client) Bind(ctx context.Context, container string, pid int) error {
 	return err
 }
 
-// Drop ends all handles of a container. It succeeds when there are none.
+// Drop ends all handles of a container, and the process with the last one. It succeeds when there are none.
 func (c *Client) Drop(ctx context.Context, container string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.reachLocked(ctx) {
 		return nil
 	}
-	_, _, err := c.callLocked(request{Op: opDrop, Container: container}, nil)
+	r, _, err := c.callLocked(request{Op: opDrop, Container: container}, nil)
+	if err == nil && r.Status.Containers == 0 {
+		c.hangUpLocked() // it ends
+	}
 	return err
 }
 

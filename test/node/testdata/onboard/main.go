@@ -31,14 +31,22 @@ type argument struct {
 	Data           descriptor
 	Asks           []ask
 	Count          int
+	// Role is "giver" of a program that sends its own handle away, "taker" of one that uses a handle that it was sent.
+	Role string
 }
 
 func main() {
 	var arg argument
 	err := json.NewDecoder(os.NewFile(3, "argdata")).Decode(&arg)
-	if err == nil && arg.Serve != nil {
+	switch {
+	case err != nil:
+	case arg.Role == "giver":
+		err = give(arg)
+	case arg.Role == "taker":
+		err = take(arg)
+	case arg.Serve != nil:
 		err = serve(arg)
-	} else if err == nil {
+	default:
 		err = connect(arg)
 	}
 	if err != nil {
@@ -152,4 +160,89 @@ func write(arg argument, text string) error {
 	}
 	_ = unix.Close(fd)
 	return unix.Renameat(dir, "part", dir, "result")
+}
+
+// give sends the program's handle to a server, and ends when it is told to.
+func give(arg argument) error {
+	h, err := program.Open(dup(arg.Connect.FD))
+	if err != nil {
+		return err
+	}
+	c, err := h.Connect(context.Background(), nil)
+	if err != nil {
+		return err
+	}
+	if _, _, err := c.WriteMsgUnix([]byte("x"), unix.UnixRights(int(arg.Connect.FD)), nil); err != nil {
+		return err
+	}
+	for range time.Tick(5 * time.Millisecond) {
+		if told(arg) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// take uses a handle that a client has sent until that has ended, and writes down as whom.
+func take(arg argument) error {
+	h, err := program.Open(arg.Serve.FD)
+	if err != nil {
+		return err
+	}
+	s, err := h.Serve(context.Background(), nil)
+	if err != nil {
+		return err
+	}
+	c, err := s.AcceptConn()
+	if err != nil {
+		return err
+	}
+	b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := c.ReadMsgUnix(b, oob)
+	if err != nil {
+		return err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil {
+		return err
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		return err
+	}
+	given, err := program.Open(uintptr(fds[0]))
+	if err != nil {
+		return err
+	}
+	last, used := map[string]string{}, 0
+	for range time.Tick(5 * time.Millisecond) {
+		labels, _, err := given.Show(context.Background())
+		if err != nil {
+			return write(arg, fmt.Sprintf("used %d times as %s, then: %v", used, last["client_container"], err))
+		}
+		if last = labels; used == 0 {
+			if err := mark(arg, "used"); err != nil {
+				return err
+			}
+		}
+		used++
+	}
+	return nil
+}
+
+func dup(fd uintptr) uintptr {
+	n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return fd
+	}
+	return uintptr(n)
+}
+
+// mark makes a file.
+func mark(arg argument, name string) error {
+	fd, err := unix.Openat(int(arg.Data.FD), name, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+	if err == nil {
+		_ = unix.Close(fd)
+	}
+	return err
 }
