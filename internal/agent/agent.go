@@ -174,7 +174,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	n.board = openBoard(n)
+	if n.board, err = openBoard(n); err != nil {
+		return err
+	}
 	defer n.board.Close()
 	if n.runtimes, err = n.findRuntimes(ctx); err != nil {
 		return err

@@ -5,20 +5,28 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/grant/board/broker"
+	"github.com/longshore/longshore/internal/grant/document"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
 // openBoard returns the client of the board, whose process is started with the first handle that a program is granted.
-func openBoard(n *node) *broker.Client {
+func openBoard(n *node) (*broker.Client, error) {
+	policy, err := document.OpenPolicy(n.cfg.Engine.GrantsPolicy)
+	if err != nil {
+		return nil, fmt.Errorf("engine.grants_policy: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
 	return broker.New(broker.Options{
-		Dir: filepath.Join(n.cfg.Agent.State, "board"), Command: []string{"/proc/self/exe", broker.Arg}, Environ: weaken.Environ(), Logger: n.log,
+		Rules: policy.Board,
+		Dir:   filepath.Join(n.cfg.Agent.State, "board"), Command: []string{"/proc/self/exe", broker.Arg}, Environ: weaken.Environ(), Logger: n.log,
 		Started: func(ctx context.Context, pid int) {
 			settle(ctx, n.log, fmt.Sprintf("longshore-board-%d.scope", pid), pid)
 		},
-	})
+	}), nil
 }
 
 // recoverBoard tells the board the processes of those containers that an agent before has launched and not told.

@@ -1,5 +1,7 @@
 package grant
 
+import "strings"
+
 // Denied is a grant that a program did not get, or not as its document asks for it.
 type Denied struct {
 	Pos   Pos    `json:"pos"`
@@ -43,4 +45,27 @@ func Decide(wish, asked *Document, allowed *Set) (*Document, []Denied) {
 		allowed = allowed.Meet(Of(wish))
 	}
 	return Narrow(asked, allowed)
+}
+
+// Matches reports whether text is as pattern says: * stands for any text, also none and with slashes.
+func Matches(pattern, text string) bool {
+	if pattern == "" {
+		return true
+	}
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == text
+	}
+	text, ok := strings.CutPrefix(text, parts[0])
+	if !ok {
+		return false
+	}
+	for _, part := range parts[1 : len(parts)-1] {
+		_, after, ok := strings.Cut(text, part)
+		if !ok {
+			return false
+		}
+		text = after
+	}
+	return strings.HasSuffix(text, parts[len(parts)-1])
 }

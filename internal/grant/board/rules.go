@@ -1,8 +1,8 @@
 package board
 
-import "strings"
+import "github.com/longshore/longshore/internal/grant"
 
-// Rule opens servers to clients of another realm. In its texts * stands for any text, and "" matches everybody.
+// Rule opens servers to clients of another realm. Its texts are patterns, in which * stands for any text; "" matches everybody.
 type Rule struct {
 	Client Realm `json:"client"`
 	Server Realm `json:"server"`
@@ -22,27 +22,5 @@ func (r Rules) Open(client, server Realm) bool {
 }
 
 func (r Realm) matches(other Realm) bool {
-	return like(r.Owner, other.Owner) && like(r.Namespace, other.Namespace)
-}
-
-// like reports whether s is as pattern says.
-func like(pattern, s string) bool {
-	if pattern == "" {
-		return true
-	}
-	parts := strings.Split(pattern, "*")
-	last := len(parts) - 1
-	if last == 0 {
-		return s == pattern
-	}
-	rest, ok := strings.CutPrefix(s, parts[0])
-	if !ok {
-		return false
-	}
-	for _, part := range parts[1:last] {
-		if _, rest, ok = strings.Cut(rest, part); !ok {
-			return false
-		}
-	}
-	return strings.HasSuffix(rest, parts[last])
+	return grant.Matches(r.Owner, other.Owner) && grant.Matches(r.Namespace, other.Namespace)
 }

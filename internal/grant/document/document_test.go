@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/longshore/longshore/internal/grant"
+	"github.com/longshore/longshore/internal/grant/board"
 	"github.com/longshore/longshore/internal/grant/document"
 )
 
@@ -208,6 +209,8 @@ rules:
 - for: {image: "registry.example/*/web:*"}
   allow: [!mount "*", !server {app: db}, !secret "*"]
 - allow: [!clock ]
+board:
+- {client: {owner: cri, namespace: ops}, server: {namespace: web-*}}
 `
 
 func TestAPolicyAllowsWhatTheRulesForAProgramAllowTogether(t *testing.T) {
@@ -233,6 +236,22 @@ func TestAPolicyAllowsWhatTheRulesForAProgramAllowTogether(t *testing.T) {
 	}
 }
 
+func TestAPolicyOpensRealmsOfTheBoard(t *testing.T) {
+	p, err := document.ParsePolicy([]byte(policyText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ops, web := board.Realm{Owner: "cri", Namespace: "ops"}, board.Realm{Owner: "nomad", Namespace: "web-1"}
+	for _, c := range []struct {
+		client, server board.Realm
+		open           bool
+	}{{ops, web, true}, {web, ops, false}, {ops, board.Realm{Owner: "cri", Namespace: "web"}, false}, {board.Realm{Owner: "cli", Namespace: "ops"}, web, false}} {
+		if got := p.Board().Open(c.client, c.server); got != c.open {
+			t.Errorf("%s to %s: %v", c.client, c.server, got)
+		}
+	}
+}
+
 func TestAWrongPolicyIsRefusedWithItsPlace(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"[]", "line 1, column 1: the policy must be a mapping of rules"},
@@ -245,6 +264,10 @@ func TestAWrongPolicyIsRefusedWithItsPlace(t *testing.T) {
 		{"rules: [{allow: [x]}]", "line 1, column 18: a rule allows grants"},
 		{"rules: [{allow: [!listen {tcp: 5-4}]}]", `"5-4" is no port`},
 		{"rules: [{allow: [!fly ]}]", "line 1, column 18: unknown tag !fly"},
+		{"{rules: [], board: {}}", "line 1, column 20: board must be a list"},
+		{"{rules: [], board: [{client: {}}]}", "line 1, column 21: a rule of the board needs client and server"},
+		{"{rules: [], board: [{client: {}, server: {owner: 1}}]}", "line 1, column 50: owner must be a string"},
+		{"{rules: [], board: [{client: {image: x}, server: {}}]}", `unknown key "image"`},
 		{"rule: []", `unknown key "rule"`},
 	} {
 		if _, err := document.ParsePolicy([]byte(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/longshore/longshore/internal/grant"
+	"github.com/longshore/longshore/internal/grant/board"
 )
 
 // PolicyFile is an operator's policy file, which may change while it is used.
@@ -40,6 +41,19 @@ func (p *PolicyFile) For(s Subject) (*grant.Set, error) {
 		return nil, err
 	}
 	return policy.For(s), nil
+}
+
+// Board returns whom the board connects beyond their own owner and namespace, as the file says it now; nobody while it cannot
+// be read.
+func (p *PolicyFile) Board() board.Rules {
+	if p == nil {
+		return nil
+	}
+	policy, err := p.read()
+	if err != nil {
+		return nil
+	}
+	return policy.Board()
 }
 
 // Path returns the file's path, "" without a file.

@@ -6,11 +6,13 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/longshore/longshore/internal/grant"
+	"github.com/longshore/longshore/internal/grant/board"
 )
 
 // Policy is what an operator allows, by whose program it is.
 type Policy struct {
 	rules []rule
+	board board.Rules
 }
 
 // Subject is whose program it is.
@@ -30,15 +32,19 @@ type rule struct {
 //	rules:
 //	- for: {owner: cri, namespace: web, image: "registry.example/*"}   # each key may be left out
 //	  allow: [!container_log , !mount {path: /data, rights: read}, !listen {tcp: 1024-65535}, !env "*"]
+//	board:
+//	- client: {owner: cri, namespace: ops}
+//	  server: {namespace: "web-*"}
 //
-// A program may have what the rules that are for it allow together, and nothing if no rule is for it.
+// A program may have what the rules that are for it allow together, and nothing if no rule is for it. On the board such clients
+// may reach such servers, too, beside those of their own owner and namespace.
 func ParsePolicy(data []byte) (*Policy, error) {
 	root, err := read(data)
 	if err != nil {
 		return nil, err
 	}
 	r := reader{left: grant.MaxNodes, pattern: true}
-	fields, err := r.fieldsOf(root, "the policy", "rules")
+	fields, err := r.fieldsOf(root, "the policy", "rules", "board")
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +60,8 @@ func ParsePolicy(data []byte) (*Policy, error) {
 		}
 		p.rules = append(p.rules, rule)
 	}
-	return p, nil
+	p.board, err = r.board(fields["board"])
+	return p, err
 }
 
 func (r *reader) fieldsOf(n *yaml.Node, what string, allowed ...string) (map[string]*yaml.Node, error) {
@@ -75,15 +82,8 @@ func (r *reader) rule(n *yaml.Node) (rule, error) {
 		if err != nil {
 			return out, err
 		}
-		for key, to := range map[string]*string{"owner": &out.who.Owner, "namespace": &out.who.Namespace, "image": &out.who.Image} {
-			at := names[key]
-			if at == nil {
-				continue
-			}
-			if !isString(at) || at.Value == "" {
-				return out, grant.Errorf(place(at), "%s must be a string", key)
-			}
-			*to = at.Value
+		if err := texts(names, map[string]*string{"owner": &out.who.Owner, "namespace": &out.who.Namespace, "image": &out.who.Image}); err != nil {
+			return out, err
 		}
 	}
 	allow := fields["allow"]
@@ -113,36 +113,63 @@ func (r *reader) rule(n *yaml.Node) (rule, error) {
 	return out, nil
 }
 
+// texts reads the strings of a mapping, each of which may be left out.
+func texts(fields map[string]*yaml.Node, to map[string]*string) error {
+	for key, text := range to {
+		at := fields[key]
+		if at == nil {
+			continue
+		}
+		if !isString(at) || at.Value == "" {
+			return grant.Errorf(place(at), "%s must be a string", key)
+		}
+		*text = at.Value
+	}
+	return nil
+}
+
+// board reads whom the board connects beyond their own realm.
+func (r *reader) board(n *yaml.Node) (rules board.Rules, err error) {
+	if n == nil {
+		return nil, nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		return nil, grant.Errorf(place(n), "board must be a list of rules with client and server")
+	}
+	for _, item := range n.Content {
+		fields, err := r.fieldsOf(deref(item), "a rule of the board", "client", "server")
+		if err != nil {
+			return nil, err
+		}
+		var rule board.Rule
+		for key, realm := range map[string]*board.Realm{"client": &rule.Client, "server": &rule.Server} {
+			at := fields[key]
+			if at == nil { // to open to everybody must be said
+				return nil, grant.Errorf(place(item), "a rule of the board needs client and server; {} is all")
+			}
+			names, err := r.fieldsOf(at, key, "owner", "namespace")
+			if err != nil {
+				return nil, err
+			}
+			if err := texts(names, map[string]*string{"owner": &realm.Owner, "namespace": &realm.Namespace}); err != nil {
+				return nil, err
+			}
+		}
+		rules = append(rules, rule)
+	}
+	return rules, nil
+}
+
+// Board returns whom the board connects beyond their own owner and namespace.
+func (p *Policy) Board() board.Rules { return p.board }
+
 // For returns what s may have.
 func (p *Policy) For(s Subject) *grant.Set {
 	all := grant.NewSet()
 	for _, r := range p.rules {
-		if matches(r.who.Owner, s.Owner) && matches(r.who.Namespace, s.Namespace) && matches(r.who.Image, s.Image) {
+		if grant.Matches(r.who.Owner, s.Owner) && grant.Matches(r.who.Namespace, s.Namespace) && grant.Matches(r.who.Image, s.Image) {
 			all = all.Join(r.allow)
 		}
 	}
 	return all
-}
-
-// Matches reports whether text is as pattern says: * stands for any text, also none and with slashes.
-func matches(pattern, text string) bool {
-	if pattern == "" {
-		return true
-	}
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == text
-	}
-	text, ok := strings.CutPrefix(text, parts[0])
-	if !ok {
-		return false
-	}
-	for _, part := range parts[1 : len(parts)-1] {
-		_, after, ok := strings.Cut(text, part)
-		if !ok {
-			return false
-		}
-		text = after
-	}
-	return strings.HasSuffix(text, parts[len(parts)-1])
 }

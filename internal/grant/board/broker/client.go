@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -27,8 +28,8 @@ type Options struct {
 	Environ []string // what the process's environment has beside its own settings
 	// Started is called with the pid of a new process, which must outlive the agent.
 	Started func(ctx context.Context, pid int)
-	// Rules say which realms are open to which others.
-	Rules  board.Rules
+	// Rules say which realms are open to which others, now; nil opens none.
+	Rules  func() board.Rules
 	Logger *slog.Logger
 }
 
@@ -37,8 +38,9 @@ type Options struct {
 type Client struct {
 	o Options
 
-	mu   sync.Mutex // guards conn; one request at a time
+	mu   sync.Mutex // guards conn, told; one request at a time
 	conn *net.UnixConn
+	told board.Rules // what the process at conn knows
 }
 
 // New returns a client that has not connected yet.
@@ -61,6 +63,9 @@ var ErrInvalid = board.ErrInvalid
 func (c *Client) Handle(ctx context.Context, w Want) (*os.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.tellLocked(); err != nil {
+		c.hangUpLocked() // it has died
+	}
 	_, f, err := c.askLocked(ctx, request{Op: opHandle, Container: w.Container, Realm: w.Realm, Rights: w.Rights, Identity: w.Identity, Labels: w.Labels}, nil)
 	if err == nil && f == nil {
 		err = errors.New("board: no handle came")
@@ -126,7 +131,7 @@ func (c *Client) Status(ctx context.Context) (Status, bool) {
 	if !c.reachLocked(ctx) {
 		return Status{}, false
 	}
-	r, _, err := c.callLocked(request{Op: opHello, Rules: c.o.Rules}, nil)
+	r, err := c.helloLocked()
 	return r.Status, err == nil
 }
 
@@ -181,7 +186,29 @@ func (c *Client) dialLocked() error {
 		return err
 	}
 	c.conn = conn
-	_, _, err = c.callLocked(request{Op: opHello, Rules: c.o.Rules}, nil)
+	_, err = c.helloLocked()
+	return err
+}
+
+// helloLocked tells the rules.
+func (c *Client) helloLocked() (response, error) {
+	var rules board.Rules
+	if c.o.Rules != nil {
+		rules = c.o.Rules()
+	}
+	r, _, err := c.callLocked(request{Op: opHello, Rules: rules}, nil)
+	if err == nil {
+		c.told = rules
+	}
+	return r, err
+}
+
+// tellLocked tells rules that have changed.
+func (c *Client) tellLocked() error {
+	if c.conn == nil || c.o.Rules == nil || slices.Equal(c.told, c.o.Rules()) {
+		return nil
+	}
+	_, err := c.helloLocked()
 	return err
 }
 

@@ -1,0 +1,107 @@
+package broker_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/grant/board"
+	"github.com/longshore/longshore/internal/grant/board/broker"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/program"
+)
+
+// raw is a handle as a program has it that does not speak as it should.
+type raw struct {
+	t  *testing.T
+	fd int
+}
+
+func (n *node) raw(container string, rights board.Rights) raw {
+	n.t.Helper()
+	f, err := n.Handle(n.t.Context(), broker.Want{Container: container, Realm: board.Realm{Owner: "cri"}, Rights: rights})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = f.Close() })
+	return raw{n.t, int(f.Fd())}
+}
+
+// ask sends a message with a descriptor, and returns the answer with the one that it brings; "" is the end.
+func (r raw) ask(message string, descriptor int) (string, int) {
+	r.t.Helper()
+	var rights []byte
+	if descriptor >= 0 {
+		rights = unix.UnixRights(descriptor)
+	}
+	if err := unix.Sendmsg(r.fd, []byte(message), rights, nil, unix.MSG_NOSIGNAL); err != nil {
+		return "", -1
+	}
+	b, oob := make([]byte, program.MaxAnswer), make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := unix.Recvmsg(r.fd, b, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil || n <= 0 {
+		return "", -1
+	}
+	other := -1
+	if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) == 1 {
+		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) == 1 {
+			other = fds[0]
+			r.t.Cleanup(func() { _ = unix.Close(other) })
+		}
+	}
+	return string(b[:n]), other
+}
+
+// TestWhatTheProtocolDoesNotHave: an agent's requests over a handle, answers to the board, descriptors and empty messages get
+// nobody anything, and harm nobody else.
+func TestWhatTheProtocolDoesNotHave(t *testing.T) {
+	n := start(t)
+	r := n.raw("attacker", board.Serve|board.Connect)
+	before := n.descriptors()
+	for _, message := range []string{
+		`{"op":"hello","rules":[{}]}`, `{"op":"handle","container":"victim","realm":{"owner":"cli"},"rights":3}`, `{"op":"drop","container":"victim"}`,
+		`{"op":"connect","realm":{"owner":"cli"}}`, `{"op":"narrow","rights":["admin"]}`, `{"op":"show","rights":["serve"]}`, `{"op":"serve"}{"op":"serve"}`,
+		`{"op":"serve","labels":{"a":1}}`, `[]`, `null`, "\x00", strings.Repeat("[", 20000),
+	} {
+		if answer, other := r.ask(message, 0); other >= 0 || !strings.Contains(answer, `"code":"invalid"`) {
+			t.Errorf("%.60s: answered %q", message, answer)
+		}
+	}
+	if after := n.descriptors(); after != before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+	answer, server := r.ask(`{"id":7,"op":"serve","labels":{"app":"db"}}`, -1)
+	if server < 0 {
+		t.Fatal(answer)
+	}
+	if err := unix.Sendmsg(server, []byte(`{"labels":{}}`), unix.UnixRights(0), nil, unix.MSG_NOSIGNAL); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("a server writes to the board: %v", err)
+	}
+	if answer, c := r.ask(`{"id":8,"op":"connect","labels":{"app":"db"}}`, -1); c < 0 || !strings.HasPrefix(answer, `{"id":8,"labels":{"app":"db"}`) {
+		t.Errorf("after all that: %q", answer)
+	}
+	// A server that reads no more has ended.
+	if err := unix.Shutdown(server, unix.SHUT_RD); err != nil {
+		t.Fatal(err)
+	}
+	if answer, _ := r.ask(`{"op":"connect"}`, -1); !strings.Contains(answer, `"code":"no_server"`) {
+		t.Errorf("a server that reads no more: %q", answer)
+	}
+	// The one who sends nothing, or reads nothing more, gives its handle back; others have theirs.
+	silent, deaf := n.raw("silent", board.Connect), n.raw("deaf", board.Connect)
+	if answer, _ := silent.ask("", -1); answer != "" {
+		t.Errorf("an empty message is answered by %q", answer)
+	}
+	if err := unix.Shutdown(deaf.fd, unix.SHUT_RD); err != nil {
+		t.Fatal(err)
+	}
+	if answer, _ := deaf.ask(`{"op":"show"}`, -1); answer != "" {
+		t.Errorf("one that reads nothing reads %q", answer)
+	}
+	if answer, _ := r.ask(`{"op":"show"}`, -1); !strings.Contains(answer, `"rights":["connect","serve"]`) {
+		t.Errorf("show: %q", answer)
+	}
+	roottest.Eventually(t, "the handles are given back", func() bool { return n.status().Handles == 1 })
+}
