@@ -51,6 +51,10 @@ bench: build ## speed and memory of the main path, in one run
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
 	$(GO) run ./test/bench
 
+.PHONY: bench-grants
+bench-grants: build ## what holds only its descriptors, native and WebAssembly, beside an ordinary container and crun of the same program
+	$(GO) run ./test/bench -server longshore -steps grants
+
 .PHONY: bench-cli
 bench-cli: build ## the command line beside podman and docker: run, an exec with much output, a pull of 1.7 GB (PODMAN=, CONTAINERD=)
 	hack/dockerd.sh .cache/docker

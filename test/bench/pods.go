@@ -112,12 +112,7 @@ func (b *bench) upWith(ctx context.Context, command []string) (*pod, error) {
 		Image:    &runtimeapi.ImageSpec{Image: b.imageID, UserSpecifiedImage: b.image},
 		Command:  command,
 		LogPath:  "c.log",
-		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, CpuShares: 102, CpuPeriod: 100000},
-			SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
-				NamespaceOptions: namespaces, Seccomp: seccomp, MaskedPaths: masked, ReadonlyPaths: readonly,
-			},
-		},
+		Linux:    limited(namespaces, seccomp),
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("CreateContainer: %w", err)
@@ -129,6 +124,16 @@ func (b *bench) upWith(ctx context.Context, command []string) (*pod, error) {
 	}
 	p.start = time.Since(t)
 	return p, nil
+}
+
+// limited is what kubelet asks of a container with limits.
+func limited(namespaces *runtimeapi.NamespaceOption, seccomp *runtimeapi.SecurityProfile) *runtimeapi.LinuxContainerConfig {
+	return &runtimeapi.LinuxContainerConfig{
+		Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, CpuShares: 102, CpuPeriod: 100000},
+		SecurityContext: &runtimeapi.LinuxContainerSecurityContext{
+			NamespaceOptions: namespaces, Seccomp: seccomp, MaskedPaths: masked, ReadonlyPaths: readonly,
+		},
+	}
 }
 
 // ready waits until the program has said so.

@@ -131,15 +131,16 @@ func cacheOf(e fileCache) wazero.CompilationCache {
 }
 
 // openCompiled returns a cache with the job's compiled module, or an empty one: then the module is compiled here. What is not right is not
-// used, and no reason not to run the program. The memory that release gives back is read until the module is loaded.
-func openCompiled(j *Job, module []byte) (cache wazero.CompilationCache, release func()) {
+// used, and no reason not to run the program. The memory that release gives back is read until the module is loaded. Known reports
+// whether there is code.
+func openCompiled(j *Job, module []byte) (cache wazero.CompilationCache, release func(), known bool) {
 	data, release := readCompiled(j)
 	key := compiled.KeyFor(sha256.Sum256(module), compiled.OwnVersion())
 	files, err := compiled.Open(data, key)
 	if err != nil {
-		return wazero.NewCompilationCache(), release
+		return wazero.NewCompilationCache(), release, false
 	}
-	return cacheOf(&entry{files}), release
+	return cacheOf(&entry{files}), release, true
 }
 
 // readCompiled reads the entry into memory of its own, which the program shall not find in its heap.

@@ -45,7 +45,7 @@ func Run(ctx context.Context, j *Job, messages io.Writer) int {
 	if err != nil {
 		return tell(StatusNotRun, "%v", err)
 	}
-	cache, release := openCompiled(j, module)
+	cache, release, known := openCompiled(j, module)
 	defer func() { _ = cache.Close(context.WithoutCancel(ctx)) }()
 	r := wazero.NewRuntimeWithConfig(ctx, runtimeConfig().WithCompilationCache(cache))
 	defer func() { _ = r.Close(context.WithoutCancel(ctx)) }()
@@ -60,8 +60,11 @@ func Run(ctx context.Context, j *Job, messages io.Writer) int {
 	if err != nil {
 		return tell(StatusNotRun, "the module cannot be compiled: %v", err)
 	}
-	module = nil         //nolint:ineffassign,wastedassign // so that it can be collected
-	debug.FreeOSMemory() // what compiling took, the program does not need
+	big := len(module) > bigModule
+	module = nil //nolint:ineffassign,wastedassign // so that it can be collected
+	if big || !known {
+		debug.FreeOSMemory() // what compiling took, the program does not need
+	}
 	_, err = r.InstantiateModule(ctx, code, config)
 	var exit *sys.ExitError
 	switch {
@@ -74,6 +77,9 @@ func Run(ctx context.Context, j *Job, messages io.Writer) int {
 	}
 	return tell(StatusNotRun, "the module cannot be run: %v", err)
 }
+
+// bigModule is how large a module is that is worth a collection of garbage, which takes longer than to load a small one.
+const bigModule = 256 << 10
 
 func runtimeConfig() wazero.RuntimeConfig {
 	return wazero.NewRuntimeConfigCompiler().WithDebugInfoEnabled(false)

@@ -54,9 +54,36 @@ func (i Images) Close() { i.stop() }
 // pauseProgram is the smallest that waits for ever, so that nobody's memory or
 // start is charged with more: an ELF file of one page, with ppoll(0, 0, 0, 0) in
 // a loop.
-func pauseProgram() []byte {
-	const base, header, entry = 0x400000, 64, 64 + 56
-	machine, code := uint16(62), []byte{
+func pauseProgram() []byte { return program(waitingCode()) }
+
+// ReadyProgram is as small: it writes "ready" and a newline, and waits for ever.
+func ReadyProgram() []byte {
+	const text = "ready\n"
+	if runtime.GOARCH == "arm64" {
+		var code []byte
+		for _, word := range []uint32{
+			0xd2800020, 0x10000161, 0xd28000c2, // mov x0, 1; adr x1, the text; mov x2, 6
+			0xd2800808, 0xd4000001, // mov x8, 64; svc 0
+		} {
+			code = binary.LittleEndian.AppendUint32(code, word)
+		}
+		return program(append(append(code, waitingCode()...), text...))
+	}
+	waiting, before := waitingCode(), 5+5+5+5+2
+	code := []byte{0xb8, 1, 0, 0, 0, 0xbf, 1, 0, 0, 0, 0xbe} // mov eax, 1; mov edi, 1; mov esi, the text
+	code = binary.LittleEndian.AppendUint32(code, uint32(programBase+programEntry+before+len(waiting)))
+	code = append(code, 0xba, 6, 0, 0, 0, 0x0f, 0x05) // mov edx, 6; syscall
+	return program(append(append(code, waiting...), text...))
+}
+
+// Where a program's file is in its memory, and its code in its file.
+const (
+	programBase  = 0x400000
+	programEntry = 64 + 56
+)
+
+func waitingCode() []byte {
+	code := []byte{
 		0x31, 0xff, // xor edi, edi
 		0x31, 0xf6, // xor esi, esi
 		0x31, 0xd2, // xor edx, edx
@@ -66,7 +93,6 @@ func pauseProgram() []byte {
 		0xeb, 0xee, // jmp to the start
 	}
 	if runtime.GOARCH == "arm64" {
-		machine = 183
 		code = nil
 		for _, word := range []uint32{
 			0xd2800000, 0xd2800001, 0xd2800002, 0xd2800003, // mov x0 to x3, 0
@@ -76,6 +102,16 @@ func pauseProgram() []byte {
 		} {
 			code = binary.LittleEndian.AppendUint32(code, word)
 		}
+	}
+	return code
+}
+
+// program makes an ELF file of a program's code.
+func program(code []byte) []byte {
+	const base, header, entry = programBase, 64, programEntry
+	machine := uint16(62)
+	if runtime.GOARCH == "arm64" {
+		machine = 183
 	}
 	le := binary.LittleEndian
 	b := append([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, make([]byte, 9)...)
