@@ -13,6 +13,10 @@ const (
 	GrantAnnotation = "longshore.grants"
 )
 
+// WasmHandlers are the names of handlers whose pods have WebAssembly programs beside ordinary ones: those run by GrantHandler's
+// runtime, these by the default one.
+func WasmHandlers() []string { return []string{"wasm", "wasi"} }
+
 // Identity says whose program a container runs, as its face knows it. Nothing of it is read from
 // what a user may write freely, such as labels and annotations.
 type Identity struct {

@@ -49,6 +49,14 @@ func TestAModuleHoldsWhatItIsGranted(t *testing.T) {
 				Layers: [][]imagetest.File{{{Name: "app.wasm", Body: module}}},
 				Config: ocispec.ImageConfig{Entrypoint: []string{"/app.wasm"}, Labels: map[string]string{"module.wasm.image/variant": "compat"}},
 			}.Build(),
+			"component-layer": imagetest.Wasm{
+				Module: module, LayerType: "application/vnd.bytecodealliance.component.layer.v0+wasm", ConfigType: "application/vnd.oci.image.config.v1+json",
+				Config: map[string]any{"architecture": "wasm", "os": "wasip1"}, Platform: &ocispec.Platform{OS: "wasip1", Architecture: "wasm"},
+			}.Build(),
+			"content-layer": imagetest.Wasm{
+				Module: module, LayerType: "application/vnd.wasm.content.layer.v1+wasm", ConfigType: "application/vnd.wasm.config.v1+json", Config: map[string]any{"name": "x"},
+				Annotations: map[string]string{wasm.GrantsAnnotation: "{log: !container_log }"},
+			}.Build(),
 		}
 		pod := n.RunPod(t, n.PodConfig("modules"))
 		sidecar := pod.Run(t, nodetest.ContainerConfig("sidecar", busybox, "sleep", "1000"))
@@ -73,6 +81,14 @@ func TestAModuleHoldsWhatItIsGranted(t *testing.T) {
 		}
 		pod.Remove(t)
 		n.Check()
+		for form := range images {
+			if form == "artifact" {
+				continue
+			}
+			if _, err := n.Images.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: registry.Host + "/" + form + ":v1"}}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		t.Run("compiled", func(t *testing.T) { compiledOnce(t, n, registry, images["artifact"]) })
 	})
 }
@@ -97,7 +113,7 @@ func compiledOnce(t *testing.T, n *nodetest.Node, registry *imagetest.Registry, 
 	ref := registry.Push("artifact", "v1", built)
 	kept := entries()
 	if len(kept) != 1 {
-		t.Fatalf("both images are of one module, and the cache has %v", kept)
+		t.Fatalf("all images are of one module, and the cache has %v", kept)
 	}
 	if st, err := os.Stat(dir); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st, err)

@@ -175,5 +175,8 @@ func (c Config) runtimeOf(handler string) string {
 	if r, ok := c.Handlers[handler]; ok {
 		return r
 	}
+	if c.ofWasm(handler) {
+		return "" // its containers choose
+	}
 	return handler
 }

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"path"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -19,11 +20,34 @@ func document(req *v1.CreateContainerRequest) (string, bool) {
 	return doc, ok
 }
 
-// holdsOnly reports whether the program holds only what it is granted: because of its document, of its pod's handler, or because its
-// image carries a document and the pod names no handler.
+// holdsOnly reports whether the program holds only what it is granted: because of its document, of its pod's handler, because it is a
+// WebAssembly module, or because its image carries a document. The last two do not count if the pod names another runtime.
 func (a containerAsk) holdsOnly() bool {
-	_, ok := document(a.req)
-	return ok || a.sandbox.Config.Runtime == core.GrantHandler || a.pod.GetRuntimeHandler() == "" && a.image.Wish() != ""
+	if _, ok := document(a.req); ok || a.sandbox.Config.Runtime == core.GrantHandler {
+		return true
+	}
+	switch handler := a.pod.GetRuntimeHandler(); {
+	case handler == "":
+		return a.image.Wasm || a.image.Wish() != ""
+	case a.face.ofWasm(handler):
+		return a.isModule()
+	}
+	return false
+}
+
+// isModule reports whether the program is a WebAssembly module: its image says so, or its name.
+func (a containerAsk) isModule() bool {
+	args := a.req.GetConfig().GetCommand()
+	if len(args) == 0 {
+		args = a.image.Config.Config.Entrypoint
+	}
+	return a.image.Wasm || len(args) > 0 && strings.HasSuffix(args[0], ".wasm")
+}
+
+// ofWasm reports whether a handler's pods have WebAssembly programs beside ordinary ones.
+func (c Config) ofWasm(handler string) bool {
+	_, configured := c.Handlers[handler]
+	return !configured && slices.Contains(core.WasmHandlers(), handler)
 }
 
 // secretMounts returns the container paths at which kubelet mounts volumes of the kinds secret and projected, which it names in the

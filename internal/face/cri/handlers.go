@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 )
 
@@ -17,6 +18,11 @@ func handlers(cfg Config, runtimes []engine.RuntimeInfo) []*v1.RuntimeHandler {
 		byName[r.Name] = r
 		if r.Default {
 			byName[""] = r
+		}
+	}
+	if r, ok := byName[core.GrantHandler]; ok {
+		for _, handler := range core.WasmHandlers() {
+			byName[handler] = r
 		}
 	}
 	for handler, name := range cfg.Handlers {

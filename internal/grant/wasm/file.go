@@ -66,10 +66,12 @@ func again(call func() (int, error)) (int, experimentalsys.Errno) {
 // file is an open file, directory or pipe of the worker.
 type file struct {
 	experimentalsys.UnimplementedFile
-	fd      int
-	rights  grant.Rights
-	append  bool
-	entries []experimentalsys.Dirent // that were read and not returned
+	fd     int
+	rights grant.Rights
+	append bool
+	// nonblock reads of a pipe fail when there is nothing, after a moment.
+	nonblock bool
+	entries  []experimentalsys.Dirent // that were read and not returned
 }
 
 // Dev implements experimentalsys.File.
@@ -109,6 +111,22 @@ func (f *file) SetAppend(on bool) experimentalsys.Errno {
 	return 0
 }
 
+var _ experimentalsys.PollableFile = (*file)(nil)
+
+// IsNonblock implements experimentalsys.PollableFile.
+func (f *file) IsNonblock() bool { return f.nonblock }
+
+// SetNonblock implements experimentalsys.PollableFile.
+func (f *file) SetNonblock(on bool) experimentalsys.Errno {
+	f.nonblock = on
+	return 0
+}
+
+// Poll implements experimentalsys.Pollable.
+func (f *file) Poll(flag experimentalsys.Pflag, milliseconds int32) (bool, experimentalsys.Errno) {
+	return poll(f.fd, flag, milliseconds)
+}
+
 // Stat implements experimentalsys.File.
 func (f *file) Stat() (sys.Stat_t, experimentalsys.Errno) { return statOf(f.fd) }
 
@@ -123,6 +141,14 @@ func (f *file) may(r grant.Rights) experimentalsys.Errno {
 func (f *file) Read(p []byte) (int, experimentalsys.Errno) {
 	if errno := f.may(grant.Read); errno != 0 {
 		return 0, errno
+	}
+	if f.nonblock {
+		if ready, errno := f.Poll(experimentalsys.POLLIN, nonblockWait); errno != 0 || !ready {
+			if errno == 0 {
+				errno = experimentalsys.EAGAIN
+			}
+			return 0, errno
+		}
 	}
 	n, errno := again(func() (int, error) { return unix.Read(f.fd, p) })
 	for errno == experimentalsys.EAGAIN { // the other end made it non-blocking

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 
 	"golang.org/x/sys/unix"
 
@@ -21,6 +22,7 @@ func Main(args []string) int {
 	ctx := context.Background()
 	switch {
 	case len(args) == 1 && args[0] == "run":
+		endBySignal()
 		unix.CloseOnExec(JobNumber)
 		f := os.NewFile(JobNumber, "job")
 		j, err := ReadJob(f)
@@ -47,6 +49,18 @@ func Main(args []string) int {
 	}
 	_, _ = fmt.Fprint(os.Stderr, usage)
 	return StatusNoJob
+}
+
+// endBySignal has this process end as a shell says that a signal has ended a program: it is the first of its pid namespace, which signals
+// do not end by themselves, and Go's own way tells nobody which it was.
+func endBySignal() {
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2)
+	go func() {
+		if n, ok := (<-asked).(unix.Signal); ok {
+			os.Exit(128 + int(n))
+		}
+	}()
 }
 
 // compileInto compiles the module at path into the directory cache, and returns its entry's path. An entry that is there and right is left as

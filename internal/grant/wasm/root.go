@@ -279,7 +279,7 @@ func (p passed) open(flag experimentalsys.Oflag) (experimentalsys.File, experime
 	if !writes {
 		rights &^= grant.Write
 	}
-	return &file{fd: fd, rights: rights}, 0
+	return &file{fd: fd, rights: rights, nonblock: flag&experimentalsys.O_NONBLOCK != 0}, 0
 }
 
 func (p passed) stat() (sys.Stat_t, experimentalsys.Errno) { return statOf(p.number) }

@@ -69,6 +69,11 @@ func (s *socket) SetNonblock(on bool) experimentalsys.Errno {
 
 // Poll implements experimentalsys.Pollable.
 func (s *socket) Poll(flag experimentalsys.Pflag, milliseconds int32) (bool, experimentalsys.Errno) {
+	return poll(s.fd, flag, milliseconds)
+}
+
+// poll waits until a descriptor is ready.
+func poll(fd int, flag experimentalsys.Pflag, milliseconds int32) (bool, experimentalsys.Errno) {
 	var events int16
 	if flag&experimentalsys.POLLIN != 0 {
 		events |= unix.POLLIN
@@ -77,7 +82,7 @@ func (s *socket) Poll(flag experimentalsys.Pflag, milliseconds int32) (bool, exp
 		events |= unix.POLLOUT
 	}
 	n, errno := again(func() (int, error) {
-		return unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: events}}, int(milliseconds))
+		return unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: events}}, int(milliseconds))
 	})
 	return n > 0, errno
 }
