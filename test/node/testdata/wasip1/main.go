@@ -1,5 +1,3 @@
-//go:build wasip1
-
 // Command wasip1 is a web server as a WebAssembly module. It serves the greeting and the mount that its argument names, until it is asked to stop.
 package main
 
