@@ -34,23 +34,23 @@ type way struct {
 	took                   []time.Duration
 }
 
-// grants measures the start of a small program as an ordinary container, as one that holds only its descriptors, and
+// ofGrants measures the start of a small program as an ordinary container, as one that holds only its descriptors, and
 // as WebAssembly, in turns, in one pod; and what many of the last take.
-func (b *bench) grants(ctx context.Context) error {
+func ofGrants(ctx context.Context, b *bench) error {
 	if !b.ours() {
 		return nil
 	}
-	ways, err := b.grantWays(ctx)
+	ways, err := grantWays(ctx, b)
 	if err != nil {
 		return err
 	}
-	sandbox, err := b.sandbox(ctx)
+	sandbox, err := waitingPod(ctx, b)
 	if err != nil {
 		return err
 	}
 	for round := range warmUp + b.pods {
 		for i := range ways {
-			took, err := b.once(ctx, sandbox, &ways[i])
+			took, err := startOnce(ctx, b, sandbox, &ways[i])
 			if err != nil {
 				return fmt.Errorf("%s: %w", ways[i].label, err)
 			}
@@ -59,7 +59,7 @@ func (b *bench) grants(ctx context.Context) error {
 			}
 		}
 	}
-	if err := b.gone(ctx, sandbox); err != nil {
+	if err := b.down(ctx, sandbox); err != nil {
 		return err
 	}
 	for i := range ways {
@@ -68,14 +68,14 @@ func (b *bench) grants(ctx context.Context) error {
 	plain := ms(middle(ways[0].took))
 	b.value("", "granted: times ordinary", ms(middle(ways[1].took))/plain, "(p50; at most %.1f)", nativeRatio)
 	b.value("", "wasm: times ordinary", ms(middle(ways[2].took))/plain, "(p50; at most %.1f)", wasmRatio)
-	if err := b.byCrun(ctx); err != nil {
+	if err := byCrun(ctx, b); err != nil {
 		return err
 	}
-	return b.manyModules(ctx, &ways[2])
+	return manyModules(ctx, b, &ways[2])
 }
 
 // grantWays serves the program in its two forms, and has both pulled.
-func (b *bench) grantWays(ctx context.Context) ([]way, error) {
+func grantWays(ctx context.Context, b *bench) ([]way, error) {
 	images, registry, err := server.ServeMore()
 	if err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func (b *bench) grantWays(ctx context.Context) ([]way, error) {
 	return ways, nil
 }
 
-func (b *bench) sandbox(ctx context.Context) (*pod, error) {
+func waitingPod(ctx context.Context, b *bench) (*pod, error) {
 	p, err := b.upWith(ctx, program)
 	if err != nil {
 		return nil, err
@@ -109,10 +109,8 @@ func (b *bench) sandbox(ctx context.Context) (*pod, error) {
 	return p, p.ready(ctx)
 }
 
-func (b *bench) gone(ctx context.Context, p *pod) error { return b.down(ctx, p) }
-
-// inPod starts a container in a pod, and waits for its first line. It returns how long that took.
-func (b *bench) inPod(ctx context.Context, in *pod, w *way) (*pod, time.Duration, error) {
+// startIn starts a container in a pod, and waits for its first line. It returns how long that took.
+func startIn(ctx context.Context, b *bench, in *pod, w *way) (*pod, time.Duration, error) {
 	name := b.name()
 	p := &pod{sandbox: in.sandbox, log: filepath.Join(filepath.Dir(in.log), name+".log")}
 	namespaces := &runtimeapi.NamespaceOption{Pid: runtimeapi.NamespaceMode_CONTAINER}
@@ -145,9 +143,9 @@ func firstLine(ctx context.Context, path string) error {
 	})
 }
 
-// once starts a container, and removes it.
-func (b *bench) once(ctx context.Context, in *pod, w *way) (time.Duration, error) {
-	p, took, err := b.inPod(ctx, in, w)
+// startOnce starts a container, and removes it.
+func startOnce(ctx context.Context, b *bench, in *pod, w *way) (time.Duration, error) {
+	p, took, err := startIn(ctx, b, in, w)
 	if err != nil {
 		return 0, err
 	}
@@ -161,17 +159,17 @@ func (b *bench) once(ctx context.Context, in *pod, w *way) (time.Duration, error
 }
 
 // manyModules starts many of one module and looks at what each takes.
-func (b *bench) manyModules(ctx context.Context, w *way) error {
+func manyModules(ctx context.Context, b *bench, w *way) error {
 	pods := make([]*pod, instances/instancesEach)
 	for i := range pods {
 		var err error
-		if pods[i], err = b.sandbox(ctx); err != nil {
+		if pods[i], err = waitingPod(ctx, b); err != nil {
 			return err
 		}
 	}
 	t := time.Now()
 	err := b.each(ctx, instances, func(ctx context.Context, i int) error {
-		_, _, err := b.inPod(ctx, pods[i%len(pods)], w)
+		_, _, err := startIn(ctx, b, pods[i%len(pods)], w)
 		return err
 	})
 	if err != nil {
@@ -191,7 +189,7 @@ func (b *bench) manyModules(ctx context.Context, w *way) error {
 	}
 	b.value("", "PSS of each", float64(pss)/1024/instances, "KB (at most %d)", instanceKB)
 	for _, p := range pods {
-		if err := b.gone(ctx, p); err != nil {
+		if err := b.down(ctx, p); err != nil {
 			return err
 		}
 	}
@@ -199,7 +197,7 @@ func (b *bench) manyModules(ctx context.Context, w *way) error {
 }
 
 // byCrun runs the same program by crun alone.
-func (b *bench) byCrun(ctx context.Context) error {
+func byCrun(ctx context.Context, b *bench) error {
 	crun, err := exec.LookPath("crun")
 	if err != nil {
 		fmt.Printf("%-28s not installed\n", "crun")

@@ -29,7 +29,7 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "floor", do: b.floor},
 		{name: "mesos", do: b.mesos},
 		{name: "nomad", do: b.nomad},
-		{name: "grants", do: b.grants},
+		{name: "grants", do: func(ctx context.Context) error { return ofGrants(ctx, b) }},
 		{name: "guest", do: func(ctx context.Context) error { return ofGuest(ctx, b) }},
 		{name: "statuses", do: b.swarmStatuses},
 		{name: "many", do: b.many, last: true},
