@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 	"time"
 
@@ -93,15 +94,26 @@ func (e Exit) Status() int {
 	}
 }
 
-// StartError means that execve refused the program, so the process never ran it. Its text is that
-// of Err.
+// StartError means that execve refused the program, so the process never ran it.
 type StartError struct {
 	Errno syscall.Errno // the errno of execve
 	Err   error
 }
 
-// Error implements error.
-func (e *StartError) Error() string { return e.Err.Error() }
+// Error returns the text of Err without the name of its class at the end, where that repeats in our
+// words what the kernel's have said.
+func (e *StartError) Error() string {
+	text := e.Err.Error()
+	for _, class := range []string{": not found", ": failed precondition", ": permission denied", ": invalid argument"} {
+		before, ok := strings.CutSuffix(text, class)
+		for _, told := range []string{"no such file or directory", "exec format error", "permission denied", "operation not permitted", "is a directory", "not found in $path", "no such program"} {
+			if ok && strings.Contains(strings.ToLower(before), told) {
+				return before
+			}
+		}
+	}
+	return text
+}
 
 // Unwrap returns Err, for its class.
 func (e *StartError) Unwrap() error { return e.Err }
