@@ -172,7 +172,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
-	return core.ContainerConfig{
+	cfg := core.ContainerConfig{
 		Key: key, Labels: req.GetLabels(), Data: data,
 		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
 		Volumes: volumes,
@@ -180,7 +180,12 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 		Spec:    spec,
 		IO:      io,
 		Stop:    stopOf(req), Init: req.GetInit(),
-	}, nil
+	}
+	doc, asked := req.GetLabels()[core.GrantAnnotation]
+	ocispec.Granted{
+		Document: doc, Asked: asked, Runtime: req.GetRuntime(), Image: &img, Identity: core.Identity{Pod: string(key), Container: string(key), Image: req.GetImage()},
+	}.Apply(&cfg)
+	return cfg, nil
 }
 
 // dropIfAuto removes a container that could not be started, if its user asked for its removal

@@ -29,6 +29,7 @@ func TestCommandLine(t *testing.T) {
 			test func(*testing.T, *machine)
 		}{
 			{"a whole life", wholeLife},
+			{"grants", grants},
 			{"limits are changed and read back", updates},
 			{"exec's options", execOptions},
 			{"a terminal by the console socket", terminals},
@@ -48,6 +49,15 @@ func TestCommandLine(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) { c.test(t, m) })
 		}
 	})
+}
+
+// grants: what a document narrows is not run as an ordinary container.
+func grants(t *testing.T, m *machine) {
+	s := m.spec("true")
+	s.Annotations = map[string]string{core.GrantAnnotation: "{}"}
+	m.write(t, s)
+	m.mustNot(t, "only the agent grants", "run", "a")
+	m.mustNot(t, "does not exist", "state", "a")
 }
 
 func wholeLife(t *testing.T, m *machine) {

@@ -177,6 +177,9 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	if n.spec.Process == nil {
 		return fresh{}, fmt.Errorf("%s: process: missing: %w", configFile, errdefs.ErrInvalidArgument)
 	}
+	if _, ok := n.spec.Annotations[core.GrantAnnotation]; ok { // to run it as an ordinary container would give it more than it may have
+		return fresh{}, fmt.Errorf("annotation %s: only the agent grants; an OCI command line cannot: %w", core.GrantAnnotation, errdefs.ErrNotImplemented)
+	}
 	n.Annotations = n.spec.Annotations
 	n.Rootfs = n.spec.Root.Path
 	if !filepath.IsAbs(n.Rootfs) {

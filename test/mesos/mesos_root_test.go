@@ -35,7 +35,7 @@ func TestMesos(t *testing.T) {
 		ref := n.Busybox(t)
 		for name, test := range map[string]func(t *testing.T, c *client, ref string){
 			"standalone": standalone, "nested": nestedOnes, "sessions": sessions, "terminal": terminal, "host root": hostRoot, "restart": restart, "memory": memory,
-			"images as volumes": imageVolumes, "guide": guide,
+			"images as volumes": imageVolumes, "guide": guide, "granted": granted,
 		} {
 			t.Run(name, func(t *testing.T) {
 				c := newClient(t, n)

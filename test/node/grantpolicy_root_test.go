@@ -191,6 +191,64 @@ func TestAGrantIsOnlyNarrowed(t *testing.T) {
 	})
 }
 
+// TestTheCommandLineGrants: a label of `longshore run` is the document of its program, and an image's wish makes its program a granted one.
+func TestTheCommandLineGrants(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		built, err := nodetest.BusyboxImage()
+		if err != nil {
+			t.Skipf("no busybox-static: %v", err)
+		}
+		busybox := imagetest.NewRegistry(t).Push("busybox", "latest", built)
+		run := func(args ...string) string {
+			t.Helper()
+			out, err := n.CLI(append([]string{"run"}, args...)...)
+			if err == nil {
+				t.Errorf("%v: it ended with 0: %q", args, out)
+			}
+			return out
+		}
+		label := core.GrantAnnotation + "={greeting: hello}"
+		if out := run("--rm", "--label", label, busybox, "sh", "-c", nodetest.GrantedScript); out != "argument {\"greeting\":\"hello\"}\nroot /*\nline \n" {
+			t.Errorf("with a label: %q", out)
+		}
+		if out := run("--rm", busybox, "sh", "-c", nodetest.GrantedScript); !strings.Contains(out, "argument \nroot /bin") {
+			t.Errorf("an ordinary container: %q", out)
+		}
+		if _, err := n.CLI("run", "-d", "--name", "example", "--label", core.GrantAnnotation+"="+nodetest.Example(t), busybox, "sh", "-c", nodetest.ExampleScript); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Eventually(t, "the example runs", func() bool {
+			out, _ := n.CLI("logs", "example")
+			return out == nodetest.ExampleSays+"given log\n"
+		})
+		if out, err := n.CLI("stop", "--time", "600", "example"); err != nil {
+			t.Errorf("stop: %v %s", err, out)
+		}
+		// It was started once, and can be again: what it is given is decided anew.
+		if out, err := n.CLI("start", "example"); err != nil {
+			t.Errorf("start again: %v %s", err, out)
+		}
+		nodetest.Eventually(t, "it runs again", func() bool {
+			out, _ := n.CLI("logs", "example")
+			return strings.Count(out, nodetest.ExampleSays) == 2
+		})
+		if out, err := n.CLI("inspect", "example"); err != nil || !strings.Contains(out, `"grant": "!listen {tcp: 8080}"`) {
+			t.Errorf("inspect: %v %s", err, out)
+		}
+		if out, err := n.CLI("stop", "--time", "600", "example"); err != nil {
+			t.Errorf("stop: %v %s", err, out)
+		}
+		if out, err := n.CLI("inspect", "--format", "{{.State.ExitCode}}", "example"); err != nil || strings.TrimSpace(out) != "5" {
+			t.Errorf("it ended with %q: %v", out, err)
+		}
+		if _, err := n.CLI("rm", "example"); err != nil {
+			t.Error(err)
+		}
+		n.Check()
+	})
+}
+
 // TestAProgramIsAskedToStop: !shutdown ends instead of a signal, also after agent and keeper died; who does not listen is killed after the
 // grace period. A secret is read as it was delivered, and cannot be changed.
 func TestAProgramIsAskedToStop(t *testing.T) {

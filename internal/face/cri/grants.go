@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // document returns what a container's program is to be granted, and whether its request says so. The
@@ -50,6 +51,18 @@ func (c Config) ofWasm(handler string) bool {
 	return !configured && slices.Contains(core.WasmHandlers(), handler)
 }
 
+// granted is what the request says of a program that holds only what it is granted.
+func (a containerAsk) granted() ocispec.Granted {
+	doc, asked := document(a.req)
+	runtime := a.pod.GetRuntimeHandler()
+	if a.holdsOnly() {
+		runtime = core.GrantHandler
+	}
+	return ocispec.Granted{
+		Document: doc, Asked: asked, Runtime: runtime, Image: &a.image, Identity: identity(a.req, a.sandbox), Secrets: secretMounts(a.req.GetConfig()),
+	}
+}
+
 // secretMounts returns the container paths at which kubelet mounts volumes of the kinds secret and projected, which it names in the
 // paths of its own directory.
 func secretMounts(cfg *v1.ContainerConfig) (at []string) {
@@ -61,14 +74,6 @@ func secretMounts(cfg *v1.ContainerConfig) (at []string) {
 		}
 	}
 	return at
-}
-
-// granted adds the document to the annotations of a container's spec.
-func granted(annotations map[string]string, req *v1.CreateContainerRequest) map[string]string {
-	if doc, ok := document(req); ok {
-		annotations[core.GrantAnnotation] = doc
-	}
-	return annotations
 }
 
 // identity is whose program it is.

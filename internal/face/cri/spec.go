@@ -67,10 +67,6 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	for _, d := range cfg.GetCDIDevices() {
 		out.CDI = append(out.CDI, d.GetName())
 	}
-	if a.holdsOnly() {
-		out.Runtime, out.Identity = core.GrantHandler, identity(a.req, a.sandbox)
-		out.Grants = core.GrantAsk{Wish: a.image.Wish(), Secrets: secretMounts(cfg)}
-	}
 	if a.target != "" {
 		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
 	}
@@ -88,6 +84,7 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 		return out, err
 	}
 	out.Spec = func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) { return a.finish(base, rec, r) }
+	a.granted().Apply(&out)
 	return out, nil
 }
 
@@ -145,7 +142,7 @@ func (a containerAsk) base() (*specs.Spec, error) {
 			ApparmorProfile: apparmor(sc),
 		},
 		Linux:       &specs.Linux{Resources: limits},
-		Annotations: granted(annotations(a.req, a.sandbox), a.req),
+		Annotations: annotations(a.req, a.sandbox),
 	}
 	if err := a.mounts(s); err != nil {
 		return nil, err

@@ -108,10 +108,17 @@ func unserved(req *katav1.CreateContainerRequest) error {
 	switch {
 	case len(req.GetSharedMounts()) > 0:
 		return refuse(codes.Unimplemented, "shared mounts are not served")
+	case hasGrants(req.GetOCI()):
+		return refuse(codes.Unimplemented, "annotation %s: a guest's agent grants nothing; an ordinary container would get more than its document says", core.GrantAnnotation)
 	case req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0:
 		return refuse(codes.Unimplemented, "output by ports of vsock is not served")
 	}
 	return nil
+}
+
+func hasGrants(s *katav1.Spec) bool {
+	_, ok := s.GetAnnotations()[core.GrantAnnotation]
+	return ok
 }
 
 func sizeOf(b *specs.Box) core.Size {

@@ -39,16 +39,40 @@ func mountsOf(s *specs.Spec) map[string]specs.Mount {
 func rights(mounts map[string]specs.Mount) map[string]grant.Rights {
 	all := map[string]grant.Rights{}
 	for name, m := range mounts {
-		o, r := ocispec.ParseMountOptions(m.Options), grant.AllRights
-		if o.Flags&unix.MS_RDONLY != 0 || o.RecursiveSet&unix.MOUNT_ATTR_RDONLY != 0 {
-			r &^= grant.Write
+		all[name] = rightsOf(m)
+	}
+	// Where an ordinary container has another mount below this one, it would not reach what that covers. A part of the same directory with
+	// fewer rights lowers those of the whole.
+	for name, m := range mounts {
+		for below, inner := range mounts {
+			if rel, ok := beneath.Rel(name, below); ok && below != name && inner.Source == filepath.Join(m.Source, rel) {
+				all[name] &= rightsOf(inner)
+			}
 		}
-		if o.Flags&unix.MS_NOEXEC != 0 {
-			r &^= grant.Execute
-		}
-		all[name] = r
 	}
 	return all
+}
+
+func rightsOf(m specs.Mount) grant.Rights {
+	o, r := ocispec.ParseMountOptions(m.Options), grant.AllRights
+	if o.Flags&unix.MS_RDONLY != 0 || o.RecursiveSet&unix.MOUNT_ATTR_RDONLY != 0 {
+		r &^= grant.Write
+	}
+	if o.Flags&unix.MS_NOEXEC != 0 {
+		r &^= grant.Execute
+	}
+	return r
+}
+
+// covering returns the path of a mount below the one called name, which covers a part of it with something else; "" if there is none.
+func (c carried) covering(name string) string {
+	for _, m := range c.spec.Mounts {
+		at := filepath.Clean(m.Destination)
+		if rel, ok := beneath.Rel(name, at); ok && at != name && m.Source != filepath.Join(c.mounts[name].Source, rel) {
+			return at
+		}
+	}
+	return ""
 }
 
 // access returns a mount's rights. Without any said, a grant has all but Execute.
@@ -75,8 +99,11 @@ func (h *held) grant(g grant.Grant, has carried) error {
 		h.given = append(h.given, core.Given{})
 		return nil
 	case grant.Mount:
-		a := access(g.Rights)
-		f, err := openMount(has.mounts[filepath.Clean(g.Name)], a)
+		a, name := access(g.Rights), filepath.Clean(g.Name)
+		if other := has.covering(name); other != "" {
+			return refused(fmt.Sprintf("a mount below which the request has another one, at %s,", other))
+		}
+		f, err := openMount(has.mounts[name], a)
 		if err == nil {
 			h.add(f, a)
 		}

@@ -271,7 +271,24 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 		return c, err
 	}
 	c.Spec = l.specFunc(base)
+	doc, asked := l.document()
+	ocispec.Granted{
+		Document: doc, Asked: asked, Image: &images.Root, Identity: core.Identity{Pod: l.Root(), Container: l.ID, Image: l.Image()},
+	}.Apply(&c)
 	return c, nil
+}
+
+// document is what the program is to be granted, if it is to hold nothing else. The labels of its networks are the only ones that the
+// API has for a container.
+func (l Launch) document() (doc string, asked bool) {
+	for _, n := range l.Container.GetNetworkInfos() {
+		for _, label := range n.GetLabels().GetLabels() {
+			if label.GetKey() == core.GrantAnnotation {
+				return label.GetValue(), true
+			}
+		}
+	}
+	return "", false
 }
 
 // Size is the initial size of a terminal; zero if the call does not say.

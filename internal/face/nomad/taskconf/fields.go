@@ -19,6 +19,7 @@ func Fields() []schema.Field {
 		{Name: "devices", Kind: schema.Texts, Fields: keys(schema.String, "host_path", "container_path", "cgroup_permissions")},
 		{Name: "mount", Kind: schema.Blocks, Fields: mountFields()},
 		{Name: "mounts", Kind: schema.Blocks, Fields: mountFields()},
+		{Name: "grants", Kind: schema.Block, Fields: keys(schema.String, "document")},
 		{Name: "healthchecks", Kind: schema.Block, Fields: keys(schema.Bool, "disable")},
 		{Name: "logging", Kind: schema.Block, Fields: slices.Concat(keys(schema.String, "type", "driver"), keys(schema.Number, "max_files", "max_file_size"), keys(schema.Map, "config", "options"))},
 	}

@@ -48,6 +48,9 @@ type Task struct {
 	Stdin           bool
 	Runtime         string
 	StopSignal      string
+	// Granted says that the program holds only what Grants, a document, gives it.
+	Granted bool
+	Grants  string
 
 	Mounts  []Mount
 	Devices []ocispec.Device
@@ -121,6 +124,7 @@ func Parse(data []byte, rootfs string) (Task, error) {
 	if t.Image == "" && t.Rootfs == "" {
 		t.Rootfs = rootfs
 	}
+	t.Granted, t.Grants = v.Has("grants"), v.Block("grants").String("document")
 	for _, read := range []func(schema.Values) error{refused, t.image, t.command, t.namespaces, t.addresses, t.security, t.mounts, t.limits, t.logs} {
 		if err := read(v); err != nil {
 			return Task{}, err

@@ -163,6 +163,15 @@ func credentials(encoded string) (o core.PullOptions, err error) {
 // mounted.
 func (a Task) Files() []File { return a.files }
 
+func (a Task) secretTargets() (at []string) {
+	for _, f := range a.files {
+		if f.Secret != "" {
+			at = append(at, f.Target)
+		}
+	}
+	return at
+}
+
 // The directory of secrets, and what a file is when its reference does not say.
 const (
 	secretsDir  = "/run/secrets"
@@ -361,6 +370,11 @@ func (a Task) Container(img core.Image, p Place) (core.ContainerConfig, error) {
 	}
 	ocispec.AddMounts(s, clusters)
 	c.Spec = a.finish(s)
+	doc, asked := a.spec.GetLabels()[core.GrantAnnotation]
+	ocispec.Granted{
+		Document: doc, Asked: asked, Image: &img, Secrets: a.secretTargets(),
+		Identity: core.Identity{Pod: a.Swarm.GetId(), Container: a.Swarm.GetServiceAnnotations().GetName(), Image: a.spec.GetImage()},
+	}.Apply(&c)
 	return c, nil
 }
 
