@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -510,7 +511,8 @@ func BenchmarkConnect(b *testing.B) {
 		_, _ = io.ReadAll(c)
 		_ = c.Close()
 	}
-	_ = times
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Nanoseconds()), "p50-ns")
 }
 
 var _ net.Listener = (*program.Server)(nil)
