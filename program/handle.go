@@ -22,9 +22,10 @@ type Handle struct {
 }
 
 // Open makes a handle of the descriptor that a document's !client or !server gave. It takes the descriptor.
-func Open(fd uintptr) (*Handle, error) { return ofFile(os.NewFile(fd, "handle")) }
+func Open(fd uintptr) (*Handle, error) { return OpenFile(os.NewFile(fd, "handle")) }
 
-func ofFile(f *os.File) (*Handle, error) {
+// OpenFile is Open for those who have a file. It closes the file.
+func OpenFile(f *os.File) (*Handle, error) {
 	c, err := packets(f)
 	if err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func (h *Handle) Narrow(ctx context.Context, labels map[string]string, rights ..
 	if err != nil {
 		return nil, err
 	}
-	return ofFile(f)
+	return OpenFile(f)
 }
 
 // Show returns the handle's labels and rights.

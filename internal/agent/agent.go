@@ -73,6 +73,7 @@ type node struct {
 	keeper   *keeper.Client
 	images   *image.Store
 	board    *broker.Client
+	boardAPI *boardAPI
 	modules  modules // nil if compiled modules cannot be kept
 	network  *network.Network
 	cgroups  *cgroup.Tree
@@ -258,6 +259,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	stopEngine := n.runEngine(ctx, group)
 	defer stopEngine()
+	if n.cfg.Engine.GrantsPolicy != "" {
+		sockets.control.Board = n.boardAPI
+	}
 	group.Go(func() error { return controller.Serve(ctx, sockets.control) })
 	if sockets.metrics != nil {
 		group.Go(func() error { return serveHTTP(ctx, sockets.metrics, sockets.metricsHandler) })

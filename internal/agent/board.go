@@ -20,13 +20,15 @@ func openBoard(n *node) (*broker.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine.grants_policy: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	return broker.New(broker.Options{
-		Rules: policy.Board,
-		Dir:   filepath.Join(n.cfg.Agent.State, "board"), Command: []string{"/proc/self/exe", broker.Arg}, Environ: weaken.Environ(), Logger: n.log,
+	n.boardAPI = newBoardAPI(policy.Board, n.log)
+	n.boardAPI.board = broker.New(broker.Options{
+		Rules: policy.Board, Wanted: n.boardAPI.wanted,
+		Dir: filepath.Join(n.cfg.Agent.State, "board"), Command: []string{"/proc/self/exe", broker.Arg}, Environ: weaken.Environ(), Logger: n.log,
 		Started: func(ctx context.Context, pid int) {
 			settle(ctx, n.log, fmt.Sprintf("longshore-board-%d.scope", pid), pid)
 		},
-	}), nil
+	})
+	return n.boardAPI.board, nil
 }
 
 // recoverBoard tells the board the processes of those containers that an agent before has launched and not told.

@@ -101,7 +101,7 @@ func letPass(state string, gid int) error {
 
 // Close closes the listeners that are open; Serve does so too.
 func (l Listeners) Close() {
-	for _, ln := range []net.Listener{l.Control, l.Read, l.HTTP} {
+	for _, ln := range []net.Listener{l.Control, l.Read, l.Board, l.HTTP} {
 		if ln != nil {
 			_ = ln.Close()
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,8 +48,8 @@ func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 		info.SecurityLevel = credentials.PrivacyAndIntegrity // it never leaves the host
 		return c, info, nil
 	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
+	u, ok := c.(syscall.Conn)
+	if !ok || c.RemoteAddr().Network() != "unix" {
 		return nil, nil, errors.New("identify the peer: not a unix socket")
 	}
 	raw, err := u.SyscallConn()

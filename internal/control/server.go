@@ -105,6 +105,7 @@ func New(o Options) (*Server, error) {
 type Listeners struct {
 	Control net.Listener // everything, for root
 	Read    net.Listener // only calls that read
+	Board   net.Listener // the same, for programs
 	HTTP    net.Listener // metrics, health, pprof
 }
 
@@ -133,10 +134,12 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	full := s.grpcServer(false)
 	serve("control", func() error { return full.Serve(l.Control) })
 	stops := []func(){func() { stopGRPC(full) }}
-	if l.Read != nil {
-		read := s.grpcServer(true)
-		serve("control read socket", func() error { return read.Serve(l.Read) })
-		stops = append(stops, func() { stopGRPC(read) })
+	for name, l := range map[string]net.Listener{"control read socket": l.Read, "control on the board": l.Board} {
+		if l != nil {
+			read := s.grpcServer(true)
+			serve(name, func() error { return read.Serve(l) })
+			stops = append(stops, func() { stopGRPC(read) })
+		}
 	}
 	if l.HTTP != nil && s.o.HTTP != nil {
 		srv := &http.Server{Handler: s.o.HTTP, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug)}

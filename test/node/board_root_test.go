@@ -170,6 +170,48 @@ func TestAHandleEndsWithItsContainer(t *testing.T) {
 	})
 }
 
+// TestTheAgentIsOnTheBoardForThoseWhomThePolicyNames: its reading calls, and to nobody whom the policy does not name it for.
+func TestTheAgentIsOnTheBoardForThoseWhomThePolicyNames(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "grants.yaml")
+		const rules = "rules: [{allow: [!client {}, !mount {path: /data, rights: [read, write]}]}]\n"
+		policy := func(text string) {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		policy(rules)
+		n := nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf("grants_policy = %q\n", file)})
+		image := onBoard(t, n)
+		started := 0
+		reads := func(namespace, want string) {
+			t.Helper()
+			started++
+			cfg := n.PodConfig(fmt.Sprint("pod", started))
+			cfg.Metadata.Namespace = namespace
+			pod, dir := n.RunPod(t, cfg), t.TempDir()
+			c := pod.Run(t, granted("reader", image, "{role: reader, data: !mount /data, connect: !client {service: control}}", &runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}))
+			c.WaitExited(t)
+			result, err := os.ReadFile(filepath.Join(dir, "result"))
+			if err != nil || !strings.Contains(string(result), want) {
+				t.Errorf("%s: %q, %v, want %q; log: %s", namespace, result, err, want, c.ReadLog(t))
+			}
+			pod.Remove(t)
+		}
+		const none, some = "no server in cri/ops matches", "of longshore: 1 containers; stop: PermissionDenied"
+		reads("ops", none)
+		policy(rules + "board: [{client: {}, server: {}}]\n")
+		reads("ops", none)
+		policy(rules + "board: [{client: {owner: cri, namespace: ops}, server: {owner: longshore}}]\n")
+		n.Kill()
+		n.Up()
+		nodetest.Eventually(t, "the agent is on the board", func() bool { return strings.HasSuffix(boardSays(t, n), ", 1 servers") })
+		reads("ops", some)
+		reads("web", "no server in cri/web matches")
+		n.Check()
+	})
+}
+
 // boardSays returns what doctor says of it.
 func boardSays(t *testing.T, n *nodetest.Node) string {
 	t.Helper()

@@ -29,7 +29,9 @@ type Options struct {
 	// Started is called with the pid of a new process, which must outlive the agent.
 	Started func(ctx context.Context, pid int)
 	// Rules say which realms are open to which others, now; nil opens none.
-	Rules  func() board.Rules
+	Rules func() board.Rules
+	// Wanted is called when a handle is wanted; it must not wait, and must not call the client.
+	Wanted func()
 	Logger *slog.Logger
 }
 
@@ -61,6 +63,9 @@ var ErrInvalid = board.ErrInvalid
 // Handle returns a new handle, for a program. It ends with the container's process once that is bound; until then,
 // when nobody has it any more.
 func (c *Client) Handle(ctx context.Context, w Want) (*os.File, error) {
+	if c.o.Wanted != nil {
+		c.o.Wanted()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.tellLocked(); err != nil {

@@ -31,7 +31,8 @@ type argument struct {
 	Data           descriptor
 	Asks           []ask
 	Count          int
-	// Role is "giver" of a program that sends its own handle away, "taker" of one that uses a handle that it was sent.
+	// Role is "giver" of a program that sends its own handle away, "taker" of one that uses a handle that it was sent,
+	// "reader" of one that asks the agent.
 	Role string
 }
 
@@ -44,6 +45,8 @@ func main() {
 		err = give(arg)
 	case arg.Role == "taker":
 		err = take(arg)
+	case arg.Role == "reader":
+		err = read(arg)
 	case arg.Serve != nil:
 		err = serve(arg)
 	default:
