@@ -1,7 +1,6 @@
 package broker_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,7 +37,6 @@ type node struct {
 	*broker.Client
 	t   *testing.T
 	dir string
-	log *bytes.Buffer
 }
 
 func start(t *testing.T, rules ...board.Rule) *node {

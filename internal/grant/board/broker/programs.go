@@ -189,8 +189,12 @@ func code(err error) program.Code {
 		err  error
 		code program.Code
 	}{
-		{board.ErrNoServer, program.NoServer}, {board.ErrBusy, program.Busy}, {board.ErrNotPermitted, program.NotPermitted},
-		{board.ErrInvalid, program.Invalid}, {board.ErrFull, program.Full}, {errContainerFull, program.Full},
+		{board.ErrNoServer, program.NoServer},
+		{board.ErrBusy, program.Busy},
+		{board.ErrNotPermitted, program.NotPermitted},
+		{board.ErrInvalid, program.Invalid},
+		{board.ErrFull, program.Full},
+		{errContainerFull, program.Full},
 	} {
 		if errors.Is(err, c.err) {
 			return c.code
