@@ -94,7 +94,7 @@ func stream(f *os.File, labels map[string]string) (*Conn, error) {
 
 // Serve starts a server with the handle's labels and these.
 func (h *Handle) Serve(ctx context.Context, labels map[string]string) (*Server, error) {
-	_, f, err := h.call(ctx, Request{Op: OpServe, Labels: labels}, true)
+	f, err := h.ServeFile(ctx, labels)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +103,12 @@ func (h *Handle) Serve(ctx context.Context, labels map[string]string) (*Server, 
 		return nil, err
 	}
 	return &Server{conn: c}, nil
+}
+
+// ServeFile is Serve for those who want the descriptor itself, a blocking one. Each message that it brings is an Arrival.
+func (h *Handle) ServeFile(ctx context.Context, labels map[string]string) (*os.File, error) {
+	_, f, err := h.call(ctx, Request{Op: OpServe, Labels: labels}, true)
+	return f, err
 }
 
 // Narrow returns a handle with more labels and at most these rights, for a part of the program, or another one, that

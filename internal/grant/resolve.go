@@ -69,7 +69,7 @@ func resolve(doc *Document, req Request, key string, refer reference) (*Resolved
 	r := &Resolved{Descriptors: []Descriptor{}}
 	numbers := map[*Value]int{}
 	env := environment(req.Env)
-	granted := map[string]bool{}
+	granted, taken := map[string]bool{}, map[string]bool{}
 	err := root.Walk(func(path string, v *Value) error {
 		g, err := check(*v.Grant, v.Pos, req)
 		if err != nil {
@@ -83,7 +83,7 @@ func resolve(doc *Document, req Request, key string, refer reference) (*Resolved
 		}
 		number := FirstNumber + len(r.Descriptors)
 		numbers[v] = number
-		r.Descriptors = append(r.Descriptors, Descriptor{Number: number, Name: descriptorName(path, g, number), Grant: g})
+		r.Descriptors = append(r.Descriptors, Descriptor{Number: number, Name: descriptorName(path, g, number, taken), Grant: g})
 		return nil
 	})
 	if err != nil {
@@ -112,8 +112,14 @@ func resolve(doc *Document, req Request, key string, refer reference) (*Resolved
 
 // WasmPath is the path by which a wasm program's argument refers to d.
 func WasmPath(d Descriptor) string {
-	if d.Grant.Kind == Mount {
+	switch d.Grant.Kind {
+	case Mount:
 		return d.Grant.Name
+	case Server, Client:
+		if name := d.Name; path.Clean(name) == name && !strings.Contains(name, "/") && name != "." && name != ".." {
+			return "/svc/" + name
+		}
+		return "/svc/" + strconv.Itoa(d.Number)
 	}
 	return "/fd/" + strconv.Itoa(d.Number)
 }
@@ -219,21 +225,25 @@ func expandEnv(v *Value, name string, env map[string]string, granted map[string]
 	return nil
 }
 
+// maxName is how many bytes a descriptor's name may have.
+const maxName = 255
+
 // DescriptorName makes of a place in the document what LISTEN_FDNAMES can carry.
-func descriptorName(path string, g Grant, number int) string {
-	const most = 255
+func descriptorName(path string, g Grant, number int, taken map[string]bool) string {
 	var b strings.Builder
 	for _, r := range path {
 		if r <= ' ' || r >= 0x7f || r == ':' {
 			r = '_'
 		}
 		b.WriteRune(r)
-		if b.Len() == most {
+		if b.Len() == maxName {
 			break
 		}
 	}
-	if b.Len() == 0 {
-		return string(g.Kind) + "-" + strconv.Itoa(number)
+	name := b.String()
+	if name == "" || taken[name] {
+		name = string(g.Kind) + "-" + strconv.Itoa(number)
 	}
-	return b.String()
+	taken[name] = true
+	return name
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
@@ -208,6 +209,45 @@ func TestTheAgentIsOnTheBoardForThoseWhomThePolicyNames(t *testing.T) {
 		nodetest.Eventually(t, "the agent is on the board", func() bool { return strings.HasSuffix(boardSays(t, n), ", 1 servers") })
 		reads("ops", some)
 		reads("web", "no server in cri/web matches")
+		n.Check()
+	})
+}
+
+// TestModulesAreOnTheBoard: a WebAssembly module connects to a native program, and a native program to a module.
+func TestModulesAreOnTheBoard(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		native := onBoard(t, n)
+		module := imagetest.Image{
+			Layers: [][]imagetest.File{{{Name: "app.wasm", Body: wasip1(t, "wasip1board")}}},
+			Config: ocispec.ImageConfig{Entrypoint: []string{"/app.wasm"}, Labels: map[string]string{"module.wasm.image/variant": "compat"}},
+		}.Build()
+		ref := imagetest.NewRegistry(t).Push("module", "v1", module)
+		if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+			t.Fatal(err)
+		}
+		pod, dir := n.RunPod(t, n.PodConfig("pod")), t.TempDir()
+		ofModule := func(name, document string) *nodetest.Container {
+			cfg := granted(name, ref, document)
+			cfg.Command = nil
+			return pod.Run(t, cfg)
+		}
+		server := ofModule("module-server", "{log: !container_log , name: a module for cri/test, serve: !server {app: module}}")
+		pod.Run(t, granted("server", native, "{name: a program, serve: !server {app: native}}"))
+		nodetest.Eventually(t, "both servers are there", func() bool { return strings.HasSuffix(boardSays(t, n), ", 2 servers") })
+		client := ofModule("module-client", "{log: !container_log , connect: !client {app: native}, nobody: !client {app: nobody}}")
+		if st := client.WaitExited(t); st.GetExitCode() != 0 || !strings.Contains(client.ReadLog(t), "/svc/connect says a program for cri/test\n") {
+			t.Errorf("it ended with %d: %s", st.GetExitCode(), client.ReadLog(t))
+		}
+		if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		c := pod.Run(t, granted("client", native, "{connect: !client {app: module}, data: !mount /data, count: 3, asks: [{want: a module for cri/test}]}", &runtimeapi.Mount{ContainerPath: "/data", HostPath: dir}))
+		c.WaitExited(t)
+		if result, err := os.ReadFile(filepath.Join(dir, "result")); err != nil || string(result) != "right 3 kept 1" {
+			t.Errorf("%q, %v; the module: %s", result, err, server.ReadLog(t))
+		}
+		pod.Remove(t)
 		n.Check()
 	})
 }

@@ -42,7 +42,11 @@ func openGrants(j *Job) (*rootFS, []mounted, error) {
 		case d.Grant.Kind == grant.Listen:
 			root.files[name] = listener(d.Number)
 		case d.Grant.Kind == grant.Server || d.Grant.Kind == grant.Client:
-			root.files[name] = stream(d.Number)
+			s, err := newService(d)
+			if err != nil {
+				return nil, nil, fmt.Errorf("grant %s: %w", d.Name, err)
+			}
+			root.files[name] = s
 		default:
 			root.files[name] = passed{d.Number, rightsOf(d.Grant)}
 		}

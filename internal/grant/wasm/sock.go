@@ -29,24 +29,12 @@ func (l listener) open(experimentalsys.Oflag) (experimentalsys.File, experimenta
 
 func (l listener) stat() (sys.Stat_t, experimentalsys.Errno) { return statOf(int(l)) }
 
-// stream is the descriptor of a connected socket.
-type stream int
-
-func (s stream) open(experimentalsys.Oflag) (experimentalsys.File, experimentalsys.Errno) {
-	fd, err := duplicate(int(s))
-	if err != nil {
-		return nil, errnoOf(err)
-	}
-	return &socket{fd: fd}, 0
-}
-
-func (s stream) stat() (sys.Stat_t, experimentalsys.Errno) { return statOf(int(s)) }
-
 // socket is an open socket. It has the methods that wazero's own functions for sockets look for.
 type socket struct {
 	experimentalsys.UnimplementedFile
 	fd       int
 	listens  bool
+	arrivals bool // it listens, and the board sends its connections
 	nonblock bool
 }
 
@@ -118,6 +106,9 @@ func (s *socket) accept(nonblock bool) (*socket, experimentalsys.Errno) {
 				err = unix.EAGAIN
 			}
 			return 0, err
+		}
+		if s.arrivals {
+			return arrival(s.fd)
 		}
 		fd, _, err := unix.Accept4(s.fd, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 		return fd, err
