@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/networktest"
 )
 
@@ -20,6 +21,8 @@ type rig struct {
 	kv   *networktest.KV
 	conf network.Config
 	dir  string
+	// names has how the name server is run, when not as usual.
+	names *names.Options
 	// The clock stands still at now, so that no rest ends on a slow machine, and is advanced by
 	// ahead.
 	now   time.Time
@@ -55,7 +58,7 @@ func (r *rig) try() error {
 	}
 	n, err := network.New(network.Options{
 		Config: r.conf, Store: r.kv, StateDir: r.dir, Logger: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
-		Now: func() time.Time { return r.now.Add(r.ahead) },
+		Now: func() time.Time { return r.now.Add(r.ahead) }, Names: r.names,
 	})
 	if err != nil {
 		return err

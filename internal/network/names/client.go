@@ -1,6 +1,7 @@
 package names
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ type Options struct {
 	Command []string // what Main is to be called by
 	// Started is called with the pid of a new process, which must outlive the agent.
 	Started func(ctx context.Context, pid int)
+	// Health is how often the process is asked whether it still answers, and Patience how long it
+	// may take for that and for any other answer; 0 is ten seconds each.
+	Health, Patience time.Duration
 	// Redirect leads what a network namespace sends to Address's port 53 to these ports.
 	Redirect func(namespace *os.File, udp, tcp uint16) error
 	Logger   *slog.Logger
@@ -45,16 +49,21 @@ type Options struct {
 type Client struct {
 	o Options
 
-	mu    sync.Mutex // guards boxes, zones, conn, gone; one request at a time
+	mu    sync.Mutex // guards boxes, zones, kept, server, conn, gone; one request at a time
 	boxes map[core.ID]Box
-	zones map[string]Zone
-	conn  *net.UnixConn
-	gone  bool // Close was called
+	// kept has the sockets of each sandbox, UDP and TCP: a process that takes the place of another
+	// gets the same, and answers what was asked meanwhile.
+	kept map[core.ID][]*os.File
+	// server is the process, once it has said which one it is.
+	server *os.Process
+	zones  map[string]Zone
+	conn   *net.UnixConn
+	gone   bool // Close was called
 }
 
 // New returns a client that has not connected yet.
 func New(o Options) *Client {
-	return &Client{o: o, boxes: map[core.ID]Box{}, zones: map[string]Zone{}}
+	return &Client{o: o, boxes: map[core.ID]Box{}, zones: map[string]Zone{}, kept: map[core.ID][]*os.File{}}
 }
 
 func (c *Client) socket() string { return filepath.Join(c.o.Dir, "socket") }
@@ -69,15 +78,22 @@ func (c *Client) Add(ctx context.Context, b Box) error {
 	}
 	c.boxes[b.Sandbox] = b
 	err := c.addLocked(b)
-	if err != nil && had && !errors.Is(err, errRefused) { // the process has died: its successor gets all
-		c.hangUpLocked()
+	if err != nil && had && !errors.Is(err, errRefused) { // the process has died, or hangs: its successor gets all
+		c.killLocked()
 		err = c.connectLocked(ctx)
 	}
 	if err != nil {
 		delete(c.boxes, b.Sandbox)
+		c.releaseLocked(b.Sandbox)
 		return fmt.Errorf("name server: %w", err)
 	}
 	return nil
+}
+
+// releaseLocked closes our sockets of a sandbox.
+func (c *Client) releaseLocked(id core.ID) {
+	closeAll(c.kept[id])
+	delete(c.kept, id)
 }
 
 // Change changes whom a sandbox asks; its sockets stay. It is Add when the sandbox has no name
@@ -99,7 +115,7 @@ func (c *Client) Change(ctx context.Context, b Box) error {
 		c.boxes[b.Sandbox] = old
 		return fmt.Errorf("name server: %w", err)
 	}
-	c.hangUpLocked() // its successor gets all
+	c.killLocked() // its successor gets all
 	return c.restoreLocked(ctx)
 }
 
@@ -109,9 +125,11 @@ func (c *Client) Drop(ctx context.Context, id core.ID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.boxes[id]; !ok && c.conn == nil {
+		c.releaseLocked(id)
 		return nil
 	}
 	delete(c.boxes, id)
+	c.releaseLocked(id)
 	if c.conn == nil { // it died: its sockets are closed
 		return nil
 	}
@@ -122,7 +140,7 @@ func (c *Client) Drop(ctx context.Context, id core.ID) error {
 		return errors.Join(err, c.tidy())
 	}
 	if err != nil && !errors.Is(err, errRefused) {
-		c.hangUpLocked()
+		c.killLocked()
 		return c.restoreLocked(ctx)
 	}
 	return err
@@ -144,7 +162,7 @@ func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
 	}
 	_, err := c.callLocked(request{Op: opZone, Network: network, Zone: z}, nil)
 	if err != nil {
-		c.hangUpLocked()
+		c.killLocked()
 		err = c.restoreLocked(ctx)
 	}
 	return err
@@ -158,6 +176,11 @@ func (c *Client) Recover(ctx context.Context, live []Box) error {
 	clear(c.boxes)
 	for _, b := range live {
 		c.boxes[b.Sandbox] = b
+	}
+	for id := range c.kept {
+		if c.boxes[id].Sandbox == "" {
+			c.releaseLocked(id)
+		}
 	}
 	if len(live) == 0 {
 		if err := c.dialLocked(); err != nil {
@@ -176,6 +199,9 @@ func (c *Client) Close() {
 	defer c.mu.Unlock()
 	c.gone = true
 	c.hangUpLocked()
+	for id := range c.kept {
+		c.releaseLocked(id)
+	}
 }
 
 // tidy removes what a process that has ended has left.
@@ -186,6 +212,19 @@ func (c *Client) hangUpLocked() {
 		_ = c.conn.Close()
 		c.conn = nil
 	}
+	if c.server != nil {
+		_ = c.server.Release()
+		c.server = nil
+	}
+}
+
+// killLocked ends a process that has not answered: it would take questions that its successor is
+// to answer.
+func (c *Client) killLocked() {
+	if c.server != nil {
+		_ = c.server.Kill()
+	}
+	c.hangUpLocked()
 }
 
 // restoreLocked has a process again, if it is needed.
@@ -282,6 +321,9 @@ func (c *Client) tellLocked(fresh bool) error {
 	if err != nil {
 		return err
 	}
+	if hello.Pid > 0 { // it has just answered: nobody else has this pid
+		c.server, _ = os.FindProcess(hello.Pid)
+	}
 	has := map[core.ID]bool{}
 	for _, id := range hello.Sandboxes {
 		if has[id] = true; c.boxes[id].Sandbox == "" {
@@ -297,6 +339,9 @@ func (c *Client) tellLocked(fresh bool) error {
 	}
 	for id, b := range c.boxes {
 		if has[id] && !fresh {
+			if err := c.keepLocked(id); err != nil {
+				return err
+			}
 			if _, err := c.callLocked(request{Op: opSet, Sandbox: id, Networks: b.Networks, Upstream: b.Upstream}, nil); err != nil {
 				return err
 			}
@@ -313,32 +358,90 @@ func (c *Client) tellLocked(fresh bool) error {
 }
 
 func (c *Client) addLocked(b Box) error {
-	s, err := listen(b.Namespace, c.o.Redirect)
-	if err != nil {
-		return err
+	if len(c.kept[b.Sandbox]) == 0 {
+		s, err := listen(b.Namespace, c.o.Redirect)
+		if err != nil {
+			return err
+		}
+		c.kept[b.Sandbox] = s.files()
 	}
-	files := s.files()
-	defer closeAll(files)
-	_, err = c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream}, files)
+	_, err := c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream}, c.kept[b.Sandbox])
+	return err
+}
+
+// keepLocked asks for the sockets of a sandbox, which an earlier agent has opened.
+func (c *Client) keepLocked(id core.ID) error {
+	if len(c.kept[id]) > 0 {
+		return nil
+	}
+	_, files, err := c.exchangeLocked(request{Op: opSockets, Sandbox: id}, nil)
+	if errors.Is(err, errRefused) { // of an earlier release
+		return nil
+	}
+	c.kept[id] = files
 	return err
 }
 
 // callTime bounds one request: the process does nothing that takes long.
 const callTime = 10 * time.Second
 
-func (c *Client) callLocked(req request, files []*os.File) (resp response, err error) {
-	if err := c.conn.SetDeadline(time.Now().Add(callTime)); err != nil {
-		return resp, err
+func (c *Client) callLocked(req request, files []*os.File) (response, error) {
+	resp, extra, err := c.exchangeLocked(req, files)
+	closeAll(extra)
+	return resp, err
+}
+
+// exchangeLocked sends a request and returns the answer, with its descriptors.
+func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, got []*os.File, err error) {
+	if err := c.conn.SetDeadline(time.Now().Add(cmp.Or(c.o.Patience, callTime))); err != nil {
+		return resp, nil, err
 	}
 	if err := send(c.conn, req, files); err != nil {
-		return resp, err
+		return resp, nil, err
 	}
-	extra, err := receive(c.conn, &resp)
-	closeAll(extra)
-	if err == nil && resp.Error != "" {
+	if got, err = receive(c.conn, &resp); err == nil && resp.Error != "" {
 		err = fmt.Errorf("%w: %s", errRefused, resp.Error)
 	}
-	return resp, err
+	return resp, got, err
+}
+
+// healthTime is how often the process is asked whether it still answers.
+const healthTime = 10 * time.Second
+
+// nurse asks the process behind conn again and again, until it has gone, and replaces it when it
+// does not answer.
+func (c *Client) nurse(conn *net.UnixConn, gone <-chan struct{}) {
+	t := time.NewTicker(cmp.Or(c.o.Health, healthTime))
+	defer t.Stop()
+	for {
+		select {
+		case <-gone:
+			return
+		case <-t.C:
+		}
+		if !c.healthy(conn) {
+			return
+		}
+	}
+}
+
+// healthy returns false when the process behind conn is not the one in use any more.
+func (c *Client) healthy(conn *net.UnixConn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != conn {
+		return false
+	}
+	_, err := c.callLocked(request{Op: opHello}, nil)
+	if err == nil {
+		return true
+	}
+	c.o.Logger.Warn("the name server of sandboxes does not answer; starting another one", "error", err.Error())
+	c.killLocked()
+	if err := c.restoreLocked(context.Background()); err != nil {
+		c.o.Logger.Error("could not start the name server of sandboxes again; the next sandbox on a network of its own tries it", "error", err.Error())
+	}
+	return false
 }
 
 // watch waits on a connection of its own for the end of the process behind conn, and has another
@@ -348,7 +451,10 @@ func (c *Client) watch(conn *net.UnixConn) {
 	if err != nil {
 		return // the next call finds out
 	}
+	gone := make(chan struct{})
+	go c.nurse(conn, gone)
 	go func() {
+		defer close(gone)
 		var b [1]byte
 		_, _ = w.Read(b[:])
 		_ = w.Close()

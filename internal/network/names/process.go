@@ -93,10 +93,16 @@ func (p *process) agent(c *net.UnixConn) {
 		}
 		resp, err := p.do(req, files)
 		closeAll(files)
+		var sockets []*os.File
+		if err == nil && req.Op == opSockets {
+			sockets, err = p.sockets(req.Sandbox)
+		}
 		if err != nil {
 			resp.Error = err.Error()
 		}
-		if send(c, resp, nil) != nil {
+		err = send(c, resp, sockets)
+		closeAll(sockets)
+		if err != nil {
 			return
 		}
 		if req.Op == opEnd {
@@ -111,7 +117,7 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 	case opHello:
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		resp.Sandboxes = slices.Sorted(maps.Keys(p.boxes))
+		resp.Sandboxes, resp.Pid = slices.Sorted(maps.Keys(p.boxes)), os.Getpid()
 	case opZone:
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -130,7 +136,7 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 		b.set(asks{req.Networks, req.Upstream})
 	case opDrop:
 		p.drop(req.Sandbox)
-	case opEnd:
+	case opEnd, opSockets:
 	default:
 		err = fmt.Errorf("unknown operation %q", req.Op)
 	}
@@ -155,6 +161,30 @@ func (p *process) add(req request, files []*os.File) error {
 	defer p.mu.Unlock()
 	p.boxes[req.Sandbox] = b
 	return nil
+}
+
+// sockets returns duplicates of a sandbox's sockets.
+func (p *process) sockets(id core.ID) ([]*os.File, error) {
+	p.mu.Lock()
+	b, ok := p.boxes[id]
+	p.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("no sandbox %s", id)
+	}
+	udp, ok := b.udp.(*net.UDPConn)
+	tcp, ok2 := b.tcp.(*net.TCPListener)
+	if !ok || !ok2 {
+		return nil, fmt.Errorf("the sockets of sandbox %s are of another kind", id)
+	}
+	one, err := udp.File()
+	if err != nil {
+		return nil, err
+	}
+	two, err := tcp.File()
+	if err != nil {
+		return nil, errors.Join(err, one.Close())
+	}
+	return []*os.File{one, two}, nil
 }
 
 func (p *process) drop(id core.ID) {

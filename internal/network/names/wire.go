@@ -23,6 +23,8 @@ const (
 	opSet   = "set"   // Sandbox, Networks, Upstream
 	opDrop  = "drop"  // Sandbox
 	opEnd   = "end"
+	// Sandbox; the answer has its two sockets.
+	opSockets = "sockets"
 )
 
 // request is what the agent asks of the process. Both are of one release or of two that follow
@@ -39,6 +41,7 @@ type request struct {
 type response struct {
 	Error     string    `json:"error,omitempty"`
 	Sandboxes []core.ID `json:"sandboxes,omitempty"`
+	Pid       int       `json:"pid,omitempty"`
 }
 
 // maxMessage bounds a message: a network of ten thousand names is a megabyte.
@@ -54,7 +57,14 @@ func send(c *net.UnixConn, v any, files []*os.File) error {
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {
-			fds[i] = int(f.Fd())
+			// Fd would make the socket a blocking one, for everybody who has it.
+			raw, err := f.SyscallConn()
+			if err == nil {
+				err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
+			}
+			if err != nil {
+				return err
+			}
 		}
 		oob = unix.UnixRights(fds...)
 	}
