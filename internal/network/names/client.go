@@ -5,18 +5,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -49,7 +53,7 @@ type Options struct {
 type Client struct {
 	o Options
 
-	mu    sync.Mutex // guards boxes, zones, kept, server, conn, gone; one request at a time
+	mu    sync.Mutex // guards boxes, zones, kept, server, conn, gone, retrying; one request at a time
 	boxes map[core.ID]Box
 	// kept has the sockets of each sandbox, UDP and TCP: a process that takes the place of another
 	// gets the same, and answers what was asked meanwhile.
@@ -59,6 +63,8 @@ type Client struct {
 	zones  map[string]Zone
 	conn   *net.UnixConn
 	gone   bool // Close was called
+	// retrying says that a process that could not be started is tried again.
+	retrying bool
 }
 
 // New returns a client that has not connected yet.
@@ -221,18 +227,79 @@ func (c *Client) hangUpLocked() {
 // killLocked ends a process that has not answered: it would take questions that its successor is
 // to answer.
 func (c *Client) killLocked() {
+	if c.server == nil { // it has not said which one it is
+		c.server = c.written()
+	}
 	if c.server != nil {
 		_ = c.server.Kill()
 	}
 	c.hangUpLocked()
 }
 
-// restoreLocked has a process again, if it is needed.
+const programName = "longshore-names"
+
+func (c *Client) pidFile() string { return filepath.Join(c.o.Dir, "pid") }
+
+// written returns the process that was started last, by this agent or an earlier one; nil when it
+// has ended.
+func (c *Client) written() *os.Process {
+	b, err := os.ReadFile(c.pidFile())
+	if err != nil {
+		return nil
+	}
+	pid, err := strconv.Atoi(string(b))
+	if err != nil || pid <= 1 {
+		return nil
+	}
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return nil
+	}
+	// The process is held by now: it cannot become another one after it was looked at.
+	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	if err != nil || !strings.HasPrefix(string(line), programName+"\x00") {
+		_ = p.Release()
+		return nil
+	}
+	return p
+}
+
+// restoreLocked has a process again, if it is needed. When there can be none now, it is tried again
+// until there is.
 func (c *Client) restoreLocked(ctx context.Context) error {
 	if len(c.boxes) == 0 || c.gone {
 		return nil
 	}
-	return c.connectLocked(ctx)
+	err := c.connectLocked(ctx)
+	if err != nil && !c.retrying {
+		c.retrying = true
+		go c.retry()
+	}
+	return err
+}
+
+func (c *Client) retry() {
+	t := time.NewTicker(cmp.Or(c.o.Health, healthTime))
+	defer t.Stop()
+	for range t.C {
+		if c.retried() {
+			return
+		}
+	}
+}
+
+// retried reports whether there is a process, or none is needed.
+func (c *Client) retried() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil && len(c.boxes) > 0 && !c.gone {
+		if c.connectLocked(context.Background()) != nil {
+			return false
+		}
+		c.o.Logger.Info("the name server of sandboxes runs again")
+	}
+	c.retrying = false
+	return true
 }
 
 // connectLocked connects to the process, starts one where there is none, and tells it what it does
@@ -250,21 +317,34 @@ func (c *Client) connectLocked(ctx context.Context) error {
 			c.watch(c.conn)
 			return nil
 		}
-		c.hangUpLocked() // it was about to end
 		if errors.Is(err, errRefused) {
+			c.hangUpLocked()
 			return err
 		}
+		c.killLocked() // it was about to end, or hangs
 	}
-	err := c.startLocked(ctx)
-	if err == nil {
-		err = c.tellLocked(true)
+	var err error
+	for range startTries { // it may die again before it knows everything
+		if err = c.startLocked(ctx); err == nil {
+			err = c.tellLocked(true)
+		}
+		if err == nil {
+			c.watch(c.conn)
+			return nil
+		}
+		c.killLocked()
+		if !isCut(err) {
+			break
+		}
 	}
-	if err != nil {
-		c.hangUpLocked()
-		return err
-	}
-	c.watch(c.conn)
-	return nil
+	return err
+}
+
+const startTries = 3
+
+// isCut reports whether err means that the process has gone while it was spoken to.
+func isCut(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
 func (c *Client) dialLocked() error {
@@ -299,7 +379,7 @@ func (c *Client) startLocked(ctx context.Context) error {
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
-	cmd.Args[0] = "longshore-names"
+	cmd.Args[0] = programName
 	cmd.Env, cmd.Dir = []string{"GOMAXPROCS=2", "GOMEMLIMIT=64MiB", "GOGC=50"}, "/"
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{f}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -307,7 +387,14 @@ func (c *Client) startLocked(ctx context.Context) error {
 		return fmt.Errorf("start %s: %w", c.o.Command[0], err)
 	}
 	pid := cmd.Process.Pid
-	go func() { _ = cmd.Wait() }() // reaps it
+	if err := atomicfile.Replace(c.pidFile(), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+		c.o.Logger.Warn("could not write down which process is the name server of sandboxes: an agent that starts while it hangs cannot end it", "error", err.Error())
+	}
+	go func() {
+		if err := cmd.Wait(); err != nil {
+			c.o.Logger.Info("a name server of sandboxes has ended", "pid", pid, "how", err.Error())
+		}
+	}()
 	if c.o.Started != nil {
 		c.o.Started(ctx, pid)
 	}
@@ -439,7 +526,7 @@ func (c *Client) healthy(conn *net.UnixConn) bool {
 	c.o.Logger.Warn("the name server of sandboxes does not answer; starting another one", "error", err.Error())
 	c.killLocked()
 	if err := c.restoreLocked(context.Background()); err != nil {
-		c.o.Logger.Error("could not start the name server of sandboxes again; the next sandbox on a network of its own tries it", "error", err.Error())
+		c.o.Logger.Error("could not start the name server of sandboxes again; it is tried again and again", "error", err.Error())
 	}
 	return false
 }
@@ -466,7 +553,7 @@ func (c *Client) watch(conn *net.UnixConn) {
 		c.hangUpLocked()
 		c.o.Logger.Warn("the name server of sandboxes has died; starting another one")
 		if err := c.restoreLocked(context.Background()); err != nil {
-			c.o.Logger.Error("could not start the name server of sandboxes again; the next sandbox on a network of its own tries it", "error", err.Error())
+			c.o.Logger.Error("could not start the name server of sandboxes again; it is tried again and again", "error", err.Error())
 		}
 	}()
 }
