@@ -44,7 +44,6 @@ import (
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/state/bolt"
-	"github.com/longshore/longshore/internal/volume"
 )
 
 // Options are the parameters of Run.
@@ -171,7 +170,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	volumes, err := volume.New(filepath.Join(root, "volumes"))
+	volumes, err := openVolumes(filepath.Join(root, "volumes"), n.log)
 	if err != nil {
 		return err
 	}

@@ -37,11 +37,7 @@ func Repair(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error {
 	volumes, verr := volume.Repair(filepath.Join(root, "volumes"), dry)
 	err = errors.Join(err, verr)
 	for _, v := range volumes {
-		text := "its record and the copy were damaged: it has a new record; its labels are lost"
-		if !v.Made {
-			text = "its record and the copy are damaged, and say where its content is: move this directory away and create the volume again with its options"
-		}
-		if _, werr := fmt.Fprintf(w, "%s: %s\n", v.Dir, text); werr != nil {
+		if _, werr := fmt.Fprintf(w, "%s: %s\n", v.Dir, volumeResult(v)); werr != nil {
 			return werr
 		}
 	}
@@ -55,6 +51,27 @@ func Repair(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error {
 		}
 	}
 	return err
+}
+
+func volumeResult(v volume.Repaired) string {
+	if !v.Made {
+		return "its record and the copy are damaged, and say where its content is: move this directory away and create the volume again with its options"
+	}
+	return "its record and the copy were damaged: it has a new record; its labels are lost, and the damaged files are kept beside it"
+}
+
+// openVolumes returns the node's volumes, in use from now on. One damaged record must not keep all
+// others from their containers: it gets a new one as by `longshore repair`, or cannot be used.
+func openVolumes(dir string, log *slog.Logger) (*volume.Local, error) {
+	volumes, err := volume.New(dir)
+	if err != nil {
+		return nil, err
+	}
+	repaired, err := volume.Repair(dir, false)
+	for _, v := range repaired {
+		log.Error("a volume is damaged", "volume", v.Dir, "result", volumeResult(v))
+	}
+	return volumes, err
 }
 
 func repairResult(r dbfile.Report) string {

@@ -5,8 +5,10 @@ package atomicfile
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Write replaces the content of the file at path: it writes a file beside it, syncs that, renames
@@ -64,4 +66,83 @@ func syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+// ErrUnreadable means that what is at a path cannot be read as a file: something else has taken its
+// place, it is larger than it can be, or the disk fails.
+var ErrUnreadable = errors.New("it is no file that can be read")
+
+// Read returns the content of a file of at most limit bytes. It never waits: a fifo at path is
+// Unreadable, as a directory is.
+func Read(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ENXIO) || errors.Is(err, syscall.ELOOP) || errors.Is(err, syscall.EIO) {
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !fi.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: %s is a %s", ErrUnreadable, path, KindOf(fi.Mode()))
+	}
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	switch {
+	case errors.Is(err, syscall.EIO):
+		return nil, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	case err != nil:
+		return nil, err
+	case int64(len(b)) > limit:
+		return nil, fmt.Errorf("%w: %s has more than %d bytes", ErrUnreadable, path, limit)
+	}
+	return b, nil
+}
+
+// Strange returns what is at path if no file can be opened there, for messages; "" for a file, and
+// for nothing.
+func Strange(path string) string {
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, syscall.ELOOP):
+		return "a link in a loop"
+	case err != nil || fi.Mode().IsRegular():
+		return ""
+	}
+	return "a " + KindOf(fi.Mode())
+}
+
+// Damaged is the suffix of what SetAside has set aside.
+const Damaged = ".damaged"
+
+// SetAside renames what is at path to path.damaged, in the place of what was set aside before. It
+// succeeds when there is nothing.
+func SetAside(path string) error {
+	if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := os.RemoveAll(path + Damaged); err != nil {
+		return err
+	}
+	return os.Rename(path, path+Damaged)
+}
+
+// KindOf names the kind of a file, for messages.
+func KindOf(m os.FileMode) string {
+	switch {
+	case m.IsRegular():
+		return "file"
+	case m.IsDir():
+		return "directory"
+	case m&os.ModeNamedPipe != 0:
+		return "fifo"
+	case m&os.ModeSocket != 0:
+		return "socket"
+	case m&os.ModeSymlink != 0:
+		return "link"
+	}
+	return "device"
 }

@@ -449,6 +449,9 @@ type Volume struct {
 	Options map[string]string `json:"options,omitempty"` // with what is secret hidden
 	Created time.Time         `json:"created"`
 	Filled  bool              `json:"filled"`
+	// Damaged is what is wrong with its record, and what to do. Only owner and name are known then,
+	// and it cannot be used.
+	Damaged string `json:"-"`
 }
 
 // OOMLog reads what the kernel log says of out-of-memory kills.

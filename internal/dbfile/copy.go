@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
 	"slices"
+
+	"github.com/longshore/longshore/internal/atomicfile"
 )
 
 // A copy's file is a sequence of frames:
@@ -177,15 +178,14 @@ type copied struct {
 // readCopy reads a copy. A damaged one is no error: what is left of it is returned.
 func readCopy(path string) (copied, error) {
 	c := copied{content: newContent()}
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	b, err := atomicfile.Read(path, maxCopy)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return c, nil
-	}
-	if err != nil {
-		return c, err
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxCopy))
-	if err = errors.Join(err, f.Close()); err != nil {
+	case errors.Is(err, atomicfile.ErrUnreadable):
+		c.some = true // nobody knows what it had
+		return c, nil
+	case err != nil:
 		return c, err
 	}
 	c.parse(b)
@@ -304,6 +304,13 @@ func sealFrame(b []byte) {
 // write writes the copy anew.
 func (c *copyFile) write(all content, txid uint64) (err error) {
 	c.close()
+	for _, path := range []string{c.path, c.path + newSuffix} {
+		if atomicfile.Strange(path) != "" { // it cannot be replaced by a file
+			if err := atomicfile.SetAside(path); err != nil {
+				return err
+			}
+		}
+	}
 	f, err := os.OpenFile(c.path+newSuffix, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err

@@ -23,11 +23,13 @@ import (
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/atomicfile"
 )
 
 const (
 	newSuffix     = ".new"
-	damagedSuffix = ".damaged"
+	damagedSuffix = atomicfile.Damaged
 )
 
 // Options are the parameters of Open and Repair.
@@ -82,7 +84,7 @@ func Open(o Options) (*DB, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = o.create()
 	}
-	if err != nil {
+	if err != nil && atomicfile.Strange(o.Path) == "" {
 		return nil, fmt.Errorf("open %s: %w", o.Path, err)
 	}
 	db, err := o.open()
@@ -133,7 +135,7 @@ func (o *Options) create() error {
 // replace puts the file aside and makes one with this content.
 func (o *Options) replace(c content) error {
 	fresh := o.Path + newSuffix
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
 	db, err := bbolt.Open(fresh, 0o600, o.bolt(nil))
@@ -167,11 +169,15 @@ func (o *Options) replace(c content) error {
 	}
 	// At every moment the old or the new file has the name. The old copy's transactions have other
 	// numbers than the new file's: without a copy Open writes one.
+	keep := func() error { return os.Link(o.Path, o.Path+damagedSuffix) }
+	if atomicfile.Strange(o.Path) != "" { // it cannot be linked, nor be replaced by a file
+		keep = func() error { return atomicfile.SetAside(o.Path) }
+	}
 	for _, step := range []func() error{
-		func() error { return os.Remove(o.Path + damagedSuffix) },
-		func() error { return os.Link(o.Path, o.Path+damagedSuffix) },
+		func() error { return os.RemoveAll(o.Path + damagedSuffix) },
+		keep,
 		func() error { return os.Rename(fresh, o.Path) },
-		func() error { return os.Rename(o.Path+copySuffix, o.Path+copySuffix+damagedSuffix) },
+		func() error { return atomicfile.SetAside(o.Path + copySuffix) },
 	} {
 		if err := step(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -202,6 +208,9 @@ func (o *Options) bolt(open func(string, int, os.FileMode) (*os.File, error)) *b
 func (o *Options) open() (*DB, error) {
 	var held content
 	db := &DB{o: *o, copy: copyFile{path: o.Path + copySuffix}}
+	if strange := atomicfile.Strange(o.Path); strange != "" {
+		return nil, fmt.Errorf("it is %s: %w", strange, errdefs.ErrDataLoss)
+	}
 	err := guard(func() (err error) {
 		db.bolt, err = bbolt.Open(o.Path, 0o600, o.bolt(func(path string, flag int, mode os.FileMode) (*os.File, error) {
 			f, err := os.OpenFile(path, flag&^os.O_CREATE, mode)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/atomicfile"
 )
 
 // Report says what Repair has found and done.
@@ -56,7 +58,8 @@ func Repair(o Options, dry bool) (r Report, err error) {
 	r.Path = o.Path
 	_, err = os.Stat(o.Path)
 	gone := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !gone {
+	strange := atomicfile.Strange(o.Path) != ""
+	if err != nil && !gone && !strange {
 		return r, err
 	}
 	c, err := readCopy(o.Path + copySuffix)
@@ -72,7 +75,7 @@ func Repair(o Options, dry bool) (r Report, err error) {
 		return r, err
 	}
 	found := newContent()
-	if r.Whole = c.whole; !r.Whole && !gone {
+	if r.Whole = c.whole; !r.Whole && !gone && !strange {
 		found, _, err = readTree(o.Path, o.skip, func(err error) { r.Places = append(r.Places, err.Error()) })
 		if err != nil && !errdefs.IsDataLoss(err) {
 			return r, err
@@ -117,6 +120,9 @@ func Repair(o Options, dry bool) (r Report, err error) {
 
 // damage returns what is wrong with the file; "" when it is sound.
 func (o *Options) damage(c *copied) (string, error) {
+	if strange := atomicfile.Strange(o.Path); strange != "" {
+		return "it is " + strange, nil
+	}
 	held, txid, err := readTree(o.Path, o.skip, nil)
 	switch {
 	case errdefs.IsDataLoss(err):
@@ -142,7 +148,7 @@ func (o *Options) damage(c *copied) (string, error) {
 // Exists reports whether there is a file at path, or a copy from which Open makes one.
 func Exists(path string) (bool, error) {
 	for _, p := range []string{path, path + copySuffix} {
-		if _, err := os.Stat(p); err == nil {
+		if _, err := os.Stat(p); err == nil || atomicfile.Strange(p) != "" {
 			return true, nil
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return false, err
@@ -155,7 +161,7 @@ func Exists(path string) (bool, error) {
 func Remove(path string) error {
 	// The copy goes first: alone it would make the file again.
 	for _, suffix := range []string{copySuffix, copySuffix + newSuffix, newSuffix, "", damagedSuffix, copySuffix + damagedSuffix} {
-		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.RemoveAll(path + suffix); err != nil {
 			return err
 		}
 	}

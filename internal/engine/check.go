@@ -14,7 +14,7 @@ import (
 
 // Violation is one disagreement between records, events and node.
 type Violation struct {
-	Kind   string // unfinished, lost, missing, orphan, events
+	Kind   string // unfinished, lost, missing, orphan, damaged, events
 	Object string // "container 3f…", "cgroup /longshore/…"
 	Detail string
 }

@@ -87,6 +87,9 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 		errs = append(errs, fmt.Errorf("list volumes: %w", err))
 	}
 	for _, v := range vols {
+		if v.Damaged != "" {
+			s.add(finding{Violation: Violation{"damaged", "volume " + string(v.Owner) + "/" + v.Name, v.Damaged}})
+		}
 		if len(v.Options) > 0 {
 			s.mountable[volumes.Name{Owner: v.Owner, Name: v.Name}] = true
 		}

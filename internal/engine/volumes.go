@@ -59,7 +59,7 @@ func (v Volumes) Prune(ctx context.Context) ([]core.Volume, error) {
 	}
 	var gone []core.Volume
 	for _, vol := range all {
-		if used[vol.Name] {
+		if used[vol.Name] || vol.Damaged != "" { // it may still be brought back
 			continue
 		}
 		err := v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: vol.Name})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -32,7 +33,7 @@ func Repair(dir string, dry bool) (all []Repaired, err error) {
 		if _, err := read(d); !errdefs.IsDataLoss(err) {
 			continue
 		}
-		fi, err := os.Lstat(filepath.Join(d, dataDir))
+		fi, err := os.Lstat(filepath.Join(d, dataDir)) // that of a volume with options is elsewhere
 		if errors.Is(err, fs.ErrNotExist) {
 			all = append(all, Repaired{Dir: d})
 			continue
@@ -44,6 +45,11 @@ func Repair(dir string, dry bool) (all []Repaired, err error) {
 		made := fi.IsDir() && validName(name) && validName(string(owner))
 		if made && !dry {
 			// It counts as filled, so that an image's files do not come back among its content.
+			for _, f := range []string{recordFile, copyFile} { // by hand more may be read of them
+				if err := atomicfile.SetAside(filepath.Join(d, f)); err != nil {
+					return all, fmt.Errorf("repair volume %s: %w", name, err)
+				}
+			}
 			r := record{Volume: core.Volume{Owner: owner, Name: name, Path: filepath.Join(d, dataDir), Created: fi.ModTime().UTC(), Filled: true}}
 			if err := write(d, r); err != nil {
 				return all, fmt.Errorf("repair volume %s: %w", name, err)

@@ -135,7 +135,7 @@ func write(dir string, r record) error {
 		return err
 	}
 	// A copy counts more than the record, so an old one must not outlive it.
-	if err := os.Remove(filepath.Join(dir, copyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.RemoveAll(filepath.Join(dir, copyFile)); err != nil {
 		return err
 	}
 	if err := atomicfile.Write(filepath.Join(dir, recordFile), b, 0o600); err != nil {
@@ -143,6 +143,9 @@ func write(dir string, r record) error {
 	}
 	return writeCopy(dir, b)
 }
+
+// maxRecord bounds what is read of a record: labels and options of a volume.
+const maxRecord = 64 << 20
 
 // copyFile is beside recordFile: the checksum of the record, a space, and the record. It is what
 // counts when the two differ.
@@ -158,12 +161,16 @@ func sumOf(b []byte) string {
 
 // sound returns the record's file as it was written, by its copy where that is sound.
 func sound(dir string, b []byte) []byte {
-	copied, err := os.ReadFile(filepath.Join(dir, copyFile))
+	copied, err := atomicfile.Read(filepath.Join(dir, copyFile), maxRecord)
 	sum, body, found := bytes.Cut(copied, []byte{' '})
 	switch {
 	case err == nil && found && string(sum) == sumOf(body):
 		if !bytes.Equal(body, b) {
-			_ = atomicfile.Write(filepath.Join(dir, recordFile), body, 0o600) // otherwise the next reader mends it
+			path := filepath.Join(dir, recordFile)
+			if fi, err := os.Lstat(path); err == nil && fi.IsDir() { // no file can be renamed to it
+				_ = atomicfile.SetAside(path)
+			}
+			_ = atomicfile.Write(path, body, 0o600) // otherwise the next reader mends it
 		}
 		return body
 	case json.Valid(b):
@@ -173,16 +180,17 @@ func sound(dir string, b []byte) []byte {
 }
 
 func read(dir string) (r record, err error) {
-	b, err := os.ReadFile(filepath.Join(dir, recordFile))
+	b, err := atomicfile.Read(filepath.Join(dir, recordFile), maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), errdefs.ErrNotFound)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, atomicfile.ErrUnreadable) {
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), err)
 	}
-	if err := readable(sound(dir, b), &r); err != nil {
-		return r, fmt.Errorf("volume %s: %s is damaged, and so is its copy: stop the agent and run `longshore repair`, which writes a new one where the content is with it: %w: %w",
-			filepath.Base(dir), filepath.Join(dir, recordFile), errdefs.ErrDataLoss, err)
+	if damage := readable(sound(dir, b), &r); damage != nil {
+		err = errors.Join(err, damage)
+		return r, fmt.Errorf("volume %s: %s is damaged, and so is its copy: move %s away, create the volume again with its options, and move its content back: %w: %w",
+			filepath.Base(dir), filepath.Join(dir, recordFile), dir, errdefs.ErrDataLoss, err)
 	}
 	if r.Path = ""; len(r.Options) == 0 {
 		r.Path = filepath.Join(dir, dataDir) // the root directory may have been moved
@@ -225,7 +233,8 @@ func (l *Local) Source(ctx context.Context, owner core.Owner, name string) (core
 	return m, nil
 }
 
-// List returns an owner's volumes by name; owner "" returns all.
+// List returns an owner's volumes by name; owner "" returns all. Of one whose record is damaged
+// it knows no more than the name.
 func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error) {
 	pattern := string(owner)
 	if owner == "" {
@@ -240,10 +249,13 @@ func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error)
 	var list []core.Volume
 	for _, dir := range dirs {
 		r, err := read(dir)
-		if errdefs.IsNotFound(err) {
+		switch {
+		case errdefs.IsNotFound(err):
 			continue
-		}
-		if err != nil {
+		case errdefs.IsDataLoss(err):
+			list = append(list, core.Volume{Owner: core.Owner(filepath.Base(filepath.Dir(dir))), Name: filepath.Base(dir), Damaged: err.Error()})
+			continue
+		case err != nil:
 			return nil, err
 		}
 		list = append(list, r.shown())
@@ -252,7 +264,8 @@ func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error)
 	return list, nil
 }
 
-// Remove removes a volume with its content; NotFound when there is none.
+// Remove removes a volume with its content, also one whose record is damaged; NotFound when there
+// is none.
 func (l *Local) Remove(_ context.Context, owner core.Owner, name string) error {
 	dir, err := l.path(owner, name)
 	if err != nil {
@@ -260,11 +273,11 @@ func (l *Local) Remove(_ context.Context, owner core.Owner, name string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, err := read(dir); err != nil {
+	if _, err := read(dir); err != nil && !errdefs.IsDataLoss(err) {
 		return err
 	}
 	// The record is removed first, so that a crash leaves something that does not count.
-	if err := os.Remove(filepath.Join(dir, recordFile)); err != nil {
+	if err := os.RemoveAll(filepath.Join(dir, recordFile)); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
 	if err := os.RemoveAll(dir); err != nil {

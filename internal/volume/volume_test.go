@@ -1,9 +1,11 @@
 package volume_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -120,7 +122,7 @@ func TestADamagedRecordIsMended(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Get(t.Context(), core.OwnerCLI, "data"); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "longshore repair") {
+	if _, err := l.Get(t.Context(), core.OwnerCLI, "data"); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "move "+filepath.Dir(record)+" away") {
 		t.Errorf("both are damaged: %v", err)
 	}
 	for _, dry := range []bool{true, false} {
@@ -144,5 +146,63 @@ func TestADamagedRecordIsMended(t *testing.T) {
 	// Where its content is, only the record said.
 	if all, err := volume.Repair(dir, false); err != nil || len(all) != 1 || all[0].Made {
 		t.Errorf("repair without content: %+v, %v", all, err)
+	}
+	if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := l.List(t.Context(), "")
+	if err != nil || len(all) != 2 || all[0].Name != "data" || all[0].Owner != core.OwnerCLI || all[0].Damaged == "" || all[1].Damaged != "" {
+		t.Errorf("beside a damaged volume: %+v, %v", all, err)
+	}
+	if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: "data"}); !errdefs.IsDataLoss(err) {
+		t.Errorf("a new one in the place of a damaged one: %v", err)
+	}
+	if err := l.Remove(t.Context(), core.OwnerCLI, "data"); err != nil {
+		t.Errorf("remove a damaged one: %v", err)
+	}
+}
+
+// TestSomethingElseInTheRecordsPlace: a directory, a fifo or a link to nowhere is a damaged record, and
+// nothing waits for it.
+func TestSomethingElseInTheRecordsPlace(t *testing.T) {
+	for name, make := range map[string]func(string) error{
+		"directory": func(p string) error { return os.MkdirAll(filepath.Join(p, "x"), 0o700) },
+		"fifo":      func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		"loop":      func(p string) error { return os.Symlink(filepath.Base(p), p) },
+	} {
+		for _, both := range []bool{false, true} {
+			dir := filepath.Join(t.TempDir(), "volumes")
+			l, err := volume.New(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: "data", Labels: map[string]string{"a": "b"}}); err != nil {
+				t.Fatal(err)
+			}
+			record := filepath.Join(dir, "cli/data/volume.json")
+			files := []string{record}
+			if both {
+				files = append(files, record+".copy")
+			}
+			for _, f := range files {
+				if err := errors.Join(os.Remove(f), make(f)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			v, err := l.Get(t.Context(), core.OwnerCLI, "data")
+			if both != errdefs.IsDataLoss(err) || !both && v.Labels["a"] != "b" {
+				t.Errorf("%s, of both %v: %+v, %v", name, both, v, err)
+			}
+			repaired, err := volume.Repair(dir, false)
+			if err != nil || both != (len(repaired) == 1) {
+				t.Errorf("%s, of both %v: repair %+v, %v", name, both, repaired, err)
+			}
+			if fi, err := os.Lstat(record); err != nil || !fi.Mode().IsRegular() {
+				t.Errorf("%s, of both %v: after the repair %v, %v", name, both, fi, err)
+			}
+			if _, err := l.Get(t.Context(), core.OwnerCLI, "data"); err != nil {
+				t.Errorf("%s, of both %v: after the repair %v", name, both, err)
+			}
+		}
 	}
 }

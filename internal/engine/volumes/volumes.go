@@ -239,7 +239,7 @@ func (t *Table) Remove(ctx context.Context, n Name) error {
 	if used[n.Name] {
 		return fmt.Errorf("remove volume %s: a container uses it: %w", n.Name, errdefs.ErrFailedPrecondition)
 	}
-	if _, err := t.Volumes.Get(ctx, n.Owner, n.Name); err == nil { // its name is one
+	if _, err := t.Volumes.Get(ctx, n.Owner, n.Name); err == nil || errdefs.IsDataLoss(err) { // its name is one
 		if err := t.unmount(ctx, t.mountPoint(n)); err != nil {
 			return fmt.Errorf("remove volume %s: %w", n.Name, err)
 		}

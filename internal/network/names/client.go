@@ -53,7 +53,7 @@ type Options struct {
 type Client struct {
 	o Options
 
-	mu    sync.Mutex // guards boxes, zones, kept, server, conn, gone, retrying; one request at a time
+	mu    sync.Mutex // guards boxes, zones, kept, server, conn, gone, retrying, starting, deaths; one request at a time
 	boxes map[core.ID]Box
 	// kept has the sockets of each sandbox, UDP and TCP: a process that takes the place of another
 	// gets the same, and answers what was asked meanwhile.
@@ -65,6 +65,8 @@ type Client struct {
 	gone   bool // Close was called
 	// retrying says that a process that could not be started is tried again.
 	retrying bool
+	starting bool // it is about to be told everything
+	deaths   int  // of processes since one has answered while it served
 }
 
 // New returns a client that has not connected yet.
@@ -141,9 +143,7 @@ func (c *Client) Drop(ctx context.Context, id core.ID) error {
 	}
 	_, err := c.callLocked(request{Op: opDrop, Sandbox: id}, nil)
 	if err == nil && len(c.boxes) == 0 {
-		_, err = c.callLocked(request{Op: opEnd}, nil)
-		c.hangUpLocked()
-		return errors.Join(err, c.tidy())
+		return c.endLocked()
 	}
 	if err != nil && !errors.Is(err, errRefused) {
 		c.killLocked()
@@ -192,11 +192,18 @@ func (c *Client) Recover(ctx context.Context, live []Box) error {
 		if err := c.dialLocked(); err != nil {
 			return c.tidy() // there is none
 		}
-		_, err := c.callLocked(request{Op: opEnd}, nil)
-		c.hangUpLocked()
-		return errors.Join(err, c.tidy())
+		return c.endLocked()
 	}
-	return c.connectLocked(ctx)
+	return c.restoreLocked(ctx)
+}
+
+// endLocked ends a process that has nothing more to answer.
+func (c *Client) endLocked() error {
+	if _, err := c.callLocked(request{Op: opEnd}, nil); err != nil {
+		c.killLocked()
+	}
+	c.hangUpLocked()
+	return c.tidy()
 }
 
 // Close ends the connection. The process goes on.
@@ -271,11 +278,17 @@ func (c *Client) restoreLocked(ctx context.Context) error {
 		return nil
 	}
 	err := c.connectLocked(ctx)
-	if err != nil && !c.retrying {
+	if err != nil {
+		c.retryLocked()
+	}
+	return err
+}
+
+func (c *Client) retryLocked() {
+	if !c.retrying {
 		c.retrying = true
 		go c.retry()
 	}
-	return err
 }
 
 func (c *Client) retry() {
@@ -325,9 +338,11 @@ func (c *Client) connectLocked(ctx context.Context) error {
 	}
 	var err error
 	for range startTries { // it may die again before it knows everything
+		c.starting = true // it may take longer to answer
 		if err = c.startLocked(ctx); err == nil {
 			err = c.tellLocked(true)
 		}
+		c.starting = false
 		if err == nil {
 			c.watch(c.conn)
 			return nil
@@ -480,7 +495,11 @@ func (c *Client) callLocked(req request, files []*os.File) (response, error) {
 
 // exchangeLocked sends a request and returns the answer, with its descriptors.
 func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, got []*os.File, err error) {
-	if err := c.conn.SetDeadline(time.Now().Add(cmp.Or(c.o.Patience, callTime))); err != nil {
+	patience := cmp.Or(c.o.Patience, callTime)
+	if c.starting {
+		patience = max(patience, callTime)
+	}
+	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return resp, nil, err
 	}
 	if err := send(c.conn, req, files); err != nil {
@@ -521,6 +540,7 @@ func (c *Client) healthy(conn *net.UnixConn) bool {
 	}
 	_, err := c.callLocked(request{Op: opHello}, nil)
 	if err == nil {
+		c.deaths = 0
 		return true
 	}
 	c.o.Logger.Warn("the name server of sandboxes does not answer; starting another one", "error", err.Error())
@@ -534,26 +554,38 @@ func (c *Client) healthy(conn *net.UnixConn) bool {
 // watch waits on a connection of its own for the end of the process behind conn, and has another
 // one then.
 func (c *Client) watch(conn *net.UnixConn) {
-	w, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(), Net: "unix"})
-	if err != nil {
-		return // the next call finds out
-	}
 	gone := make(chan struct{})
 	go c.nurse(conn, gone)
 	go func() {
-		defer close(gone)
-		var b [1]byte
-		_, _ = w.Read(b[:])
-		_ = w.Close()
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.conn != conn {
-			return // it was ended, or somebody has noticed already
+		// When it cannot be connected to, it has gone already.
+		if w, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(), Net: "unix"}); err == nil {
+			var b [1]byte
+			_, _ = w.Read(b[:])
+			_ = w.Close()
 		}
-		c.hangUpLocked()
-		c.o.Logger.Warn("the name server of sandboxes has died; starting another one")
-		if err := c.restoreLocked(context.Background()); err != nil {
-			c.o.Logger.Error("could not start the name server of sandboxes again; it is tried again and again", "error", err.Error())
-		}
+		close(gone)
+		c.died(conn)
 	}()
+}
+
+// manyDeaths is how many processes may die without having answered once while they served, before
+// the next one is started later.
+const manyDeaths = 5
+
+// died has another process in the place of the one behind conn.
+func (c *Client) died(conn *net.UnixConn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != conn {
+		return // it was ended, or somebody has noticed already
+	}
+	c.hangUpLocked()
+	c.o.Logger.Warn("the name server of sandboxes has died; starting another one")
+	if c.deaths++; c.deaths > manyDeaths {
+		c.retryLocked()
+		return
+	}
+	if err := c.restoreLocked(context.Background()); err != nil {
+		c.o.Logger.Error("could not start the name server of sandboxes again; it is tried again and again", "error", err.Error())
+	}
 }

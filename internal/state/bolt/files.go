@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"go.etcd.io/bbolt"
 
+	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/state"
@@ -82,7 +83,10 @@ func dropOldBoot(o Options) (fresh bool, err error) {
 	}
 	boot = strings.TrimSpace(boot)
 	mark, live := filepath.Join(o.State, "boot"), o.live().Path
-	old, err := os.ReadFile(mark)
+	old, err := atomicfile.Read(mark, 4096)
+	if errors.Is(err, atomicfile.ErrUnreadable) {
+		old, err = []byte(err.Error()), os.RemoveAll(mark)
+	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, err
 	}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/state"
 )
@@ -74,6 +75,13 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 			return nil, err
 		}
 	}
+	strange := atomicfile.Strange(path)
+	if strange != "" {
+		logger.Error("the event log is "+strange+" and is begun anew; what the live records do not have of it is lost", "file", path, "kept", path+atomicfile.Damaged)
+		if err := atomicfile.SetAside(path); err != nil {
+			return nil, err
+		}
+	}
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -81,6 +89,9 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 	l.f = f
 	if err := l.scan(); err != nil {
 		return nil, errors.Join(err, f.Close())
+	}
+	if strange != "" {
+		l.damaged = 1
 	}
 	go l.syncLoop()
 	return l, nil
@@ -134,7 +145,7 @@ func (l *eventLog) scan() error {
 // putAside keeps a file of which nothing can be read, and begins a new one. mu is not needed: the
 // log is not synced yet.
 func (l *eventLog) putAside() error {
-	aside := l.path + ".damaged"
+	aside := l.path + atomicfile.Damaged
 	l.logger.Error("the event log cannot be read and is begun anew; what the live records do not have of it is lost. Check the disk", "file", l.path, "kept", aside)
 	if err := os.Rename(l.path, aside); err != nil {
 		return err

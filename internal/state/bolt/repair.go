@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"math"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -96,7 +96,7 @@ func Repair(o Options, dry bool) ([]dbfile.Report, error) {
 // lostOf names the objects that exist according to the event log and are not in the repaired
 // live.db. With an event log that cannot be read it names none.
 func lostOf(r *dbfile.Report, path string) (lost []string) {
-	b, err := os.ReadFile(path)
+	b, err := atomicfile.Read(path, math.MaxInt64-1)
 	if err != nil {
 		return nil
 	}
@@ -120,11 +120,15 @@ func lostOf(r *dbfile.Report, path string) (lost []string) {
 // log is opened.
 func repairLog(path string, dry bool) (r dbfile.Report, err error) {
 	r.Path = path
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	b, err := atomicfile.Read(path, math.MaxInt64-1)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return r, nil
-	}
-	if err != nil {
+	case errors.Is(err, atomicfile.ErrUnreadable):
+		r.Damage = err.Error()
+		r.Places = []string{"all events that the live records do not have; the agent begins the log anew when it starts"}
+		return r, nil
+	case err != nil:
 		return r, err
 	}
 	found, err := readLog(bytes.NewReader(b), path, func(string, uint64, []byte) error { r.Entries++; return nil })
