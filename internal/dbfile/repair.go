@@ -51,6 +51,13 @@ func (r *Report) Has(key string, bucket ...string) bool {
 	return ok
 }
 
+// Each calls fn with each entry of the repaired file; bucket are the names from the outermost on.
+func (r *Report) Each(fn func(bucket []string, key string, value []byte)) {
+	for s, v := range r.found.values {
+		fn(names(s.bucket), s.key, v)
+	}
+}
+
 // Repair makes a damaged file sound: from its copy, and if that is damaged too, from what can
 // still be read of both. The damaged file is kept beside it. Nobody may have the file open. With
 // dry it changes nothing.

@@ -122,12 +122,6 @@ func dbOptions(root string, log *slog.Logger) dbfile.Options {
 	}
 }
 
-// Repair makes the damaged names.db of a store in root sound, which nobody has open. With dry it
-// only says what it would do.
-func Repair(root string, log *slog.Logger, dry bool) (dbfile.Report, error) {
-	return dbfile.Repair(dbOptions(root, log), dry)
-}
-
 func acceptDB(tx *bolt.Tx) error {
 	meta := tx.Bucket(bucketMeta)
 	if meta == nil {
