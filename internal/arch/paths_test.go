@@ -180,7 +180,6 @@ var allowedByName = map[string]string{
 	"internal/volume/volume.go:List":                       ownFiles,
 	"internal/volume/volume.go:New":                        ownFiles,
 	"internal/volume/volume.go:Remove":                     ownFiles,
-	"internal/volume/volume.go:read":                       ownFiles,
 	"internal/volume/volume.go:sound":                      ownFiles,
 	"internal/volume/volume.go:write":                      ownFiles,
 }
