@@ -2,7 +2,6 @@ package granted
 
 import (
 	"context"
-	"debug/elf"
 	"errors"
 	"fmt"
 	"net"
@@ -344,14 +343,5 @@ func checkProgram(f *os.File) error {
 		return err
 	}
 	defer func() { _ = r.Close() }()
-	program, err := elf.NewFile(r)
-	if err != nil {
-		return fmt.Errorf("it is not a program but a script, or of another format: %w", err)
-	}
-	for _, p := range program.Progs {
-		if p.Type == elf.PT_INTERP {
-			return errStatic
-		}
-	}
-	return nil
+	return grant.CheckStatic(r)
 }

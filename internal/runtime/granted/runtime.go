@@ -2,7 +2,6 @@ package granted
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -215,5 +214,3 @@ func noHooks(h *specs.Hooks) bool {
 func refused(what string) error {
 	return fmt.Errorf("%s: not possible for a program that holds only its descriptors: %w", what, errdefs.ErrFailedPrecondition)
 }
-
-var errStatic = errors.New("it is not a static program: it names a loader, and there is none in its root; build it without dynamic linking (Go: CGO_ENABLED=0, C: -static, Rust: the musl target)")
