@@ -20,8 +20,8 @@ type descriptor struct {
 }
 
 type argument struct {
-	Log, Data, Listen, Secret, Shutdown *descriptor
-	Greeting                            string
+	Log, Data, Site, Listen, Secret, Shutdown *descriptor
+	Greeting                                  string
 }
 
 func main() {
@@ -66,6 +66,16 @@ func main() {
 	http.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, arg.Greeting) })
 	http.HandleFunc("/environment", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(os.Environ(), " "))
+	})
+	http.HandleFunc("/site", func(w http.ResponseWriter, _ *http.Request) {
+		buf := make([]byte, 100)
+		fd, err := unix.Openat(arg.Site.FD, "index", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			fail("site", err)
+		}
+		n, _ := unix.Read(fd, buf)
+		_, err = unix.Openat(arg.Site.FD, "index", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		_, _ = fmt.Fprintf(w, "%s, write: %v", buf[:n], err)
 	})
 	http.HandleFunc("/write", func(w http.ResponseWriter, r *http.Request) {
 		if arg.Data == nil {

@@ -19,8 +19,8 @@ type thing struct {
 
 func main() {
 	var arg struct {
-		Listen, Data, Shutdown *thing
-		Greeting               string
+		Listen, Data, Site, Shutdown *thing
+		Greeting                     string
 	}
 	text, err := os.ReadFile("/argdata.json")
 	if err == nil {
@@ -57,6 +57,11 @@ func main() {
 			if request, ok := strings.CutPrefix(string(buf[:n]), "GET /write?text="); ok {
 				word, _, _ := strings.Cut(request, " ")
 				text = fmt.Sprint(os.WriteFile(arg.Data.Path+"/written", []byte(word), 0o600))
+			}
+			if strings.HasPrefix(string(buf[:n]), "GET /site ") {
+				index, err := os.ReadFile(arg.Site.Path + "/index")
+				fail(err)
+				text = fmt.Sprintf("%s, write: %v", index, os.WriteFile(arg.Site.Path+"/index", nil, 0o600))
 			}
 			_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\n"+text)
 		}()
