@@ -35,7 +35,7 @@ root-test: build weakened ## tests on the real kernel, each in its own namespace
 
 .PHONY: attack
 attack: build weakened ## the attack suite with long rounds: who may cross the node's boundary
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened LONGSHORE_ATTACK_ROUNDS=20 $(GO) test -timeout 60m -count=1 -v ./test/attack
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened LONGSHORE_ATTACK_ROUNDS=20 $(GO) test -timeout 60m -count=1 -v ./test/attack ./test/attack/escape
 
 fuzz: ## every fuzz target for 30 seconds
 	hack/fuzz.sh 30s

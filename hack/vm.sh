@@ -62,7 +62,7 @@ image() { # directory, file
 
 # collect builds the test binaries and lays out the second disk.
 collect() { # directory, package…
-  local dir=$1 package names
+  local dir=$1 package program names
   shift
   mkdir -p "$dir/bin" "$dir/src"
   if [ -n "${LONGSHORE_BIN:-}" ]; then
@@ -72,8 +72,18 @@ collect() { # directory, package…
     for package in cmd/*/; do
       nice go build -trimpath -o "$dir/bin/" "./$package" || true
     done
-    case " $* " in *' test/attack '*) nice go build -trimpath -tags weakened -o "$dir/bin/weakened/" ./cmd/longshore ./cmd/longshore-keeper || true ;; esac
+    case " $* " in *' test/attack'*) nice go build -trimpath -tags weakened -o "$dir/bin/weakened/" ./cmd/longshore ./cmd/longshore-keeper || true ;; esac
   fi
+  # What tests build; the guest has no compiler.
+  for package in "$@"; do
+    for program in "$package"/testdata/*/ "$package"/attempts/; do
+      [ -e "$program/main.go" ] || continue
+      case $program in
+      */wasip1/ | */modules/) GOOS=wasip1 GOARCH=wasm nice go build -ldflags='-s -w' -o "$dir/bin/$(basename "$program")" "./$program" || true ;;
+      *) nice go build -o "$dir/bin/$(basename "$program")" "./$program" || true ;;
+      esac
+    done
+  done
   cp go.mod "$dir/src/"
   # Of every package: a test may read its neighbour's.
   find internal test -name testdata -type d -exec cp -r --parents -t "$dir/src/" {} +

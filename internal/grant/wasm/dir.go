@@ -29,8 +29,17 @@ func (d *dirFS) openat(name string, flags int, mode uint32) (int, experimentalsy
 	if name == "" || name == "/" {
 		name = "."
 	}
-	return again(func() (int, error) { return unix.Openat2(d.fd, name, d.how(flags, mode)) })
+	for try := 0; ; try++ {
+		fd, errno := again(func() (int, error) { return unix.Openat2(d.fd, name, d.how(flags, mode)) })
+		// The kernel cannot tell where ".." leads while anything is renamed or mounted anywhere.
+		if errno != experimentalsys.EAGAIN || try == maxTries {
+			return fd, errno
+		}
+	}
 }
+
+// maxTries is how often a path is resolved again. A second time is rare.
+const maxTries = 1000
 
 // parent opens the directory that has a name, and returns the name's last part.
 func (d *dirFS) parent(name string) (int, string, experimentalsys.Errno) {

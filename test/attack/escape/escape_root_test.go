@@ -3,6 +3,7 @@
 package escape
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -62,7 +63,7 @@ func build(t *testing.T) program {
 // image puts the program and what it is after into a registry.
 func (p program) image(t *testing.T, n *nodetest.Node) string {
 	t.Helper()
-	files := []imagetest.File{{Name: "etc/"}, {Name: "bin/"}, {Name: "program", Body: p.text, Mode: 0o755}, {Name: "bin/tool", Body: p.tool, Mode: 0o755}, {Name: "etc/link", Link: "secret"}}
+	files := []imagetest.File{{Name: "etc/"}, {Name: "bin/"}, {Name: "program", Body: p.text, Mode: 0o755}, {Name: "bin/tool", Body: p.tool, Mode: 0o755}, {Name: "etc/link", Link: "secret"}, {Name: "stand.wasm", Body: []byte("\x00asm\x01\x00\x00\x00")}}
 	for _, name := range []string{"secret", "shrunk", "moved", "removed"} {
 		files = append(files, imagetest.File{Name: "etc/" + name, Body: []byte("secret\n"), Mode: 0o644})
 	}
@@ -149,6 +150,47 @@ func (p program) granted(t *testing.T, pod *nodetest.Pod, name, image string) ma
 	return p.outcomes(t, pod, cfg)
 }
 
+// asWorker runs the attempts in the place of the program that runs modules, for a module with the same grants.
+func (p program) asWorker(t *testing.T, pod *nodetest.Pod, name, image string) map[string]string {
+	t.Helper()
+	cfg := p.container(t, name, image)
+	cfg.Command, cfg.Annotations = []string{"/stand.wasm"}, map[string]string{core.GrantAnnotation: grants}
+	return p.outcomes(t, pod, cfg)
+}
+
+// workerFile is the program that runs modules.
+const workerFile = "longshore-wasm"
+
+// binaries returns a directory with the agent's programs from dir, in which they can be replaced.
+func binaries(t *testing.T, dir string) string {
+	t.Helper()
+	bin := t.TempDir()
+	for _, name := range []string{"longshore", "longshore-keeper", workerFile} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if errors.Is(err, os.ErrNotExist) && name == workerFile {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(bin, name), data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return bin
+}
+
+// install puts the attempts into a program's place, which may be in use.
+func (p program) install(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", p.text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestNothingIsReachedThatWasNotGiven(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := build(t)
@@ -165,7 +207,8 @@ func TestNothingIsReachedThatWasNotGiven(t *testing.T) {
 				t.Errorf("%d attempts of class %s, want %d", n, class, leastOfClass)
 			}
 		}
-		n := nodetest.Start(t, nodetest.Options{})
+		bin := binaries(t, nodetest.Bin(t))
+		n := nodetest.Start(t, nodetest.Options{Bin: bin})
 		image, pod := p.image(t, n), p.pod(t, n)
 		plain := p.container(t, "plain", image, "plain")
 		plain.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{
@@ -181,6 +224,14 @@ func TestNothingIsReachedThatWasNotGiven(t *testing.T) {
 				t.Errorf("%s: %q with grants", name, tried[name])
 			}
 		}
+		// The same attempts in the place of the program that runs modules: what a module could do that has taken it over.
+		p.install(t, filepath.Join(bin, workerFile))
+		worker := p.asWorker(t, pod, "worker", image)
+		for _, name := range p.names {
+			if worker[name] == "reached" || worker[name] == "" {
+				t.Errorf("%s: %q by what runs modules", name, worker[name])
+			}
+		}
 		t.Logf("%d attempts of %d classes", len(p.names), len(classes))
 	})
 }
@@ -190,7 +241,9 @@ func TestTheSuiteFindsWhatIsMissing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := build(t)
 		without := func(off weaken.Defence) []string { return []string{weaken.Env + "=" + string(off)} }
-		n := nodetest.Start(t, nodetest.Options{Bin: nodetest.Weakened(t), Env: without(weaken.GrantLandlock)})
+		bin := binaries(t, nodetest.Weakened(t))
+		p.install(t, filepath.Join(bin, workerFile))
+		n := nodetest.Start(t, nodetest.Options{Bin: bin, Env: without(weaken.GrantLandlock)})
 		image, pod := p.image(t, n), p.pod(t, n)
 		for _, off := range []weaken.Defence{weaken.GrantLandlock, weaken.GrantSeccomp, weaken.GrantNamespaces} {
 			if off != weaken.GrantLandlock {
@@ -198,16 +251,20 @@ func TestTheSuiteFindsWhatIsMissing(t *testing.T) {
 				n.Kill()
 				n.Up()
 			}
-			var reached []string
-			for name, how := range p.granted(t, pod, string(off), image) {
-				if how == "reached" {
-					reached = append(reached, name)
+			for who, outcomes := range map[string]map[string]string{
+				"a program": p.granted(t, pod, string(off), image), "what runs modules": p.asWorker(t, pod, "worker-"+string(off), image),
+			} {
+				var reached []string
+				for name, how := range outcomes {
+					if how == "reached" {
+						reached = append(reached, name)
+					}
 				}
+				if len(reached) == 0 {
+					t.Errorf("without %s for %s the suite finds nothing missing", off, who)
+				}
+				t.Logf("without %s, %d attempts of %s reach, such as %q", off, len(reached), who, reached[:min(5, len(reached))])
 			}
-			if len(reached) == 0 {
-				t.Errorf("without %s the suite finds nothing missing", off)
-			}
-			t.Logf("without %s, %d attempts reach, such as %q", off, len(reached), reached[:min(5, len(reached))])
 		}
 	})
 }

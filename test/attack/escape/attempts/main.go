@@ -4,7 +4,8 @@
 // once and prints a line for each: its name, then "reached" or "refused", then what it saw.
 //
 // Run as "attempts plain" it opens for itself what a granted program is given, so that both make the
-// same calls. Run as "attempts names" it prints the attempts' names, and as "attempts tool" the program
+// same calls. Run as "attempts run" it stands for longshore-wasm: it is what a module could do that has taken
+// over the process which runs it. Run as "attempts names" it prints the attempts' names, and as "attempts tool" the program
 // that attempts execute.
 package main
 
@@ -15,6 +16,7 @@ import (
 	"os"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,7 +32,8 @@ type world struct {
 	data    int // a directory that it may write to
 	read    int // a directory of which it may read
 	listen  int // a listening TCP socket
-	program int // the number at which its own file was
+	program int // the number at which its own file was, behind what was given
+	worker  bool
 	port    int
 	// early says which of the descriptors above those that were given were there at the start, before
 	// the program had opened any.
@@ -62,7 +65,13 @@ func main() {
 			fmt.Println("cannot open what is given:", err)
 			os.Exit(1)
 		}
+	case len(os.Args) > 1 && os.Args[1] == "compile-child":
+		os.Exit(1)
 	default:
+		if len(os.Args) > 1 && os.Args[1] == "run" {
+			w.worker = true
+			w.program++ // the module is before it
+		}
 		w.look()
 		if err := w.check(); err != nil {
 			fmt.Println("what was given is not there:", err)
@@ -122,15 +131,25 @@ func (w *world) open() (err error) {
 }
 
 func (w *world) look() {
+	first := programFD
+	if w.worker {
+		first++
+	}
 	for i := range w.early {
-		_, w.early[i] = unix.FcntlInt(uintptr(programFD+i), unix.F_GETFD, 0)
+		_, w.early[i] = unix.FcntlInt(uintptr(first+i), unix.F_GETFD, 0)
 	}
 }
 
 // check proves that the program can use what it is given: otherwise a refusal would prove nothing.
 func (w *world) check() error {
 	arg, err := io.ReadAll(os.NewFile(3, "argdata"))
-	if err != nil || string(arg) != `{"data":{"fd":4},"listen":{"fd":6},"read":{"fd":5}}` {
+	given := "4"
+	if w.worker {
+		given = "5"
+		if err != nil || !strings.HasPrefix(string(arg), `{"module":7,`) {
+			return fmt.Errorf("job %q, %w", arg, err)
+		}
+	} else if err != nil || string(arg) != `{"data":{"fd":4},"listen":{"fd":6},"read":{"fd":5}}` {
 		return fmt.Errorf("argument %q, %w", arg, err)
 	}
 	if fd, err := unix.Openat(w.data, "kept", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600); err != nil {
@@ -146,7 +165,7 @@ func (w *world) check() error {
 	if _, err := unix.Getsockname(w.listen); err != nil {
 		return fmt.Errorf("listening socket: %w", err)
 	}
-	if n := len(os.Environ()); n != 3 || os.Getenv("LISTEN_FDS") != "4" || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
+	if n := len(os.Environ()); n != 3 || os.Getenv("LISTEN_FDS") != given || os.Getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
 		return fmt.Errorf("environment %q", os.Environ())
 	}
 	return nil
