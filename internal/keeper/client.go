@@ -361,8 +361,8 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 	return st, err
 }
 
-// Processes implements core.Supervisor. It leaves out the processes of a pair whose
-// keeper and nest are both dead.
+// Processes implements core.Supervisor. Of a pair whose keeper and nest are both dead it
+// knows the processes whose exits are on record.
 func (c *Client) Processes(ctx context.Context) ([]core.Supervised, error) {
 	if _, err := c.current(ctx); err != nil {
 		return nil, err
@@ -379,6 +379,9 @@ func (c *Client) Processes(ctx context.Context) ([]core.Supervised, error) {
 		for _, s := range l.List {
 			out = append(out, core.Supervised{Ref: coreRef(s.Ref), Pid: s.Pid, Running: s.Running, Lost: s.Lost})
 		}
+	}
+	for _, x := range c.orphanExits() {
+		out = append(out, core.Supervised{Ref: coreRef(x.Ref), Lost: x.LostOut})
 	}
 	return out, nil
 }

@@ -2,15 +2,20 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
@@ -171,10 +176,21 @@ func (c *Client) orphanExits() []wire.Exit {
 			continue
 		}
 		for _, e := range entries {
-			b, err := os.ReadFile(filepath.Join(dir, "exits", e.Name()))
+			path := filepath.Join(dir, "exits", e.Name())
+			if strings.HasSuffix(path, atomicfile.Damaged) {
+				continue
+			}
+			b, err := atomicfile.Read(path, 1<<20)
 			var x wire.Exit
-			if err == nil && wire.ParseRecord(b, &x) {
+			switch {
+			case err == nil && wire.ParseChecked(b, &x):
 				out = append(out, x)
+			case errors.Is(err, fs.ErrNotExist): // it was acknowledged just now
+			default:
+				c.log.Error("the record of a process's exit is damaged: the process is recorded as lost", "file", path, "kept", path+atomicfile.Damaged, "error", err)
+				if err := atomicfile.SetAside(path); err != nil {
+					c.log.Error("could not set a damaged exit record aside", "error", err)
+				}
 			}
 		}
 	}
@@ -186,16 +202,19 @@ func (c *Client) orphanExits() []wire.Exit {
 func (c *Client) ackOrphan(ref core.Ref) {
 	name := wire.RecordFile(wire.Key(wireRef(ref)))
 	for _, dir := range c.deadDirs() {
-		if os.Remove(filepath.Join(dir, "exits", name)) != nil {
-			continue
+		path := filepath.Join(dir, "exits", name)
+		// A damaged one goes with the process.
+		if one, two := os.Remove(path), os.Remove(path+atomicfile.Damaged); one == nil || two == nil {
+			dropIfEmpty(dir)
 		}
-		dropIfEmpty(dir)
 	}
 }
 
 // dropIfEmpty removes a dead pair's directory if it has no exit records left.
 func dropIfEmpty(dir string) {
-	if entries, err := os.ReadDir(filepath.Join(dir, "exits")); err == nil && len(entries) == 0 {
+	entries, err := os.ReadDir(filepath.Join(dir, "exits"))
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return strings.HasSuffix(e.Name(), atomicfile.Damaged) })
+	if err == nil && len(entries) == 0 {
 		_ = os.RemoveAll(dir)
 	}
 }

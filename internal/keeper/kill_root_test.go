@@ -274,7 +274,7 @@ func TestDeathOfBothIsNotHidden(t *testing.T) {
 			t.Errorf("exit %+v", x.Exit)
 		}
 		procs, err := e.c.Processes(e.ctx())
-		if err != nil || len(procs) != 0 {
+		if err != nil || len(procs) != 1 || procs[0].Ref != ended.Ref || procs[0].Running {
 			t.Errorf("processes %+v, %v", procs, err)
 		}
 		if err := e.c.Signal(e.ctx(), lost.Ref, 9); !errdefs.IsNotFound(err) {
@@ -285,6 +285,9 @@ func TestDeathOfBothIsNotHidden(t *testing.T) {
 		}
 		if st := e.status(); st.Pending != 0 {
 			t.Errorf("status %+v", st)
+		}
+		if procs, err := e.c.Processes(e.ctx()); err != nil || len(procs) != 0 {
+			t.Errorf("after the acknowledgement: processes %+v, %v", procs, err)
 		}
 	})
 }

@@ -108,7 +108,7 @@ func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
 	}
 	p.exit, p.phase = e, ended
 	p.save(s)
-	if err := kernel.WriteFile(p.exitFile(s), wire.Record(e), 0o600); err != nil {
+	if err := kernel.WriteFile(p.exitFile(s), wire.CheckedRecord(e), 0o600); err != nil {
 		logLine("write the exit record of " + p.key + ": " + err.Error() + "; it is lost if keeper and nest die before the agent has it")
 	}
 	s.reap(p.pid)
@@ -264,8 +264,8 @@ func (s *Server) readExits() {
 		path := s.dir + "/exits/" + name
 		b, err := kernel.ReadFile(path, 1<<20)
 		var e wire.Exit
-		if err != nil || !wire.ParseRecord(b, &e) {
-			continue // a partial file, which was never renamed into place
+		if err != nil || !wire.ParseChecked(b, &e) {
+			continue // damaged, or a partial file, which was never renamed into place; the nest has all but the last
 		}
 		p := s.procs[e.Ref]
 		if p == nil || p.acked {

@@ -1,6 +1,9 @@
 package wire
 
-import "strconv"
+import (
+	"encoding/binary"
+	"strconv"
+)
 
 // Magic identifies the protocol in a hello.
 const Magic = "longshore keeper"
@@ -391,6 +394,34 @@ func AppendRecord(b []byte, m Message) []byte { return Marshal(append(b, recordV
 // ParseRecord decodes a Record. It reports false for an unknown version too.
 func ParseRecord(b []byte, m Message) bool {
 	return len(b) > 0 && b[0] == recordVersion && Unmarshal(b[1:], m)
+}
+
+// checkedVersion starts a record on disk that has a checksum of the rest after it. It follows
+// recordVersion, whose records may still be on disk.
+const checkedVersion = 2
+
+// CheckedRecord is Record with a checksum: a disk may change what is on it.
+func CheckedRecord(m Message) []byte {
+	body := Marshal(nil, m)
+	return append(binary.LittleEndian.AppendUint64([]byte{checkedVersion}, sum(body)), body...)
+}
+
+// ParseChecked decodes a CheckedRecord, and a Record of an earlier release.
+func ParseChecked(b []byte, m Message) bool {
+	const head = 1 + 8
+	if len(b) < head || b[0] != checkedVersion {
+		return ParseRecord(b, m)
+	}
+	return binary.LittleEndian.Uint64(b[1:]) == sum(b[head:]) && Unmarshal(b[head:], m)
+}
+
+// sum is FNV-1a.
+func sum(b []byte) uint64 {
+	hash := uint64(14695981039346656037)
+	for _, c := range b {
+		hash = (hash ^ uint64(c)) * 1099511628211
+	}
+	return hash
 }
 
 // Status answers KindStatus.

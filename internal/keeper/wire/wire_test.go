@@ -209,11 +209,41 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
+// TestADamagedRecordIsNotRead: no byte of an exit record can change, or be missing, unnoticed; one of
+// an earlier release is read.
+func TestADamagedRecordIsNotRead(t *testing.T) {
+	exit := &wire.Exit{Ref: wire.Ref{Container: "c", Process: "p"}, Pid: 77, Code: 3, Nanos: 1234567890, OOMKills: []uint64{1, 0}, Peak: 4096}
+	var got wire.Exit
+	whole := wire.CheckedRecord(exit)
+	for _, b := range [][]byte{whole, wire.Record(exit)} {
+		if !wire.ParseChecked(b, &got) || got.Code != 3 || got.Ref != exit.Ref {
+			t.Errorf("%x: %+v", b, got)
+		}
+	}
+	for i := range whole {
+		if wire.ParseChecked(whole[:i], &got) {
+			t.Errorf("cut after %d bytes, it is read", i)
+		}
+		for bit := range 8 {
+			b := bytes.Clone(whole)
+			b[i] ^= 1 << bit
+			if wire.ParseChecked(b, &got) {
+				t.Errorf("with bit %d of byte %d flipped, it is read: %+v", bit, i, got)
+			}
+		}
+	}
+	if wire.ParseChecked(make([]byte, len(whole)), &got) {
+		t.Errorf("zeros are read")
+	}
+}
+
 func FuzzRecord(f *testing.F) {
 	f.Add(wire.Record(&wire.Exit{}))
+	f.Add(wire.CheckedRecord(&wire.Exit{}))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		var e wire.Exit
 		wire.ParseRecord(b, &e)
+		wire.ParseChecked(b, &e)
 	})
 }
 
