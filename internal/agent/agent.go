@@ -6,6 +6,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ import (
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/pin"
+	"github.com/longshore/longshore/internal/programs"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/state/bolt"
@@ -73,7 +75,8 @@ type node struct {
 	images   *image.Store
 	board    *broker.Client
 	boardAPI *boardAPI
-	modules  modules // nil if compiled modules cannot be kept
+	modules  modules         // nil if compiled modules cannot be kept
+	programs *programs.Store // nil without CRI's API of 2017
 	network  *network.Network
 	cgroups  *cgroup.Tree
 	runtimes runtimes
@@ -150,6 +153,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, n.keeper.Close()) }()
 	if n.images, err = images(); err != nil {
+		return err
+	}
+	if n.programs, err = openPrograms(n); err != nil {
 		return err
 	}
 	if n.network, err = network.New(network.Options{
@@ -313,6 +319,16 @@ func later[T any](open func() (T, error)) func() (T, error) {
 	return opened
 }
 
+// openPrograms opens the images that are one file each; nil unless the config enables the API that
+// has them.
+func openPrograms(n *node) (*programs.Store, error) {
+	c := n.cfg.Face.CRI
+	if !c.Enabled || !c.Alpha.Enabled {
+		return nil, nil //nolint:nilnil // a nil store is empty
+	}
+	return programs.Open(cmp.Or(c.Alpha.ImageDirectory, filepath.Join(n.cfg.Agent.Root, "programs")))
+}
+
 // pluginHost returns the host of the CRI face's plugins; nil unless the config has a socket for
 // them.
 func (n *node) pluginHost(devices *cdi.Devices) (*nri.Host, error) {
@@ -334,7 +350,7 @@ func (n *node) owned() (owned []adjust.Owned) {
 func (n *node) controller() (*control.Server, error) {
 	return control.New(control.Options{
 		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
-		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network,
+		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, Programs: n.programs,
 	})
 }
 

@@ -16,6 +16,7 @@ import (
 
 func newImport(a *app) *cobra.Command {
 	var input string
+	var program bool
 	cmd := &cobra.Command{
 		Use:     "import [FILE|DIRECTORY]",
 		Aliases: []string{"load"},
@@ -51,10 +52,10 @@ func newImport(a *app) *cobra.Command {
 					return err
 				}
 				buf := make([]byte, base.ArchiveChunk)
-				for {
+				for first := true; ; first = false {
 					n, rerr := io.ReadFull(in, buf)
 					if n > 0 {
-						if err := stream.Send(&longshorev1.ImportImagesRequest{Data: buf[:n]}); err != nil {
+						if err := stream.Send(&longshorev1.ImportImagesRequest{Data: buf[:n], Program: first && program}); err != nil {
 							break // the reason comes with the answer
 						}
 					}
@@ -87,6 +88,7 @@ func newImport(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&input, "input", "i", "", "file to read")
+	cmd.Flags().BoolVar(&program, "program", false, "FILE is one program, which becomes an image of the CRI of 2017, named by its digest")
 	cmd.Flags().BoolP("quiet", "q", false, "is accepted and changes nothing: no progress is shown")
 	return cmd
 }

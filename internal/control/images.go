@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -29,7 +30,7 @@ var _ longshorev1.ImagesServer = (*imageServer)(nil)
 
 // owners returns all owners, for what the engine stores per owner and lists only for one.
 func owners() []core.Owner {
-	return []core.Owner{core.OwnerCLI, core.OwnerCRI, core.OwnerSwarm, core.OwnerNomad, core.OwnerMesos, core.OwnerKata}
+	return []core.Owner{core.OwnerCLI, core.OwnerCRI, core.OwnerSwarm, core.OwnerNomad, core.OwnerMesos, core.OwnerKata, core.OwnerCRIAlpha}
 }
 
 // ListImages returns every owner's names, the latest pull first.
@@ -117,7 +118,19 @@ func (r *archiveReader) Read(p []byte) (int, error) {
 
 // ImportImages imports an archive for us.
 func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1.ImportImagesRequest, longshorev1.ImportImagesResponse]) error {
-	images, err := s.srv.own.Images.Import(stream.Context(), &archiveReader{recv: stream.Recv}, core.ImportOptions{})
+	first, err := stream.Recv()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	data := io.MultiReader(bytes.NewReader(first.GetData()), &archiveReader{recv: stream.Recv})
+	if first.GetProgram() {
+		p, err := s.srv.o.Programs.Import(stream.Context(), data)
+		if err != nil {
+			return err
+		}
+		return stream.SendAndClose(&longshorev1.ImportImagesResponse{Images: []*longshorev1.Image{{Id: p.Name, Owner: string(core.OwnerCRIAlpha), SizeBytes: p.Size}}})
+	}
+	images, err := s.srv.own.Images.Import(stream.Context(), data, core.ImportOptions{})
 	if err != nil {
 		return err
 	}

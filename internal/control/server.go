@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/logs"
 	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/programs"
 )
 
 // Options are the parameters of New. Engine, LogDir and Logger are required.
@@ -45,6 +46,8 @@ type Options struct {
 	HTTP http.Handler
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
 	Swarm Membership
+	// Programs are images that are one file; nil when the node has none.
+	Programs *programs.Store
 	// Networks are those that users define; nil when there can be none.
 	Networks Networks
 	// Recent has what containers without sinks have written last; nil when nobody keeps it.

@@ -37,7 +37,12 @@ type Format string
 const (
 	FormatRaw Format = "raw" // bytes as they are read, to a file or a FIFO
 	FormatCRI Format = "cri" // "TIME stream P|F text\n", the format that kubelet's log reader expects
+
+	FormatCRIPlain Format = "cri-plain" // "TIME stream text\n", as the CRI of 2017 had it; it has no MaxBytes
 )
+
+// Records reports whether a sink of this format has records, with a time and the name of a stream.
+func (f Format) Records() bool { return f == FormatCRI || f == FormatCRIPlain }
 
 // Sink is where the keeper writes a process's output.
 type Sink struct {

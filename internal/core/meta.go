@@ -27,6 +27,10 @@ const (
 	OwnerMesos Owner = "mesos"
 	OwnerKata  Owner = "kata"
 	OwnerCLI   Owner = "cli"
+
+	// OwnerCRIAlpha has what was made through the CRI of 2017: kubelet, which speaks v1, removes
+	// pods of its owner that it does not know.
+	OwnerCRIAlpha Owner = "cri1alpha"
 )
 
 // Key is the face's own name for an object. (Owner, kind of object, Key) is unique: a second

@@ -261,20 +261,23 @@ func wireLaunch(l *core.Launch) (*wire.Launch, error) {
 		return nil, fmt.Errorf("launch: stdin mode %q: %w", l.IO.Stdin, errdefs.ErrInvalidArgument)
 	}
 	for _, s := range l.IO.Sinks {
-		if s.Format != core.FormatRaw && s.Format != core.FormatCRI {
+		if s.Format != core.FormatRaw && !s.Format.Records() {
 			return nil, fmt.Errorf("launch: sink format %q: %w", s.Format, errdefs.ErrInvalidArgument)
 		}
 		path, ok := wire.JoinPath(s.Below, s.Path)
 		if !ok {
 			return nil, fmt.Errorf("launch: sink %s is not below %s: %w", s.Path, s.Below, errdefs.ErrInvalidArgument)
 		}
-		files := s.MaxFiles
+		files, size := s.MaxFiles, s.MaxBytes
+		if s.Format == core.FormatCRIPlain {
+			size = -1
+		}
 		if s.Numbered {
 			files = -max(files, 1)
 		}
 		m.IO.Sinks = append(m.IO.Sinks, wire.Sink{
-			CRI: s.Format == core.FormatCRI, Stdout: s.Stdout, Stderr: s.Stderr,
-			Path: path, MaxBytes: s.MaxBytes, MaxFiles: files,
+			CRI: s.Format.Records(), Stdout: s.Stdout, Stderr: s.Stderr,
+			Path: path, MaxBytes: size, MaxFiles: files,
 		})
 	}
 	for _, v := range l.Levels {

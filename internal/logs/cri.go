@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
 )
 
 // Entry is one piece of output.
@@ -19,26 +21,40 @@ type Entry struct {
 
 // ParseCRI parses one line of the CRI format, "TIME STREAM TAGS TEXT", without its LF.
 func ParseCRI(line []byte) (Entry, error) {
-	bad := func(what string) (Entry, error) {
-		return Entry{}, fmt.Errorf("parse log line: %s: %w", what, errdefs.ErrInvalidArgument)
+	e, err := parse(core.FormatCRIPlain, line)
+	if err != nil {
+		return e, err
+	}
+	// Some writers omit the space before an empty text.
+	tags, text, _ := bytes.Cut(e.Text, []byte{' '})
+	first, _, _ := bytes.Cut(tags, []byte{':'})
+	if string(first) != "P" && string(first) != "F" {
+		return Entry{}, bad("tag")
+	}
+	e.Partial, e.Text = string(first) == "P", text
+	return e, nil
+}
+
+// parse parses a line of a format with records.
+func parse(format core.Format, line []byte) (Entry, error) {
+	if format != core.FormatCRIPlain {
+		return ParseCRI(line)
 	}
 	stamp, rest, ok := bytes.Cut(line, []byte{' '})
 	if !ok {
-		return bad("no time")
+		return Entry{}, bad("no time")
 	}
 	at, err := time.Parse(time.RFC3339Nano, string(stamp))
 	if err != nil {
-		return bad("time")
+		return Entry{}, bad("time")
 	}
-	stream, rest, ok := bytes.Cut(rest, []byte{' '})
+	stream, text, ok := bytes.Cut(rest, []byte{' '})
 	if !ok || string(stream) != "stdout" && string(stream) != "stderr" {
-		return bad("stream")
+		return Entry{}, bad("stream")
 	}
-	// Some writers omit the space before an empty text.
-	tags, text, _ := bytes.Cut(rest, []byte{' '})
-	first, _, _ := bytes.Cut(tags, []byte{':'})
-	if string(first) != "P" && string(first) != "F" {
-		return bad("tag")
-	}
-	return Entry{At: at, Stream: string(stream), Partial: string(first) == "P", Text: text}, nil
+	return Entry{At: at, Stream: string(stream), Text: text}, nil
+}
+
+func bad(what string) error {
+	return fmt.Errorf("parse log line: %s: %w", what, errdefs.ErrInvalidArgument)
 }

@@ -40,7 +40,7 @@ func Tail(sink core.Sink, n int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if from > 0 && sink.Format == core.FormatCRI {
+	if from > 0 && sink.Format.Records() {
 		_, b, _ = bytes.Cut(b, []byte{'\n'}) // the rest of a line whose beginning was not read
 	}
 	return lastLines(texts(sink.Format, b), n), nil
@@ -53,13 +53,13 @@ func texts(format core.Format, b []byte) [][]byte {
 		return nil
 	}
 	lines := bytes.Split(b, []byte{'\n'})
-	if format != core.FormatCRI {
+	if !format.Records() {
 		return lines
 	}
 	var whole [][]byte
 	partial := map[string][]byte{}
 	for _, l := range lines {
-		e, err := ParseCRI(l)
+		e, err := parse(format, l)
 		if err != nil {
 			continue
 		}

@@ -43,7 +43,7 @@ const maxLine = 1 << 20
 // Lines that are not in the sink's format are skipped. A sink whose file does not exist yet is
 // empty.
 func Read(ctx context.Context, sink core.Sink, o Options, fn func(Entry) error) error {
-	if sink.Format != core.FormatCRI && (!o.Since.IsZero() || !o.Until.IsZero()) {
+	if !sink.Format.Records() && (!o.Since.IsZero() || !o.Until.IsZero()) {
 		return fmt.Errorf("read log %s: its lines have no times: %w", sink.Path, errdefs.ErrInvalidArgument)
 	}
 	r := &reader{sink: sink, o: o, fn: fn, open: openRegular}
@@ -339,7 +339,7 @@ func (r *reader) lines(ctx context.Context) error {
 // fragment passes on an incomplete line of a raw sink, so that prompts are seen. In the CRI
 // format an incomplete line is still being written.
 func (r *reader) fragment() error {
-	if r.sink.Format == core.FormatCRI {
+	if r.sink.Format.Records() {
 		return nil
 	}
 	return r.flush()
@@ -352,10 +352,10 @@ func (r *reader) flush() error {
 	}
 	line, whole := bytes.CutSuffix(r.buf, []byte{'\n'})
 	r.buf = r.buf[:0]
-	if r.sink.Format != core.FormatCRI {
+	if !r.sink.Format.Records() {
 		return r.fn(Entry{Text: line, Partial: !whole})
 	}
-	e, err := ParseCRI(line)
+	e, err := parse(r.sink.Format, line)
 	if err != nil || !r.o.Since.IsZero() && e.At.Before(r.o.Since) {
 		return nil //nolint:nilerr // a damaged line is skipped
 	}

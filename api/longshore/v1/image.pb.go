@@ -445,8 +445,10 @@ func (*PullImageResponse_Progress) isPullImageResponse_Step() {}
 func (*PullImageResponse_Image) isPullImageResponse_Step() {}
 
 type ImportImagesRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Data  []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// The data is one program. Only the first message says it.
+	Program       bool `protobuf:"varint,2,opt,name=program,proto3" json:"program,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -486,6 +488,13 @@ func (x *ImportImagesRequest) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *ImportImagesRequest) GetProgram() bool {
+	if x != nil {
+		return x.Program
+	}
+	return false
 }
 
 type ImportImagesResponse struct {
@@ -1207,9 +1216,10 @@ const file_longshore_v1_image_proto_rawDesc = "" +
 	"\x11PullImageResponse\x128\n" +
 	"\bprogress\x18\x01 \x01(\v2\x1a.longshore.v1.PullProgressH\x00R\bprogress\x12+\n" +
 	"\x05image\x18\x02 \x01(\v2\x13.longshore.v1.ImageH\x00R\x05imageB\x06\n" +
-	"\x04step\")\n" +
+	"\x04step\"C\n" +
 	"\x13ImportImagesRequest\x12\x12\n" +
-	"\x04data\x18\x01 \x01(\fR\x04data\"C\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x18\n" +
+	"\aprogram\x18\x02 \x01(\bR\aprogram\"C\n" +
 	"\x14ImportImagesResponse\x12+\n" +
 	"\x06images\x18\x01 \x03(\v2\x13.longshore.v1.ImageR\x06images\"+\n" +
 	"\x13ExportImagesRequest\x12\x14\n" +

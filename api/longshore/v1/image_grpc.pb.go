@@ -42,7 +42,7 @@ type ImagesClient interface {
 	ListImages(ctx context.Context, in *ListImagesRequest, opts ...grpc.CallOption) (*ListImagesResponse, error)
 	InspectImage(ctx context.Context, in *InspectImageRequest, opts ...grpc.CallOption) (*InspectResponse, error)
 	PullImage(ctx context.Context, in *PullImageRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullImageResponse], error)
-	// ImportImages takes an OCI or docker archive.
+	// ImportImages takes an OCI or docker archive, or a program, which becomes an image of the CRI of 2017.
 	ImportImages(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ImportImagesRequest, ImportImagesResponse], error)
 	// ExportImages answers an OCI archive.
 	ExportImages(ctx context.Context, in *ExportImagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ExportImagesResponse], error)
@@ -215,7 +215,7 @@ type ImagesServer interface {
 	ListImages(context.Context, *ListImagesRequest) (*ListImagesResponse, error)
 	InspectImage(context.Context, *InspectImageRequest) (*InspectResponse, error)
 	PullImage(*PullImageRequest, grpc.ServerStreamingServer[PullImageResponse]) error
-	// ImportImages takes an OCI or docker archive.
+	// ImportImages takes an OCI or docker archive, or a program, which becomes an image of the CRI of 2017.
 	ImportImages(grpc.ClientStreamingServer[ImportImagesRequest, ImportImagesResponse]) error
 	// ExportImages answers an OCI archive.
 	ExportImages(*ExportImagesRequest, grpc.ServerStreamingServer[ExportImagesResponse]) error

@@ -221,18 +221,21 @@ func appendSink(s core.Sink, stream int, b []byte) error {
 		return err
 	}
 	out := b
-	if s.Format == core.FormatCRI {
+	if s.Format.Records() {
 		out = nil
 		name := "stdout"
 		if stream == 2 {
 			name = "stderr"
 		}
 		for line := range bytes.Lines(b) {
-			tag := "P"
+			tag := "P "
 			if text, whole := bytes.CutSuffix(line, []byte{'\n'}); whole {
-				tag, line = "F", text
+				tag, line = "F ", text
 			}
-			out = fmt.Appendf(out, "%s %s %s %s\n", time.Now().Format(time.RFC3339Nano), name, tag, line)
+			if s.Format == core.FormatCRIPlain {
+				tag = ""
+			}
+			out = fmt.Appendf(out, "%s %s %s%s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000000000Z"), name, tag, line)
 		}
 	}
 	_, err = f.Write(out)

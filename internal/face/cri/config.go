@@ -68,6 +68,19 @@ type Config struct {
 	MaxConnections int `toml:"max_connections"`
 	// MaxCalls bounds the calls in flight of one connection; more wait.
 	MaxCalls uint32 `toml:"max_calls"`
+	// Alpha is the API of 2017 on the same sockets.
+	Alpha Alpha `toml:"alpha"`
+}
+
+// Alpha is the section [face.cri.alpha].
+type Alpha struct {
+	// Enabled serves the CRI of 2017 beside v1.
+	Enabled bool `toml:"enabled"`
+	// RootDirectory is the directory below which the host paths of mounts and log directories are;
+	// links on the way never lead out of it.
+	RootDirectory string `toml:"root_directory"`
+	// ImageDirectory has programs by their digest; "" is programs below agent.root.
+	ImageDirectory string `toml:"image_directory"`
 }
 
 // Duration is a time.Duration that is written "30s" in TOML.
@@ -116,6 +129,7 @@ func DefaultConfig() Config {
 		MaxStreamsUnauthenticated:    defaultUnauthorized,
 		PrivilegedWithoutHostDevices: []string{},
 		PinnedImages:                 []string{},
+		Alpha:                        Alpha{RootDirectory: "/"},
 	}
 }
 
@@ -128,6 +142,11 @@ func (c Config) Validate() error {
 	}
 	if c.Socket == "" && c.Enabled {
 		return invalid.Errorf("face.cri.socket is empty")
+	}
+	for key, p := range map[string]string{"root_directory": c.Alpha.RootDirectory, "image_directory": c.Alpha.ImageDirectory} {
+		if !path.IsAbs(p) && (p != "" || key == "root_directory" && c.Alpha.Enabled) {
+			return invalid.Errorf("face.cri.alpha.%s %q is not an absolute path", key, p)
+		}
 	}
 	if c.ImageSocket != "" && c.ImageSocket == c.Socket {
 		return invalid.Errorf("face.cri.image_socket is face.cri.socket; leave it empty")

@@ -34,7 +34,7 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 		return nil, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
 	if len(cfg.IO.Sinks) > 0 {
-		if err := makeLogDir(cfg.IO.Sinks[0]); err != nil {
+		if err := s.makeLogDir(cfg.IO.Sinks[0]); err != nil {
 			return nil, invalid.Errorf("log directory: %v", err)
 		}
 	}
@@ -51,7 +51,10 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 
 // makeLogDir makes the directory of a container's log, which may be some levels
 // below the pod's.
-func makeLogDir(log core.Sink) error {
+func (s *server) makeLogDir(log core.Sink) error {
+	if s.as.paths != nil {
+		return nil // it is there, or the start says so
+	}
 	if err := os.MkdirAll(log.Below, 0o755); err != nil {
 		return err
 	}
@@ -71,7 +74,7 @@ func makeLogDir(log core.Sink) error {
 // the rest.
 func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerRequest, sb *core.Sandbox) (core.ContainerConfig, error) {
 	cfg := req.GetConfig()
-	image, err := s.engine.Images.Get(ctx, cfg.GetImage().GetImage())
+	image, program, err := s.image(ctx, cfg.GetImage().GetImage())
 	if err != nil {
 		return core.ContainerConfig{}, fmt.Errorf("image %s: %w", cfg.GetImage().GetImage(), err)
 	}
@@ -79,7 +82,7 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
-	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, pod: pod.Config, image: image}
+	ask := containerAsk{face: s.cfg, req: req, sandbox: sb, pod: pod.Config, image: image, as: s.as, program: program}
 	if ask.node, err = os.Hostname(); err != nil {
 		return core.ContainerConfig{}, err
 	}
@@ -99,8 +102,10 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	if ask.volumes, err = s.imageVolumes(ctx, cfg.GetMounts()); err != nil {
 		return core.ContainerConfig{}, err
 	}
-	if err := mountSources(s.cfg, cfg.GetMounts()); err != nil {
-		return core.ContainerConfig{}, err
+	if s.as.paths == nil {
+		if err := mountSources(s.cfg, cfg.GetMounts()); err != nil {
+			return core.ContainerConfig{}, err
+		}
 	}
 	if err := ask.relabel(); err != nil {
 		return core.ContainerConfig{}, err
@@ -161,7 +166,7 @@ func (s *server) StopContainer(ctx context.Context, req *v1.StopContainerRequest
 	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err == nil {
 		wait := grace(req.GetTimeout())
-		err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &wait, Request: asked("StopContainer")})
+		err = s.engine.StopContainer(ctx, c.ID, engine.StopOptions{Grace: &wait, Request: s.asked("StopContainer")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("stop container %s: %w", req.GetContainerId(), err)
@@ -172,7 +177,7 @@ func (s *server) StopContainer(ctx context.Context, req *v1.StopContainerRequest
 func (s *server) RemoveContainer(ctx context.Context, req *v1.RemoveContainerRequest) (*v1.RemoveContainerResponse, error) {
 	c, err := storedContainer(s.engine, req.GetContainerId())
 	if err == nil {
-		err = s.engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Request: asked("RemoveContainer")})
+		err = s.engine.RemoveContainer(ctx, c.ID, engine.RemoveOptions{Force: true, Request: s.asked("RemoveContainer")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove container %s: %w", req.GetContainerId(), err)

@@ -26,12 +26,16 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/face/cri/alpha"
 	"github.com/longshore/longshore/internal/face/cri/metric"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/obs"
+	"github.com/longshore/longshore/internal/programs"
 )
 
 // Name is the face's name.
@@ -62,6 +66,10 @@ type Options struct {
 	NRI *nri.Host
 	// Checkpoint says why this node could make no checkpoints; nil: unknown.
 	Checkpoint func(context.Context) error
+	// Alpha is the engine as the owner of what the API of 2017 makes, and Programs its images
+	// that are one file; both are needed where the config enables that API.
+	Alpha    *engine.Client
+	Programs *programs.Store
 	// StateDir is told in Status when asked for everything; "" is not.
 	StateDir string
 }
@@ -69,6 +77,8 @@ type Options struct {
 // Face serves the CRI.
 type Face struct {
 	server  *server
+	alpha   *alpha.Server // nil without the API of 2017
+	second  *server       // of alpha; nil without
 	scrapes *scrapes
 	streams *stream.Server
 	cfg     Config
@@ -88,18 +98,51 @@ func New(o Options) (*Face, error) {
 		return nil, err
 	}
 	log := o.Logger.With(slog.String("face", Name))
-	srv := &server{
-		engine: o.Engine, nri: o.NRI, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
-		stats: &statsReader{engine: o.Engine, imageRoot: o.ImageRoot, metrics: metric.New()}, checkpoint: o.Checkpoint,
+	srv := newServer(o, o.Engine, log, variant{owner: core.OwnerCRI})
+	srv.nri, srv.checkpoint = o.NRI, o.Checkpoint
+	f := &Face{
+		server: srv, scrapes: &scrapes{set: srv.stats.metrics, measure: srv.stats.measure, metrics: o.Counting()}, cfg: o.Config, limits: o.Limits,
+		obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log},
 	}
-	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: backend{srv}, Logger: log, Face: Name, Metrics: o.Counting(), Limits: o.Limits})
+	all := servers{srv}
+	if o.Config.Alpha.Enabled {
+		if err := f.addAlpha(o, log); err != nil {
+			return nil, err
+		}
+		all = append(all, f.second)
+	}
+	streams, err := stream.New(stream.Options{Config: o.Config.streams(), Backend: all, Logger: log, Face: Name, Metrics: o.Counting(), Limits: o.Limits})
 	if err != nil {
 		return nil, err
 	}
-	srv.urls = streams
-	return &Face{
-		server: srv, scrapes: &scrapes{set: srv.stats.metrics, measure: srv.stats.measure, metrics: o.Counting()}, streams: streams, cfg: o.Config, limits: o.Limits, obs: obs.GRPC{Face: Name, Metrics: o.Counting(), Logger: log},
-	}, nil
+	for _, s := range all {
+		s.urls = streams
+	}
+	f.streams = streams
+	return f, nil
+}
+
+func newServer(o Options, e *engine.Client, log *slog.Logger, as variant) *server {
+	return &server{
+		engine: e, as: as, cfg: o.Config, log: log, node: node{o.Version, o.ImageRoot, o.StateDir},
+		stats: &statsReader{engine: e, imageRoot: o.ImageRoot, metrics: metric.New()},
+	}
+}
+
+// addAlpha adds the API of 2017, with a server of its own behind it. No plugin sees its pods: they
+// would take them for kubelet's.
+func (f *Face) addAlpha(o Options, log *slog.Logger) error {
+	if o.Alpha == nil || o.Programs == nil {
+		return fmt.Errorf("cri face: the api of 2017 needs an engine and programs: %w", errdefs.ErrInvalidArgument)
+	}
+	paths, err := alpha.NewPaths(o.Config.Alpha.RootDirectory)
+	if err != nil {
+		return err
+	}
+	log = log.With(slog.String("api", "cri1alpha"))
+	f.second = newServer(o, o.Alpha, log, variant{owner: core.OwnerCRIAlpha, paths: paths, programs: o.Programs})
+	f.alpha = alpha.New(alpha.Options{Engine: o.Alpha, Runtime: f.second, Images: f.second, Paths: paths, Programs: o.Programs, Logger: log})
+	return nil
 }
 
 // Open begins to listen for streams, so that a taken port is known before
@@ -128,6 +171,9 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	defer s.Stop() // its workers run from the first
 	v1.RegisterRuntimeServiceServer(s, f.server)
 	v1.RegisterImageServiceServer(s, f.server)
+	if f.alpha != nil {
+		f.alpha.Register(s)
+	}
 	healthv1.RegisterHealthServer(s, health.NewServer())
 
 	if err := f.streams.Open(ctx); err != nil {
@@ -146,6 +192,9 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 		defer cancel()
 		errs[len(listeners)] = f.streams.Serve(ctx)
 	})
+	if f.alpha != nil {
+		wg.Go(func() { f.alpha.Run(ctx) })
+	}
 	limit := f.limits.Limit(connlimit.Options{Name: Name, Key: "face.cri.max_connections", Max: f.cfg.MaxConnections})
 	for i, l := range listeners {
 		wg.Go(func() {
@@ -158,6 +207,9 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	wg.Wait()
 	errs = append(errs, unplug())
 	f.server.background.Wait()
+	if f.second != nil {
+		f.second.background.Wait()
+	}
 	if outer.Err() != nil {
 		return nil
 	}

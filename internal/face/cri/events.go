@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
 // GetContainerEvents tells the present state as events, then what happens. When
@@ -100,7 +101,7 @@ func (t *teller) event(e core.Event) error {
 		return tell(e.Sandbox, v1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	case core.EventSandboxRemoved:
 		if t.pods[e.Sandbox] == nil {
-			if m := sandboxMetadata(e.Key); m != nil {
+			if m := convert.SandboxMetadata(e.Key); m != nil {
 				t.pods[e.Sandbox] = &v1.PodSandboxStatus{Id: string(e.Sandbox), Metadata: m, State: v1.PodSandboxState_SANDBOX_NOTREADY}
 			}
 		}

@@ -49,7 +49,7 @@ func (s *server) ExecSync(ctx context.Context, req *v1.ExecSyncRequest) (*v1.Exe
 
 // execs runs processes for the clients of a call.
 func execs(s *server, call string) attach.Exec {
-	return attach.Exec{Engine: s.engine, Log: s.log, Owner: core.OwnerCRI, Call: call, Background: &s.background}
+	return attach.Exec{Engine: s.engine, Log: s.log, Owner: s.as.owner, Call: call, Background: &s.background}
 }
 
 // execProcess is the main process with another command.
@@ -175,7 +175,8 @@ func ownLog(c core.Container) *core.Sink {
 		return nil
 	}
 	sink := c.Config.IO.Sinks[0]
-	if !logs.Readable(sink) {
+	// A plain log has lines that are not the program's.
+	if sink.Format == core.FormatCRIPlain || !logs.Readable(sink) {
 		return nil
 	}
 	return &sink

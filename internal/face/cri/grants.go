@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -78,7 +79,7 @@ func secretMounts(cfg *v1.ContainerConfig) (at []string) {
 
 // identity is whose program it is.
 func identity(req *v1.CreateContainerRequest, sb *core.Sandbox) core.Identity {
-	pod, cfg := sandboxMetadata(sb.Key), req.GetConfig()
+	pod, cfg := convert.SandboxMetadata(sb.Key), req.GetConfig()
 	image := cfg.GetImage().GetUserSpecifiedImage() // kubelet names the image by its ID beside it
 	if image == "" {
 		image = cfg.GetImage().GetImage()

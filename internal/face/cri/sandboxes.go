@@ -23,7 +23,7 @@ func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest
 	if err != nil {
 		return nil, err
 	}
-	if d := req.GetConfig().GetLogDirectory(); d != "" {
+	if d := req.GetConfig().GetLogDirectory(); d != "" && s.as.paths == nil {
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return nil, invalid.Errorf("log directory: %v", err)
 		}
@@ -51,7 +51,7 @@ func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxReque
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err == nil {
 		// "Forcibly terminated": kubelet has stopped them kindly before.
-		err = s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: noGrace(), Request: asked("StopPodSandbox")})
+		err = s.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Grace: noGrace(), Request: s.asked("StopPodSandbox")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("stop sandbox %s: %w", req.GetPodSandboxId(), err)
@@ -62,7 +62,7 @@ func (s *server) StopPodSandbox(ctx context.Context, req *v1.StopPodSandboxReque
 func (s *server) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxRequest) (*v1.RemovePodSandboxResponse, error) {
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err == nil {
-		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: asked("RemovePodSandbox")})
+		err = s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: s.asked("RemovePodSandbox")})
 	}
 	if gone(err) != nil {
 		return nil, fmt.Errorf("remove sandbox %s: %w", req.GetPodSandboxId(), err)

@@ -27,6 +27,7 @@ type server struct {
 	v1.UnimplementedImageServiceServer
 
 	engine *engine.Client
+	as     variant
 	nri    *nri.Host // may be nil
 	cfg    Config
 	log    *slog.Logger
@@ -156,6 +157,6 @@ func storedContainer(e *engine.Client, id string) (*core.Container, error) {
 	return stored("container", id, e.Stored.Container, e.Stored.Containers, func(c *core.Container) core.ID { return c.ID }, shownContainer)
 }
 
-func asked(call string) core.StopRequest {
-	return core.StopRequest{Owner: core.OwnerCRI, Call: call, At: time.Now()}
+func (s *server) asked(call string) core.StopRequest {
+	return core.StopRequest{Owner: s.as.owner, Call: call, At: time.Now()}
 }

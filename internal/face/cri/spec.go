@@ -28,6 +28,8 @@ type containerAsk struct {
 	node    string                   // the node's host name
 	image   core.Image
 	target  core.ID // whose pid namespace it joins, or ""
+	as      variant
+	program string // of the variant's programs, instead of an image; or ""
 	runtime core.RuntimeFeatures
 	seccomp []byte // a profile from a file, or nil
 	// volumes are the images that mounts name, by the mount's target.
@@ -47,7 +49,11 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	if err := checkUser(sc); err != nil {
 		return out, err
 	}
-	log, err := logPath(a.logDirectory(), cfg.GetLogPath())
+	dir, err := a.as.logDirectory(a.logDirectory())
+	if err != nil {
+		return out, err
+	}
+	log, err := logPath(dir, cfg.GetLogPath())
 	if err != nil {
 		return out, err
 	}
@@ -56,13 +62,14 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 		return out, err
 	}
 	out = core.ContainerConfig{
-		Key: containerKey(cfg.GetMetadata(), a.sandbox.ID), Labels: maps.Clone(cfg.GetLabels()), Sandbox: a.sandbox.ID,
+		Key: convert.ContainerKey(cfg.GetMetadata(), a.sandbox.ID), Labels: maps.Clone(cfg.GetLabels()), Sandbox: a.sandbox.ID,
 		Root: core.Root{Image: a.image.ID, ReadOnly: sc.GetReadonlyRootfs()},
-		IO:   containerIO(a.face, cfg, a.logDirectory(), log), Stop: core.Stop{Signal: signal},
+		IO:   containerIO(a.face, cfg, dir, log), Stop: core.Stop{Signal: signal},
 	}
-	if err := checkKey(out.Key); err != nil {
+	if err := convert.CheckKey(out.Key); err != nil {
 		return out, err
 	}
+	a.as.adapt(&out, a.program)
 	out.Images = a.imageMounts()
 	for _, d := range cfg.GetCDIDevices() {
 		out.CDI = append(out.CDI, d.GetName())
@@ -177,6 +184,9 @@ func (a containerAsk) finish(base *specs.Spec, rec containerRecord, r core.Rootf
 			return lookUp(sc, userSpec(sc, image), files)
 		},
 		Args: func(img *imagespec.ImageConfig) ([]string, error) {
+			if a.program != "" {
+				return []string{"/" + a.program}, nil
+			}
 			return ocispec.Command(img, entrypoint(cfg), cfg.GetArgs())
 		},
 		WorkDir: cfg.GetWorkingDir(), Hostname: a.hostname(), Env: [][]string{asked},
@@ -228,7 +238,7 @@ func environment(cfg *v1.ContainerConfig) (env []string, err error) {
 // annotations are the ones by which runtimes that are no runc tell pods and
 // containers apart.
 func annotations(req *v1.CreateContainerRequest, sb *core.Sandbox) map[string]string {
-	m := sandboxMetadata(sb.Key)
+	m := convert.SandboxMetadata(sb.Key)
 	return map[string]string{
 		"io.kubernetes.cri.container-type":    "container",
 		"io.kubernetes.cri.container-name":    req.GetConfig().GetMetadata().GetName(),
@@ -275,8 +285,12 @@ func (a containerAsk) mount(m *v1.Mount) (specs.Mount, error) {
 	if !path.IsAbs(target) {
 		target = "/" + target
 	}
+	source, below, err := a.as.source(m)
+	if err != nil {
+		return specs.Mount{}, err
+	}
 	b := ocispec.Bind{
-		Source: m.GetHostPath(), Target: path.Clean(target), ReadOnly: m.GetReadonly(), RecursiveReadOnly: m.GetRecursiveReadOnly(),
+		Source: source, Below: below, Target: path.Clean(target), ReadOnly: m.GetReadonly(), RecursiveReadOnly: m.GetRecursiveReadOnly(),
 		UIDs: idMappings(m.GetUidMappings()), GIDs: idMappings(m.GetGidMappings()),
 	}
 	switch m.GetPropagation() {

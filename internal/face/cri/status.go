@@ -148,7 +148,7 @@ func ended(s *v1.ContainerStatus, main *core.Process) {
 // sinkPath is the container's log file.
 func sinkPath(c *core.Container) string {
 	for _, s := range c.Config.IO.Sinks {
-		if s.Format == core.FormatCRI {
+		if s.Format.Records() {
 			return s.Path
 		}
 	}

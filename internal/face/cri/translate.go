@@ -33,10 +33,10 @@ func sandboxConfig(face Config, req *v1.RunPodSandboxRequest) (core.SandboxConfi
 	if cfg.GetWindows() != nil && cfg.GetLinux() == nil {
 		return sb, invalid.Errorf("sandbox %s is for Windows", cfg.GetMetadata().GetName())
 	}
-	sb.Key = sandboxKey(cfg.GetMetadata())
+	sb.Key = convert.SandboxKey(cfg.GetMetadata())
 	sb.Labels = maps.Clone(cfg.GetLabels())
 	sb.Runtime = face.runtimeOf(req.GetRuntimeHandler())
-	if err := checkKey(sb.Key); err != nil {
+	if err := convert.CheckKey(sb.Key); err != nil {
 		return sb, err
 	}
 	if err := sandboxNamespaces(cfg, &sb); err != nil {

@@ -245,17 +245,17 @@ func TestHostNetworkLeavesNothingToSetUp(t *testing.T) {
 }
 
 func TestKeysTellMetadataApart(t *testing.T) {
-	a := sandboxKey(&v1.PodSandboxMetadata{Name: "a_b", Namespace: "c"})
-	b := sandboxKey(&v1.PodSandboxMetadata{Name: "a", Namespace: "b_c"})
+	a := convert.SandboxKey(&v1.PodSandboxMetadata{Name: "a_b", Namespace: "c"})
+	b := convert.SandboxKey(&v1.PodSandboxMetadata{Name: "a", Namespace: "b_c"})
 	if a == b {
 		t.Errorf("both are %q", a)
 	}
 	for _, m := range []*v1.PodSandboxMetadata{{Name: "a_b%\x00c", Namespace: "%5F", Uid: "_", Attempt: math.MaxUint32}, {}} {
-		if d := cmp.Diff(m, sandboxMetadata(sandboxKey(m)), protocmp.Transform()); d != "" {
+		if d := cmp.Diff(m, convert.SandboxMetadata(convert.SandboxKey(m)), protocmp.Transform()); d != "" {
 			t.Errorf("(-want +got):\n%s", d)
 		}
 	}
-	if m := sandboxMetadata("no key"); m != nil {
+	if m := convert.SandboxMetadata("no key"); m != nil {
 		t.Errorf("metadata %v", m)
 	}
 }

@@ -85,6 +85,9 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 	for _, k := range io.Sinks {
 		sink := stdio.NewSink()
 		sink.CRI, sink.MaxBytes, sink.MaxFiles = k.CRI, k.MaxBytes, k.MaxFiles
+		if k.MaxBytes < 0 {
+			sink.Plain, sink.MaxBytes = k.CRI, 0
+		}
 		sink.Below, sink.Path = wire.SplitPath(k.Path)
 		if k.MaxFiles < 0 {
 			sink.Numbered, sink.MaxFiles = true, -k.MaxFiles

@@ -39,9 +39,12 @@ func nextText(in []byte) (text, rest []byte, full bool) {
 	return in, nil, false
 }
 
-// appendCRI appends the records of in to out until out is longer than limit,
+// records is a form of CRI records: those of a plain one have no tags.
+type records struct{ plain bool }
+
+// append appends the records of in to out until out is longer than limit,
 // and returns what is left of in.
-func appendCRI(out, in, ts []byte, stderr bool, limit int) (grown, rest []byte) {
+func (r records) append(out, in, ts []byte, stderr bool, limit int) (grown, rest []byte) {
 	tag := " stdout "
 	if stderr {
 		tag = " stderr "
@@ -50,9 +53,11 @@ func appendCRI(out, in, ts []byte, stderr bool, limit int) (grown, rest []byte) 
 		text, rest, full := nextText(in)
 		out = append(out, ts...)
 		out = append(out, tag...)
-		if full {
+		switch {
+		case r.plain:
+		case full:
 			out = append(out, "F "...)
-		} else {
+		default:
 			out = append(out, "P "...)
 		}
 		out = append(out, text...)
@@ -62,31 +67,39 @@ func appendCRI(out, in, ts []byte, stderr bool, limit int) (grown, rest []byte) 
 	return out, in
 }
 
-// sizeCRI returns the length of the records for in.
-func sizeCRI(in []byte) int64 {
+// overhead returns what a record adds to its text.
+func (r records) overhead() int {
+	if r.plain {
+		return overhead - len("F ")
+	}
+	return overhead
+}
+
+// size returns the length of the records for in.
+func (r records) size(in []byte) int64 {
 	var n int64
 	for len(in) > 0 {
 		text, rest, _ := nextText(in)
-		n += int64(len(text) + overhead)
+		n += int64(len(text) + r.overhead())
 		in = rest
 	}
 	return n
 }
 
-// wholeCRI returns how many of the first n bytes of records are whole records, and how
-// many bytes of output those records hold.
-func wholeCRI(records []byte, n int) (kept, told int) {
+// whole returns how many of the first n bytes of what append made of in are whole
+// records, and how many bytes of in those records hold.
+func (r records) whole(made, in []byte, n int) (kept, told int) {
 	for kept < n {
 		end := kept
-		for end < n && records[end] != '\n' {
+		for end < n && made[end] != '\n' {
 			end++
 		}
 		if end == n {
 			break
 		}
-		told += end + 1 - kept - overhead
-		if records[kept+stampLen+8] == 'F' {
-			told++
+		told += end + 1 - kept - r.overhead()
+		if told < len(in) && in[told] == '\n' {
+			told++ // the record ends its line
 		}
 		kept = end + 1
 	}

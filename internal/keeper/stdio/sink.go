@@ -12,8 +12,9 @@ import (
 // Sink is one place where output is written: a file, raw or as CRI records, or
 // a FIFO.
 type Sink struct {
-	CRI  bool
-	Path string
+	CRI   bool
+	Plain bool // the records have no tags
+	Path  string
 	// Below, if set, is a trusted directory above Path. The rest of the path is
 	// resolved without following links, at each open.
 	Below    string
@@ -152,7 +153,7 @@ func (k *Sink) marker(out, ts []byte, stderr bool) []byte {
 	if !k.CRI {
 		return append(out, text...)
 	}
-	out, _ = appendCRI(out, text, ts, stderr, 1<<30)
+	out, _ = records{k.Plain}.append(out, text, ts, stderr, 1<<30)
 	return out
 }
 
@@ -183,7 +184,7 @@ func (k *Sink) put(s *slot, w what) (lost int) {
 	if regular && k.MaxBytes > 0 && st.Size > 0 {
 		size := int64(len(w.data))
 		if k.CRI {
-			size = sizeCRI(w.data)
+			size = records{k.Plain}.size(w.data)
 		}
 		if st.Size+size+int64(len(head)) > k.MaxBytes {
 			k.rotate()
@@ -225,10 +226,10 @@ func (k *Sink) write(w what, head []byte, size int64, regular bool) int {
 		return k.fail(len(left)-n, err)
 	}
 	for len(left) > 0 {
-		out, rest := appendCRI(w.out[:0], left, w.ts, w.stderr, outLimit)
+		out, rest := records{k.Plain}.append(w.out[:0], left, w.ts, w.stderr, outLimit)
 		n, err := writeSome(k.fd, out)
 		if n < len(out) {
-			kept, told := wholeCRI(out, n)
+			kept, told := records{k.Plain}.whole(out, left, n)
 			if regular && kept < n {
 				_ = unix.Ftruncate(k.fd, size+int64(kept))
 			}
@@ -260,7 +261,7 @@ func (k *Sink) putFIFO(s *slot, w what) int {
 	for len(left) > 0 {
 		out, rest := left, []byte(nil)
 		if k.CRI {
-			out, rest = appendCRI(w.out[:0], left, w.ts, w.stderr, outLimit)
+			out, rest = records{k.Plain}.append(w.out[:0], left, w.ts, w.stderr, outLimit)
 		}
 		if skip >= int64(len(out)) {
 			skip -= int64(len(out))
@@ -274,7 +275,7 @@ func (k *Sink) putFIFO(s *slot, w what) int {
 		if n < len(out) {
 			told := n
 			if k.CRI {
-				_, told = wholeCRI(out, n)
+				_, told = records{k.Plain}.whole(out, left, n)
 			}
 			s.set(done)
 			return k.fail(len(left)-told, err)

@@ -57,29 +57,42 @@ func FuzzCRI(f *testing.F) {
 		at := min(int(cut), len(in))
 		var log []byte
 		for _, part := range [][]byte{in[:at], in[at:]} {
-			before := len(log)
-			for rest := part; len(rest) > 0; {
-				log, rest = appendCRI(log, rest, ts, stderr, len(log)+1)
-			}
-			if got := int64(len(log) - before); got != sizeCRI(part) {
-				t.Errorf("%d bytes of records, foretold %d", got, sizeCRI(part))
+			for _, form := range []records{{}, {plain: true}} {
+				made := checkRecords(t, form, part, ts, stderr)
+				if !form.plain {
+					log = append(log, made...)
+				}
 			}
 		}
 		if got := reassemble(t, log, stream); got != string(in) {
 			t.Errorf("%q became %q", in, got)
 		}
-		if kept, told := wholeCRI(log, len(log)); kept != len(log) || told != len(in) {
-			t.Errorf("whole: kept %d of %d, told %d of %d", kept, len(log), told, len(in))
-		}
-		if len(log) < 4096 {
-			for n := range log {
-				kept, told := wholeCRI(log, n)
-				if got := reassemble(t, log[:kept], stream); got != string(in[:told]) || kept > n {
-					t.Errorf("cut at %d: kept %d, told %d", n, kept, told)
-				}
-			}
-		}
 	})
+}
+
+// checkRecords returns the records of one part, which must have the computed size and be counted
+// correctly at every length.
+func checkRecords(t *testing.T, form records, part, ts []byte, stderr bool) (made []byte) {
+	t.Helper()
+	for rest := part; len(rest) > 0; {
+		made, rest = form.append(made, rest, ts, stderr, len(made)+1)
+	}
+	if got := int64(len(made)); got != form.size(part) {
+		t.Errorf("%+v: %d bytes of records, foretold %d", form, got, form.size(part))
+	}
+	if kept, told := form.whole(made, part, len(made)); kept != len(made) || told != len(part) {
+		t.Errorf("%+v: whole: kept %d of %d, told %d of %d", form, kept, len(made), told, len(part))
+	}
+	if len(made) >= 4096 {
+		return made
+	}
+	for n := range made {
+		kept, told := form.whole(made, part, n)
+		if got, _ := form.append(nil, part[:told], ts, stderr, 1<<30); kept > n || !bytes.Equal(got, made[:kept]) {
+			t.Errorf("%+v: cut at %d: kept %d, told %d", form, n, kept, told)
+		}
+	}
+	return made
 }
 
 // bench is a source with two sinks over a pipe.
@@ -272,7 +285,7 @@ func (b *bench) torn(stage int) {
 			s.set(begun)
 			half := data
 			if k.CRI {
-				half, _ = appendCRI(nil, data, w.ts, false, 1<<30)
+				half, _ = records{k.Plain}.append(nil, data, w.ts, false, 1<<30)
 			}
 			if _, err := unix.Write(k.fd, half[:(len(half)+1)/2]); err != nil {
 				b.t.Fatal(err)

@@ -149,7 +149,9 @@ type Sink struct {
 	// Path is absolute. Two slashes in it mark the end of the trusted directory: the
 	// rest is resolved without following links. A keeper that does not know that
 	// treats it as an ordinary path.
-	Path     string
+	Path string
+	// MaxBytes is negative for CRI records without tags, which have no limit. A keeper that
+	// does not know those writes the tags.
 	MaxBytes int64
 	// MaxFiles is negative for a sink with numbered files. A keeper that does not know
 	// those writes to the first file only.

@@ -1,4 +1,4 @@
-package cri
+package convert
 
 import (
 	"strconv"
@@ -29,16 +29,18 @@ func joinKey(parts ...string) core.Key {
 	return core.Key(strings.Join(parts, "_"))
 }
 
-func sandboxKey(m *v1.PodSandboxMetadata) core.Key {
+// SandboxKey is the key of the sandbox with this metadata.
+func SandboxKey(m *v1.PodSandboxMetadata) core.Key {
 	return joinKey(m.GetName(), m.GetNamespace(), m.GetUid(), strconv.FormatUint(uint64(m.GetAttempt()), 10))
 }
 
-func containerKey(m *v1.ContainerMetadata, sandbox core.ID) core.Key {
+// ContainerKey is the key of the container with this metadata in a sandbox.
+func ContainerKey(m *v1.ContainerMetadata, sandbox core.ID) core.Key {
 	return joinKey(m.GetName(), strconv.FormatUint(uint64(m.GetAttempt()), 10), string(sandbox))
 }
 
-// sandboxMetadata is what a sandbox's key was made of; nil when it is none.
-func sandboxMetadata(key core.Key) *v1.PodSandboxMetadata {
+// SandboxMetadata is what a sandbox's key was made of; nil when it is none.
+func SandboxMetadata(key core.Key) *v1.PodSandboxMetadata {
 	p := strings.Split(string(key), "_")
 	if len(p) != 4 {
 		return nil
@@ -51,8 +53,8 @@ func sandboxMetadata(key core.Key) *v1.PodSandboxMetadata {
 	return &v1.PodSandboxMetadata{Name: un.Replace(p[0]), Namespace: un.Replace(p[1]), Uid: un.Replace(p[2]), Attempt: uint32(attempt)}
 }
 
-// checkKey refuses what the engine would.
-func checkKey(k core.Key) error {
+// CheckKey refuses what the engine would.
+func CheckKey(k core.Key) error {
 	if len(k) > core.MaxKey {
 		return invalid.Errorf("metadata of %d bytes, at most %d", len(k), core.MaxKey)
 	}
