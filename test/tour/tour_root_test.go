@@ -97,7 +97,7 @@ func (x tool) run(t *testing.T, text string) answer {
 	argv := append(slices.Clone(x.in), "sh", "-c", text)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = x.dir, &out, &errs, time.Second
-	cmd.Env = append(append(os.Environ(), "T="+x.command, "HOME="+x.dir, "PWD="+x.dir), x.env...)
+	cmd.Env = append(append(os.Environ(), "T="+x.command, "HOME="+x.dir, "PWD="+x.dir, "REGISTRY_AUTH_FILE="+x.dir+"/auth.json"), x.env...)
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) && !errors.Is(err, exec.ErrWaitDelay) {
@@ -106,13 +106,24 @@ func (x tool) run(t *testing.T, text string) answer {
 	return answer{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
+// credentialHelper keeps what it is given beside itself, as docker's protocol for such programs wants.
+const credentialHelper = `#!/bin/sh
+kept=${0%/*}/kept
+case $1 in
+store) cat >"$kept" ;;
+get) cat "$kept" 2>/dev/null || { echo "credentials not found in native keychain"; exit 1; } ;;
+erase) rm -f "$kept" ;;
+esac
+`
+
 // prepare makes the files that the lines name.
 func prepare(t *testing.T, archive []byte) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, body := range map[string][]byte{
 		"box.tar": archive, "env.list": []byte("# two\nONE=first\nTWO=second\n"), "site/index.html": []byte("hello from the host\n"),
-		"tree/a/b": []byte("deep\n"),
+		"tree/a/b":    []byte("deep\n"),
+		"helped.json": []byte(`{"credHelpers": {"` + registryHost + `": "tour"}}`), "bin/docker-credential-tour": []byte(credentialHelper),
 		"cdi/nvidia.json": []byte(`{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
 			{"name": "all", "containerEdits": {"env": ["GPUS=all"], "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/null"}]}},
 			{"name": "1", "containerEdits": {"env": ["GPUS=1"]}}]}`),
@@ -124,6 +135,9 @@ func prepare(t *testing.T, archive []byte) string {
 		if err := os.WriteFile(path, body, 0o644); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "bin/docker-credential-tour"), 0o755); err != nil {
+		t.Fatal(err)
 	}
 	return dir
 }
@@ -220,6 +234,7 @@ func TestTheTour(t *testing.T) {
 		dir := prepare(t, image)
 		n := nodetest.Start(t, nodetest.Options{Config: "cdi_dirs = [\"" + dir + "/cdi\"]\n"})
 		ours := tool{dir: dir, command: filepath.Join(nodetest.Bin(t), "longshore"), env: []string{"LONGSHORE_SOCKET=" + filepath.Join(n.State, "control.sock")}}
+		registry(t)
 		theirs := podman(t, image)
 		for _, l := range lines(t) {
 			visit(t, l, ours, theirs)
@@ -287,7 +302,7 @@ func podman(t *testing.T, image []byte) *tool {
 		"containers.conf": "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"crun\"\nvolume_path = \"" + at + "/volumes\"\n" +
 			"[containers]\nlog_driver = \"k8s-file\"\ndefault_ulimits = [\"nofile=1024:2048\", \"nproc=1024:2048\"]\n[network]\nnetwork_config_dir = \"" + at + "/net\"\n",
 		"policy.json":     `{"default": [{"type": "insecureAcceptAnything"}]}`,
-		"registries.conf": "unqualified-search-registries = [\"docker.io\"]\nshort-name-mode = \"permissive\"\n",
+		"registries.conf": "unqualified-search-registries = [\"docker.io\"]\nshort-name-mode = \"permissive\"\n[[registry]]\nlocation = \"" + registryHost + "\"\ninsecure = true\n",
 		"storage.conf":    "[storage]\ndriver = \"overlay\"\ngraphroot = \"" + at + "/root\"\nrunroot = \"" + at + "/run\"\n",
 		"net/empty":       "",
 	} {
@@ -300,6 +315,7 @@ func podman(t *testing.T, image []byte) *tool {
 	}
 	cgroup := roottest.Cgroup(t)
 	world := world(t, cgroup)
+	registry(t, "nsenter", "--target="+strconv.Itoa(world), "--net")
 	x := &tool{
 		dir: dir, command: path + " --log-level=error --tmpdir " + at + "/tmp",
 		// In a cgroup namespace only its own processes may be moved: the shell is one of them first.
