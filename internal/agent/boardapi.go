@@ -174,6 +174,6 @@ type boardConn struct {
 
 // Close implements net.Conn.
 func (c *boardConn) Close() error {
-	c.release()
+	defer c.release() // a descriptor that a program has left in it may make the close last
 	return c.UnixConn.Close()
 }

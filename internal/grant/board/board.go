@@ -116,6 +116,9 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
+// Realm is whose the handle is.
+func (h Handle) Realm() Realm { return h.realm }
+
 // Rights are what the handle may be used for.
 func (h Handle) Rights() Rights { return h.rights }
 

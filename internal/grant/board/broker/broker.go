@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -82,6 +84,11 @@ type broker struct {
 	ended       bool
 	buf         []byte
 	oob         []byte
+
+	wake   int                 // an eventfd: something is in closed
+	mu     sync.Mutex          // guards closed
+	closed []board.Realm       // of descriptors that were closed aside
+	aside  map[board.Realm]int // descriptors that are being closed
 }
 
 func newBroker(socket, files int, confinement string) (*broker, error) {
@@ -91,7 +98,13 @@ func newBroker(socket, files int, confinement string) (*broker, error) {
 	}
 	b := &broker{
 		ep: ep, match: board.New(nil), peers: map[int]entry{}, most: files - 64, containers: map[string]*container{}, servers: map[board.ServerID]*server{},
-		confinement: confinement, buf: make([]byte, maxMessage+1), oob: make([]byte, unix.CmsgSpace(4)),
+		confinement: confinement, aside: map[board.Realm]int{}, buf: make([]byte, maxMessage+1), oob: make([]byte, unix.CmsgSpace(4)),
+	}
+	if b.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, err
+	}
+	if err := b.add(b.wake, waker(b.wake), unix.EPOLLIN); err != nil {
+		return nil, err
 	}
 	unix.CloseOnExec(socket)
 	if err := unix.SetNonblock(socket, true); err != nil {
@@ -113,11 +126,29 @@ func (b *broker) run() error {
 		}
 		for _, e := range events[:n] {
 			if p, ok := b.peers[int(e.Fd)]; ok && p.number == e.Pad { // an event before may have closed it
-				p.ready(b, e.Events)
+				b.handle(p.peer, e.Events)
 			}
 		}
 	}
 	return nil
+}
+
+// handle handles one event. What it panics over costs the one whose it is, and nobody else.
+func (b *broker) handle(p peer, events uint32) {
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
+		}
+		fmt.Fprintf(os.Stderr, "board: %v\n%s\n", r, debug.Stack())
+		switch p := p.(type) {
+		case *handle:
+			p.close(b)
+		case *server:
+			p.close(b)
+		}
+	}()
+	p.ready(b, events)
 }
 
 func (b *broker) add(fd int, p peer, events uint32) error {
@@ -141,6 +172,38 @@ func (b *broker) await(fd int, events uint32) {
 func (b *broker) remove(fd int) {
 	delete(b.peers, fd)
 	_ = unix.Close(fd)
+}
+
+// A program can leave a descriptor in a socket, the last one of a file whose close takes as long as it likes: a TCP socket that lingers.
+// Who closes the last descriptor of such a socket waits for that. maxAside is how many of a realm's may be waited for before it gets no
+// more handles and connections.
+const maxAside = 256
+
+// closeAside closes a socket that a program may have sent to without anybody waiting for it.
+func (b *broker) closeAside(realm board.Realm, fd int) {
+	b.aside[realm]++
+	go func() {
+		_ = unix.Close(fd)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.closed = append(b.closed, realm)
+		_, _ = unix.Write(b.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}()
+}
+
+// waker is where closeAside tells that it is done.
+type waker int
+
+func (w waker) ready(b *broker, _ uint32) {
+	_, _ = unix.Read(int(w), make([]byte, 8))
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, realm := range b.closed {
+		if b.aside[realm]--; b.aside[realm] == 0 {
+			delete(b.aside, realm)
+		}
+	}
+	b.closed = b.closed[:0]
 }
 
 // endIfIdle ends the process when nobody needs it.

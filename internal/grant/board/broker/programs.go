@@ -16,14 +16,17 @@ type handle struct {
 	of      *container
 	handle  board.Handle
 	room    int
-	stalled bool // its answers wait to be read
-	asks    bool // a request is being answered
+	stalled bool    // its answers wait to be read
+	asks    bool    // a request is being answered
+	reached *server // by the request that is being answered
 }
 
 // newHandle makes a handle of a container, and returns the end that a program gets.
 func (b *broker) newHandle(c *container, h board.Handle) (other int, err error) {
 	labels := size(h.Labels())
-	over := func() bool { return len(c.handles) >= maxHandles || c.labels+labels > maxLabels }
+	over := func() bool {
+		return len(c.handles) >= maxHandles || c.labels+labels > maxLabels || b.aside[h.Realm()] >= maxAside
+	}
 	if over() {
 		b.sweep(c)
 	}
@@ -68,9 +71,14 @@ func (b *broker) sweep(c *container) {
 }
 
 func (h *handle) close(b *broker) {
+	if !h.of.handles[h] {
+		return
+	}
 	delete(h.of.handles, h)
 	h.of.labels -= size(h.handle.Labels())
-	b.remove(h.fd)
+	delete(b.peers, h.fd)
+	_ = unix.EpollCtl(b.ep, unix.EPOLL_CTL_DEL, h.fd, nil)
+	b.closeAside(h.handle.Realm(), h.fd)
 	b.left(h.of)
 }
 
@@ -91,7 +99,12 @@ func (h *handle) ready(b *broker, events uint32) {
 		b.await(h.fd, unix.EPOLLIN)
 		return
 	}
-	// Without room for control messages, descriptors that a program sends are closed by the kernel.
+	// There is no room for descriptors. To receive a message that has some would close them here, so it is looked at first.
+	_, _, flags, _, err := unix.Recvmsg(h.fd, b.buf[:1], nil, unix.MSG_DONTWAIT|unix.MSG_PEEK)
+	if err == nil && flags&unix.MSG_CTRUNC != 0 {
+		h.close(b)
+		return
+	}
 	n, _, flags, _, err := unix.Recvmsg(h.fd, b.buf[:program.MaxRequest+1], nil, unix.MSG_DONTWAIT)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
 		return
@@ -116,9 +129,13 @@ func (h *handle) ready(b *broker, events uint32) {
 			err = send(h.fd, body, -1)
 		}
 	}
-	if other >= 0 {
+	switch {
+	case other >= 0 && h.reached != nil:
+		b.closeAside(h.reached.realm, other)
+	case other >= 0:
 		_ = unix.Close(other)
 	}
+	h.reached = nil
 	if err != nil {
 		h.close(b)
 	}
@@ -139,7 +156,7 @@ func (h *handle) answer(b *broker, message []byte) (a program.Answer, other int)
 		case program.OpConnect:
 			var c board.Connection
 			c, other, err = b.connect(narrow)
-			a.Labels = c.Labels
+			a.Labels, h.reached = c.Labels, b.servers[c.Server]
 		case program.OpServe:
 			other, err = b.serve(h.of, narrow)
 			a.Labels = narrow.Labels()
@@ -221,6 +238,9 @@ func (b *broker) connect(h board.Handle) (c board.Connection, other int, err err
 	var dead []*server
 	c, err = b.match.Connect(h, func(c board.Connection) bool {
 		s := b.servers[c.Server]
+		if b.aside[s.realm] >= maxAside {
+			return false
+		}
 		gone, taken := s.offer(c, own)
 		if gone {
 			dead = append(dead, s)
@@ -244,17 +264,20 @@ func (b *broker) connect(h board.Handle) (c board.Connection, other int, err err
 
 // server is the board's end of the socket over which a server gets its connections.
 type server struct {
-	fd   int
-	id   board.ServerID
-	of   *container
-	size int // bytes of its labels
-	room int
+	fd    int
+	id    board.ServerID
+	of    *container
+	realm board.Realm
+	size  int // bytes of its labels
+	room  int
 }
 
 // serve starts a server, and returns the end that the program gets.
 func (b *broker) serve(c *container, h board.Handle) (other int, err error) {
-	s := &server{of: c, size: size(h.Labels())}
-	over := func() bool { return len(c.servers) >= maxServers || c.labels+s.size > maxLabels }
+	s := &server{of: c, realm: h.Realm(), size: size(h.Labels())}
+	over := func() bool {
+		return len(c.servers) >= maxServers || c.labels+s.size > maxLabels || b.aside[h.Realm()] >= maxAside
+	}
 	if over() {
 		b.sweep(c)
 	}

@@ -1,8 +1,12 @@
 package broker_test
 
 import (
+	"context"
 	"errors"
+	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +33,7 @@ func (n *node) raw(container string, rights board.Rights) raw {
 	return raw{n.t, int(f.Fd())}
 }
 
-// ask sends a message with a descriptor, and returns the answer with the one that it brings; "" is the end.
+// ask sends a message with a descriptor, and returns the answer with the one that it brings, which the caller closes; "" is the end.
 func (r raw) ask(message string, descriptor int) (string, int) {
 	r.t.Helper()
 	var rights []byte
@@ -48,7 +52,6 @@ func (r raw) ask(message string, descriptor int) (string, int) {
 	if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) == 1 {
 		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) == 1 {
 			other = fds[0]
-			r.t.Cleanup(func() { _ = unix.Close(other) })
 		}
 	}
 	return string(b[:n]), other
@@ -65,7 +68,7 @@ func TestWhatTheProtocolDoesNotHave(t *testing.T) {
 		`{"op":"connect","realm":{"owner":"cli"}}`, `{"op":"narrow","rights":["admin"]}`, `{"op":"show","rights":["serve"]}`, `{"op":"serve"}{"op":"serve"}`,
 		`{"op":"serve","labels":{"a":1}}`, `[]`, `null`, "\x00", strings.Repeat("[", 20000),
 	} {
-		if answer, other := r.ask(message, 0); other >= 0 || !strings.Contains(answer, `"code":"invalid"`) {
+		if answer, other := r.ask(message, -1); other >= 0 || !strings.Contains(answer, `"code":"invalid"`) {
 			t.Errorf("%.60s: answered %q", message, answer)
 		}
 	}
@@ -76,12 +79,15 @@ func TestWhatTheProtocolDoesNotHave(t *testing.T) {
 	if server < 0 {
 		t.Fatal(answer)
 	}
+	defer func() { _ = unix.Close(server) }()
 	if err := unix.Sendmsg(server, []byte(`{"labels":{}}`), unix.UnixRights(0), nil, unix.MSG_NOSIGNAL); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("a server writes to the board: %v", err)
 	}
-	if answer, c := r.ask(`{"id":8,"op":"connect","labels":{"app":"db"}}`, -1); c < 0 || !strings.HasPrefix(answer, `{"id":8,"labels":{"app":"db"}`) {
+	answer, c := r.ask(`{"id":8,"op":"connect","labels":{"app":"db"}}`, -1)
+	if c < 0 || !strings.HasPrefix(answer, `{"id":8,"labels":{"app":"db"}`) {
 		t.Errorf("after all that: %q", answer)
 	}
+	defer func() { _ = unix.Close(c) }()
 	// A server that reads no more has ended.
 	if err := unix.Shutdown(server, unix.SHUT_RD); err != nil {
 		t.Fatal(err)
@@ -104,4 +110,104 @@ func TestWhatTheProtocolDoesNotHave(t *testing.T) {
 		t.Errorf("show: %q", answer)
 	}
 	roottest.Eventually(t, "the handles are given back", func() bool { return n.status().Handles == 1 })
+}
+
+// lingering returns a TCP socket that keeps whoever closes its last descriptor waiting.
+func lingering(t *testing.T) *os.File {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	small := func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, 4096) })
+	}
+	c, err := (&net.Dialer{Control: small}).DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	peer, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = peer.Close() })
+	f, err := c.(*net.TCPConn).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd := int(f.Fd())
+	err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600})
+	for err == nil { // until its peer, which reads nothing, has no room
+		err = unix.Sendto(fd, make([]byte, 64<<10), unix.MSG_DONTWAIT, nil)
+	}
+	if !errors.Is(err, unix.EAGAIN) {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestADescriptorThatLingersHoldsNobodyUp: programs leave sockets whose close takes an hour where the board closes them last: in its
+// own sockets, and in a connection that it makes.
+func TestADescriptorThatLingersHoldsNobodyUp(t *testing.T) {
+	n := start(t)
+	realm := board.Realm{Owner: "cri"}
+	say(n.serve(n.handle("good", realm, board.Serve, map[string]string{"app": "good"}), nil), "good")
+	client := n.handle("client", realm, board.Connect, map[string]string{"app": "good"})
+	works := func() {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
+		defer cancel()
+		c, err := client.Connect(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+	}
+	for _, messages := range [][]string{{`{"op":"show"}`}, {``}, {strings.Repeat("x", program.MaxRequest+1)}, {`{"op":"show"}`, `{"op":"show"}`}} {
+		r, f := n.raw("attacker", board.Connect), lingering(t)
+		for _, m := range messages {
+			if err := unix.Sendmsg(r.fd, []byte(m), unix.UnixRights(int(f.Fd())), nil, unix.MSG_NOSIGNAL); err != nil && !errors.Is(err, unix.EPIPE) {
+				t.Fatal(err)
+			}
+		}
+		_ = f.Close()
+		works()
+		if answer, _ := r.ask(`{"op":"show"}`, -1); answer != "" {
+			t.Errorf("a handle over which descriptors came is answered %q", answer)
+		}
+	}
+	// A server fills each connection at once, and the client gives it back at once.
+	server := n.serve(n.handle("attacker-2", realm, board.Serve, map[string]string{"app": "bad"}), nil)
+	var sockets []*os.File
+	for range 50 {
+		sockets = append(sockets, lingering(t))
+	}
+	stuffed := make(chan int)
+	go func() {
+		all := 0
+		for _, f := range sockets {
+			c, err := server.AcceptConn()
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			if _, _, err := c.WriteMsgUnix([]byte("x"), unix.UnixRights(int(f.Fd())), nil); err == nil {
+				all++
+			}
+			go func() { _, _ = f.Close(), c.Close() }()
+		}
+		stuffed <- all
+	}()
+	bad := n.raw("attacker-3", board.Connect)
+	for range sockets {
+		if answer, other := bad.ask(`{"op":"connect","labels":{"app":"bad"}}`, -1); other < 0 {
+			t.Error(answer)
+		} else {
+			go func() { _ = unix.Close(other) }()
+		}
+	}
+	t.Logf("%d connections had the socket", <-stuffed)
+	works()
 }
