@@ -57,6 +57,11 @@ func (h Handle) RouteListFiltered(family int, filter *netlink.Route, mask uint64
 	return retry(func() ([]netlink.Route, error) { return h.Handle.RouteListFiltered(family, filter, mask) }) //nolint:forbidigo // retry repeats it
 }
 
+// NeighList returns the neighbours, or with AF_BRIDGE the forwarding entries, of a link.
+func (h Handle) NeighList(index, family int) ([]netlink.Neigh, error) {
+	return retry(func() ([]netlink.Neigh, error) { return h.Handle.NeighList(index, family) }) //nolint:forbidigo // retry repeats it
+}
+
 // QdiscList returns the queueing disciplines of link.
 func (h Handle) QdiscList(link netlink.Link) ([]netlink.Qdisc, error) {
 	return retry(func() ([]netlink.Qdisc, error) { return h.Handle.QdiscList(link) }) //nolint:forbidigo // retry repeats it

@@ -1,0 +1,289 @@
+package overlay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Peer is an interface on another node.
+type Peer struct {
+	Addr netip.Addr
+	MAC  string     // as net.HardwareAddr writes it
+	Node netip.Addr // to which packets for it are sent
+}
+
+// peers are what is told of other nodes' interfaces, by a key of whoever tells it. An address may
+// be told of twice while a task moves: the last word counts, until it is taken back.
+type peers struct {
+	by     map[string]Peer
+	byAddr map[netip.Addr][]string // keys, in the order in which they were told
+	byMAC  map[hardware][]string
+}
+
+// hardware is a MAC address on a subnet.
+type hardware struct {
+	subnet int
+	mac    string
+}
+
+func newPeers() peers {
+	return peers{map[string]Peer{}, map[netip.Addr][]string{}, map[hardware][]string{}}
+}
+
+// entries are what the kernel has: which MAC an address has, and which node a MAC.
+type entries struct {
+	neighbours map[netip.Addr]string
+	nodes      map[hardware]netip.Addr
+}
+
+func newEntries() entries {
+	return entries{map[netip.Addr]string{}, map[hardware]netip.Addr{}}
+}
+
+// SetPeer makes an interface on another node reachable, in place of what key was before. Errors are
+// InvalidArgument for one that cannot be: what key was before is not reachable any more then.
+func (n *Network) SetPeer(key string, p Peer) error { return n.SetPeers(map[string]Peer{key: p}) }
+
+// SetPeers is SetPeer for many. Those that can be are set, whatever the others are.
+func (n *Network) SetPeers(list map[string]Peer) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	in, err := open(n.path)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	var errs []error
+	for key, p := range list {
+		mac, err := n.checkPeer(p)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("peer %.64q of network %s: %w", key, n.def.Name, err), n.dropLocked(in, key))
+			continue
+		}
+		p.MAC = mac
+		if n.peers.by[key] == p {
+			continue
+		}
+		former, there := n.peers.by[key]
+		n.forget(key)
+		hw := hardware{n.subnetOf(p.Addr), p.MAC}
+		n.peers.by[key] = p
+		n.peers.byAddr[p.Addr] = append(n.peers.byAddr[p.Addr], key)
+		n.peers.byMAC[hw] = append(n.peers.byMAC[hw], key)
+		errs = append(errs, n.syncLocked(in, p.Addr, hw))
+		if there {
+			errs = append(errs, n.syncLocked(in, former.Addr, hardware{n.subnetOf(former.Addr), former.MAC}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkPeer returns the MAC in the form in which it is compared.
+func (n *Network) checkPeer(p Peer) (string, error) {
+	invalid := func(format string, args ...any) (string, error) {
+		return "", fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+	}
+	i := n.subnetOf(p.Addr)
+	if i < 0 {
+		return invalid("address %s is in no subnet", p.Addr)
+	}
+	s := n.def.Subnets[i]
+	if p.Addr == s.Gateway || p.Addr == s.Range.Addr() || p.Addr == last(s.Range) {
+		return invalid("address %s is the subnet's own", p.Addr)
+	}
+	if !p.Node.IsValid() || p.Node == n.def.Local || p.Node.IsMulticast() || p.Node.IsUnspecified() || p.Node.IsLoopback() || p.Node.Is4() != n.def.Local.Is4() || n.subnetOf(p.Node) >= 0 {
+		return invalid("node %s is none that packets can be sent to", p.Node)
+	}
+	mac, err := net.ParseMAC(p.MAC)
+	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || bytes.Equal(mac, make([]byte, 6)) {
+		return invalid("mac %.40q is that of no interface", p.MAC)
+	}
+	if bytes.Equal(mac, n.bridgeMAC(s)) {
+		return invalid("mac %s is the bridge's", mac)
+	}
+	return mac.String(), nil
+}
+
+// last returns the last address of a range, which IPv4 uses for all.
+func last(p netip.Prefix) netip.Addr {
+	if !p.Addr().Is4() {
+		return netip.Addr{}
+	}
+	b := p.Addr().As4()
+	for i := p.Bits(); i < 32; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	return netip.AddrFrom4(b)
+}
+
+// DropPeer takes back what was told by a key. It is idempotent.
+func (n *Network) DropPeer(key string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	in, err := open(n.path)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	return n.dropLocked(in, key)
+}
+
+func (n *Network) dropLocked(in space, key string) error {
+	p, there := n.peers.by[key]
+	if !there {
+		return nil
+	}
+	n.forget(key)
+	return n.syncLocked(in, p.Addr, hardware{n.subnetOf(p.Addr), p.MAC})
+}
+
+// forget removes a key from what is told. Preconditions: mu is held.
+func (n *Network) forget(key string) {
+	p, there := n.peers.by[key]
+	if !there {
+		return
+	}
+	delete(n.peers.by, key)
+	remove(n.peers.byAddr, p.Addr, key)
+	remove(n.peers.byMAC, hardware{n.subnetOf(p.Addr), p.MAC}, key)
+}
+
+func remove[K comparable](m map[K][]string, at K, key string) {
+	m[at] = slices.DeleteFunc(m[at], func(k string) bool { return k == key })
+	if len(m[at]) == 0 {
+		delete(m, at)
+	}
+}
+
+// Prune removes what an earlier process has set and nobody has told this one: when the others'
+// interfaces are known.
+func (n *Network) Prune() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	in, err := open(n.path)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	var errs []error
+	for addr := range n.kernel.neighbours {
+		errs = append(errs, n.syncAddrLocked(in, addr))
+	}
+	for hw := range n.kernel.nodes {
+		errs = append(errs, n.syncMACLocked(in, hw))
+	}
+	return errors.Join(errs...)
+}
+
+// Peers returns how many interfaces of other nodes are reachable.
+func (n *Network) Peers() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.kernel.neighbours)
+}
+
+func (n *Network) syncLocked(in space, addr netip.Addr, hw hardware) error {
+	return errors.Join(n.syncMACLocked(in, hw), n.syncAddrLocked(in, addr))
+}
+
+// syncAddrLocked makes the kernel's entry of an address what was told last, but for one that is
+// here.
+func (n *Network) syncAddrLocked(in space, addr netip.Addr) error {
+	want := ""
+	if keys := n.peers.byAddr[addr]; len(keys) > 0 && !n.here(func(a Attachment) bool { return a.has(addr) }) {
+		want = n.peers.by[keys[len(keys)-1]].MAC
+	}
+	have := n.kernel.neighbours[addr]
+	if want == have {
+		return nil
+	}
+	e := &netlink.Neigh{LinkIndex: n.links[n.subnetOf(addr)].vxlan.Attrs().Index, Family: unix.AF_INET, IP: addr.AsSlice(), State: netlink.NUD_PERMANENT}
+	if addr.Is6() {
+		e.Family = unix.AF_INET6
+	}
+	var err error
+	if want == "" {
+		err = gone(in.NeighDel(e))
+	} else if e.HardwareAddr, err = net.ParseMAC(want); err == nil {
+		err = in.NeighSet(e)
+	}
+	if err != nil {
+		return fmt.Errorf("network %s: entry of %s: %w", n.def.Name, addr, err)
+	}
+	if n.kernel.neighbours[addr] = want; want == "" {
+		delete(n.kernel.neighbours, addr)
+	}
+	return nil
+}
+
+// syncMACLocked does the same for the node of a MAC.
+func (n *Network) syncMACLocked(in space, hw hardware) error {
+	var want netip.Addr
+	if keys := n.peers.byMAC[hw]; len(keys) > 0 && !n.here(func(a Attachment) bool { return a.MAC == hw.mac }) {
+		want = n.peers.by[keys[len(keys)-1]].Node
+	}
+	have := n.kernel.nodes[hw]
+	if want == have {
+		return nil
+	}
+	mac, err := net.ParseMAC(hw.mac)
+	if err != nil {
+		return err
+	}
+	e := &netlink.Neigh{
+		LinkIndex: n.links[hw.subnet].vxlan.Attrs().Index, Family: unix.AF_BRIDGE, HardwareAddr: mac, IP: want.AsSlice(), Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
+	}
+	if want.IsValid() {
+		err = in.NeighSet(e)
+	} else {
+		e.IP = have.AsSlice()
+		err = gone(in.NeighDel(e))
+	}
+	if err != nil {
+		return fmt.Errorf("network %s: node of %s: %w", n.def.Name, hw.mac, err)
+	}
+	if n.kernel.nodes[hw] = want; !want.IsValid() {
+		delete(n.kernel.nodes, hw)
+	}
+	return nil
+}
+
+// gone is the error of a deletion, nil when there was nothing.
+func gone(err error) error {
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// adoptLocked reads what is there of an earlier process.
+func (n *Network) adoptLocked(in space) error {
+	n.kernel = newEntries()
+	for i, l := range n.links {
+		index := l.vxlan.Attrs().Index
+		for _, family := range []int{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
+			list, err := in.NeighList(index, family)
+			if err != nil {
+				return fmt.Errorf("list entries of %s: %w", l.vxlan.Attrs().Name, err)
+			}
+			for _, e := range list {
+				switch addr := addrOf(e.IP); {
+				case e.State&netlink.NUD_PERMANENT == 0 || len(e.HardwareAddr) != 6 || !addr.IsValid():
+				case family == unix.AF_BRIDGE:
+					n.kernel.nodes[hardware{i, e.HardwareAddr.String()}] = addr
+				case n.subnetOf(addr) == i:
+					n.kernel.neighbours[addr] = e.HardwareAddr.String()
+				}
+			}
+		}
+	}
+	return n.adoptAttachedLocked(in)
+}
