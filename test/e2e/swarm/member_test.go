@@ -21,6 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
 	"github.com/longshore/longshore/internal/face/swarm/session"
+	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -40,8 +41,12 @@ func TestMain(m *testing.M) {
 
 // order is what the test asks a member's process.
 type order struct {
-	Op      string // new, join, enter, watch, announce, withdraw, members
+	Op      string // new, open, attach, join, enter, watch, prune, announce, withdraw, members
 	New     gossip.Options
+	Dir     string // of data paths
+	Open    overlay.Definition
+	Path    string // of a namespace
+	Attach  overlay.Attachment
 	Join    []netip.AddrPort
 	Network string
 	ID      gossip.ID
@@ -94,6 +99,7 @@ func serveMember(in io.Reader, out io.Writer) error {
 		_ = enc.Encode(a)
 	}
 	var m *gossip.DB
+	var path *overlay.Network
 	ctx := context.Background()
 	dec := json.NewDecoder(bufio.NewReader(in))
 	for {
@@ -113,9 +119,18 @@ func serveMember(in io.Reader, out io.Writer) error {
 			err = m.Join(ctx, o.Join)
 		case "enter":
 			err = m.Enter(ctx, o.Network)
+		case "open":
+			path, err = overlay.Open(o.Dir, o.Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+		case "attach":
+			_, err = path.Attach(o.Path, o.Attach)
+		case "prune":
+			err = path.Prune()
 		case "watch":
 			go func() {
 				for c := range m.Watch(ctx, o.Network) {
+					if path != nil {
+						follow(path, c)
+					}
 					say(answer{Change: &wireChange{c.ID, onWire(c.Record), c.Gone}})
 				}
 			}()
@@ -132,6 +147,21 @@ func serveMember(in io.Reader, out io.Writer) error {
 			a.Err = err.Error()
 		}
 		say(a)
+	}
+}
+
+// follow has a data path know what the gossip tells of other nodes' interfaces.
+func follow(path *overlay.Network, c gossip.Change) {
+	peer, ok := c.Record.(gossip.Peer)
+	if !ok {
+		return
+	}
+	err := path.DropPeer(c.ID.Endpoint)
+	if !c.Gone {
+		err = path.SetPeer(c.ID.Endpoint, overlay.Peer{Addr: peer.Addr.Addr(), MAC: peer.MAC, Node: peer.Tunnel})
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
 	}
 }
 
