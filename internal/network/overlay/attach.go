@@ -77,7 +77,7 @@ func (n *Network) Attach(path string, a Attachment) (_ Attachment, err error) {
 	if err != nil {
 		return a, err
 	}
-	memo, err := json.Marshal(a)
+	note, err := json.Marshal(a)
 	if err != nil {
 		return a, err
 	}
@@ -91,14 +91,14 @@ func (n *Network) Attach(path string, a Attachment) (_ Attachment, err error) {
 		}
 		return a, fmt.Errorf("attach to network %s: %w", n.def.Name, err)
 	}
-	if err := n.configure(in, box, a, subnet, string(memo)); err != nil {
+	if err := n.configure(in, box, a, subnet, string(note)); err != nil {
 		return a, errors.Join(fmt.Errorf("attach to network %s: %w", n.def.Name, err), in.LinkDel(pair))
 	}
 	n.attached[a.Key] = a
 	return a, n.syncAttachedLocked(in, a)
 }
 
-// checkAttachment returns the subnet of an attachment that can be.
+// checkAttachment returns the subnet of an attachment that can be. Preconditions: mu is held.
 func (n *Network) checkAttachment(a *Attachment) (subnet int, err error) {
 	invalid := func(format string, args ...any) (int, error) {
 		return 0, fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
@@ -138,13 +138,13 @@ func (n *Network) checkAttachment(a *Attachment) (subnet int, err error) {
 }
 
 // configure sets up both ends.
-func (n *Network) configure(in, box space, a Attachment, subnet int, memo string) error {
+func (n *Network) configure(in, box space, a Attachment, subnet int, note string) error {
 	outer, err := in.LinkByName(a.port())
 	if err != nil {
 		return fmt.Errorf("find %s: %w", a.port(), err)
 	}
 	// What the next process has to know of it.
-	if err := in.LinkSetAlias(outer, memo); err != nil {
+	if err := in.LinkSetAlias(outer, note); err != nil {
 		return fmt.Errorf("name %s: %w", a.port(), err)
 	}
 	if err := in.LinkSetUp(outer); err != nil {

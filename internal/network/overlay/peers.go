@@ -86,7 +86,7 @@ func (n *Network) SetPeers(list map[string]Peer) error {
 	return errors.Join(errs...)
 }
 
-// checkPeer returns the MAC in the form in which it is compared.
+// checkPeer returns the MAC in the form in which it is compared. Preconditions: mu is held.
 func (n *Network) checkPeer(p Peer) (string, error) {
 	invalid := func(format string, args ...any) (string, error) {
 		return "", fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
