@@ -55,6 +55,12 @@ func TestHealthChecks(t *testing.T) {
 			}
 		}
 
+		// Its record says whose doing it was.
+		const why = "exited with code 0 after SIGTERM, because its health check has failed"
+		if events := r.cli("events", "--since", "0", "--no-follow", "--json", "--kind", "container.exited"); strings.Count(events, `"`+why+`"`) != 1 {
+			t.Errorf("the event log lacks %q:\n%s", why, events)
+		}
+
 		r.create("image", checked, "--restart-condition", "none")
 		if l := r.eventually("image", "it has failed", func(l []psTask) bool { return in(l, "Failed") == 1 }); !strings.Contains(l[0].Error, "the image says no") {
 			t.Errorf("the image's check: %q", l[0].Error)
