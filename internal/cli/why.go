@@ -56,6 +56,12 @@ func writeWhy(w io.Writer, resp *longshorev1.WhyResponse) error {
 			t.Fact("ran for", "%s", au.GetAt().AsTime().Sub(c.GetStarted().AsTime()).Round(time.Millisecond))
 		}
 	}
+	if h := c.GetHealth(); h != "" && au == nil {
+		t.Fact("health", "%s", h)
+	}
+	if f := resp.GetFailedTest(); f != "" {
+		t.Fact("failed test", "%s", base.Printable(f))
+	}
 	if n := resp.GetLostBytes(); n > 0 {
 		t.Fact("lost output", "%s (a log could not be written)", base.Size(n))
 	}

@@ -2,7 +2,9 @@ package control
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -84,6 +86,24 @@ func statusOf(c core.Container) string {
 		return string(health.Starting)
 	}
 	return ""
+}
+
+// failedTest says how the last health check of a container's last run has failed; "" when it has not.
+func failedTest(c core.Container) string {
+	h := c.HealthNow()
+	if h == nil || len(h.Probes) == 0 || h.Probes[len(h.Probes)-1].Code == 0 {
+		return ""
+	}
+	last := h.Probes[len(h.Probes)-1]
+	said, _, _ := strings.Cut(strings.TrimSpace(last.Output), "\n")
+	switch {
+	case last.Code < 0: // no program has ended, and the output is our own words
+		return said
+	case said == "":
+		return fmt.Sprintf("exit code %d", last.Code)
+	default:
+		return fmt.Sprintf("exit code %d: %s", last.Code, said)
+	}
 }
 
 // healthDocument is what inspect shows of a container's health, by docker's names; nil when it is

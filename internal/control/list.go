@@ -168,7 +168,7 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 	if err != nil {
 		return nil, err
 	}
-	resp := &longshorev1.WhyResponse{Container: shown[0]}
+	resp := &longshorev1.WhyResponse{Container: shown[0], FailedTest: failedTest(c)}
 	for _, p := range c.Execs {
 		if p.Autopsy != nil {
 			resp.Execs = append(resp.Execs, toProcess(p))

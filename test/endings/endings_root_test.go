@@ -60,7 +60,7 @@ type death struct {
 	does act
 	end  ending
 	why  string // a regular expression of the whole verdict
-	last string // what the last lines of its output say
+	last string // what the command why says beside the verdict
 	gone bool   // nobody but the event log knows of it any more
 }
 
@@ -370,11 +370,11 @@ var deaths = []death{
 	{name: "no-program", command: []string{"/bin/nothing"}, end: ending{start: 127}, why: `could not be started: exec "/bin/nothing": no such file or directory`},
 	{
 		name: "unhealthy", script: "trap 'exit 0' TERM" + forever, flags: []string{"--health-cmd", "echo sick; exit 1", "--health-interval", "100ms", "--health-retries", "2", "--health-on-failure", "stop"},
-		does: itself, why: "exited with code 0 after SIGTERM, because its health check has failed",
+		does: itself, why: "exited with code 0 after SIGTERM, because its health check has failed", last: "failed test  exit code 1: sick\n",
 	},
 	{
 		name: "unhealthy-killed", script: "trap '' TERM" + forever, flags: []string{"--health-cmd", "exec tail /dev/zero", "--health-interval", "100ms", "--health-retries", "1", "--health-on-failure", "kill"},
-		memory: 16 << 20, does: itself, end: ending{signal: 9, childOOM: true},
+		memory: 16 << 20, does: itself, end: ending{signal: 9, childOOM: true}, last: "failed test  exit code 137\n",
 		why: `ended by SIGKILL, because its health check has failed; before that the kernel killed a process of it, out of memory at the limit of the container \(16 MiB\)`,
 	},
 	{name: "frozen", script: ":" + forever, does: frozenAndStopped, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by STOP"},

@@ -1127,7 +1127,10 @@ type WhyResponse struct {
 	LostBytes uint64 `protobuf:"varint,3,opt,name=lost_bytes,json=lostBytes,proto3" json:"lost_bytes,omitempty"`
 	// start says where the time of the container's last start went, the sandbox's part and the
 	// pull of its image included, in the order in which the parts began.
-	Start         []*StartPart `protobuf:"bytes,4,rep,name=start,proto3" json:"start,omitempty"`
+	Start []*StartPart `protobuf:"bytes,4,rep,name=start,proto3" json:"start,omitempty"`
+	// failed_test says how the last health check of the container's last run has failed; "" when it
+	// has not.
+	FailedTest    string `protobuf:"bytes,5,opt,name=failed_test,json=failedTest,proto3" json:"failed_test,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1188,6 +1191,13 @@ func (x *WhyResponse) GetStart() []*StartPart {
 		return x.Start
 	}
 	return nil
+}
+
+func (x *WhyResponse) GetFailedTest() string {
+	if x != nil {
+		return x.FailedTest
+	}
+	return ""
 }
 
 // StartPart is what one verb took of a container's start.
@@ -5650,13 +5660,15 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04json\x18\x02 \x01(\fR\x04json\" \n" +
 	"\n" +
 	"WhyRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"\xbf\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\"\xe0\x01\n" +
 	"\vWhyResponse\x125\n" +
 	"\tcontainer\x18\x01 \x01(\v2\x17.longshore.v1.ContainerR\tcontainer\x12+\n" +
 	"\x05execs\x18\x02 \x03(\v2\x15.longshore.v1.ProcessR\x05execs\x12\x1d\n" +
 	"\n" +
 	"lost_bytes\x18\x03 \x01(\x04R\tlostBytes\x12-\n" +
-	"\x05start\x18\x04 \x03(\v2\x17.longshore.v1.StartPartR\x05start\"\xa3\x01\n" +
+	"\x05start\x18\x04 \x03(\v2\x17.longshore.v1.StartPartR\x05start\x12\x1f\n" +
+	"\vfailed_test\x18\x05 \x01(\tR\n" +
+	"failedTest\"\xa3\x01\n" +
 	"\tStartPart\x12\x12\n" +
 	"\x04verb\x18\x01 \x01(\tR\x04verb\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x0e\n" +
