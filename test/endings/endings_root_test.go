@@ -374,7 +374,7 @@ var deaths = []death{
 	},
 	{
 		name: "unhealthy-killed", script: "trap '' TERM" + forever, flags: []string{"--health-cmd", "exec tail /dev/zero", "--health-interval", "100ms", "--health-retries", "1", "--health-on-failure", "kill"},
-		memory: 16 << 20, does: itself, end: ending{signal: 9, childOOM: true}, last: "failed test  exit code 137\n",
+		memory: 16 << 20, does: itself, end: ending{signal: 9, childOOM: true}, last: "failed test  exit code 137: Health check ran out of memory and was killed\n",
 		why: `ended by SIGKILL, because its health check has failed; before that the kernel killed a process of it, out of memory at the limit of the container \(16 MiB\)`,
 	},
 	{name: "frozen", script: ":" + forever, does: frozenAndStopped, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by STOP"},
