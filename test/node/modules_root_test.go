@@ -119,3 +119,73 @@ func TestAModuleServesThePod(t *testing.T) {
 		n.Check()
 	})
 }
+
+// TestModulesOfOtherLanguages runs first programs in C and Rust, whose compilers LONGSHORE_WASM_CC and LONGSHORE_WASM_RUSTC name with
+// their flags: "clang --target=wasm32-wasi", "rustc --target wasm32-wasip1".
+func TestModulesOfOtherLanguages(t *testing.T) {
+	compilers := map[string]string{"first.c": os.Getenv("LONGSHORE_WASM_CC"), "first.rs": os.Getenv("LONGSHORE_WASM_RUSTC")}
+	if compilers["first.c"]+compilers["first.rs"] == "" {
+		t.Skip("LONGSHORE_WASM_CC and LONGSHORE_WASM_RUSTC name no compilers")
+	}
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		pod, registry := n.RunPod(t, n.PodConfig("languages")), imagetest.NewRegistry(t)
+		for source, compiler := range compilers {
+			if compiler == "" {
+				continue
+			}
+			path := filepath.Join(t.TempDir(), "module.wasm")
+			args := append(strings.Fields(compiler), "-o", path, "testdata/wasm/"+source)
+			if out, err := exec.CommandContext(t.Context(), args[0], args[1:]...).CombinedOutput(); err != nil {
+				t.Fatalf("%q: %v\n%s", args, err, out)
+			}
+			module, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := strings.TrimPrefix(filepath.Ext(source), ".")
+			ref := registry.Push(name, "v1", imagetest.Wasm{
+				Module: module, LayerType: "application/wasm", ConfigType: wasm.ConfigType, Config: map[string]any{"architecture": "wasm", "os": "wasip1"},
+			}.Build())
+			if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+				t.Fatal(err)
+			}
+			data := t.TempDir()
+			run := func(container, document string, status int32, want string) {
+				t.Helper()
+				cfg := nodetest.ContainerConfig(container, ref)
+				cfg.Command, cfg.Args, cfg.Annotations = nil, []string{"last"}, map[string]string{core.GrantAnnotation: document}
+				cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/data", HostPath: data}}
+				c := pod.Run(t, cfg)
+				if st := c.WaitExited(t); st.GetExitCode() != status || said(c.ReadLog(t)) != want {
+					t.Errorf("%s: it ended with %d, log %q", container, st.GetExitCode(), c.ReadLog(t))
+				}
+			}
+			run(name+"-nothing", "{log: !container_log , random: !random }", 3, "first of 2: last\nwithout the time\nno data\n")
+			run(name+"-data", "{log: !container_log , random: !random , clock: !clock , data: !mount /data}", 5, "first of 2: last\n")
+			if b, err := os.ReadFile(filepath.Join(data, "written")); err != nil || string(b) != "by a module" {
+				t.Errorf("%s: %q, %v", name, b, err)
+			}
+			run(name+"-read", "{log: !container_log , random: !random , clock: !clock , data: !mount {path: /data, rights: [read]}}", 4, readOnly[source])
+		}
+		pod.Remove(t)
+		n.Check()
+	})
+}
+
+// readOnly is what the programs say where they may not write.
+var readOnly = map[string]string{
+	"first.c":  "first of 2: last\n/data/written: Read-only file system\n",
+	"first.rs": "first of 2: last\nRead-only file system (os error 69)\n",
+}
+
+// said returns the text of a log's lines.
+func said(log string) string {
+	var b strings.Builder
+	for line := range strings.Lines(log) {
+		if f := strings.SplitN(line, " ", 4); len(f) == 4 {
+			b.WriteString(f[3])
+		}
+	}
+	return b.String()
+}
