@@ -21,7 +21,7 @@ import (
 // What the module is given: little, or all that its attempts are after.
 const (
 	moduleGrants  = "log: !container_log\ndata: !mount /data\nread: !mount {path: /read, rights: [read]}\n"
-	controlGrants = "log: !container_log\nall: !mount /all\netc: !mount /etc\nmore: [!random , !random , !random , !random , !random , !random ]\nclock: !clock\nhome: !env HOME\n"
+	controlGrants = "log: !container_log\nall: !mount /all\nother: !mount /other\nmore: [!random , !random , !random , !random , !random , !random ]\nclock: !clock\nhome: !env HOME\n"
 )
 
 // leastModuleAttempts is the size of the suite of modules.
@@ -127,15 +127,15 @@ func moduleContainer(t *testing.T, name, image, document string) *runtimeapi.Con
 			}
 		}
 	}
-	fill("etc", "secret", "written", "emptied", "appended", "sized", "removed", "removed2", "removed3", "moved", "link-written", "link-emptied", "link-appended", "link-sized", "removed-dir/", "removed-dir2/", "link->secret")
-	fill("data", "kept", "sub/x", "link->../etc/secret", "directory-link->../etc", "twice->link", "dangling->../etc/dangling", "link-written->../etc/link-written", "link-emptied->../etc/link-emptied",
-		"link-appended->../etc/link-appended", "link-sized->../etc/link-sized")
+	fill("other", "secret", "written", "emptied", "appended", "sized", "removed", "removed2", "removed3", "moved", "link-written", "link-emptied", "link-appended", "link-sized", "removed-dir/", "removed-dir2/", "link->secret")
+	fill("data", "kept", "sub/x", "link->../other/secret", "directory-link->../other", "twice->link", "dangling->../other/dangling", "link-written->../other/link-written", "link-emptied->../other/link-emptied",
+		"link-appended->../other/link-appended", "link-sized->../other/link-sized")
 	fill("read", "file", "emptied", "sized", "removed", "removed-dir/", "moved")
 	cfg := nodetest.ContainerConfig(name, image, "/modules.wasm", name)
 	cfg.Annotations = map[string]string{core.GrantAnnotation: document}
 	cfg.Envs = []*runtimeapi.KeyValue{{Key: "HOME", Value: []byte("/home")}}
 	cfg.Mounts = []*runtimeapi.Mount{{ContainerPath: "/all", HostPath: dir}}
-	for _, m := range []string{"data", "read", "etc"} {
+	for _, m := range []string{"data", "read", "other"} {
 		cfg.Mounts = append(cfg.Mounts, &runtimeapi.Mount{ContainerPath: "/" + m, HostPath: filepath.Join(dir, m)})
 	}
 	return cfg

@@ -223,30 +223,30 @@ func all() (list []attempt) {
 	data, readable := func(w *world) place { return w.data }, func(w *world) place { return w.read }
 	// A mount of the request that the document does not name.
 	etc := func(w *world) place {
-		if fd, ok := w.preopens["/etc"]; ok {
+		if fd, ok := w.preopens["/other"]; ok {
 			return place{dir: fd}
 		}
-		return place{w.root, "etc/"}
+		return place{w.root, "other/"}
 	}
 	one("paths", etc, "read secret", "write written", "create made", "empty emptied", "append appended", "list .", "size sized", "stat secret", "times secret", "mkdir directory",
 		"unlink removed", "rmdir removed-dir", "readlink link", "symlink made-link")
-	one("parents", data, "read ../etc/secret", "read sub/../../etc/secret", "read ./.././etc/secret", "write ../etc/written", "create ../etc/made2", "empty ../etc/emptied",
-		"append ../etc/appended", "list ..", "list ../etc", "size ../etc/sized", "stat ../etc/secret", "times ../etc/secret", "mkdir ../etc/directory2", "unlink ../etc/removed2", "rmdir ../etc/removed-dir2",
-		"readlink ../etc/link", "symlink ../etc/made-link2")
+	one("parents", data, "read ../other/secret", "read sub/../../other/secret", "read ./.././other/secret", "write ../other/written", "create ../other/made2", "empty ../other/emptied",
+		"append ../other/appended", "list ..", "list ../other", "size ../other/sized", "stat ../other/secret", "times ../other/secret", "mkdir ../other/directory2", "unlink ../other/removed2", "rmdir ../other/removed-dir2",
+		"readlink ../other/link", "symlink ../other/made-link2")
 	one("links", data, "read link", "read directory-link/secret", "read twice", "write link-written", "create dangling", "empty link-emptied", "append link-appended", "list directory-link",
 		"size link-sized", "stat link", "times link", "mkdir directory-link/directory3", "unlink directory-link/removed3", "readlink directory-link/link")
 	add("links/made, then read", func(w *world) error {
-		const text, name = "../../etc/secret", "sub/made"
+		const text, name = "../../other/secret", "sub/made"
 		path := w.data.prefix + name
 		if err := of(pathSymlink(ptr(text), uint32(len(text)), w.data.dir, ptr(path), uint32(len(path)))); err != nil {
 			return err
 		}
 		return w.data.openIn(name, 0, reading, 0)
 	})
-	add("parents/rename from", func(w *world) error { return w.data.rename("../etc/moved", "moved") })
-	add("parents/rename to", func(w *world) error { return w.data.rename("sub/x", "../etc/moved-to") })
-	add("parents/link from", func(w *world) error { return w.data.link("../etc/secret", "hard") })
-	add("parents/link to", func(w *world) error { return w.data.link("kept", "../etc/hard") })
+	add("parents/rename from", func(w *world) error { return w.data.rename("../other/moved", "moved") })
+	add("parents/rename to", func(w *world) error { return w.data.rename("sub/x", "../other/moved-to") })
+	add("parents/link from", func(w *world) error { return w.data.link("../other/secret", "hard") })
+	add("parents/link to", func(w *world) error { return w.data.link("kept", "../other/hard") })
 	one("rights", readable, "write file", "create made", "empty emptied", "append file", "size sized", "times file", "mkdir directory", "unlink removed", "rmdir removed-dir", "symlink made-link")
 	add("rights/rename", func(w *world) error { return w.read.rename("moved", "renamed") })
 	add("rights/link", func(w *world) error { return w.read.link("file", "hard") })
