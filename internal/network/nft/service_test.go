@@ -93,3 +93,17 @@ func TestChainsHaveNamesOfTheirOwn(t *testing.T) {
 		seen[k.chain()] = k
 	}
 }
+
+func TestPortsThatCannotBeExposed(t *testing.T) {
+	addr := netip.MustParseAddr("10.0.0.9")
+	for name, ports := range map[string][]Exposed{
+		"port 0": {{unix.IPPROTO_TCP, 0, 80}}, "target 0": {{unix.IPPROTO_TCP, 80, 0}}, "icmp": {{unix.IPPROTO_ICMP, 80, 80}}, "twice": {{unix.IPPROTO_TCP, 80, 80}, {unix.IPPROTO_TCP, 80, 81}},
+	} {
+		if err := Expose(nil, addr, ports); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := Expose(nil, netip.MustParseAddr("127.0.0.1"), nil); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("loopback: %v", err)
+	}
+}

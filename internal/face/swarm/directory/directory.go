@@ -1,0 +1,192 @@
+// Package directory holds what is known of the endpoints of one overlay network, own and others',
+// and answers by it: which addresses a name has, which name an address has, to which backends a
+// service's address leads, and to which a published port.
+//
+// It is pure. It must not know where the records come from. Start at Directory.
+package directory
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+)
+
+// Network is what the managers say of the network.
+type Network struct {
+	Ranges   []netip.Prefix
+	Gateways []netip.Addr
+}
+
+// Directory holds the endpoints of one network. It is not safe for concurrent use.
+type Directory struct {
+	net       Network
+	endpoints map[string]gossip.Endpoint // by key
+}
+
+// New returns an empty one.
+func New(n Network) *Directory {
+	return &Directory{net: n, endpoints: map[string]gossip.Endpoint{}}
+}
+
+// Put enters an endpoint in place of what its key was before. InvalidArgument for one that cannot
+// be on the network: its key has no endpoint then.
+func (d *Directory) Put(key string, e gossip.Endpoint) error {
+	delete(d.endpoints, key)
+	for _, a := range []netip.Addr{e.Addr, e.VIP} {
+		if err := d.check(a); err != nil && (a == e.Addr || a.IsValid()) {
+			return fmt.Errorf("endpoint %.64q: %w", e.Name, err)
+		}
+	}
+	for other, o := range d.endpoints {
+		if o.VIP == e.Addr || e.VIP.IsValid() && o.Addr == e.VIP {
+			return fmt.Errorf("endpoint %.64q: %s is a service's address and an endpoint's, %.64q: %w", e.Name, cmp.Or(o.VIP, e.VIP), other, errdefs.ErrInvalidArgument)
+		}
+	}
+	d.endpoints[key] = e
+	return nil
+}
+
+// check says why an address cannot be that of an endpoint or a service.
+func (d *Directory) check(a netip.Addr) error {
+	switch {
+	case !slices.ContainsFunc(d.net.Ranges, func(p netip.Prefix) bool { return p.Contains(a) && p.Addr() != a }):
+		return fmt.Errorf("address %s is in no range of the network: %w", a, errdefs.ErrInvalidArgument)
+	case slices.Contains(d.net.Gateways, a):
+		return fmt.Errorf("address %s is the gateway: %w", a, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Drop takes an endpoint out. It is idempotent.
+func (d *Directory) Drop(key string) { delete(d.endpoints, key) }
+
+// sorted are the endpoints in an order that does not depend on how they came.
+func (d *Directory) sorted() []gossip.Endpoint {
+	list := make([]gossip.Endpoint, 0, len(d.endpoints))
+	for _, e := range d.endpoints {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(a, b gossip.Endpoint) int { return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Name, b.Name)) })
+	return list
+}
+
+// Names returns the addresses of every name, in small letters: of a service and its aliases, its
+// own address or, without one, those of its tasks; of "tasks." and a service those of its tasks; of
+// a task and its own aliases its own. A task that is about to end has no name any more.
+func (d *Directory) Names() map[string][]netip.Addr {
+	names := map[string][]netip.Addr{}
+	add := func(name string, a netip.Addr) {
+		if name = strings.ToLower(name); name != "" && !slices.Contains(names[name], a) {
+			names[name] = append(names[name], a)
+		}
+	}
+	for _, e := range d.sorted() {
+		if e.Disabled {
+			continue
+		}
+		add(e.Name, e.Addr)
+		for _, alias := range e.TaskAliases {
+			add(alias, e.Addr)
+		}
+		own := e.VIP
+		if !own.IsValid() {
+			own = e.Addr
+		}
+		if e.Service != "" {
+			add("tasks."+e.Service, e.Addr)
+			add(e.Service, own)
+		}
+		for _, alias := range e.Aliases {
+			add(alias, own)
+			if e.Service != "" {
+				add("tasks."+alias, e.Addr)
+			}
+		}
+	}
+	return names
+}
+
+// Reverse returns the name of an address, "" for none: a task's, or that of the service whose
+// address it is.
+func (d *Directory) Reverse(a netip.Addr) string {
+	service := ""
+	for _, e := range d.sorted() {
+		switch {
+		case e.Addr == a:
+			return e.Name
+		case e.VIP == a && service == "":
+			service = e.Service
+		}
+	}
+	return service
+}
+
+// Backend answers for a service.
+type Backend struct {
+	Addr     netip.Addr
+	Draining bool // it is about to end: it keeps the connections that it has
+}
+
+// Services returns the backends of each service's address. Those that have an address together are
+// of one service: the first by its id, so that nobody takes another's.
+func (d *Directory) Services() map[netip.Addr][]Backend {
+	owner := map[netip.Addr]string{}
+	for _, e := range d.endpoints {
+		if have, there := owner[e.VIP]; e.VIP.IsValid() && (!there || e.ServiceID < have) {
+			owner[e.VIP] = e.ServiceID
+		}
+	}
+	all := map[netip.Addr][]Backend{}
+	for _, e := range d.sorted() {
+		if e.VIP.IsValid() && owner[e.VIP] == e.ServiceID {
+			all[e.VIP] = join(all[e.VIP], e)
+		}
+	}
+	return all
+}
+
+// Port is one that is published on every node.
+type Port struct {
+	Proto  string
+	Number uint16
+}
+
+// Ports returns the backends of each published port, to which they answer at that very port. While
+// a service's ports are changed some of its tasks have one port and some another. A port of two
+// services is that of the first by its id.
+func (d *Directory) Ports() map[Port][]Backend {
+	owner := map[Port]string{}
+	for _, e := range d.endpoints {
+		for _, p := range e.Ports {
+			at := Port{p.Proto, p.Published}
+			if have, there := owner[at]; !there || e.ServiceID < have {
+				owner[at] = e.ServiceID
+			}
+		}
+	}
+	all := map[Port][]Backend{}
+	for _, e := range d.sorted() {
+		for _, p := range e.Ports {
+			if at := (Port{p.Proto, p.Published}); owner[at] == e.ServiceID {
+				all[at] = join(all[at], e)
+			}
+		}
+	}
+	return all
+}
+
+// join adds an endpoint to backends. While a task moves two records may tell of its address: it
+// drains when both say so.
+func join(list []Backend, e gossip.Endpoint) []Backend {
+	if n := len(list); n > 0 && list[n-1].Addr == e.Addr { // they are in the order of addresses
+		list[n-1].Draining = list[n-1].Draining && e.Disabled
+		return list
+	}
+	return append(list, Backend{e.Addr, e.Disabled})
+}

@@ -1,0 +1,161 @@
+package directory
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+)
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func sameAddr() cmp.Option { return cmp.Comparer(func(a, b netip.Addr) bool { return a == b }) }
+
+func empty() *Directory {
+	return New(Network{Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("fd00:1::/64")}, Gateways: []netip.Addr{ip("10.0.1.1"), ip("fd00:1::1")}})
+}
+
+// task is one of a service; number is its slot and the end of its address.
+func task(service string, number int, vip string, change ...func(*gossip.Endpoint)) gossip.Endpoint {
+	e := gossip.Endpoint{
+		Name: fmt.Sprintf("%s.%d.t", service, number), Service: service, ServiceID: "id-" + service, Addr: ip(fmt.Sprintf("10.0.1.%d", number)), TaskAliases: []string{fmt.Sprintf("c%d", number)},
+	}
+	if vip != "" {
+		e.VIP = ip(vip)
+	}
+	for _, f := range change {
+		f(&e)
+	}
+	return e
+}
+
+func ending(e *gossip.Endpoint) { e.Disabled = true }
+
+func port(published uint16) func(*gossip.Endpoint) {
+	return func(e *gossip.Endpoint) {
+		e.Ports = append(e.Ports, gossip.Port{Proto: "tcp", Target: 80, Published: published})
+	}
+}
+
+func put(t *testing.T, d *Directory, list ...gossip.Endpoint) {
+	t.Helper()
+	for _, e := range list {
+		if err := d.Put(e.Name, e); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// example is a service with an address of its own, one without, and a container of none.
+func example() []gossip.Endpoint {
+	return []gossip.Endpoint{
+		task("Web", 2, "10.0.1.100", func(e *gossip.Endpoint) { e.Aliases = []string{"www"} }), task("Web", 3, "10.0.1.100", func(e *gossip.Endpoint) { e.Aliases = []string{"www"} }), task("Web", 4, "10.0.1.100", ending),
+		task("db", 5, ""), task("db", 6, ""),
+		{Name: "box", Addr: ip("fd00:1::7"), TaskAliases: []string{"0123"}},
+	}
+}
+
+func TestNames(t *testing.T) {
+	d := empty()
+	put(t, d, example()...)
+	want := map[string][]netip.Addr{
+		"web": {ip("10.0.1.100")}, "www": {ip("10.0.1.100")}, "tasks.web": {ip("10.0.1.2"), ip("10.0.1.3")}, "tasks.www": {ip("10.0.1.2"), ip("10.0.1.3")},
+		"web.2.t": {ip("10.0.1.2")}, "web.3.t": {ip("10.0.1.3")}, "c2": {ip("10.0.1.2")}, "c3": {ip("10.0.1.3")},
+		"db": {ip("10.0.1.5"), ip("10.0.1.6")}, "tasks.db": {ip("10.0.1.5"), ip("10.0.1.6")}, "db.5.t": {ip("10.0.1.5")}, "db.6.t": {ip("10.0.1.6")}, "c5": {ip("10.0.1.5")}, "c6": {ip("10.0.1.6")},
+		"box": {ip("fd00:1::7")}, "0123": {ip("fd00:1::7")},
+	}
+	if diff := cmp.Diff(want, d.Names(), sameAddr()); diff != "" {
+		t.Error(diff)
+	}
+	for addr, name := range map[string]string{"10.0.1.2": "Web.2.t", "10.0.1.4": "Web.4.t", "10.0.1.100": "Web", "fd00:1::7": "box", "10.0.1.200": "", "10.0.1.1": ""} {
+		if got := d.Reverse(ip(addr)); got != name {
+			t.Errorf("%s is %q, want %q", addr, got, name)
+		}
+	}
+	d.Drop("box")
+	d.Drop("box")
+	if got := d.Names()["box"]; got != nil {
+		t.Errorf("box, which is gone: %v", got)
+	}
+}
+
+func TestServices(t *testing.T) {
+	d := empty()
+	put(t, d, example()...)
+	// Somebody takes the address of Web for a service of his own.
+	put(t, d, task("zz", 66, "10.0.1.100"))
+	want := map[netip.Addr][]Backend{ip("10.0.1.100"): {{ip("10.0.1.2"), false}, {ip("10.0.1.3"), false}, {ip("10.0.1.4"), true}}}
+	if diff := cmp.Diff(want, d.Services(), sameAddr()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestPorts: during an update some tasks have other ports; a port of two services is one's.
+func TestPorts(t *testing.T) {
+	d := empty()
+	put(t, d, task("web", 2, "", port(80), port(443)), task("web", 3, "", port(80), port(8443)), task("web", 4, "", port(80), ending), task("zz", 66, "", port(80), port(81)))
+	// Two records of one address: a task moves.
+	if err := d.Put("another key", task("web", 4, "", port(80))); err != nil {
+		t.Fatal(err)
+	}
+	want := map[Port][]Backend{
+		{"tcp", 80}: {{ip("10.0.1.2"), false}, {ip("10.0.1.3"), false}, {ip("10.0.1.4"), false}}, {"tcp", 443}: {{ip("10.0.1.2"), false}}, {"tcp", 8443}: {{ip("10.0.1.3"), false}}, {"tcp", 81}: {{ip("10.0.1.66"), false}},
+	}
+	if diff := cmp.Diff(want, d.Ports(), sameAddr()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestWhoCannotBeHere: such an endpoint has no name, and takes none from others.
+func TestWhoCannotBeHere(t *testing.T) {
+	d := empty()
+	put(t, d, example()...)
+	want := d.Names()
+	for name, e := range map[string]gossip.Endpoint{
+		"nothing": {}, "foreign": task("x", 9, "", func(e *gossip.Endpoint) { e.Addr = ip("10.0.2.9") }), "gateway": task("x", 1, ""), "range": task("x", 0, ""),
+		"foreign service": task("x", 9, "10.0.2.100"), "gateway of a service": task("x", 9, "10.0.1.1"), "at a service": task("x", 100, ""), "service at a task": task("x", 9, "10.0.1.2"),
+	} {
+		if err := d.Put("new", e); !errdefs.IsInvalidArgument(err) || len(err.Error()) > 300 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if diff := cmp.Diff(want, d.Names(), sameAddr()); diff != "" {
+		t.Error(diff)
+	}
+	// What a key was before is gone, too.
+	if err := d.Put("box", gossip.Endpoint{Name: strings.Repeat("n", 300)}); err == nil || d.Names()["box"] != nil {
+		t.Errorf("%v, box is %v", err, d.Names()["box"])
+	}
+}
+
+// TestTheOrderDoesNotMatter: whoever hears of the same endpoints says the same of them.
+func TestTheOrderDoesNotMatter(t *testing.T) {
+	first := empty()
+	list := append(example(), task("zz", 66, "10.0.1.101", port(80)), task("aa", 67, "10.0.1.102", port(80)), task("aa", 68, "10.0.1.102", port(81), ending))
+	put(t, first, list...)
+	for range 20 {
+		rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		d := empty()
+		put(t, d, task("gone", 70, "10.0.1.110"))
+		put(t, d, list...)
+		d.Drop("gone.70.t")
+		for what, diff := range map[string]string{
+			"names": cmp.Diff(first.Names(), d.Names(), sameAddr()), "services": cmp.Diff(first.Services(), d.Services(), sameAddr()), "ports": cmp.Diff(first.Ports(), d.Ports(), sameAddr()),
+		} {
+			if diff != "" {
+				t.Fatalf("%s: %s", what, diff)
+			}
+		}
+	}
+	if got := slices.Sorted(maps.Keys(first.Names())); len(got) < 10 {
+		t.Errorf("names: %v", got)
+	}
+}
