@@ -155,6 +155,7 @@ func (p *peer) acts() map[string]act {
 		"exec-out-of-memory": executed(true, "/bin/tail", "/dev/zero"),
 		"above-high":         executed(false, "/bin/touch", "/tmp/go"),
 		"frozen":             p.frozenAndStopped,
+		"frozen-killed":      nil,
 		"agent-away":         p.away(true, false), "keeper-away": p.away(false, true), "agent-and-keeper-away": p.away(true, true),
 		"custom-signal": stopped(0, time.Second), "real-time-signal": stopped(0, time.Second), // by TERM, to which they do not listen
 		"sandbox-out-of-memory": nil, "node-out-of-memory": nil, "all-away": nil, "node-restarted": nil,

@@ -246,6 +246,16 @@ func frozenAndStopped(t *testing.T, n *nodetest.Node, f face, x *container) bool
 	return true
 }
 
+func frozenAndKilled(t *testing.T, n *nodetest.Node, f face, x *container) bool {
+	t.Helper()
+	cli(t, n, "pause", "--force", x.ID)
+	if f.signal(t, syscall.SIGKILL) {
+		return true
+	}
+	cli(t, n, "resume", "--force", x.ID)
+	return false
+}
+
 func itself(*testing.T, *nodetest.Node, face, *container) bool { return true }
 
 func sandboxEnded(t *testing.T, n *nodetest.Node, f face, _ *container) bool {
@@ -361,6 +371,10 @@ var deaths = []death{
 	{name: "no-space", script: "echo x >/dev/full || exit 28", end: ending{code: 28}, why: "exited with code 28", last: "No space left on device"},
 	{name: "reboot", command: []string{"/bin/busybox", "reboot", "-f"}, caps: []string{"SYS_BOOT"}, end: ending{signal: 1}, why: "restarted by itself: a program in it has called reboot"},
 	{
+		name: "reboot-below-init", script: "/bin/busybox reboot -f; sleep 1000", init: true, caps: []string{"SYS_BOOT"}, end: ending{signal: 1},
+		why: "restarted by itself: a program in it has called reboot",
+	},
+	{
 		name: "power-off", command: []string{"/bin/busybox", "poweroff", "-f"}, caps: []string{"SYS_BOOT"}, end: ending{signal: 2},
 		why: "switched off by itself: a program in it has called reboot to power off or halt",
 	},
@@ -378,6 +392,7 @@ var deaths = []death{
 		why: `ended by SIGKILL, because its health check has failed; before that the kernel killed a process of it, out of memory at the limit of the container \(16 MiB\)`,
 	},
 	{name: "frozen", script: ":" + forever, does: frozenAndStopped, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by STOP"},
+	{name: "frozen-killed", script: ":" + forever, does: frozenAndKilled, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by SIGNAL"},
 	{name: "sandbox-ended", script: ":" + forever, does: sandboxEnded, end: ending{signal: 9}, why: "ended by SIGKILL, asked for by cri StopPodSandbox"},
 	{name: "agent-away", script: ":" + forever, does: whileAway(false, false), end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
 	{name: "keeper-away", script: ":" + forever, does: keeperKilled, end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
