@@ -45,6 +45,7 @@ func staticPods(t *testing.T) {
 		{"exec", execs},
 		{"attach", attaches},
 		{"port-forward", portForwards},
+		{"grants", grantedPods},
 		{"figures", figures},
 	} {
 		t.Run(c.name, func(t *testing.T) {
