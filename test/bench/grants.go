@@ -209,7 +209,7 @@ func byCrun(ctx context.Context, b *bench) error {
 	}
 	defer r.close()
 	bundle := filepath.Join(r.dir, "bundle")
-	if err := os.WriteFile(filepath.Join(bundle, "rootfs", "bin", "ready"), server.ReadyProgram(), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(bundle, "rootfs", "bin", "ready"), server.ReadyProgram(), 0o755); err != nil {
 		return err
 	}
 	c := command{rig: r, program: crun, root: filepath.Join(r.dir, "crun")}

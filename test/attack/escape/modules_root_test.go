@@ -105,7 +105,7 @@ func moduleContainer(t *testing.T, name, image, document string) *runtimeapi.Con
 	fill := func(below string, names ...string) {
 		t.Helper()
 		for _, name := range names {
-			path, text, link := filepath.Join(dir, below, name), "", ""
+			path, link := filepath.Join(dir, below, name), ""
 			if i := strings.Index(name, "->"); i >= 0 {
 				path, link = filepath.Join(dir, below, name[:i]), name[i+2:]
 			}
@@ -119,8 +119,7 @@ func moduleContainer(t *testing.T, name, image, document string) *runtimeapi.Con
 			case strings.HasSuffix(name, "/"):
 				err = os.Mkdir(path, 0o755)
 			default:
-				text = "text of " + name
-				err = os.WriteFile(path, []byte(text), 0o644)
+				err = os.WriteFile(path, []byte("text of "+name), 0o644)
 			}
 			if err != nil {
 				t.Fatal(err)
