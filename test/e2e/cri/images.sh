@@ -149,6 +149,16 @@ E
   image "$n" "$work/web" "{$path, \"Cmd\": [\"nginx\", \"-g\", \"daemon off;\"], \"StopSignal\": \"SIGQUIT\"}"
 done
 
+# The names of 2017: critest of that time takes them from docker.io.
+for n in 1.26 latest; do image library/busybox:$n "$full" "{$path, \"Cmd\": [\"sh\"]}"; done
+for n in uclibc musl glibc; do
+  with "$bb" test "$n"
+  image "library/busybox:1-$n" "$work/with" "{$path, \"Cmd\": [\"sh\"]}"
+done
+sed -i 's/listen 12003;/listen 80;/' "$work/web/etc/nginx/nginx.conf"
+image library/nginx:latest "$work/web" "{$path, \"Cmd\": [\"nginx\", \"-g\", \"daemon off;\"], \"StopSignal\": \"SIGQUIT\"}"
+sed -i 's/listen 80;/listen 12003;/' "$work/web/etc/nginx/nginx.conf"
+
 # A web server that says httpd.
 mkdir -p "$work/httpd" && cp -a "$bb/." "$work/httpd"
 mkdir -p "$work/httpd/www" && echo '<html><body><h1>It works!</h1></body></html>' >"$work/httpd/www/index.html"
@@ -159,6 +169,7 @@ mkdir "$work/setuid"
 CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -buildid=' -o "$work/setuid/nnp" "$here/nonewprivs"
 chmod 4755 "$work/setuid/nnp"
 image e2e-test-images/nonewprivs:1.3 "$work/setuid" '{"Entrypoint": ["/nnp"], "User": "1000"}'
+image google_containers/nonewprivs:1.2 "$work/setuid" '{"Entrypoint": ["/nnp"], "User": "1000"}'
 
 # What containerd's suite asks for beside those. Its pause says nothing and ends
 # at once when it is told to.

@@ -10,6 +10,9 @@
 # CONTAINERD_INTEGRATION names a test binary of those cases of containerd's
 # integration suite that speak the CRI alone, see README.md. It runs instead.
 #
+# CRITEST2017 names the test binary of critest as it was in 2017 (cri-tools v0.2,
+# README.md), which speaks the API of that time. It runs instead.
+#
 # Other variables: PARALLEL (2; 1 runs critest in series, as it does without the
 # flag), ROUNDS (1), FOCUS and SKIP (regular expressions of names of specs or
 # cases), RUNTIME (the runtime of the specs: auto), CACHE (.cache/e2e-cri: the
@@ -22,11 +25,11 @@ top=$(cd "$here/../../.." && pwd)
 skip() { echo "e2e-cri skipped: $*"; exit 0; }
 
 if [ "${1:-}" != inside ]; then
-  suite=${CONTAINERD_INTEGRATION:-${CRITEST:-}}
-  [ -n "$suite" ] || skip 'neither CRITEST nor CONTAINERD_INTEGRATION names a test binary (test/e2e/cri/README.md)'
+  suite=${CONTAINERD_INTEGRATION:-${CRITEST2017:-${CRITEST:-}}}
+  [ -n "$suite" ] || skip 'none of CRITEST, CRITEST2017 and CONTAINERD_INTEGRATION names a test binary (test/e2e/cri/README.md)'
   [ -x "$suite" ] || skip "$suite is no program"
   suite=$(realpath "$suite")
-  if [ -z "${CONTAINERD_INTEGRATION:-}" ]; then
+  if [ -z "${CONTAINERD_INTEGRATION:-}${CRITEST2017:-}" ]; then
     PATH="$(dirname "$suite"):$PATH"
     command -v ginkgo >/dev/null || skip "no ginkgo beside $suite"
   fi
@@ -91,6 +94,8 @@ registry_config = ["$dir/certs.d"]
 mode = "builtin"
 [face.cri]
 nri_socket = "$nri"
+[face.cri.alpha]
+enabled = $([ -n "${CRITEST2017:-}" ] && echo true || echo false)
 E
 # serve runs the agent. containerd's cases end it and expect it back, and look each
 # second whether it has gone.
@@ -120,6 +125,25 @@ critest() {
   grep -E '^\s*(\[FAIL\]|\[TIMEDOUT\]|\[INTERRUPTED\]|\[PANICKED\])' "$log" | sort -u || true
   grep -oE '\[SKIPPED\] .*' "$log" | sort | uniq -c || true
   grep -E '^Ran [0-9]+ of|^(FAIL!|SUCCESS!|PASS)' "$log" || tail -n 20 "$log"
+  return $failed
+}
+
+# critest2017 runs the suite of 2017. Each spec that fails must stand in 2017.txt, and
+# none there may pass.
+critest2017() {
+  local log=$dir/critest2017-$1.log failed=0 spec pattern why
+  echo "round $1"
+  (cd "$dir" && exec "$suite" -runtime-service-address $sock -image-service-address $sock ${FOCUS:+-ginkgo.focus "$FOCUS"} ${SKIP:+-ginkgo.skip "$SKIP"} -ginkgo.noColor) >"$log" 2>&1 || true
+  sed -nE 's/^\[(Fail|Panic!)\] //p' "$log" | sort -u >"$dir/failed"
+  while IFS= read -r spec; do
+    why=$(while IFS=: read -r pattern why; do if [[ $spec == *"$pattern"* ]]; then echo "$why"; fi; done < <(grep -v '^#' "$here/2017.txt"))
+    [ -n "$why" ] || failed=1
+    echo "failed: $spec:${why:- not known}"
+  done <"$dir/failed"
+  if [ -z "${FOCUS:-}${SKIP:-}" ]; then
+    while IFS=: read -r pattern why; do grep -qF "$pattern" "$dir/failed" || { echo "passes, but stands in 2017.txt: $pattern"; failed=1; }; done < <(grep -v '^#' "$here/2017.txt")
+  fi
+  grep -E '^Ran [0-9]+ of|^(FAIL!|SUCCESS!|PASS)' "$log" || { tail -n 20 "$log"; failed=1; }
   return $failed
 }
 
@@ -165,7 +189,7 @@ integration() {
 
 status=0
 for round in $(seq "${ROUNDS:-1}"); do
-  if [ -n "${CONTAINERD_INTEGRATION:-}" ]; then integration "$round"; else critest "$round"; fi || status=1
+  if [ -n "${CONTAINERD_INTEGRATION:-}" ]; then integration "$round"; elif [ -n "${CRITEST2017:-}" ]; then critest2017 "$round"; else critest "$round"; fi || status=1
 done
 "$top/bin/longshore" check || status=1
 touch "$dir/over"
