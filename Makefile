@@ -76,6 +76,12 @@ bench-hub: ## the hub beside swarmkit's dispatcher, with the same clients (NODES
 	CGO_ENABLED=0 $(GO) -C test/bench/swarmkit build -trimpath -ldflags='-s -w' -o "$(CURDIR)/bin/bench/swarmkit-dispatcher" ./dispatcher
 	HUBSERVER=bin/bench/hubserver HUBSERVER_SWARMKIT=bin/bench/swarmkit-dispatcher $(GO) run ./test/bench -steps hub $(if $(NODES),-nodes $(NODES))
 
+.PHONY: e2e-cri2017
+e2e-cri2017: build ## crictl and critest of 2017 (CRICTL2017=, CRITEST2017=: cri-tools v0.2, test/e2e/cri/README.md)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" CRITEST= CONTAINERD_INTEGRATION= test/e2e/cri/run.sh
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin CRICTL2017=$${CRICTL2017:-} $(GO) test -count=1 -timeout 15m -v -run 'Crictl|2017|Argdata' ./test/cri
+
 e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary), or containerd's cases (CONTAINERD_INTEGRATION=their binary)
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/cri/run.sh

@@ -69,7 +69,7 @@ func TestCrictlOf2017(t *testing.T) {
 		if again := c.run("runs", pod); again != podID {
 			t.Errorf("runs again: %s", again)
 		}
-		wantHas(c.run("inspects", podID), `"state": "SANDBOX_READY"`, `"app": "web"`)
+		wantHas(c.run("inspects", podID), "Status: SANDBOX_READY", "app -> web")
 		if out := c.run("sandboxes", "--quiet", "--label", "app=web", "--state", "ready"); out != podID {
 			t.Errorf("sandboxes: %s", out)
 		}
@@ -83,18 +83,19 @@ func TestCrictlOf2017(t *testing.T) {
 			out, errs, err := c.try("logs", id)
 			return err == nil && out == "hello\n" && errs == "--- Logging started\noops\n"
 		})
-		wantHas(c.run("inspect", id), `"state": "CONTAINER_RUNNING"`, filepath.Join(logs, "busybox/0.log"))
+		wantHas(c.run("inspect", id), "State: CONTAINER_RUNNING")
+		wantHas(c.run("inspect", "-o", "json", id), filepath.Join(logs, "busybox/0.log"))
 
 		if out := c.run("exec", "-s", id, "/bin/echo", "from", "inside"); out != "from inside" {
 			t.Errorf("exec -s: %q", out)
 		}
-		if out, errs, err := c.try("exec", id, "/bin/sh", "-c", "echo out; echo err >&2"); err != nil || out != "out\n" || errs != "err\n" {
+		if out, errs, err := c.try("exec", "--", id, "/bin/sh", "-c", "echo out; echo err >&2"); err != nil || out != "out\n" || errs != "err\n" {
 			t.Errorf("exec: %q, %q, %v", out, errs, err)
 		}
 		if out, errs, err := c.try("exec", "-t", id, "/bin/tty"); err != nil || !strings.HasPrefix(out, "/dev/") {
 			t.Errorf("exec -t: %q, %q, %v", out, errs, err)
 		}
-		if _, _, err := c.try("exec", id, "/bin/sh", "-c", "exit 7"); err == nil {
+		if _, _, err := c.try("exec", "--", id, "/bin/sh", "-c", "exit 7"); err == nil {
 			t.Error("exec of a failure succeeds")
 		}
 		c.attach(id)
@@ -105,7 +106,7 @@ func TestCrictlOf2017(t *testing.T) {
 		}
 
 		c.run("stop", "--timeout", "0", id)
-		wantHas(c.run("inspect", id), `"state": "CONTAINER_EXITED"`, `"exitCode": 9`)
+		wantHas(c.run("inspect", id), "State: CONTAINER_EXITED", "Exit Code: 9")
 		if _, errs, err := c.try("logs", id); err != nil || !strings.HasSuffix(errs, "--- Logging stopped: Pipe closed by container\n") {
 			t.Errorf("logs: %q, %v", errs, err)
 		}
@@ -114,7 +115,7 @@ func TestCrictlOf2017(t *testing.T) {
 			t.Errorf("ps: %s", out)
 		}
 		c.run("stops", podID)
-		wantHas(c.run("inspects", podID), `"state": "SANDBOX_NOTREADY"`)
+		wantHas(c.run("inspects", podID), "Status: SANDBOX_NOTREADY")
 		c.run("rms", podID)
 		if out := c.run("sandboxes", "--quiet"); out != "" {
 			t.Errorf("sandboxes: %s", out)
@@ -128,11 +129,14 @@ func TestCrictlOf2017(t *testing.T) {
 }
 
 // long starts a command of the tool that lasts, and returns its output and what ends it.
-func (c tool) long(stdin io.Reader, args ...string) (*bufio.Scanner, func()) {
+func (c tool) long(stdin *os.File, args ...string) (*bufio.Scanner, func()) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), roottest.Patience())
 	cmd := exec.CommandContext(ctx, c.bin, append([]string{"--config", filepath.Join(c.n.Dir, "crictl.yaml")}, args...)...)
-	cmd.Stdin, cmd.Stderr = stdin, os.Stderr
+	cmd.Stderr = os.Stderr
+	if stdin != nil {
+		cmd.Stdin = stdin
+	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -150,13 +154,25 @@ func (c tool) long(stdin io.Reader, args ...string) (*bufio.Scanner, func()) {
 // attach says something to the container and hears its answer.
 func (c tool) attach(id string) {
 	c.t.Helper()
-	r, w := io.Pipe()
-	defer func() { _ = w.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer func() { _, _ = r.Close(), w.Close() }()
 	out, end := c.long(r, "attach", "-i", id)
 	defer end()
-	go func() { _, _ = io.WriteString(w, "hello\n") }()
+	if _, err := w.WriteString("hello\n"); err != nil {
+		c.t.Fatal(err)
+	}
 	if !out.Scan() || out.Text() != "heard hello" {
 		c.t.Errorf("attach: %q, %v", out.Text(), out.Err())
+	}
+	// Its input ends the session, and not the container's.
+	if err := w.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	if out.Scan() || out.Err() != nil {
+		c.t.Errorf("attach goes on: %q, %v", out.Text(), out.Err())
 	}
 }
 

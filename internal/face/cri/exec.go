@@ -141,7 +141,32 @@ func (b backend) Attach(ctx context.Context, req stream.Request, sess stream.Ses
 			return err
 		}
 	}
-	_, err = at.Run(ctx)
+	if b.s.as.paths == nil || sess.Stdin == nil || c.Config.IO.Stdin == core.StdinOnce {
+		_, err = at.Run(ctx)
+		return err
+	}
+	return untilInputEnds(ctx, &at)
+}
+
+var errInputEnded = errors.New("the client's input has ended")
+
+// untilInputEnds runs a session that ends with its client's input, as runtimes of 2017 had it where
+// the container's own input goes on.
+func untilInputEnds(ctx context.Context, at *attach.Session) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	input := at.Input
+	at.Input = func(ctx context.Context, to *attach.Input) error {
+		err := input(ctx, to)
+		if err == nil {
+			cancel(errInputEnded)
+		}
+		return err
+	}
+	_, err := at.Run(ctx)
+	if errors.Is(context.Cause(ctx), errInputEnded) {
+		return nil
+	}
 	return err
 }
 

@@ -122,6 +122,7 @@ for n in 1 2 3; do image "k8s-staging-cri-tools/test-image-tags:$n" "$work/with"
 # to build critest with.
 mkdir "$work/digest" && echo test-image-digest >"$work/digest/test" && chmod 755 "$work/digest" && chmod 644 "$work/digest/test"
 image k8s-staging-cri-tools/test-image-digest:latest "$work/digest"
+image library/busybox:digest "$work/digest" # for critest of 2017
 with "$bb" test pause
 image pause:3.9 "$work/with" "{$path, \"Cmd\": [\"sleep\", \"infinity\"]}"
 
