@@ -112,6 +112,11 @@ func recordsOf(task *swarmv1.Task, tunnel string) (id gossip.ID, peer gossip.Pee
 		Name: fmt.Sprintf("%s.%d.%s", task.GetServiceAnnotations().GetName(), task.GetSlot(), task.GetId()), Service: task.GetServiceAnnotations().GetName(),
 		ServiceID: task.GetServiceId(), Addr: addr.Addr(), Aliases: on.GetAliases(), TaskAliases: []string{gossip.NodeName(task.GetId())},
 	}
+	for _, p := range task.GetEndpoint().GetPorts() {
+		if on.GetNetwork().GetSpec().GetIngress() {
+			endpoint.Ports = append(endpoint.Ports, gossip.Port{Proto: strings.ToLower(p.GetProtocol().String()), Target: uint16(p.GetTargetPort()), Published: uint16(p.GetPublishedPort())})
+		}
+	}
 	for _, v := range task.GetEndpoint().GetVirtualIps() {
 		if v.GetNetworkId() == id.Network {
 			endpoint.VIP = netip.MustParsePrefix(v.GetAddr()).Addr()
@@ -196,10 +201,9 @@ func TestTheGossipOfDockerd(t *testing.T) {
 	})
 }
 
-// definitionOf is the network of a task's only attachment, as a node with an address has it.
-func definitionOf(t *testing.T, task *swarmv1.Task, local string) overlay.Definition {
+// definitionOf is a network as a node with an address has it.
+func definitionOf(t *testing.T, n *swarmv1.Network, local string) overlay.Definition {
 	t.Helper()
-	n := task.GetNetworks()[0].GetNetwork()
 	d := overlay.Definition{Name: n.GetId(), MTU: 1450, Local: netip.MustParseAddr(local)}
 	ids := strings.Split(n.GetDriverState().GetOptions()["com.docker.network.driver.overlay.vxlanid_list"], ",")
 	for i, c := range n.GetIpam().GetConfigs() {
@@ -234,7 +238,7 @@ func TestATaskBesideDockerds(t *testing.T) {
 
 		link := nodetest.Plug(t, "swarm0", "edge0", edgeIP+"/24")
 		dir := t.TempDir()
-		def := definitionOf(t, task, edgeIP)
+		def := definitionOf(t, task.GetNetworks()[0].GetNetwork(), edgeIP)
 		t.Cleanup(func() {
 			if err := overlay.Remove(dir, def.Name); err != nil {
 				t.Error(err)
