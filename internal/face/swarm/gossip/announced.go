@@ -1,0 +1,144 @@
+package gossip
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Announced announces a node's own records and keeps them, so that the next process of the node
+// takes back those of endpoints that have ended meanwhile: what a member has announced does not
+// come back to it, and stays with the others while the member returns under its name. It is safe
+// for concurrent use.
+type Announced struct {
+	member Member
+	kv     core.KV
+
+	mu sync.Mutex // serializes changes of kv and of what is announced
+}
+
+// NewAnnounced returns what kv has. kv must be durable as long as this node's records are with the
+// others.
+func NewAnnounced(m Member, kv core.KV) *Announced { return &Announced{member: m, kv: kv} }
+
+// announcedPrefix begins the keys in the store.
+const announcedPrefix = "announced/"
+
+// announcedKey is where a record is kept.
+func announcedKey(id ID, table string) string {
+	return announcedPrefix + id.Network + "/" + id.Endpoint + "/" + table
+}
+
+// parseAnnouncedKey is its inverse.
+func parseAnnouncedKey(key string) (id ID, table string, ok bool) {
+	part := strings.Split(strings.TrimPrefix(key, announcedPrefix), "/")
+	if len(part) != 3 || part[2] != peerTable && part[2] != endpointTable {
+		return ID{}, "", false
+	}
+	return ID{part[0], part[1]}, part[2], true
+}
+
+// Announce is Member.Announce of a record that is kept first.
+func (a *Announced) Announce(id ID, r Record) error {
+	value, err := r.encode()
+	if err == nil && (id.Network == "" || id.Endpoint == "" || strings.Contains(id.Network+id.Endpoint, "/")) {
+		err = fmt.Errorf("endpoint %.64q of network %.64q: %w", id.Endpoint, id.Network, errdefs.ErrInvalidArgument)
+	}
+	if err != nil {
+		return fmt.Errorf("announce: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.kv.Put(announcedKey(id, r.table()), value); err != nil {
+		return fmt.Errorf("announce: keep the record: %w", err)
+	}
+	return a.member.Announce(id, r)
+}
+
+// Withdraw takes both records of an endpoint back, its names first. It is idempotent.
+func (a *Announced) Withdraw(id ID) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.withdrawLocked(id)
+}
+
+func (a *Announced) withdrawLocked(id ID) error {
+	for _, table := range []string{endpointTable, peerTable} {
+		key := announcedKey(id, table)
+		value, err := a.kv.Get(key)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		var r Record
+		if err == nil {
+			r, err = decode(table, value)
+		}
+		if err == nil {
+			err = a.member.Withdraw(id, r)
+		}
+		if err != nil && !errdefs.IsInvalidArgument(err) {
+			return fmt.Errorf("withdraw endpoint %.12s: %w", id.Endpoint, err)
+		}
+		// One that cannot be read was announced by nobody: it is only forgotten.
+		if err := a.forget(id, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Endpoints returns those of which a record is announced, by this process or an earlier one.
+func (a *Announced) Endpoints() []ID {
+	var list []ID
+	for key := range a.kv.All(announcedPrefix) {
+		if id, _, ok := parseAnnouncedKey(key); ok && !slices.Contains(list, id) {
+			list = append(list, id)
+		}
+	}
+	return list
+}
+
+// Sweep withdraws the records on a network, which is entered, of endpoints that are not to stay.
+// Whoever recovers calls it after those that stay are announced.
+func (a *Announced) Sweep(network string, stays func(endpoint string) bool) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var errs []error
+	for _, id := range a.Endpoints() {
+		if id.Network == network && !stays(id.Endpoint) {
+			errs = append(errs, a.withdrawLocked(id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Exit is Member.Exit, after which nothing of the network is kept. A network of which an earlier
+// process has announced something must be entered before, or its records stay with the others.
+func (a *Announced) Exit(network string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.member.Exit(network); err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range a.Endpoints() {
+		if id.Network == network {
+			errs = append(errs, a.forget(id, endpointTable), a.forget(id, peerTable))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// forget keeps a record no more.
+func (a *Announced) forget(id ID, table string) error {
+	if err := a.kv.Delete(announcedKey(id, table)); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("forget the record of endpoint %.12s: %w", id.Endpoint, err)
+	}
+	return nil
+}

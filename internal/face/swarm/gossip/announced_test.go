@@ -1,0 +1,103 @@
+package gossip_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/gossip/gossiptest"
+	"github.com/longshore/longshore/internal/state"
+)
+
+// TestTheNextProcessTakesBack: a node that was killed comes back with one task of three, and takes
+// back the others' records, of a network too on which it has nothing any more.
+func TestTheNextProcessTakesBack(t *testing.T) {
+	store := state.NewMemory(0)
+	defer func() { _ = store.Close() }()
+	kv := store.Scope(core.OwnerSwarm, true)
+	net := gossiptest.NewNet()
+	here, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	other := net.Member("other", there)
+	start := func(networks ...string) *gossip.Announced {
+		m := net.Member("node", here)
+		if err := m.Join(t.Context(), []netip.AddrPort{netip.AddrPortFrom(there, gossip.DefaultPort)}); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range networks {
+			if err := m.Enter(t.Context(), n); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return gossip.NewAnnounced(m, kv)
+	}
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	views := map[string]*gossiptest.View{}
+	for _, n := range []string{"front", "back"} {
+		ok(other.Enter(t.Context(), n))
+		views[n] = gossiptest.NewView(t, n, other, n)
+	}
+	stays, ends, alone := gossip.ID{Network: "front", Endpoint: "1"}, gossip.ID{Network: "front", Endpoint: "2"}, gossip.ID{Network: "back", Endpoint: "3"}
+	records := map[gossip.ID][]gossip.Record{}
+	for i, id := range []gossip.ID{stays, ends, alone} {
+		peer, endpoint := gossiptest.Task(byte(2+i), "web")
+		records[id] = []gossip.Record{peer, endpoint}
+	}
+	first := start("front", "back")
+	for id, list := range records {
+		for _, r := range list {
+			ok(first.Announce(id, r))
+		}
+	}
+	views["front"].Want(map[gossip.ID][]gossip.Record{stays: records[stays], ends: records[ends]})
+	views["back"].Want(map[gossip.ID][]gossip.Record{alone: records[alone]})
+
+	early := start()
+	if err := early.Withdraw(ends); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("withdrawn before the network is entered: %v", err)
+	}
+	if got := early.Endpoints(); len(got) != 3 {
+		t.Errorf("after that the next process knows of %v", got)
+	}
+	next := start("front", "back")
+	for _, r := range records[stays] {
+		ok(next.Announce(stays, r))
+	}
+	for _, n := range []string{"front", "back"} {
+		ok(next.Sweep(n, func(endpoint string) bool { return endpoint == stays.Endpoint }))
+	}
+	views["front"].Want(map[gossip.ID][]gossip.Record{stays: records[stays]})
+	views["back"].Want(nil)
+	if got := next.Endpoints(); len(got) != 1 || got[0] != stays {
+		t.Errorf("left are %v", got)
+	}
+	ok(next.Withdraw(alone))
+	ok(next.Exit("front"))
+	views["front"].Want(nil)
+	if got := next.Endpoints(); len(got) != 0 {
+		t.Errorf("left are %v", got)
+	}
+
+	// What cannot be read is forgotten, and what cannot be announced is not kept.
+	ok(kv.Put("announced/back/9/endpoint_table", []byte("rubbish")))
+	ok(kv.Put("announced/rubbish", []byte("rubbish")))
+	ok(next.Sweep("back", func(string) bool { return false }))
+	if got := next.Endpoints(); len(got) != 0 {
+		t.Errorf("left are %v", got)
+	}
+	for name, id := range map[string]gossip.ID{"no network": {Endpoint: "1"}, "no endpoint": {Network: "back"}, "a path": {Network: "back", Endpoint: "a/b"}} {
+		if err := next.Announce(id, records[alone][0]); !errdefs.IsInvalidArgument(err) || len(next.Endpoints()) != 0 {
+			t.Errorf("%s: %v, kept %v", name, err, next.Endpoints())
+		}
+	}
+	if err := next.Announce(alone, gossip.Peer{}); !errdefs.IsInvalidArgument(err) || len(next.Endpoints()) != 0 {
+		t.Errorf("nothing: %v", err)
+	}
+}
