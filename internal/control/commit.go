@@ -177,7 +177,13 @@ func settingsFor(c core.Container, req *longshorev1.CommitRequest) func(derive.S
 // pausedFor pauses a container of ours, and returns what lets it continue. One that has ended meanwhile
 // is as good.
 func pausedFor(ctx context.Context, s *Server, c core.Container) (resume func(), err error) {
+	if s.o.Paused != nil {
+		if err := s.o.Paused.Put(string(c.ID), []byte("1")); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.own.PauseContainer(ctx, c.ID); err != nil {
+		notPausedFor(ctx, s, c.ID)
 		if now, gerr := s.own.Container(ctx, c.ID); gerr == nil && now.State == core.ContainerExited {
 			return func() {}, nil
 		}
@@ -188,6 +194,40 @@ func pausedFor(ctx context.Context, s *Server, c core.Container) (resume func(),
 		defer cancel()
 		if err := s.own.ResumeContainer(clean, c.ID); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
 			s.o.Logger.WarnContext(ctx, "could not resume a container of which an image was made; use longshore resume", "container", string(c.ID), "error", err)
+			return
 		}
+		notPausedFor(ctx, s, c.ID)
 	}, nil
+}
+
+func notPausedFor(ctx context.Context, s *Server, id core.ID) {
+	if s.o.Paused == nil {
+		return
+	}
+	if err := s.o.Paused.Delete(string(id)); err != nil {
+		s.o.Logger.WarnContext(ctx, "could not note that a container is not paused for a commit any more", "container", string(id), "error", err)
+	}
+}
+
+// resumeCommitted lets the containers continue that an agent which has died had paused for a commit.
+func resumeCommitted(ctx context.Context, s *Server) error {
+	if s.o.Paused == nil {
+		return nil
+	}
+	var ids []core.ID
+	for key := range s.o.Paused.All("") {
+		ids = append(ids, core.ID(key))
+	}
+	var errs []error
+	for _, id := range ids {
+		if c, err := s.own.Container(ctx, id); err == nil && c.State == core.ContainerPaused {
+			s.o.Logger.InfoContext(ctx, "resuming a container that was paused for a commit when the last agent died", "container", string(id))
+			if err := s.own.ResumeContainer(ctx, id); err != nil {
+				errs = append(errs, fmt.Errorf("resume container %s, paused for a commit: %w", id.Short(), err))
+				continue
+			}
+		}
+		notPausedFor(ctx, s, id)
+	}
+	return errors.Join(errs...)
 }

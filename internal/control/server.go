@@ -48,6 +48,9 @@ type Options struct {
 	Swarm Membership
 	// Programs are images that are one file; nil when the node has none.
 	Programs *programs.Store
+	// Paused has the containers that are paused for a commit: an agent that dies meanwhile leaves
+	// them to the next one. nil keeps none.
+	Paused core.KV
 	// Networks are those that users define; nil when there can be none.
 	Networks Networks
 	// Recent has what containers without sinks have written last; nil when nobody keeps it.

@@ -183,7 +183,7 @@ func (s *Server) recover(ctx context.Context) error {
 		}
 	}
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: recovery"}
-	var errs []error
+	errs := []error{resumeCommitted(ctx, s)}
 	for _, sb := range sandboxes {
 		c, ok := used[sb.ID]
 		if rec := recordOf(c); ok && (c.State != core.ContainerCreated || !rec.AutoRemove || rec.Later) {

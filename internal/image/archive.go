@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 
 	"github.com/containerd/containerd/v2/core/images/archive"
 	"github.com/containerd/errdefs"
@@ -26,19 +27,21 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 	s.imports++
 	s.mu.Unlock()
 	l := s.newLease(nil)
-	defer func() {
+	end := sync.OnceFunc(func() {
 		s.mu.Lock()
 		s.imports--
 		s.mu.Unlock()
 		l.release()
-	}()
+	})
+	defer end()
 	found, err := s.runner.Import(ctx, l, r)
 	if err == nil && opts.Only != "" {
 		found, err = only(found, opts.Only, s.cfg.DefaultRegistry)
 	}
 	if err != nil {
-		if _, cerr := (collector{s}).collect(context.WithoutCancel(ctx)); cerr != nil {
-			s.log.Warn("could not collect unused images after an import", "error", cerr)
+		end() // nothing of it is in use any more
+		if cerr := (collector{s}).dropImports(context.WithoutCancel(ctx)); cerr != nil {
+			s.log.Warn("could not delete what an import has left that failed", "error", cerr)
 		}
 		if ctx.Err() != nil {
 			// The worker's error about the archive's sudden end says less.

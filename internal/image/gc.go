@@ -225,6 +225,36 @@ func (g collector) sweepIngests() error {
 	return nil
 }
 
+// dropImports deletes what imports have left that failed. Nothing of that is continued: an archive
+// comes again as a whole. While another import is under way it stays for that one's end.
+func (g collector) dropImports(ctx context.Context) error {
+	errs := []error{g.dropImported()}
+	_, err := g.collect(ctx)
+	g.s.trash.sweep() // at once: others may wait for the space
+	return errors.Join(append(errs, err)...)
+}
+
+// dropImported deletes unfinished blobs of archives.
+func (g collector) dropImported() error {
+	g.s.mu.RLock() // no import begins
+	defer g.s.mu.RUnlock()
+	if g.s.imports > 0 {
+		return nil
+	}
+	parts, err := listParts(g.s.root)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range parts {
+		if ref, err := os.ReadFile(filepath.Join(p.dir, "ref")); err == nil && worker.IsDownload(string(ref)) {
+			continue // the next pull continues it
+		}
+		errs = append(errs, g.s.trash.add(p.dir))
+	}
+	return errors.Join(errs...)
+}
+
 // recover deletes what an earlier agent left incomplete: layers without a record, and content
 // that nobody refers to. mu is not needed: nobody else has the Store yet.
 func (g collector) recover() error {

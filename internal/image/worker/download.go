@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -59,7 +60,12 @@ func (d *download) onProgress(f func(done int64)) {
 	d.mu.Unlock()
 }
 
-func ingestRef(dgst digest.Digest) string { return "blob-" + dgst.String() }
+func ingestRef(dgst digest.Digest) string { return downloadRef + dgst.String() }
+
+const downloadRef = "blob-"
+
+// IsDownload reports whether an unfinished blob comes from a registry, by its name.
+func IsDownload(ref string) bool { return strings.HasPrefix(ref, downloadRef) }
 
 // IngestDir returns the directory of an unfinished blob below the image directory root.
 func IngestDir(root string, dgst digest.Digest) string {
