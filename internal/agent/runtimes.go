@@ -14,6 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/cgroup/systemd"
 	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/confine"
+	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/grant/compiled"
 	"github.com/longshore/longshore/internal/grant/document"
@@ -82,6 +84,18 @@ func (rs *runtimes) addGrants(ctx context.Context, n *node) error {
 type modules interface {
 	image.Modules
 	granted.Modules
+	Status() compiled.Status
+}
+
+func modulesFinding(m modules) control.Finding {
+	if m == nil {
+		return warn("wasm", "the agent's log says why", "compiled WebAssembly modules cannot be kept: each start compiles its module")
+	}
+	s := m.Status()
+	if s.Confined == "" {
+		s.Confined = fmt.Sprintf("landlock abi %d (none has run yet)", confine.LandlockABI())
+	}
+	return ok("wasm", "%d compiled modules of %d bytes; who compiles is confined by %s", s.Entries, s.Bytes, s.Confined)
 }
 
 // openModules opens the cache of compiled WebAssembly modules. Without one, each start of a module compiles it.

@@ -255,6 +255,12 @@ func TestModulesAreOnTheBoard(t *testing.T) {
 // boardSays returns what doctor says of it.
 func boardSays(t *testing.T, n *nodetest.Node) string {
 	t.Helper()
+	return findingOf(t, n, "board")
+}
+
+// findingOf returns what doctor says of something.
+func findingOf(t *testing.T, n *nodetest.Node, name string) string {
+	t.Helper()
 	out, err := n.CLI("doctor", "--json")
 	if err != nil {
 		t.Fatal(err)
@@ -264,10 +270,10 @@ func boardSays(t *testing.T, n *nodetest.Node) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, f := range all {
-		if f.Name == "board" {
+		if f.Name == name {
 			return f.Detail
 		}
 	}
-	t.Fatalf("doctor says nothing of the board: %s", out)
+	t.Fatalf("doctor says nothing of %s: %s", name, out)
 	return ""
 }

@@ -43,11 +43,13 @@ type Cache struct {
 	// compiling is held by who compiles: one module at a time.
 	compiling chan struct{}
 
-	mu      sync.Mutex // guards build, version, sound, failed
+	mu      sync.Mutex // guards build, version, sound, failed, confined
 	build   identity   // of the program whose version is known
 	version string
 	sound   map[string]identity // entries that were checked
 	failed  map[string]bool     // keys of what cannot be compiled
+	// confined says by what the last child was confined.
+	confined string
 }
 
 // identity tells a file from every other, and from itself before a change.
@@ -283,12 +285,17 @@ func (c *Cache) run(ctx context.Context, dir string, module, out *os.File) error
 	const most = 4096
 	told := &bounded{left: most}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, told
-	if err := cmd.Run(); err != nil {
+	err = cmd.Run()
+	by, text, _ := bytes.Cut(told.Bytes(), []byte("\n"))
+	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(told.Bytes()), []byte("?")))
+		return fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(text), []byte("?")))
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.confined = string(bytes.ToValidUTF8(by, []byte("?")))
 	return nil
 }
 
@@ -304,6 +311,29 @@ func (b *bounded) Write(p []byte) (int, error) {
 	b.left -= n
 	b.Buffer.Write(p[:n])
 	return len(p), nil
+}
+
+// Status is what is in a cache.
+type Status struct {
+	Entries int
+	Bytes   int64
+	// Confined says by what the last child was confined that compiled, "" if none has since the start.
+	Confined string
+}
+
+// Status returns what is in the cache.
+func (c *Cache) Status() (s Status) {
+	entries, _ := os.ReadDir(c.dir)
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			s.Entries++
+			s.Bytes += info.Size()
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Confined = c.confined
+	return s
 }
 
 // Warm compiles the module at path, if there is no entry for it.

@@ -41,7 +41,7 @@ func Main(args []string) int {
 		_, _ = fmt.Fprintln(os.Stdout, path)
 		return 0
 	case len(args) == 2 && args[0] == compiled.ChildArg:
-		if err := compileChild(ctx, args[1], os.Stdin, os.Stdout); err != nil {
+		if err := compileChild(ctx, args[1]); err != nil {
 			_, _ = fmt.Fprintf(os.Stderr, "%v\n", err)
 			return 1
 		}
@@ -86,16 +86,22 @@ func compileInto(ctx context.Context, dir, path string) (string, error) {
 	return entry.Name(), entry.Close()
 }
 
-func compileChild(ctx context.Context, dir string, in io.Reader, out io.Writer) error {
+// compileChild compiles the module of the standard input. Before it reads that, it says in a line of its standard error what it is confined
+// by.
+func compileChild(ctx context.Context, dir string) error {
 	if err := boundChild(); err != nil {
 		return err
 	}
-	if _, err := confine.Apply(confine.Leave{Dirs: []string{dir}}); err != nil {
+	by, err := confine.Apply(confine.Leave{Dirs: []string{dir}})
+	if err != nil {
 		return fmt.Errorf("confine: %w", err)
 	}
-	module, err := io.ReadAll(io.LimitReader(in, compiled.MaxModule))
+	if _, err := fmt.Fprintln(os.Stderr, by); err != nil {
+		return err
+	}
+	module, err := io.ReadAll(io.LimitReader(os.Stdin, compiled.MaxModule))
 	if err != nil {
 		return err
 	}
-	return Compile(ctx, module, dir, out)
+	return Compile(ctx, module, dir, os.Stdout)
 }
