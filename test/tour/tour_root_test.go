@@ -122,7 +122,7 @@ func prepare(t *testing.T, archive []byte) string {
 	dir := t.TempDir()
 	for name, body := range map[string][]byte{
 		"box.tar": archive, "env.list": []byte("# two\nONE=first\nTWO=second\n"), "site/index.html": []byte("hello from the host\n"),
-		"tree/a/b":    []byte("deep\n"),
+		"tree/a/b":  []byte("deep\n"),
 		"auth.json": []byte("{}"), "helped.json": []byte(`{"credHelpers": {"` + registryHost + `": "tour"}}`), "bin/docker-credential-tour": []byte(credentialHelper),
 		"cdi/nvidia.json": []byte(`{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
 			{"name": "all", "containerEdits": {"env": ["GPUS=all"], "deviceNodes": [{"path": "/dev/gpu0", "hostPath": "/dev/null"}]}},
