@@ -17,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/longshore/longshore/internal/cli"
+	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
@@ -26,6 +27,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"longshore": func() {
+			base.CompleteTime = time.Minute
 			os.Exit(cli.Main(context.Background(), cli.Options{
 				Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3",
 				Agent: func(_ context.Context, cfg config.Config, log *slog.Logger, _ *slog.LevelVar) error {
