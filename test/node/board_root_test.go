@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/imagetest"
+	"github.com/longshore/longshore/internal/image/wasm"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -218,9 +219,9 @@ func TestModulesAreOnTheBoard(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})
 		native := onBoard(t, n)
-		module := imagetest.Image{
-			Layers: [][]imagetest.File{{{Name: "app.wasm", Body: wasip1(t, "wasip1board")}}},
-			Config: ocispec.ImageConfig{Entrypoint: []string{"/app.wasm"}, Labels: map[string]string{"module.wasm.image/variant": "compat"}},
+		module := imagetest.Wasm{ // compiled once, at the pull
+			Module: wasip1(t, "wasip1board"), LayerType: "application/wasm", ConfigType: wasm.ConfigType, Config: map[string]any{"architecture": "wasm", "os": "wasip1"},
+			Platform: &ocispec.Platform{OS: "wasip1", Architecture: "wasm"},
 		}.Build()
 		ref := imagetest.NewRegistry(t).Push("module", "v1", module)
 		if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {

@@ -72,9 +72,7 @@ func TestWhatTheProtocolDoesNotHave(t *testing.T) {
 			t.Errorf("%.60s: answered %q", message, answer)
 		}
 	}
-	if after := n.descriptors(); after != before {
-		t.Errorf("%d descriptors, %d before", after, before)
-	}
+	roottest.Eventually(t, "no descriptor is left", func() bool { return n.descriptors() == before })
 	answer, server := r.ask(`{"id":7,"op":"serve","labels":{"app":"db"}}`, -1)
 	if server < 0 {
 		t.Fatal(answer)
