@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -26,7 +27,7 @@ func (d *deaths) start(n int, name string) *member {
 		d.links[n] = nodetest.Plug(d.t, "swarm0", fmt.Sprintf("edge%d", n), deathAddr(n)+"/24")
 	}
 	g := startMember(d.t, d.links[n].NetNS())
-	g.do(order{Op: "new", New: gossip.Options{Name: name, Advertise: netip.MustParseAddr(deathAddr(n)), Keys: []gossip.Key{{1}}}})
+	g.do(order{Op: "new", New: networkdb.Options{Name: name, Advertise: netip.MustParseAddr(deathAddr(n)), Keys: []gossip.Key{{1}}}})
 	if n > 0 {
 		g.do(order{Op: "join", Join: []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(deathAddr(0)), gossip.DefaultPort)}})
 	}

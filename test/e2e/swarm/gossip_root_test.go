@@ -21,6 +21,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/overlay"
@@ -142,7 +143,7 @@ func TestTheGossipOfDockerd(t *testing.T) {
 		link := nodetest.Plug(t, "swarm0", "edge0", edgeIP+"/24")
 		start := func() *member {
 			g := startMember(t, link.NetNS())
-			g.do(order{Op: "new", New: gossip.Options{Name: gossip.NodeName(w.id.NodeID), Advertise: netip.MustParseAddr(edgeIP), Keys: w.keyring()}})
+			g.do(order{Op: "new", New: networkdb.Options{Name: gossip.NodeName(w.id.NodeID), Advertise: netip.MustParseAddr(edgeIP), Keys: w.keyring()}})
 			g.do(order{Op: "join", Join: []netip.AddrPort{netip.MustParseAddrPort(dockerd.ManagerIP + ":7946")}})
 			g.do(order{Op: "enter", Network: id.Network})
 			g.do(order{Op: "watch", Network: id.Network})
@@ -246,7 +247,7 @@ func TestATaskBesideDockerds(t *testing.T) {
 		})
 		start := func() *member {
 			g := startMember(t, link.NetNS())
-			g.do(order{Op: "new", New: gossip.Options{Name: gossip.NodeName(w.id.NodeID), Advertise: netip.MustParseAddr(edgeIP), Keys: w.keyring()}})
+			g.do(order{Op: "new", New: networkdb.Options{Name: gossip.NodeName(w.id.NodeID), Advertise: netip.MustParseAddr(edgeIP), Keys: w.keyring()}})
 			g.do(order{Op: "open", Dir: dir, Open: def})
 			g.do(order{Op: "join", Join: []netip.AddrPort{netip.MustParseAddrPort(dockerd.ManagerIP + ":7946")}})
 			g.do(order{Op: "enter", Network: id.Network})

@@ -12,6 +12,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/face/swarm/directory"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/overlay"
@@ -75,7 +76,7 @@ func TestPublishedPortsBesideDockerds(t *testing.T) {
 			}
 		})
 		g := startMember(t, link.NetNS())
-		g.do(order{Op: "new", New: gossip.Options{Name: gossip.NodeName(w.id.NodeID), Advertise: netip.MustParseAddr(edgeIP), Keys: w.keyring()}})
+		g.do(order{Op: "new", New: networkdb.Options{Name: gossip.NodeName(w.id.NodeID), Advertise: netip.MustParseAddr(edgeIP), Keys: w.keyring()}})
 		g.do(order{Op: "open", Dir: dir, Open: def})
 		g.do(order{Op: "join", Join: []netip.AddrPort{netip.MustParseAddrPort(dockerd.ManagerIP + ":7946")}})
 		g.do(order{Op: "enter", Network: id.Network})

@@ -19,6 +19,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
 	"github.com/longshore/longshore/internal/face/swarm/session"
 	"github.com/longshore/longshore/internal/network/overlay"
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 // order is what the test asks a member's process.
 type order struct {
 	Op      string // new, open, attach, join, enter, watch, prune, announce, withdraw, members
-	New     gossip.Options
+	New     networkdb.Options
 	Dir     string // of data paths
 	Open    overlay.Definition
 	Path    string // of a namespace
@@ -98,7 +99,7 @@ func serveMember(in io.Reader, out io.Writer) error {
 		defer mu.Unlock()
 		_ = enc.Encode(a)
 	}
-	var m *gossip.DB
+	var m *networkdb.DB
 	var path *overlay.Network
 	ctx := context.Background()
 	dec := json.NewDecoder(bufio.NewReader(in))
@@ -114,7 +115,7 @@ func serveMember(in io.Reader, out io.Writer) error {
 		switch o.Op {
 		case "new":
 			o.New.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
-			m, err = gossip.New(o.New)
+			m, err = networkdb.New(o.New)
 		case "join":
 			err = m.Join(ctx, o.Join)
 		case "enter":

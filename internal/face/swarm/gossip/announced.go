@@ -77,7 +77,7 @@ func (a *Announced) withdrawLocked(id ID) error {
 		}
 		var r Record
 		if err == nil {
-			r, err = decode(table, value)
+			r, err = Decode(table, value)
 		}
 		if err == nil {
 			err = a.member.Withdraw(id, r)

@@ -1,10 +1,10 @@
 // Package gossip is a node's part in the gossip by which the nodes of a Swarm tell each other where
-// the endpoints of their overlay networks are, and what they are called. It is the one place that
-// links Docker's networkdb, of which only five verbs are used: join, enter, announce, withdraw and
-// watch, and what undoes them.
+// the endpoints of their overlay networks are, and what they are called: five verbs, join, enter,
+// announce, withdraw and watch, and what undoes them.
 //
-// It knows records, and nothing of networks, tasks or the node that they are of. Start at Member;
-// DB is the real one, package gossiptest has the suite and one in memory.
+// It knows records, and nothing of networks, tasks or the node that they are of, nor of how they
+// come to the others. Start at Member; package networkdb has the real one, by Docker's library, and
+// package gossiptest the suite and one in memory.
 package gossip
 
 import (
@@ -12,6 +12,9 @@ import (
 	"iter"
 	"net/netip"
 )
+
+// DefaultPort is where all members of a Swarm listen, by TCP and UDP.
+const DefaultPort = 7946
 
 // Member is a node's part in the gossip. It is safe for concurrent use. Errors carry a class of
 // errdefs.

@@ -131,9 +131,19 @@ func (e Endpoint) encode() ([]byte, error) {
 	return proto.Marshal(m)
 }
 
-// decode reads a record of somebody else. What it returns can be believed to be of the right form;
+// IsTable reports whether a table of the gossip has records.
+func IsTable(name string) bool { return name == peerTable || name == endpointTable }
+
+// Encode returns a record as it goes over the wire, and the table that it is for. Errors are
+// InvalidArgument.
+func Encode(r Record) (table string, value []byte, err error) {
+	value, err = r.encode()
+	return r.table(), value, err
+}
+
+// Decode reads a record of somebody else. What it returns can be believed to be of the right form;
 // whether an address is the network's, or somebody's already, is for the caller to see.
-func decode(table string, value []byte) (Record, error) {
+func Decode(table string, value []byte) (Record, error) {
 	if len(value) > maxRecord {
 		return nil, fmt.Errorf("it has %d bytes: %w", len(value), errdefs.ErrInvalidArgument)
 	}

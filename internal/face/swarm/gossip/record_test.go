@@ -43,7 +43,7 @@ func addrs() []cmp.Option {
 
 func TestDecode(t *testing.T) {
 	for name, tc := range fromDockerd {
-		got, err := decode(tc.table, []byte(tc.value))
+		got, err := Decode(tc.table, []byte(tc.value))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if diff := cmp.Diff(tc.want, got, addrs()...); diff != "" {
@@ -66,11 +66,11 @@ func TestWhatIsNoRecord(t *testing.T) {
 		b, _ := proto.Marshal(m)
 		return endpointTable, b
 	}
-	if _, err := decode(peer(func(*gossippb.PeerRecord) {})); err != nil {
+	if _, err := Decode(peer(func(*gossippb.PeerRecord) {})); err != nil {
 		t.Error(err)
 	}
 	for _, vip := range []string{"10.0.1.11", "fd00::11", "", "<nil>"} {
-		if _, err := decode(endpoint(func(m *gossippb.EndpointRecord) { m.VirtualIp = vip })); err != nil {
+		if _, err := Decode(endpoint(func(m *gossippb.EndpointRecord) { m.VirtualIp = vip })); err != nil {
 			t.Errorf("virtual address %q: %v", vip, err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestWhatIsNoRecord(t *testing.T) {
 	bad["not utf-8"] = func() (string, []byte) { return endpointTable, []byte("\n\x02\xff\xfe") }
 	bad["no protobuf"] = func() (string, []byte) { return peerTable, []byte("rubbish") }
 	for name, record := range bad {
-		if r, err := decode(record()); !errdefs.IsInvalidArgument(err) {
+		if r, err := Decode(record()); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v, %v", name, r, err)
 		} else if len(err.Error()) > 300 {
 			t.Errorf("%s: the error has %d bytes", name, len(err.Error()))
@@ -130,7 +130,7 @@ func FuzzRecord(f *testing.F) {
 		if peer {
 			table = peerTable
 		}
-		r, err := decode(table, value)
+		r, err := Decode(table, value)
 		if err != nil {
 			if !errdefs.IsInvalidArgument(err) {
 				t.Errorf("%v has no class", err)
@@ -141,7 +141,7 @@ func FuzzRecord(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%#v: %v", r, err)
 		}
-		if back, err := decode(table, again); err != nil || !Same(r, back) {
+		if back, err := Decode(table, again); err != nil || !Same(r, back) {
 			t.Errorf("%#v became %#v, %v", r, back, err)
 		}
 	})

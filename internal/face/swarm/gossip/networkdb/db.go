@@ -1,4 +1,7 @@
-package gossip
+// Package networkdb is gossip.Member by Docker's networkdb: the one place that links it.
+//
+// It knows records as gossip does, and of them only in which table they are. Start at New.
+package networkdb
 
 import (
 	"bytes"
@@ -15,36 +18,35 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/v2/daemon/libnetwork/networkdb"
+	lib "github.com/moby/moby/v2/daemon/libnetwork/networkdb"
+
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
 )
 
 // Options are the parameters of New.
 type Options struct {
-	Name      string     // NodeName
-	Advertise netip.Addr // where others reach this member
-	Bind      netip.Addr // zero: every address
-	Port      uint16     // TCP and UDP; 0: DefaultPort
-	Keys      []Key      // at least one; the first is the one to encrypt by
+	Name      string       // gossip.NodeName
+	Advertise netip.Addr   // where others reach this member
+	Bind      netip.Addr   // zero: every address
+	Port      uint16       // TCP and UDP; 0: gossip.DefaultPort
+	Keys      []gossip.Key // at least one; the first is the one to encrypt by
 	Logger    *slog.Logger
 }
 
-// DefaultPort is where all members of a Swarm listen.
-const DefaultPort = 7946
-
-// DB is a Member by networkdb.
+// DB is a gossip.Member.
 type DB struct {
-	db   *networkdb.NetworkDB
+	db   *lib.NetworkDB
 	log  *slog.Logger
 	own  netip.AddrPort
 	name string
 
 	mu       sync.Mutex // guards keys, networks, left
-	keys     []Key
+	keys     []gossip.Key
 	networks map[string]*entered
 	left     bool
 }
 
-var _ Member = (*DB)(nil)
+var _ gossip.Member = (*DB)(nil)
 
 // entered is a network in which the member takes part, or is about to.
 type entered struct {
@@ -67,34 +69,34 @@ func New(o Options) (*DB, error) {
 		o.Logger = slog.Default()
 	}
 	if o.Port == 0 {
-		o.Port = DefaultPort
+		o.Port = gossip.DefaultPort
 	}
 	// The library writes keys to the file that this names.
 	if err := os.Unsetenv("NETWORKDBKEYLOGFILE"); err != nil {
 		return nil, err
 	}
-	c := networkdb.DefaultConfig()
+	c := lib.DefaultConfig()
 	c.NodeID, c.AdvertiseAddr, c.BindPort = o.Name, o.Advertise.String(), int(o.Port)
 	if o.Bind.IsValid() {
 		c.BindAddr = o.Bind.String()
 	}
 	// The library logs its whole configuration: it begins with a key that nobody uses.
-	var unused Key
+	var unused gossip.Key
 	if _, err := rand.Read(unused[:]); err != nil {
 		return nil, err
 	}
 	c.Keys = [][]byte{unused[:]}
-	db, err := networkdb.New(c)
+	db, err := lib.New(c)
 	if err != nil {
 		return nil, fmt.Errorf("gossip at port %d: %w: %w", o.Port, err, errdefs.ErrUnavailable)
 	}
-	d := &DB{db: db, log: o.Logger, own: netip.AddrPortFrom(o.Advertise, o.Port), name: o.Name, keys: []Key{unused}, networks: map[string]*entered{}}
+	d := &DB{db: db, log: o.Logger, own: netip.AddrPortFrom(o.Advertise, o.Port), name: o.Name, keys: []gossip.Key{unused}, networks: map[string]*entered{}}
 	return d, d.SetKeys(o.Keys)
 }
 
-// SetKeys implements Member. A key is there before it encrypts, and the former one encrypts no more
+// SetKeys implements gossip.Member. A key is there before it encrypts, and the former one encrypts no more
 // before it goes.
-func (d *DB) SetKeys(keys []Key) error {
+func (d *DB) SetKeys(keys []gossip.Key) error {
 	if len(keys) == 0 {
 		return fmt.Errorf("keys of the gossip: there are none: %w", errdefs.ErrInvalidArgument)
 	}
@@ -113,7 +115,7 @@ func (d *DB) SetKeys(keys []Key) error {
 	return nil
 }
 
-// Join implements Member.
+// Join implements gossip.Member.
 func (d *DB) Join(ctx context.Context, members []netip.AddrPort) error {
 	var list []string
 	for _, m := range members {
@@ -134,7 +136,7 @@ func (d *DB) Join(ctx context.Context, members []netip.AddrPort) error {
 	}
 }
 
-// Enter implements Member.
+// Enter implements gossip.Member.
 func (d *DB) Enter(ctx context.Context, network string) error {
 	d.mu.Lock()
 	if d.left {
@@ -167,7 +169,7 @@ func (d *DB) Enter(ctx context.Context, network string) error {
 	return fmt.Errorf("enter network %s: %w: %w", network, n.err, errdefs.ErrUnavailable)
 }
 
-// Exit implements Member.
+// Exit implements gossip.Member.
 func (d *DB) Exit(network string) error {
 	d.mu.Lock()
 	n := d.networks[network]
@@ -209,10 +211,10 @@ func (d *DB) in(network string) (*entered, error) {
 	}
 }
 
-// Announce implements Member. A record is changed where it lies only to say that its endpoint is
+// Announce implements gossip.Member. A record is changed where it lies only to say that its endpoint is
 // about to end: dockerd takes no other change of one that it has.
-func (d *DB) Announce(id ID, r Record) error {
-	value, err := r.encode()
+func (d *DB) Announce(id gossip.ID, r gossip.Record) error {
+	table, value, err := gossip.Encode(r)
 	if err != nil {
 		return fmt.Errorf("announce: %w", err)
 	}
@@ -222,7 +224,7 @@ func (d *DB) Announce(id ID, r Record) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	key := recordKey{r.table(), id.Endpoint}
+	key := recordKey{table, id.Endpoint}
 	old, there := n.own[key]
 	switch {
 	case n.out:
@@ -247,7 +249,7 @@ func (d *DB) Announce(id ID, r Record) error {
 }
 
 // create makes an entry that is this member's, also where there is one of before.
-func (d *DB) create(id ID, table string, value []byte) error {
+func (d *DB) create(id gossip.ID, table string, value []byte) error {
 	if err := d.db.CreateEntry(table, id.Network, id.Endpoint, value); err == nil {
 		return nil
 	}
@@ -255,20 +257,20 @@ func (d *DB) create(id ID, table string, value []byte) error {
 }
 
 // ends reports whether r differs from a record in that its endpoint is about to end.
-func ends(old []byte, r Record) bool {
-	e, ok := r.(Endpoint)
+func ends(old []byte, r gossip.Record) bool {
+	e, ok := r.(gossip.Endpoint)
 	if !ok || !e.Disabled {
 		return false
 	}
 	e.Disabled = false
-	value, err := e.encode()
+	_, value, err := gossip.Encode(e)
 	return err == nil && bytes.Equal(value, old)
 }
 
-// Withdraw implements Member. Peers drop the deletion of an entry that they do not know, and look
+// Withdraw implements gossip.Member. Peers drop the deletion of an entry that they do not know, and look
 // at the value of the one that is deleted: so one of an earlier process is made again first.
-func (d *DB) Withdraw(id ID, r Record) error {
-	value, err := r.encode()
+func (d *DB) Withdraw(id gossip.ID, r gossip.Record) error {
+	table, value, err := gossip.Encode(r)
 	if err != nil {
 		return fmt.Errorf("withdraw: %w", err)
 	}
@@ -278,7 +280,7 @@ func (d *DB) Withdraw(id ID, r Record) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	key := recordKey{r.table(), id.Endpoint}
+	key := recordKey{table, id.Endpoint}
 	if n.out {
 		return nil // with all others
 	}
@@ -296,22 +298,23 @@ func (d *DB) Withdraw(id ID, r Record) error {
 // The bounds of a Watch.
 const (
 	maxRecords = 1 << 16 // of one network
+	maxKey     = 255     // bytes
 	maxSaid    = 32      // records that are told of because they are not of the right form
 )
 
 // watch is what one Watch knows.
 type watch struct {
 	log  *slog.Logger
-	have map[recordKey]Record
+	have map[recordKey]gossip.Record
 	said int
 }
 
-// Watch implements Member.
-func (d *DB) Watch(ctx context.Context, network string) iter.Seq[Change] {
-	return func(yield func(Change) bool) {
+// Watch implements gossip.Member.
+func (d *DB) Watch(ctx context.Context, network string) iter.Seq[gossip.Change] {
+	return func(yield func(gossip.Change) bool) {
 		events, cancel := d.db.Watch("", network)
 		defer cancel()
-		w := watch{log: d.log, have: map[recordKey]Record{}}
+		w := watch{log: d.log, have: map[recordKey]gossip.Record{}}
 		for {
 			select {
 			case <-ctx.Done():
@@ -319,7 +322,7 @@ func (d *DB) Watch(ctx context.Context, network string) iter.Seq[Change] {
 			case <-events.Done():
 				return
 			case e := <-events.C:
-				if ev, ok := e.(networkdb.WatchEvent); ok {
+				if ev, ok := e.(lib.WatchEvent); ok {
 					if c, ok := w.take(ev); ok && !yield(c) {
 						return
 					}
@@ -330,19 +333,19 @@ func (d *DB) Watch(ctx context.Context, network string) iter.Seq[Change] {
 }
 
 // take turns an event into a change; ok is false when it is none.
-func (w *watch) take(ev networkdb.WatchEvent) (c Change, ok bool) {
-	if ev.Table != peerTable && ev.Table != endpointTable {
+func (w *watch) take(ev lib.WatchEvent) (c gossip.Change, ok bool) {
+	if !gossip.IsTable(ev.Table) {
 		return c, false
 	}
 	key := recordKey{ev.Table, ev.Key}
 	old, there := w.have[key]
-	c = Change{ID: ID{ev.NetworkID, ev.Key}, Record: old, Gone: true}
+	c = gossip.Change{ID: gossip.ID{Network: ev.NetworkID, Endpoint: ev.Key}, Record: old, Gone: true}
 	if ev.Value == nil {
 		delete(w.have, key)
 		return c, there
 	}
-	r, err := decode(ev.Table, ev.Value)
-	if err == nil && len(ev.Key) > maxName {
+	r, err := gossip.Decode(ev.Table, ev.Value)
+	if err == nil && len(ev.Key) > maxKey {
 		err = fmt.Errorf("a key of %d bytes: %w", len(ev.Key), errdefs.ErrInvalidArgument)
 	}
 	if err == nil && !there && len(w.have) >= maxRecords {
@@ -350,16 +353,16 @@ func (w *watch) take(ev networkdb.WatchEvent) (c Change, ok bool) {
 	}
 	if err != nil {
 		if w.said++; w.said <= maxSaid {
-			w.log.Warn("a record of the gossip is left out", "network", ev.NetworkID, "table", ev.Table, "endpoint", short(ev.Key), "error", err.Error(), "last_told", w.said == maxSaid)
+			w.log.Warn("a record of the gossip is left out", "network", ev.NetworkID, "table", ev.Table, "endpoint", fmt.Sprintf("%.60s", ev.Key), "error", err.Error(), "last_told", w.said == maxSaid)
 		}
 		delete(w.have, key) // it has taken the place of the one before
 		return c, there
 	}
 	w.have[key] = r
-	return Change{ID: c.ID, Record: r}, true
+	return gossip.Change{ID: c.ID, Record: r}, true
 }
 
-// Members implements Member.
+// Members implements gossip.Member.
 func (d *DB) Members() []netip.Addr {
 	var list []netip.Addr
 	for _, p := range d.db.ClusterPeers() {
@@ -371,7 +374,7 @@ func (d *DB) Members() []netip.Addr {
 	return list
 }
 
-// Leave implements Member.
+// Leave implements gossip.Member.
 func (d *DB) Leave() {
 	d.mu.Lock()
 	left := d.left

@@ -1,4 +1,4 @@
-package gossip_test
+package networkdb_test
 
 import (
 	"bytes"
@@ -12,11 +12,12 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
-	"github.com/moby/moby/v2/daemon/libnetwork/networkdb"
+	lib "github.com/moby/moby/v2/daemon/libnetwork/networkdb"
 	"github.com/sirupsen/logrus"
 
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/gossip/gossiptest"
+	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 )
 
 // secret is the key of the tests' members.
@@ -68,12 +69,12 @@ func free(t *testing.T) netip.AddrPort {
 }
 
 // start starts a member by networkdb. Somebody else may take the port that was free.
-func start(t *testing.T, o gossip.Options) (*gossip.DB, netip.AddrPort) {
+func start(t *testing.T, o networkdb.Options) (*networkdb.DB, netip.AddrPort) {
 	t.Helper()
 	for {
 		at := free(t)
 		o.Advertise, o.Bind, o.Port = at.Addr(), at.Addr(), at.Port()
-		m, err := gossip.New(o)
+		m, err := networkdb.New(o)
 		if err != nil && strings.Contains(err.Error(), "address already in use") {
 			continue
 		}
@@ -88,7 +89,7 @@ func start(t *testing.T, o gossip.Options) (*gossip.DB, netip.AddrPort) {
 func TestContract(t *testing.T) {
 	t.Run("networkdb", func(t *testing.T) {
 		gossiptest.Contract(t, func(t *testing.T, name string) (gossip.Member, netip.AddrPort) {
-			return start(t, gossip.Options{Name: name, Keys: []gossip.Key{secret}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			return start(t, networkdb.Options{Name: name, Keys: []gossip.Key{secret}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 		})
 	})
 	text := said.String()
@@ -107,7 +108,7 @@ func TestContract(t *testing.T) {
 func TestWhatOthersSay(t *testing.T) {
 	var log log
 	key := gossip.Key{7} // which the library logs
-	m, at := start(t, gossip.Options{Name: "good", Keys: []gossip.Key{key}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	m, at := start(t, networkdb.Options{Name: "good", Keys: []gossip.Key{key}, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	evil := stranger(t, "evil", key)
 	if err := evil.Join([]string{at.String()}); err != nil {
 		t.Fatal(err)
@@ -152,13 +153,13 @@ func TestWhatOthersSay(t *testing.T) {
 }
 
 // stranger is a member that is not ours.
-func stranger(t *testing.T, name string, key gossip.Key) *networkdb.NetworkDB {
+func stranger(t *testing.T, name string, key gossip.Key) *lib.NetworkDB {
 	t.Helper()
 	for {
 		at := free(t)
-		c := networkdb.DefaultConfig()
+		c := lib.DefaultConfig()
 		c.NodeID, c.BindAddr, c.AdvertiseAddr, c.BindPort, c.Keys = name, at.Addr().String(), at.Addr().String(), int(at.Port()), [][]byte{key[:]}
-		db, err := networkdb.New(c)
+		db, err := lib.New(c)
 		if err != nil && strings.Contains(err.Error(), "address already in use") {
 			continue
 		}
@@ -172,18 +173,18 @@ func stranger(t *testing.T, name string, key gossip.Key) *networkdb.NetworkDB {
 
 // TestWithoutTheKey: who has another key is nobody's acquaintance.
 func TestWithoutTheKey(t *testing.T) {
-	m, at := start(t, gossip.Options{Name: "good", Keys: []gossip.Key{secret}})
-	other, _ := start(t, gossip.Options{Name: "other", Keys: []gossip.Key{{1}}})
+	m, at := start(t, networkdb.Options{Name: "good", Keys: []gossip.Key{secret}})
+	other, _ := start(t, networkdb.Options{Name: "other", Keys: []gossip.Key{{1}}})
 	if err := other.Join(t.Context(), []netip.AddrPort{at}); !errdefs.IsUnavailable(err) {
 		t.Errorf("joined by another key: %v", err)
 	}
 	if len(m.Members()) != 0 || len(other.Members()) != 0 {
 		t.Errorf("members %v, %v", m.Members(), other.Members())
 	}
-	if _, err := gossip.New(gossip.Options{Name: "taken", Keys: []gossip.Key{secret}, Advertise: at.Addr(), Bind: at.Addr(), Port: at.Port()}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "in use") {
+	if _, err := networkdb.New(networkdb.Options{Name: "taken", Keys: []gossip.Key{secret}, Advertise: at.Addr(), Bind: at.Addr(), Port: at.Port()}); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("a port that is taken: %v", err)
 	}
-	if _, err := gossip.New(gossip.Options{Name: "keyless", Advertise: at.Addr()}); !errdefs.IsInvalidArgument(err) {
+	if _, err := networkdb.New(networkdb.Options{Name: "keyless", Advertise: at.Addr()}); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("no key: %v", err)
 	}
 	m.Leave()
