@@ -14,8 +14,11 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore/longshore/internal/grant"
 	"github.com/longshore/longshore/internal/grant/compiled"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // TestMain is longshore-wasm when the test starts itself as such.
@@ -239,6 +242,30 @@ func TestAListenerIsAccepted(t *testing.T) {
 		status, out := w.end(cmd)
 		w.compare(status, out, "question", 0, 0, 0, 0, 0, 0, 8)
 		_, _, _ = c.Close(), file.Close(), l.Close()
+	}
+}
+
+// TestASignalEndsAProgram: it has none of its own, and its process is the first of a pid namespace.
+func TestASignalEndsAProgram(t *testing.T) {
+	r, stop, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = r.Close(), stop.Close() }()
+	p := &program{}
+	p.write(1, "ready")
+	p.copyOut(p.open(3, "fd/5", 0, rightRead))
+	w := newWorker(t, p.finish(), given{grant.Grant{Kind: grant.Shutdown}, r})
+	cmd := w.start()
+	roottest.Eventually(t, "the program waits", func() bool {
+		st, err := w.log.Stat()
+		return err == nil && st.Size() > 0
+	})
+	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if status, out := w.end(cmd); status != 128+int(unix.SIGTERM) || string(out) != "ready" {
+		t.Errorf("status %d, wrote %q", status, out)
 	}
 }
 
