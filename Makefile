@@ -145,8 +145,8 @@ chaos: build ## the chaos test with 1,000 kills
 streams: build ## cut a thousand streams, and turn for a minute a log written at 50 MB/s
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri
 
-damages: build ## damage 200 files of a running node, one after the other, and some with their copies
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DAMAGES=200 $(GO) test -timeout 30m -count=1 -v -run 'Damaged|RepairBringsBack|RepairIs|DiesInACommit' ./test/node
+damages: build ## damage 200 files of a running node, one after the other, and some with their copies; kill repairs and commits
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DAMAGES=200 $(GO) test -timeout 40m -count=1 -v -run 'Damaged|RepairBringsBack|RepairIs|DiesInACommit' ./test/node
 
 removals: build ## remove ten thousand sandboxes, by one, four and sixteen workers
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_REMOVALS=10000 $(GO) test -timeout 60m -count=1 -v -run Removals ./test/node

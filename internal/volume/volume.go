@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -181,7 +182,7 @@ func sound(dir string, b []byte) []byte {
 
 func read(dir string) (r record, err error) {
 	b, err := atomicfile.Read(filepath.Join(dir, recordFile), maxRecord)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // or a foreign file is there
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), errdefs.ErrNotFound)
 	}
 	if err != nil && !errors.Is(err, atomicfile.ErrUnreadable) {

@@ -150,6 +150,11 @@ func TestADamagedRecordIsMended(t *testing.T) {
 	if _, err := l.Create(t.Context(), core.OwnerCLI, core.VolumeConfig{Name: "other"}); err != nil {
 		t.Fatal(err)
 	}
+	for _, f := range []string{"foreign", "cli/foreign"} { // not ours
+		if err := os.WriteFile(filepath.Join(dir, f), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	all, err := l.List(t.Context(), "")
 	if err != nil || len(all) != 2 || all[0].Name != "data" || all[0].Owner != core.OwnerCLI || all[0].Damaged == "" || all[1].Damaged != "" {
 		t.Errorf("beside a damaged volume: %+v, %v", all, err)

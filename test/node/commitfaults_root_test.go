@@ -39,6 +39,11 @@ func newCommitted(t *testing.T, megabytes int) committed {
 	c := committed{volumes{n, n.Busybox(t)}, root}
 	c.must(t, "run", "-d", "--name", "big", c.image, "/bin/sh", "-c", fmt.Sprintf("dd if=/dev/urandom of=/big bs=1M count=%d 2>/dev/null; ", megabytes)+"i=0; while :; do i=$((i+1)); echo $i > /count; sleep 0.1; done")
 	roottest.Eventually(t, "the container has written its layer", func() bool { return c.count(t) > 0 })
+	// A baseline must not have the exec that has looked.
+	roottest.Eventually(t, "no exec is left", func() bool {
+		left, err := filepath.Glob(filepath.Join(n.State, "keeper", "pair-*", "io", "*", "exec-*"))
+		return err == nil && len(left) == 0
+	})
 	return c
 }
 
