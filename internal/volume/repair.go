@@ -30,6 +30,9 @@ func Repair(dir string, dry bool) (all []Repaired, err error) {
 		return nil, err
 	}
 	for _, d := range dirs {
+		if !validName(filepath.Base(d)) {
+			continue
+		}
 		if _, err := read(d); !errdefs.IsDataLoss(err) {
 			continue
 		}

@@ -44,6 +44,9 @@ const (
 	recordFile = "volume.json"
 )
 
+// removedPrefix is before the name of a volume that is being removed. No volume's name begins so.
+const removedPrefix = ".removed-"
+
 // New returns the volumes below dir, which is created if necessary.
 func New(dir string) (*Local, error) {
 	if !filepath.IsAbs(dir) {
@@ -52,6 +55,15 @@ func New(dir string) (*Local, error) {
 	// Nobody else may enter it: a container's root may leave setuid files in a volume.
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("volumes: %w", err)
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*", removedPrefix+"*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range left {
+		if err := os.RemoveAll(d); err != nil {
+			return nil, fmt.Errorf("volumes: %w", err)
+		}
 	}
 	return &Local{dir: dir}, nil
 }
@@ -182,13 +194,14 @@ func sound(dir string, b []byte) []byte {
 
 func read(dir string) (r record, err error) {
 	b, err := atomicfile.Read(filepath.Join(dir, recordFile), maxRecord)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) { // or a foreign file is there
+	b = sound(dir, b)
+	if len(b) == 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) { // or a foreign file is there
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), errdefs.ErrNotFound)
 	}
-	if err != nil && !errors.Is(err, atomicfile.ErrUnreadable) {
+	if err != nil && len(b) == 0 && !errors.Is(err, atomicfile.ErrUnreadable) {
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), err)
 	}
-	if damage := readable(sound(dir, b), &r); damage != nil {
+	if damage := readable(b, &r); damage != nil {
 		err = errors.Join(err, damage)
 		return r, fmt.Errorf("volume %s: %s is damaged, and so is its copy: move %s away, create the volume again with its options, and move its content back: %w: %w",
 			filepath.Base(dir), filepath.Join(dir, recordFile), dir, errdefs.ErrDataLoss, err)
@@ -249,6 +262,9 @@ func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error)
 	}
 	var list []core.Volume
 	for _, dir := range dirs {
+		if !validName(filepath.Base(dir)) {
+			continue
+		}
 		r, err := read(dir)
 		switch {
 		case errdefs.IsNotFound(err):
@@ -277,11 +293,10 @@ func (l *Local) Remove(_ context.Context, owner core.Owner, name string) error {
 	if _, err := read(dir); err != nil && !errdefs.IsDataLoss(err) {
 		return err
 	}
-	// The record is removed first, so that a crash leaves something that does not count.
-	if err := os.RemoveAll(filepath.Join(dir, recordFile)); err != nil {
-		return fmt.Errorf("remove volume %s: %w", name, err)
-	}
-	if err := os.RemoveAll(dir); err != nil {
+	// It gets another name first, so that a crash leaves something that does not count, and no reader
+	// makes its record again.
+	gone := filepath.Join(filepath.Dir(dir), removedPrefix+sumOf([]byte(name))) // a name may be as long as a name can be
+	if err := errors.Join(os.RemoveAll(gone), os.Rename(dir, gone), os.RemoveAll(gone)); err != nil {
 		return fmt.Errorf("remove volume %s: %w", name, err)
 	}
 	return nil

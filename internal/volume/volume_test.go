@@ -118,6 +118,14 @@ func TestADamagedRecordIsMended(t *testing.T) {
 		}
 	}
 	for _, suffix := range []string{"", ".copy"} {
+		if err := os.Remove(record + suffix); err != nil {
+			t.Fatal(err)
+		}
+		if all, err := l.List(t.Context(), ""); err != nil || len(all) != 1 || all[0].Labels["a"] != "b" {
+			t.Fatalf("without volume.json%s: %+v, %v", suffix, all, err)
+		}
+	}
+	for _, suffix := range []string{"", ".copy"} {
 		if err := os.Truncate(record+suffix, 10); err != nil {
 			t.Fatal(err)
 		}
@@ -165,6 +173,19 @@ func TestADamagedRecordIsMended(t *testing.T) {
 	if err := l.Remove(t.Context(), core.OwnerCLI, "data"); err != nil {
 		t.Errorf("remove a damaged one: %v", err)
 	}
+	// A removal that was cut short.
+	if err := os.Rename(filepath.Join(dir, "cli/other"), filepath.Join(dir, "cli/.removed-other")); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := l.List(t.Context(), ""); err != nil || len(all) != 0 {
+		t.Errorf("what is being removed is listed: %+v, %v", all, err)
+	}
+	if _, err := volume.New(dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "cli/.removed-other")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was being removed is still there: %v", err)
+	}
 }
 
 // TestSomethingElseInTheRecordsPlace: a directory, a fifo or a link to nowhere is a damaged record, and
@@ -174,6 +195,7 @@ func TestSomethingElseInTheRecordsPlace(t *testing.T) {
 		"directory": func(p string) error { return os.MkdirAll(filepath.Join(p, "x"), 0o700) },
 		"fifo":      func(p string) error { return syscall.Mkfifo(p, 0o600) },
 		"loop":      func(p string) error { return os.Symlink(filepath.Base(p), p) },
+		"nowhere":   func(p string) error { return os.Symlink("nowhere", p) },
 	} {
 		for _, both := range []bool{false, true} {
 			dir := filepath.Join(t.TempDir(), "volumes")
@@ -195,6 +217,12 @@ func TestSomethingElseInTheRecordsPlace(t *testing.T) {
 				}
 			}
 			v, err := l.Get(t.Context(), core.OwnerCLI, "data")
+			if name == "nowhere" && both { // it has no record at all, and does not count
+				if !errdefs.IsNotFound(err) {
+					t.Errorf("%s, of both: %+v, %v", name, v, err)
+				}
+				continue
+			}
 			if both != errdefs.IsDataLoss(err) || !both && v.Labels["a"] != "b" {
 				t.Errorf("%s, of both %v: %+v, %v", name, both, v, err)
 			}
