@@ -45,7 +45,7 @@ func TestAProgramIsItsDigest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(file, 0o755); err != nil { //nolint:gosec // a program
+	if err := os.Chmod(file, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, []byte("TEXT"), 0o600); err != nil {

@@ -496,7 +496,7 @@ func forge(t *testing.T, file string) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, append(b, 0), 0o555); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(file, append(b, 0), 0o555); err != nil {
 		t.Fatal(err)
 	}
 }

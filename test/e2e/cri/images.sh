@@ -151,10 +151,10 @@ E
 done
 
 # The names of 2017: critest of that time takes them from docker.io.
-for n in 1.26 latest; do image library/busybox:$n "$full" "{$path, \"Cmd\": [\"sh\"]}"; done
-for n in uclibc musl glibc; do
-  with "$bb" test "$n"
-  image "library/busybox:1-$n" "$work/with" "{$path, \"Cmd\": [\"sh\"]}"
+for n in 1.26 1.26.2 latest; do image library/busybox:$n "$full" "{$path, \"Cmd\": [\"sh\"]}"; done
+for n in 1-glibc 1-musl 1-uclibc 1; do # the last two are one image
+  [ $n = 1 ] || with "$bb" test "$n"
+  image "library/busybox:$n" "$work/with" "{$path, \"Cmd\": [\"sh\"]}"
 done
 sed -i 's/listen 12003;/listen 80;/' "$work/web/etc/nginx/nginx.conf"
 image library/nginx:latest "$work/web" "{$path, \"Cmd\": [\"nginx\", \"-g\", \"daemon off;\"], \"StopSignal\": \"SIGQUIT\"}"
