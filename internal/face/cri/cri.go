@@ -140,7 +140,7 @@ func (f *Face) addAlpha(o Options, log *slog.Logger) error {
 		return err
 	}
 	log = log.With(slog.String("api", "cri1alpha"))
-	f.second = newServer(o, o.Alpha, log, variant{owner: core.OwnerCRIAlpha, paths: paths, programs: o.Programs})
+	f.second = newServer(o, o.Alpha, log, variant{owner: core.OwnerCRIAlpha, paths: paths, makes: o.Config.CreateMountSources, programs: o.Programs})
 	f.alpha = alpha.New(alpha.Options{Engine: o.Alpha, Runtime: f.second, Images: f.second, Paths: paths, Programs: o.Programs, Logger: log})
 	return nil
 }

@@ -19,6 +19,8 @@ type variant struct {
 	owner core.Owner
 	// paths resolves the node's paths in requests; nil takes them as they are.
 	paths *alpha.Paths
+	// makes has a directory made where a mount's source is missing below paths.
+	makes bool
 	// programs are images that are one file; nil has none.
 	programs *programs.Store
 }
@@ -29,7 +31,11 @@ func (v variant) source(m *v1.Mount) (source, below string, err error) {
 	if v.paths == nil {
 		return m.GetHostPath(), "", nil
 	}
-	if source, err = v.paths.Find(m.GetHostPath()); err != nil {
+	find := v.paths.Find
+	if v.makes {
+		find = v.paths.FindOrMake
+	}
+	if source, err = find(m.GetHostPath()); err != nil {
 		return "", "", invalid.Errorf("mount %s: host path: %v", m.GetContainerPath(), err)
 	}
 	return source, v.paths.Root(), nil

@@ -19,7 +19,8 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 )
 
-// A log of this API begins and ends with a line of the runtime's own. The program's lines are written
+// The log of a program with argdata begins and ends with a line of the runtime's own; that of an ordinary
+// container has its lines alone, as clients compare them. The program's lines are written
 // by the keeper, before whose launch nothing else writes, and which has written all when the end is
 // recorded: so these two are written here, the last one once, whatever dies meanwhile.
 const (
@@ -38,6 +39,9 @@ func line(text string) []byte {
 	return []byte(time.Now().UTC().Format("2006-01-02T15:04:05.000000000Z") + " stderr " + text + "\n")
 }
 
+// framed reports whether a container's log has lines of the runtime's own.
+func framed(c *core.Container) bool { return c.Config.Runtime == core.GrantHandler }
+
 // begin empties a container's log and writes its first line. The log's directory must be there.
 func (l *logs) begin(c *core.Container) error {
 	for _, s := range c.Config.IO.Sinks {
@@ -48,7 +52,9 @@ func (l *logs) begin(c *core.Container) error {
 		if err != nil {
 			return fmt.Errorf("log: %w", err)
 		}
-		_, err = f.Write(line(logStarted))
+		if framed(c) {
+			_, err = f.Write(line(logStarted))
+		}
 		if err = errors.Join(err, f.Close()); err != nil {
 			return fmt.Errorf("log: %w", err)
 		}
@@ -58,7 +64,7 @@ func (l *logs) begin(c *core.Container) error {
 
 // end writes the last line of the log of a container that has run and ended, unless it is there.
 func (l *logs) end(c *core.Container) {
-	if c.State != core.ContainerExited || c.Main.Started.IsZero() {
+	if c.State != core.ContainerExited || c.Main.Started.IsZero() || !framed(c) {
 		return
 	}
 	l.mu.Lock()

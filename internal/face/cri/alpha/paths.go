@@ -65,6 +65,22 @@ func (p *Paths) Find(name string) (string, error) {
 	return at, nil
 }
 
+// FindOrMake is Find, and makes a directory where there is nothing. A link to nothing stays as it is.
+func (p *Paths) FindOrMake(name string) (string, error) {
+	at, err := p.Find(name)
+	if !errors.Is(err, fs.ErrNotExist) || !path.IsAbs(name) {
+		return at, err
+	}
+	d, made := beneath.MkdirAll(p.root, strings.TrimPrefix(path.Clean(name), "/"), 0o755)
+	if made != nil {
+		return "", errors.Join(err, made)
+	}
+	if err := d.Close(); err != nil {
+		return "", err
+	}
+	return p.Find(name)
+}
+
 // LogDirectory is Find for a directory that need not exist before its container starts.
 func (p *Paths) LogDirectory(name string) (string, error) {
 	at, err := p.Find(name)
