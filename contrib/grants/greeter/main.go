@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"os"
@@ -24,18 +23,15 @@ func main() {
 		Listen, Log, Stop *descriptor
 	}
 	if err := json.NewDecoder(os.NewFile(3, "argument")).Decode(&arg); err != nil {
-		log.Fatal(err)
-	}
-	if arg.Log != nil {
-		log.SetOutput(os.NewFile(arg.Log.FD, "log"))
+		fail(err)
 	}
 	if arg.Listen == nil {
 		_, err := net.Listen("tcp", ":8080") //nolint:gosec // which it may not: this is to show how that looks
-		log.Fatal("no listener was granted, and so: ", err)
+		fail(fmt.Errorf("no listener was granted, and so: %w", err))
 	}
 	l, err := net.FileListener(os.NewFile(arg.Listen.FD, "listen"))
 	if err != nil {
-		log.Fatal(err)
+		fail(err)
 	}
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, arg.Greeting) })}
 	if arg.Stop != nil {
@@ -44,8 +40,15 @@ func main() {
 			_ = s.Shutdown(context.Background())
 		}()
 	}
-	log.Print("serving")
-	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		log.Fatal(err)
+	if arg.Log != nil {
+		_, _ = fmt.Fprintln(os.NewFile(arg.Log.FD, "log"), "serving")
 	}
+	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		fail(err)
+	}
+}
+
+func fail(err error) {
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(1)
 }

@@ -89,6 +89,7 @@ type carried struct {
 	spec    *specs.Spec
 	mounts  map[string]specs.Mount
 	secrets secrets
+	user    specs.User // as the host sees it
 }
 
 // grant opens what g grants.
@@ -102,7 +103,7 @@ func (h *held) grant(g grant.Grant, has carried) error {
 		if other := has.covering(name); other != "" {
 			return refused(fmt.Sprintf("a mount below which the request has another one, at %s,", other))
 		}
-		f, err := openMount(has.mounts[name], a)
+		f, err := openMount(has.mounts[name], a, has.user)
 		if err == nil {
 			h.add(f, a)
 		}
@@ -141,8 +142,9 @@ func (h *held) grant(g grant.Grant, has carried) error {
 }
 
 // openMount opens a mount's source as the root of a mount of its own, which no path leads out of:
-// it has no mount above it.
-func openMount(m specs.Mount, a core.Access) (*os.File, error) {
+// it has no mount above it. A file is opened as the container's user could; a directory that the user may not list is one below which
+// to open only.
+func openMount(m specs.Mount, a core.Access, user specs.User) (f *os.File, err error) {
 	o := ocispec.ParseMountOptions(m.Options)
 	if len(m.UIDMappings)+len(m.GIDMappings) > 0 {
 		return nil, refused("a mount with mapped owners")
@@ -174,7 +176,14 @@ func openMount(m specs.Mount, a core.Access) (*os.File, error) {
 	case a&core.AccessWrite != 0:
 		flags = unix.O_WRONLY
 	}
-	return os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(tree.Fd())), flags, 0)
+	err = as(user, func() error {
+		f, err = os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(tree.Fd())), flags, 0)
+		if st.IsDir() && errors.Is(err, os.ErrPermission) {
+			f, err = os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(tree.Fd())), unix.O_PATH|unix.O_DIRECTORY, 0)
+		}
+		return err
+	})
+	return f, err
 }
 
 func cloneMount(m specs.Mount, recursive bool) (*os.File, error) {

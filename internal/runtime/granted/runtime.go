@@ -158,7 +158,7 @@ func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error)
 		resolve = grant.ResolveWasm
 	}
 	mounts := mountsOf(c.Spec)
-	has := carried{spec: c.Spec, mounts: mounts, secrets: secretsOf(c, mounts)}
+	has := carried{spec: c.Spec, mounts: mounts, secrets: secretsOf(c, mounts), user: userOf(c)}
 	names, err := has.secrets.named(doc)
 	var resolved *grant.Resolved
 	if err == nil {

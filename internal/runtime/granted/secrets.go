@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -32,10 +31,7 @@ type secrets struct {
 }
 
 func secretsOf(c core.RuntimeCreate, mounts map[string]specs.Mount) secrets {
-	s := secrets{mounts: map[string]specs.Mount{}, user: specs.User{UID: c.UID, GID: c.GID}}
-	if len(c.Spec.Linux.GIDMappings) == 0 {
-		s.user.AdditionalGids = c.Spec.Process.User.AdditionalGids
-	}
+	s := secrets{mounts: map[string]specs.Mount{}, user: userOf(c)}
 	for _, name := range c.Grants.Secrets {
 		name = filepath.Clean(name)
 		if m, ok := mounts[name]; ok {
@@ -101,70 +97,62 @@ func closed(f *os.File) error {
 	return f.Close()
 }
 
-// at opens one file of a mount as the container's user could, without reading it. rel is "." or its own name for a mount of one file.
-func (s secrets) at(target, rel string) (*os.File, error) {
+// at opens one file of a mount as the container's user could, for whom the mount's source is a root. rel is "." or its own name for a
+// mount of one file.
+func (s secrets) at(target, rel string) (f *os.File, err error) {
 	m := s.mounts[target]
 	base, below, err := ocispec.Below(m)
 	if err != nil {
 		return nil, err
 	}
-	var f *os.File
+	var source *os.File
 	if base != "" {
-		f, err = beneath.Open(base, below, unix.O_PATH, 0)
+		source, err = beneath.Open(base, below, unix.O_PATH, 0)
 	} else {
-		f, err = os.OpenFile(m.Source, unix.O_PATH, 0)
+		source, err = os.OpenFile(m.Source, unix.O_PATH, 0)
 	}
 	if err != nil {
 		return nil, err
 	}
-	st, err := f.Stat()
-	if err == nil && st.IsDir() {
-		dir := f
-		if f, err = beneath.In(dir, rel, unix.O_PATH, 0); err == nil {
-			st, err = f.Stat()
-		}
-		err = errors.Join(err, dir.Close())
-	} else if err == nil && rel != "." && rel != path.Base(target) {
-		return nil, errors.Join(os.ErrNotExist, f.Close())
+	defer func() { _ = source.Close() }()
+	err = as(s.user, func() error {
+		f, err = readBelow(source, rel, path.Base(target))
+		return err
+	})
+	if errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("the container's user may not read it: %w", os.ErrPermission)
 	}
-	if err != nil {
-		return nil, errors.Join(err, closed(f))
-	}
-	if !st.Mode().IsRegular() {
-		return nil, errors.Join(errors.New("it is no regular file"), f.Close())
-	}
-	if !readable(st, s.user) {
-		return nil, errors.Join(fmt.Errorf("the container's user may not read it: %w", os.ErrPermission), f.Close())
-	}
-	return f, nil
+	return f, err
 }
 
-// readable reports whether a user may read a file by its mode.
-func readable(st os.FileInfo, u specs.User) bool {
-	owner, ok := st.Sys().(*syscall.Stat_t)
-	mode := st.Mode().Perm()
-	switch {
-	case !ok:
-		return false
-	case u.UID == 0:
-		return true
-	case owner.Uid == u.UID:
-		return mode&0o400 != 0
-	case owner.Gid == u.GID || slices.Contains(u.AdditionalGids, owner.Gid):
-		return mode&0o040 != 0
+// readBelow opens a regular file for reading: rel below a directory, or source itself, whose name is own.
+func readBelow(source *os.File, rel, own string) (*os.File, error) {
+	st, err := source.Stat()
+	if err != nil {
+		return nil, err
 	}
-	return mode&0o004 != 0
+	at := source
+	if st.IsDir() {
+		if at, err = beneath.In(source, rel, unix.O_PATH, 0); err != nil {
+			return nil, err
+		}
+		defer func() { _ = at.Close() }()
+		if st, err = at.Stat(); err != nil {
+			return nil, err
+		}
+	} else if rel != "." && rel != own {
+		return nil, os.ErrNotExist
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errors.New("it is no regular file")
+	}
+	return os.Open("/proc/self/fd/" + strconv.Itoa(int(at.Fd())))
 }
 
 // copied returns a secret's text as it is now, in a file of the program's own that nobody can change: the orchestrator's own file need
 // not stay for it.
 func (s secrets) copied(name string) (*os.File, error) {
-	at, err := s.open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = at.Close() }()
-	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(at.Fd())))
+	f, err := s.open(name)
 	if err != nil {
 		return nil, err
 	}
