@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -63,17 +64,22 @@ func newEvents(a *app) *cobra.Command {
 					defer cancel()
 				}
 			}
-			err = a.Call(func(c *base.Client) error {
-				stream, err := c.Node.Events(ctx, req)
-				if err != nil {
+			began := timestamppb.Now()
+			return a.Call(func(c *base.Client) error {
+				last, err := a.events(ctx, c, req, show)
+				if !errors.Is(context.Cause(ctx), errEnough) {
 					return err
 				}
-				return base.Receive(stream.Recv, func(m *longshorev1.EventsResponse) error { return event(a, m.GetEvent(), show) })
+				// What has happened in time may not have reached us in time.
+				switch req.Follow = false; {
+				case last != 0:
+					req.SinceSeq, req.Since = &last, nil
+				case req.Since == nil && req.SinceSeq == nil:
+					req.Since = began
+				}
+				_, err = a.events(cmd.Context(), c, req, show)
+				return err
 			})
-			if errors.Is(context.Cause(ctx), errEnough) {
-				return nil
-			}
-			return err
 		},
 	}
 	fl := cmd.Flags()
@@ -94,6 +100,19 @@ type eventsShown struct {
 	format  *present.Format
 	until   time.Time
 	json    bool
+}
+
+// events shows the events that the agent tells, and returns the number of the last.
+func (a *app) events(ctx context.Context, c *base.Client, req *longshorev1.EventsRequest, show eventsShown) (last uint64, err error) {
+	stream, err := c.Node.Events(ctx, req)
+	if err != nil {
+		return 0, err
+	}
+	err = base.Receive(stream.Recv, func(m *longshorev1.EventsResponse) error {
+		last = m.GetEvent().GetSeq()
+		return event(a, m.GetEvent(), show)
+	})
+	return last, err
 }
 
 func event(a *app, e *longshorev1.Event, show eventsShown) error {
