@@ -77,7 +77,7 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 	}
 	strange := atomicfile.Strange(path)
 	if strange != "" {
-		logger.Error("the event log is "+strange+" and is begun anew; what the live records do not have of it is lost", "file", path, "kept", path+atomicfile.Damaged)
+		logger.Error("something else has the event log's name, which is begun anew; what the live records do not have of it is lost", "file", path, "is", strange, "kept", path+atomicfile.Damaged)
 		if err := atomicfile.SetAside(path); err != nil {
 			return nil, err
 		}
