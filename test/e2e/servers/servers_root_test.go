@@ -331,6 +331,14 @@ func (s shop) survive() map[string]int {
 	s.writer("to-db", `psql -h postgres -U postgres -qc "insert into notes values($n)"`)
 	s.writer("to-cache", "redis-cli -h redis rpush notes $n >/dev/null")
 	s.writer("to-web", "echo note $n | curl -sSf -T - http://web/notes/$n")
+	defer func() {
+		for _, name := range []string{"to-db", "to-cache", "to-web"} {
+			if s.t.Failed() {
+				said, err := s.CLI("logs", "-n", "3", name)
+				s.t.Logf("%s said %q, %v", name, said, err)
+			}
+		}
+	}()
 	cache := s.must("inspect", "-f", "{{.NetworkSettings.Networks.shop.IPAddress}}", "cache")
 	node := s.must("inspect", "-f", "{{.NetworkSettings.Networks.shop.Gateway}}", "cache")
 	notes := func() int {
