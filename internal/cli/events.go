@@ -59,9 +59,11 @@ func newEvents(a *app) *cobra.Command {
 			if end != nil {
 				show.until = end.AsTime()
 				if req.Follow = req.GetFollow() && show.until.After(time.Now()); req.GetFollow() {
-					var cancel context.CancelFunc
-					ctx, cancel = context.WithDeadlineCause(ctx, show.until, errEnough)
-					defer cancel()
+					// A deadline would be told to the agent, which may end the stream before we do.
+					var cancel context.CancelCauseFunc
+					ctx, cancel = context.WithCancelCause(ctx)
+					defer cancel(nil)
+					defer time.AfterFunc(time.Until(show.until), func() { cancel(errEnough) }).Stop()
 				}
 			}
 			began := timestamppb.Now()
