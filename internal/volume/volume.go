@@ -165,7 +165,13 @@ const maxRecord = 64 << 20
 const copyFile = recordFile + ".copy"
 
 func writeCopy(dir string, b []byte) error {
-	return atomicfile.Replace(filepath.Join(dir, copyFile), fmt.Appendf(nil, "%s %s", sumOf(b), b), 0o600)
+	path := filepath.Join(dir, copyFile)
+	if fi, err := os.Lstat(path); err == nil && fi.IsDir() { // no file can be renamed to it
+		if err := atomicfile.SetAside(path); err != nil {
+			return err
+		}
+	}
+	return atomicfile.Replace(path, fmt.Appendf(nil, "%s %s", sumOf(b), b), 0o600)
 }
 
 func sumOf(b []byte) string {

@@ -226,6 +226,19 @@ func TestSomethingElseInTheRecordsPlace(t *testing.T) {
 			if both != errdefs.IsDataLoss(err) || !both && v.Labels["a"] != "b" {
 				t.Errorf("%s, of both %v: %+v, %v", name, both, v, err)
 			}
+			if !both { // the next damage is of the other one
+				if err := errors.Join(os.Remove(record+".copy"), make(record+".copy")); err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					if v, err := l.Get(t.Context(), core.OwnerCLI, "data"); err != nil || v.Labels["a"] != "b" {
+						t.Errorf("%s as the copy: %+v, %v", name, v, err)
+					}
+				}
+				if fi, err := os.Lstat(record + ".copy"); err != nil || !fi.Mode().IsRegular() {
+					t.Errorf("%s as the copy stays: %v, %v", name, fi, err)
+				}
+			}
 			repaired, err := volume.Repair(dir, false)
 			if err != nil || both != (len(repaired) == 1) {
 				t.Errorf("%s, of both %v: repair %+v, %v", name, both, repaired, err)

@@ -131,16 +131,18 @@ func TestRepairIsSafe(t *testing.T) {
 		// A repair that is killed again and again.
 		d.n.Kill()
 		before := map[string][]byte{}
-		for _, f := range all {
-			body, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
+		for _, file := range all {
+			for _, f := range []string{file, file + ".copy"} {
+				body, err := os.ReadFile(f)
+				if err != nil {
+					t.Fatal(err)
+				}
+				before[f] = body
 			}
-			before[f] = body
 		}
 		for range 20 {
 			for _, f := range all { // the copy is sound, so that all can come back
-				if err := os.WriteFile(f, before[f][:len(before[f])/2], 0o600); err != nil {
+				if err := errors.Join(os.WriteFile(f, before[f][:len(before[f])/2], 0o600), os.WriteFile(f+".copy", before[f+".copy"], 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
