@@ -185,6 +185,7 @@ var allowedByName = map[string]string{
 	"internal/volume/volume.go:Remove":                     ownFiles,
 	"internal/volume/volume.go:sound":                      ownFiles,
 	"internal/volume/volume.go:write":                      ownFiles,
+	"internal/volume/volume.go:writeCopy":                  ownFiles,
 }
 
 // TestPathsOfWorkloadsAreOpenedBeneath finds each call of a function that follows

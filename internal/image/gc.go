@@ -287,6 +287,9 @@ func (g collector) recover() error {
 			_ = os.Remove(g.s.rec.sumsPath(e.Name())) // the next start tries again
 		}
 	}
+	if err := g.dropImported(); err != nil { // of an agent that died in an import
+		return fmt.Errorf("unfinished imports: %w", err)
+	}
 	_, err = g.collect(context.Background())
 	return err
 }
