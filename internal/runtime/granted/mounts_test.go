@@ -22,7 +22,8 @@ func TestAMountGivesNothingThatAnotherCovers(t *testing.T) {
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		bind("/alloc", "/srv/alloc"), bind("/alloc/logs", "/srv/alloc/logs", "ro"), // the same directory, with less
 		bind("/data", "/srv/data"), bind("/data/secret", "/srv/other"), // another one
-		bind("/work/", "/srv/work"), {Destination: "/work/tmp", Type: "tmpfs", Source: "tmpfs"},
+		bind("/work/", "/srv/work"),
+		{Destination: "/work/tmp", Type: "tmpfs", Source: "tmpfs"},
 		bind("/free", "/srv/free"), bind("/freedom", "/srv/freedom", "ro"), // whose name only begins alike
 	}}
 	mounts := mountsOf(s)
