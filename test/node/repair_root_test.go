@@ -196,7 +196,8 @@ func (d *doublyDamaged) database(t *testing.T, name string) {
 		tag, id, isImage := strings.Cut(o, " ")
 		if isImage {
 			o = id
-			if slices.ContainsFunc(after, func(a string) bool { return strings.HasSuffix(a, " "+id) }) {
+			others := strings.Fields(d.cli(t, "images", "-q", "--no-trunc")) // of another owner
+			if slices.Contains(others, id) || slices.ContainsFunc(after, func(a string) bool { return strings.HasSuffix(a, " "+id) }) {
 				o = "names of images"
 			}
 		}
