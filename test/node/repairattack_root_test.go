@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -108,13 +109,15 @@ func TestRepairIsSafe(t *testing.T) {
 		knowsAll("after foreign files")
 
 		// Something else in a file's place.
+		volume := d.find(t, "volume.json")
+		replaced := append(slices.Clone(all), all[0]+".copy", all[1]+".copy", all[2]+".copy", d.find(t, "events.log"), d.find(t, "boot"), volume, volume+".copy")
 		for name, create := range map[string]func(string) error{
 			"directory": func(p string) error { return os.MkdirAll(filepath.Join(p, "x"), 0o700) },
 			"fifo":      func(p string) error { return syscall.Mkfifo(p, 0o600) },
 			"loop":      func(p string) error { return os.Symlink(filepath.Base(p), p) },
 			"nowhere":   func(p string) error { return os.Symlink("nowhere", p) },
 		} {
-			for _, f := range append(all, all[0]+".copy", all[1]+".copy", all[2]+".copy", d.find(t, "events.log"), d.find(t, "boot"), d.find(t, "volume.json"), d.find(t, "volume.json")+".copy") {
+			for _, f := range replaced {
 				d.n.Kill()
 				if err := errors.Join(os.RemoveAll(f), create(f)); err != nil {
 					t.Fatal(err)

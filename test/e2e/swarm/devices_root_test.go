@@ -115,7 +115,8 @@ func TestIngressOnOneNode(t *testing.T) {
 		roottest.Eventually(t, "the port is served", func() bool { return get(t, url) == "served\n" })
 		r.docker("service", "update", "--detach", "--env-add", "B=c", "web")
 		r.eventually("web", "another task has the port", func(l []psTask) bool {
-			return in(l, "Running") == 1 && l[0].ID != first.ID && in(l, "Rejected") == 0 && get(t, url) == "served\n"
+			return in(l, "Running") == 1 && in(l, "Rejected") == 0 && get(t, url) == "served\n" &&
+				slices.ContainsFunc(l, func(p psTask) bool { return p.ID != first.ID && strings.HasPrefix(p.CurrentState, "Running") })
 		})
 		// The node has the port once.
 		r.docker("service", "scale", "--detach", "web=2")
