@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,91 +56,146 @@ func grantedImages(t *testing.T) map[string]imagetest.Built {
 	}
 }
 
-// TestCrictlRunsGrantedPods: with the real crictl, a pod of each form of image has a granted web server with a mount to read and one to
-// write, and an ordinary sidecar, which it answers. Without its grants the same program gets an error, and nothing else happens.
+// grantedPods makes pods with the real crictl.
+type grantedPods struct {
+	tool
+	registry      *imagetest.Registry
+	busybox, site string
+}
+
+// grantedPod is one whose program serves a page in the pod's network and a greeting on the board, and an ordinary sidecar.
+type grantedPod struct {
+	grantedPods
+	form, ref, config         string // config is the file of which crictl made the pod
+	id, server, sidecar, data string
+}
+
+func (g grantedPods) start(form string, built imagetest.Built) *grantedPod {
+	p := &grantedPod{grantedPods: g, form: form, ref: g.registry.Push(form, "v1", built), data: g.t.TempDir()}
+	p.run("pull", p.ref)
+	p.config = p.file(form+".json", object{
+		"metadata": object{"name": form, "namespace": "default", "uid": form, "attempt": 1}, "log_directory": filepath.Join(p.n.Dir, "logs", form), "hostname": form,
+		"annotations": object{core.GrantAnnotation + "/by-pod": "{log: !container_log , ask: true}"}, "linux": object{},
+	})
+	p.id = p.run("runp", p.config)
+	to := "{app: native}"
+	if form == "native" {
+		to = "{}" // the program says which one it wants
+	}
+	p.server = p.container("server", p.ref, object{
+		"mounts": []object{{"container_path": "/site", "host_path": p.site, "readonly": true}, {"container_path": "/data", "host_path": p.data}},
+		"annotations": object{core.GrantAnnotation: "{log: !container_log , data: !mount /data, site: !mount {path: /site, rights: [read]}, listen: !listen {tcp: 8080}, " +
+			"serve: !server {app: " + form + "}, connect: !client " + to + ", greeting: hello from " + form + "}"},
+	})
+	p.sidecar = p.container("sidecar", p.busybox, object{"command": []string{"sleep", "1000"}})
+	return p
+}
+
+// container starts a container in the pod.
+func (p *grantedPod) container(name, image string, more object) (id string) {
+	config := object{"metadata": object{"name": name}, "image": object{"image": image}, "log_path": name + ".log", "linux": object{}}
+	maps.Copy(config, more)
+	id = p.run("create", p.id, p.file(p.form+"-"+name+".json", config), p.config)
+	p.run("start", id)
+	return id
+}
+
+// answers has the sidecar ask the server for a path until that answers.
+func (p *grantedPod) answers(path, want string) {
+	p.t.Helper()
+	nodetest.Eventually(p.t, p.form+" answers "+path, func() bool {
+		out, _, err := p.try("exec", "-s", p.sidecar, "wget", "-qO-", "http://127.0.0.1:8080"+path)
+		if err == nil && !strings.HasPrefix(out, want) {
+			p.t.Errorf("%s: %s: %q, want %q", p.form, path, out, want)
+		}
+		return err == nil
+	})
+}
+
+// usesMounts: the server reads the page and cannot change it, and it writes where it may.
+func (p *grantedPod) usesMounts() {
+	p.t.Helper()
+	p.answers("/site", "a page, write: ")
+	if b, err := os.ReadFile(filepath.Join(p.site, "index")); err != nil || string(b) != "a page" {
+		p.t.Errorf("%s: the page is %q, %v", p.form, b, err)
+	}
+	p.answers("/write?text=written", "<nil>")
+	if b, err := os.ReadFile(filepath.Join(p.data, "written")); err != nil || string(b) != "written" {
+		p.t.Errorf("%s: %q, %v", p.form, b, err)
+	}
+	var seen struct {
+		Info struct{ Confinement core.Confinement }
+	}
+	p.json(&seen, "inspect", p.server)
+	if k := seen.Info.Confinement; !k.Seccomp || !k.NoNewPrivileges || !k.NoCapabilities || len(k.Accepted) != 6 || k.Accepted[2].Grant != "!mount {path: /site, rights: [read]}" {
+		p.t.Errorf("%s: inspect: %+v", p.form, k)
+	}
+}
+
+// endsWithout: the same program, which is given no listener and no client's handle, ends with an error of each.
+func (p *grantedPod) endsWithout(kind, document string, errs ...string) {
+	p.t.Helper()
+	more := object{}
+	if document != "" {
+		more["annotations"] = object{core.GrantAnnotation: document}
+	}
+	id := p.container(kind, p.ref, more)
+	var ended struct {
+		Status struct {
+			State    string
+			ExitCode int
+		}
+	}
+	nodetest.Eventually(p.t, p.form+" without grants has ended", func() bool {
+		p.json(&ended, "inspect", id)
+		return ended.Status.State == "CONTAINER_EXITED"
+	})
+	out, stderr, _ := p.try("logs", id)
+	said := out + stderr
+	if ended.Status.ExitCode != 3 || strings.Contains(said, "not given") {
+		p.t.Errorf("%s %s ended with %d: %s", p.form, kind, ended.Status.ExitCode, said)
+	}
+	for _, err := range errs {
+		if !strings.Contains(said, err) {
+			p.t.Errorf("%s %s lacks %q: %s", p.form, kind, err, said)
+		}
+	}
+}
+
+// TestCrictlRunsGrantedPods: with the real crictl, a pod of each form of image has a granted web server with a mount to read, one to
+// write and a service on the board, and an ordinary sidecar, which it answers. The native one and each module reach each other over the
+// board. Without its grants the same program gets an error, and nothing else happens.
 func TestCrictlRunsGrantedPods(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})
-		c, busybox, registry := newTool(t, n), n.Busybox(t), imagetest.NewRegistry(t)
+		g := grantedPods{newTool(t, n), imagetest.NewRegistry(t), n.Busybox(t), t.TempDir()}
 		// The first create of a module waits until it is compiled.
-		c.file("crictl.yaml", object{"runtime-endpoint": "unix://" + filepath.Join(n.State, "cri.sock"), "timeout": 600})
-		site := t.TempDir()
-		if err := os.WriteFile(filepath.Join(site, "index"), []byte("a page"), 0o644); err != nil {
+		g.file("crictl.yaml", object{"runtime-endpoint": "unix://" + filepath.Join(n.State, "cri.sock"), "timeout": 600})
+		if err := os.WriteFile(filepath.Join(g.site, "index"), []byte("a page"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		for form, built := range grantedImages(t) {
-			ref := registry.Push(form, "v1", built)
-			c.run("pull", ref)
-			logs, data := filepath.Join(n.Dir, "logs", form), t.TempDir()
-			pod := c.file(form+".json", object{
-				"metadata": object{"name": form, "namespace": "default", "uid": form, "attempt": 1}, "log_directory": logs, "hostname": form,
-				"annotations": object{core.GrantAnnotation + "/by-pod": "{log: !container_log }"}, "linux": object{},
-			})
-			container := func(name, image string, more object) string {
-				config := object{"metadata": object{"name": name}, "image": object{"image": image}, "log_path": name + ".log", "linux": object{}}
-				for k, v := range more {
-					config[k] = v
-				}
-				return c.file(form+"-"+name+".json", config)
-			}
-			podID := c.run("runp", pod)
-			server := c.run("create", podID, container("server", ref, object{
-				"mounts":      []object{{"container_path": "/site", "host_path": site, "readonly": true}, {"container_path": "/data", "host_path": data}},
-				"annotations": object{core.GrantAnnotation: "{log: !container_log , data: !mount /data, site: !mount {path: /site, rights: [read]}, listen: !listen {tcp: 8080}, greeting: hello from a grant}"},
-			}), pod)
-			sidecar := c.run("create", podID, container("sidecar", busybox, object{"command": []string{"sleep", "1000"}}), pod)
-			c.run("start", server)
-			c.run("start", sidecar)
-			get := func(path, want string) {
-				t.Helper()
-				nodetest.Eventually(t, form+" answers "+path, func() bool {
-					out, _, err := c.try("exec", "-s", sidecar, "wget", "-qO-", "http://127.0.0.1:8080"+path)
-					if err == nil && !strings.HasPrefix(out, want) {
-						t.Errorf("%s: %s: %q, want %q", form, path, out, want)
-					}
-					return err == nil
-				})
-			}
-			get("/hello", "hello from a grant")
-			get("/site", "a page, write: ")
-			if b, err := os.ReadFile(filepath.Join(site, "index")); err != nil || string(b) != "a page" {
-				t.Errorf("%s: the page is %q, %v", form, b, err)
-			}
-			get("/write?text=written", "<nil>")
-			if b, err := os.ReadFile(filepath.Join(data, "written")); err != nil || string(b) != "written" {
-				t.Errorf("%s: %q, %v", form, b, err)
-			}
-			var seen struct {
-				Info struct{ Confinement core.Confinement }
-			}
-			c.json(&seen, "inspect", server)
-			if k := seen.Info.Confinement; !k.Seccomp || !k.NoNewPrivileges || !k.NoCapabilities || len(k.Accepted) != 4 || k.Accepted[2].Grant != "!mount {path: /site, rights: [read]}" {
-				t.Errorf("%s: inspect: %+v", form, k)
-			}
-			for _, kind := range []string{"by-pod", "by-itself"} {
-				more := object{}
-				if kind == "by-itself" {
-					more["annotations"] = object{core.GrantAnnotation: "{log: !container_log }"}
-				}
-				id := c.run("create", podID, container(kind, ref, more), pod)
-				c.run("start", id)
-				var ended struct {
-					Status struct {
-						State    string
-						ExitCode int
-					}
-				}
-				nodetest.Eventually(t, form+" without grants has ended", func() bool {
-					c.json(&ended, "inspect", id)
-					return ended.Status.State == "CONTAINER_EXITED"
-				})
-				out, errs, _ := c.try("logs", id)
-				if said := out + errs; ended.Status.ExitCode != 3 || !strings.Contains(said, "not permitted") && !strings.Contains(said, "failed: open /fd/5: ") || strings.Contains(said, "not given") {
-					t.Errorf("%s without grants ended with %d: %s", form, ended.Status.ExitCode, said)
-				}
-			}
-			c.run("rmp", "-f", podID)
+		const serves = "{log: !container_log , ask: true, serve: !server {app: nobody}}" // which is no right to connect
+		images := grantedImages(t)
+		native := g.start("native", images["native"])
+		native.answers("/hello", "hello from native")
+		native.usesMounts()
+		native.answers("/board?app=artifact", "board: no server in cri/default matches")
+		const noListener = "listen: listen tcp :8080: socket: operation not permitted"
+		native.endsWithout("by-pod", "", "board: socket: operation not permitted", noListener)
+		native.endsWithout("by-itself", serves, "board: not permitted: this handle makes no connections", noListener)
+		delete(images, "native")
+		for form, built := range images {
+			p := g.start(form, built)
+			p.answers("/hello", "hello from "+form)
+			p.usesMounts()
+			p.answers("/board", "hello from native to "+form)
+			native.answers("/board?app="+form, "hello from "+form)
+			p.endsWithout("by-pod", "", "board: open /svc/connect: ", "failed: open /fd/5: ")
+			p.endsWithout("by-itself", serves, "board: open /svc/connect: ", "failed: open /fd/5: ")
+			native.answers("/board?app="+form, "hello from "+form) // all of it is as before
+			g.run("rmp", "-f", p.id)
 		}
+		g.run("rmp", "-f", native.id)
 		n.Check()
 	})
 }

@@ -1,5 +1,5 @@
 // Command granted is a static program that holds what its argument names: it serves HTTP on a
-// listener that it was given, and says what it can do beside that.
+// listener that it was given, greets on the board, and says what it can do beside that.
 package main
 
 import (
@@ -20,8 +20,10 @@ type descriptor struct {
 }
 
 type argument struct {
-	Log, Data, Site, Listen, Secret, Shutdown *descriptor
-	Greeting                                  string
+	Log, Data, Site, Listen, Secret, Shutdown, Serve, Connect *descriptor
+	Greeting                                                  string
+	// Ask lets a program without a listener try to reach the board, too.
+	Ask bool
 }
 
 func main() {
@@ -55,7 +57,11 @@ func main() {
 		}
 		os.Exit(5)
 	}
+	handle := openBoard(arg)
 	if arg.Listen == nil {
+		if arg.Ask {
+			fmt.Println(ask(handle, ""))
+		}
 		_, err := net.Listen("tcp", ":8080")
 		fail("listen", err)
 	}
@@ -64,6 +70,9 @@ func main() {
 		fail("listener", err)
 	}
 	http.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, arg.Greeting) })
+	http.HandleFunc("/board", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, ask(handle, r.URL.Query().Get("app")))
+	})
 	http.HandleFunc("/environment", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Join(os.Environ(), " "))
 	})

@@ -1,4 +1,5 @@
-// Command wasip1 is a web server as a WebAssembly module. It serves the greeting and the mount that its argument names, until it is asked to stop.
+// Command wasip1 is a web server as a WebAssembly module. It serves the greeting and the mount that its argument names, until it is asked to
+// stop. It greets on the board, too.
 package main
 
 import (
@@ -19,8 +20,10 @@ type thing struct {
 
 func main() {
 	var arg struct {
-		Listen, Data, Site, Shutdown *thing
-		Greeting                     string
+		Listen, Data, Site, Shutdown, Serve, Connect *thing
+		Greeting                                     string
+		// Ask lets a program without a listener try to reach the board, too.
+		Ask bool
 	}
 	text, err := os.ReadFile("/argdata.json")
 	if err == nil {
@@ -31,7 +34,15 @@ func main() {
 	if _, err := os.ReadFile("/etc/passwd"); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		fmt.Println("read what was not given:", err)
 	}
+	if arg.Serve != nil {
+		s, err := net.FileListener(open(arg.Serve.Path))
+		fail(err)
+		go greet(s, arg.Greeting)
+	}
 	if arg.Listen == nil {
+		if arg.Ask {
+			fmt.Println(ask(arg.Connect))
+		}
 		_, err := os.Open("/fd/5") // its log is 4
 		fail(err)
 	}
@@ -63,17 +74,59 @@ func main() {
 				fail(err)
 				text = fmt.Sprintf("%s, write: %v", index, os.WriteFile(arg.Site.Path+"/index", nil, 0o600))
 			}
+			if strings.HasPrefix(string(buf[:n]), "GET /board ") {
+				text = ask(arg.Connect)
+			}
 			_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\n"+text)
 		}()
 	}
 }
 
-// open opens what was granted so that waiting for it keeps nobody else waiting. What os.Open opens, net cannot use.
+// greet greets each client on the board.
+func greet(l net.Listener, greeting string) {
+	for {
+		c, err := l.Accept()
+		fail(err)
+		_, _ = io.WriteString(c, greeting)
+		_ = c.Close()
+	}
+}
+
+// ask returns what a server on the board says, or why there is none.
+func ask(service *thing) string {
+	path := "/svc/connect" // where it would be if it were given
+	if service != nil {
+		path = service.Path
+	}
+	f, err := tryOpen(path)
+	if err != nil {
+		return "board: " + err.Error()
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return "board: " + err.Error()
+	}
+	return string(text)
+}
+
+// open is tryOpen of what must be there.
 func open(path string) *os.File {
-	fd, err := syscall.Open(path, syscall.O_RDONLY, 0)
+	f, err := tryOpen(path)
 	fail(err)
-	fail(syscall.SetNonblock(fd, true))
-	return os.NewFile(uintptr(fd), path)
+	return f
+}
+
+// tryOpen opens what was granted so that waiting for it keeps nobody else waiting. What os.Open opens, net cannot use.
+func tryOpen(path string) (*os.File, error) {
+	fd, err := syscall.Open(path, syscall.O_RDONLY, 0)
+	if err == nil {
+		err = syscall.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
 }
 
 func fail(err error) {
