@@ -22,8 +22,8 @@ func TestAMountGivesNothingThatAnotherCovers(t *testing.T) {
 		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"},
 		bind("/alloc", "/srv/alloc"), bind("/alloc/logs", "/srv/alloc/logs", "ro"), // the same directory, with less
 		bind("/data", "/srv/data"), bind("/data/secret", "/srv/other"), // another one
-		bind("/work/", "/srv/work"),
-		{Destination: "/work/tmp", Type: "tmpfs", Source: "tmpfs"},
+		bind("/job/", "/srv/job"),
+		{Destination: "/job/tmp", Type: "tmpfs", Source: "tmpfs"},
 		bind("/free", "/srv/free"), bind("/freedom", "/srv/freedom", "ro"), // whose name only begins alike
 	}}
 	mounts := mountsOf(s)
@@ -36,7 +36,7 @@ func TestAMountGivesNothingThatAnotherCovers(t *testing.T) {
 		"/alloc/logs":  {grant.Read | grant.Execute, ""},
 		"/data":        {grant.AllRights, "/data/secret"},
 		"/data/secret": {grant.AllRights, ""},
-		"/work":        {grant.AllRights, "/work/tmp"},
+		"/job":         {grant.AllRights, "/job/tmp"},
 		"/free":        {grant.AllRights, ""},
 	} {
 		if has[name] != want.rights || c.covering(name) != want.cover {
