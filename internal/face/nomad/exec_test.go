@@ -3,6 +3,7 @@ package nomad_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -121,6 +122,15 @@ func TestExecTaskStreaming(t *testing.T) {
 	wantError(t, err, "setup")
 	_, err = readSession(t, open(setup(false)))
 	wantError(t, err, "no command")
+	// A longer text than Nomad can hand on is cut.
+	r.Runtime.Fail(func(call string) error {
+		return fmt.Errorf("%s of a program whose name is %s: it cannot be", call, strings.Repeat("é", 60))
+	})
+	_, err = readSession(t, open(setup(false, "cat")))
+	r.Runtime.Fail(nil)
+	if err == nil || len(err.Error()) > 123 || !strings.Contains(err.Error(), "of a program whose name is é") || !strings.HasSuffix(err.Error(), "é…") {
+		t.Errorf("a long error: %v", err)
+	}
 	// A client that leaves takes its process along.
 	ctx, leave := context.WithCancel(t.Context())
 	s, err := r.Driver.ExecTaskStreaming(ctx)

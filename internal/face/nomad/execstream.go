@@ -4,16 +4,46 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/attach"
+	"github.com/longshore/longshore/internal/face/errtext"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
 // ExecTaskStreaming implements the service: `nomad alloc exec`. The process lives
 // no longer than its client stays.
 func (s *server) ExecTaskStreaming(stream nomaddriver.Driver_ExecTaskStreamingServer) error {
+	return execError(s.execStreaming(stream))
+}
+
+// maxExecError is how many bytes of an error's text reach a client. Nomad's API tells an error of an exec as the reason of its websocket's end,
+// whose frame has 125 bytes. Two are a code, and "rpc error: code = Unknown desc = " is 33 more. Of a longer one the client hears only
+// "unexpected EOF".
+const maxExecError = 125 - 2 - 33
+
+// execError cuts the text of an error that Nomad could not hand on.
+func execError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	text := errtext.Plain(err.Error())
+	if len(text) <= maxExecError {
+		return err
+	}
+	const more = "…"
+	return status.Error(codes.Unknown, strings.ToValidUTF8(text[:maxExecError-len(more)], "")+more)
+}
+
+func (s *server) execStreaming(stream nomaddriver.Driver_ExecTaskStreamingServer) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err

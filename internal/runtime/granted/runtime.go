@@ -63,7 +63,7 @@ func (r *Runtime) OnlyWhenNamed() {}
 // Exec implements core.Runtime. It refuses: there is nothing in the root of such a program, and who
 // could add a process to it would hold all that it holds.
 func (r *Runtime) Exec(_ context.Context, e core.RuntimeExec) (core.Launched, error) {
-	return core.Launched{}, fmt.Errorf("exec in container %s: runtime %s starts one program that holds only its descriptors, and no other beside it: %w", e.Ref.Container, core.GrantHandler, errdefs.ErrFailedPrecondition)
+	return core.Launched{}, fmt.Errorf("exec in container %s: the program holds only its descriptors, and runtime %s starts no other beside it: %w", e.Ref.Container, core.GrantHandler, errdefs.ErrFailedPrecondition)
 }
 
 // Create implements core.Runtime.

@@ -58,11 +58,17 @@ const once = `
       unlimited = false
     }`
 
-// logged returns a task's log once it has want in it.
+// logged returns the log of the task main once it has want in it.
 func (r *rig) logged(a alloc, want string, more ...string) string {
 	r.t.Helper()
+	return r.loggedBy(a, "main", want, more...)
+}
+
+// loggedBy returns a task's log once it has want in it.
+func (r *rig) loggedBy(a alloc, task, want string, more ...string) string {
+	r.t.Helper()
 	var out string
-	args := append([]string{"alloc", "logs"}, append(more, a.ID, "main")...)
+	args := append([]string{"alloc", "logs"}, append(more, a.ID, task)...)
 	r.eventually("the log of "+a.JobID+" says "+want, func() bool {
 		out, _ = r.nomad(args...)
 		return strings.Contains(out, want)

@@ -1,5 +1,6 @@
 // Command granted is a static program that holds what its argument names: it serves HTTP on a
-// listener that it was given, greets on the board, and says what it can do beside that.
+// listener that it was given, greets on the board, and says what it can do beside that. Without a
+// listener it looks at its secret, or waits until it is asked to stop.
 package main
 
 import (
@@ -41,21 +42,16 @@ func main() {
 	if arg.Log != nil {
 		_, _ = fmt.Fprintln(os.NewFile(uintptr(arg.Log.FD), "log"), "logged by a grant")
 	}
-	if arg.Secret != nil {
+	if arg.Secret != nil && arg.Listen == nil {
 		text, err := io.ReadAll(os.NewFile(uintptr(arg.Secret.FD), "secret"))
 		fmt.Printf("secret %q %v\n", text, err)
 		_, err = unix.Pwrite(arg.Secret.FD, []byte("x"), 0)
 		fmt.Println("write:", err)
 		return
 	}
-	if arg.Shutdown != nil {
+	if arg.Shutdown != nil && arg.Listen == nil {
 		fmt.Println("it runs")
-		n, err := unix.Read(arg.Shutdown.FD, make([]byte, 1))
-		fmt.Println("asked to stop:", n, err)
-		if arg.Greeting == "deaf" {
-			time.Sleep(time.Hour)
-		}
-		os.Exit(5)
+		stop(arg)
 	}
 	handle := openBoard(arg)
 	if arg.Listen == nil {
@@ -69,6 +65,19 @@ func main() {
 	if err != nil {
 		fail("listener", err)
 	}
+	if arg.Shutdown != nil {
+		go stop(arg)
+	}
+	http.HandleFunc("/secret", func(w http.ResponseWriter, _ *http.Request) {
+		if arg.Secret == nil {
+			_, err := os.ReadFile("/secrets/key")
+			_, _ = fmt.Fprint(w, err)
+			return
+		}
+		text := make([]byte, 100)
+		n, err := unix.Pread(arg.Secret.FD, text, 0)
+		_, _ = fmt.Fprintf(w, "%q %v", text[:max(n, 0)], err)
+	})
 	http.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, arg.Greeting) })
 	http.HandleFunc("/board", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, ask(handle, r.URL.Query().Get("app")))
@@ -101,6 +110,16 @@ func main() {
 	if err := http.Serve(l, nil); err != nil { //nolint:gosec // a test's program
 		fail("serve", err)
 	}
+}
+
+// stop ends the program when it is asked to.
+func stop(arg argument) {
+	n, err := unix.Read(arg.Shutdown.FD, make([]byte, 1))
+	fmt.Println("asked to stop:", n, err)
+	if arg.Greeting == "deaf" {
+		time.Sleep(time.Hour)
+	}
+	os.Exit(5)
 }
 
 func fail(what string, err error) {
