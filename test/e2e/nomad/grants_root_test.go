@@ -104,8 +104,8 @@ func (r *rig) ended(job string) (a alloc, e taskEvent) {
 	return a, e
 }
 
-// TestATaskHoldsWhatItsDocumentGrants runs the job of contrib/grants as it is, with the guide's program; and then a program with mounts and
-// a secret, of which a narrower document takes some away.
+// TestATaskHoldsWhatItsDocumentGrants runs the job of contrib/grants as it is, with the guide's program; and then a program with mounts,
+// a secret and a server on the board, of which a narrower document gives less.
 func TestATaskHoldsWhatItsDocumentGrants(t *testing.T) {
 	start(t, options{}, func(r *rig) {
 		if r.node().Attributes["plugins.cni.version.bridge"] == "" {
@@ -116,8 +116,8 @@ func TestATaskHoldsWhatItsDocumentGrants(t *testing.T) {
 		const common = "greeting: held\nshutdown: !shutdown\nsite: !mount {path: /local, rights: [read]}\n" + log + listen
 		r.run(granting(t, "greeter", greeter, ""))
 		r.run(granting(t, "silent", greeter, "greeting: hello\n"+log+"stop: !shutdown\n"))
-		r.run(withFiles(granting(t, "wide", granted, common+"data: !mount /data\nsecret: !secret key\n")))
-		r.run(withFiles(granting(t, "narrow", granted, common+"data: !mount {path: /data, rights: [read]}\n")))
+		r.run(withFiles(granting(t, "wide", granted, common+"data: !mount /data\nsecret: !secret key\nserve: !server {app: wide}\n")))
+		r.run(withFiles(granting(t, "narrow", granted, common+"data: !mount {path: /data, rights: [read]}\nconnect: !client {app: wide}\n")))
 		r.run(granting(t, "refused", granted, "site: !mount /etc\n"))
 
 		a := r.allocation("greeter", "running")
@@ -160,6 +160,9 @@ func TestATaskHoldsWhatItsDocumentGrants(t *testing.T) {
 		get(narrow, "/site", "a page, write: ")
 		get(narrow, "/secret", "open /secrets/key: ")
 		get(narrow, "/write?text=written", "read-only file system")
+		get(narrow, "/board", "held to ")
+		get(narrow, "/board?app=other", "board: not permitted: ")
+		get(wide, "/board", "board: not permitted: ")
 		if out, err := r.nomad("alloc", "fs", narrow.ID, "alloc/data/written"); err == nil {
 			t.Errorf("it has written %q", out)
 		}
