@@ -91,7 +91,7 @@ func TestTheExamplesHaveOneDocument(t *testing.T) {
 	if _, denied := grant.Decide(nil, doc, policy.For(document.Subject{Owner: "cri", Namespace: "default", Image: "x"})); len(denied) > 0 {
 		t.Errorf("the policy denies %v", denied)
 	}
-	for _, file := range strings.Fields("pod.yaml pod.json container.json grants.nomad.hcl stack.yaml launch.json Containerfile policy.yaml program.yaml") {
+	for _, file := range strings.Fields("pod.yaml runtimeclasses.yaml pod.json container.json grants.nomad.hcl stack.yaml launch.json Containerfile policy.yaml program.yaml") {
 		if !strings.Contains(read("README.md"), "`"+file+"`") {
 			t.Errorf("README.md does not tell of %s", file)
 		}

@@ -31,6 +31,7 @@ func groups() []group {
 		{"network", false, networkChecks()},
 		{"volumes", false, volumeChecks()},
 		{"rights", false, rightsChecks()},
+		{"classes", false, classChecks()},
 		{"workloads", false, workloadChecks()},
 		{"streams", false, streamChecks()},
 		{"resize", false, resizeChecks()},
@@ -77,6 +78,8 @@ func clusterChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newCluster(t)
+	c.serveGranted(t)
+	c.classes(t)
 	var passed, failed, skipped atomic.Int32
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {

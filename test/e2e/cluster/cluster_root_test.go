@@ -26,10 +26,12 @@ import (
 )
 
 // programsEnv is the directory of the programs that run.sh builds; keepEnv one for
-// the logs of a test that failed.
+// the logs of a test that failed; apiServerEnv an API server, in the place of the
+// one that run.sh builds.
 const (
-	programsEnv = "LONGSHORE_CLUSTER_PROGRAMS"
-	keepEnv     = "LONGSHORE_E2E_LOGS"
+	programsEnv  = "LONGSHORE_CLUSTER_PROGRAMS"
+	keepEnv      = "LONGSHORE_E2E_LOGS"
+	apiServerEnv = "KUBE_APISERVER"
 )
 
 // The addresses of the cluster. The control plane is on the test's own network.
@@ -67,7 +69,7 @@ type node struct {
 // isolated runs body on a machine of its own, when the programs are there.
 func isolated(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
-	if _, err := os.Stat(filepath.Join(os.Getenv(programsEnv), "kube-apiserver")); err != nil {
+	if _, err := os.Stat(filepath.Join(os.Getenv(programsEnv), "etcd")); err != nil {
 		t.Skipf("%s has no programs: make e2e-cluster builds them", programsEnv)
 	}
 	roottest.Run(t, body)
@@ -171,9 +173,13 @@ func (c *cluster) controlPlane(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.api = api
+	server := bin("kube-apiserver")
+	if given := os.Getenv(apiServerEnv); given != "" {
+		server = given
+	}
 	start(t, c.dir, "kube-apiserver", func(ctx context.Context) bool {
 		return api.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error() == nil
-	}, bin("kube-apiserver"), "--etcd-servers="+etcd, "--service-cluster-ip-range="+serviceCIDR, "--advertise-address="+controlIP, "--bind-address="+controlIP,
+	}, server, "--etcd-servers="+etcd, "--service-cluster-ip-range="+serviceCIDR, "--advertise-address="+controlIP, "--bind-address="+controlIP,
 		"--tls-cert-file="+c.pki.cert("apiserver"), "--tls-private-key-file="+c.pki.keyFile("apiserver"), "--client-ca-file="+c.pki.cert("ca"),
 		"--cert-dir="+filepath.Join(c.dir, "pki"), "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+c.pki.keyFile("accounts"), "--service-account-signing-key-file="+c.pki.keyFile("accounts"),

@@ -8,7 +8,8 @@
 #
 # Variables: E2E_TEST (Kubernetes' e2e.test, which is run instead of the checks, or
 # "build" to build it), FOCUS and SKIP (regular expressions of its specs), CHECKS (a
-# regular expression of GROUP/NAME), WORKERS (how many specs run side by side, 4), CACHE (.cache/e2e-cluster:
+# regular expression of GROUP/NAME), KUBE_APISERVER (a kube-apiserver, which then is
+# not built), WORKERS (how many specs run side by side, 4), CACHE (.cache/e2e-cluster:
 # the programs), LONGSHORE_PROXY_MODE (nftables; or iptables), LONGSHORE_E2E_LOGS
 # (a directory for the logs of a run that failed).
 set -euo pipefail
@@ -38,9 +39,22 @@ build() {
   done
 }
 
-build "$here" ./cmd/etcd ./cmd/kube-apiserver ./cmd/kube-controller-manager ./cmd/kube-scheduler ./cmd/kube-proxy ./cmd/peer
+servers='./cmd/kube-controller-manager ./cmd/kube-scheduler ./cmd/kube-proxy'
+if [ -n "${KUBE_APISERVER:-}" ]; then
+  KUBE_APISERVER=$(realpath "$KUBE_APISERVER")
+  [ -x "$KUBE_APISERVER" ] || skip "KUBE_APISERVER=$KUBE_APISERVER is no program"
+  export KUBE_APISERVER
+else
+  servers="./cmd/kube-apiserver $servers"
+fi
+# shellcheck disable=SC2086 # several packages
+build "$here" ./cmd/etcd $servers ./cmd/peer
 build "$here/../kubelet" ./cmd/kubelet ./cmd/subject
 build "$here/coredns" .
+# Programs of pods that hold only what they are granted.
+cd "$top"
+GOFLAGS='' go build -trimpath -ldflags='-s -w' -o "$cache/" ./test/node/testdata/granted ./contrib/grants/greeter || skip 'the granted programs cannot be built'
+GOFLAGS='' GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags='-s -w' -o "$cache/wasip1.wasm" ./test/node/testdata/wasip1 || skip 'the module cannot be built'
 cd "$here"
 export LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$top/bin LONGSHORE_CLUSTER_PROGRAMS=$cache LONGSHORE_CLUSTER_CHECKS=${CHECKS:-}
 export LONGSHORE_TEST_PATIENCE=${LONGSHORE_TEST_PATIENCE:-4}
