@@ -41,6 +41,7 @@ func classChecks() []check {
 		{"a granted program gets a Secret", grantedSecret},
 		{"a granted program without a listener", grantedWithout},
 		{"a document that cannot be granted", documentRefused},
+		{"the class decides of what has no document", classDecides},
 		{"the example of contrib", exampleServes},
 	}
 }
@@ -274,6 +275,23 @@ func grantedWithout(t *testing.T, s *space) {
 	for _, p := range []*corev1.Pod{granted("little", "grant", nativeServer, "{log: !container_log }"), none} {
 		if got := s.failed(t, p); !strings.Contains(got, "listen tcp :8080: ") || !strings.Contains(got, "operation not permitted") {
 			t.Errorf("the status of %s says %q", p.Name, got)
+		}
+	}
+}
+
+// classDecides: what has a document is granted in every class. Without one a shell sees no root in the class grant, and an ordinary one in the class
+// wasm, in which a module holds nothing: no log either.
+func classDecides(t *testing.T, s *space) {
+	for class, held := range map[string]bool{"grant": true, "wasm": false} {
+		p := once("shell-"+class, "echo /*")
+		p.Spec.RuntimeClassName = &class
+		if out := s.succeeds(t, p); held && out != "/*\n" || !held && !strings.Contains(out, "/bin ") {
+			t.Errorf("in the class %s a shell sees %q", class, out)
+		}
+		p = granted("module-"+class, class, moduleServer, "")
+		p.Annotations = nil
+		if got := s.failed(t, p); got != "" {
+			t.Errorf("in the class %s a module says %q", class, got)
 		}
 	}
 }
