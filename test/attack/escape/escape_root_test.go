@@ -236,6 +236,45 @@ func TestNothingIsReachedThatWasNotGiven(t *testing.T) {
 	})
 }
 
+// TestABombStaysBounded: what a program can take without being given it, processes aside, which it
+// cannot make, ends at a limit of the container.
+func TestABombStaysBounded(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		p := build(t)
+		n := nodetest.Start(t, nodetest.Options{})
+		image, pod := p.image(t, n), p.pod(t, n)
+		run := func(name string, cfg *runtimeapi.ContainerConfig) (*runtimeapi.ContainerStatus, string) {
+			cfg.Command = []string{"/program", "bomb", name}
+			c := pod.Run(t, cfg)
+			return c.WaitExited(t), c.ReadLog(t)
+		}
+		for name, bomb := range map[string]struct {
+			all, wanted string // the last words of who gets all of it, and of who is stopped
+			status      int32
+			reason      string
+		}{
+			"threads":     {"reached 2000", "threads 1000", 2, "Error"},
+			"memory":      {"reached 256", "", 137, "OOMKilled"},
+			"descriptors": {"reached 10000", "reached 40", 0, "Completed"},
+		} {
+			plain := p.container(t, name+"-plain", image)
+			plain.Linux.SecurityContext = &runtimeapi.LinuxContainerSecurityContext{Privileged: true}
+			if st, log := run(name, plain); st.GetExitCode() != 0 || !strings.Contains(log, bomb.all) {
+				t.Errorf("%s proves nothing: a plain program ended with %d (%s):\n%s", name, st.GetExitCode(), st.GetReason(), last(log))
+			}
+			cfg := p.container(t, name, image)
+			cfg.Annotations = map[string]string{core.GrantAnnotation: grants}
+			cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 64 << 20}
+			st, log := run(name, cfg)
+			if st.GetExitCode() != bomb.status || st.GetReason() != bomb.reason || strings.Contains(log, bomb.all) || !strings.Contains(log, bomb.wanted) {
+				t.Errorf("%s: it ended with %d (%s):\n%s", name, st.GetExitCode(), st.GetReason(), last(log))
+			}
+		}
+		pod.Remove(t)
+		n.Check()
+	})
+}
+
 // TestTheSuiteFindsWhatIsMissing: without any one of the defences some attempts reach.
 func TestTheSuiteFindsWhatIsMissing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

@@ -6,7 +6,7 @@
 // Run as "attempts plain" it opens for itself what a granted program is given, so that both make the
 // same calls. Run as "attempts run" it stands for longshore-wasm: it is what a module could do that has taken
 // over the process which runs it. Run as "attempts names" it prints the attempts' names, and as "attempts tool" the program
-// that attempts execute.
+// that attempts execute. Run as "attempts bomb NAME" it takes as much of something as it gets.
 package main
 
 import (
@@ -59,6 +59,9 @@ func main() {
 		return
 	case len(os.Args) > 1 && os.Args[1] == "tool":
 		_, _ = os.Stdout.Write(exits)
+		return
+	case len(os.Args) > 2 && os.Args[1] == "bomb":
+		fmt.Println("reached", bombs[os.Args[2]]())
 		return
 	case len(os.Args) > 1 && os.Args[1] == "plain":
 		if err := w.open(); err != nil {
