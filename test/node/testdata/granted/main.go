@@ -117,7 +117,7 @@ func stop(arg argument) {
 	n, err := unix.Read(arg.Shutdown.FD, make([]byte, 1))
 	fmt.Println("asked to stop:", n, err)
 	if arg.Greeting == "deaf" {
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // there is nothing to wait for: it is killed when its grace is over
 	}
 	os.Exit(5)
 }
