@@ -47,6 +47,10 @@ type Attachment struct {
 	Routes []Route `json:"routes,omitempty"`
 	// NoDefault says that the default route never leads over this interface.
 	NoDefault bool `json:"no_default,omitempty"`
+	// Open, unless empty, are the only ports at which others reach the sandbox by the addresses of
+	// this interface: Host is the one that they ask for, Container the one at which its program
+	// listens. For overlays only.
+	Open []Port `json:"open,omitempty"`
 }
 
 // Route is where packets to a range go.

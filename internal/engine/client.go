@@ -36,6 +36,8 @@ type Client struct {
 	Changes changes.Changes
 	// Attachments changes which networks a sandbox is on.
 	Attachments attach.Verbs
+	// Overlays are the node's networks that reach over several nodes; nil where there can be none.
+	Overlays core.Overlays
 }
 
 // view is what a verb knows of its caller.
@@ -50,7 +52,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
 		Stats:      reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
 		Registries: reads.Registries{Images: e.o.Images, Owner: owner}, Roots: reads.Roots{Images: e.o.Images, Owner: owner, Tell: e.records.tell},
-		Stored: reads.Stored{Store: e.o.Store, Owner: owner}, Changes: changes.Changes{Store: e.o.Store, Owner: owner, Lock: e.sandboxes.Lock},
+		Overlays: e.o.Overlays, Stored: reads.Stored{Store: e.o.Store, Owner: owner}, Changes: changes.Changes{Store: e.o.Store, Owner: owner, Lock: e.sandboxes.Lock},
 		Attachments: attach.Verbs{Store: e.o.Store, Network: e.o.Network, Owner: owner, Lock: e.sandboxes.Lock, Files: e.files, Begin: func(verb string) func(string) error { return e.pipeline(owner, verb).pass }},
 	}
 }
