@@ -3,16 +3,12 @@ package swarm
 import (
 	"fmt"
 	"maps"
-	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -32,25 +28,8 @@ type linked struct {
 func newWorkers(t *testing.T, n int) (all []*linked) {
 	t.Helper()
 	m := startManager(t)
-	built, err := nodetest.BusyboxImage()
-	if err != nil {
-		t.Skipf("no busybox-static: %v", err)
-	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", dockerd.ManagerIP+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, server := imagetest.Serve(l)
-	t.Cleanup(func() { _ = server.Close() })
-	certs := t.TempDir()
-	if err := os.Mkdir(filepath.Join(certs, registry.Host), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(certs, registry.Host, "hosts.toml"), []byte("server = \"http://"+registry.Host+"\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ref, certs := serveBusybox(t, dockerd.ManagerIP)
 	config := fmt.Sprintf("[images]\nregistry_config = [%q]\n[face.swarm]\nenabled = true\n", certs)
-	ref := registry.Push("busybox", "latest", built)
 	for i := range n {
 		link := nodetest.Plug(t, "swarm0", fmt.Sprintf("worker%d", i), fmt.Sprintf("10.99.0.%d/24", i+2))
 		r := &rig{manager: m, t: t, node: nodetest.Start(t, nodetest.Options{NetNS: link.NetNS(), Config: config}), ref: ref}

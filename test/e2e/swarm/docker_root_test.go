@@ -5,14 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -36,35 +34,19 @@ func newDoor(t *testing.T) *door {
 	if packages == "" {
 		t.Skipf("no docker: set %s to the directory of the unpacked packages (hack/dockerd.sh DIR)", dockerd.DirEnv)
 	}
-	built, err := nodetest.BusyboxImage()
-	if err != nil {
-		t.Skipf("no busybox-static: %v", err)
-	}
 	if err := dockerd.Bridge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", dockerd.ManagerIP+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, server := imagetest.Serve(l)
-	t.Cleanup(func() { _ = server.Close() })
-	certs := filepath.Join(t.TempDir(), registry.Host)
-	if err := os.MkdirAll(certs, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(certs, "hosts.toml"), []byte("server = \"http://"+registry.Host+"\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	ref, certs := serveBusybox(t, dockerd.ManagerIP)
 	sockets, err := os.MkdirTemp("", "longshore-door-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(sockets) })
-	d := &door{t: t, docker: filepath.Join(packages, "usr/bin/docker"), socket: filepath.Join(sockets, "docker.sock"), ref: registry.Push("busybox", "latest", built)}
+	d := &door{t: t, docker: filepath.Join(packages, "usr/bin/docker"), socket: filepath.Join(sockets, "docker.sock"), ref: ref}
 	d.hub = nodetest.StartHub(t, dockerd.ManagerIP+":4000", "--heartbeat", "1s", "--docker-socket", d.socket)
 	link := nodetest.Plug(t, "swarm0", "edge0", edgeIP+"/24")
-	n := nodetest.Start(t, nodetest.Options{NetNS: link.NetNS(), Config: fmt.Sprintf("[images]\nregistry_config = [%q]\n[face.swarm]\nenabled = true\n", filepath.Dir(certs))})
+	n := nodetest.Start(t, nodetest.Options{NetNS: link.NetNS(), Config: fmt.Sprintf("[images]\nregistry_config = [%q]\n[face.swarm]\nenabled = true\n", certs)})
 	if _, err := n.CLI("swarm", "join", d.hub.Addr, "--token", d.must("", "swarm", "join-token", "--quiet", "worker")); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -36,35 +34,13 @@ type fleet struct {
 // newFleet makes one, whose hub has more flags. Nobody has joined yet.
 func newFleet(t *testing.T, flags ...string) *fleet {
 	t.Helper()
-	dir := os.Getenv(dockerd.DirEnv)
-	if dir == "" {
-		t.Skipf("no dockerd: set %s to the directory of the unpacked packages (hack/dockerd.sh DIR)", dockerd.DirEnv)
-	}
-	built, err := nodetest.BusyboxImage()
-	if err != nil {
-		t.Skipf("no busybox-static: %v", err)
-	}
+	dir, home := dockerHome(t)
 	if err := dockerd.Bridge(t.Context(), workerIP, otherIP); err != nil {
 		t.Fatal(err)
 	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", dockerd.ManagerIP+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, server := imagetest.Serve(l)
-	t.Cleanup(func() { _ = server.Close() })
-	f := &fleet{t: t, ref: registry.Push("busybox", "latest", built), certs: t.TempDir()}
-	f.write(filepath.Join(f.certs, registry.Host, "hosts.toml"), "server = \"http://"+registry.Host+"\"\n")
+	ref, certs := serveBusybox(t, dockerd.ManagerIP)
+	f := &fleet{t: t, ref: ref, certs: certs}
 	f.hub = nodetest.StartHub(t, dockerd.ManagerIP+":4000", append([]string{"--heartbeat", "1s"}, flags...)...)
-	home, err := os.MkdirTemp("", "longshore-dockerd-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := dockerd.RemoveHome(home); err != nil {
-			t.Errorf("remove dockerd's directory: %v", err)
-		}
-	})
 	d, err := dockerd.Start(dockerd.Options{Packages: dir, Home: home, Flags: []string{
 		"--storage-driver", "vfs", "--bip", "172.31.99.1/24", "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--insecure-registry", dockerd.ManagerIP + "/32",
 	}})

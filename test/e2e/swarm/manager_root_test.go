@@ -43,23 +43,12 @@ func beside(t *testing.T, body func(t *testing.T)) {
 // startManager starts one that has a Swarm and runs nothing of it itself.
 func startManager(t *testing.T) *manager {
 	t.Helper()
-	dir := os.Getenv(dockerd.DirEnv)
-	if dir == "" {
-		t.Skipf("no dockerd: set %s to the directory of the unpacked packages (hack/dockerd.sh DIR)", dockerd.DirEnv)
-	}
-	home, err := os.MkdirTemp("", "longshore-dockerd-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := dockerd.RemoveHome(home); err != nil {
-			t.Errorf("remove dockerd's directory: %v", err)
-		}
-	})
+	dir, home := dockerHome(t)
 	if err := dockerd.Bridge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	m := &manager{t: t, home: home}
+	var err error
 	if m.Daemon, err = dockerd.StartManager(dir, home); err != nil {
 		t.Fatal(err)
 	}
