@@ -262,15 +262,18 @@ func (p placed) lookUp(name string) ([]netip.Addr, error) {
 	return r.LookupNetIP(ctx, "ip4", name+".")
 }
 
-// impatience is how long one question may take before it is asked again.
-const impatience = 5 * time.Second
+// impatience is how long a question may take that is asked again, calm how long one of which none may be lost.
+const (
+	impatience = 2 * time.Second
+	calm       = 20 * time.Second
+)
 
 // get asks a web server from inside of a task: at port 80, where the host has no other.
-func (p placed) get(host string) (string, error) { return getFrom(p.ns(), host) }
+func (p placed) get(host string) (string, error) { return getFrom(p.ns(), host, impatience) }
 
 // getFrom asks a web server from inside of a namespace.
-func getFrom(ns *networktest.Namespace, host string) (string, error) {
-	client := &http.Client{Timeout: impatience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
+func getFrom(ns *networktest.Namespace, host string, timeout time.Duration) (string, error) {
+	client := &http.Client{Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (c net.Conn, err error) {
 		err = ns.Try(func() error {
 			c, err = new(net.Dialer).DialContext(ctx, network, addr)
 			return err

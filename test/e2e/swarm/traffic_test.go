@@ -123,7 +123,7 @@ func (g *pings) lost() (at []time.Time) {
 func (g *pings) end() (sent int, lost []time.Time) {
 	g.stop()
 	g.done.Wait()
-	deadline := time.NewTimer(impatience)
+	deadline := time.NewTimer(calm)
 	defer deadline.Stop()
 	for lost = g.lost(); len(lost) > 0; lost = g.lost() {
 		select {
@@ -159,7 +159,7 @@ func keepAsking(t *testing.T, what string, ns *networktest.Namespace, host strin
 		defer tick.Stop()
 		for {
 			began := time.Now()
-			got, err := getFrom(ns, host)
+			got, err := getFrom(ns, host, calm)
 			g.mu.Lock()
 			g.asked++
 			if err != nil {
@@ -247,7 +247,7 @@ func (r *traffic) whole() {
 	}
 }
 
-// answers waits until a web server has been answered for by all of these tasks, and by no other.
+// answersFrom waits until a web server has been answered for by all of these tasks, and by no other.
 func (x *mixed) answersFrom(what string, ns *networktest.Namespace, host string, tasks []string) {
 	x.t.Helper()
 	seen := map[string]int{}
@@ -258,7 +258,7 @@ func (x *mixed) answersFrom(what string, ns *networktest.Namespace, host string,
 		}
 	}()
 	roottest.Eventually(x.t, what+" answers", func() bool {
-		got, err := getFrom(ns, host)
+		got, err := getFrom(ns, host, impatience)
 		if last = err; err != nil {
 			clear(seen)
 			return false
