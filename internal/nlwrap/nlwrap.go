@@ -66,3 +66,13 @@ func (h Handle) NeighList(index, family int) ([]netlink.Neigh, error) {
 func (h Handle) QdiscList(link netlink.Link) ([]netlink.Qdisc, error) {
 	return retry(func() ([]netlink.Qdisc, error) { return h.Handle.QdiscList(link) }) //nolint:forbidigo // retry repeats it
 }
+
+// XfrmStateList returns the security associations of a family.
+func (h Handle) XfrmStateList(family int) ([]netlink.XfrmState, error) {
+	return retry(func() ([]netlink.XfrmState, error) { return h.Handle.XfrmStateList(family) }) //nolint:forbidigo // retry repeats it
+}
+
+// XfrmPolicyList returns the policies of IPsec of a family.
+func (h Handle) XfrmPolicyList(family int) ([]netlink.XfrmPolicy, error) {
+	return retry(func() ([]netlink.XfrmPolicy, error) { return h.Handle.XfrmPolicyList(family) }) //nolint:forbidigo // retry repeats it
+}

@@ -36,6 +36,10 @@ type Definition struct {
 	Port    uint16     // UDP; 0: 4789
 	MTU     int        // of its interfaces
 	Local   netip.Addr // this node's own address, to which other nodes send
+	// Encrypted says that nothing is sent or taken in clear.
+	Encrypted bool
+	// Keys are this node's; needed when Encrypted.
+	Keys *Keyring
 }
 
 // Subnet is a range of addresses of a network.
@@ -61,6 +65,9 @@ func (d Definition) check() error {
 	}
 	if len(d.Subnets) == 0 {
 		return invalid("it has no subnet")
+	}
+	if d.Encrypted && d.Keys == nil {
+		return invalid("it is encrypted, and this node has no keys")
 	}
 	if d.MTU < 68 || d.MTU > 65535 {
 		return invalid("mtu %d is out of range", d.MTU)
@@ -119,17 +126,61 @@ func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 	n := &Network{def: def, path: filepath.Join(dir, def.Name), log: log, peers: newPeers(), kernel: newEntries(), attached: map[string]Attachment{}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.protect(); err != nil {
+		return nil, fmt.Errorf("network %s: %w", def.Name, err)
+	}
 	if err := pin(n.path); err != nil {
 		return nil, fmt.Errorf("network %s: %w", def.Name, err)
 	}
 	if err := n.buildLocked(); err != nil {
-		return nil, fmt.Errorf("network %s: %w", def.Name, err)
+		return nil, errors.Join(fmt.Errorf("network %s: %w", def.Name, err), n.releaseAllLocked())
 	}
 	return n, nil
 }
 
+// protect has the kernel drop the network's packets in clear, or not, before there are any.
+func (n *Network) protect() error {
+	switch {
+	case n.def.Encrypted:
+		return n.def.Keys.enter(n.def)
+	case n.def.Keys != nil:
+		return n.def.Keys.leave(n.def)
+	default:
+		return nil
+	}
+}
+
+// releaseAllLocked ends the use of other nodes' keys.
+func (n *Network) releaseAllLocked() error {
+	var errs []error
+	for _, node := range n.kernel.nodes {
+		errs = append(errs, n.release(node))
+	}
+	n.kernel = newEntries()
+	return errors.Join(errs...)
+}
+
+// Remove removes the network with all that is its alone, and is its last call.
+func (n *Network) Remove() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	// Nothing may be sent by the time that packets in clear are let through.
+	if err := Remove(filepath.Dir(n.path), n.def.Name); err != nil {
+		return err
+	}
+	errs := []error{n.releaseAllLocked()}
+	if n.def.Encrypted {
+		errs = append(errs, n.def.Keys.leave(n.def))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove network %s: %w", n.def.Name, err)
+	}
+	return nil
+}
+
 // Remove removes a network with all its devices. It is idempotent, and needs no Network: who does
-// not know any more what it was removes it by its name.
+// not know any more what it was removes it by its name. What there is of its encryption goes with
+// Keyring.Prune.
 func Remove(dir, name string) error {
 	path := filepath.Join(dir, filepath.Base(name))
 	// The kernel removes the devices of a namespace some time after its end, and a VXLAN id would

@@ -25,7 +25,8 @@ func TestNetworksThatCannotBe(t *testing.T) {
 		"inside": func(d *Definition) { d.Local = netip.MustParseAddr("10.0.2.77") },
 		"range":  func(d *Definition) { d.Subnets[0].Range = netip.MustParsePrefix("10.0.1.7/24") }, "no range": func(d *Definition) { d.Subnets[0].Range = netip.Prefix{} },
 		"gateway elsewhere": func(d *Definition) { d.Subnets[0].Gateway = netip.MustParseAddr("10.0.2.1") }, "no gateway": func(d *Definition) { d.Subnets[0].Gateway = netip.Addr{} }, "gateway is the range": func(d *Definition) { d.Subnets[0].Gateway = netip.MustParseAddr("10.0.1.0") },
-		"id 0": func(d *Definition) { d.Subnets[1].VNI = 0 }, "id": func(d *Definition) { d.Subnets[1].VNI = 1 << 24 }, "one id": func(d *Definition) { d.Subnets[1].VNI = 4097 },
+		"id 0": func(d *Definition) { d.Subnets[1].VNI = 0 }, "id": func(d *Definition) { d.Subnets[1].VNI = 1 << 24 }, "no keys": func(d *Definition) { d.Encrypted = true },
+		"one id": func(d *Definition) { d.Subnets[1].VNI = 4097 },
 		"one range": func(d *Definition) {
 			d.Subnets[1].Range, d.Subnets[1].Gateway = netip.MustParsePrefix("10.0.0.0/16"), netip.MustParseAddr("10.0.0.1")
 		},

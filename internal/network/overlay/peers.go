@@ -241,24 +241,42 @@ func (n *Network) syncMACLocked(in space, hw hardware) error {
 	e := &netlink.Neigh{
 		LinkIndex: n.links[hw.subnet].vxlan.Attrs().Index, Family: unix.AF_BRIDGE, HardwareAddr: mac, IP: want.AsSlice(), Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
 	}
+	var crypt error
 	if want.IsValid() {
+		crypt = n.hold(want)
 		err = in.NeighSet(e)
 	} else {
 		e.IP = have.AsSlice()
 		err = gone(in.NeighDel(e))
 	}
 	if err != nil {
-		return fmt.Errorf("network %s: node of %s: %w", n.def.Name, hw.mac, err)
+		return errors.Join(fmt.Errorf("network %s: node of %s: %w", n.def.Name, hw.mac, err), crypt, n.release(want))
 	}
 	if n.kernel.nodes[hw] = want; !want.IsValid() {
 		delete(n.kernel.nodes, hw)
 	}
-	return nil
+	return errors.Join(crypt, n.release(have))
+}
+
+// hold has packets to a node encrypted, if the network is: before an entry sends any there.
+func (n *Network) hold(node netip.Addr) error {
+	if !n.def.Encrypted {
+		return nil
+	}
+	return n.def.Keys.hold(pair{n.def.Local, node, n.def.Port})
+}
+
+// release takes back the hold of an entry that was there.
+func (n *Network) release(node netip.Addr) error {
+	if !n.def.Encrypted || !node.IsValid() {
+		return nil
+	}
+	return n.def.Keys.release(pair{n.def.Local, node, n.def.Port})
 }
 
 // gone is the error of a deletion, nil when there was nothing.
 func gone(err error) error {
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 		return nil
 	}
 	return err
@@ -279,6 +297,9 @@ func (n *Network) adoptLocked(in space) error {
 				case e.State&netlink.NUD_PERMANENT == 0 || len(e.HardwareAddr) != 6 || !addr.IsValid():
 				case family == unix.AF_BRIDGE:
 					n.kernel.nodes[hardware{i, e.HardwareAddr.String()}] = addr
+					if err := n.hold(addr); err != nil {
+						return err
+					}
 				case n.subnetOf(addr) == i:
 					n.kernel.neighbours[addr] = e.HardwareAddr.String()
 				}
