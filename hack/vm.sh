@@ -10,6 +10,7 @@
 # root). Everything made stays below .cache/vm; last.log there is the console.
 #
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
+# LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm, as hack/dockerd.sh unpacks it
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
@@ -95,6 +96,7 @@ collect() { # directory, package…
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
   esac
+  case " $* " in *' test/e2e/swarm '*) dockerd "$dir" ;; esac
   : >"$dir/packages"
   for package in "$@"; do
     mkdir -p "$dir/src/$package"
@@ -112,8 +114,17 @@ collect() { # directory, package…
     echo 'LONGSHORE_ROOT_TESTS=1'
     echo 'LONGSHORE_BIN=/longshore/bin'
     echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
-    env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
+    env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' -e '^LONGSHORE_DOCKER_DIR=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
+    [ ! -d "$dir/docker" ] || echo 'LONGSHORE_DOCKER_DIR=/longshore/docker'
   } >"$dir/env"
+}
+
+# dockerd adds what dockerd needs of its unpacked packages.
+dockerd() { # directory
+  [ -n "${LONGSHORE_DOCKER_DIR:-}" ] || { echo 'hack/vm.sh: no LONGSHORE_DOCKER_DIR: tests beside dockerd are skipped' >&2; return; }
+  mkdir "$1/docker"
+  (cd "$LONGSHORE_DOCKER_DIR" && find -L . -path ./usr/share -prune -o \( -path '*-linux-gnu/*' -o -path './usr/*bin/docker*' \
+    -o -path './usr/bin/containerd*' -o -path './usr/*bin/runc' \) -type f -print0 | xargs -0 cp -L --parents -t "$1/docker")
 }
 
 # packages makes Debian packages of the binaries, and of the next version.

@@ -79,6 +79,9 @@ case $$/$mode in
 esac
 sysctl -qw kernel.printk='3 4 1 3' fs.inotify.max_user_instances=1024
 ulimit -n 65536
+# What balances dockerd's services is looked for, not asked for. Namespaces that dockerd makes to
+# balance from forward packets when the machine does, which dockerd sets where it is at home.
+[ ! -d /longshore/docker ] || { modprobe -a ip_vs ip_vs_rr xt_ipvs && sysctl -qw net.ipv4.ip_forward=1; }
 
 # run executes one package's tests in its own directory.
 run() { # package, binary, names

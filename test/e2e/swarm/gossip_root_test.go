@@ -102,9 +102,13 @@ func (m *manager) sees(network, service, endpoint, addr string) {
 	})
 }
 
-// recordsOf are what a node announces of a task on its only network.
+// recordsOf are what a node announces of a task on its first network.
 func recordsOf(task *swarmv1.Task, tunnel string) (id gossip.ID, peer gossip.Peer, endpoint gossip.Endpoint) {
-	on := task.GetNetworks()[0]
+	return recordsOn(task, task.GetNetworks()[0], tunnel)
+}
+
+// recordsOn are what a node announces of a task on one of its networks.
+func recordsOn(task *swarmv1.Task, on *swarmv1.NetworkAttachment, tunnel string) (id gossip.ID, peer gossip.Peer, endpoint gossip.Endpoint) {
 	addr := netip.MustParsePrefix(on.GetAddresses()[0])
 	ip := addr.Addr().As4()
 	id = gossip.ID{Network: on.GetNetwork().GetId(), Endpoint: gossip.EndpointID(task.GetId(), on.GetNetwork().GetId())}
@@ -230,8 +234,7 @@ func TestATaskBesideDockerds(t *testing.T) {
 		m.docker("network", "create", "--driver", "overlay", "--attachable", "back")
 		m.create("theirs", image, "--network", "back", "--constraint", "node.labels.runner==1", "--", "sh", "-c", "i=0; while [ $i -lt 16384 ]; do echo -n 0123456789abcdef; i=$((i+1)); done >/tmp/index.html; exec httpd -f -p 80 -h /tmp")
 		m.running("theirs", 1)
-		pid := m.docker("inspect", "--format", "{{.State.Pid}}", m.docker("ps", "--quiet", "--filter", "label=com.docker.swarm.service.name=theirs"))
-		inside := &networktest.Namespace{Path: "/proc/" + pid + "/ns/net"}
+		inside := m.inside("theirs")
 		w := startPlainWorker(t, m)
 		m.create("ours", image, "--network", "back", "--constraint", "node.labels.runner!=1", "--", "sleep", "100000")
 		task := w.task("ours")
@@ -349,10 +352,16 @@ func serveIn(t *testing.T, ns *networktest.Namespace, addr netip.Addr) {
 // getIn asks a server from inside of a namespace, "" when it does not answer.
 func getIn(t *testing.T, ns *networktest.Namespace, addr netip.Addr) string {
 	t.Helper()
+	return getAt(t, ns, netip.AddrPortFrom(addr, 80))
+}
+
+// getAt is getIn at another port.
+func getAt(t *testing.T, ns *networktest.Namespace, at netip.AddrPort) string {
+	t.Helper()
 	var c net.Conn
 	err := ns.Try(func() (err error) {
 		d := net.Dialer{Timeout: 5 * time.Second}
-		c, err = d.DialContext(t.Context(), "tcp4", netip.AddrPortFrom(addr, 80).String())
+		c, err = d.DialContext(t.Context(), "tcp4", at.String())
 		return err
 	})
 	if err != nil {

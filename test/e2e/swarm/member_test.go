@@ -49,7 +49,7 @@ type order struct {
 	Path    string // of a namespace
 	Attach  overlay.Attachment
 	Join    []netip.AddrPort
-	Network string
+	Network string // of attach only when several are open
 	ID      gossip.ID
 	Record  wireRecord
 }
@@ -100,7 +100,8 @@ func serveMember(in io.Reader, out io.Writer) error {
 		_ = enc.Encode(a)
 	}
 	var m *networkdb.DB
-	var path *overlay.Network
+	var path *overlay.Network // the one that was opened last
+	paths := map[string]*overlay.Network{}
 	ctx := context.Background()
 	dec := json.NewDecoder(bufio.NewReader(in))
 	for {
@@ -122,15 +123,21 @@ func serveMember(in io.Reader, out io.Writer) error {
 			err = m.Enter(ctx, o.Network)
 		case "open":
 			path, err = overlay.Open(o.Dir, o.Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			paths[o.Open.Name] = path
 		case "attach":
-			_, err = path.Attach(o.Path, o.Attach)
+			on := path
+			if o.Network != "" {
+				on = paths[o.Network]
+			}
+			_, err = on.Attach(o.Path, o.Attach)
 		case "prune":
 			err = path.Prune()
 		case "watch":
+			on := paths[o.Network]
 			go func() {
 				for c := range m.Watch(ctx, o.Network) {
-					if path != nil {
-						follow(path, c)
+					if on != nil {
+						follow(on, c)
 					}
 					say(answer{Change: &wireChange{c.ID, onWire(c.Record), c.Gone}})
 				}
