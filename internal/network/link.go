@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -516,23 +517,25 @@ func sysctl(path, value string) (changed bool, err error) {
 	return true, nil
 }
 
-// forwarding makes the host a router, which every container network needs.
+// forwarding makes the host a router, which every container network needs. Preconditions: mu is
+// held.
 func (b *bridge) forwarding(nets []ipam.Range) error {
+	is6 := slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() })
+	return makeRouter(b.host.Handle, b.cfg.Bridge, is6, b.log)
+}
+
+// makeRouter has the host forward what comes and goes by a link.
+func makeRouter(host nlwrap.Handle, link string, is6 bool, log *slog.Logger) error {
 	set := [][2]string{
 		{"net/ipv4/ip_forward", "1"},
 		// This makes host ports work on 127.0.0.1; the guard chain keeps sandboxes from using it.
-		{"net/ipv4/conf/" + b.cfg.Bridge + "/route_localnet", "1"},
+		{"net/ipv4/conf/" + link + "/route_localnet", "1"},
 	}
-	for _, r := range nets {
-		if r.Prefix.Addr().Is6() {
-			if err := b.keepRouterAdverts(); err != nil {
-				return err
-			}
-			set = append(set,
-				[2]string{"net/ipv6/conf/all/forwarding", "1"},
-				[2]string{"net/ipv6/conf/" + b.cfg.Bridge + "/accept_ra", "0"})
-			break
+	if is6 {
+		if err := keepRouterAdverts(host, link, log); err != nil {
+			return err
 		}
+		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"}, [2]string{"net/ipv6/conf/" + link + "/accept_ra", "0"})
 	}
 	for _, kv := range set {
 		changed, err := sysctl(kv[0], kv[1])
@@ -540,32 +543,32 @@ func (b *bridge) forwarding(nets []ipam.Range) error {
 			return err
 		}
 		if changed {
-			b.log.Info("kernel setting changed", "name", kv[0], "value", kv[1])
+			log.Info("kernel setting changed", "name", kv[0], "value", kv[1])
 		}
 	}
 	return nil
 }
 
 // keepRouterAdverts lets a host that got its default route from a router keep it: a kernel that
-// forwards ignores router advertisements, unless accept_ra is 2. Preconditions: mu is held.
-func (b *bridge) keepRouterAdverts() error {
+// forwards ignores router advertisements, unless accept_ra is 2.
+func keepRouterAdverts(host nlwrap.Handle, but string, log *slog.Logger) error {
 	if on, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); err != nil || strings.TrimSpace(string(on)) == "1" {
 		return err
 	}
-	links, err := b.host.LinkList()
+	links, err := host.LinkList()
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
 	for _, l := range links {
 		name := "net/ipv6/conf/" + l.Attrs().Name + "/accept_ra"
 		have, err := os.ReadFile("/proc/sys/" + name)
-		if err != nil || strings.TrimSpace(string(have)) != "1" || l.Attrs().Name == b.cfg.Bridge {
+		if err != nil || strings.TrimSpace(string(have)) != "1" || l.Attrs().Name == but {
 			continue
 		}
 		if _, err := sysctl(name, "2"); err != nil {
 			return err
 		}
-		b.log.Info("kernel setting changed", "name", name, "value", "2")
+		log.Info("kernel setting changed", "name", name, "value", "2")
 	}
 	return nil
 }

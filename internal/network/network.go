@@ -63,8 +63,7 @@ type Network struct {
 	users  users
 	names  *names.Client
 	now    func() time.Time
-	// published are ports of the host that are no sandbox's.
-	published published
+	ingress *ingress
 	// leaseStore is where who has which address is stored.
 	leaseStore core.KV
 
@@ -119,7 +118,7 @@ func New(o Options) (*Network, error) {
 	n.cni = newCNI(n.cfg.CNI, o.StateDir, n.store, n.log)
 	n.bridge = newBridge(n.cfg, n.leases, &ports.Claims{}, n.log)
 	n.names = names.New(namesOptions(o))
-	n.published = published{claims: n.bridge.claims, balancer: nft.NewBalancer(nft.BalancerOptions{Logger: n.log}), log: n.log}
+	n.ingress = newIngress(filepath.Join(o.StateDir, "ingress"), n.bridge.claims, n.usedRanges, n.log)
 	if err := n.loadRanges(); err != nil {
 		return nil, err
 	}
@@ -144,7 +143,7 @@ func namesOptions(o Options) names.Options {
 // Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
 func (n *Network) Close() error {
 	n.names.Close()
-	errs := []error{n.bridge.close()}
+	errs := []error{n.ingress.stop(), n.bridge.close()}
 	for _, u := range n.users.all() {
 		errs = append(errs, u.bridge.close())
 	}
@@ -159,7 +158,7 @@ func (n *Network) Release(context.Context) error {
 	for _, u := range n.users.all() {
 		err = errors.Join(err, u.bridge.release())
 	}
-	if err = errors.Join(err, n.published.release()); err != nil {
+	if err = errors.Join(err, n.ingress.close(nil)); err != nil {
 		return fmt.Errorf("release network: %w", err)
 	}
 	return nil
@@ -395,7 +394,7 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 	for _, req := range live {
 		alive[req.Sandbox] = true
 	}
-	err := errors.Join(n.recoverAttached(ctx, live, alive), n.cni.recover(ctx, alive), n.leaveBuiltin())
+	err := errors.Join(n.recoverAttached(ctx, live, alive), n.cni.recover(ctx, alive), n.leaveBuiltin(), n.ingress.recover())
 	if err != nil {
 		return fmt.Errorf("recover network: %w", err)
 	}

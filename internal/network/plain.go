@@ -93,8 +93,8 @@ func (b *bridge) filterBridged(index int) (bool, error) {
 // their own addresses, or which published ports are taken here, "" when nothing is known; hint is
 // what to do about it.
 func (n *Network) Trouble() (trouble, hint string) {
-	if taken := n.published.trouble(); taken != "" {
-		return taken, "stop what has the port, or publish the service at another one; the other nodes serve it"
+	if trouble, hint := n.ingress.trouble(); trouble != "" {
+		return trouble, hint
 	}
 	nets, err := n.cfg.plainNets(n.leases.Ranges())
 	if err != nil || len(nets) == 0 || n.mode != ModeBuiltin {

@@ -1,137 +1,186 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
-// Published is a port of the host that leads to several backends, on this node and on others, and
-// is no sandbox's.
-type Published struct {
-	Proto string // tcp, udp or sctp
-	Port  uint16
-	// Backends have addresses to which this host has a route.
-	Backends []nft.Backend
-}
-
-// Taken is a published port that somebody else has.
-type Taken struct {
-	Proto string
-	Port  uint16
-	Err   error // who has it
-}
-
-// published are the ports that are led by Publish.
-type published struct {
-	claims   *ports.Claims
-	balancer *nft.Balancer
-	log      *slog.Logger
-
-	mu    sync.Mutex // guards led, taken; serializes Publish
-	led   map[ports.Claim]bool
-	taken []Taken
-}
-
-// Publish leads these ports of the host, and no others any more, to their backends, at each of the
-// host's addresses; loopback's too, for backends on our bridges. It returns those that are not led
-// because a process of the host, or a sandbox, has them; the next call tries again. An error that
-// is InvalidArgument changes nothing.
-func (n *Network) Publish(_ context.Context, list []Published) ([]Taken, error) {
-	taken, err := n.published.set(list)
+// publish leads these ports of the host, and no others any more, to their backends. It returns
+// those that are not led because somebody else has them. Backends that cannot be are left out; the
+// error, InvalidArgument, names them. After an InvalidArgument of a port nothing has changed.
+func (g *ingress) publish(list []core.PublishedPort) ([]core.TakenPort, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.is == nil {
+		return nil, fmt.Errorf("there is no ingress: %w", errdefs.ErrFailedPrecondition)
+	}
+	services, odd, err := g.servicesLocked(list)
 	if err != nil {
-		return taken, fmt.Errorf("publish ports: %w", err)
+		return slices.Clone(g.taken), err
 	}
-	return taken, nil
-}
-
-func (p *published) set(list []Published) ([]Taken, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var services []nft.Service
-	var taken []Taken
+	var taken []core.TakenPort
+	var led []nft.Service
 	next := map[ports.Claim]bool{}
-	for _, port := range list {
-		proto, err := ports.Number(port.Proto)
-		if err != nil {
-			return p.taken, fmt.Errorf("port %d: %w", port.Port, err)
-		}
-		s := nft.Service{Proto: proto, Port: port.Port, Backends: port.Backends}
-		if err := nft.Check(append(slices.Clone(services), s)); err != nil {
-			return p.taken, err
-		}
-		services = append(services, s)
-	}
-	led := services[:0:0]
-	for i, port := range list {
-		claim := ports.Claim{Proto: port.Proto, Port: port.Port}
-		if claim.Proto == "" {
-			claim.Proto = "tcp"
-		}
-		if !p.led[claim] && !next[claim] {
-			if err := p.claim(claim); err != nil {
-				taken = append(taken, Taken{claim.Proto, claim.Port, err})
+	for _, s := range services {
+		claim := ports.Claim{Proto: protoName(s.Proto), Port: s.Port}
+		if !g.led[claim] {
+			if err := g.claim(claim); err != nil {
+				taken = append(taken, core.TakenPort{Proto: claim.Proto, Port: claim.Port, Err: err})
 				continue
 			}
 		}
 		next[claim] = true
-		led = append(led, services[i])
+		led = append(led, s)
 	}
-	for claim := range p.led {
+	for claim := range g.led {
 		if !next[claim] {
-			p.claims.Give(ports.Published, claim)
+			g.claims.Give(ports.Published, claim)
 		}
 	}
-	p.led = next
-	p.say(taken)
-	return taken, p.balancer.Set(nil, led)
+	g.led = next
+	g.sayLocked(taken)
+	return slices.Clone(taken), errors.Join(g.leadLocked(led), odd)
+}
+
+// servicesLocked checks what is to be published. odd is what is wrong with single backends.
+func (g *ingress) servicesLocked(list []core.PublishedPort) (services []nft.Service, odd, err error) {
+	for _, p := range list {
+		proto, err := ports.Number(p.Proto)
+		if err != nil {
+			return nil, nil, fmt.Errorf("port %d: %w", p.Port, err)
+		}
+		s := nft.Service{Proto: proto, Port: p.Port}
+		for _, b := range p.Backends {
+			i := slices.IndexFunc(s.Backends, func(o nft.Backend) bool { return o.Addr == b.Addr })
+			switch err := g.checkBackendLocked(b.Addr); {
+			case err != nil:
+				odd = errors.Join(odd, fmt.Errorf("port %d: backend %s: %w", p.Port, b.Addr, err))
+			case i >= 0: // told of twice while it moves
+				s.Backends[i].Draining = s.Backends[i].Draining && b.Draining
+			default:
+				s.Backends = append(s.Backends, nft.Backend{Addr: b.Addr, Draining: b.Draining})
+			}
+		}
+		services = append(services, s)
+	}
+	// One with backends, and one without, are of one port all the same.
+	seen := map[ports.Claim]bool{}
+	for _, s := range services {
+		claim := ports.Claim{Proto: protoName(s.Proto), Port: s.Port}
+		if seen[claim] {
+			return nil, nil, fmt.Errorf("port %s is there twice: %w", claim, errdefs.ErrInvalidArgument)
+		}
+		seen[claim] = true
+	}
+	return services, odd, nft.Check(services)
+}
+
+// checkBackendLocked returns what keeps an address from being that of a backend.
+func (g *ingress) checkBackendLocked(a netip.Addr) error {
+	i := slices.IndexFunc(g.subnets, func(s core.OverlaySubnet) bool { return s.Range.Contains(a) })
+	switch {
+	case i < 0:
+		return fmt.Errorf("it is not on network %s: %w", g.is.Network, errdefs.ErrInvalidArgument)
+	case a == g.subnets[i].Gateway || a == g.subnets[i].Range.Addr():
+		return fmt.Errorf("it is the network's own: %w", errdefs.ErrInvalidArgument)
+	case slices.ContainsFunc(g.is.Addrs, func(p netip.Prefix) bool { return p.Addr() == a }):
+		return fmt.Errorf("it is this node's: %w", errdefs.ErrInvalidArgument)
+	case a.Is4() != g.inner.Is4():
+		return fmt.Errorf("it is of another family than the node's: %w", errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // claim claims a port on which no process of the host listens.
-func (p *published) claim(c ports.Claim) error {
-	if err := p.claims.Take(ports.Published, []ports.Claim{c}); err != nil {
+func (g *ingress) claim(c ports.Claim) error {
+	if c.Proto == "sctp" {
+		if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established"); err != nil {
+			return fmt.Errorf("publish port %s: this kernel follows no connections of SCTP: %w", c, errdefs.ErrFailedPrecondition)
+		}
+	}
+	if err := g.claims.Take(ports.Published, []ports.Claim{c}); err != nil {
 		return err
 	}
 	if err := ports.Probe(c); err != nil {
-		p.claims.Give(ports.Published, c)
+		g.claims.Give(ports.Published, c)
 		return err
 	}
 	return nil
 }
 
-// say logs which ports have come to be taken, or are not any more. Preconditions: mu is held.
-func (p *published) say(taken []Taken) {
-	same := func(t Taken) func(Taken) bool {
-		return func(o Taken) bool { return t.Proto == o.Proto && t.Port == o.Port }
+// leadLocked leads the host's ports into the namespace, and there to their backends. A port is led
+// in when it has its backends, and they lose it when it is led in no more.
+func (g *ingress) leadLocked(services []nft.Service) error {
+	want := map[nft.Forward]bool{}
+	for _, s := range services {
+		want[nft.Forward{Proto: s.Proto, Port: s.Port, Target: netip.AddrPortFrom(g.inner, s.Port), Sandbox: ports.Published}] = true
 	}
-	for _, t := range taken {
-		if !slices.ContainsFunc(p.taken, same(t)) {
-			p.log.Warn("a published port is taken on this node; it is served by the other nodes", "proto", t.Proto, "port", int(t.Port), "error", t.Err.Error())
+	var gone []nft.Forward
+	for _, f := range g.table.Forwards(ports.Published) {
+		if !want[f] {
+			gone = append(gone, f)
+		}
+		delete(want, f)
+	}
+	more := slices.Collect(maps.Keys(want))
+	if err := g.table.Remove(gone); err != nil {
+		return err
+	}
+	ns, err := os.Open(g.path)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer func() { _ = ns.Close() }()
+	err = g.balancer.Set(ns, services)
+	if err == nil {
+		err = g.table.Add(more)
+	}
+	outdated := ended(gone)
+	for _, f := range more {
+		if err == nil && f.Proto == unix.IPPROTO_UDP { // what asked the host itself before
+			outdated = append(outdated, nft.Service{Proto: f.Proto, Port: f.Port, Backends: []nft.Backend{{Addr: g.inner}}})
 		}
 	}
-	for _, t := range p.taken {
-		if !slices.ContainsFunc(taken, same(t)) && p.led[ports.Claim{Proto: t.Proto, Port: t.Port}] {
-			p.log.Info("a published port that was taken is served now", "proto", t.Proto, "port", int(t.Port))
-		}
-	}
-	p.taken = taken
+	return errors.Join(err, nft.Cut(nil, outdated))
 }
 
-// trouble says which published ports are taken, "" for none.
-func (p *published) trouble() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// sayLocked logs which ports have come to be taken, or are not any more.
+func (g *ingress) sayLocked(taken []core.TakenPort) {
+	same := func(t core.TakenPort) func(core.TakenPort) bool {
+		return func(o core.TakenPort) bool { return t.Proto == o.Proto && t.Port == o.Port }
+	}
+	for _, t := range taken {
+		if !slices.ContainsFunc(g.taken, same(t)) {
+			g.log.Warn("a published port is taken on this node; it is served by the other nodes", "proto", t.Proto, "port", int(t.Port), "error", t.Err.Error())
+		}
+	}
+	for _, t := range g.taken {
+		if !slices.ContainsFunc(taken, same(t)) && g.led[ports.Claim{Proto: t.Proto, Port: t.Port}] {
+			g.log.Info("a published port that was taken is served now", "proto", t.Proto, "port", int(t.Port))
+		}
+	}
+	g.taken = taken
+}
+
+// trouble says which published ports are taken, or what else keeps clients from them, "" for
+// nothing; hint is what to do about it.
+func (g *ingress) trouble() (trouble, hint string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	var list []string
-	for _, t := range p.taken {
+	for _, t := range g.taken {
 		text := t.Err.Error()
 		for _, class := range []error{errdefs.ErrFailedPrecondition, errdefs.ErrInvalidArgument} {
 			if errors.Is(t.Err, class) {
@@ -140,14 +189,25 @@ func (p *published) trouble() string {
 		}
 		list = append(list, text)
 	}
-	return strings.Join(list, "; ")
+	if len(list) > 0 {
+		return strings.Join(list, "; "), "stop what has the port, or publish the service at another one; the other nodes serve it"
+	}
+	if g.wall != nil && len(g.led) > 0 {
+		if dropped := g.wall.Trouble(); dropped != "" {
+			return "published ports: " + dropped, "let what comes and goes by " + ingressLink + " be forwarded"
+		}
+	}
+	return "", ""
 }
 
-// release removes the rules.
-func (p *published) release() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.claims.Drop(ports.Published)
-	p.led, p.taken = nil, nil
-	return p.balancer.Withdraw(nil)
+// protoName is the opposite of ports.Number.
+func protoName(number uint8) string {
+	switch number {
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	default:
+		return "tcp"
+	}
 }

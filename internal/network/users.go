@@ -209,20 +209,14 @@ func (n *Network) bridgeName(name string) string {
 // chooseSubnets refuses ranges that are in use on this node, and chooses one of IPv4 where none is
 // named.
 func (n *Network) chooseSubnets(def *core.NetworkDefinition, all []*user) error {
-	taken, err := hostRoutes(n.cfg.Bridge)
-	if err != nil {
-		return err
-	}
-	for _, r := range n.leases.Ranges() {
-		taken = append(taken, r.Prefix)
-	}
 	for _, u := range all {
 		if u.def.Interface == def.Interface {
 			return fmt.Errorf("network %s has the same bridge, choose another name: %w", u.def.Name, errdefs.ErrAlreadyExists)
 		}
-		for _, s := range u.def.Subnets {
-			taken = append(taken, s.Range)
-		}
+	}
+	taken, err := n.usedRanges()
+	if err != nil {
+		return err
 	}
 	has4 := false
 	for i, s := range def.Subnets {
@@ -244,6 +238,23 @@ func (n *Network) chooseSubnets(def *core.NetworkDefinition, all []*user) error 
 	r, err := ipam.ChooseSmall(taken)
 	def.Subnets = append([]core.Subnet{{Range: r.Prefix}}, def.Subnets...)
 	return err
+}
+
+// usedRanges returns the ranges that are in use on this node.
+func (n *Network) usedRanges() ([]netip.Prefix, error) {
+	taken, err := hostRoutes(n.cfg.Bridge)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range n.leases.Ranges() {
+		taken = append(taken, r.Prefix)
+	}
+	for _, u := range n.users.all() {
+		for _, s := range u.def.Subnets {
+			taken = append(taken, s.Range)
+		}
+	}
+	return taken, nil
 }
 
 // Defined returns the networks that users have defined, by name.

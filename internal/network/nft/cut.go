@@ -47,6 +47,18 @@ func contained(some, all []Backend) bool {
 	return true
 }
 
+// Cut ends connections that a namespace has translated, and that lead to other backends than these
+// services have. namespace nil is the caller's own.
+func Cut(namespace *os.File, services []Service) error {
+	if len(services) == 0 {
+		return nil
+	}
+	if err := cutFlows(namespace, services); err != nil {
+		return fmt.Errorf("cut connections to backends that are gone: %w", err)
+	}
+	return nil
+}
+
 // cutFlows removes the kernel's conntrack entries of connections to backends that services do not
 // have. The kernel can only list all flows, which takes milliseconds.
 func cutFlows(namespace *os.File, services []Service) error {

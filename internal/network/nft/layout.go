@@ -79,6 +79,18 @@ func (f Forward) element() nftables.SetElement {
 	return nftables.SetElement{Key: key, Val: val, Comment: string(f.Sandbox)}
 }
 
+// forwardOf decodes an element for every address of the host.
+func forwardOf(e nftables.SetElement) (Forward, bool) {
+	n := len(e.Val) - 4
+	if len(e.Key) != 8 || n != 4 && n != 16 {
+		return Forward{}, false
+	}
+	addr, _ := netip.AddrFromSlice(e.Val[:n])
+	return Forward{
+		Proto: e.Key[0], Port: binary.BigEndian.Uint16(e.Key[4:]), Target: netip.AddrPortFrom(addr, binary.BigEndian.Uint16(e.Val[n:])),
+	}, true
+}
+
 // The chains of our table.
 const (
 	chainGuard       = "guard"
@@ -87,6 +99,7 @@ const (
 	chainPorts       = "ports"
 	chainPostrouting = "postrouting"
 	chainIsolation   = "isolation"
+	chainEntry       = "entry"
 )
 
 // selfSets returns the sets that hold pairs of an address with itself.
@@ -213,12 +226,28 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 	if rules := t.isolation(); len(rules) > 0 {
 		list = append(list, chainRules{base(chainIsolation, nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter), rules})
 	}
+	if t.entry { // what comes of it for the host itself
+		list = append(list, chainRules{base(chainEntry, nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter), [][]expr.Any{
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), answers(), leave()),
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), neighbours(), leave()),
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), drop()),
+		}})
+	}
 	return list
 }
 
 // isolation drops what is forwarded between this bridge and those that Others names, but what a
-// port of the host has led here; and all that leaves or enters a bridge that is internal.
+// port of the host has led here; and all that leaves or enters a bridge that is internal, or an
+// Entry in another way than its own.
 func (t *Table) isolation() (rules [][]expr.Any) {
+	if t.entry {
+		return [][]expr.Any{
+			seq(ifname(expr.MetaKeyOIFNAME, t.bridge), dnatted(), leave()),
+			seq(ifname(expr.MetaKeyOIFNAME, t.bridge), drop()),
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), answers(), leave()),
+			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), drop()),
+		}
+	}
 	if t.internal {
 		return [][]expr.Any{
 			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), ifname(expr.MetaKeyOIFNAME, t.bridge), leave()),

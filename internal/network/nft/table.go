@@ -21,7 +21,6 @@ import (
 	"sync"
 
 	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 )
@@ -62,7 +61,10 @@ type Options struct {
 	Others []string
 	// Internal says that nothing is exchanged with any other interface.
 	Internal bool
-	Logger   *slog.Logger
+	// Entry says that only what a port of the host leads enters the interface, and only answers
+	// leave it.
+	Entry  bool
+	Logger *slog.Logger
 }
 
 // Table is our table. It is safe for concurrent use.
@@ -72,6 +74,7 @@ type Table struct {
 	masquerade bool
 	others     []string
 	internal   bool
+	entry      bool
 	log        *slog.Logger
 
 	mu sync.Mutex // guards conn, built, nets, plain, fwds
@@ -87,7 +90,7 @@ type Table struct {
 // New returns a Table that is not in the kernel yet: SetNets creates it there.
 func New(o Options) *Table {
 	return &Table{
-		name: cmp.Or(o.Name, TableName), bridge: o.Bridge, masquerade: o.Masquerade, others: o.Others, internal: o.Internal, log: o.Logger,
+		name: cmp.Or(o.Name, TableName), bridge: o.Bridge, masquerade: o.Masquerade, others: o.Others, internal: o.Internal, entry: o.Entry, log: o.Logger,
 		fwds: map[slot]Forward{},
 	}
 }
@@ -333,12 +336,9 @@ func (t *Table) Missing(fwds []Forward) ([]Forward, error) {
 	for _, f := range fwds {
 		s := sets.of(f)
 		if have[s] == nil {
-			elems, err := c.GetSetElements(s)
-			if errors.Is(err, unix.ENOENT) {
-				elems, err = nil, nil
-			}
+			elems, err := elementsIn(c, s)
 			if err != nil {
-				return nil, fmt.Errorf("list map %s: %w", s.Name, err)
+				return nil, err
 			}
 			have[s] = map[string]string{}
 			for _, e := range elems {
@@ -375,4 +375,50 @@ func (t *Table) Sandboxes() []core.ID {
 		seen[f.Sandbox] = true
 	}
 	return slices.Collect(maps.Keys(seen))
+}
+
+// Load takes over the forwards that the kernel has of an earlier process, each as that of sandbox,
+// and returns them. SetNets must come after it.
+func (t *Table) Load(sandbox core.ID) ([]Forward, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, err := t.dialLocked()
+	if err != nil {
+		return nil, err
+	}
+	var list []Forward
+	sets := portMaps(t.ours())
+	for _, s := range []*nftables.Set{sets.any4, sets.any6} {
+		elems, err := elementsIn(c, s)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range elems {
+			f, ok := forwardOf(e)
+			if f.Sandbox = sandbox; ok {
+				list = append(list, f)
+			}
+		}
+	}
+	for _, f := range list {
+		t.fwds[f.slot()] = f
+	}
+	return list, nil
+}
+
+// elementsIn lists the elements of a map; one that the kernel does not have has none.
+func elementsIn(c *nftables.Conn, s *nftables.Set) ([]nftables.SetElement, error) {
+	// The library hides which error it is when there is no such map.
+	tables, err := c.ListTablesOfFamily(s.Table.Family)
+	if err != nil {
+		return nil, fmt.Errorf("list tables: %w", err)
+	}
+	if !slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == s.Table.Name }) {
+		return nil, nil
+	}
+	elems, err := c.GetSetElements(s)
+	if err != nil {
+		return nil, fmt.Errorf("list map %s: %w", s.Name, err)
+	}
+	return elems, nil
 }

@@ -129,7 +129,7 @@ func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 	if err := n.protect(); err != nil {
 		return nil, fmt.Errorf("network %s: %w", def.Name, err)
 	}
-	if err := pin(n.path); err != nil {
+	if err := Pin(n.path); err != nil {
 		return nil, fmt.Errorf("network %s: %w", def.Name, err)
 	}
 	if err := n.buildLocked(); err != nil {
@@ -185,14 +185,14 @@ func Remove(dir, name string) error {
 	path := filepath.Join(dir, filepath.Base(name))
 	// The kernel removes the devices of a namespace some time after its end, and a VXLAN id would
 	// be taken until then.
-	if err := errors.Join(removeDevices(path), unpin(path)); err != nil {
+	if err := errors.Join(removeDevices(path), Unpin(path)); err != nil {
 		return fmt.Errorf("remove network %s: %w", name, err)
 	}
 	return nil
 }
 
 func removeDevices(path string) error {
-	if !pinned(path) {
+	if !Pinned(path) {
 		return nil
 	}
 	in, err := open(path)
@@ -272,7 +272,7 @@ func (n *Network) buildLocked() error {
 		n.links = append(n.links, l)
 	}
 	if len(n.def.Subnets) > 1 {
-		if err := within(in.ns, forward); err != nil {
+		if err := Within(in.ns, forward); err != nil {
 			return fmt.Errorf("forward between subnets: %w", err)
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pin makes a network namespace that the file at path holds, unless there is one.
-func pin(path string) error {
-	if pinned(path) {
+// Pin makes a network namespace that the file at path holds, unless there is one.
+func Pin(path string) error {
+	if Pinned(path) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -38,14 +38,14 @@ func pin(path string) error {
 	return nil
 }
 
-// pinned reports whether the file at path holds a namespace.
-func pinned(path string) bool {
+// Pinned reports whether the file at path holds a namespace.
+func Pinned(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == unix.NSFS_MAGIC
 }
 
-// unpin is idempotent.
-func unpin(path string) error {
+// Unpin is idempotent.
+func Unpin(path string) error {
 	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
@@ -55,8 +55,8 @@ func unpin(path string) error {
 	return nil
 }
 
-// within runs f on a thread inside a namespace.
-func within(ns *os.File, f func() error) error {
+// Within runs f on a thread inside a namespace.
+func Within(ns *os.File, f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err

@@ -1,0 +1,18 @@
+package network
+
+import (
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/overlay"
+)
+
+// The ingress without the rest of core.Overlays.
+
+func (n *Network) OpenIngress(in core.Ingress, on *overlay.Network, subnets []core.OverlaySubnet) error {
+	return n.ingress.open(in, on, subnets, []*overlay.Network{on})
+}
+
+func (n *Network) CloseIngress(on ...*overlay.Network) error { return n.ingress.close(on) }
+
+func (n *Network) Publish(list []core.PublishedPort) ([]core.TakenPort, error) {
+	return n.ingress.publish(list)
+}

@@ -1,0 +1,476 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/nft"
+	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/ports"
+	"github.com/longshore/longshore/internal/nlwrap"
+)
+
+// The ingress leads ports of the host to backends on an overlay, on this node and on others. It is
+// a network namespace between the two: a pair of links joins it to the host, whose table (nft.Table)
+// leads the ports into it as it leads those of sandboxes, and an interface of the node's own joins
+// it to the overlay. There each connection gets a backend (nft.Balancer), which sees the node's
+// address on the overlay. Neither the host nor another network can be reached from the overlay
+// through it (nft.Gate).
+//
+// All of it is in the kernel: it works on while no agent runs, and the next agent adopts it.
+type ingress struct {
+	path   string // of the pinned namespace
+	claims *ports.Claims
+	table  *nft.Table
+	// used returns the ranges of addresses that this node has for something else.
+	used func() ([]netip.Prefix, error)
+	log  *slog.Logger
+
+	mu       sync.Mutex // guards is, subnets, inner, balancer, wall, led, taken; serializes all changes
+	is       *core.Ingress
+	subnets  []core.OverlaySubnet
+	inner    netip.Addr // where the host's ports lead
+	balancer *nft.Balancer
+	wall     *nft.Wall
+	led      map[ports.Claim]bool
+	taken    []core.TakenPort
+}
+
+// The names of the host's end of the pair, of the other end, and of the interface on the overlay.
+const (
+	ingressLink  = "longshore-in0"
+	ingressOuter = "host0"
+	ingressInner = "net0"
+)
+
+// ingressKey names the interface on the overlay. No sandbox's ID is so short.
+const ingressKey = "ingress"
+
+// ingressRoutes is the number of the table with which the namespace routes answers: to the host,
+// whatever the client's address is, because a machine of the site may have one of the overlay's.
+const ingressRoutes = 100
+
+func newIngress(path string, claims *ports.Claims, used func() ([]netip.Prefix, error), log *slog.Logger) *ingress {
+	return &ingress{
+		path: path, claims: claims, used: used, log: log,
+		table: nft.New(nft.Options{Name: nft.TableName + "-ingress", Bridge: ingressLink, Entry: true, Logger: log}),
+	}
+}
+
+// open makes the ingress, or adopts it, on the network on. others are the networks that it may have
+// been on before.
+func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.OverlaySubnet, others []*overlay.Network) (err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	want, err := ingressAttachment(in)
+	if err != nil {
+		return err
+	}
+	if g.is != nil && (g.is.Network != in.Network || !slices.Equal(g.is.Addrs, in.Addrs) || g.is.MAC != in.MAC) {
+		if err := g.closeLocked(append(others, on)); err != nil {
+			return err
+		}
+	}
+	fresh := !overlay.Pinned(g.path)
+	if err := overlay.Pin(g.path); err != nil {
+		return err
+	}
+	if err := g.buildLocked(want, on, subnets, others); err != nil {
+		if fresh {
+			err = errors.Join(err, g.closeLocked(append(others, on)))
+		}
+		return err
+	}
+	if g.balancer == nil {
+		sum := fnv.New32a()
+		_, _ = sum.Write([]byte(want.Addrs[0].Addr().String()))
+		g.balancer = nft.NewBalancer(nft.BalancerOptions{Source: want.Addrs[0].Addr(), First: sum.Sum32(), Logger: g.log})
+	}
+	in.Addrs = slices.Clone(in.Addrs)
+	g.is, g.subnets = &in, slices.Clone(subnets)
+	return nil
+}
+
+// ingressAttachment is the interface on the overlay. Errors are InvalidArgument.
+func ingressAttachment(in core.Ingress) (overlay.Attachment, error) {
+	a := overlay.Attachment{Key: ingressKey, Interface: ingressInner, Addrs: in.Addrs, MAC: strings.ToLower(in.MAC)}
+	if len(in.Addrs) == 0 || !in.Addrs[0].IsValid() {
+		return a, fmt.Errorf("it has no address: %w", errdefs.ErrInvalidArgument)
+	}
+	if a.MAC == "" {
+		a.MAC = overlay.MACFor(in.Addrs[0].Addr())
+	}
+	return a, nil
+}
+
+// buildLocked makes what is not there, and touches nothing that is.
+func (g *ingress) buildLocked(want overlay.Attachment, on *overlay.Network, subnets []core.OverlaySubnet, others []*overlay.Network) error {
+	in, ns, err := inside(g.path)
+	if err != nil {
+		return err
+	}
+	defer func() { in.Close(); _ = ns.Close() }()
+	is6 := want.Addrs[0].Addr().Is6()
+	if err := overlay.Within(ns, func() error { return ingressSettings(is6) }); err != nil {
+		return err
+	}
+	// Closed before there is anything that could come in.
+	if err := nft.Gate(ns, ingressOuter, ingressInner); err != nil {
+		return err
+	}
+	if err := in.LinkSetUp(loopback()); err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	if err := g.joinLocked(in, ns, subnets, is6); err != nil {
+		return err
+	}
+	if err := g.attachLocked(in, want, on, others); err != nil {
+		return err
+	}
+	if err := answersToHost(in, g.inner); err != nil {
+		return err
+	}
+	led, err := g.table.Load(ports.Published)
+	if err != nil {
+		return err
+	}
+	if err := g.elsewhereLocked(led); err != nil {
+		return err
+	}
+	if err := g.table.SetNets([]netip.Prefix{netip.PrefixFrom(g.inner, g.inner.BitLen())}); err != nil {
+		return err
+	}
+	if g.wall == nil {
+		g.wall, err = g.table.Watch()
+	}
+	return err
+}
+
+// elsewhereLocked forgets ports that lead to an address that the namespace had before its links
+// were made anew; the next Publish leads them again.
+func (g *ingress) elsewhereLocked(led []nft.Forward) error {
+	stale := slices.DeleteFunc(led, func(f nft.Forward) bool { return f.Target.Addr() == g.inner })
+	for _, f := range stale {
+		claim := ports.Claim{Proto: protoName(f.Proto), Port: f.Port}
+		g.claims.Give(ports.Published, claim)
+		delete(g.led, claim)
+	}
+	return g.table.Remove(stale)
+}
+
+// ingressSettings has the calling thread's namespace forward, and answer for no address of another
+// interface.
+func ingressSettings(is6 bool) error {
+	set := [][2]string{
+		{"net/ipv4/ip_forward", "1"},
+		{"net/ipv4/conf/all/arp_ignore", "1"},
+		{"net/ipv4/conf/all/send_redirects", "0"},
+		{"net/ipv4/conf/default/send_redirects", "0"},
+		{"net/ipv4/conf/all/accept_redirects", "0"},
+		// A client may have an address as the overlay has.
+		{"net/ipv4/conf/all/rp_filter", "0"},
+		{"net/ipv4/conf/default/rp_filter", "0"},
+	}
+	off := "1"
+	if is6 {
+		off = "0"
+	}
+	for _, which := range []string{"all", "default"} {
+		set = append(set, [2]string{"net/ipv6/conf/" + which + "/disable_ipv6", off}, [2]string{"net/ipv6/conf/" + which + "/accept_ra", "0"})
+	}
+	if is6 {
+		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"})
+	}
+	for _, kv := range set {
+		if _, err := sysctl(kv[0], kv[1]); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinLocked joins the namespace to the host by a pair of links with addresses of their own.
+func (g *ingress) joinLocked(in nlwrap.Handle, ns *os.File, subnets []core.OverlaySubnet, is6 bool) error {
+	host, err := openHost()
+	if err != nil {
+		return err
+	}
+	defer host.close()
+	outer, err := ingressPair(host.Handle, in)
+	if err != nil {
+		return err
+	}
+	if outer == nil {
+		_, mtu := defaultLink(host.Handle)
+		if mtu == 0 {
+			mtu = 1500
+		}
+		pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: ingressLink, MTU: mtu}, PeerName: ingressOuter, PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(int(ns.Fd()))}
+		if err := host.LinkAdd(pair); err != nil {
+			return fmt.Errorf("make link %s: %w", ingressLink, err)
+		}
+		if outer, err = host.LinkByName(ingressLink); err != nil {
+			return fmt.Errorf("find %s: %w", ingressLink, err)
+		}
+	}
+	return g.addressLocked(host, in, outer, subnets, is6)
+}
+
+// ingressPair returns the host's end of the pair, nil when there is none. One that belongs to an
+// earlier namespace is removed.
+func ingressPair(host, in nlwrap.Handle) (netlink.Link, error) {
+	outer, err := host.LinkByName(ingressLink)
+	if isLinkGone(err) {
+		return nil, unlink(in, ingressOuter)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find %s: %w", ingressLink, err)
+	}
+	if outer.Type() != "veth" {
+		return nil, fmt.Errorf("link %s: there is a %s of that name: %w", ingressLink, outer.Type(), errdefs.ErrFailedPrecondition)
+	}
+	inner, err := in.LinkByName(ingressOuter)
+	if err == nil && inner.Attrs().ParentIndex == outer.Attrs().Index {
+		return outer, nil
+	}
+	return nil, errors.Join(unlink(host, ingressLink), unlink(in, ingressOuter))
+}
+
+// addressLocked gives both ends their addresses, and sets them up.
+func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink.Link, subnets []core.OverlaySubnet, is6 bool) error {
+	inner, err := in.LinkByName(ingressOuter)
+	if err != nil {
+		return fmt.Errorf("find %s inside: %w", ingressOuter, err)
+	}
+	off := "1"
+	if is6 {
+		off = "0"
+	}
+	if _, err := sysctl("net/ipv6/conf/"+ingressLink+"/disable_ipv6", off); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
+		return err
+	}
+	gateway, err := ingressGateway(host.Handle, outer, is6)
+	if err != nil {
+		return err
+	}
+	if !gateway.IsValid() {
+		if gateway, err = g.choose(subnets, is6); err != nil {
+			return err
+		}
+	}
+	g.inner = gateway.Addr().Next()
+	for _, end := range []struct {
+		h    nlwrap.Handle
+		link netlink.Link
+		addr netip.Prefix
+	}{{host.Handle, outer, gateway}, {in, inner, netip.PrefixFrom(g.inner, gateway.Bits())}} {
+		if err := end.h.AddrReplace(end.link, &netlink.Addr{IPNet: ipNet(end.addr), Flags: unix.IFA_F_NODAD}); err != nil {
+			return fmt.Errorf("add address %s to %s: %w", end.addr, end.link.Attrs().Name, err)
+		}
+		if err := end.h.LinkSetUp(end.link); err != nil {
+			return fmt.Errorf("set %s up: %w", end.link.Attrs().Name, err)
+		}
+	}
+	if err := host.settle(ingressLink); err != nil {
+		return err
+	}
+	if err := makeRouter(host.Handle, ingressLink, is6, g.log); err != nil {
+		return err
+	}
+	for _, table := range []int{unix.RT_TABLE_MAIN, ingressRoutes} {
+		route := &netlink.Route{LinkIndex: inner.Attrs().Index, Gw: gateway.Addr().AsSlice(), Table: table}
+		if err := in.RouteReplace(route); err != nil {
+			return fmt.Errorf("add default route by %s: %w", gateway.Addr(), err)
+		}
+	}
+	return nil
+}
+
+// ingressGateway returns the address that the host's end has, the zero Prefix for none.
+func ingressGateway(host nlwrap.Handle, outer netlink.Link, is6 bool) (netip.Prefix, error) {
+	family := netlink.FAMILY_V4
+	if is6 {
+		family = netlink.FAMILY_V6
+	}
+	have, err := host.AddrList(outer, family)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("list addresses of %s: %w", ingressLink, err)
+	}
+	for _, a := range have {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		bits, size := a.Mask.Size()
+		if p := netip.PrefixFrom(ip.Unmap(), bits); !p.Addr().IsLinkLocalUnicast() && size-bits == 2 && p.Addr() == p.Masked().Addr().Next() {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, nil
+}
+
+// choose returns the address of the host's end: one of four that nobody uses.
+func (g *ingress) choose(subnets []core.OverlaySubnet, is6 bool) (netip.Prefix, error) {
+	if is6 {
+		return netip.PrefixFrom(ipam.ChooseULA().Gateway, 126), nil
+	}
+	used, err := g.used()
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	for _, s := range subnets {
+		used = append(used, s.Range)
+	}
+	// Overlays usually are in this one.
+	r, err := ipam.ChooseSmall(append(slices.Clone(used), netip.MustParsePrefix("10.0.0.0/8")))
+	if err != nil {
+		r, err = ipam.ChooseSmall(used)
+	}
+	return netip.PrefixFrom(r.Gateway, 30), err
+}
+
+// attachLocked gives the namespace its interface on the overlay.
+func (g *ingress) attachLocked(in nlwrap.Handle, want overlay.Attachment, on *overlay.Network, others []*overlay.Network) error {
+	for _, n := range others {
+		if n != on && ingressOn(n) >= 0 {
+			if err := n.Detach(ingressKey); err != nil {
+				return err
+			}
+		}
+	}
+	if i := ingressOn(on); i >= 0 {
+		have := on.Attached()[i]
+		_, err := in.LinkByName(ingressInner)
+		if err == nil && slices.Equal(have.Addrs, want.Addrs) && have.MAC == want.MAC {
+			return nil
+		}
+		if err != nil && !isLinkGone(err) {
+			return fmt.Errorf("find %s inside: %w", ingressInner, err)
+		}
+		if err := on.Detach(ingressKey); err != nil {
+			return err
+		}
+	}
+	// Of a network that is gone.
+	if err := unlink(in, ingressInner); err != nil {
+		return err
+	}
+	_, err := on.Attach(g.path, want)
+	return err
+}
+
+func ingressOn(n *overlay.Network) int {
+	return slices.IndexFunc(n.Attached(), func(a overlay.Attachment) bool { return a.Key == ingressKey })
+}
+
+// answersToHost routes what comes from the overlay, and what the namespace itself answers, to the
+// host.
+func answersToHost(in nlwrap.Handle, inner netip.Addr) error {
+	byLink, byAddr := netlink.NewRule(), netlink.NewRule()
+	byLink.IifName, byLink.Priority = ingressInner, ingressRoutes
+	byAddr.Src, byAddr.Priority = ipNet(netip.PrefixFrom(inner, inner.BitLen())), ingressRoutes+1
+	for _, r := range []*netlink.Rule{byLink, byAddr} {
+		r.Table, r.Family = ingressRoutes, netlink.FAMILY_V4
+		if inner.Is6() {
+			r.Family = netlink.FAMILY_V6
+		}
+		if err := in.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("route answers to the host: %w", err)
+		}
+	}
+	return nil
+}
+
+// close removes the ingress, whether this process has opened it or an earlier one. It is idempotent.
+func (g *ingress) close(nets []*overlay.Network) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closeLocked(nets)
+}
+
+func (g *ingress) closeLocked(nets []*overlay.Network) error {
+	var errs []error
+	if g.wall != nil {
+		errs = append(errs, g.wall.Close())
+		g.wall = nil
+	}
+	led, err := g.table.Load(ports.Published)
+	errs = append(errs, err, g.table.Withdraw())
+	for _, n := range nets {
+		if ingressOn(n) >= 0 {
+			errs = append(errs, n.Detach(ingressKey))
+		}
+	}
+	host, err := hostHandle()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	defer host.Close()
+	errs = append(errs, unlink(host, ingressLink))
+	if overlay.Pinned(g.path) {
+		// The kernel removes the links of a namespace some time after its end.
+		if in, ns, err := inside(g.path); err == nil {
+			errs = append(errs, unlink(in, ingressInner))
+			in.Close()
+			_ = ns.Close()
+		}
+	}
+	errs = append(errs, overlay.Unpin(g.path), nft.Cut(nil, ended(led)))
+	g.claims.Drop(ports.Published)
+	g.is, g.balancer, g.led, g.taken, g.inner = nil, nil, nil, nil, netip.Addr{}
+	return errors.Join(errs...)
+}
+
+// ended are the services of ports that lead nowhere any more.
+func ended(led []nft.Forward) (list []nft.Service) {
+	for _, f := range led {
+		list = append(list, nft.Service{Proto: f.Proto, Port: f.Port})
+	}
+	return list
+}
+
+// recover claims the ports that an earlier process has led, which are led on.
+func (g *ingress) recover() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.is != nil || !overlay.Pinned(g.path) {
+		return nil
+	}
+	led, err := g.table.Load(ports.Published)
+	if err != nil {
+		return err
+	}
+	g.led = map[ports.Claim]bool{}
+	for _, f := range led {
+		claim := ports.Claim{Proto: protoName(f.Proto), Port: f.Port}
+		if err := g.claims.Take(ports.Published, []ports.Claim{claim}); err != nil {
+			g.log.Warn("a published port is a sandbox's as well", "error", err.Error())
+			continue
+		}
+		g.led[claim] = true
+	}
+	return nil
+}
+
+// stop ends the watch of other programs' rules; all else stays.
+func (g *ingress) stop() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var err error
+	if g.wall != nil {
+		err = g.wall.Close()
+		g.wall = nil
+	}
+	return errors.Join(err, g.table.Close())
+}
