@@ -189,12 +189,12 @@ func (c *Client) LaunchPlan(ctx context.Context, l core.PlanLaunch) (core.Launch
 	}
 	body.Kind, body.Park, body.Target = wire.LaunchPlan, l.Park, wireRef(l.Target)
 	if len(l.Given) == 0 {
-		return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchPlan, &planned{body, l.Plan, nil})
+		return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchPlan, &planned{Message: body, plan: l.Plan})
 	}
 	if len(l.Given) > wire.MaxGiven {
 		return core.Launched{}, fmt.Errorf("launch: %d descriptors for the program, at most %d are possible: %w", len(l.Given), wire.MaxGiven, errdefs.ErrInvalidArgument)
 	}
-	return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchGiven, &planned{body, l.Plan, l.Given})
+	return c.launch(ctx, &l.Launch, l.Target, wire.KindLaunchGiven, &planned{Message: body, plan: l.Plan, given: l.Given})
 }
 
 // launch sends a launch to the pair that runs target or, without a target, to the pair
@@ -303,12 +303,12 @@ func (c *Client) Run(ctx context.Context, cmd core.Command) (core.CommandResult,
 	if cmd.Path == "" && cmd.Stdin == nil {
 		return c.run(ctx, core.Ref{}, wire.KindRun, &line)
 	}
-	return c.run(ctx, core.Ref{}, wire.KindTask, &planned{&wire.Task{Command: line, Path: cmd.Path, Input: cmd.Stdin}, nil, nil})
+	return c.run(ctx, core.Ref{}, wire.KindTask, &planned{Message: &wire.Task{Command: line, Path: cmd.Path, Input: cmd.Stdin}})
 }
 
 // RunPlan implements core.Launcher.
 func (c *Client) RunPlan(ctx context.Context, cmd core.PlannedCommand) (core.CommandResult, error) {
-	return c.run(ctx, cmd.Target, wire.KindTask, &planned{&wire.Task{Input: cmd.Stdin, Planned: true, Target: wireRef(cmd.Target)}, cmd.Plan, nil})
+	return c.run(ctx, cmd.Target, wire.KindTask, &planned{Message: &wire.Task{Input: cmd.Stdin, Planned: true, Target: wireRef(cmd.Target)}, plan: cmd.Plan})
 }
 
 func (c *Client) run(ctx context.Context, target core.Ref, kind wire.Kind, m wire.Message) (core.CommandResult, error) {

@@ -24,12 +24,14 @@ type planned struct {
 	wire.Message
 	plan  []byte
 	given []*os.File
+	held  []int // descriptors for the keeper to hold, which the caller keeps open meanwhile
 }
 
 // sent is what a request takes along beside its body.
 type sent struct {
 	plan  []byte
 	given []*os.File
+	held  []int
 }
 
 // forVersion turns a request into the form that a keeper of the agreed version understands:
@@ -37,8 +39,10 @@ type sent struct {
 func (l *link) forVersion(kind wire.Kind, m wire.Message) (wire.Kind, wire.Message, sent, error) {
 	r, ok := m.(*planned)
 	switch {
+	case l.version < wire.VersionHold && (kind == wire.KindHold || kind == wire.KindHeld || kind == wire.KindDropHeld || kind == wire.KindHeldNames):
+		return kind, nil, sent{}, l.tooOld()
 	case l.version >= wire.VersionGiven && ok:
-		return kind, r.Message, sent{r.plan, r.given}, nil
+		return kind, r.Message, sent{r.plan, r.given, r.held}, nil
 	case kind == wire.KindLaunchGiven:
 		return kind, nil, sent{}, fmt.Errorf("keeper: it speaks protocol version %d and cannot give descriptors to a program; upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
 	case l.version >= wire.VersionTask && ok && r.plan != nil:
@@ -68,7 +72,11 @@ func (l *link) forVersion(kind wire.Kind, m wire.Message) (wire.Kind, wire.Messa
 	default:
 		return kind, m, sent{}, nil
 	}
-	return kind, nil, sent{}, fmt.Errorf("keeper: it speaks protocol version %d and does not know this request; upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
+	return kind, nil, sent{}, l.tooOld()
+}
+
+func (l *link) tooOld() error {
+	return fmt.Errorf("keeper: it speaks protocol version %d and does not know this request; upgrade it: %w", l.version, errdefs.ErrFailedPrecondition)
 }
 
 // write sends a request. A body that is too long for the frame is sent in a memory
@@ -99,7 +107,7 @@ func write(conn *link, h wire.Header, m wire.Message, with sent) error {
 			return err
 		}
 	}
-	all := files
+	all := append(files, with.held...) //nolint:gocritic // files alone are closed
 	for _, f := range with.given {
 		all = append(all, int(f.Fd()))
 	}

@@ -205,9 +205,11 @@ func (c *conn) request(s *Server, h wire.Header, body []byte, fds []int) {
 		m = &wire.Upgrade{}
 	case wire.KindCancel:
 		m = &wire.Cancel{}
+	case wire.KindHold, wire.KindHeld, wire.KindDropHeld:
+		m = &wire.HeldName{}
 	case wire.KindCloseStdin, wire.KindReopen, wire.KindAck, wire.KindForget, wire.KindRelease, wire.KindAdvance:
 		m = &ref
-	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown:
+	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown, wire.KindHeldNames:
 	default:
 		c.fail(s, h.ID, wire.InvalidArgument, "request: unknown kind "+kernel.Itoa(int(h.Kind)))
 		return
@@ -255,6 +257,8 @@ func (c *conn) dispatch(s *Server, h wire.Header, m wire.Message, fds []int) {
 	case *wire.Cancel:
 		c.cancel(s, m.ID)
 		c.ok(s, h.ID, nil)
+	case *wire.HeldName:
+		c.onHeld(s, h, m.Name, fds)
 	case *wire.Ref:
 		c.onProcess(s, h, *m)
 	default:
@@ -310,6 +314,8 @@ func (c *conn) onKeeper(s *Server, h wire.Header) {
 			}
 		}
 		c.ok(s, h.ID, &l)
+	case wire.KindHeldNames:
+		c.ok(s, h.ID, s.heldNames())
 	case wire.KindStatus:
 		c.ok(s, h.ID, s.status())
 	case wire.KindExits:

@@ -257,6 +257,10 @@ func (s *Server) adoptItem(it *item) {
 		s.listenFD = it.take(wire.RoleSocket)
 		return
 	}
+	if name, ok := heldName(it.Key); ok {
+		s.held[name] = it.fds
+		return
+	}
 	var r record
 	if !wire.ParseRecord(it.Blob, &r) {
 		logLine("cannot read the record of " + it.Key + ": the process is not supervised any more")

@@ -46,6 +46,8 @@ type Server struct {
 	serial   uint64
 	lost     uint64 // lost output bytes of processes that have been forgotten
 
+	held map[string][]int // what agents have us hold, by name
+
 	conns         map[int]*conn
 	lastStream    uint64                // number of the last stream
 	commands      map[int]*command      // started and not reaped, by pid
@@ -88,7 +90,7 @@ func Main(dir string, resume int) int {
 	}
 	s := &Server{
 		dir: dir, ep: -1, listenFD: -1, started: time.Now(),
-		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{},
+		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{}, held: map[string][]int{},
 		conns: map[int]*conn{}, commands: map[int]*command{}, unfinished: map[*command]struct{}{}, plans: map[*planned]struct{}{},
 		partialLines: partialLines{},
 	}

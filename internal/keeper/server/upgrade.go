@@ -165,6 +165,14 @@ func (s *Server) newHandover(u *upgrade) (f *handover, keep []int) {
 			f.links = append(f.links, l)
 		}
 	}
+	for name, fds := range s.held {
+		it := handoverItem{item: heldItem(name, len(fds))}
+		for _, fd := range fds {
+			it.fds = append(it.fds, uint64(fd))
+		}
+		f.items = append(f.items, it)
+		keep = append(keep, fds...)
+	}
 	for _, c := range s.conns {
 		if c.greeted {
 			f.conns = append(f.conns, handoverConn{uint64(c.fd), c.exits})

@@ -10,7 +10,7 @@ import "encoding/binary"
 // therefore knows from the frame alone how to decode it.
 // greeted at the other end.
 const (
-	Version = 3
+	Version = 4
 	Oldest  = 1
 )
 
@@ -21,6 +21,16 @@ const VersionTask = 2
 // VersionGiven is the first version with KindLaunchGiven, and the one whose plans are of
 // format version 3.
 const VersionGiven = 3
+
+// VersionHold is the first version with KindHold, KindHeld, KindDropHeld and KindHeldNames.
+const VersionHold = 4
+
+// The limits of what is held for agents: descriptors under one name, names, and the length of one.
+const (
+	MaxHeld     = 4
+	MaxNames    = 4096
+	MaxHeldName = 255
+)
 
 // MaxGiven is how many descriptors a program can be given.
 const MaxGiven = 64
@@ -60,6 +70,10 @@ const (
 	// KindLaunchGiven is KindLaunchPlan with the descriptors that the program is given after the
 	// plan's file.
 	KindLaunchGiven
+	KindHold      // holds the descriptors that come with it under a name
+	KindHeld      // asks for them; the answer brings further ones of the same files
+	KindDropHeld  // closes them
+	KindHeldNames // asks for all names
 )
 
 // The keeper's answers.
@@ -96,6 +110,9 @@ const FlagMemfd = 1
 // SocketKey is the key of the item that holds the listening socket. The keys of
 // processes are paths with a slash.
 const SocketKey = "socket"
+
+// HeldPrefix starts the keys of what is held for agents. No process's key has a colon.
+const HeldPrefix = "held:"
 
 // MaxInline is the longest body that fits into the frame itself. MaxBody is the
 // longest that is accepted at all.

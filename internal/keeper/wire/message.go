@@ -460,6 +460,18 @@ type Cancel struct{ ID uint64 }
 // Fields implements Message.
 func (m *Cancel) Fields(c *Codec) { c.Uint(&m.ID) }
 
+// HeldName is the name under which something is held.
+type HeldName struct{ Name string }
+
+// Fields implements Message.
+func (m *HeldName) Fields(c *Codec) { c.Str(&m.Name) }
+
+// HeldNames answers KindHeldNames.
+type HeldNames struct{ List []string }
+
+// Fields implements Message.
+func (m *HeldNames) Fields(c *Codec) { c.strs(&m.List) }
+
 // Mismatch says why two sides cannot talk to each other.
 func Mismatch(mine, theirs Hello) string {
 	return "this side speaks protocol " + span(mine) + ", the other " + span(theirs)

@@ -15,7 +15,8 @@ const (
 	RoleConsole // socket over which a launch's command sends the pty
 	RolePark    // pipe by which a parked child is released
 	RoleErrors  // pipe by which it reports failures
-	// RoleSink and the roles after it are the process's FIFO sinks, by their index.
+	// RoleSink and the roles after it are the process's FIFO sinks, by their index; in an item whose
+	// key starts with HeldPrefix, what is held for an agent.
 	RoleSink
 )
 
