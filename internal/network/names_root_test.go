@@ -2,10 +2,12 @@ package network_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/keeper/keepertest"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
@@ -23,21 +26,13 @@ import (
 // ask sends one question from inside of a sandbox, and returns what reads the answer to it.
 func (b box) ask(t *testing.T, name string) (answer func() string) {
 	t.Helper()
-	m := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: 7, RecursionDesired: true},
-		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name + "."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}},
-	}
-	question, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
 	var conn *net.UDPConn
 	b.ns.Do(t, func() (err error) {
 		conn, err = net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(names.Address(), 53)))
 		return err
 	})
 	t.Cleanup(func() { _ = conn.Close() })
-	if _, err := conn.Write(question); err != nil {
+	if _, err := conn.Write(questionOf(t, name)); err != nil {
 		t.Fatal(err)
 	}
 	return func() string {
@@ -50,12 +45,31 @@ func (b box) ask(t *testing.T, name string) (answer func() string) {
 		if err != nil {
 			t.Fatalf("the answer about %s: %v", name, err)
 		}
-		var got dnsmessage.Message
-		if err := got.Unpack(buf[:n]); err != nil || len(got.Answers) != 1 {
-			t.Fatalf("the answer about %s: %+v, %v", name, got, err)
-		}
-		return netip.AddrFrom4(got.Answers[0].Body.(*dnsmessage.AResource).A).String()
+		return addressIn(t, name, buf[:n])
 	}
+}
+
+func questionOf(t *testing.T, name string) []byte {
+	t.Helper()
+	m := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: 7, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name + "."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}},
+	}
+	question, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return question
+}
+
+// addressIn is the one address of an answer.
+func addressIn(t *testing.T, name string, answer []byte) string {
+	t.Helper()
+	var got dnsmessage.Message
+	if err := got.Unpack(answer); err != nil || len(got.Answers) != 1 {
+		t.Fatalf("the answer about %s: %+v, %v", name, got, err)
+	}
+	return netip.AddrFrom4(got.Answers[0].Body.(*dnsmessage.AResource).A).String()
 }
 
 // nameServer is the child of this process that answers names.
@@ -148,6 +162,155 @@ func TestANameServerIsReplacedWithItsSockets(t *testing.T) {
 		again()
 		asked("after a restart beside a name server that hangs", b.ask(t, "db"))
 		roottest.Eventually(t, "the one that hangs has gone", func() bool { return nameServer(t) != hung })
+		r.down(b)
+	})
+}
+
+// askTCP is ask over a connection of its own, which is made before the question is asked.
+func (b box) askTCP(t *testing.T, name string) (answer func() string) {
+	t.Helper()
+	var conn net.Conn
+	b.ns.Do(t, func() (err error) {
+		d := net.Dialer{Timeout: roottest.Patience()}
+		conn, err = d.Dial("tcp4", netip.AddrPortFrom(names.Address(), 53).String())
+		return err
+	})
+	t.Cleanup(func() { _ = conn.Close() })
+	question := questionOf(t, name)
+	if _, err := conn.Write(append([]byte{0, byte(len(question))}, question...)); err != nil {
+		t.Fatal(err)
+	}
+	return func() string {
+		t.Helper()
+		if err := conn.SetReadDeadline(time.Now().Add(roottest.Patience())); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 4096)
+		n, err := io.ReadAtLeast(conn, buf, 2)
+		if err == nil && n < 2+int(buf[1]) {
+			var more int
+			more, err = io.ReadFull(conn, buf[n:2+int(buf[1])])
+			n += more
+		}
+		if err != nil {
+			t.Fatalf("the answer about %s: %v", name, err)
+		}
+		return addressIn(t, name, buf[2:n])
+	}
+}
+
+// TestQuestionsWaitWhileAgentAndNameServerAreDead: what is asked then is answered by the next ones,
+// over UDP and TCP, by sockets that the holder had; those of sandboxes that went meanwhile are dropped.
+func TestQuestionsWaitWhileAgentAndNameServerAreDead(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		holder := keepertest.NewHolder(t)
+		r := newRig(t, nil)
+		r.names = &names.Options{Dir: filepath.Join(r.dir, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: holder}
+		r.start()
+		r.define(core.NetworkDefinition{Name: "app"})
+		in := func(i int) box {
+			ns := networktest.NewNamespace(t)
+			req := r.request(ns, i)
+			req.Config.Name = "app"
+			return r.do(ns, req)
+		}
+		stays, goes := in(1), in(2)
+		want := stays.addr(true).String()
+		known := map[string][]netip.Addr{"db": stays.req.Last.Addrs}
+		if err := r.net.SetNames(t.Context(), "app", known, nil); err != nil {
+			t.Fatal(err)
+		}
+		sandboxes := func(want ...core.ID) {
+			t.Helper()
+			held, err := holder.Names(t.Context())
+			if err != nil || len(held) != len(want) {
+				t.Errorf("the holder has %q, %v; want those of %q", held, err, want)
+			}
+			for i, id := range want {
+				if i < len(held) && held[i] != "names/"+string(id) {
+					t.Errorf("the holder has %q, want those of %q", held, want)
+				}
+			}
+		}
+		sandboxes(stays.req.Sandbox, goes.req.Sandbox)
+		if got := stays.ask(t, "db")(); got != want {
+			t.Fatalf("db is %s, want %s", got, want)
+		}
+		for range 2 {
+			if err := r.net.Close(); err != nil { // the agent
+				t.Fatal(err)
+			}
+			r.net = nil
+			signal(t, nameServer(t), syscall.SIGKILL)
+			udp, tcp := stays.ask(t, "db"), stays.askTCP(t, "db")
+			r.start()
+			if all, err := r.net.Sandboxes(t.Context()); err != nil || !slices.Contains(all, stays.req.Sandbox) {
+				t.Errorf("before it has recovered, it knows of %q, %v", all, err)
+			}
+			// The names are told a moment after the sandboxes are.
+			if err := r.net.Recover(t.Context(), []core.NetworkRequest{stays.req}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.net.SetNames(t.Context(), "app", known, nil); err != nil {
+				t.Fatal(err)
+			}
+			for what, answer := range map[string]func() string{"UDP": udp, "TCP": tcp} {
+				if got := answer(); got != want {
+					t.Errorf("over %s db is %s, want %s", what, got, want)
+				}
+			}
+			sandboxes(stays.req.Sandbox)
+		}
+		// What is held of another namespace, whatever its name says, is not used.
+		other, err := holder.Held(t.Context(), "names/"+string(stays.req.Sandbox))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.down(stays)
+		sandboxes()
+		if err := holder.Hold(t.Context(), "names/"+string(stays.req.Sandbox), other); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range other {
+			_ = f.Close()
+		}
+		if err := r.net.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.net = nil
+		r.start() // it does not know yet what is held
+		again := in(1)
+		known["db"] = again.req.Last.Addrs
+		if err := r.net.SetNames(t.Context(), "app", known, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := again.ask(t, "db")(); got != again.addr(true).String() {
+			t.Errorf("db is %s, want %s", got, again.addr(true))
+		}
+		r.down(again)
+		sandboxes()
+	})
+}
+
+// TestNamesWithAnOldKeeper: sandboxes are answered when the keeper cannot hold their sockets.
+func TestNamesWithAnOldKeeper(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		holder := keepertest.NewHolder(t)
+		holder.Old = true
+		r.names = &names.Options{Dir: filepath.Join(r.dir, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: holder}
+		r.start()
+		r.define(core.NetworkDefinition{Name: "app"})
+		ns := networktest.NewNamespace(t)
+		req := r.request(ns, 1)
+		req.Config.Name = "app"
+		b := r.do(ns, req)
+		if err := r.net.SetNames(t.Context(), "app", map[string][]netip.Addr{"db": b.req.Last.Addrs}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.ask(t, "db")(); got != b.addr(true).String() {
+			t.Errorf("db is %s", got)
+		}
 		r.down(b)
 	})
 }

@@ -358,7 +358,11 @@ func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 }
 
 // Sandboxes implements core.Network.
-func (n *Network) Sandboxes(context.Context) ([]core.ID, error) {
+func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
+	named, err := n.names.Sandboxes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("sandboxes with a name server: %w", err)
+	}
 	seen := map[core.ID]bool{}
 	for _, l := range n.leases.All() {
 		seen[l.Sandbox] = true
@@ -374,7 +378,7 @@ func (n *Network) Sandboxes(context.Context) ([]core.ID, error) {
 	for _, id := range n.bridge.table.Sandboxes() {
 		seen[id] = true
 	}
-	for _, id := range n.cni.sandboxes() {
+	for _, id := range append(n.cni.sandboxes(), named...) {
 		seen[id] = true
 	}
 	ids := make([]core.ID, 0, len(seen))

@@ -140,7 +140,32 @@ func TestThreeContainersOnANetwork(t *testing.T) {
 		had := lines()
 		nodetest.Eventually(t, "the connection carries data after the agent's death", func() bool { return lines() > had })
 
+		// The name server dies, too: who asks now waits for the next agent.
+		p.do("exec", "-d", "web", "/bin/sh", "-c", "until test -e /data/both; do sleep 0.1; done; touch /data/asking; "+
+			"printf '\\000\\027\\007\\007\\001\\000\\000\\001\\000\\000\\000\\000\\000\\000\\005cache\\000\\000\\001\\000\\001' | nc -w 100 127.0.0.11 53 > /data/answer; touch /data/answered")
+		p.Kill()
 		if err := syscall.Kill(server, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.Eventually(t, "the name server has gone", func() bool { return len(nodetest.Processes("longshore-names", "")) == 0 })
+		if err := os.WriteFile(data("both"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		there := func(name string) func() bool {
+			return func() bool {
+				_, err := os.Stat(data(name))
+				return err == nil
+			}
+		}
+		nodetest.Eventually(t, "somebody asks", there("asking"))
+		p.Up()
+		nodetest.Eventually(t, "who has asked has an answer", there("answered"))
+		if b, err := os.ReadFile(data("answer")); err != nil || len(b) < 12 || b[5]&15 != 0 || b[9] != 1 { // no error, one address
+			t.Errorf("the answer to who asked while agent and name server were dead is %x, %v", b, err)
+		}
+		all()
+
+		if err := syscall.Kill(p.nameServer(), syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		all()

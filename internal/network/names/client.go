@@ -45,7 +45,10 @@ type Options struct {
 	Health, Patience time.Duration
 	// Redirect leads what a network namespace sends to Address's port 53 to these ports.
 	Redirect func(namespace *os.File, udp, tcp uint16) error
-	Logger   *slog.Logger
+	// Holder keeps the sockets, so that questions wait for the next agent when process and agent are
+	// dead; nil for none.
+	Holder core.Holder
+	Logger *slog.Logger
 }
 
 // Client is the agent's side of the name server. It starts the process when there is something to
@@ -53,11 +56,12 @@ type Options struct {
 type Client struct {
 	o Options
 
-	mu    sync.Mutex // guards boxes, zones, kept, server, conn, gone, retrying, starting, deaths; one request at a time
+	mu    sync.Mutex // guards boxes, zones, kept, held, server, conn, gone, retrying, starting, waits, deaths; one request at a time
 	boxes map[core.ID]Box
 	// kept has the sockets of each sandbox, UDP and TCP: a process that takes the place of another
 	// gets the same, and answers what was asked meanwhile.
 	kept map[core.ID][]*os.File
+	held held
 	// server is the process, once it has said which one it is.
 	server *os.Process
 	zones  map[string]Zone
@@ -66,6 +70,7 @@ type Client struct {
 	// retrying says that a process that could not be started is tried again.
 	retrying bool
 	starting bool // it is about to be told everything
+	waits    bool // after a start of the agent: sandboxes are told of before the zones are
 	deaths   int  // of processes since one has answered while it served
 }
 
@@ -93,7 +98,7 @@ func (c *Client) Add(ctx context.Context, b Box) error {
 	if err != nil {
 		delete(c.boxes, b.Sandbox)
 		c.releaseLocked(b.Sandbox)
-		return fmt.Errorf("name server: %w", err)
+		return fmt.Errorf("name server: %w", errors.Join(err, c.unholdLocked(ctx, b.Sandbox)))
 	}
 	return nil
 }
@@ -127,11 +132,15 @@ func (c *Client) Change(ctx context.Context, b Box) error {
 	return c.restoreLocked(ctx)
 }
 
-// Drop stops to answer a sandbox. The process has closed its sockets, which would keep the
-// sandbox's network namespace, when Drop returns. It succeeds when there is nothing to stop.
+// Drop stops to answer a sandbox. Nobody has its sockets any more when Drop returns: they would keep
+// the sandbox's network namespace. It succeeds when there is nothing to stop.
 func (c *Client) Drop(ctx context.Context, id core.ID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return errors.Join(c.dropLocked(ctx, id), c.unholdLocked(ctx, id))
+}
+
+func (c *Client) dropLocked(ctx context.Context, id core.ID) error {
 	if _, ok := c.boxes[id]; !ok && c.conn == nil {
 		c.releaseLocked(id)
 		return nil
@@ -188,12 +197,15 @@ func (c *Client) Recover(ctx context.Context, live []Box) error {
 			c.releaseLocked(id)
 		}
 	}
+	c.sweepLocked(ctx)
 	if len(live) == 0 {
 		if err := c.dialLocked(); err != nil {
 			return c.tidy() // there is none
 		}
 		return c.endLocked()
 	}
+	c.waits = true
+	defer func() { c.waits = false }()
 	return c.restoreLocked(ctx)
 }
 
@@ -459,31 +471,6 @@ func (c *Client) tellLocked(fresh bool) error {
 	return nil
 }
 
-func (c *Client) addLocked(b Box) error {
-	if len(c.kept[b.Sandbox]) == 0 {
-		s, err := listen(b.Namespace, c.o.Redirect)
-		if err != nil {
-			return err
-		}
-		c.kept[b.Sandbox] = s.files()
-	}
-	_, err := c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream}, c.kept[b.Sandbox])
-	return err
-}
-
-// keepLocked asks for the sockets of a sandbox, which an earlier agent has opened.
-func (c *Client) keepLocked(id core.ID) error {
-	if len(c.kept[id]) > 0 {
-		return nil
-	}
-	_, files, err := c.exchangeLocked(request{Op: opSockets, Sandbox: id}, nil)
-	if errors.Is(err, errRefused) { // of an earlier release
-		return nil
-	}
-	c.kept[id] = files
-	return err
-}
-
 // callTime bounds one request: the process does nothing that takes long.
 const callTime = 10 * time.Second
 
@@ -540,6 +527,7 @@ func (c *Client) healthy(conn *net.UnixConn) bool {
 	}
 	_, err := c.callLocked(request{Op: opHello}, nil)
 	if err == nil {
+		c.holdAgainLocked()
 		c.deaths = 0
 		return true
 	}

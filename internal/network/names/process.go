@@ -1,6 +1,7 @@
 package names
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,8 +25,9 @@ type process struct {
 	ended chan struct{}
 	once  sync.Once
 
-	mu     sync.Mutex // guards zones, boxes, agents
+	mu     sync.Mutex // guards zones, told, boxes, agents
 	zones  map[string]Zone
+	told   chan struct{} // closed and replaced when a zone is set
 	boxes  map[core.ID]*box
 	agents int // connections
 }
@@ -51,7 +54,7 @@ func Main() int {
 }
 
 func newProcess() *process {
-	return &process{ended: make(chan struct{}), zones: map[string]Zone{}, boxes: map[core.ID]*box{}}
+	return &process{ended: make(chan struct{}), zones: map[string]Zone{}, told: make(chan struct{}), boxes: map[core.ID]*box{}}
 }
 
 func (p *process) end() { p.once.Do(func() { close(p.ended) }) }
@@ -124,6 +127,8 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 		if delete(p.zones, req.Network); req.Zone != nil {
 			p.zones[req.Network] = *req.Zone
 		}
+		close(p.told)
+		p.told = make(chan struct{})
 	case opAdd:
 		err = p.add(req, files)
 	case opSet:
@@ -156,7 +161,11 @@ func (p *process) add(req request, files []*os.File) error {
 		return errors.Join(err, udp.Close())
 	}
 	p.drop(req.Sandbox)
-	b := serve(udp, tcp, asks{req.Networks, req.Upstream}, p.zonesOf)
+	b := newBox(udp, tcp, asks{req.Networks, req.Upstream}, p.zonesOf)
+	if req.Wait {
+		b.wait = p.awaitZones
+	}
+	b.serve()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.boxes[req.Sandbox] = b
@@ -194,6 +203,35 @@ func (p *process) drop(id core.ID) {
 	p.mu.Unlock()
 	if ok {
 		b.close()
+	}
+}
+
+// zonesTime is how long questions wait for zones that are about to be told. Resolvers ask again
+// after five seconds.
+const zonesTime = 4 * time.Second
+
+// awaitZones waits until the zones of networks are known, for a limited time.
+func (p *process) awaitZones(ctx context.Context, networks []string) {
+	late := time.NewTimer(zonesTime)
+	defer late.Stop()
+	for {
+		p.mu.Lock()
+		told := p.told
+		missing := slices.ContainsFunc(networks, func(n string) bool {
+			_, ok := p.zones[n]
+			return !ok
+		})
+		p.mu.Unlock()
+		if !missing {
+			return
+		}
+		select {
+		case <-told:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -33,6 +33,8 @@ type box struct {
 	ended    sync.WaitGroup
 	forwards chan struct{}
 	streams  chan struct{}
+	zones    zonesOf
+	wait     func(ctx context.Context, networks []string) // before the first question; nil for no wait
 
 	mu   sync.Mutex // guards asks
 	asks asks
@@ -49,16 +51,25 @@ var errDropped = errors.New("the sandbox has no name server any more")
 // zonesOf returns the zones of networks.
 type zonesOf func(networks []string) []Zone
 
-// serve starts to answer. The sockets are the box's.
-func serve(udp net.PacketConn, tcp net.Listener, a asks, zones zonesOf) *box {
+// newBox returns one that does not answer yet. The sockets are the box's.
+func newBox(udp net.PacketConn, tcp net.Listener, a asks, zones zonesOf) *box {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	b := &box{
-		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a,
+	return &box{
+		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, zones: zones,
 		forwards: make(chan struct{}, maxForwarded), streams: make(chan struct{}, maxStreams),
 	}
-	b.ended.Go(func() { b.packets(zones) })
-	b.ended.Go(func() { b.connections(zones) })
-	return b
+}
+
+// serve starts to answer.
+func (b *box) serve() {
+	for _, answer := range []func(){b.packets, b.connections} {
+		b.ended.Go(func() {
+			if b.wait != nil {
+				b.wait(b.ctx, b.whom().networks)
+			}
+			answer()
+		})
+	}
 }
 
 // close ends the box. Its sockets keep the sandbox's network namespace no longer when it returns.
@@ -81,7 +92,7 @@ func (b *box) whom() asks {
 	return b.asks
 }
 
-func (b *box) packets(zones zonesOf) {
+func (b *box) packets() {
 	buf := make([]byte, maxUDP)
 	for {
 		n, from, err := b.udp.ReadFrom(buf)
@@ -92,7 +103,7 @@ func (b *box) packets(zones zonesOf) {
 			continue // an earlier answer could not be delivered
 		}
 		a := b.whom()
-		answer, err := Answer(zones(a.networks), buf[:n], false)
+		answer, err := Answer(b.zones(a.networks), buf[:n], false)
 		if err != nil {
 			continue
 		}
@@ -114,7 +125,7 @@ func (b *box) packets(zones zonesOf) {
 	}
 }
 
-func (b *box) connections(zones zonesOf) {
+func (b *box) connections() {
 	for {
 		conn, err := b.tcp.Accept()
 		if err != nil {
@@ -138,13 +149,13 @@ func (b *box) connections(zones zonesOf) {
 			stop := context.AfterFunc(b.ctx, func() { _ = conn.Close() })
 			defer stop()
 			defer func() { _ = conn.Close() }()
-			b.stream(conn, zones)
+			b.stream(conn)
 		})
 	}
 }
 
 // stream answers the questions of one connection, one after the other.
-func (b *box) stream(conn net.Conn, zones zonesOf) {
+func (b *box) stream(conn net.Conn) {
 	for {
 		if conn.SetDeadline(time.Now().Add(streamTime)) != nil {
 			return
@@ -154,7 +165,7 @@ func (b *box) stream(conn net.Conn, zones zonesOf) {
 			return
 		}
 		a := b.whom()
-		answer, err := Answer(zones(a.networks), question, true)
+		answer, err := Answer(b.zones(a.networks), question, true)
 		if err != nil {
 			return
 		}

@@ -19,7 +19,7 @@ import (
 const (
 	opHello = "hello" // Answer.Sandboxes
 	opZone  = "zone"  // Network, Zone; nil removes it
-	opAdd   = "add"   // Sandbox, Networks, Upstream, and two sockets
+	opAdd   = "add"   // Sandbox, Networks, Upstream, Wait, and two sockets
 	opSet   = "set"   // Sandbox, Networks, Upstream
 	opDrop  = "drop"  // Sandbox
 	opEnd   = "end"
@@ -36,6 +36,8 @@ type request struct {
 	Sandbox  core.ID          `json:"sandbox,omitempty"`
 	Networks []string         `json:"networks,omitempty"`
 	Upstream []netip.AddrPort `json:"upstream,omitempty"`
+	// Wait says that the zones of Networks are about to be told: questions wait for them.
+	Wait bool `json:"wait,omitempty"`
 }
 
 type response struct {

@@ -1,0 +1,189 @@
+package names
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// held is what the holder has of ours, as far as we know.
+type held struct {
+	sandboxes map[core.ID]bool
+	// known says that the holder was asked for all that it has, and that what no sandbox needs is
+	// dropped.
+	known  bool
+	warned bool // that it does not keep them
+}
+
+// heldPrefix starts the names of our sockets.
+const heldPrefix = "names/"
+
+// holderTime bounds what the holder is asked, at a time when all other requests wait.
+const holderTime = 10 * time.Second
+
+func (c *Client) addLocked(b Box) error {
+	if len(c.kept[b.Sandbox]) == 0 {
+		c.kept[b.Sandbox] = c.heldLocked(b)
+	}
+	if len(c.kept[b.Sandbox]) == 0 {
+		s, err := listen(b.Namespace, c.o.Redirect)
+		if err != nil {
+			return err
+		}
+		c.kept[b.Sandbox] = s.files()
+	}
+	c.holdLocked(b.Sandbox)
+	_, err := c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream, Wait: c.waits}, c.kept[b.Sandbox])
+	return err
+}
+
+// keepLocked asks for the sockets of a sandbox, which an earlier agent has opened.
+func (c *Client) keepLocked(id core.ID) error {
+	if len(c.kept[id]) > 0 {
+		return nil
+	}
+	_, files, err := c.exchangeLocked(request{Op: opSockets, Sandbox: id}, nil)
+	if errors.Is(err, errRefused) { // of an earlier release
+		return nil
+	}
+	c.kept[id] = files
+	c.holdLocked(id)
+	return err
+}
+
+// holdLocked has the holder keep the sockets of a sandbox. Without it, the sandbox is answered all
+// the same.
+func (c *Client) holdLocked(id core.ID) {
+	if c.o.Holder == nil || c.held.sandboxes[id] || len(c.kept[id]) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), holderTime)
+	defer cancel()
+	if err := c.o.Holder.Hold(ctx, heldPrefix+string(id), c.kept[id]); err != nil {
+		if !c.held.warned {
+			c.o.Logger.Warn("the keeper does not keep the sockets of name servers: sandboxes' questions are refused while both the agent and the name server are dead", "error", err.Error())
+		}
+		c.held.warned = true
+		return
+	}
+	if c.held.sandboxes == nil {
+		c.held.sandboxes = map[core.ID]bool{}
+	}
+	c.held.sandboxes[id], c.held.warned = true, false
+}
+
+// heldLocked returns the sockets of a sandbox that an earlier agent had kept; nil when there are
+// none, or when they are in another network namespace than the sandbox is.
+func (c *Client) heldLocked(b Box) []*os.File {
+	if c.o.Holder == nil || c.held.known && !c.held.sandboxes[b.Sandbox] {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), holderTime)
+	defer cancel()
+	files, err := c.o.Holder.Held(ctx, heldPrefix+string(b.Sandbox))
+	switch {
+	case err == nil && len(files) == 2 && isIn(files, b.Namespace):
+		return files
+	case err != nil && !errdefs.IsNotFound(err):
+		c.o.Logger.Warn("could not have the sockets of a sandbox's name server back; it gets new ones", "sandbox", string(b.Sandbox), "error", err.Error())
+	}
+	closeAll(files)
+	delete(c.held.sandboxes, b.Sandbox) // the new ones take their place
+	return nil
+}
+
+// isIn reports whether sockets are in a network namespace.
+func isIn(sockets []*os.File, namespace string) bool {
+	var want, have unix.Stat_t
+	if unix.Stat(namespace, &want) != nil {
+		return false
+	}
+	for _, f := range sockets {
+		raw, err := f.SyscallConn()
+		if err != nil {
+			return false
+		}
+		if err2 := raw.Control(func(fd uintptr) {
+			var ns int
+			if ns, err = unix.IoctlRetInt(int(fd), unix.SIOCGSKNS); err == nil {
+				err = unix.Fstat(ns, &have)
+				_ = unix.Close(ns)
+			}
+		}); err != nil || err2 != nil || have.Ino != want.Ino || have.Dev != want.Dev {
+			return false
+		}
+	}
+	return true
+}
+
+// unholdLocked has the holder close the sockets of a sandbox.
+func (c *Client) unholdLocked(ctx context.Context, id core.ID) error {
+	if c.o.Holder == nil || c.held.known && !c.held.sandboxes[id] {
+		return nil
+	}
+	if err := c.o.Holder.Drop(ctx, heldPrefix+string(id)); err != nil {
+		return fmt.Errorf("close the sockets of the name server: %w", err)
+	}
+	delete(c.held.sandboxes, id)
+	return nil
+}
+
+// Sandboxes returns those whose sockets the holder has.
+func (c *Client) Sandboxes(ctx context.Context) (ids []core.ID, err error) {
+	if c.o.Holder == nil {
+		return nil, nil
+	}
+	names, err := c.o.Holder.Names(ctx)
+	for _, name := range names {
+		if id, ours := strings.CutPrefix(name, heldPrefix); ours {
+			ids = append(ids, core.ID(id))
+		}
+	}
+	return ids, err
+}
+
+// sweepLocked finds out what the holder has, and has it drop what no sandbox needs.
+func (c *Client) sweepLocked(ctx context.Context) {
+	ids, err := c.Sandboxes(ctx)
+	c.held.sandboxes = map[core.ID]bool{}
+	for _, id := range ids {
+		c.held.sandboxes[id] = true
+		if c.boxes[id].Sandbox == "" {
+			err = errors.Join(err, c.unholdLocked(ctx, id))
+		}
+	}
+	if c.held.known = err == nil; err != nil {
+		c.o.Logger.Warn("could not find out which sockets of name servers the keeper keeps", "error", err.Error())
+	}
+}
+
+// holdAgainLocked has the sockets kept again after keeper and holder have died.
+func (c *Client) holdAgainLocked() {
+	if c.o.Holder == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), holderTime)
+	defer cancel()
+	ids, err := c.Sandboxes(ctx)
+	if err != nil {
+		return // the next time, then
+	}
+	has := map[core.ID]bool{}
+	for _, id := range ids {
+		has[id] = true
+	}
+	for id := range c.kept {
+		if !has[id] {
+			delete(c.held.sandboxes, id)
+			c.holdLocked(id)
+		}
+	}
+}
