@@ -1,6 +1,8 @@
 package network
 
 import (
+	"net/netip"
+
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/overlay"
 )
@@ -15,4 +17,11 @@ func (n *Network) CloseIngress(on ...*overlay.Network) error { return n.ingress.
 
 func (n *Network) Publish(list []core.PublishedPort) ([]core.TakenPort, error) {
 	return n.ingress.publish(list)
+}
+
+// IngressAddr is the address of the namespace, where the host's ports lead.
+func (n *Network) IngressAddr() netip.Addr {
+	n.ingress.mu.Lock()
+	defer n.ingress.mu.Unlock()
+	return n.ingress.inner
 }

@@ -8,13 +8,16 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/roottest"
@@ -29,7 +32,6 @@ type mesh struct {
 	farOn   *overlay.Network
 	subnets []core.OverlaySubnet
 	dirs    [2]string
-	tasks   int
 }
 
 // meshRange is that of the ingress network of a Swarm.
@@ -86,7 +88,7 @@ func (m *mesh) prefix(n int) netip.Prefix {
 	return netip.PrefixFrom(m.addr(n), m.subnets[0].Range.Bits())
 }
 
-// node is the address of the test's own machine on the network: number 2.
+// ingress is the interface of the test's own machine on the network: number 2.
 func (m *mesh) ingress() core.Ingress {
 	return core.Ingress{Network: "ingress", Addrs: []netip.Prefix{m.prefix(2)}}
 }
@@ -97,6 +99,7 @@ func (m *mesh) openIngress() {
 	if err := m.r.net.OpenIngress(m.ingress(), m.on, m.subnets); err != nil {
 		m.t.Fatal(err)
 	}
+	m.t.Cleanup(func() { _ = overlay.Unpin(filepath.Join(m.r.dir, "ingress")) })
 	m.know(m.farOn, 2, 0)
 }
 
@@ -288,20 +291,60 @@ func (m *mesh) publish(list []core.PublishedPort, taken ...uint16) {
 	}
 }
 
-// left checks that nothing of the ingress is left.
-func (m *mesh) left() {
+// left checks that nothing of the ingress is left, but tasks on the network.
+func (m *mesh) left(tasks int) {
 	m.t.Helper()
-	for _, line := range []string{"nft list tables", "ip -o link", "grep /ingress/ /proc/self/mountinfo"} {
-		if strings.HasPrefix(line, "grep") {
-			continue
-		}
-		if out := networktest.Run(m.t, line); strings.Contains(out, "longshore-in") {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, out := range []string{networktest.Run(m.t, "nft list tables"), networktest.Run(m.t, "ip -o link"), string(mounts)} {
+		if strings.Contains(out, "longshore-in") || strings.Contains(out, m.r.dir+"/ingress") {
 			m.t.Errorf("left: %s", out)
 		}
 	}
-	if len(m.on.Attached()) > m.tasks {
+	if len(m.on.Attached()) != tasks {
 		m.t.Errorf("left on the network: %v", m.on.Attached())
 	}
 }
 
-var _ = network.DefaultConfig
+// knocks are connections of which none may be answered, not by a refusal either.
+type knocks []knock
+
+type knock struct {
+	fd int
+	to string
+}
+
+// knock begins a connection from a namespace.
+func (k *knocks) knock(t *testing.T, from *networktest.Namespace, to netip.AddrPort) {
+	t.Helper()
+	from.Do(t, func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { _ = unix.Close(fd) })
+		err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+		if errors.Is(err, unix.EINPROGRESS) {
+			*k = append(*k, knock{fd, to.String()})
+			return nil
+		}
+		return fmt.Errorf("knock at %s: %w", to, err)
+	})
+}
+
+// silent checks them, when something else that was asked later has been answered.
+func (k knocks) silent(t *testing.T) {
+	t.Helper()
+	for _, one := range k {
+		polled := []unix.PollFd{{Fd: int32(one.fd), Events: unix.POLLOUT}}
+		if n, err := unix.Poll(polled, 0); err != nil || n == 0 {
+			continue
+		}
+		code, err := unix.GetsockoptInt(one.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if errno := unix.Errno(code); err != nil || errno != unix.EHOSTUNREACH && errno != unix.ENETUNREACH {
+			t.Errorf("%s answers: %v", one.to, errno)
+		}
+	}
+}

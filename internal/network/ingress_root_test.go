@@ -57,7 +57,6 @@ func TestAPublishedPortLeadsToBackends(t *testing.T) {
 		if err := r.net.CloseIngress(m.on); err != nil {
 			t.Fatal(err)
 		}
-		m.tasks = 1
-		m.left()
+		m.left(1)
 	})
 }

@@ -1,15 +1,16 @@
 package network
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
@@ -76,7 +77,7 @@ func newIngress(path string, claims *ports.Claims, used func() ([]netip.Prefix, 
 func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.OverlaySubnet, others []*overlay.Network) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	want, err := ingressAttachment(in)
+	want, err := ingressAttachment(in, subnets)
 	if err != nil {
 		return err
 	}
@@ -105,15 +106,24 @@ func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.Over
 	return nil
 }
 
-// ingressAttachment is the interface on the overlay. Errors are InvalidArgument.
-func ingressAttachment(in core.Ingress) (overlay.Attachment, error) {
-	a := overlay.Attachment{Key: ingressKey, Interface: ingressInner, Addrs: in.Addrs, MAC: strings.ToLower(in.MAC)}
-	if len(in.Addrs) == 0 || !in.Addrs[0].IsValid() {
+// ingressAttachment is the interface on the overlay. Errors are InvalidArgument: what is there is
+// not given up for what cannot be.
+func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (overlay.Attachment, error) {
+	a := overlay.Attachment{Key: ingressKey, Interface: ingressInner, Addrs: in.Addrs}
+	if len(in.Addrs) == 0 {
 		return a, fmt.Errorf("it has no address: %w", errdefs.ErrInvalidArgument)
 	}
-	if a.MAC == "" {
-		a.MAC = overlay.MACFor(in.Addrs[0].Addr())
+	for _, p := range in.Addrs {
+		i := slices.IndexFunc(subnets, func(s core.OverlaySubnet) bool { return s.Range.Contains(p.Addr()) && s.Range.Bits() == p.Bits() })
+		if i < 0 || p.Addr() == subnets[i].Gateway || p.Addr() == subnets[i].Range.Addr() {
+			return a, fmt.Errorf("address %s is not one of network %s: %w", p, in.Network, errdefs.ErrInvalidArgument)
+		}
 	}
+	mac, err := net.ParseMAC(cmp.Or(in.MAC, overlay.MACFor(in.Addrs[0].Addr())))
+	if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
+		return a, fmt.Errorf("mac %.40q is that of no interface: %w", in.MAC, errdefs.ErrInvalidArgument)
+	}
+	a.MAC = mac.String()
 	return a, nil
 }
 
