@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"net/netip"
+	"strings"
 )
 
 // Overlays are the networks of this node that reach over several nodes, and the node's place on
@@ -54,6 +55,12 @@ type Overlays interface {
 
 // OverlayNetwork is what an Attachment calls an overlay.
 func OverlayNetwork(name string) string { return overlayPrefix + name }
+
+// OverlayName is the inverse of OverlayNetwork: the name of the overlay that an Attachment means, if
+// it means one.
+func OverlayName(network string) (name string, ok bool) {
+	return strings.CutPrefix(network, overlayPrefix)
+}
 
 // overlayPrefix keeps overlays apart from networks that users define, whose names have no colon.
 const overlayPrefix = "overlay:"

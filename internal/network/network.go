@@ -53,19 +53,21 @@ type Options struct {
 
 // Network implements core.Network.
 type Network struct {
-	cfg    Config
-	mode   Mode // builtin or cni, never auto
-	store  core.KV
-	log    *slog.Logger
-	leases *ipam.Leases
-	bridge *bridge
-	cni    *cni
-	users  users
-	names  *names.Client
-	now    func() time.Time
+	cfg     Config
+	mode    Mode // builtin or cni, never auto
+	store   core.KV
+	log     *slog.Logger
+	leases  *ipam.Leases
+	bridge  *bridge
+	cni     *cni
+	users   users
+	names   *names.Client
+	now     func() time.Time
 	ingress *ingress
 	// leaseStore is where who has which address is stored.
 	leaseStore core.KV
+	// Overlays are the networks that reach over several nodes.
+	Overlays *Overlays
 
 	mu  sync.Mutex // guards set; serializes the choice of ranges
 	set ranges
@@ -125,6 +127,9 @@ func New(o Options) (*Network, error) {
 	if err := n.loadUsers(); err != nil {
 		return nil, err
 	}
+	if n.Overlays, err = newOverlays(n, o.StateDir); err != nil {
+		return nil, err
+	}
 	return n, nil
 }
 
@@ -143,7 +148,7 @@ func namesOptions(o Options) names.Options {
 // Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
 func (n *Network) Close() error {
 	n.names.Close()
-	errs := []error{n.ingress.stop(), n.bridge.close()}
+	errs := []error{n.Overlays.keys.Close(), n.ingress.stop(), n.bridge.close()}
 	for _, u := range n.users.all() {
 		errs = append(errs, u.bridge.close())
 	}
@@ -153,12 +158,12 @@ func (n *Network) Close() error {
 // Release removes our bridges and all our rules from the host, for an agent that ends and leaves
 // no sandboxes. The next Setup makes them again. FailedPrecondition when sandboxes have
 // addresses.
-func (n *Network) Release(context.Context) error {
+func (n *Network) Release(ctx context.Context) error {
 	err := n.bridge.release()
 	for _, u := range n.users.all() {
 		err = errors.Join(err, u.bridge.release())
 	}
-	if err = errors.Join(err, n.ingress.close(nil)); err != nil {
+	if err = errors.Join(err, n.Overlays.release(ctx)); err != nil {
 		return fmt.Errorf("release network: %w", err)
 	}
 	return nil

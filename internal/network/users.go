@@ -254,6 +254,11 @@ func (n *Network) usedRanges() ([]netip.Prefix, error) {
 			taken = append(taken, s.Range)
 		}
 	}
+	for _, v := range n.Overlays.List() {
+		for _, s := range v.Subnets {
+			taken = append(taken, s.Range)
+		}
+	}
 	return taken, nil
 }
 

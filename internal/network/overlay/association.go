@@ -261,12 +261,12 @@ func try(a, b netip.Addr) error {
 			return fmt.Errorf("the kernel has no ESP with AES-GCM (modules esp4 or esp6, gcm, seqiv): %w", err)
 		}
 	}
-	for _, p := range []*netlink.XfrmPolicy{policyOut(pair{a, b, defaultPort}, spi(a, b, 0)), policyIn(entry{family(a.Is4()), defaultPort})} {
+	for _, p := range []*netlink.XfrmPolicy{policyOut(pair{a, b, DefaultPort}, spi(a, b, 0)), policyIn(entry{family(a.Is4()), DefaultPort})} {
 		if err := xfrm.XfrmPolicyUpdate(p); err != nil {
 			return fmt.Errorf("the kernel has no policies of IPsec: %w", err)
 		}
 	}
-	if err := nft.Seal(ns, label, []nft.Sealed{{Port: defaultPort, VNI: 1}}); err != nil {
+	if err := nft.Seal(ns, label, []nft.Sealed{{Port: DefaultPort, VNI: 1}}); err != nil {
 		return fmt.Errorf("the kernel's nftables cannot tell packets of IPsec: %w", err)
 	}
 	return nil

@@ -214,6 +214,14 @@ func (n *Network) syncAttachedLocked(in space, a Attachment) error {
 	return errors.Join(errs...)
 }
 
+// Has reports whether an interface on this node has this key.
+func (n *Network) Has(key string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, there := n.attached[key]
+	return there
+}
+
 // Attached returns the interfaces on this node, by their keys.
 func (n *Network) Attached() []Attachment {
 	n.mu.Lock()

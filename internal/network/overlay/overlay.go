@@ -49,14 +49,14 @@ type Subnet struct {
 	VNI     uint32     // the number of its packets
 }
 
-// defaultPort is that of IANA.
-const defaultPort = 4789
+// DefaultPort is the UDP port of VXLAN that IANA has registered.
+const DefaultPort = 4789
 
 // maxVNI is the largest number that fits into the 24 bits of a packet.
 const maxVNI = 1<<24 - 1
 
-// check returns what is wrong with d. Errors are InvalidArgument.
-func (d Definition) check() error {
+// Check returns what is wrong with d. Errors are InvalidArgument.
+func (d Definition) Check() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("network %q: "+format+": %w", append(append([]any{d.Name}, args...), errdefs.ErrInvalidArgument)...)
 	}
@@ -116,10 +116,10 @@ type subnetLinks struct{ bridge, vxlan netlink.Link }
 // stay until Prune. FailedPrecondition when the kernel has no VXLAN; AlreadyExists when somebody
 // else has the VXLAN id on this machine.
 func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
-	if err := def.check(); err != nil {
+	if err := def.Check(); err != nil {
 		return nil, err
 	}
-	def.Port = cmp.Or(def.Port, defaultPort)
+	def.Port = cmp.Or(def.Port, DefaultPort)
 	if log == nil {
 		log = slog.Default()
 	}

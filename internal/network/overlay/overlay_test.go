@@ -15,7 +15,7 @@ func TestNetworksThatCannotBe(t *testing.T) {
 			{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParseAddr("10.0.1.1"), 4097}, {netip.MustParsePrefix("10.0.2.0/24"), netip.MustParseAddr("10.0.2.1"), 4098},
 		}}
 	}
-	if err := good().check(); err != nil {
+	if err := good().Check(); err != nil {
 		t.Fatal(err)
 	}
 	for name, change := range map[string]func(*Definition){
@@ -33,7 +33,7 @@ func TestNetworksThatCannotBe(t *testing.T) {
 	} {
 		d := good()
 		change(&d)
-		if err := d.check(); !errdefs.IsInvalidArgument(err) {
+		if err := d.Check(); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := Open(t.TempDir(), d, nil); !errdefs.IsInvalidArgument(err) {

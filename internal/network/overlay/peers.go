@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -125,7 +126,10 @@ func last(p netip.Prefix) netip.Addr {
 }
 
 // DropPeer takes back what was told by a key. It is idempotent.
-func (n *Network) DropPeer(key string) error {
+func (n *Network) DropPeer(key string) error { return n.DropPeers([]string{key}) }
+
+// DropPeers is DropPeer for many.
+func (n *Network) DropPeers(keys []string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	in, err := open(n.path)
@@ -133,7 +137,11 @@ func (n *Network) DropPeer(key string) error {
 		return err
 	}
 	defer in.close()
-	return n.dropLocked(in, key)
+	var errs []error
+	for _, key := range keys {
+		errs = append(errs, n.dropLocked(in, key))
+	}
+	return errors.Join(errs...)
 }
 
 func (n *Network) dropLocked(in space, key string) error {
@@ -181,6 +189,13 @@ func (n *Network) Prune() error {
 		errs = append(errs, n.syncMACLocked(in, hw))
 	}
 	return errors.Join(errs...)
+}
+
+// Told returns what is told of other nodes' interfaces, by its keys.
+func (n *Network) Told() map[string]Peer {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return maps.Clone(n.peers.by)
 }
 
 // Peers returns how many interfaces of other nodes are reachable.

@@ -1,0 +1,469 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/nft"
+	"github.com/longshore/longshore/internal/network/overlay"
+)
+
+// Overlays implements core.Overlays beside the other networks of a node.
+//
+// A sandbox on overlays has an interface on each, and a further one on the network that leads out.
+// What is made outlives the agent: namespaces with the data paths, interfaces, names, rules. The
+// definitions are stored beside the leases, so that the next agent adopts all of it in Recover,
+// before anybody tells it of the networks.
+type Overlays struct {
+	n   *Network
+	dir string // of the data paths' pinned namespaces; "": there can be none
+	log *slog.Logger
+	kv  core.KV
+
+	keys *overlay.Keyring
+
+	able   able
+	define sync.Mutex   // serializes Open, Close and the recovery
+	mu     sync.RWMutex // guards byName
+	byName map[string]*over
+}
+
+var _ core.Overlays = (*Overlays)(nil)
+
+// able remembers that there can be overlays, which never changes back.
+type able struct {
+	mu  sync.Mutex // guards yes
+	yes bool
+}
+
+// over is an overlay that is open.
+type over struct {
+	// use is held for reading by those who need the data path, and for writing by those who change
+	// what it is.
+	use sync.RWMutex // guards def, path
+	def core.Overlay
+	// path is nil where it could not be adopted, and after Close.
+	path *overlay.Network
+}
+
+// keyOverlay starts the keys of overlays' definitions in the store of leases.
+const keyOverlay = "overlay/"
+
+// newOverlays reads the definitions. It changes nothing on the host.
+func newOverlays(n *Network, stateDir string) (*Overlays, error) {
+	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}}
+	if stateDir != "" {
+		o.dir = filepath.Join(stateDir, "overlays")
+	}
+	var err error
+	if o.keys, err = overlay.NewKeyring(n.log); err != nil {
+		return nil, fmt.Errorf("network: %w", err)
+	}
+	for key, raw := range o.kv.All(keyOverlay) {
+		var def core.Overlay
+		if err := json.Unmarshal(raw, &def); err != nil || keyOverlay+def.Name != key {
+			return nil, fmt.Errorf("network: stored definition %s: %w", key, errors.Join(errdefs.ErrDataLoss, err))
+		}
+		o.byName[def.Name] = &over{def: def}
+	}
+	return o, nil
+}
+
+// Able implements core.Overlays.
+func (o *Overlays) Able(_ context.Context, encrypted bool) error {
+	if err := o.possible(); err != nil {
+		return fmt.Errorf("networks over several nodes: %w", err)
+	}
+	if encrypted {
+		if err := o.keys.Able(); err != nil {
+			return fmt.Errorf("encrypted networks over several nodes: %w", err)
+		}
+	}
+	return nil
+}
+
+func (o *Overlays) possible() error {
+	o.able.mu.Lock()
+	defer o.able.mu.Unlock()
+	if o.able.yes {
+		return nil
+	}
+	if o.dir == "" {
+		return fmt.Errorf("the network has no directory for its state: %w", errdefs.ErrFailedPrecondition)
+	}
+	if err := overlay.Able(); err != nil {
+		return err
+	}
+	if err := nft.Able(); err != nil {
+		return err
+	}
+	o.able.yes = true
+	return nil
+}
+
+// get returns an overlay that is open, with its use held for reading.
+func (o *Overlays) get(name string) (v *over, done func(), err error) {
+	o.mu.RLock()
+	v, ok := o.byName[name]
+	o.mu.RUnlock()
+	if !ok {
+		return nil, nil, fmt.Errorf("overlay %.64q: it is not open: %w", name, errdefs.ErrNotFound)
+	}
+	v.use.RLock()
+	if v.path == nil {
+		v.use.RUnlock()
+		return nil, nil, fmt.Errorf("overlay %q: it is not open: %w", name, errdefs.ErrNotFound)
+	}
+	return v, v.use.RUnlock, nil
+}
+
+// all returns the overlays by name.
+func (o *Overlays) all() []*over {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	var list []*over
+	for _, name := range slices.Sorted(maps.Keys(o.byName)) {
+		list = append(list, o.byName[name])
+	}
+	return list
+}
+
+// List implements core.Overlays.
+func (o *Overlays) List() []core.Overlay {
+	var list []core.Overlay
+	for _, v := range o.all() {
+		v.use.RLock()
+		list = append(list, v.def)
+		v.use.RUnlock()
+	}
+	return list
+}
+
+// Open implements core.Overlays.
+func (o *Overlays) Open(_ context.Context, def core.Overlay) error {
+	def.Subnets = slices.Clone(def.Subnets)
+	def.Port = cmp.Or(def.Port, overlay.DefaultPort)
+	if err := o.open(def); err != nil {
+		return fmt.Errorf("open overlay %.64q: %w", def.Name, err)
+	}
+	return nil
+}
+
+func (o *Overlays) open(def core.Overlay) error {
+	if err := o.check(def); err != nil {
+		return err
+	}
+	o.define.Lock()
+	defer o.define.Unlock()
+	o.mu.RLock()
+	v := o.byName[def.Name]
+	o.mu.RUnlock()
+	if v != nil {
+		return o.reopen(v, def)
+	}
+	if err := o.collides(def); err != nil {
+		return err
+	}
+	if err := o.possible(); err != nil {
+		return err
+	}
+	if err := o.store(def); err != nil {
+		return err
+	}
+	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
+	if err != nil {
+		return errors.Join(err, overlay.Remove(o.dir, def.Name), o.kv.Delete(keyOverlay+def.Name))
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.byName[def.Name] = &over{def: def, path: path}
+	return nil
+}
+
+// reopen makes an overlay that is there what it is said to be now. Preconditions: define is held.
+func (o *Overlays) reopen(v *over, def core.Overlay) error {
+	v.use.Lock()
+	defer v.use.Unlock()
+	if v.path != nil && sameOverlay(v.def, def) {
+		return nil
+	}
+	if err := o.collides(def); err != nil {
+		return err
+	}
+	told := map[string]overlay.Peer{}
+	if v.path != nil {
+		told = v.path.Told()
+		if !slices.Equal(v.def.Subnets, def.Subnets) || v.def.MTU != def.MTU {
+			if here := v.path.Attached(); len(here) > 0 {
+				return fmt.Errorf("it has other subnets, or another mtu, and %d interfaces of this node are on it: %w", len(here), errdefs.ErrAlreadyExists)
+			}
+			// Nothing of before is of use.
+			if err := v.path.Remove(); err != nil {
+				return err
+			}
+			v.path, told = nil, nil
+		}
+	}
+	if err := o.store(def); err != nil {
+		return err
+	}
+	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
+	if err != nil {
+		return err // it is tried again by the next call
+	}
+	v.def, v.path = def, path
+	return path.SetPeers(told)
+}
+
+func (o *Overlays) store(def core.Overlay) error {
+	raw, err := json.Marshal(def)
+	if err != nil {
+		return err
+	}
+	return o.kv.Put(keyOverlay+def.Name, raw)
+}
+
+func sameOverlay(a, b core.Overlay) bool {
+	return slices.Equal(a.Subnets, b.Subnets) && a.Port == b.Port && a.MTU == b.MTU && a.Local == b.Local && a.Encrypted == b.Encrypted
+}
+
+func (o *Overlays) pathOf(def core.Overlay) overlay.Definition {
+	d := overlay.Definition{Name: def.Name, Port: def.Port, MTU: def.MTU, Local: def.Local, Encrypted: def.Encrypted, Keys: o.keys}
+	for _, s := range def.Subnets {
+		d.Subnets = append(d.Subnets, overlay.Subnet(s))
+	}
+	return d
+}
+
+// maxOverlayMTU is what VXLAN's headers leave of the longest packet.
+const maxOverlayMTU = 65535 - 50
+
+// check returns what is wrong with a definition. Errors are InvalidArgument.
+func (o *Overlays) check(def core.Overlay) error {
+	invalid := func(format string, args ...any) error {
+		return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
+	}
+	if !core.IsName(def.Name, "_.-", maxName) {
+		return invalid("not a name for a network: letters, digits and _.-, at most %d", maxName)
+	}
+	if def.MTU > maxOverlayMTU {
+		return invalid("mtu %d is out of range", def.MTU)
+	}
+	for _, s := range def.Subnets {
+		if s.Range.Addr().Is6() && def.MTU < 1280 {
+			return invalid("mtu %d is too small for IPv6", def.MTU)
+		}
+	}
+	return o.pathOf(def).Check()
+}
+
+// collides returns AlreadyExists when an overlay would have what another network of this node has.
+// What the host itself reaches in its ranges is hidden from the overlay's sandboxes only.
+func (o *Overlays) collides(def core.Overlay) error {
+	taken := map[netip.Prefix]string{}
+	for _, r := range o.n.leases.Ranges() {
+		taken[r.Prefix] = "the builtin network"
+	}
+	for _, u := range o.n.users.all() {
+		for _, s := range u.def.Subnets {
+			taken[s.Range] = "network " + u.def.Name
+		}
+	}
+	for _, v := range o.List() {
+		if v.Name == def.Name {
+			continue
+		}
+		for _, s := range v.Subnets {
+			taken[s.Range] = "overlay " + v.Name
+			for _, mine := range def.Subnets {
+				if mine.VNI == s.VNI && v.Port == def.Port {
+					return fmt.Errorf("vxlan id %d at port %d is overlay %s's: %w", s.VNI, v.Port, v.Name, errdefs.ErrAlreadyExists)
+				}
+			}
+		}
+	}
+	for _, s := range def.Subnets {
+		for r, whose := range taken {
+			if r.Overlaps(s.Range) {
+				return fmt.Errorf("range %s overlaps %s of %s: %w", s.Range, r, whose, errdefs.ErrAlreadyExists)
+			}
+		}
+	}
+	return nil
+}
+
+// Close implements core.Overlays.
+func (o *Overlays) Close(ctx context.Context, name string) error {
+	o.define.Lock()
+	defer o.define.Unlock()
+	o.mu.RLock()
+	v := o.byName[name]
+	o.mu.RUnlock()
+	if v == nil {
+		return nil
+	}
+	if err := o.close(ctx, v); err != nil {
+		return fmt.Errorf("close overlay %q: %w", name, err)
+	}
+	return nil
+}
+
+// close removes an overlay. Preconditions: define is held.
+func (o *Overlays) close(ctx context.Context, v *over) error {
+	v.use.Lock()
+	defer v.use.Unlock()
+	name := v.def.Name
+	remove := func() error { return overlay.Remove(o.dir, name) }
+	if v.path != nil {
+		if here := v.path.Attached(); len(here) > 0 {
+			return fmt.Errorf("%d interfaces of this node are on it: %w", len(here), errdefs.ErrFailedPrecondition)
+		}
+		remove = v.path.Remove
+	}
+	if err := remove(); err != nil {
+		return err
+	}
+	v.path = nil
+	if err := o.kv.Delete(keyOverlay + name); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	delete(o.byName, name)
+	o.mu.Unlock()
+	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), nil)
+}
+
+// release removes the ingress and all overlays. FailedPrecondition when sandboxes are on them.
+func (o *Overlays) release(ctx context.Context) error {
+	errs := []error{o.CloseIngress(ctx)}
+	for _, def := range o.List() {
+		errs = append(errs, o.Close(ctx, def.Name))
+	}
+	return errors.Join(append(errs, o.keys.Prune())...)
+}
+
+// SetPeers implements core.Overlays.
+func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
+	v, done, err := o.get(name)
+	if err != nil {
+		return fmt.Errorf("set peers: %w", err)
+	}
+	defer done()
+	list := make(map[string]overlay.Peer, len(set))
+	for key, p := range set {
+		list[key] = overlay.Peer(p)
+	}
+	// What is told of anew first: an address that another node takes over is not unknown in between.
+	return errors.Join(v.path.SetPeers(list), v.path.DropPeers(drop))
+}
+
+// Prune implements core.Overlays.
+func (o *Overlays) Prune(_ context.Context, name string) error {
+	v, done, err := o.get(name)
+	if err != nil {
+		return fmt.Errorf("prune peers: %w", err)
+	}
+	defer done()
+	return v.path.Prune()
+}
+
+// SetNames implements core.Overlays.
+func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
+	_, done, err := o.get(name)
+	if err != nil {
+		return fmt.Errorf("set names: %w", err)
+	}
+	defer done()
+	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), &names.Zone{Names: byName, Owners: owners})
+}
+
+// SetServices implements core.Overlays.
+func (o *Overlays) SetServices(_ context.Context, name string, _ []core.OverlayService) error {
+	_, done, err := o.get(name)
+	if err != nil {
+		return fmt.Errorf("set services: %w", err)
+	}
+	done()
+	return nil
+}
+
+// SetKeys implements core.Overlays.
+func (o *Overlays) SetKeys(_ context.Context, keys []core.OverlayKey) error {
+	list := make([]overlay.Key, len(keys))
+	for i, k := range keys {
+		list[i] = overlay.Key(k)
+	}
+	return o.keys.SetKeys(list)
+}
+
+// paths returns the data paths of all overlays that are open.
+func (o *Overlays) paths() []*overlay.Network {
+	var list []*overlay.Network
+	for _, v := range o.all() {
+		v.use.RLock()
+		if v.path != nil {
+			list = append(list, v.path)
+		}
+		v.use.RUnlock()
+	}
+	return list
+}
+
+// OpenIngress implements core.Overlays.
+func (o *Overlays) OpenIngress(_ context.Context, in core.Ingress) error {
+	others := o.paths()
+	v, done, err := o.get(in.Network)
+	if err != nil {
+		return fmt.Errorf("open ingress: %w", err)
+	}
+	defer done()
+	if err := o.n.ingress.open(in, v.path, v.def.Subnets, others); err != nil {
+		return fmt.Errorf("open ingress on overlay %q: %w", in.Network, err)
+	}
+	return nil
+}
+
+// CloseIngress implements core.Overlays.
+func (o *Overlays) CloseIngress(context.Context) error {
+	if err := o.n.ingress.close(o.paths()); err != nil {
+		return fmt.Errorf("close ingress: %w", err)
+	}
+	return nil
+}
+
+// Publish implements core.Overlays.
+func (o *Overlays) Publish(_ context.Context, list []core.PublishedPort) ([]core.TakenPort, error) {
+	taken, err := o.n.ingress.publish(list)
+	if err != nil {
+		err = fmt.Errorf("publish ports: %w", err)
+	}
+	return taken, err
+}
+
+// firstOf shortens a list of errors for people: whoever floods us with records does not flood a log.
+func firstOf(errs []error) error {
+	const most = 5
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(errs) <= most {
+		return errors.Join(errs...)
+	}
+	var text []string
+	for _, err := range errs[:most] {
+		text = append(text, strings.ReplaceAll(err.Error(), "\n", " "))
+	}
+	return fmt.Errorf("%s; and %d more: %w", strings.Join(text, "; "), len(errs)-most, errdefs.ErrInvalidArgument)
+}
