@@ -115,20 +115,27 @@ func (o *Overlays) possible() error {
 	return nil
 }
 
-// get returns an overlay that is open, with its use held for reading.
-func (o *Overlays) get(name string) (v *over, done func(), err error) {
+// held is an overlay that stays what it is until done is called.
+type held struct {
+	def  core.Overlay
+	path *overlay.Network
+	done func()
+}
+
+// get returns an overlay that is open. NotFound.
+func (o *Overlays) get(name string) (held, error) {
 	o.mu.RLock()
 	v, ok := o.byName[name]
 	o.mu.RUnlock()
 	if !ok {
-		return nil, nil, fmt.Errorf("overlay %.64q: it is not open: %w", name, errdefs.ErrNotFound)
+		return held{}, fmt.Errorf("overlay %.64q: it is not open: %w", name, errdefs.ErrNotFound)
 	}
 	v.use.RLock()
 	if v.path == nil {
 		v.use.RUnlock()
-		return nil, nil, fmt.Errorf("overlay %q: it is not open: %w", name, errdefs.ErrNotFound)
+		return held{}, fmt.Errorf("overlay %q: it is not open: %w", name, errdefs.ErrNotFound)
 	}
-	return v, v.use.RUnlock, nil
+	return held{v.def, v.path, v.use.RUnlock}, nil
 }
 
 // all returns the overlays by name.
@@ -358,11 +365,11 @@ func (o *Overlays) release(ctx context.Context) error {
 
 // SetPeers implements core.Overlays.
 func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
-	v, done, err := o.get(name)
+	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("set peers: %w", err)
 	}
-	defer done()
+	defer v.done()
 	list := make(map[string]overlay.Peer, len(set))
 	for key, p := range set {
 		list[key] = overlay.Peer(p)
@@ -373,31 +380,31 @@ func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.
 
 // Prune implements core.Overlays.
 func (o *Overlays) Prune(_ context.Context, name string) error {
-	v, done, err := o.get(name)
+	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("prune peers: %w", err)
 	}
-	defer done()
+	defer v.done()
 	return v.path.Prune()
 }
 
 // SetNames implements core.Overlays.
 func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
-	_, done, err := o.get(name)
+	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("set names: %w", err)
 	}
-	defer done()
+	defer v.done()
 	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), &names.Zone{Names: byName, Owners: owners})
 }
 
 // SetServices implements core.Overlays.
 func (o *Overlays) SetServices(_ context.Context, name string, _ []core.OverlayService) error {
-	_, done, err := o.get(name)
+	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("set services: %w", err)
 	}
-	done()
+	v.done()
 	return nil
 }
 
@@ -426,11 +433,11 @@ func (o *Overlays) paths() []*overlay.Network {
 // OpenIngress implements core.Overlays.
 func (o *Overlays) OpenIngress(_ context.Context, in core.Ingress) error {
 	others := o.paths()
-	v, done, err := o.get(in.Network)
+	v, err := o.get(in.Network)
 	if err != nil {
 		return fmt.Errorf("open ingress: %w", err)
 	}
-	defer done()
+	defer v.done()
 	if err := o.n.ingress.open(in, v.path, v.def.Subnets, others); err != nil {
 		return fmt.Errorf("open ingress on overlay %q: %w", in.Network, err)
 	}
