@@ -68,6 +68,16 @@ func layoutSealed(c *nftables.Conn, table *nftables.Table, mark uint32, list []S
 			return err
 		}
 	}
+	for _, r := range sealedRules(table, set, mark) {
+		c.AddChain(r.chain)
+		for _, exprs := range r.rules {
+			c.AddRule(&nftables.Rule{Table: table, Chain: r.chain, Exprs: exprs})
+		}
+	}
+	return nil
+}
+
+func sealedRules(table *nftables.Table, set *nftables.Set, mark uint32) []chainRules {
 	theirs := []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
@@ -82,7 +92,7 @@ func layoutSealed(c *nftables.Conn, table *nftables.Table, mark uint32, list []S
 	}
 	none := &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}}
 	refuse := seq([]expr.Any{&expr.Counter{}}, drop())
-	for _, r := range []chainRules{
+	return []chainRules{
 		// A chain of this type has the packet routed again, by its mark.
 		{&nftables.Chain{Table: table, Name: chainMark, Type: nftables.ChainTypeRoute, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityMangle}, [][]expr.Any{
 			seq(theirs, setMark),
@@ -95,13 +105,7 @@ func layoutSealed(c *nftables.Conn, table *nftables.Table, mark uint32, list []S
 			seq(theirs, []expr.Any{&expr.Meta{Key: metaSecpath, Register: 1}, none}, refuse),
 			seq(theirs, setMark),
 		}},
-	} {
-		c.AddChain(r.chain)
-		for _, exprs := range r.rules {
-			c.AddRule(&nftables.Rule{Table: table, Chain: r.chain, Exprs: exprs})
-		}
 	}
-	return nil
 }
 
 // lastPriority is behind those that other programs' chains have.

@@ -43,12 +43,14 @@ type Keyring struct {
 	ns  *os.File // from which packets are sent
 	log *slog.Logger
 
-	mu       sync.Mutex // guards xfrm, able, keys, users, sealed, recalled, left
+	watching sync.WaitGroup
+
+	mu       sync.Mutex // guards xfrm, watch, able, keys, networks, recalled, left
 	xfrm     *netlink.Handle
-	able     map[family]bool // has been tried
-	keys     []Key           // the one to send by first
-	users    map[pair]int
-	sealed   map[nft.Sealed]family
+	watch    *nft.SealWatch
+	able     map[family]bool   // has been tried
+	keys     []Key             // the one to send by first
+	networks map[string][]*use // by their paths; several while one is opened again
 	recalled bool
 	left     []nft.Sealed // of an earlier process
 }
@@ -57,6 +59,12 @@ type Keyring struct {
 type pair struct {
 	local, remote netip.Addr
 	port          uint16
+}
+
+// use is what an encrypted network needs.
+type use struct {
+	def   Definition
+	nodes map[pair]int // how many of its entries lead there
 }
 
 // family is that of nodes' addresses: true for IPv4.
@@ -77,22 +85,22 @@ func NewKeyring(log *slog.Logger) (*Keyring, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Keyring{ns: ns, log: log, able: map[family]bool{}, users: map[pair]int{}, sealed: map[nft.Sealed]family{}}, nil
+	return &Keyring{ns: ns, log: log, able: map[family]bool{}, networks: map[string][]*use{}}, nil
 }
 
-// Close closes its sockets. What it has set in the kernel stays.
+// Close closes its sockets, and is its last call. What it has set in the kernel stays.
 func (k *Keyring) Close() error {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.hangUpLocked()
-	return k.ns.Close()
-}
-
-func (k *Keyring) hangUpLocked() {
+	var errs []error
+	if k.watch != nil {
+		errs = append(errs, k.watch.Close())
+	}
+	k.mu.Unlock()
+	k.watching.Wait()
 	if k.xfrm != nil {
 		k.xfrm.Close()
-		k.xfrm = nil
 	}
+	return errors.Join(append(errs, k.ns.Close())...)
 }
 
 func (k *Keyring) dialLocked() (nlwrap.Handle, error) {
@@ -145,52 +153,84 @@ func (k *Keyring) Prune() error {
 
 // enter protects a network's packets, before the first one is sent: from then on none is sent or
 // taken in clear. FailedPrecondition as Able.
-func (k *Keyring) enter(def Definition) error {
+func (k *Keyring) enter(path string, def Definition) (*use, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	f := family(def.Local.Is4())
-	if err := k.tryLocked(f); err != nil {
-		return err
+	if err := k.tryLocked(family(def.Local.Is4())); err != nil {
+		return nil, err
 	}
 	if err := k.recallLocked(); err != nil {
-		return err
+		return nil, err
 	}
-	for _, s := range def.sealed() {
-		k.sealed[s] = f
-	}
+	u := &use{def, map[pair]int{}}
+	k.networks[path] = append(k.networks[path], u)
 	if err := k.sealLocked(); err != nil {
-		return err
+		return nil, err
 	}
-	return k.admitLocked(entry{f, def.Port})
+	if err := k.watchLocked(); err != nil {
+		return nil, err
+	}
+	return u, k.admitLocked(def.entry())
 }
 
-// leave is for a network that is not there any more, or is in clear.
-func (k *Keyring) leave(def Definition) error {
+// settle forgets what the network at a path was before it became u, nil for one in clear, which has
+// these packets from now on.
+func (k *Keyring) settle(path string, u *use, def Definition) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := k.recallLocked(); err != nil {
 		return err
 	}
-	known := false
-	for _, s := range def.sealed() {
-		_, ours := k.sealed[s]
-		known = known || ours || slices.Contains(k.left, s)
-		delete(k.sealed, s)
-		k.left = slices.DeleteFunc(k.left, func(l nft.Sealed) bool { return l == s })
+	former := k.networks[path]
+	delete(k.networks, path)
+	known := len(former) > 0
+	if u != nil {
+		k.networks[path] = []*use{u}
+		known = len(former) > 1
 	}
+	k.left = slices.DeleteFunc(k.left, func(l nft.Sealed) bool {
+		gone := slices.Contains(def.sealed(), l)
+		known = known || gone && u == nil
+		return gone
+	})
 	if !known {
 		return nil
 	}
-	err := k.sealLocked()
-	at := entry{family(def.Local.Is4()), def.Port}
-	if k.entersLocked(at) {
+	errs := []error{k.sealLocked()}
+	for _, f := range former {
+		if f != u {
+			errs = append(errs, k.endLocked(f))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// endLocked removes what a network had that is not there any more, where no other one uses it.
+func (k *Keyring) endLocked(f *use) error {
+	h, err := k.dialLocked()
+	if err != nil {
 		return err
 	}
-	h, failed := k.dialLocked()
-	if failed != nil {
-		return errors.Join(err, failed)
+	var errs []error
+	for p := range f.nodes {
+		errs = append(errs, k.disconnect(h, p))
 	}
-	return errors.Join(err, gone(h.XfrmPolicyDel(policyIn(at))))
+	if at := f.def.entry(); !k.entersLocked(at) {
+		errs = append(errs, gone(h.XfrmPolicyDel(policyIn(at))))
+	}
+	return errors.Join(errs...)
+}
+
+// Remove is the function Remove for networks that may be encrypted.
+func (k *Keyring) Remove(dir, name string) error {
+	// Nothing may be sent by the time that packets in clear are let through.
+	if err := Remove(dir, name); err != nil {
+		return err
+	}
+	if err := k.settle(pathOf(dir, name), nil, Definition{}); err != nil {
+		return fmt.Errorf("remove encryption of network %s: %w", name, err)
+	}
+	return nil
 }
 
 // recallLocked reads what an earlier process has protected: its networks stay so.
@@ -207,14 +247,54 @@ func (k *Keyring) recallLocked() error {
 }
 
 // sealLocked has the kernel drop packets in clear of those networks that are protected.
-func (k *Keyring) sealLocked() error {
+func (k *Keyring) sealLocked() error { return nft.Seal(k.ns, label, k.protectedLocked()) }
+
+func (k *Keyring) protectedLocked() []nft.Sealed {
 	list := slices.Clone(k.left)
-	for s := range k.sealed {
-		if !slices.Contains(k.left, s) {
-			list = append(list, s)
+	for _, uses := range k.networks {
+		for _, u := range uses {
+			for _, s := range u.def.sealed() {
+				if !slices.Contains(list, s) {
+					list = append(list, s)
+				}
+			}
 		}
 	}
-	return nft.Seal(k.ns, label, list)
+	return list
+}
+
+// watchLocked begins to restore the rules when another program removes them, as one does that
+// loads a rule set of its own in place of all. Until then packets would be sent in clear.
+func (k *Keyring) watchLocked() error {
+	if k.watch != nil {
+		return nil
+	}
+	w, err := nft.WatchSealed(k.ns)
+	if err != nil {
+		return err
+	}
+	k.watch = w
+	k.watching.Go(func() {
+		for w.Next() == nil {
+			k.mu.Lock()
+			k.restoreLocked()
+			k.mu.Unlock()
+		}
+	})
+	return nil
+}
+
+func (k *Keyring) restoreLocked() {
+	list := k.protectedLocked()
+	intact, err := nft.SealIntact(k.ns, list)
+	if err == nil && intact {
+		return
+	}
+	// Rules that cannot be read are changing: they are made anew, too.
+	k.log.Warn("another program removed the nftables rules that keep encrypted networks from being sent in clear; restoring them", "networks", len(list))
+	if err := k.sealLocked(); err != nil {
+		k.log.Error("could not restore the rules of encrypted networks: their packets are sent in clear until the agent restarts", "error", err.Error())
+	}
 }
 
 // sealed are the networks that a definition's packets are of.
@@ -225,12 +305,16 @@ func (d Definition) sealed() (list []nft.Sealed) {
 	return list
 }
 
+// entry is where a definition's packets come in.
+func (d Definition) entry() entry { return entry{family(d.Local.Is4()), d.Port} }
+
 // hold has packets to and from a node encrypted, until release has been called as often.
-func (k *Keyring) hold(p pair) error {
+func (k *Keyring) hold(u *use, p pair) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.users[p]++
-	if k.users[p] > 1 || len(k.keys) == 0 {
+	used := k.usedLocked(p)
+	u.nodes[p]++
+	if used || len(k.keys) == 0 {
 		return nil
 	}
 	h, err := k.dialLocked()
@@ -244,16 +328,24 @@ func (k *Keyring) hold(p pair) error {
 }
 
 // release takes back a hold.
-func (k *Keyring) release(p pair) error {
+func (k *Keyring) release(u *use, p pair) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.users[p]--; k.users[p] > 0 {
+	if u.nodes[p]--; u.nodes[p] > 0 {
 		return nil
 	}
-	delete(k.users, p)
+	delete(u.nodes, p)
 	h, err := k.dialLocked()
 	if err != nil {
 		return err
+	}
+	return k.disconnect(h, p)
+}
+
+// disconnect removes what a pair needs, unless it is used. Preconditions: mu is held.
+func (k *Keyring) disconnect(h nlwrap.Handle, p pair) error {
+	if k.usedLocked(p) {
+		return nil
 	}
 	errs := []error{gone(h.XfrmPolicyDel(policyOut(p, 0)))}
 	if !k.talksLocked(p.local, p.remote) {
@@ -267,9 +359,33 @@ func (k *Keyring) release(p pair) error {
 	return nil
 }
 
+// pairsLocked are those that entries of networks use.
+func (k *Keyring) pairsLocked() map[pair]bool {
+	all := map[pair]bool{}
+	for _, uses := range k.networks {
+		for _, u := range uses {
+			for p := range u.nodes {
+				all[p] = true
+			}
+		}
+	}
+	return all
+}
+
+func (k *Keyring) usedLocked(p pair) bool {
+	for _, uses := range k.networks {
+		for _, u := range uses {
+			if u.nodes[p] > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // talksLocked reports whether there are packets between two nodes at any port.
 func (k *Keyring) talksLocked(local, remote netip.Addr) bool {
-	for p := range k.users {
+	for p := range k.pairsLocked() {
 		if p.local == local && p.remote == remote {
 			return true
 		}
@@ -298,7 +414,7 @@ func (k *Keyring) connect(h nlwrap.Handle, p pair) error {
 // their key: a packet may be under way to one.
 func (k *Keyring) syncLocked(prune bool) error {
 	h, err := k.dialLocked()
-	if errors.Is(err, unix.EPROTONOSUPPORT) && len(k.users) == 0 {
+	if errors.Is(err, unix.EPROTONOSUPPORT) && len(k.networks) == 0 {
 		return nil // this kernel has no IPsec, and nothing of it is used
 	}
 	if err != nil {
@@ -309,16 +425,21 @@ func (k *Keyring) syncLocked(prune bool) error {
 		return err
 	}
 	var errs []error
+	users := k.pairsLocked()
+	talking := map[[2]netip.Addr]bool{}
+	for p := range users {
+		talking[[2]netip.Addr{p.local, p.remote}], talking[[2]netip.Addr{p.remote, p.local}] = true, true
+	}
 	keep := map[saID]bool{}
 	if len(k.keys) > 0 {
-		for p := range k.users {
+		for p := range users {
 			for _, key := range k.keys {
 				in := newSA(p.remote, p.local, key)
 				keep[in.saID], keep[newSA(p.local, p.remote, key).saID] = true, true
 				errs = append(errs, have.ensure(h, in))
 			}
 		}
-		for p := range k.users {
+		for p := range users {
 			out := newSA(p.local, p.remote, k.keys[0])
 			if err := have.ensure(h, out); err != nil {
 				errs = append(errs, err)
@@ -328,12 +449,12 @@ func (k *Keyring) syncLocked(prune bool) error {
 		}
 	}
 	for p := range have.out {
-		if prune && k.users[p] == 0 {
+		if prune && !users[p] {
 			errs = append(errs, gone(h.XfrmPolicyDel(policyOut(p, 0))))
 		}
 	}
 	for s := range have.states {
-		used := k.talksLocked(s.src, s.dst) || k.talksLocked(s.dst, s.src)
+		used := talking[[2]netip.Addr{s.src, s.dst}]
 		if !keep[s] && (used && len(k.keys) > 0 || prune && !used) {
 			errs = append(errs, gone(h.XfrmStateDel(s.id())))
 		}
@@ -348,8 +469,8 @@ func (k *Keyring) syncLocked(prune bool) error {
 
 // entersLocked reports whether protected networks receive there.
 func (k *Keyring) entersLocked(at entry) bool {
-	for s, f := range k.sealed {
-		if at == (entry{f, s.Port}) {
+	for _, uses := range k.networks {
+		if slices.ContainsFunc(uses, func(u *use) bool { return u.def.entry() == at }) {
 			return true
 		}
 	}

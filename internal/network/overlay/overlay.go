@@ -100,6 +100,7 @@ type Network struct {
 	def  Definition
 	path string // of the pinned namespace
 	log  *slog.Logger
+	use  *use // nil in clear
 
 	mu       sync.Mutex // guards links, peers, kernel, attached
 	links    []subnetLinks
@@ -123,66 +124,34 @@ func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	n := &Network{def: def, path: filepath.Join(dir, def.Name), log: log, peers: newPeers(), kernel: newEntries(), attached: map[string]Attachment{}}
+	n := &Network{def: def, path: pathOf(dir, def.Name), log: log, peers: newPeers(), kernel: newEntries(), attached: map[string]Attachment{}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if err := n.protect(); err != nil {
-		return nil, fmt.Errorf("network %s: %w", def.Name, err)
+	if def.Encrypted {
+		var err error
+		if n.use, err = def.Keys.enter(n.path, def); err != nil {
+			return nil, fmt.Errorf("network %s: %w", def.Name, err)
+		}
 	}
 	if err := Pin(n.path); err != nil {
 		return nil, fmt.Errorf("network %s: %w", def.Name, err)
 	}
 	if err := n.buildLocked(); err != nil {
-		return nil, errors.Join(fmt.Errorf("network %s: %w", def.Name, err), n.releaseAllLocked())
+		return nil, fmt.Errorf("network %s: %w", def.Name, err)
+	}
+	if def.Keys != nil {
+		if err := def.Keys.settle(n.path, n.use, def); err != nil {
+			return nil, fmt.Errorf("network %s: %w", def.Name, err)
+		}
 	}
 	return n, nil
 }
 
-// protect has the kernel drop the network's packets in clear, or not, before there are any.
-func (n *Network) protect() error {
-	switch {
-	case n.def.Encrypted:
-		return n.def.Keys.enter(n.def)
-	case n.def.Keys != nil:
-		return n.def.Keys.leave(n.def)
-	default:
-		return nil
-	}
-}
-
-// releaseAllLocked ends the use of other nodes' keys.
-func (n *Network) releaseAllLocked() error {
-	var errs []error
-	for _, node := range n.kernel.nodes {
-		errs = append(errs, n.release(node))
-	}
-	n.kernel = newEntries()
-	return errors.Join(errs...)
-}
-
-// Remove removes the network with all that is its alone, and is its last call.
-func (n *Network) Remove() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	// Nothing may be sent by the time that packets in clear are let through.
-	if err := Remove(filepath.Dir(n.path), n.def.Name); err != nil {
-		return err
-	}
-	errs := []error{n.releaseAllLocked()}
-	if n.def.Encrypted {
-		errs = append(errs, n.def.Keys.leave(n.def))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove network %s: %w", n.def.Name, err)
-	}
-	return nil
-}
-
 // Remove removes a network with all its devices. It is idempotent, and needs no Network: who does
-// not know any more what it was removes it by its name. What there is of its encryption goes with
-// Keyring.Prune.
+// not know any more what it was removes it by its name. Keyring.Remove does it for networks that
+// may be encrypted.
 func Remove(dir, name string) error {
-	path := filepath.Join(dir, filepath.Base(name))
+	path := pathOf(dir, name)
 	// The kernel removes the devices of a namespace some time after its end, and a VXLAN id would
 	// be taken until then.
 	if err := errors.Join(removeDevices(path), Unpin(path)); err != nil {
@@ -190,6 +159,8 @@ func Remove(dir, name string) error {
 	}
 	return nil
 }
+
+func pathOf(dir, name string) string { return filepath.Join(dir, filepath.Base(name)) }
 
 func removeDevices(path string) error {
 	if !Pinned(path) {

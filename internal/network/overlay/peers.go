@@ -275,18 +275,18 @@ func (n *Network) syncMACLocked(in space, hw hardware) error {
 
 // hold has packets to a node encrypted, if the network is: before an entry sends any there.
 func (n *Network) hold(node netip.Addr) error {
-	if !n.def.Encrypted {
+	if n.use == nil {
 		return nil
 	}
-	return n.def.Keys.hold(pair{n.def.Local, node, n.def.Port})
+	return n.def.Keys.hold(n.use, pair{n.def.Local, node, n.def.Port})
 }
 
 // release takes back the hold of an entry that was there.
 func (n *Network) release(node netip.Addr) error {
-	if !n.def.Encrypted || !node.IsValid() {
+	if n.use == nil || !node.IsValid() {
 		return nil
 	}
-	return n.def.Keys.release(pair{n.def.Local, node, n.def.Port})
+	return n.def.Keys.release(n.use, pair{n.def.Local, node, n.def.Port})
 }
 
 // gone is the error of a deletion, nil when there was nothing.
