@@ -193,7 +193,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	}
 	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
 	if err != nil {
-		return errors.Join(err, overlay.Remove(o.dir, def.Name), o.kv.Delete(keyOverlay+def.Name))
+		return errors.Join(err, o.keys.Remove(o.dir, def.Name), o.kv.Delete(keyOverlay+def.Name))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -219,7 +219,7 @@ func (o *Overlays) reopen(v *over, def core.Overlay) error {
 				return fmt.Errorf("it has other subnets, or another mtu, and %d interfaces of this node are on it: %w", len(here), errdefs.ErrAlreadyExists)
 			}
 			// Nothing of before is of use.
-			if err := v.path.Remove(); err != nil {
+			if err := o.keys.Remove(o.dir, def.Name); err != nil {
 				return err
 			}
 			v.path, told = nil, nil
@@ -334,14 +334,12 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 	v.use.Lock()
 	defer v.use.Unlock()
 	name := v.def.Name
-	remove := func() error { return overlay.Remove(o.dir, name) }
 	if v.path != nil {
 		if here := v.path.Attached(); len(here) > 0 {
 			return fmt.Errorf("%d interfaces of this node are on it: %w", len(here), errdefs.ErrFailedPrecondition)
 		}
-		remove = v.path.Remove
 	}
-	if err := remove(); err != nil {
+	if err := o.keys.Remove(o.dir, name); err != nil {
 		return err
 	}
 	v.path = nil
@@ -384,8 +382,21 @@ func (o *Overlays) Prune(_ context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("prune peers: %w", err)
 	}
-	defer v.done()
-	return v.path.Prune()
+	err = v.path.Prune()
+	v.done() // which pruneKeys may need
+	return errors.Join(err, o.pruneKeys())
+}
+
+// pruneKeys has nothing stay encrypted to nodes that no overlay knows: what could not be adopted
+// may know some.
+func (o *Overlays) pruneKeys() error {
+	o.mu.RLock()
+	known := len(o.byName)
+	o.mu.RUnlock()
+	if len(o.paths()) < known {
+		return nil
+	}
+	return o.keys.Prune()
 }
 
 // SetNames implements core.Overlays.

@@ -96,7 +96,9 @@ func (k *Keyring) Close() error {
 		errs = append(errs, k.watch.Close())
 	}
 	k.mu.Unlock()
-	k.watching.Wait()
+	k.watching.Wait() // it needs mu
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.xfrm != nil {
 		k.xfrm.Close()
 	}
