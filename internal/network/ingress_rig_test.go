@@ -99,8 +99,13 @@ func (m *mesh) openIngress() {
 	if err := m.r.net.OpenIngress(m.ingress(), m.on, m.subnets); err != nil {
 		m.t.Fatal(err)
 	}
-	m.t.Cleanup(func() { _ = overlay.Unpin(filepath.Join(m.r.dir, "ingress")) })
+	m.cleanup()
 	m.know(m.farOn, 2, 0)
+}
+
+// cleanup unpins the ingress' namespace at the end of the test.
+func (m *mesh) cleanup() {
+	m.t.Cleanup(func() { _ = overlay.Unpin(filepath.Join(m.r.dir, "ingress")) })
 }
 
 func (m *mesh) know(on *overlay.Network, n, at int) {

@@ -7,10 +7,13 @@ import (
 	"github.com/longshore/longshore/internal/network/names"
 )
 
-// TestMain lets the test binary be the name server of sandboxes.
+// TestMain lets the test binary be the name server of sandboxes, and an agent that is killed.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == names.Arg {
 		os.Exit(names.Main())
+	}
+	if len(os.Args) > 2 && os.Args[1] == ingressArg {
+		os.Exit(ingressMain())
 	}
 	os.Exit(m.Run())
 }
