@@ -166,13 +166,22 @@ func whole(n *net.IPNet) bool {
 
 // installed is what the kernel has of all Keyrings.
 type installed struct {
-	states map[saID][16]byte
+	states map[saID]installedSA
 	out    map[pair]uint32
 	in     map[entry]bool
 }
 
+type installedSA struct {
+	key  [16]byte
+	sent uint32 // packets, as far as the association counts
+}
+
+// renewAt is how many packets an association sends before it is made anew: it cannot count beyond
+// twice as many, and sends nothing then.
+const renewAt = 1 << 31
+
 func read(h nlwrap.Handle) (installed, error) {
-	have := installed{map[saID][16]byte{}, map[pair]uint32{}, map[entry]bool{}}
+	have := installed{map[saID]installedSA{}, map[pair]uint32{}, map[entry]bool{}}
 	for _, f := range []family{true, false} {
 		number := netlink.FAMILY_V6
 		if f {
@@ -184,7 +193,11 @@ func read(h nlwrap.Handle) (installed, error) {
 		}
 		for _, x := range states {
 			if key, ok := keyOf(&x); ok && ours(x) {
-				have.states[saID{addrOf(x.Src), addrOf(x.Dst), uint32(x.Spi)}] = key
+				s := installedSA{key: key}
+				if x.Replay != nil {
+					s.sent = x.Replay.OSeq
+				}
+				have.states[saID{addrOf(x.Src), addrOf(x.Dst), uint32(x.Spi)}] = s
 			}
 		}
 		policies, err := h.XfrmPolicyList(number)
@@ -208,8 +221,21 @@ func read(h nlwrap.Handle) (installed, error) {
 
 // ensure makes an association that is not there, or is there with another key.
 func (i installed) ensure(h nlwrap.Handle, s sa) error {
-	if key, there := i.states[s.saID]; there && (key == s.key || key == hidden) {
+	if have, there := i.states[s.saID]; there && (have.key == s.key || have.key == hidden) {
 		return nil
+	}
+	return add(h, s)
+}
+
+// renew makes an association anew that has sent much. The packets that are sent in between are
+// lost. Its packets do not repeat what a key may protect once only: the kernel begins each
+// association's counter at a place that it has drawn by lot.
+func (i installed) renew(h nlwrap.Handle, s sa) error {
+	if i.states[s.saID].sent < renewAt {
+		return nil
+	}
+	if err := gone(h.XfrmStateDel(s.id())); err != nil {
+		return failed("renew", s.saID, err)
 	}
 	return add(h, s)
 }

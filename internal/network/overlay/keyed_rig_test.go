@@ -209,7 +209,7 @@ func (p *tap) note(b []byte) {
 
 // saw returns how many packets of a network there were in clear, and by which indices others were
 // encrypted.
-func (p *tap) saw(vni uint32) (clear int, indices []string) {
+func (p *tap) saw(vni uint32) (plain int, indices []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.esp {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
@@ -43,6 +44,7 @@ type Keyring struct {
 	ns  *os.File // from which packets are sent
 	log *slog.Logger
 
+	stop     chan struct{} // closed by Close
 	watching sync.WaitGroup
 
 	mu       sync.Mutex // guards xfrm, watch, able, keys, networks, recalled, left
@@ -85,12 +87,13 @@ func NewKeyring(log *slog.Logger) (*Keyring, error) {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Keyring{ns: ns, log: log, able: map[family]bool{}, networks: map[string][]*use{}}, nil
+	return &Keyring{ns: ns, log: log, stop: make(chan struct{}), able: map[family]bool{}, networks: map[string][]*use{}}, nil
 }
 
 // Close closes its sockets, and is its last call. What it has set in the kernel stays.
 func (k *Keyring) Close() error {
 	k.mu.Lock()
+	close(k.stop)
 	var errs []error
 	if k.watch != nil {
 		errs = append(errs, k.watch.Close())
@@ -283,7 +286,48 @@ func (k *Keyring) watchLocked() error {
 			k.mu.Unlock()
 		}
 	})
+	k.watching.Go(func() {
+		tick := time.NewTicker(renewInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-k.stop:
+				return
+			case <-tick.C:
+			}
+			if err := k.renew(); err != nil {
+				k.log.Warn("could not renew associations of encrypted networks; will try again", "in", renewInterval, "error", err.Error())
+			}
+		}
+	})
 	return nil
+}
+
+// renewInterval is how often the counters of associations are read. The fastest node does not send
+// half of what one can count in that time.
+const renewInterval = time.Minute
+
+// renew makes those associations anew that have sent much.
+func (k *Keyring) renew() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	users := k.pairsLocked()
+	if len(k.keys) == 0 || len(users) == 0 {
+		return nil
+	}
+	h, err := k.dialLocked()
+	if err != nil {
+		return err
+	}
+	have, err := read(h)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for p := range users {
+		errs = append(errs, have.renew(h, newSA(p.local, p.remote, k.keys[0])))
+	}
+	return errors.Join(errs...)
 }
 
 func (k *Keyring) restoreLocked() {

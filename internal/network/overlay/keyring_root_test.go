@@ -13,8 +13,11 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/nlwrap"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -39,8 +42,8 @@ func TestNothingInClear(t *testing.T) {
 		// Without keys nothing leaves the node.
 		x.post(y, 81, "too early")
 		roottest.Eventually(t, "the packet is dropped", func() bool { return a.counted("sent") > 0 })
-		if clear, esp := wire.saw(secretVNI); clear > 0 || len(esp) > 0 {
-			t.Errorf("without keys %d packets were sent, encrypted ones by %q", clear, esp)
+		if plain, esp := wire.saw(secretVNI); plain > 0 || len(esp) > 0 {
+			t.Errorf("without keys %d packets were sent, encrypted ones by %q", plain, esp)
 		}
 
 		a.set(2, 1, 3)
@@ -52,10 +55,10 @@ func TestNothingInClear(t *testing.T) {
 		u.reaches(v, 80)
 		v.reaches(u, 80)
 		// What the tap has seen of the network in clear came after the others.
-		roottest.Eventually(t, "packets in clear", func() bool { clear, _ := wire.saw(openVNI); return clear > 0 })
-		clear, esp := wire.saw(secretVNI)
-		if clear > 0 || len(esp) != 2 {
-			t.Errorf("%d packets were in clear, the others by %q", clear, esp)
+		roottest.Eventually(t, "packets in clear", func() bool { plain, _ := wire.saw(openVNI); return plain > 0 })
+		plain, esp := wire.saw(secretVNI)
+		if plain > 0 || len(esp) != 2 {
+			t.Errorf("%d packets were in clear, the others by %q", plain, esp)
 		}
 		if got := a.associations(); len(got) != 4 {
 			t.Errorf("associations: %q", got)
@@ -152,6 +155,57 @@ func TestKeysRotate(t *testing.T) {
 		}
 		if n := a.failures("XfrmInNoStates") + b.failures("XfrmInNoStates") + a.failures("XfrmOutNoStates") + a.failures("XfrmOutPolBlock"); n != 0 {
 			t.Errorf("%d packets found no association", n)
+		}
+	})
+}
+
+// TestManyPackets: an association that has nearly counted to its end is made anew, and sends on.
+func TestManyPackets(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		nodes, _ := newKeyed(t)
+		a, b := nodes[0], nodes[1]
+		for _, k := range nodes {
+			k.set(2, 1, 3)
+		}
+		x, y := a.task("10.0.1.10/24"), b.task("10.0.1.11/24")
+		a.knows(y)
+		b.knows(x)
+		box := y.mailbox(81)
+		x.post(y, 81, "first")
+		if got := next(t, box); got != "first" {
+			t.Errorf("came %q", got)
+		}
+		a.ns.Do(t, func() error {
+			h, err := netlink.NewHandle(unix.NETLINK_XFRM)
+			if err != nil {
+				return err
+			}
+			defer h.Close()
+			list, err := nlwrap.Handle{Handle: h}.XfrmStateList(netlink.FAMILY_V4)
+			for _, s := range list {
+				if s.Src.Equal(a.addr().AsSlice()) {
+					s.Replay = &netlink.XfrmReplayState{OSeq: 1<<32 - 2}
+					err = errors.Join(err, h.XfrmStateDel(&s), h.XfrmStateAdd(&s))
+				}
+			}
+			return err
+		})
+		before := a.associations()
+		x.post(y, 81, "the last one")
+		if got := next(t, box); got != "the last one" {
+			t.Errorf("came %q", got)
+		}
+		x.post(y, 81, "lost")
+		roottest.Eventually(t, "the counter is at its end", func() bool { return a.failures("XfrmOutStateSeqError") == 1 })
+		if err := errors.Join(a.keys.Renew(), a.keys.Renew()); err != nil {
+			t.Fatal(err)
+		}
+		if got := a.associations(); !slices.Equal(got, before) {
+			t.Errorf("associations were %q and are %q", before, got)
+		}
+		x.post(y, 81, "second")
+		if got := next(t, box); got != "second" {
+			t.Errorf("came %q", got)
 		}
 	})
 }
@@ -261,12 +315,14 @@ func TestAnotherProcess(t *testing.T) {
 		if err := overlay.Remove(a.dir, "app"); err != nil {
 			t.Fatal(err)
 		}
-		a.ns.Do(t, func() error {
-			k, err := overlay.NewKeyring(nil)
-			if err != nil {
+		if err := a.keys.Close(); err != nil {
+			t.Fatal(err)
+		}
+		a.ns.Do(t, func() (err error) {
+			if a.keys, err = overlay.NewKeyring(nil); err != nil {
 				return err
 			}
-			return errors.Join(k.Prune(), k.Prune(), k.Close())
+			return errors.Join(a.keys.Prune(), a.keys.Prune())
 		})
 		if got := a.run("ip xfrm state") + a.run("ip xfrm policy") + a.run("nft list tables"); got != theirs {
 			t.Errorf("left\n%s\nwant\n%s", got, theirs)
@@ -353,8 +409,8 @@ func TestEncryptedOverIPv6(t *testing.T) {
 		x.reaches(y, 80)
 		y.reaches(x, 80)
 		roottest.Eventually(t, "encrypted packets", func() bool { _, esp := wire.saw(secretVNI); return len(esp) == 2 })
-		if clear, _ := wire.saw(secretVNI); clear > 0 {
-			t.Errorf("%d packets were in clear", clear)
+		if plain, _ := wire.saw(secretVNI); plain > 0 {
+			t.Errorf("%d packets were in clear", plain)
 		}
 	})
 }

@@ -1,0 +1,4 @@
+package overlay
+
+// Renew does what a Keyring does each minute.
+func (k *Keyring) Renew() error { return k.renew() }
