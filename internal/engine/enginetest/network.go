@@ -23,6 +23,8 @@ func FurtherNetworks() []string { return []string{"app", "back"} }
 // Network is a fake core.Network, with addresses in order and exclusive ports.
 type Network struct {
 	fault
+	overlays *Overlays
+
 	lock   sync.Mutex // guards held, stats, ranges, stubborn
 	held   map[core.ID]core.NetworkStatus
 	stats  map[core.ID][]core.NetStats
@@ -97,7 +99,9 @@ func (n *Network) Attach(ctx context.Context, req core.NetworkRequest, a core.At
 // attach adds an interface to what a sandbox holds. Preconditions: lock is held.
 func (n *Network) attach(id core.ID, st core.NetworkStatus, a core.Attachment) (core.NetworkStatus, error) {
 	if a.Network = cmp.Or(a.Network, core.NetworkDefault); a.Network != core.NetworkDefault && !slices.Contains(FurtherNetworks(), a.Network) {
-		return st, errdefs.ErrNotFound
+		if err := n.overlays.has(a.Network, a.Addrs); err != nil {
+			return st, err
+		}
 	}
 	if st.On(a.Network) >= 0 {
 		return st, errdefs.ErrAlreadyExists

@@ -32,6 +32,7 @@ type Node struct {
 	Supervisor *Supervisor
 	Images     *Images
 	Network    *Network
+	Overlays   *Overlays
 	Pinner     *Pinner
 	Cgroups    *Cgroups
 	Roots      *Roots
@@ -76,11 +77,12 @@ func Fakes(tb testing.TB) *Node {
 	n.Runtime = &Runtime{name: "fake", sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
 	n.Images = newImages()
 	n.Network = newNetwork()
+	n.Overlays = newOverlays(n.Network)
 	n.Pinner = &Pinner{dir: filepath.Join(dir, "pins"), pinned: map[core.ID][]specs.LinuxNamespaceType{}}
 	n.Roots = &Roots{images: n.Images, mounts: map[string][]core.Mount{}}
 	n.Options = engine.Options{
 		Store: state.NewMemory(0), Runtimes: []core.Runtime{n.Runtime}, Supervisor: n.Supervisor, Images: n.Images,
-		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Policies: []core.Policy{n.Policy},
+		Network: n.Network, Overlays: n.Overlays, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Policies: []core.Policy{n.Policy},
 		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
 	}
 	tb.Cleanup(func() {
@@ -123,6 +125,7 @@ func (n *Node) TryStart() error {
 	if n.crash != nil && n.crash.Dead() {
 		n.crash.At("")
 	}
+	n.Overlays.restarted()
 	e, err := engine.New(n.Options)
 	if err != nil {
 		return err

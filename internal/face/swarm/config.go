@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -36,8 +38,14 @@ type Config struct {
 	// GenericCounts are generic resources without devices, of which the node has a number, such as
 	// seats of a license. The managers keep count of them.
 	GenericCounts map[string]int64 `toml:"generic_counts"`
-	// Ingress is "" or IngressHost.
+	// Ingress is what becomes of ports that every node of the Swarm publishes: "mesh", which "" is too,
+	// "host" or "none".
 	Ingress string `toml:"ingress"`
+	// AdvertiseAddr is the node's address at which other nodes reach it by the gossip of overlay networks;
+	// "" is the one by which it reaches a manager. DataPathAddr is that to which they send the networks'
+	// packets; "" is the same.
+	AdvertiseAddr string `toml:"advertise_addr"`
+	DataPathAddr  string `toml:"data_path_addr"`
 	// LocalRestarts has the node start a task again by the task's own restart policy while
 	// no manager can be reached.
 	LocalRestarts bool `toml:"local_restarts"`
@@ -63,9 +71,12 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // its registry need not fetch the image again.
 const imageDelay = 24 * time.Hour
 
-// IngressHost has the node take tasks with ports of the whole swarm, and publish these ports on
-// itself alone, as if they were published with mode=host.
-const IngressHost = "host"
+// What Config.Ingress may be.
+const (
+	IngressMesh = translate.IngressMesh // the node leads the ports of every service to its tasks, as docker's nodes do
+	IngressHost = translate.IngressHost // it publishes those of its own tasks, as with mode=host
+	IngressNone = translate.IngressNone // it takes no task that has one
+)
 
 // DefaultConfig is what holds where the file says nothing.
 func DefaultConfig() Config {
@@ -85,8 +96,13 @@ func (c Config) Validate() error {
 			return invalid.Errorf("face.swarm.csi: %q = %q is not a driver and the path of its socket", name, socket)
 		}
 	}
-	if c.Ingress != "" && c.Ingress != IngressHost {
-		return invalid.Errorf("face.swarm.ingress %q is neither empty nor %q", c.Ingress, IngressHost)
+	if !slices.Contains([]string{"", IngressMesh, IngressHost, IngressNone}, c.Ingress) {
+		return invalid.Errorf("face.swarm.ingress %q is none of %q, %q and %q", c.Ingress, IngressMesh, IngressHost, IngressNone)
+	}
+	for name, text := range map[string]string{"advertise_addr": c.AdvertiseAddr, "data_path_addr": c.DataPathAddr} {
+		if a, err := readAddr(text); err != nil || text != "" && (!a.IsGlobalUnicast() || a.Zone() != "") {
+			return invalid.Errorf("face.swarm.%s %q is not an address of this node", name, text)
+		}
 	}
 	for name := range c.Labels {
 		if name == "" {
@@ -94,6 +110,14 @@ func (c Config) Validate() error {
 		}
 	}
 	return c.validateGeneric()
+}
+
+// readAddr reads an address; "" is none.
+func readAddr(text string) (netip.Addr, error) {
+	if text == "" {
+		return netip.Addr{}, nil
+	}
+	return netip.ParseAddr(text)
 }
 
 // maxCount is the highest number of a generic resource: far below what a sum of them could exceed.

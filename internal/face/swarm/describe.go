@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -14,17 +15,18 @@ import (
 )
 
 // plugins are what tasks may need of the node. The managers' scheduler reads the list: a
-// task that needs anything else, such as an overlay network, is never given to us. With ingress
-// an overlay is on the list, because tasks with a port of the whole swarm are on one.
-func plugins(ingress bool) (list []*swarmv1.PluginDescription) {
-	has := [][2]string{{"Log", "json-file"}, {"Log", "local"}, {"Network", "bridge"}, {"Network", "host"}, {"Volume", "local"}}
-	if ingress {
-		has = append(has, [2]string{"Network", "overlay"})
-	}
-	for _, p := range has {
+// task that needs anything else is never given to us.
+func plugins() (list []*swarmv1.PluginDescription) {
+	for _, p := range [][2]string{{"Log", "json-file"}, {"Log", "local"}, {"Network", "bridge"}, {"Network", "host"}, {"Volume", "local"}} {
 		list = append(list, &swarmv1.PluginDescription{Type: p[0], Name: p[1]})
 	}
 	return list
+}
+
+// overlayPlugin is on the list while the node can be on overlay networks. Tasks with a port of the whole
+// swarm are on one, too.
+func overlayPlugin() *swarmv1.PluginDescription {
+	return &swarmv1.PluginDescription{Type: "Network", Name: "overlay"}
 }
 
 // architecture is the machine's by the name that docker's nodes use.
@@ -44,7 +46,7 @@ func node(id string, cfg Config) translate.Node {
 	if err != nil {
 		name = id
 	}
-	return translate.Node{ID: id, Hostname: name, Architecture: architecture(), OS: runtime.GOOS, Devices: cfg.GenericResources, Counts: cfg.GenericCounts, Ingress: cfg.Ingress == IngressHost}
+	return translate.Node{ID: id, Hostname: name, Architecture: architecture(), OS: runtime.GOOS, Devices: cfg.GenericResources, Counts: cfg.GenericCounts, Ingress: cmp.Or(cfg.Ingress, IngressMesh)}
 }
 
 // generic are the devices that tasks may ask for, each as a resource of its own, and what is only
@@ -85,6 +87,6 @@ func describe(n translate.Node, cfg Config, version string) (*swarmv1.NodeDescri
 		Hostname:  n.Hostname,
 		Platform:  &swarmv1.Platform{Architecture: n.Architecture, Os: n.OS},
 		Resources: &swarmv1.Resources{NanoCpus: int64(cpus * 1e9), MemoryBytes: memory, Generic: generic(cfg.GenericResources, cfg.GenericCounts)},
-		Engine:    &swarmv1.EngineDescription{EngineVersion: "longshore " + version, Labels: cfg.Labels, Plugins: plugins(n.Ingress)},
+		Engine:    &swarmv1.EngineDescription{EngineVersion: "longshore " + version, Labels: cfg.Labels, Plugins: plugins()},
 	}, nil
 }

@@ -134,7 +134,7 @@ func TestConfigIsChecked(t *testing.T) {
 		t.Error(err)
 	}
 	for says, change := range map[string]func(*swarm.Config){
-		"ingress":     func(c *swarm.Config) { c.Ingress = "mesh" },
+		"ingress":     func(c *swarm.Config) { c.Ingress = "web" },
 		"no name":     func(c *swarm.Config) { c.Labels = map[string]string{"": "x"} },
 		`"g=u"`:       func(c *swarm.Config) { c.GenericResources = map[string][]string{"g=u": {"v.com/gpu=0"}} },
 		"vendor.com/": func(c *swarm.Config) { c.GenericResources = map[string][]string{"gpu": {"nvidia0"}} },

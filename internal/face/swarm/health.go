@@ -101,11 +101,13 @@ func (x checks) unhealthy(ctx context.Context, id string, c core.Container) resu
 	r := result{outcome: stepper.Refused, c: ended, err: x.whyUnhealthy(id, c)}
 	x.endCheck(id)
 	x.w.volumes.Release(id)
+	x.w.nets.Release(id)
 	return r
 }
 
 // endUnhealthy ends a program that has failed its health check. The container's record keeps why.
 func (x checks) endUnhealthy(ctx context.Context, c core.Container) (core.Container, error) {
+	x.w.nets.Ending(string(c.Key))
 	if err := x.w.engine.StopContainer(ctx, c.ID, engine.StopOptions{Request: request(core.UnhealthyCall)}); err != nil {
 		return c, err
 	}

@@ -54,6 +54,7 @@ func newMember(f *Face, id *identity.Identity, passphrase []byte) (*member, erro
 		Member: m, Managers: m.managers, Reports: reports, Logger: f.log, Heartbeat: cmp.Or(m.worker.records.period(), f.o.Heartbeat),
 	})
 	m.worker.contact = m.client.Contact
+	m.worker.nets = m.networks(id.NodeID)
 	return m, nil
 }
 
@@ -82,6 +83,8 @@ func (m *member) work(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = m.worker.volumes.Close() }()
+	m.worker.nets.Start(ctx)
+	defer m.worker.nets.Wait()
 	if err := m.worker.resume(ctx); err != nil {
 		if ctx.Err() != nil {
 			err = nil // it was ended before it had begun
@@ -169,6 +172,9 @@ func (m *member) Describe() *swarmv1.NodeDescription {
 	d := proto.CloneOf(m.describe)
 	d.TlsInfo = m.Identity().TLSInfo()
 	d.CsiInfo = m.worker.volumes.Describe()
+	if m.worker.node.Ingress == IngressHost || m.worker.nets.Able() == nil {
+		d.Engine.Plugins = append(d.Engine.Plugins, overlayPlugin())
+	}
 	return d
 }
 
@@ -182,6 +188,7 @@ func (m *member) Told(msg *swarmv1.SessionMessage) error {
 			return err
 		}
 	}
+	m.worker.nets.Told(msg)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if wanted := msg.GetNode().GetSpec().GetDesiredRole(); wanted != m.wanted {

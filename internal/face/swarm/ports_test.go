@@ -83,7 +83,7 @@ func TestWhatComesAllTheSame(t *testing.T) {
 	attachment := &swarmv1.Task{DesiredState: swarmv1.TaskState_RUNNING, Spec: &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Attachment{Attachment: &swarmv1.NetworkAttachmentSpec{ContainerId: "x"}}}}
 	generic := &swarmv1.Task{DesiredState: swarmv1.TaskState_RUNNING, Spec: &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Generic{Generic: &swarmv1.GenericRuntimeSpec{Kind: "wasm"}}}}
 	for text, task := range map[string]*swarmv1.Task{
-		"port 8080 of the whole swarm": ingress, "attaching": attachment, `"wasm"`: generic,
+		"overlay network ingress": ingress, "attaching": attachment, `"wasm"`: generic,
 		"port 80/tcp is published twice":   published("", &swarmv1.PortConfig{TargetPort: 80, PublishedPort: 80}, &swarmv1.PortConfig{TargetPort: 81, PublishedPort: 80}),
 		"generic resource gpu=v.com/gpu=0": with("", "gpu", "v.com/gpu=0"),
 	} {

@@ -25,6 +25,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/face/swarm/session"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -42,6 +43,8 @@ type Options struct {
 	// MountFiles mounts the tmpfs at a directory; nil does, and only root can. A test
 	// hands in one that leaves the machine as it is.
 	MountFiles func(dir string) error
+	// Gossip makes the node's part in the gossip of overlay networks; nil where there are none.
+	Gossip overlays.Gossip
 	// Heartbeat is the time between two heartbeats until a manager says it; 0 is that of
 	// managers. After three of them without one the node counts as cut off.
 	Heartbeat time.Duration
@@ -232,6 +235,7 @@ func (f *Face) Leave(ctx context.Context) error {
 		if err := m.end(ctx, f.joined); err != nil {
 			return fmt.Errorf("leave the swarm: %w", err)
 		}
+		m.worker.nets.Leave()
 	}
 	if err := f.clear(ctx); err != nil {
 		return fmt.Errorf("leave the swarm: %w", err)
@@ -254,6 +258,9 @@ func (f *Face) clear(ctx context.Context) error {
 		errs = append(errs, f.removeTask(ctx, string(sb.Key)))
 	}
 	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if err := overlays.Clear(ctx, f.o.Engine.Overlays); err != nil {
 		return err
 	}
 	if err := f.clearVolumes(ctx); err != nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/swarm/csi"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/face/swarm/restart"
 	"github.com/longshore/longshore/internal/face/swarm/stepper"
 	"github.com/longshore/longshore/internal/face/swarm/translate"
@@ -119,6 +120,9 @@ func (w *worker) moved(ctx context.Context, t *task, next swarmv1.TaskState, a s
 			w.log.ErrorContext(ctx, "the state of a task is told without being kept", "task", s.GetId(), "error", err)
 		}
 	}
+	if next == swarmv1.TaskState_RUNNING {
+		w.serves(s, r.c)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !t.removed {
@@ -187,6 +191,7 @@ func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
 	c, err := w.create(ctx, s)
 	if err != nil {
 		w.release(ctx, s)
+		w.nets.Release(s.GetId())
 	}
 	if errors.Is(err, errWaits) {
 		return result{outcome: stepper.Again, blocked: true}
@@ -194,7 +199,7 @@ func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
 	if errors.Is(err, errFetched) {
 		return result{}
 	}
-	if errors.Is(err, csi.ErrWaits) {
+	if errors.Is(err, csi.ErrWaits) || errors.Is(err, overlays.ErrWaits) {
 		return result{outcome: stepper.Again, blocked: true, waits: err.Error()}
 	}
 	if err != nil {
@@ -238,6 +243,9 @@ func (w *worker) create(ctx context.Context, s *swarmv1.Task) (c core.Container,
 
 func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Image, content [][]byte, volumes map[string]string) (core.Container, error) {
 	cfg, err := t.Sandbox()
+	if err == nil {
+		err = w.holdNetworks(ctx, t)
+	}
 	if err != nil {
 		return core.Container{}, err
 	}
@@ -266,6 +274,9 @@ func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Imag
 	}
 	if wrote != c.Sandbox {
 		err = errors.Join(err, w.face.files().remove(wrote))
+	}
+	if err == nil {
+		w.nets.Attached(t.Swarm.GetId())
 	}
 	return c, err
 }
@@ -327,6 +338,7 @@ func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
 			return result{outcome: stepper.Again, ending: true, err: err}
 		}
 	}
+	w.nets.Ended(id)
 	last := w.last(ctx, s, c)
 	again := restarter{w}
 	verdict, wait := again.judge(s, c, last)
@@ -379,13 +391,15 @@ func (w *worker) last(ctx context.Context, s *swarmv1.Task, c core.Container) co
 // succeeds when there is none.
 func (w *worker) stopSandbox(ctx context.Context, s *swarmv1.Task, why string) error {
 	sb, err := w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
-	if errdefs.IsNotFound(err) {
-		return nil
+	if err == nil {
+		w.nets.Ending(s.GetId())
+		err = w.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Request: request(why)})
 	}
-	if err != nil {
+	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	return w.engine.StopSandbox(ctx, sb.ID, engine.StopOptions{Request: request(why)})
+	w.nets.Release(s.GetId())
+	return nil
 }
 
 // stop ends a task's program, if there is one, and gives back what it held. That the task
@@ -417,6 +431,7 @@ func request(call string) core.StopRequest {
 // an agent that comes later finds what belongs to no task, and goes on.
 func (w *worker) remove(ctx context.Context, id string) {
 	checks{w}.endCheck(id)
+	w.nets.Ending(id)
 	c, _ := w.engine.ContainerByKey(ctx, core.Key(id)) // none when it has none
 	for wait := firstPause; ; wait = min(2*wait, longestPause) {
 		err := w.records.dropTask(id)
@@ -425,6 +440,7 @@ func (w *worker) remove(ctx context.Context, id string) {
 		}
 		if err == nil {
 			w.volumes.Release(id)
+			w.nets.Release(id)
 		}
 		if err == nil || ctx.Err() != nil {
 			break

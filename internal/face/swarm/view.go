@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -75,11 +76,17 @@ func containerStatus(c core.Container, before *swarmv1.ContainerStatus) *swarmv1
 	return s
 }
 
-// portStatus are the ports of the node that a running task has; given are its sandbox's, one for
-// each of the task's in their order. On the node's own network it has none.
+// portStatus are the ports of the node that a running task has; given are its sandbox's, in the order of
+// the task's: one for each, or one for each with mode=host. On the node's own network it has none.
 func portStatus(t *swarmv1.Task, s swarmv1.TaskState, given []core.Port) *swarmv1.PortStatus {
+	if s != swarmv1.TaskState_STARTING && s != swarmv1.TaskState_RUNNING {
+		return nil
+	}
 	asked := t.GetEndpoint().GetPorts()
-	if s != swarmv1.TaskState_STARTING && s != swarmv1.TaskState_RUNNING || len(asked) != len(given) {
+	if len(asked) != len(given) {
+		asked = slices.DeleteFunc(slices.Clone(asked), func(p *swarmv1.PortConfig) bool { return p.GetPublishMode() != swarmv1.PortConfig_HOST })
+	}
+	if len(asked) != len(given) {
 		return nil
 	}
 	var list []*swarmv1.PortConfig

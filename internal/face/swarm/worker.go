@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/swarm/assignment"
 	"github.com/longshore/longshore/internal/face/swarm/csi"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/face/swarm/publish"
 	"github.com/longshore/longshore/internal/face/swarm/session"
 	"github.com/longshore/longshore/internal/face/swarm/translate"
@@ -30,6 +31,7 @@ type worker struct {
 	volumes *csi.Volumes // since openVolumes
 	output  *publish.Publisher
 	images  *images
+	nets    *overlays.Networks
 
 	// contact is whether a manager answers, or since when none does.
 	contact func() (answers bool, cutOff time.Time)
@@ -93,6 +95,8 @@ func (w *worker) resume(ctx context.Context) error {
 			return err
 		}
 	}
+	w.joinNetworks(ctx)
+	w.nets.Resumed()
 	sandboxes, err := w.engine.Sandboxes(ctx, core.Filter{})
 	if err != nil {
 		return err

@@ -127,6 +127,25 @@ func (d *Directory) Reverse(a netip.Addr) string {
 	return service
 }
 
+// Owners returns the name of every address, as Reverse.
+func (d *Directory) Owners() map[netip.Addr]string {
+	owners, services := map[netip.Addr]string{}, map[netip.Addr]string{}
+	for _, e := range d.sorted() {
+		if owners[e.Addr] == "" {
+			owners[e.Addr] = e.Name
+		}
+		if e.VIP.IsValid() && services[e.VIP] == "" {
+			services[e.VIP] = e.Service
+		}
+	}
+	for a, name := range services {
+		if owners[a] == "" && name != "" {
+			owners[a] = name
+		}
+	}
+	return owners
+}
+
 // Backend answers for a service.
 type Backend struct {
 	Addr     netip.Addr

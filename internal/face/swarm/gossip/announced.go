@@ -65,11 +65,18 @@ func (a *Announced) Announce(id ID, r Record) error {
 func (a *Announced) Withdraw(id ID) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.withdrawLocked(id)
+	return a.withdrawLocked(id, endpointTable, peerTable)
 }
 
-func (a *Announced) withdrawLocked(id ID) error {
-	for _, table := range []string{endpointTable, peerTable} {
+// WithdrawNames takes back what an endpoint is called, and not where it is. It is idempotent.
+func (a *Announced) WithdrawNames(id ID) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.withdrawLocked(id, endpointTable)
+}
+
+func (a *Announced) withdrawLocked(id ID, tables ...string) error {
+	for _, table := range tables {
 		key := announcedKey(id, table)
 		value, err := a.kv.Get(key)
 		if errdefs.IsNotFound(err) {
@@ -112,7 +119,7 @@ func (a *Announced) Sweep(network string, stays func(endpoint string) bool) erro
 	var errs []error
 	for _, id := range a.Endpoints() {
 		if id.Network == network && !stays(id.Endpoint) {
-			errs = append(errs, a.withdrawLocked(id))
+			errs = append(errs, a.withdrawLocked(id, endpointTable, peerTable))
 		}
 	}
 	return errors.Join(errs...)

@@ -39,7 +39,7 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 		if a.spec.GetHostname() == "" {
 			cfg.Namespaces.UTS.Mode, cfg.Hostname = core.Host, ""
 		}
-	} else if cfg.Network.Ports, err = a.ports(); err != nil {
+	} else if err := a.join(&cfg.Network); err != nil {
 		return cfg, err
 	}
 	if d := a.spec.GetDnsConfig(); d != nil {
@@ -49,27 +49,35 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 	return cfg, err
 }
 
-// network reports whether the task is on the node's network; else it is on our bridge.
-// On others, which reach over several nodes, it cannot be.
+// join has the sandbox on the task's networks, with its ports.
+func (a Task) join(cfg *core.NetworkConfig) (err error) {
+	if cfg.Ports, err = a.ports(); err != nil {
+		return err
+	}
+	if cfg.Attach, err = a.attach(); err != nil {
+		return err
+	}
+	if last := len(cfg.Attach) - 1; last >= 0 && cfg.Attach[last].Network != core.NetworkDefault && len(cfg.Ports) > 0 {
+		return invalid.Errorf("port %d of the node leads to a task that is on internal networks alone", cfg.Ports[0].Host)
+	}
+	return nil
+}
+
+// network reports whether the task is on the node's network; else it is on our bridge, on overlay
+// networks, or on both.
 func (a Task) network() (host bool, err error) {
 	for _, n := range a.Swarm.GetNetworks() {
 		spec := n.GetNetwork().GetSpec()
-		driver := n.GetNetwork().GetDriverState().GetName()
-		if driver == "" {
-			driver = spec.GetDriverConfig().GetName()
-		}
-		switch name := spec.GetAnnotations().GetName(); {
-		case spec.GetIngress() && a.Node.Ingress: // our bridge does
-		case spec.GetIngress():
+		switch name, driver := spec.GetAnnotations().GetName(), driverOf(n); {
+		case spec.GetIngress() && a.Node.Ingress == IngressNone:
 			if _, err := a.ports(); err != nil {
 				return false, err // it names the port
 			}
 			return false, notServed("the swarm's ingress network (see face.swarm.ingress)")
+		case isOverlay(n): // of published ports too, for which our bridge does with IngressHost
 		case driver == "host":
 			host = true
 		case driver == "bridge" && name == "bridge":
-		case driver == "" || driver == "overlay":
-			return false, notServed("overlay network %s", name)
 		default:
 			return false, notServed("network %s of the driver %q", name, driver)
 		}
@@ -80,33 +88,50 @@ func (a Task) network() (host bool, err error) {
 	return host, nil
 }
 
-// ports are those that the task has on this node, one for each that it publishes; 0 is one that
+// ports are those that the task has on this node alone, one for each that it publishes so; 0 is one that
 // the node chooses.
 func (a Task) ports() (list []core.Port, err error) {
 	seen := map[core.Port]bool{}
 	for _, p := range a.Swarm.GetEndpoint().GetPorts() {
-		if p.GetPublishMode() != swarmv1.PortConfig_HOST && !a.Node.Ingress {
-			return nil, notServed("port %d of the whole swarm (publish it with mode=host, or see face.swarm.ingress)", p.GetPublishedPort())
-		}
-		if p.GetTargetPort() < 1 || p.GetTargetPort() > math.MaxUint16 || p.GetPublishedPort() > math.MaxUint16 {
-			return nil, invalid.Errorf("port %d to %d", p.GetPublishedPort(), p.GetTargetPort())
-		}
-		q := core.Port{Proto: strings.ToLower(p.GetProtocol().String()), Host: uint16(p.GetPublishedPort()), Container: uint16(p.GetTargetPort())}
-		if key := (core.Port{Proto: q.Proto, Host: q.Host}); q.Host != 0 {
-			if seen[key] {
-				return nil, invalid.Errorf("port %d/%s is published twice", q.Host, q.Proto)
+		if p.GetPublishMode() != swarmv1.PortConfig_HOST {
+			switch a.Node.Ingress {
+			case IngressHost:
+			case IngressNone:
+				return nil, notServed("port %d of the whole swarm (publish it with mode=host, or see face.swarm.ingress)", p.GetPublishedPort())
+			default: // the port of a network
+				continue
 			}
-			seen[key] = true
+		}
+		q, err := readPort(p, seen)
+		if err != nil {
+			return nil, err
 		}
 		list = append(list, q)
 	}
 	return list, nil
 }
 
+// readPort reads a port that is published, beside those in seen.
+func readPort(p *swarmv1.PortConfig, seen map[core.Port]bool) (q core.Port, err error) {
+	if p.GetTargetPort() < 1 || p.GetTargetPort() > math.MaxUint16 || p.GetPublishedPort() > math.MaxUint16 {
+		return q, invalid.Errorf("port %d to %d", p.GetPublishedPort(), p.GetTargetPort())
+	}
+	q = core.Port{Proto: strings.ToLower(p.GetProtocol().String()), Host: uint16(p.GetPublishedPort()), Container: uint16(p.GetTargetPort())}
+	if key := (core.Port{Proto: q.Proto, Host: q.Host}); q.Host != 0 {
+		if seen[key] {
+			return q, invalid.Errorf("port %d/%s is published twice", q.Host, q.Proto)
+		}
+		seen[key] = true
+	}
+	return q, nil
+}
+
 // Exclusive reports whether the task has something that no other one can have meanwhile: a device, or a
 // port of the node that is not for the node to choose.
 func (a Task) Exclusive() bool {
-	return len(a.Devices()) > 0 || slices.ContainsFunc(a.Swarm.GetEndpoint().GetPorts(), func(p *swarmv1.PortConfig) bool { return p.GetPublishedPort() != 0 })
+	return len(a.Devices()) > 0 || slices.ContainsFunc(a.Swarm.GetEndpoint().GetPorts(), func(p *swarmv1.PortConfig) bool {
+		return p.GetPublishedPort() != 0 && (p.GetPublishMode() == swarmv1.PortConfig_HOST || a.Node.Ingress == IngressHost)
+	})
 }
 
 // hosts are lines of /etc/hosts, "ADDRESS NAME...", by their addresses.

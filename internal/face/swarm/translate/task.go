@@ -37,8 +37,8 @@ type Node struct {
 	Devices map[string][]string
 	// Counts are how many the node has of a generic resource that is only a number, by its kind.
 	Counts map[string]int64
-	// Ingress says that ports of the whole swarm are published on this node alone.
-	Ingress bool
+	// Ingress is what becomes of ports of the whole swarm; "" is IngressMesh.
+	Ingress string
 }
 
 // Task is a task with everything read.

@@ -108,14 +108,12 @@ func TestWhatIsRefused(t *testing.T) {
 		})},
 		{`health check of the kind "HTTP"`, errdefs.IsInvalidArgument, set(func(c *spec) { c.Healthcheck = &swarmv1.HealthConfig{Test: []string{"HTTP", "/"}} })},
 		{"health check without a command", errdefs.IsInvalidArgument, set(func(c *spec) { c.Healthcheck = &swarmv1.HealthConfig{Test: []string{"CMD"}} })},
-		{"overlay network mesh", notServed, func(t *swarmv1.Task, _ *spec) { t.Networks = []*swarmv1.NetworkAttachment{network("mesh", "overlay")} }},
 		{"network own of the driver", notServed, func(t *swarmv1.Task, _ *spec) { t.Networks = []*swarmv1.NetworkAttachment{network("own", "macvlan")} }},
 		{"on others", wrong, func(t *swarmv1.Task, _ *spec) {
 			t.Networks = []*swarmv1.NetworkAttachment{network("host", "host"), network("bridge", "bridge")}
 		}},
-		{"the whole swarm", notServed, ports(&swarmv1.PortConfig{TargetPort: 80, PublishedPort: 80})},
-		{"port 80 of the whole swarm", notServed, ingress(&swarmv1.PortConfig{TargetPort: 80, PublishedPort: 80})},
-		{"ingress network", notServed, ingress()},
+		{"no ingress network", notServed, ports(&swarmv1.PortConfig{TargetPort: 80, PublishedPort: 80})},
+		{"given it no number", wrong, ports(&swarmv1.PortConfig{TargetPort: 80})},
 		{"gpu=v.com/gpu=2", notServed, resources(named("gpu", "v.com/gpu=2"))},
 		{"nic=v.com/gpu=0", notServed, resources(named("nic", "v.com/gpu=0"))},
 		{"given twice", wrong, resources(named("gpu", "v.com/gpu=0"), named("gpu", "v.com/gpu=0"))},
@@ -204,10 +202,10 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 // TestIngressOnThisNode: with face.swarm.ingress a port of the whole swarm is one of the node's,
-// and other overlays are refused all the same.
+// and its ingress network is none of the task's.
 func TestIngressOnThisNode(t *testing.T) {
 	n := theNode
-	n.Ingress = true
+	n.Ingress = IngressHost
 	a, err := Read(task(ingress(&swarmv1.PortConfig{TargetPort: 80, PublishedPort: 30000}, hostPort(8080, 81))), n)
 	if err != nil {
 		t.Fatal(err)
@@ -217,10 +215,6 @@ func TestIngressOnThisNode(t *testing.T) {
 		t.Errorf("%+v, %v", sb, err)
 	}
 	for text, asked := range map[string]*swarmv1.Task{
-		"overlay network mesh": task(func(t *swarmv1.Task, c *swarmv1.ContainerSpec) {
-			ingress(&swarmv1.PortConfig{TargetPort: 80, PublishedPort: 30000})(t, c)
-			t.Networks = append(t.Networks, network("mesh", "overlay"))
-		}),
 		"published twice": task(ingress(&swarmv1.PortConfig{TargetPort: 80, PublishedPort: 8080}, hostPort(8080, 81))),
 	} {
 		if _, err := Read(asked, n); err == nil || !strings.Contains(err.Error(), text) {

@@ -1,0 +1,405 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// Overlays are fake core.Overlays: they know what they were told, and no packet is sent.
+type Overlays struct {
+	fault
+	network *Network
+
+	lock    sync.Mutex // guards unable, open, keys, ingress, ports, taken, changed, calls
+	unable  [2]error   // why there is none; and why there is no encrypted one
+	open    map[string]*Overlay
+	keys    []core.OverlayKey
+	ingress core.Ingress
+	ports   []core.PublishedPort
+	taken   map[core.Port]error
+	changed chan struct{} // closed at the next call that changes something
+	calls   map[string]int
+}
+
+var _ core.Overlays = (*Overlays)(nil)
+
+// Overlay is an overlay as it was told of.
+type Overlay struct {
+	core.Overlay
+	Peers    map[string]core.OverlayPeer
+	Names    map[string][]netip.Addr
+	Owners   map[netip.Addr]string
+	Services []core.OverlayService
+
+	old map[string]bool // peers of an earlier agent
+}
+
+func newOverlays(n *Network) *Overlays {
+	o := &Overlays{network: n, open: map[string]*Overlay{}, taken: map[core.Port]error{}, changed: make(chan struct{}), calls: map[string]int{}}
+	n.overlays = o
+	return o
+}
+
+// Unable says why there can be no overlay, and why no encrypted one; nil is no reason.
+func (o *Overlays) Unable(plain, encrypted error) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	o.unable = [2]error{plain, encrypted}
+}
+
+// Take makes a port of the host somebody else's; nil gives it back.
+func (o *Overlays) Take(proto string, port uint16, who error) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	delete(o.taken, core.Port{Proto: proto, Host: port})
+	if who != nil {
+		o.taken[core.Port{Proto: proto, Host: port}] = who
+	}
+}
+
+// Get returns an overlay that is open; ok is false when it is not.
+func (o *Overlays) Get(name string) (n Overlay, ok bool) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	have := o.open[name]
+	if have == nil {
+		return n, false
+	}
+	n = *have
+	n.Peers = maps.Clone(have.Peers)
+	return n, true
+}
+
+// Keys returns those of encrypted overlays.
+func (o *Overlays) Keys() []core.OverlayKey {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return o.keys
+}
+
+// Published returns the node's own interface and the ports that it leads.
+func (o *Overlays) Published() (core.Ingress, []core.PublishedPort) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return o.ingress, o.ports
+}
+
+// Calls returns how often a method was called.
+func (o *Overlays) Calls(method string) int {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return o.calls[method]
+}
+
+// Changed is closed at the next call that changes something.
+func (o *Overlays) Changed() <-chan struct{} {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return o.changed
+}
+
+// restarted is told that another agent has begun.
+func (o *Overlays) restarted() {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	o.keys = nil
+	for _, n := range o.open {
+		n.old = map[string]bool{}
+		for key := range n.Peers {
+			n.old[key] = true
+		}
+	}
+}
+
+// has reports whether an overlay, as attachments call it, is open, and whether addresses are its own.
+func (o *Overlays) has(network string, addrs []netip.Prefix) error {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	for name, n := range o.open {
+		if core.OverlayNetwork(name) != network {
+			continue
+		}
+		if len(addrs) == 0 {
+			return fmt.Errorf("overlay %s gives no addresses: %w", name, errdefs.ErrInvalidArgument)
+		}
+		for _, a := range addrs {
+			if err := n.check(a.Addr()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return errdefs.ErrNotFound
+}
+
+// check says why no interface can have an address.
+func (n *Overlay) check(a netip.Addr) error {
+	for _, s := range n.Subnets {
+		if s.Range.Contains(a) && a != s.Gateway && a != s.Range.Addr() {
+			return nil
+		}
+	}
+	return fmt.Errorf("address %s is none of overlay %s: %w", a, n.Name, errdefs.ErrInvalidArgument)
+}
+
+// change locks o for a method that changes something; what it returns unlocks it.
+func (o *Overlays) change(ctx context.Context, method string) (func(), error) {
+	if err := o.fault.check(ctx, method); err != nil {
+		return nil, err
+	}
+	o.lock.Lock()
+	o.calls[method]++
+	return func() {
+		close(o.changed)
+		o.changed = make(chan struct{})
+		o.lock.Unlock()
+	}, nil
+}
+
+// find is an overlay that is open. Preconditions: lock is held.
+func (o *Overlays) find(name string) (*Overlay, error) {
+	if n := o.open[name]; n != nil {
+		return n, nil
+	}
+	return nil, fmt.Errorf("overlay %s: %w", name, errdefs.ErrNotFound)
+}
+
+// Able implements core.Overlays.
+func (o *Overlays) Able(ctx context.Context, encrypted bool) error {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	if o.unable[0] != nil {
+		return fmt.Errorf("%w: %w", o.unable[0], errdefs.ErrFailedPrecondition)
+	}
+	if encrypted && o.unable[1] != nil {
+		return fmt.Errorf("%w: %w", o.unable[1], errdefs.ErrFailedPrecondition)
+	}
+	return o.fault.check(ctx, "Able")
+}
+
+// Open implements core.Overlays.
+func (o *Overlays) Open(ctx context.Context, def core.Overlay) error {
+	if err := o.Able(ctx, def.Encrypted); err != nil {
+		return err
+	}
+	done, err := o.change(ctx, "Open")
+	if err != nil {
+		return err
+	}
+	defer done()
+	if !core.IsName(def.Name, "_.-", 64) || len(def.Subnets) == 0 || !def.Local.IsValid() || def.MTU < 68 || def.MTU > 65485 {
+		return fmt.Errorf("overlay %q: %w", def.Name, errdefs.ErrInvalidArgument)
+	}
+	for i, s := range def.Subnets {
+		if s.VNI == 0 || s.VNI >= 1<<24 || !s.Range.Contains(s.Gateway) || s.Range != s.Range.Masked() {
+			return fmt.Errorf("overlay %s: subnet %s: %w", def.Name, s.Range, errdefs.ErrInvalidArgument)
+		}
+		for _, p := range def.Subnets[:i] {
+			if p.VNI == s.VNI || p.Range.Overlaps(s.Range) {
+				return fmt.Errorf("overlay %s: subnets %s and %s: %w", def.Name, p.Range, s.Range, errdefs.ErrInvalidArgument)
+			}
+		}
+		for _, other := range o.open {
+			if other.Name != def.Name && slices.ContainsFunc(other.Subnets, func(p core.OverlaySubnet) bool { return p.VNI == s.VNI }) {
+				return fmt.Errorf("overlay %s: VXLAN id %d is that of %s: %w", def.Name, s.VNI, other.Name, errdefs.ErrAlreadyExists)
+			}
+		}
+	}
+	if have := o.open[def.Name]; have != nil {
+		have.Overlay = def
+		return nil
+	}
+	o.open[def.Name] = &Overlay{Overlay: def, Peers: map[string]core.OverlayPeer{}}
+	return nil
+}
+
+// Close implements core.Overlays.
+func (o *Overlays) Close(ctx context.Context, name string) error {
+	o.network.lock.Lock()
+	defer o.network.lock.Unlock()
+	done, err := o.change(ctx, "Close")
+	if err != nil {
+		return err
+	}
+	defer done()
+	used := o.ingress.Network == name
+	for _, st := range o.network.held {
+		used = used || st.On(core.OverlayNetwork(name)) >= 0
+	}
+	if used {
+		return fmt.Errorf("overlay %s is used: %w", name, errdefs.ErrFailedPrecondition)
+	}
+	delete(o.open, name)
+	return nil
+}
+
+// List implements core.Overlays.
+func (o *Overlays) List() (list []core.Overlay) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(o.open)) {
+		list = append(list, o.open[name].Overlay)
+	}
+	return list
+}
+
+// SetPeers implements core.Overlays.
+func (o *Overlays) SetPeers(ctx context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
+	done, err := o.change(ctx, "SetPeers")
+	if err != nil {
+		return err
+	}
+	defer done()
+	n, err := o.find(name)
+	if err != nil {
+		return err
+	}
+	for _, key := range drop {
+		delete(n.Peers, key)
+	}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		p := set[key]
+		mac, err := net.ParseMAC(p.MAC)
+		if err == nil {
+			err = n.check(p.Addr)
+		}
+		if err != nil || mac[0]&1 != 0 || !p.Node.IsValid() || p.Node == n.Local {
+			errs = append(errs, fmt.Errorf("peer %.12s at %s (%s): %w", key, p.Addr, p.MAC, errdefs.ErrInvalidArgument))
+			continue
+		}
+		n.Peers[key] = p
+		delete(n.old, key)
+	}
+	return errors.Join(errs...)
+}
+
+// Prune implements core.Overlays.
+func (o *Overlays) Prune(ctx context.Context, name string) error {
+	done, err := o.change(ctx, "Prune")
+	if err != nil {
+		return err
+	}
+	defer done()
+	n, err := o.find(name)
+	if err != nil {
+		return err
+	}
+	for key := range n.old {
+		delete(n.Peers, key)
+	}
+	n.old = nil
+	return nil
+}
+
+// SetNames implements core.Overlays.
+func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
+	done, err := o.change(ctx, "SetNames")
+	if err != nil {
+		return err
+	}
+	defer done()
+	n, err := o.find(name)
+	if err != nil {
+		return err
+	}
+	for name := range byName {
+		if name != strings.ToLower(name) {
+			return fmt.Errorf("name %q is not in lower case: %w", name, errdefs.ErrInvalidArgument)
+		}
+	}
+	n.Names, n.Owners = byName, owners
+	return nil
+}
+
+// SetServices implements core.Overlays.
+func (o *Overlays) SetServices(ctx context.Context, name string, services []core.OverlayService) error {
+	done, err := o.change(ctx, "SetServices")
+	if err != nil {
+		return err
+	}
+	defer done()
+	n, err := o.find(name)
+	if err != nil {
+		return err
+	}
+	n.Services = services
+	return nil
+}
+
+// SetKeys implements core.Overlays.
+func (o *Overlays) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
+	done, err := o.change(ctx, "SetKeys")
+	if err != nil {
+		return err
+	}
+	defer done()
+	o.keys = slices.Clone(keys)
+	return nil
+}
+
+// OpenIngress implements core.Overlays.
+func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
+	done, err := o.change(ctx, "OpenIngress")
+	if err != nil {
+		return err
+	}
+	defer done()
+	n, err := o.find(in.Network)
+	if err != nil {
+		return err
+	}
+	if len(in.Addrs) == 0 {
+		return fmt.Errorf("an ingress without addresses: %w", errdefs.ErrInvalidArgument)
+	}
+	for _, a := range in.Addrs {
+		if err := n.check(a.Addr()); err != nil {
+			return err
+		}
+	}
+	o.ingress = in
+	return nil
+}
+
+// CloseIngress implements core.Overlays.
+func (o *Overlays) CloseIngress(ctx context.Context) error {
+	done, err := o.change(ctx, "CloseIngress")
+	if err != nil {
+		return err
+	}
+	defer done()
+	o.ingress, o.ports = core.Ingress{}, nil
+	return nil
+}
+
+// Publish implements core.Overlays.
+func (o *Overlays) Publish(ctx context.Context, ports []core.PublishedPort) (taken []core.TakenPort, err error) {
+	done, err := o.change(ctx, "Publish")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if o.ingress.Network == "" {
+		return nil, fmt.Errorf("publish: there is no ingress: %w", errdefs.ErrFailedPrecondition)
+	}
+	o.ports = nil
+	for _, p := range ports {
+		if who := o.taken[core.Port{Proto: p.Proto, Host: p.Port}]; who != nil {
+			taken = append(taken, core.TakenPort{Proto: p.Proto, Port: p.Port, Err: who})
+			continue
+		}
+		o.ports = append(o.ports, p)
+	}
+	return taken, nil
+}

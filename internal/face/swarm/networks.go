@@ -1,0 +1,144 @@
+package swarm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+)
+
+// networks are the overlay networks that the node is on, and those of its tasks.
+func (m *member) networks(nodeID string) *overlays.Networks {
+	cfg, w := m.face.o.Config, m.worker
+	advertise, _ := readAddr(cfg.AdvertiseAddr) // Validate has
+	dataPath, _ := readAddr(cfg.DataPathAddr)
+	return overlays.New(overlays.Options{
+		Overlays: m.face.o.Engine.Overlays, Gossip: m.face.o.Gossip, KV: m.face.o.Drawer, Node: nodeID, Advertise: advertise, DataPath: dataPath,
+		Route: m.route, Mesh: w.node.Ingress == IngressMesh, Logger: m.face.log,
+		Tell: func(note string) {
+			if err := engine.Tell(w.engine, note); err != nil {
+				m.face.log.Error("an event could not be kept", "error", err)
+			}
+		},
+		Changed: m.client.Described,
+		Go:      w.networksGo,
+	})
+}
+
+// route is the address by which the node reaches a manager. Nothing is sent.
+func (m *member) route(ctx context.Context) (netip.Addr, error) {
+	err := errors.New("no manager of the swarm is known")
+	for _, p := range m.managers.All() {
+		var c net.Conn
+		if c, err = new(net.Dialer).DialContext(ctx, "udp", p.Addr); err != nil {
+			continue
+		}
+		local := c.LocalAddr()
+		_ = c.Close()
+		if at, ok := local.(*net.UDPAddr); ok {
+			return at.AddrPort().Addr().Unmap().WithZone(""), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("no way to a manager: %w", err)
+}
+
+// onNetworks is a task's place on its overlay networks.
+func onNetworks(t translate.Task) (overlays.Task, error) {
+	o := overlays.Task{ID: t.Swarm.GetId(), Name: t.Name(), Service: t.Swarm.GetServiceAnnotations().GetName(), ServiceID: t.Swarm.GetServiceId()}
+	list, err := t.Networks()
+	for _, n := range list {
+		on := overlays.On{Network: n, VIP: t.VIP(n.Overlay.Name)}
+		if n.Ingress {
+			on.Ports = meshPorts(t)
+		}
+		o.On = append(o.On, on)
+	}
+	return o, err
+}
+
+// meshPorts are the ports of a task that every node publishes, as others are told of them.
+func meshPorts(t translate.Task) (list []gossip.Port) {
+	protos := map[swarmv1.PortConfig_Protocol]string{swarmv1.PortConfig_TCP: "tcp", swarmv1.PortConfig_UDP: "udp", swarmv1.PortConfig_SCTP: "sctp"}
+	for _, p := range t.MeshPorts() {
+		list = append(list, gossip.Port{Name: p.GetName(), Proto: protos[p.GetProtocol()], Target: uint16(p.GetTargetPort()), Published: uint16(p.GetPublishedPort())})
+	}
+	return list
+}
+
+// holdNetworks opens the overlay networks of a task, for which its sandbox is about to be made.
+func (w *worker) holdNetworks(ctx context.Context, t translate.Task) error {
+	o, err := onNetworks(t)
+	if err != nil {
+		return err
+	}
+	return w.nets.Hold(ctx, o)
+}
+
+// serves has other nodes know a task that runs, and is healthy.
+func (w *worker) serves(s *swarmv1.Task, c core.Container) {
+	if len(s.GetNetworks()) == 0 {
+		return
+	}
+	aliases := []string{c.ID.Short()}
+	if t, err := translate.Read(s, w.node); err == nil {
+		if cfg, err := t.Sandbox(); err == nil && cfg.Hostname != "" && cfg.Hostname != c.ID.Short() {
+			aliases = append(aliases, cfg.Hostname)
+		}
+	}
+	w.nets.Runs(s.GetId(), aliases...)
+}
+
+// joinNetworks has tasks of which there is a sandbox on their networks, also those that an earlier agent
+// has made.
+func (w *worker) joinNetworks(ctx context.Context) {
+	w.mu.Lock()
+	var list []*swarmv1.Task
+	for _, t := range w.tasks {
+		if len(t.swarm.GetNetworks()) > 0 && !t.removed {
+			list = append(list, t.swarm)
+		}
+	}
+	w.mu.Unlock()
+	for _, s := range list {
+		sb, err := w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
+		if err != nil || sb.State != core.SandboxReady {
+			continue
+		}
+		t, err := translate.Read(s, w.node)
+		if err == nil {
+			err = w.holdNetworks(ctx, t)
+		}
+		if err != nil {
+			w.log.WarnContext(ctx, "a task is not known on its overlay networks", "task", s.GetId(), "error", err)
+			continue
+		}
+		c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+		switch {
+		case err != nil || c.State == core.ContainerExited:
+		case c.State == core.ContainerRunning && s.GetStatus().GetState() == swarmv1.TaskState_RUNNING:
+			w.serves(s, c)
+		default:
+			w.nets.Attached(s.GetId())
+		}
+	}
+}
+
+// networksGo goes on with tasks that wait for their networks.
+func (w *worker) networksGo() {
+	w.mu.Lock()
+	base := w.base
+	w.mu.Unlock()
+	if base == nil || base.Err() != nil {
+		return
+	}
+	w.joinNetworks(base)
+	w.kickAll()
+}

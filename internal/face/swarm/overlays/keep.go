@@ -1,0 +1,517 @@
+package overlays
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+)
+
+// told is what the managers have said.
+type told struct {
+	known    bool // they have said anything
+	keys     []gossip.Key
+	secrets  []core.OverlayKey // of encrypted networks
+	bad      error             // what is wrong with the keys
+	managers []netip.AddrPort
+	ingress  *translate.Network // with the node's own addresses; nil when it has none
+}
+
+// contact is how it is with the other members.
+type contact struct {
+	joined bool
+	since  time.Time // when none answered any more; zero while one does
+	said   bool      // that it is so was told
+}
+
+func (c contact) String() string {
+	switch {
+	case !c.joined:
+		return "no other node has answered yet"
+	case !c.since.IsZero():
+		return "no other node answers since " + c.since.Format(time.RFC3339)
+	}
+	return "up"
+}
+
+// place is where other nodes find this one. It is kept, so that the data path is the same after a start.
+type place struct {
+	Advertise netip.Addr `json:"advertise,omitzero"`
+	DataPath  netip.Addr `json:"data_path,omitzero"`
+	Port      uint16     `json:"port,omitempty"`
+}
+
+// placeKey is where place is kept.
+const placeKey = "overlays"
+
+func readPlace(kv core.KV) (p place) {
+	if data, err := kv.Get(placeKey); err != nil || json.Unmarshal(data, &p) != nil {
+		return place{}
+	}
+	return p
+}
+
+// place returns where other nodes find this one.
+func (s *Networks) place(ctx context.Context) (place, error) {
+	s.mu.Lock()
+	p := s.mine
+	s.mu.Unlock()
+	before := p
+	switch {
+	case s.o.Advertise.IsValid():
+		p.Advertise = s.o.Advertise
+	case p.Advertise.IsValid() && isHere(p.Advertise):
+	default:
+		var err error
+		if p.Advertise, err = s.o.Route(ctx); err != nil {
+			return p, fmt.Errorf("the node's address is not known: %w", err)
+		}
+	}
+	if p.DataPath = s.o.DataPath; !p.DataPath.IsValid() {
+		p.DataPath = p.Advertise
+	}
+	return p, s.putPlace(before, p)
+}
+
+// putPlace keeps another place.
+func (s *Networks) putPlace(before, p place) error {
+	if p == before {
+		return nil
+	}
+	s.mu.Lock()
+	s.mine = p
+	s.mu.Unlock()
+	data, err := json.Marshal(p)
+	if err == nil {
+		err = s.o.KV.Put(placeKey, data)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the node's address: %w", err)
+	}
+	return nil
+}
+
+// isHere reports whether an address is one of this machine's.
+func isHere(a netip.Addr) bool {
+	all, err := net.InterfaceAddrs()
+	return err != nil || slices.ContainsFunc(all, func(o net.Addr) bool {
+		n, ok := o.(*net.IPNet)
+		return ok && n.IP.Equal(net.IP(a.AsSlice()))
+	})
+}
+
+// The subsystems for which managers make keys.
+const (
+	gossipKeys  = "networking:gossip"
+	secretsKeys = "networking:ipsec"
+)
+
+// Told takes in what a manager says of the networks.
+func (s *Networks) Told(m *swarmv1.SessionMessage) {
+	t := told{known: true}
+	t.keys, t.secrets, t.bad = readKeys(m.GetNetworkBootstrapKeys())
+	for _, p := range m.GetManagers() {
+		host, _, err := net.SplitHostPort(p.GetPeer().GetAddr())
+		if addr, e := netip.ParseAddr(host); err == nil && e == nil {
+			t.managers = append(t.managers, netip.AddrPortFrom(addr.Unmap(), gossip.DefaultPort))
+		}
+	}
+	for _, a := range m.GetNode().GetAttachments() {
+		if !s.o.Mesh || !a.GetNetwork().GetSpec().GetIngress() {
+			continue
+		}
+		n, err := translate.ReadNetwork(a)
+		if err != nil {
+			s.say("this node has no place on the network of published ports: " + err.Error())
+			continue
+		}
+		t.ingress = &n
+	}
+	s.mu.Lock()
+	bad, waited := s.told.bad, len(s.told.secrets) == 0 && len(t.secrets) > 0
+	if len(t.managers) == 0 {
+		t.managers = s.told.managers
+	}
+	s.told = t
+	p := s.mine
+	s.mu.Unlock()
+	if t.bad != nil && (bad == nil || bad.Error() != t.bad.Error()) {
+		s.say(t.bad.Error() + ": this node can be on no overlay network")
+	}
+	if port := m.GetNode().GetVXLANUDPPort(); port <= 65535 && uint16(port) != p.Port {
+		next := p
+		next.Port = uint16(port)
+		if err := s.putPlace(p, next); err != nil {
+			s.o.Logger.Error("the port of overlay networks is not known after the agent's next start", "error", err)
+		}
+	}
+	s.poke()
+	if waited {
+		s.o.Go()
+	}
+}
+
+// say tells people of something once.
+func (s *Networks) say(text string) {
+	s.o.Logger.Warn(text)
+	s.o.Tell(text)
+}
+
+// readKeys sorts the managers' keys. None at all are no mistake: a manager may have no overlay networks.
+func readKeys(list []*swarmv1.EncryptionKey) (keys []gossip.Key, secrets []core.OverlayKey, err error) {
+	var timed []gossip.TimedKey
+	for _, k := range list {
+		switch k.GetSubsystem() {
+		case gossipKeys:
+			timed = append(timed, gossip.TimedKey{Key: k.GetKey(), Time: k.GetLamportTime()})
+		case secretsKeys:
+			if len(k.GetKey()) != len(core.OverlayKey{}.Key) {
+				return nil, nil, fmt.Errorf("keys of encrypted networks: one has %d bytes", len(k.GetKey()))
+			}
+			secrets = append(secrets, core.OverlayKey{Key: [16]byte(k.GetKey()), ID: uint32(k.GetLamportTime())})
+		}
+	}
+	if len(list) == 0 {
+		return nil, nil, nil
+	}
+	if keys, err = gossip.Keyring(timed); err != nil {
+		return nil, nil, err
+	}
+	// The second oldest encrypts, as with the gossip.
+	slices.SortFunc(secrets, func(a, b core.OverlayKey) int { return cmp.Or(cmp.Compare(a.ID, b.ID), bytes.Compare(a.Key[:], b.Key[:])) })
+	secrets = slices.Compact(secrets)
+	if len(secrets) > 1 {
+		secrets[0], secrets[1] = secrets[1], secrets[0]
+	}
+	return keys, secrets, nil
+}
+
+// The times of keep.
+const (
+	lookEvery   = 5 * time.Second // while all is well
+	lookSoon    = time.Second     // while something is wanted
+	joinTimeout = 10 * time.Second
+	silence     = 10 * time.Second // after which nobody answers any more
+)
+
+// keep does what is the node's: it joins the gossip, has its keys follow the managers', notices when nobody
+// answers, has its place on the network of published ports, and takes away what nobody is on.
+func (s *Networks) keep(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var k keeper
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.poked:
+		case <-timer.C:
+		}
+		if k.once(ctx, s) {
+			timer.Reset(lookEvery)
+		} else {
+			timer.Reset(lookSoon)
+		}
+	}
+}
+
+// keeper is what keep has done.
+type keeper struct {
+	keys    []gossip.Key
+	secrets []core.OverlayKey
+	ingress string // why there is none
+	looked  time.Time
+	wiped   bool // what an earlier agent has left is taken away
+}
+
+// once does what is to be done now, and reports whether all is well.
+func (k *keeper) once(ctx context.Context, s *Networks) bool {
+	if s.Able() != nil || time.Since(k.looked) > time.Minute {
+		k.looked = time.Now()
+		s.look(ctx)
+	}
+	s.mu.Lock()
+	t, able := s.told, s.unable == nil
+	s.mu.Unlock()
+	if !able || !t.known {
+		return true // what is to be done is looked for every few seconds, or comes with a message
+	}
+	well := k.setSecrets(ctx, s, t.secrets)
+	well = k.setKeys(ctx, s, t.keys) && well
+	well = k.meet(ctx, s, t.managers) && well
+	well = k.setIngress(ctx, s, t.ingress) && well
+	return k.wipe(ctx, s) && well
+}
+
+// look finds out whether the node can be on overlay networks.
+func (s *Networks) look(ctx context.Context) {
+	err := s.able(ctx)
+	s.mu.Lock()
+	before := s.unable
+	s.unable = err
+	s.mu.Unlock()
+	if (err == nil) != (before == nil) || err != nil && err.Error() != before.Error() {
+		if err != nil {
+			s.o.Logger.WarnContext(ctx, "this node can be on no overlay network", "error", err)
+		}
+		s.o.Changed()
+		s.o.Go()
+	}
+}
+
+func (s *Networks) able(ctx context.Context) error {
+	if s.o.Overlays == nil || s.o.Gossip == nil {
+		return errors.New("this agent's network has no overlay networks")
+	}
+	s.mu.Lock()
+	member, bad := s.member, s.told.bad
+	s.mu.Unlock()
+	if bad != nil {
+		return bad
+	}
+	if err := s.o.Overlays.Able(ctx, false); err != nil {
+		return err
+	}
+	if member == nil {
+		return s.o.Gossip.Able()
+	}
+	return nil
+}
+
+// setSecrets has encrypted networks use the managers' keys.
+func (k *keeper) setSecrets(ctx context.Context, s *Networks, secrets []core.OverlayKey) bool {
+	if len(secrets) == 0 || slices.Equal(secrets, k.secrets) {
+		return true
+	}
+	if err := s.o.Overlays.SetKeys(ctx, secrets); err != nil {
+		s.o.Logger.ErrorContext(ctx, "encrypted networks have not got their keys", "error", err)
+		return false
+	}
+	k.secrets = secrets
+	return true
+}
+
+// setKeys has the gossip use the managers' keys; with the first the node becomes a member.
+func (k *keeper) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bool {
+	if len(keys) == 0 || slices.Equal(keys, k.keys) {
+		return true
+	}
+	s.mu.Lock()
+	member := s.member
+	s.mu.Unlock()
+	if member != nil {
+		if err := member.SetKeys(keys); err != nil {
+			s.o.Logger.ErrorContext(ctx, "the gossip has not got its keys", "error", err)
+			return false
+		}
+		k.keys = keys
+		return true
+	}
+	p, err := s.place(ctx)
+	if err == nil {
+		member, err = s.o.Gossip.New(gossip.NodeName(s.o.Node), p.Advertise, keys)
+	}
+	if err != nil {
+		s.o.Logger.WarnContext(ctx, "the node cannot take part in the gossip of overlay networks", "error", err)
+		s.look(ctx)
+		return false
+	}
+	s.mu.Lock()
+	s.member, s.announced = member, gossip.NewAnnounced(member, s.o.KV)
+	s.mu.Unlock()
+	k.keys = keys
+	return true
+}
+
+// meet joins the other members while none answers, and has people know of it when that lasts.
+func (k *keeper) meet(ctx context.Context, s *Networks, managers []netip.AddrPort) bool {
+	s.mu.Lock()
+	member, c := s.member, s.contact
+	s.mu.Unlock()
+	if member == nil {
+		return len(k.keys) == 0
+	}
+	if len(member.Members()) == 0 {
+		try, cancel := context.WithTimeout(ctx, joinTimeout)
+		err := member.Join(try, managers)
+		cancel()
+		if err != nil {
+			s.o.Logger.DebugContext(ctx, "no other member of the gossip answers", "error", err)
+		}
+		c.joined = c.joined || err == nil
+	} else {
+		c.joined = true
+	}
+	answers, note := len(member.Members()) > 0, ""
+	switch {
+	case answers && c.said:
+		note = "other nodes answer again: what this node's tasks are called is told anew"
+		c.since, c.said = time.Time{}, false
+	case answers:
+		c.since = time.Time{}
+	case c.since.IsZero():
+		c.since = time.Now()
+	case !c.said && time.Since(c.since) >= silence:
+		c.said = true
+		note = "no other node of the swarm answers by the gossip of overlay networks: this node's tasks run on, and others may not reach them (port 7946, TCP and UDP)"
+	}
+	s.mu.Lock()
+	s.contact = c
+	s.mu.Unlock()
+	if note != "" {
+		s.say(note)
+	}
+	if c.joined {
+		select {
+		case <-s.joined:
+		default:
+			close(s.joined)
+		}
+	}
+	return answers
+}
+
+// nodeTask stands for the node itself among the tasks of a network.
+const nodeTask = "node"
+
+// setIngress has the node's place on the network of published ports be as the managers say.
+func (k *keeper) setIngress(ctx context.Context, s *Networks, want *translate.Network) bool {
+	s.mu.Lock()
+	have := s.ingress
+	s.mu.Unlock()
+	if want == nil {
+		if have.Network == "" {
+			return true
+		}
+		return k.ingressDone(ctx, s, core.Ingress{}, s.o.Overlays.CloseIngress(ctx))
+	}
+	in := core.Ingress{Network: want.Overlay.Name, Addrs: want.Addrs, MAC: want.MAC()}
+	if have.Network == in.Network && slices.Equal(have.Addrs, in.Addrs) {
+		return true
+	}
+	if have.Network != "" {
+		s.Release(nodeTask)
+	}
+	err := s.Hold(ctx, Task{ID: nodeTask, On: []On{{Network: *want}}})
+	if errors.Is(err, ErrWaits) {
+		return false
+	}
+	if err == nil {
+		err = s.o.Overlays.OpenIngress(ctx, in)
+	}
+	return k.ingressDone(ctx, s, in, err)
+}
+
+// ingressDone is what has come of a change of the node's place there.
+func (k *keeper) ingressDone(ctx context.Context, s *Networks, in core.Ingress, err error) bool {
+	if err != nil {
+		if text := err.Error(); text != k.ingress {
+			k.ingress = text
+			s.say("ports that every node publishes do not answer at this node: " + text)
+		}
+		return ctx.Err() != nil
+	}
+	k.ingress = ""
+	s.mu.Lock()
+	s.ingress = in
+	s.mu.Unlock()
+	if in.Network == "" {
+		s.Release(nodeTask)
+	} else {
+		s.Attached(nodeTask)
+	}
+	return true
+}
+
+// wipe takes away what nobody is on: networks that an earlier agent has opened, or that could not be closed
+// at once, and what it has announced there. The place on the network of published ports is known by now.
+func (k *keeper) wipe(ctx context.Context, s *Networks) bool {
+	s.mu.Lock()
+	resumed, announced, ingress, joined := s.resumed, s.announced, s.told.ingress, s.contact.joined
+	s.mu.Unlock()
+	if !resumed {
+		return false
+	}
+	well := true
+	for _, o := range s.o.Overlays.List() {
+		if ingress != nil && o.Name == ingress.Overlay.Name || s.network(o.Name) != nil {
+			continue
+		}
+		well = s.wipeOne(ctx, o.Name) && well
+	}
+	if announced == nil || k.wiped {
+		return well
+	}
+	if !joined {
+		return false
+	}
+	k.wiped = true
+	var networks []string
+	for _, id := range announced.Endpoints() {
+		if s.network(id.Network) == nil && !slices.Contains(networks, id.Network) {
+			networks = append(networks, id.Network)
+		}
+	}
+	for _, id := range networks {
+		s.running.Go(func() { s.takeBack(ctx, id) })
+	}
+	return well
+}
+
+func (s *Networks) network(id string) *network {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nets[id]
+}
+
+// wipeOne closes a network unless somebody is on it.
+func (s *Networks) wipeOne(ctx context.Context, id string) bool {
+	unlock, err := s.changes.Lock(ctx, id)
+	if err != nil {
+		return false
+	}
+	defer unlock()
+	if s.network(id) != nil {
+		return true
+	}
+	err = s.o.Overlays.Close(ctx, id)
+	if err != nil && !errdefs.IsFailedPrecondition(err) {
+		s.o.Logger.WarnContext(ctx, "an overlay network that nobody is on cannot be closed", "network", id, "error", err)
+	}
+	return err == nil
+}
+
+// takeBack withdraws what an earlier agent has announced on a network that nobody is on any more.
+func (s *Networks) takeBack(ctx context.Context, id string) {
+	unlock, err := s.changes.Lock(ctx, id)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	s.mu.Lock()
+	n, member, announced := s.nets[id], s.member, s.announced
+	s.mu.Unlock()
+	if n != nil || member == nil {
+		return
+	}
+	err = member.Enter(ctx, id)
+	if err == nil {
+		err = errors.Join(announced.Sweep(id, func(string) bool { return false }), announced.Exit(id))
+	}
+	if err != nil && ctx.Err() == nil {
+		s.o.Logger.WarnContext(ctx, "what an earlier agent has told of a network cannot be taken back", "network", id, "error", err)
+	}
+}

@@ -1,0 +1,400 @@
+// Package overlays puts a node of a Swarm on its overlay networks: it opens their data paths for the
+// tasks that are on them, tells the other nodes of these tasks by the gossip, and has the data paths,
+// the name servers and the published ports follow what other nodes tell.
+//
+// It knows which tasks are on which network, and nothing of how they are run. Start at Networks; keep.go
+// has what is the node's, network.go what is one network's.
+package overlays
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+	"github.com/longshore/longshore/internal/keylock"
+)
+
+// Gossip makes this node's part in the gossip.
+type Gossip interface {
+	// Able says why this node cannot listen for it.
+	Able() error
+	// New returns a member that listens and knows nobody yet. The first key is the one to encrypt by.
+	New(name string, advertise netip.Addr, keys []gossip.Key) (gossip.Member, error)
+}
+
+// Options are what New needs.
+type Options struct {
+	Overlays core.Overlays // nil where there are none
+	Gossip   Gossip        // nil where there is none
+	KV       core.KV       // keeps what is announced, and where the data path is
+	Node     string        // the node's id in the Swarm
+	// Advertise is where other nodes reach this one, and DataPath where they send the networks' packets;
+	// zero: the address by which this node reaches a manager, which Route returns, and the same.
+	Advertise, DataPath netip.Addr
+	Route               func(ctx context.Context) (netip.Addr, error)
+	// Mesh has the node lead the ports that all nodes publish.
+	Mesh   bool
+	Logger *slog.Logger
+	// Tell appends an event to the log.
+	Tell func(note string)
+	// Changed is called when the node has become able to be on overlay networks, or is not any more, and
+	// Go when what waits may go on.
+	Changed, Go func()
+}
+
+// Task is a task on overlay networks.
+type Task struct {
+	ID        string
+	Name      string
+	Service   string // "" for one of no service
+	ServiceID string
+	On        []On
+}
+
+// On is the task's place on one of them.
+type On struct {
+	Network translate.Network
+	VIP     netip.Addr    // of the service there; zero when it has none
+	Ports   []gossip.Port // that every node publishes, on the network for that
+}
+
+// ErrWaits is a task that cannot be on its networks until the managers have said more.
+var ErrWaits = errors.New("it waits for the managers to say more of the swarm's networks") //nolint:gochecknoglobals // an error value
+
+// Networks are the overlay networks that this node is on.
+type Networks struct {
+	o       Options
+	changes keylock.Map[string] // a network is opened or closed by one at a time
+	poked   chan struct{}
+	running sync.WaitGroup
+	joined  chan struct{} // closed when another member has answered
+
+	mu        sync.Mutex // guards base, nets, by, unable, told, mine, member, announced, resumed, contact, ingress, taken
+	base      context.Context //nolint:containedctx // that of Start, which ends everything
+	nets      map[string]*network
+	by        map[string][]string // the networks of each task
+	unable    error               // why the node can be on none
+	told      told
+	mine      place
+	member    gossip.Member // nil until there are keys
+	announced *gossip.Announced
+	resumed   bool // the tasks of an earlier agent are known
+	contact   contact
+	ingress   core.Ingress // as it is open; without a Network when none is
+	taken     []core.TakenPort
+}
+
+// New returns the networks of a node that is on none.
+func New(o Options) *Networks {
+	s := &Networks{o: o, poked: make(chan struct{}, 1), joined: make(chan struct{}), nets: map[string]*network{}, by: map[string][]string{}}
+	s.mine = readPlace(o.KV)
+	return s
+}
+
+// Start begins to follow what managers and other nodes say, until ctx ends. When it returns, Able says
+// whether the node can be on overlay networks.
+func (s *Networks) Start(ctx context.Context) {
+	s.mu.Lock()
+	s.base = ctx
+	s.mu.Unlock()
+	s.look(ctx)
+	s.running.Go(func() { s.keep(ctx) })
+}
+
+// Wait returns when nothing is done any more; the context of Start must have ended.
+func (s *Networks) Wait() { s.running.Wait() }
+
+// Able says why the node can be on no overlay network.
+func (s *Networks) Able() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.unable
+}
+
+// Hold opens the networks of a task, and keeps them until Release. It is idempotent. NotImplemented says
+// why another node may have the task and this one may not; ErrWaits that Go says when to call again.
+func (s *Networks) Hold(ctx context.Context, t Task) error {
+	s.mu.Lock()
+	before := len(s.by[t.ID])
+	s.mu.Unlock()
+	for _, on := range t.On {
+		if err := s.hold(ctx, t, on); err != nil {
+			if before == 0 {
+				s.Release(t.ID)
+			}
+			return fmt.Errorf("overlay network %s: %w", on.Network.Title, err)
+		}
+	}
+	return nil
+}
+
+func (s *Networks) hold(ctx context.Context, t Task, on On) error {
+	id := on.Network.Overlay.Name
+	unlock, err := s.changes.Lock(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s.mu.Lock()
+	n := s.nets[id]
+	s.mu.Unlock()
+	if n == nil {
+		if n, err = s.open(ctx, on.Network); err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	if !slices.Contains(s.by[t.ID], id) {
+		s.by[t.ID] = append(s.by[t.ID], id)
+	}
+	s.mu.Unlock()
+	return n.take(t, on)
+}
+
+// open opens a network. Preconditions: changes is held for it.
+func (s *Networks) open(ctx context.Context, def translate.Network) (*network, error) {
+	s.mu.Lock()
+	base, unable, keys := s.base, s.unable, s.told.secrets
+	s.mu.Unlock()
+	if unable != nil {
+		return nil, fmt.Errorf("not served by this node: %w: %w", unable, errdefs.ErrNotImplemented)
+	}
+	if base == nil {
+		return nil, fmt.Errorf("nothing is started: %w", errdefs.ErrFailedPrecondition)
+	}
+	if def.Overlay.Encrypted {
+		if err := s.o.Overlays.Able(ctx, true); err != nil {
+			return nil, fmt.Errorf("not served by this node: it is encrypted: %w: %w", err, errdefs.ErrNotImplemented)
+		}
+		if len(keys) == 0 && !s.isOpen(def.Overlay.Name) {
+			return nil, fmt.Errorf("no key to encrypt by is known: %w", ErrWaits)
+		}
+	}
+	mine, err := s.place(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, ErrWaits)
+	}
+	def.Overlay.Local, def.Overlay.Port = mine.DataPath, mine.Port
+	if err := s.o.Overlays.Open(ctx, def.Overlay); err != nil {
+		return nil, err
+	}
+	n := newNetwork(s, def)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if base.Err() != nil {
+		return nil, context.Cause(base)
+	}
+	s.nets[def.Overlay.Name] = n
+	n.start(base)
+	return n, nil
+}
+
+// isOpen reports whether a network is, also by an earlier agent.
+func (s *Networks) isOpen(id string) bool {
+	return slices.ContainsFunc(s.o.Overlays.List(), func(o core.Overlay) bool { return o.Name == id })
+}
+
+// on calls fn for the networks of a task.
+func (s *Networks) on(task string, fn func(*network)) {
+	s.mu.Lock()
+	var list []*network
+	for _, id := range s.by[task] {
+		if n := s.nets[id]; n != nil {
+			list = append(list, n)
+		}
+	}
+	s.mu.Unlock()
+	for _, n := range list {
+		fn(n)
+	}
+}
+
+// Attached says that a task has its interfaces: other nodes are told where they are.
+func (s *Networks) Attached(task string) {
+	s.on(task, func(n *network) { n.change(task, func(o *own) { o.up = true }) })
+}
+
+// Runs says that a task serves, and what it is called besides its name.
+func (s *Networks) Runs(task string, aliases ...string) {
+	s.on(task, func(n *network) {
+		n.change(task, func(o *own) {
+			o.up, o.named = true, true
+			o.names.TaskAliases, o.names.Disabled = aliases, false
+		})
+	})
+}
+
+// Ending says that a task's program is about to be ended: it gets no new connections.
+func (s *Networks) Ending(task string) {
+	s.on(task, func(n *network) { n.change(task, func(o *own) { o.names.Disabled = true }) })
+}
+
+// Ended says that a task's program has ended, and may be started again.
+func (s *Networks) Ended(task string) {
+	s.on(task, func(n *network) { n.change(task, func(o *own) { o.named = false }) })
+}
+
+// Release withdraws what is told of a task, and closes the networks that nobody is on any more. It is
+// idempotent.
+func (s *Networks) Release(task string) {
+	s.mu.Lock()
+	ids := s.by[task]
+	delete(s.by, task)
+	base := s.base
+	s.mu.Unlock()
+	for _, id := range ids {
+		s.mu.Lock()
+		n := s.nets[id]
+		s.mu.Unlock()
+		if n != nil && n.drop(task) && base != nil {
+			s.running.Go(func() { s.close(base, id) })
+		}
+	}
+}
+
+// close closes a network, unless somebody is on it again.
+func (s *Networks) close(ctx context.Context, id string) {
+	unlock, err := s.changes.Lock(ctx, id)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	s.mu.Lock()
+	n := s.nets[id]
+	if n == nil || n.held() {
+		s.mu.Unlock()
+		return
+	}
+	delete(s.nets, id)
+	announced := s.announced
+	s.mu.Unlock()
+	n.stop()
+	if err := s.o.Overlays.Close(ctx, id); err != nil && !errdefs.IsFailedPrecondition(err) {
+		// One that a sandbox is on yet is closed by keep, as those that an earlier agent has left.
+		s.o.Logger.WarnContext(ctx, "an overlay network cannot be closed yet", "network", n.def.Title, "error", err)
+	}
+	if announced != nil && n.began() {
+		if err := announced.Exit(id); err != nil {
+			s.o.Logger.WarnContext(ctx, "the gossip of an overlay network cannot be left", "network", n.def.Title, "error", err)
+		}
+	}
+	s.poke()
+}
+
+// Resumed says that the tasks of an earlier agent are held: what it has left of others may be taken away.
+func (s *Networks) Resumed() {
+	s.mu.Lock()
+	s.resumed = true
+	s.mu.Unlock()
+	s.poke()
+}
+
+// Leave says goodbye to the other nodes, which forget this node's tasks. What Start began must have ended.
+func (s *Networks) Leave() {
+	s.mu.Lock()
+	member := s.member
+	s.member, s.announced = nil, nil
+	s.mu.Unlock()
+	if member != nil {
+		member.Leave()
+	}
+}
+
+// Clear takes away all networks, on which no sandbox may be any more.
+func Clear(ctx context.Context, o core.Overlays) error {
+	if o == nil {
+		return nil
+	}
+	errs := []error{o.CloseIngress(ctx)}
+	for _, n := range o.List() {
+		errs = append(errs, o.Close(ctx, n.Name))
+	}
+	return errors.Join(errs...)
+}
+
+// poke has keep look at once.
+func (s *Networks) poke() {
+	select {
+	case s.poked <- struct{}{}:
+	default: // it will
+	}
+}
+
+// Status tells of the node's overlay networks.
+type Status struct {
+	Unable   string // why there can be none
+	Gossip   string // how it is with the other nodes
+	Members  []netip.Addr
+	Networks []NetworkStatus
+	Taken    []string // published ports that somebody else on this node has
+}
+
+// NetworkStatus tells of one of them.
+type NetworkStatus struct {
+	ID, Name string
+	Tasks    int // of this node
+	Others   int // interfaces on other nodes
+	Told     bool
+	Error    string
+}
+
+// Status tells of them.
+func (s *Networks) Status() (st Status) {
+	s.mu.Lock()
+	member, nets := s.member, slices.Collect(maps.Values(s.nets))
+	if s.unable != nil {
+		st.Unable = s.unable.Error()
+	}
+	st.Gossip = s.contact.String()
+	for _, p := range s.taken {
+		st.Taken = append(st.Taken, fmt.Sprintf("%d/%s: %v", p.Port, p.Proto, p.Err))
+	}
+	if member == nil && s.unable == nil {
+		st.Gossip = "waits for the managers' keys"
+	}
+	s.mu.Unlock()
+	if member != nil {
+		st.Members = member.Members()
+	}
+	for _, n := range nets {
+		st.Networks = append(st.Networks, n.status())
+	}
+	slices.SortFunc(st.Networks, func(a, b NetworkStatus) int { return compareNames(a, b) })
+	return st
+}
+
+func compareNames(a, b NetworkStatus) int {
+	if a.Name != b.Name {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	}
+	if a.ID < b.ID {
+		return -1
+	}
+	return 1
+}
+
+// pause waits, and reports whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
