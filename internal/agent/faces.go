@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos"
 	"github.com/longshore/longshore/internal/face/nomad"
 	"github.com/longshore/longshore/internal/face/swarm"
+	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 )
 
 // faceEntry is a face in the table of faces.
@@ -119,6 +120,7 @@ func openSwarm(n *node) func(context.Context, face.Deps) (face.Face, error) {
 	return func(_ context.Context, d face.Deps) (face.Face, error) {
 		f, err := swarm.New(swarm.Options{
 			Deps: d, Config: n.cfg.Face.Swarm, Root: filepath.Join(n.cfg.Agent.Root, "swarm"), State: filepath.Join(n.cfg.Agent.State, "swarm"),
+			Gossip: networkdb.Door{Logger: n.log},
 		})
 		if err != nil {
 			return nil, err

@@ -153,18 +153,11 @@ func (n *Overlay) check(a netip.Addr) error {
 	return fmt.Errorf("address %s is none of overlay %s: %w", a, n.Name, errdefs.ErrInvalidArgument)
 }
 
-// change locks o for a method that changes something; what it returns unlocks it.
-func (o *Overlays) change(ctx context.Context, method string) (func(), error) {
-	if err := o.fault.check(ctx, method); err != nil {
-		return nil, err
-	}
-	o.lock.Lock()
+// changedLocked counts a call, and wakes who waits for one.
+func (o *Overlays) changedLocked(method string) {
 	o.calls[method]++
-	return func() {
-		close(o.changed)
-		o.changed = make(chan struct{})
-		o.lock.Unlock()
-	}, nil
+	close(o.changed)
+	o.changed = make(chan struct{})
 }
 
 // find is an overlay that is open. Preconditions: lock is held.
@@ -193,11 +186,12 @@ func (o *Overlays) Open(ctx context.Context, def core.Overlay) error {
 	if err := o.Able(ctx, def.Encrypted); err != nil {
 		return err
 	}
-	done, err := o.change(ctx, "Open")
-	if err != nil {
+	if err := o.fault.check(ctx, "Open"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("Open")
 	if !core.IsName(def.Name, "_.-", 64) || len(def.Subnets) == 0 || !def.Local.IsValid() || def.MTU < 68 || def.MTU > 65485 {
 		return fmt.Errorf("overlay %q: %w", def.Name, errdefs.ErrInvalidArgument)
 	}
@@ -228,11 +222,12 @@ func (o *Overlays) Open(ctx context.Context, def core.Overlay) error {
 func (o *Overlays) Close(ctx context.Context, name string) error {
 	o.network.lock.Lock()
 	defer o.network.lock.Unlock()
-	done, err := o.change(ctx, "Close")
-	if err != nil {
+	if err := o.fault.check(ctx, "Close"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("Close")
 	used := o.ingress.Network == name
 	for _, st := range o.network.held {
 		used = used || st.On(core.OverlayNetwork(name)) >= 0
@@ -256,11 +251,12 @@ func (o *Overlays) List() (list []core.Overlay) {
 
 // SetPeers implements core.Overlays.
 func (o *Overlays) SetPeers(ctx context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
-	done, err := o.change(ctx, "SetPeers")
-	if err != nil {
+	if err := o.fault.check(ctx, "SetPeers"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("SetPeers")
 	n, err := o.find(name)
 	if err != nil {
 		return err
@@ -287,11 +283,12 @@ func (o *Overlays) SetPeers(ctx context.Context, name string, set map[string]cor
 
 // Prune implements core.Overlays.
 func (o *Overlays) Prune(ctx context.Context, name string) error {
-	done, err := o.change(ctx, "Prune")
-	if err != nil {
+	if err := o.fault.check(ctx, "Prune"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("Prune")
 	n, err := o.find(name)
 	if err != nil {
 		return err
@@ -305,11 +302,12 @@ func (o *Overlays) Prune(ctx context.Context, name string) error {
 
 // SetNames implements core.Overlays.
 func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
-	done, err := o.change(ctx, "SetNames")
-	if err != nil {
+	if err := o.fault.check(ctx, "SetNames"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("SetNames")
 	n, err := o.find(name)
 	if err != nil {
 		return err
@@ -325,11 +323,12 @@ func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string]
 
 // SetServices implements core.Overlays.
 func (o *Overlays) SetServices(ctx context.Context, name string, services []core.OverlayService) error {
-	done, err := o.change(ctx, "SetServices")
-	if err != nil {
+	if err := o.fault.check(ctx, "SetServices"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("SetServices")
 	n, err := o.find(name)
 	if err != nil {
 		return err
@@ -340,22 +339,24 @@ func (o *Overlays) SetServices(ctx context.Context, name string, services []core
 
 // SetKeys implements core.Overlays.
 func (o *Overlays) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
-	done, err := o.change(ctx, "SetKeys")
-	if err != nil {
+	if err := o.fault.check(ctx, "SetKeys"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("SetKeys")
 	o.keys = slices.Clone(keys)
 	return nil
 }
 
 // OpenIngress implements core.Overlays.
 func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
-	done, err := o.change(ctx, "OpenIngress")
-	if err != nil {
+	if err := o.fault.check(ctx, "OpenIngress"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("OpenIngress")
 	n, err := o.find(in.Network)
 	if err != nil {
 		return err
@@ -374,22 +375,24 @@ func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
 
 // CloseIngress implements core.Overlays.
 func (o *Overlays) CloseIngress(ctx context.Context) error {
-	done, err := o.change(ctx, "CloseIngress")
-	if err != nil {
+	if err := o.fault.check(ctx, "CloseIngress"); err != nil {
 		return err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("CloseIngress")
 	o.ingress, o.ports = core.Ingress{}, nil
 	return nil
 }
 
 // Publish implements core.Overlays.
 func (o *Overlays) Publish(ctx context.Context, ports []core.PublishedPort) (taken []core.TakenPort, err error) {
-	done, err := o.change(ctx, "Publish")
-	if err != nil {
+	if err := o.fault.check(ctx, "Publish"); err != nil {
 		return nil, err
 	}
-	defer done()
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("Publish")
 	if o.ingress.Network == "" {
 		return nil, fmt.Errorf("publish: there is no ingress: %w", errdefs.ErrFailedPrecondition)
 	}

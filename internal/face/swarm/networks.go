@@ -29,7 +29,7 @@ func (m *member) networks(nodeID string) *overlays.Networks {
 			}
 		},
 		Changed: m.client.Described,
-		Go:      w.networksGo,
+		Go:      onOverlays{w}.goOn,
 	})
 }
 
@@ -73,72 +73,75 @@ func meshPorts(t translate.Task) (list []gossip.Port) {
 	return list
 }
 
-// holdNetworks opens the overlay networks of a task, for which its sandbox is about to be made.
-func (w *worker) holdNetworks(ctx context.Context, t translate.Task) error {
+// onOverlays are a worker's tasks on their overlay networks.
+type onOverlays struct{ w *worker }
+
+// hold opens the overlay networks of a task, for which its sandbox is about to be made.
+func (x onOverlays) hold(ctx context.Context, t translate.Task) error {
 	o, err := onNetworks(t)
 	if err != nil {
 		return err
 	}
-	return w.nets.Hold(ctx, o)
+	return x.w.nets.Hold(ctx, o)
 }
 
 // serves has other nodes know a task that runs, and is healthy.
-func (w *worker) serves(s *swarmv1.Task, c core.Container) {
+func (x onOverlays) serves(s *swarmv1.Task, c core.Container) {
 	if len(s.GetNetworks()) == 0 {
 		return
 	}
 	aliases := []string{c.ID.Short()}
-	if t, err := translate.Read(s, w.node); err == nil {
+	if t, err := translate.Read(s, x.w.node); err == nil {
 		if cfg, err := t.Sandbox(); err == nil && cfg.Hostname != "" && cfg.Hostname != c.ID.Short() {
 			aliases = append(aliases, cfg.Hostname)
 		}
 	}
-	w.nets.Runs(s.GetId(), aliases...)
+	x.w.nets.Runs(s.GetId(), aliases...)
 }
 
-// joinNetworks has tasks of which there is a sandbox on their networks, also those that an earlier agent
+// join has tasks of which there is a sandbox on their networks, also those that an earlier agent
 // has made.
-func (w *worker) joinNetworks(ctx context.Context) {
-	w.mu.Lock()
+func (x onOverlays) join(ctx context.Context) {
+	x.w.mu.Lock()
 	var list []*swarmv1.Task
-	for _, t := range w.tasks {
+	for _, t := range x.w.tasks {
 		if len(t.swarm.GetNetworks()) > 0 && !t.removed {
 			list = append(list, t.swarm)
 		}
 	}
-	w.mu.Unlock()
+	x.w.mu.Unlock()
 	for _, s := range list {
-		sb, err := w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
+		sb, err := x.w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
 		if err != nil || sb.State != core.SandboxReady {
 			continue
 		}
-		t, err := translate.Read(s, w.node)
+		t, err := translate.Read(s, x.w.node)
 		if err == nil {
-			err = w.holdNetworks(ctx, t)
+			err = x.hold(ctx, t)
 		}
 		if err != nil {
-			w.log.WarnContext(ctx, "a task is not known on its overlay networks", "task", s.GetId(), "error", err)
+			x.w.log.WarnContext(ctx, "a task is not known on its overlay networks", "task", s.GetId(), "error", err)
 			continue
 		}
-		c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+		c, err := x.w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
 		switch {
 		case err != nil || c.State == core.ContainerExited:
 		case c.State == core.ContainerRunning && s.GetStatus().GetState() == swarmv1.TaskState_RUNNING:
-			w.serves(s, c)
+			x.serves(s, c)
 		default:
-			w.nets.Attached(s.GetId())
+			x.w.nets.Attached(s.GetId())
 		}
 	}
 }
 
-// networksGo goes on with tasks that wait for their networks.
-func (w *worker) networksGo() {
-	w.mu.Lock()
-	base := w.base
-	w.mu.Unlock()
+// goOn goes on with tasks that wait for their networks.
+func (x onOverlays) goOn() {
+	x.w.mu.Lock()
+	base := x.w.base
+	x.w.mu.Unlock()
 	if base == nil || base.Err() != nil {
 		return
 	}
-	w.joinNetworks(base)
-	w.kickAll()
+	x.join(base)
+	x.w.kickAll()
 }

@@ -172,9 +172,9 @@ func TestWhatCannotBeIsRejected(t *testing.T) {
 	}
 	overlay := &swarmv1.NetworkAttachment{Network: &swarmv1.Network{Spec: &swarmv1.NetworkSpec{Annotations: &swarmv1.Annotations{Name: "mesh"}, DriverConfig: &swarmv1.Driver{Name: "overlay"}}}}
 	for text, task := range map[string]*swarmv1.Task{
-		"no container":         {DesiredState: swarmv1.TaskState_RUNNING, Spec: &swarmv1.TaskSpec{}},
+		"no container":           {DesiredState: swarmv1.TaskState_RUNNING, Spec: &swarmv1.TaskSpec{}},
 		"overlay network mesh: ": spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.Networks = []*swarmv1.NetworkAttachment{overlay} }),
-		`log driver "syslog"`:  spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.LogDriver = &swarmv1.Driver{Name: "syslog"} }),
+		`log driver "syslog"`:    spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.LogDriver = &swarmv1.Driver{Name: "syslog"} }),
 		"secret password was not assigned": spec(func(_ *swarmv1.Task, c *swarmv1.ContainerSpec) {
 			c.Secrets = []*swarmv1.SecretReference{{SecretId: "s", SecretName: "password", Target: &swarmv1.SecretReference_File{File: &swarmv1.FileTarget{Name: "password"}}}}
 		}),

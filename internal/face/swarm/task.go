@@ -121,7 +121,7 @@ func (w *worker) moved(ctx context.Context, t *task, next swarmv1.TaskState, a s
 		}
 	}
 	if next == swarmv1.TaskState_RUNNING {
-		w.serves(s, r.c)
+		onOverlays{w}.serves(s, r.c)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -244,7 +244,7 @@ func (w *worker) create(ctx context.Context, s *swarmv1.Task) (c core.Container,
 func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Image, content [][]byte, volumes map[string]string) (core.Container, error) {
 	cfg, err := t.Sandbox()
 	if err == nil {
-		err = w.holdNetworks(ctx, t)
+		err = onOverlays{w}.hold(ctx, t)
 	}
 	if err != nil {
 		return core.Container{}, err

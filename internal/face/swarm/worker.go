@@ -95,7 +95,7 @@ func (w *worker) resume(ctx context.Context) error {
 			return err
 		}
 	}
-	w.joinNetworks(ctx)
+	onOverlays{w}.join(ctx)
 	w.nets.Resumed()
 	sandboxes, err := w.engine.Sandboxes(ctx, core.Filter{})
 	if err != nil {

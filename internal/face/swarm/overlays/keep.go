@@ -191,7 +191,9 @@ func readKeys(list []*swarmv1.EncryptionKey) (keys []gossip.Key, secrets []core.
 		return nil, nil, err
 	}
 	// The second oldest encrypts, as with the gossip.
-	slices.SortFunc(secrets, func(a, b core.OverlayKey) int { return cmp.Or(cmp.Compare(a.ID, b.ID), bytes.Compare(a.Key[:], b.Key[:])) })
+	slices.SortFunc(secrets, func(a, b core.OverlayKey) int {
+		return cmp.Or(cmp.Compare(a.ID, b.ID), bytes.Compare(a.Key[:], b.Key[:]))
+	})
 	secrets = slices.Compact(secrets)
 	if len(secrets) > 1 {
 		secrets[0], secrets[1] = secrets[1], secrets[0]

@@ -80,7 +80,7 @@ type Networks struct {
 	running sync.WaitGroup
 	joined  chan struct{} // closed when another member has answered
 
-	mu        sync.Mutex // guards base, nets, by, unable, told, mine, member, announced, resumed, contact, ingress, taken
+	mu        sync.Mutex      // guards base, nets, by, unable, told, mine, member, announced, resumed, contact, ingress, taken
 	base      context.Context //nolint:containedctx // that of Start, which ends everything
 	nets      map[string]*network
 	by        map[string][]string // the networks of each task

@@ -166,7 +166,7 @@ func (n Network) MAC() string {
 // Networks are the overlay networks of a task, that of published ports first.
 func (a Task) Networks() (list []Network, err error) {
 	for _, n := range a.Swarm.GetNetworks() {
-		if !a.isOverlay(n) {
+		if !isOverlay(n) || n.GetNetwork().GetSpec().GetIngress() && a.Node.Ingress == IngressHost { // our bridge does
 			continue
 		}
 		o, err := ReadNetwork(n)
@@ -190,14 +190,7 @@ func (a Task) Networks() (list []Network, err error) {
 	return list, nil
 }
 
-// isOverlay reports whether an attachment is one to an overlay network that this node serves as such.
-func (a Task) isOverlay(n *swarmv1.NetworkAttachment) bool {
-	if n.GetNetwork().GetSpec().GetIngress() && a.Node.Ingress == IngressHost {
-		return false
-	}
-	return isOverlay(n)
-}
-
+// isOverlay reports whether an attachment is one to a network that reaches over several nodes.
 func isOverlay(n *swarmv1.NetworkAttachment) bool {
 	driver := driverOf(n)
 	return driver == "overlay" || driver == "" || n.GetNetwork().GetSpec().GetIngress()
@@ -233,17 +226,17 @@ func (a Task) MeshPorts() (list []*swarmv1.PortConfig) {
 
 // attach are the interfaces of the task on its overlay networks, and on the bridge that leads out; nil
 // when it is on none.
-func (a Task) attach() ([]core.Attachment, error) {
+func attach(a Task) ([]core.Attachment, error) {
 	networks, err := a.Networks()
 	if err != nil {
 		return nil, err
 	}
-	open, err := a.open()
+	ports, err := open(a)
 	if err != nil {
 		return nil, err
 	}
-	if len(open) > 0 && (len(networks) == 0 || !networks[0].Ingress) {
-		return nil, notServed("port %d of the whole swarm: the managers have put the task on no ingress network", open[0].Host)
+	if len(ports) > 0 && (len(networks) == 0 || !networks[0].Ingress) {
+		return nil, notServed("port %d of the whole swarm: the managers have put the task on no ingress network", ports[0].Host)
 	}
 	if len(networks) == 0 {
 		return nil, nil
@@ -253,7 +246,7 @@ func (a Task) attach() ([]core.Attachment, error) {
 	for _, n := range networks {
 		at := core.Attachment{Network: core.OverlayNetwork(n.Overlay.Name), Addrs: n.Addrs, MAC: n.MAC(), NoDefault: true}
 		if n.Ingress {
-			at.Open = open
+			at.Open = ports
 		}
 		internal = internal && n.Internal
 		list = append(list, at)
@@ -265,7 +258,7 @@ func (a Task) attach() ([]core.Attachment, error) {
 }
 
 // open are the ports at which other nodes ask the task for what every node publishes.
-func (a Task) open() (list []core.Port, err error) {
+func open(a Task) (list []core.Port, err error) {
 	seen := map[core.Port]bool{}
 	for _, p := range a.MeshPorts() {
 		if p.GetPublishedPort() == 0 {

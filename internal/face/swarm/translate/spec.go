@@ -54,7 +54,7 @@ func (a Task) join(cfg *core.NetworkConfig) (err error) {
 	if cfg.Ports, err = a.ports(); err != nil {
 		return err
 	}
-	if cfg.Attach, err = a.attach(); err != nil {
+	if cfg.Attach, err = attach(a); err != nil {
 		return err
 	}
 	if last := len(cfg.Attach) - 1; last >= 0 && cfg.Attach[last].Network != core.NetworkDefault && len(cfg.Ports) > 0 {

@@ -1,0 +1,272 @@
+package overlays
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm/directory"
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
+)
+
+// view is a network as it is known, and how much of it is applied.
+type view struct {
+	dir    *directory.Directory
+	def    translate.Network
+	heard  map[string]gossip.Endpoint // of others, by their keys
+	mine   map[string]gossip.Endpoint
+	here   map[netip.Addr]bool // addresses of this node
+	peers  map[string]core.OverlayPeer
+	set    map[string]core.OverlayPeer // to be applied
+	drop   map[string]bool
+	names  map[string][]netip.Addr // as they are applied
+	owners map[netip.Addr]string
+	leads  []core.OverlayService
+	ports  []core.PublishedPort
+	vips   map[netip.Addr]bool
+	taken  bool // a published port is somebody else's
+	pruned bool
+	opened core.Ingress
+	first  bool // everything was applied once
+}
+
+func newView(def translate.Network) view {
+	v := view{def: def, heard: map[string]gossip.Endpoint{}, peers: map[string]core.OverlayPeer{}, set: map[string]core.OverlayPeer{}, drop: map[string]bool{}}
+	v.dir = v.empty()
+	return v
+}
+
+func (v *view) empty() *directory.Directory {
+	var n directory.Network
+	for _, s := range v.def.Overlay.Subnets {
+		n.Ranges, n.Gateways = append(n.Ranges, s.Range), append(n.Gateways, s.Gateway)
+	}
+	return directory.New(n)
+}
+
+// take takes in changes, and how this node's own interfaces are, by their keys. It returns why records of
+// others are left out.
+func (v *view) take(changes []gossip.Change, own map[string]own) (refused []error) {
+	v.here = map[netip.Addr]bool{}
+	mine := map[string]gossip.Endpoint{}
+	for key, o := range own {
+		if o.gone {
+			continue
+		}
+		v.here[o.peer.Addr.Addr()] = true
+		if o.named {
+			mine[key] = o.names
+		}
+	}
+	refused = v.takeOwn(mine)
+	for _, c := range changes {
+		key := c.ID.Endpoint
+		if _, ours := own[key]; ours {
+			if !c.Gone {
+				refused = append(refused, fmt.Errorf("endpoint %.12q is this node's own", key))
+			}
+			continue
+		}
+		var err error
+		switch r := c.Record.(type) {
+		case gossip.Peer:
+			err = v.takePeer(key, r, c.Gone)
+		case gossip.Endpoint:
+			err = v.takeNames(key, r, c.Gone)
+		}
+		if err != nil {
+			refused = append(refused, fmt.Errorf("endpoint %.12q: %w", key, err))
+		}
+	}
+	return refused
+}
+
+// takeOwn enters this node's own endpoints. They come first: those of others have not what they have.
+func (v *view) takeOwn(mine map[string]gossip.Endpoint) (refused []error) {
+	if v.mine != nil && maps.EqualFunc(v.mine, mine, func(a, b gossip.Endpoint) bool { return gossip.Same(a, b) }) {
+		return nil
+	}
+	for key := range v.mine {
+		if _, stays := mine[key]; !stays {
+			v.dir.Drop(key)
+		}
+	}
+	v.mine = mine
+	clash := false
+	for key, e := range mine {
+		clash = v.dir.Put(key, e) != nil || clash
+	}
+	if !clash {
+		return nil
+	}
+	v.dir = v.empty()
+	for key, e := range mine {
+		if err := v.dir.Put(key, e); err != nil {
+			refused = append(refused, err)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(v.heard)) {
+		if err := v.dir.Put(key, v.heard[key]); err != nil {
+			refused = append(refused, err)
+		}
+	}
+	return refused
+}
+
+func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
+	forget := func() {
+		if _, there := v.peers[key]; there {
+			delete(v.peers, key)
+			delete(v.set, key)
+			v.drop[key] = true
+		}
+	}
+	if gone {
+		forget()
+		return nil
+	}
+	addr := p.Addr.Addr()
+	err := v.def.Holds(addr)
+	switch {
+	case err != nil:
+	case v.here[addr]:
+		err = fmt.Errorf("address %s is that of a task here", addr)
+	case v.vips[addr]:
+		err = fmt.Errorf("address %s is a service's", addr)
+	case p.Tunnel == v.def.Overlay.Local:
+		err = fmt.Errorf("it is said to be behind this node's own address %s", p.Tunnel)
+	case v.inside(p.Tunnel):
+		err = fmt.Errorf("its node's address %s is one of the network itself", p.Tunnel)
+	}
+	if err != nil {
+		forget() // it has taken the place of what its key was before
+		return err
+	}
+	q := core.OverlayPeer{Addr: addr, MAC: p.MAC, Node: p.Tunnel}
+	if v.peers[key] != q {
+		v.peers[key], v.set[key] = q, q
+		delete(v.drop, key)
+	}
+	return nil
+}
+
+// inside reports whether an address is one of the network's.
+func (v *view) inside(a netip.Addr) bool {
+	return slices.ContainsFunc(v.def.Overlay.Subnets, func(s core.OverlaySubnet) bool { return s.Range.Contains(a) })
+}
+
+func (v *view) takeNames(key string, e gossip.Endpoint, gone bool) error {
+	if gone {
+		delete(v.heard, key)
+		v.dir.Drop(key)
+		return nil
+	}
+	if v.here[e.Addr] {
+		delete(v.heard, key)
+		v.dir.Drop(key)
+		return fmt.Errorf("address %s is that of a task here", e.Addr)
+	}
+	v.heard[key] = e
+	return v.dir.Put(key, e)
+}
+
+// apply has the data path be as it is known.
+func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) error {
+	id := def.Overlay.Name
+	if len(v.set)+len(v.drop) > 0 {
+		err := s.o.Overlays.SetPeers(ctx, id, v.set, slices.Sorted(maps.Keys(v.drop)))
+		if err != nil && !errdefs.IsInvalidArgument(err) {
+			return err
+		}
+		v.set, v.drop = map[string]core.OverlayPeer{}, map[string]bool{}
+		if err != nil { // the others are set
+			s.o.Logger.WarnContext(ctx, "interfaces of other nodes are left out", "network", def.Title, "error", err)
+		}
+	}
+	if def.Ingress {
+		return v.publish(ctx, s, id)
+	}
+	names, owners := v.dir.Names(), v.dir.Owners()
+	if !v.first || !maps.EqualFunc(names, v.names, slices.Equal) || !maps.Equal(owners, v.owners) {
+		if err := s.o.Overlays.SetNames(ctx, id, names, owners); err != nil {
+			return err
+		}
+		v.names, v.owners = names, owners
+	}
+	leads := services(v.dir.Services())
+	if !v.first || !slices.EqualFunc(leads, v.leads, func(a, b core.OverlayService) bool { return a.Addr == b.Addr && slices.Equal(a.Backends, b.Backends) }) {
+		if err := s.o.Overlays.SetServices(ctx, id, leads); err != nil {
+			return err
+		}
+		v.leads, v.vips = leads, map[netip.Addr]bool{}
+		for _, l := range leads {
+			v.vips[l.Addr] = true
+		}
+	}
+	v.first = true
+	return nil
+}
+
+func services(all map[netip.Addr][]directory.Backend) (list []core.OverlayService) {
+	for _, addr := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
+		list = append(list, core.OverlayService{Addr: addr, Backends: backends(all[addr])})
+	}
+	return list
+}
+
+func backends(all []directory.Backend) (list []core.OverlayBackend) {
+	for _, b := range all {
+		list = append(list, core.OverlayBackend{Addr: b.Addr, Draining: b.Draining})
+	}
+	return list
+}
+
+// publish leads the ports that services publish on every node, once this node has its place there.
+func (v *view) publish(ctx context.Context, s *Networks, id string) error {
+	s.mu.Lock()
+	in := s.ingress
+	s.mu.Unlock()
+	if in.Network != id {
+		v.first = false
+		return nil
+	}
+	var ports []core.PublishedPort
+	all := v.dir.Ports()
+	for p, b := range all {
+		ports = append(ports, core.PublishedPort{Proto: p.Proto, Port: p.Number, Backends: backends(b)})
+	}
+	slices.SortFunc(ports, func(a, b core.PublishedPort) int {
+		if a.Port != b.Port {
+			return int(a.Port) - int(b.Port)
+		}
+		return strings.Compare(a.Proto, b.Proto)
+	})
+	same := func(a, b core.PublishedPort) bool {
+		return a.Proto == b.Proto && a.Port == b.Port && slices.Equal(a.Backends, b.Backends)
+	}
+	if v.first && !v.taken && slices.EqualFunc(ports, v.ports, same) && slices.Equal(in.Addrs, v.opened.Addrs) {
+		return nil
+	}
+	taken, err := s.o.Overlays.Publish(ctx, ports)
+	if err != nil {
+		return err
+	}
+	v.first, v.ports, v.opened, v.taken = true, ports, in, len(taken) > 0
+	s.mu.Lock()
+	before := s.taken
+	s.taken = taken
+	s.mu.Unlock()
+	for _, p := range taken {
+		if !slices.ContainsFunc(before, func(o core.TakenPort) bool { return o.Proto == p.Proto && o.Port == p.Port }) {
+			s.say(fmt.Sprintf("port %d/%s, which the swarm publishes, does not answer at this node: %v", p.Port, p.Proto, p.Err))
+		}
+	}
+	return nil
+}
