@@ -161,28 +161,6 @@ func (c *Client) dropLocked(ctx context.Context, id core.ID) error {
 	return err
 }
 
-// SetZone sets what is known of a network; nil is nothing.
-func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	old, had := c.zones[network]
-	if had == (z != nil) && (z == nil || old.Equal(*z)) {
-		return nil
-	}
-	if delete(c.zones, network); z != nil {
-		c.zones[network] = *z
-	}
-	if c.conn == nil {
-		return nil // Add tells everything
-	}
-	_, err := c.callLocked(request{Op: opZone, Network: network, Zone: z}, nil)
-	if err != nil {
-		c.killLocked()
-		err = c.restoreLocked(ctx)
-	}
-	return err
-}
-
 // Recover answers these sandboxes and no others, after a start of the agent. A process that an
 // earlier agent has started goes on, with the names that it has.
 func (c *Client) Recover(ctx context.Context, live []Box) error {

@@ -25,7 +25,7 @@ type process struct {
 	ended chan struct{}
 	once  sync.Once
 
-	mu     sync.Mutex // guards zones, told, boxes, agents
+	mu     sync.RWMutex // guards zones, told, boxes, agents
 	zones  map[string]Zone
 	told   chan struct{} // closed and replaced when a zone is set
 	boxes  map[core.ID]*box
@@ -125,10 +125,20 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if delete(p.zones, req.Network); req.Zone != nil {
-			p.zones[req.Network] = *req.Zone
+			z := *req.Zone
+			z.fill()
+			p.zones[req.Network] = z
 		}
 		close(p.told)
 		p.told = make(chan struct{})
+	case opPatch:
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		z, ok := p.zones[req.Network]
+		if !ok || req.Patch == nil {
+			return resp, fmt.Errorf("nothing is known of network %q", req.Network)
+		}
+		z.apply(req.Patch)
 	case opAdd:
 		err = p.add(req, files)
 	case opSet:
@@ -161,7 +171,7 @@ func (p *process) add(req request, files []*os.File) error {
 		return errors.Join(err, udp.Close())
 	}
 	p.drop(req.Sandbox)
-	b := newBox(udp, tcp, asks{req.Networks, req.Upstream}, p.zonesOf)
+	b := newBox(udp, tcp, asks{req.Networks, req.Upstream}, p.answer)
 	if req.Wait {
 		b.wait = p.awaitZones
 	}
@@ -235,13 +245,15 @@ func (p *process) awaitZones(ctx context.Context, networks []string) {
 	}
 }
 
-func (p *process) zonesOf(networks []string) (list []Zone) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// answer answers a question by what is known of networks.
+func (p *process) answer(networks []string, question []byte, stream bool) ([]byte, error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	list := make([]Zone, 0, len(networks))
 	for _, n := range networks {
 		if z, ok := p.zones[n]; ok {
 			list = append(list, z)
 		}
 	}
-	return list
+	return Answer(list, question, stream)
 }

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // The limits of one sandbox: what asks is a workload.
@@ -24,6 +26,10 @@ const (
 	maxServers   = 3 // how many servers are asked, as resolvers do
 )
 
+// maxPacket bounds what is taken of a server over UDP: many wait at once. Who asks is told to ask for
+// a longer answer over TCP.
+const maxPacket = maxUDP
+
 // box answers one sandbox.
 type box struct {
 	udp      net.PacketConn
@@ -33,7 +39,8 @@ type box struct {
 	ended    sync.WaitGroup
 	forwards chan struct{}
 	streams  chan struct{}
-	zones    zonesOf
+	answer   answerer
+	patience time.Duration                                // for one server
 	wait     func(ctx context.Context, networks []string) // before the first question; nil for no wait
 
 	mu   sync.Mutex // guards asks
@@ -48,14 +55,14 @@ type asks struct {
 
 var errDropped = errors.New("the sandbox has no name server any more")
 
-// zonesOf returns the zones of networks.
-type zonesOf func(networks []string) []Zone
+// answerer answers questions by what is known of networks, as Answer does.
+type answerer func(networks []string, question []byte, stream bool) ([]byte, error)
 
 // newBox returns one that does not answer yet. The sockets are the box's.
-func newBox(udp net.PacketConn, tcp net.Listener, a asks, zones zonesOf) *box {
+func newBox(udp net.PacketConn, tcp net.Listener, a asks, answer answerer) *box {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &box{
-		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, zones: zones,
+		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, answer: answer, patience: upstreamTime,
 		forwards: make(chan struct{}, maxForwarded), streams: make(chan struct{}, maxStreams),
 	}
 }
@@ -93,7 +100,7 @@ func (b *box) whom() asks {
 }
 
 func (b *box) packets() {
-	buf := make([]byte, maxUDP)
+	buf := make([]byte, maxUDP+1)
 	for {
 		n, from, err := b.udp.ReadFrom(buf)
 		if err != nil {
@@ -102,8 +109,12 @@ func (b *box) packets() {
 			}
 			continue // an earlier answer could not be delivered
 		}
+		if n > maxUDP { // its end is lost
+			_, _ = b.udp.WriteTo(refusal(buf[:n], dnsmessage.RCodeFormatError), from)
+			continue
+		}
 		a := b.whom()
-		answer, err := Answer(b.zones(a.networks), buf[:n], false)
+		answer, err := b.answer(a.networks, buf[:n], false)
 		if err != nil {
 			continue
 		}
@@ -120,7 +131,7 @@ func (b *box) packets() {
 		question := append([]byte(nil), buf[:n]...)
 		b.ended.Go(func() {
 			defer func() { <-b.forwards }()
-			_, _ = b.udp.WriteTo(forward(b.ctx, "udp", a.upstream, question), from)
+			_, _ = b.udp.WriteTo(b.forward("udp", a.upstream, question), from)
 		})
 	}
 }
@@ -165,12 +176,12 @@ func (b *box) stream(conn net.Conn) {
 			return
 		}
 		a := b.whom()
-		answer, err := Answer(b.zones(a.networks), question, true)
+		answer, err := b.answer(a.networks, question, true)
 		if err != nil {
 			return
 		}
 		if answer == nil {
-			answer = forward(b.ctx, "tcp", a.upstream, question)
+			answer = b.forward("tcp", a.upstream, question)
 		}
 		if writeStream(conn, answer) != nil {
 			return
@@ -200,24 +211,24 @@ func writeStream(w io.Writer, msg []byte) error {
 
 // forward returns what the first server says that answers. The question gets an id of our own, and
 // a port that the kernel chooses: what others send is not taken for an answer.
-func forward(ctx context.Context, network string, servers []netip.AddrPort, question []byte) []byte {
+func (b *box) forward(network string, servers []netip.AddrPort, question []byte) []byte {
 	own := append([]byte(nil), question...)
 	_, _ = rand.Read(own[:2]) // never fails
 	for _, s := range servers[:min(len(servers), maxServers)] {
-		answer, err := ask(ctx, network, s, own)
+		answer, err := b.ask(network, s, own)
 		if err == nil {
 			copy(answer, question[:2])
 			return answer
 		}
-		if ctx.Err() != nil {
+		if b.ctx.Err() != nil {
 			break
 		}
 	}
 	return failed(question)
 }
 
-func ask(ctx context.Context, network string, server netip.AddrPort, question []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, upstreamTime)
+func (b *box) ask(network string, server netip.AddrPort, question []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(b.ctx, b.patience)
 	defer cancel()
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, network, server.String())
@@ -231,24 +242,26 @@ func ask(ctx context.Context, network string, server netip.AddrPort, question []
 		if err := writeStream(conn, question); err != nil {
 			return nil, err
 		}
-	} else if _, err := conn.Write(question); err != nil {
+		answer, err := readStream(conn, 1<<16-1)
+		if err == nil && !answers(question, answer) {
+			err = errIgnored
+		}
+		return answer, err
+	}
+	if _, err := conn.Write(question); err != nil {
 		return nil, err
 	}
-	buf := make([]byte, 1<<16)
+	buf := make([]byte, maxPacket+1)
 	for {
-		var answer []byte
-		if network == "tcp" {
-			answer, err = readStream(conn, len(buf))
-		} else {
-			var n int
-			n, err = conn.Read(buf)
-			answer = buf[:n]
-		}
-		if err != nil {
+		n, err := conn.Read(buf)
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if answers(question, answer) {
-			return answer, nil
+		case !answers(question, buf[:n]):
+		case n > maxPacket:
+			return cut(question), nil
+		default:
+			return buf[:n], nil
 		}
 	}
 }

@@ -19,6 +19,7 @@ import (
 const (
 	opHello = "hello" // Answer.Sandboxes
 	opZone  = "zone"  // Network, Zone; nil removes it
+	opPatch = "patch" // Network, Patch
 	opAdd   = "add"   // Sandbox, Networks, Upstream, Wait, and two sockets
 	opSet   = "set"   // Sandbox, Networks, Upstream
 	opDrop  = "drop"  // Sandbox
@@ -33,6 +34,7 @@ type request struct {
 	Op       string           `json:"op"`
 	Network  string           `json:"network,omitempty"`
 	Zone     *Zone            `json:"zone,omitempty"`
+	Patch    *patch           `json:"patch,omitempty"`
 	Sandbox  core.ID          `json:"sandbox,omitempty"`
 	Networks []string         `json:"networks,omitempty"`
 	Upstream []netip.AddrPort `json:"upstream,omitempty"`

@@ -11,9 +11,10 @@ package names
 
 import (
 	"errors"
-	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -32,7 +33,7 @@ type Zone struct {
 
 // Equal reports whether two zones say the same.
 func (z Zone) Equal(o Zone) bool {
-	return fmt.Sprint(z.Names) == fmt.Sprint(o.Names) && fmt.Sprint(z.Owners) == fmt.Sprint(o.Owners) // maps print sorted
+	return maps.EqualFunc(z.Names, o.Names, slices.Equal) && maps.Equal(z.Owners, o.Owners)
 }
 
 // The sizes of messages over UDP.
@@ -85,7 +86,10 @@ func Answer(zones []Zone, question []byte, stream bool) ([]byte, error) {
 		head.Truncated = true
 		answer, err = build(head, q, nil, edns)
 	}
-	return answer, err
+	if err != nil {
+		answer = refusal(question, dnsmessage.RCodeServerFailure)
+	}
+	return answer, nil
 }
 
 // room returns the size of the largest answer that the client takes over UDP, and whether it has
@@ -203,17 +207,29 @@ func reply(head dnsmessage.Header, questions []dnsmessage.Question, code dnsmess
 }
 
 // failed is the answer to a question that nobody could answer.
-func failed(question []byte) []byte {
+func failed(question []byte) []byte { return refusal(question, dnsmessage.RCodeServerFailure) }
+
+// cut is the answer to a question whose answer is too long for a packet.
+func cut(question []byte) []byte {
+	answer := refusal(question, dnsmessage.RCodeSuccess)
+	if len(answer) > 2 {
+		answer[2] |= 2
+	}
+	return answer
+}
+
+// refusal is an answer that says nothing but why.
+func refusal(question []byte, why dnsmessage.RCode) []byte {
 	var p dnsmessage.Parser
 	head, err := p.Start(question)
 	if err != nil {
 		return nil
 	}
-	questions, err := p.AllQuestions()
-	if err != nil {
-		questions = nil
+	var questions []dnsmessage.Question
+	if q, err := p.Question(); err == nil {
+		questions = append(questions, q)
 	}
-	answer, err := reply(head, questions, dnsmessage.RCodeServerFailure)
+	answer, err := reply(head, questions, why)
 	if err != nil {
 		return nil
 	}
