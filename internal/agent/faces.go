@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"net/netip"
 	"path/filepath"
 
 	"github.com/longshore/longshore/internal/control"
@@ -157,4 +158,12 @@ func swarmStatus(s swarm.Status) control.SwarmStatus {
 		Node: s.NodeID, Cluster: s.ClusterID, Session: s.Session, Manager: s.Manager, Managers: s.Managers, Error: s.Error, Tasks: s.Tasks,
 		CertificateEnds: s.CertificateEnds,
 	}
+}
+
+// rangesOfOthers are those that managers of a Swarm give to overlay networks, if nobody has told them others.
+func (n *node) rangesOfOthers() []netip.Prefix {
+	if !n.cfg.Face.Swarm.Enabled {
+		return nil
+	}
+	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 }

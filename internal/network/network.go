@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,6 +42,9 @@ type Options struct {
 	// records of sandboxes do not outlive a boot either, because each lease and each release is
 	// one write.
 	Leases core.KV
+	// Avoid are ranges of which none is chosen while there are others: networks over several nodes are
+	// likely to have them.
+	Avoid []netip.Prefix
 	// StateDir is the directory for the results of CNI plugins. Required in mode cni.
 	StateDir string
 	// Names has the name server of networks that users define run; nil runs this very program as
@@ -54,6 +58,7 @@ type Options struct {
 // Network implements core.Network.
 type Network struct {
 	cfg     Config
+	avoid   []netip.Prefix
 	mode    Mode // builtin or cni, never auto
 	store   core.KV
 	log     *slog.Logger
@@ -105,7 +110,7 @@ func New(o Options) (*Network, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	n := &Network{cfg: o.Config.filled(), store: o.Store, log: o.Logger, leaseStore: o.Leases, now: o.Now}
+	n := &Network{cfg: o.Config.filled(), store: o.Store, log: o.Logger, leaseStore: o.Leases, now: o.Now, avoid: o.Avoid}
 	var err error
 	if n.mode, err = n.decideMode(); err != nil {
 		return nil, err
@@ -209,7 +214,7 @@ func (n *Network) loadRanges() error {
 	case !errdefs.IsNotFound(err):
 		return fmt.Errorf("network: read ranges: %w", err)
 	}
-	if stored.From == from && len(stored.CIDRs) > 0 {
+	if stored.From == from && len(stored.CIDRs) > 0 && (n.cfg.PodCIDR != "" || !n.toAvoid(stored.CIDRs)) {
 		return n.useRanges(stored, false)
 	}
 	next := ranges{From: from}
@@ -222,7 +227,10 @@ func (n *Network) loadRanges() error {
 		if err != nil {
 			return fmt.Errorf("network: %w", err)
 		}
-		r, err := ipam.Choose(taken)
+		r, err := ipam.Choose(append(slices.Clone(taken), n.avoid...))
+		if err != nil {
+			r, err = ipam.Choose(taken)
+		}
 		if err != nil {
 			return fmt.Errorf("network: %w", err)
 		}
@@ -235,6 +243,14 @@ func (n *Network) loadRanges() error {
 		next.CIDRs = append(next.CIDRs, ipam.ChooseULA().Prefix.String())
 	}
 	return n.useRanges(next, true)
+}
+
+// toAvoid reports whether one of ranges that were chosen is to be avoided by now.
+func (n *Network) toAvoid(cidrs []string) bool {
+	return slices.ContainsFunc(cidrs, func(c string) bool {
+		p, err := netip.ParsePrefix(c)
+		return err == nil && slices.ContainsFunc(n.avoid, p.Overlaps)
+	})
 }
 
 // useRanges parses, stores and uses ranges. After an error nothing has changed. Preconditions: mu

@@ -2,6 +2,7 @@ package network_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -123,5 +124,46 @@ func TestConfigCheck(t *testing.T) {
 				t.Errorf("%v, want ok %v", err, tc.ok)
 			}
 		})
+	}
+}
+
+// TestRangesToAvoid: a range that networks over several nodes are likely to have is chosen only when there is
+// no other, and one that was chosen before that was known is given up; a range that is named is not.
+func TestRangesToAvoid(t *testing.T) {
+	kv := &networktest.KV{}
+	conf := network.DefaultConfig()
+	conf.Mode = network.ModeBuiltin
+	chosen := func(avoid ...string) netip.Prefix {
+		t.Helper()
+		o := network.Options{Config: conf, Store: kv}
+		for _, a := range avoid {
+			o.Avoid = append(o.Avoid, netip.MustParsePrefix(a))
+		}
+		n, err := network.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = n.Close() }()
+		info, err := n.Info(t.Context())
+		if err != nil || len(info.Ranges) != 1 {
+			t.Fatalf("%+v, %v", info, err)
+		}
+		return info.Ranges[0]
+	}
+	first := chosen()
+	ten := netip.MustParsePrefix("10.0.0.0/8")
+	second := chosen(ten.String())
+	if ten.Overlaps(second) {
+		t.Errorf("%s is chosen", second)
+	}
+	if got := chosen(ten.String()); got != second {
+		t.Errorf("chosen %s, then %s", second, got)
+	}
+	if all := chosen("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"); all != first {
+		t.Errorf("where nothing else is left %s is chosen, and not %s", all, first)
+	}
+	conf.PodCIDR = "10.9.0.0/16"
+	if got := chosen("10.0.0.0/8"); got.String() != conf.PodCIDR {
+		t.Errorf("the range that is named is %s", got)
 	}
 }

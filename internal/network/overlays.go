@@ -283,7 +283,7 @@ func (o *Overlays) check(def core.Overlay) error {
 func (o *Overlays) collides(def core.Overlay) error {
 	taken := map[netip.Prefix]string{}
 	for _, r := range o.n.leases.Ranges() {
-		taken[r.Prefix] = "the builtin network"
+		taken[r.Prefix] = "the builtin network, which network.pod_cidr gives another one"
 	}
 	for _, u := range o.n.users.all() {
 		for _, s := range u.def.Subnets {
@@ -306,7 +306,7 @@ func (o *Overlays) collides(def core.Overlay) error {
 	for _, s := range def.Subnets {
 		for r, whose := range taken {
 			if r.Overlaps(s.Range) {
-				return fmt.Errorf("range %s overlaps %s of %s: %w", s.Range, r, whose, errdefs.ErrAlreadyExists)
+				return fmt.Errorf("range %s overlaps %s, which is that of %s: %w", s.Range, r, whose, errdefs.ErrAlreadyExists)
 			}
 		}
 	}

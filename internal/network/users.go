@@ -235,7 +235,10 @@ func (n *Network) chooseSubnets(def *core.NetworkDefinition, all []*user) error 
 	if has4 {
 		return nil
 	}
-	r, err := ipam.ChooseSmall(taken)
+	r, err := ipam.ChooseSmall(append(slices.Clone(taken), n.avoid...))
+	if err != nil {
+		r, err = ipam.ChooseSmall(taken)
+	}
 	def.Subnets = append([]core.Subnet{{Range: r.Prefix}}, def.Subnets...)
 	return err
 }
