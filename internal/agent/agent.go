@@ -159,7 +159,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	if n.network, err = network.New(network.Options{
-		Config: n.cfg.Network, Avoid: n.rangesOfOthers(), Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
+		Config: n.cfg.Network, Avoid: rangesOfOthers(n.cfg), Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
 		Names: &names.Options{Dir: filepath.Join(run, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: n.keeper.Held(), Started: func(ctx context.Context, pid int) {
 			settle(ctx, n.log, fmt.Sprintf("longshore-names-%d.scope", pid), pid)
 		}},

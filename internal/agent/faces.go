@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
+	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face"
@@ -161,8 +162,8 @@ func swarmStatus(s swarm.Status) control.SwarmStatus {
 }
 
 // rangesOfOthers are those that managers of a Swarm give to overlay networks, if nobody has told them others.
-func (n *node) rangesOfOthers() []netip.Prefix {
-	if !n.cfg.Face.Swarm.Enabled {
+func rangesOfOthers(c config.Config) []netip.Prefix {
+	if !c.Face.Swarm.Enabled {
 		return nil
 	}
 	return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
