@@ -138,6 +138,9 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 	if req.Namespace == "" || req.Last.Mode == "" || req.Last.Mode == statusHost {
 		return fail("it has no network of its own", errdefs.ErrFailedPrecondition)
 	}
+	if _, ok := core.OverlayName(a.Network); ok {
+		return n.Overlays.attach(ctx, req, a)
+	}
 	b, ok := n.on(a.Network)
 	switch {
 	case !ok && n.mode == ModeCNI && slices.Contains(n.bridge.names, a.Network):
@@ -251,6 +254,9 @@ type ways struct{ n *Network }
 // out, and its bridge, which is nil where CNI plugins have made it.
 func (w ways) wayOut(req core.NetworkRequest, st core.NetworkStatus) (int, *bridge) {
 	for i, a := range st.Interfaces {
+		if _, over := core.OverlayName(a.Network); over {
+			continue // it leads to no other network
+		}
 		b, ok := w.n.on(a.Network)
 		if !ok {
 			return i, nil
@@ -268,11 +274,16 @@ func (w ways) wayOut(req core.NetworkRequest, st core.NetworkStatus) (int, *brid
 // portsOn returns the bridge with the rules for a sandbox's host ports, nil for none of ours.
 func (w ways) portsOn(req core.NetworkRequest, st core.NetworkStatus) *bridge {
 	i, b := w.wayOut(req, st)
-	if i >= 0 || len(st.Interfaces) == 0 {
+	if i >= 0 {
 		return b
 	}
-	b, _ = w.n.on(st.Interfaces[0].Network)
-	return b
+	for _, a := range st.Interfaces {
+		if _, over := core.OverlayName(a.Network); !over {
+			b, _ = w.n.on(a.Network)
+			return b
+		}
+	}
+	return nil
 }
 
 // moved has host ports and default route lead where they should with the interfaces of st.
@@ -329,6 +340,9 @@ func (n *Network) Detach(ctx context.Context, req core.NetworkRequest, network s
 }
 
 func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network string) (core.NetworkStatus, error) {
+	if _, ok := core.OverlayName(network); ok {
+		return n.Overlays.detach(ctx, req, network)
+	}
 	b, ok := n.on(network)
 	if !ok {
 		if req.Last.On(network) >= 0 {
@@ -362,6 +376,8 @@ func (n *Network) checkAttached(req core.NetworkRequest) error {
 	for _, a := range req.Last.Interfaces {
 		if b, ok := n.on(a.Network); ok {
 			errs = append(errs, b.check(req))
+		} else if _, ok := core.OverlayName(a.Network); ok {
+			errs = append(errs, n.Overlays.checkOn(req, a))
 		}
 	}
 	return errors.Join(errs...)

@@ -196,6 +196,9 @@ func (b *bridge) wants(a core.Attachment, name string) (wanted, error) {
 	if len(w.name) > maxBridge || w.name == "lo" || w.name == "." || w.name == ".." || strings.ContainsAny(w.name, "/ :\t\n\x00") {
 		return invalid("interface %q: not a valid name", w.name)
 	}
+	if len(a.Open) > 0 {
+		return invalid("network %q: only an interface on an overlay may be closed but for some ports", a.Network)
+	}
 	if w.mtu != 0 && (w.mtu < 68 || w.mtu > 65535) {
 		return invalid("mtu %d is out of range", w.mtu)
 	}

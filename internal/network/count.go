@@ -25,6 +25,7 @@ const hostCounters = "/proc/self/net/dev"
 func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	out := make(map[core.ID][]core.NetStats, len(reqs))
 	var host map[string]core.NetStats
+	over := counted{}
 	for i := range reqs {
 		req := &reqs[i]
 		if err := context.Cause(ctx); err != nil {
@@ -42,6 +43,9 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 			for _, a := range req.Last.Interfaces {
 				b, ok := n.on(a.Network)
 				if !ok {
+					if c, ok := over.of(n.Overlays, req, a); ok {
+						out[req.Sandbox] = append(out[req.Sandbox], c)
+					}
 					continue
 				}
 				if c, ok := host[b.linkName(req.Sandbox)]; ok {

@@ -340,6 +340,13 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	case req.Config.Name == core.NetworkNone:
 		return noneStatus(req.Namespace)
 	}
+	p, err := planOf(req.Config)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	if len(p.over) > 0 {
+		return n.Overlays.setup(ctx, req, p)
+	}
 	return n.setupAll(ctx, req)
 }
 
@@ -368,7 +375,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	// Both are called whatever the mode is now: the sandbox may be older than the configuration,
 	// or its Setup may have been interrupted.
-	err := errors.Join(n.bridge.del(req.Sandbox), n.delUser(ctx, req), n.cni.del(ctx, req))
+	err := errors.Join(n.bridge.del(req.Sandbox), n.delUser(ctx, req), n.Overlays.leave(req.Sandbox), n.cni.del(ctx, req))
 	if err == nil && req.Last.Mode == string(ModeBuiltin) {
 		err = n.leaveBuiltin()
 	}
@@ -399,7 +406,7 @@ func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 	for _, id := range n.bridge.table.Sandboxes() {
 		seen[id] = true
 	}
-	for _, id := range append(n.cni.sandboxes(), named...) {
+	for _, id := range slices.Concat(n.cni.sandboxes(), n.Overlays.sandboxes(), named) {
 		seen[id] = true
 	}
 	ids := make([]core.ID, 0, len(seen))
@@ -419,7 +426,7 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 	for _, req := range live {
 		alive[req.Sandbox] = true
 	}
-	err := errors.Join(n.recoverAttached(ctx, live, alive), n.cni.recover(ctx, alive), n.leaveBuiltin(), n.ingress.recover())
+	err := errors.Join(n.Overlays.recover(live), n.recoverAttached(ctx, live, alive), n.cni.recover(ctx, alive), n.leaveBuiltin(), n.ingress.recover())
 	if err != nil {
 		return fmt.Errorf("recover network: %w", err)
 	}

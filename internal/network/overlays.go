@@ -11,12 +11,12 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/overlay"
@@ -36,6 +36,7 @@ type Overlays struct {
 
 	keys *overlay.Keyring
 
+	served *served
 	able   able
 	define sync.Mutex   // serializes Open, Close and the recovery
 	mu     sync.RWMutex // guards byName
@@ -55,7 +56,9 @@ type over struct {
 	// use is held for reading by those who need the data path, and for writing by those who change
 	// what it is.
 	use sync.RWMutex // guards def, path
-	def core.Overlay
+	// unseen has the sandboxes that are on it, while the data path could not be adopted.
+	unseen sync.Map
+	def    core.Overlay
 	// path is nil where it could not be adopted, and after Close.
 	path *overlay.Network
 }
@@ -65,7 +68,7 @@ const keyOverlay = "overlay/"
 
 // newOverlays reads the definitions. It changes nothing on the host.
 func newOverlays(n *Network, stateDir string) (*Overlays, error) {
-	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}}
+	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}, served: newServed(n.log)}
 	if stateDir != "" {
 		o.dir = filepath.Join(stateDir, "overlays")
 	}
@@ -179,11 +182,17 @@ func (o *Overlays) open(def core.Overlay) error {
 	o.mu.RLock()
 	v := o.byName[def.Name]
 	o.mu.RUnlock()
-	if v != nil {
-		return o.reopen(v, def)
+	if v != nil && v.is(def) {
+		return nil
+	}
+	if err := o.makeRoom(def); err != nil {
+		return err
 	}
 	if err := o.collides(def); err != nil {
 		return err
+	}
+	if v != nil {
+		return o.reopen(v, def)
 	}
 	if err := o.possible(); err != nil {
 		return err
@@ -205,12 +214,6 @@ func (o *Overlays) open(def core.Overlay) error {
 func (o *Overlays) reopen(v *over, def core.Overlay) error {
 	v.use.Lock()
 	defer v.use.Unlock()
-	if v.path != nil && sameOverlay(v.def, def) {
-		return nil
-	}
-	if err := o.collides(def); err != nil {
-		return err
-	}
 	told := map[string]overlay.Peer{}
 	if v.path != nil {
 		told = v.path.Told()
@@ -232,8 +235,19 @@ func (o *Overlays) reopen(v *over, def core.Overlay) error {
 	if err != nil {
 		return err // it is tried again by the next call
 	}
+	adopted := v.path == nil
 	v.def, v.path = def, path
-	return path.SetPeers(told)
+	if adopted {
+		err = v.tidyLocked(func(id core.ID) bool { _, ok := v.unseen.Load(id); return ok })
+	}
+	return errors.Join(err, path.SetPeers(told))
+}
+
+// is reports whether an overlay is open, and so.
+func (v *over) is(def core.Overlay) bool {
+	v.use.RLock()
+	defer v.use.RUnlock()
+	return v.path != nil && slices.Equal(v.def.Subnets, def.Subnets) && v.def.Port == def.Port && v.def.MTU == def.MTU && v.def.Local == def.Local && v.def.Encrypted == def.Encrypted
 }
 
 func (o *Overlays) store(def core.Overlay) error {
@@ -242,10 +256,6 @@ func (o *Overlays) store(def core.Overlay) error {
 		return err
 	}
 	return o.kv.Put(keyOverlay+def.Name, raw)
-}
-
-func sameOverlay(a, b core.Overlay) bool {
-	return slices.Equal(a.Subnets, b.Subnets) && a.Port == b.Port && a.MTU == b.MTU && a.Local == b.Local && a.Encrypted == b.Encrypted
 }
 
 func (o *Overlays) pathOf(def core.Overlay) overlay.Definition {
@@ -276,6 +286,55 @@ func (o *Overlays) check(def core.Overlay) error {
 		}
 	}
 	return o.pathOf(def).Check()
+}
+
+// makeRoom chooses another range for the builtin network where an overlay needs its, if we have
+// chosen it and nobody has configured it. Sandboxes keep the addresses that they have.
+func (o *Overlays) makeRoom(def core.Overlay) error {
+	n := o.n
+	if n.cfg.PodCIDR != "" || n.mode != ModeBuiltin || !slices.ContainsFunc(n.leases.Ranges(), func(r ipam.Range) bool { return r.Prefix.Addr().Is4() && overlaps(def, r.Prefix) }) {
+		return nil
+	}
+	taken, err := hostRoutes(n.cfg.Bridge)
+	if err != nil {
+		return err
+	}
+	for _, u := range n.users.all() {
+		for _, s := range u.def.Subnets {
+			taken = append(taken, s.Range)
+		}
+	}
+	for _, other := range append(o.List(), def) {
+		for _, s := range other.Subnets {
+			taken = append(taken, s.Range)
+		}
+	}
+	// Where one overlay is the next ones will be.
+	r, err := ipam.Choose(append(append(slices.Clone(taken), netip.MustParsePrefix("10.0.0.0/8")), n.avoid...))
+	if err != nil {
+		r, err = ipam.Choose(taken)
+	}
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	next := ranges{From: n.set.From, CIDRs: []string{r.Prefix.String()}}
+	for _, old := range n.leases.Ranges() {
+		if old.Prefix.Addr().Is6() {
+			next.CIDRs = append(next.CIDRs, old.Prefix.String())
+		}
+	}
+	if err := n.useRanges(next, true); err != nil {
+		return err
+	}
+	n.bridge.stale()
+	n.log.Info("the builtin network has another address range, because an overlay has the former one", "range", r.Prefix.String(), "overlay", def.Name)
+	return nil
+}
+
+func overlaps(def core.Overlay, p netip.Prefix) bool {
+	return slices.ContainsFunc(def.Subnets, func(s core.OverlaySubnet) bool { return s.Range.Overlaps(p) })
 }
 
 // collides returns AlreadyExists when an overlay would have what another network of this node has.
@@ -349,6 +408,7 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 	o.mu.Lock()
 	delete(o.byName, name)
 	o.mu.Unlock()
+	o.served.forget(name)
 	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), nil)
 }
 
@@ -373,7 +433,7 @@ func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.
 		list[key] = overlay.Peer(p)
 	}
 	// What is told of anew first: an address that another node takes over is not unknown in between.
-	return errors.Join(v.path.SetPeers(list), v.path.DropPeers(drop))
+	return shortened(v.path.SetPeers(list), v.path.DropPeers(drop))
 }
 
 // Prune implements core.Overlays.
@@ -382,6 +442,7 @@ func (o *Overlays) Prune(_ context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("prune peers: %w", err)
 	}
+	o.served.set(name, nil, false)
 	err = v.path.Prune()
 	v.done() // which pruneKeys may need
 	return errors.Join(err, o.pruneKeys())
@@ -410,13 +471,15 @@ func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string]
 }
 
 // SetServices implements core.Overlays.
-func (o *Overlays) SetServices(_ context.Context, name string, _ []core.OverlayService) error {
+func (o *Overlays) SetServices(_ context.Context, name string, services []core.OverlayService) error {
 	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("set services: %w", err)
 	}
-	v.done()
-	return nil
+	defer v.done()
+	list, odd := servicesOf(v.def, services)
+	o.served.set(name, list, true)
+	return shortened(odd...)
 }
 
 // SetKeys implements core.Overlays.
@@ -470,18 +533,4 @@ func (o *Overlays) Publish(_ context.Context, list []core.PublishedPort) ([]core
 		err = fmt.Errorf("publish ports: %w", err)
 	}
 	return taken, err
-}
-
-// firstOf shortens a list of errors for people: whoever floods us with records does not flood a log.
-func firstOf(errs []error) error {
-	const most = 5
-	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(errs) <= most {
-		return errors.Join(errs...)
-	}
-	var text []string
-	for _, err := range errs[:most] {
-		text = append(text, strings.ReplaceAll(err.Error(), "\n", " "))
-	}
-	return fmt.Errorf("%s; and %d more: %w", strings.Join(text, "; "), len(errs)-most, errdefs.ErrInvalidArgument)
 }

@@ -319,6 +319,10 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 	b := names.Box{Sandbox: req.Sandbox, Namespace: req.Namespace}
 	out := false
 	for _, a := range st.Interfaces {
+		if _, ok := core.OverlayName(a.Network); ok {
+			b.Networks = append(b.Networks, a.Network)
+			continue
+		}
 		u, ok := n.users.get(a.Network)
 		if ok {
 			b.Networks = append(b.Networks, u.def.Name)

@@ -112,10 +112,11 @@ func (v Verbs) detach(ctx context.Context, sandbox core.ID, network string) erro
 	defer unlock()
 	before, at := sb, sb.Config.Network.On(network)
 	ready := sb.State == core.SandboxReady
+	_, overlaid := core.OverlayName(network)
 	switch {
 	case at < 0:
 		return fmt.Errorf("it is not on it: %w", errdefs.ErrNotFound)
-	case ready && sb.Network.Mode == "cni" && at == 0:
+	case ready && sb.Network.Mode == "cni" && at == 0 && !overlaid:
 		return fmt.Errorf("CNI plugins have made it, and take it away with the sandbox: %w", errdefs.ErrFailedPrecondition)
 	}
 	pass := v.Begin(VerbDetach)

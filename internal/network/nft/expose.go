@@ -94,6 +94,21 @@ func Expose(namespace *os.File, addr netip.Addr, ports []Exposed) error {
 	return nil
 }
 
+// Conceal takes back Expose: all ports of all addresses are open. It is idempotent.
+func Conceal(namespace *os.File) error {
+	c, err := dialIn(namespace)
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: exposeTable, Family: nftables.TableFamilyINet}
+	c.AddTable(table) // so that the deletion cannot fail
+	c.DelTable(table)
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("delete table %s: %w", exposeTable, err)
+	}
+	return nil
+}
+
 // neighbours matches what IPv6 has in place of ARP, which is no connection's: types 133 to 137 of
 // ICMPv6.
 func neighbours() []expr.Any {

@@ -1,0 +1,433 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/nft"
+	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/ports"
+)
+
+// planned is what a sandbox asks for: interfaces on overlays, and those on other networks. Each has
+// a name, in the order of the request.
+type planned struct {
+	over []core.Attachment
+	rest core.NetworkConfig
+	// order has the names of all interfaces.
+	order []string
+}
+
+// planOf divides what a sandbox asks for.
+func planOf(cfg core.NetworkConfig) (p planned, err error) {
+	all := cfg.Attached()
+	taken := map[string]bool{}
+	for _, a := range all {
+		taken[a.Interface] = true
+	}
+	p.rest = cfg
+	p.rest.Attach = nil
+	opened, next := 0, 0
+	for _, a := range all {
+		for a.Interface == "" {
+			if name := fmt.Sprintf("eth%d", next); !taken[name] {
+				a.Interface = name
+			}
+			next++
+		}
+		p.order = append(p.order, a.Interface)
+		if _, ok := core.OverlayName(a.Network); !ok {
+			p.rest.Attach = append(p.rest.Attach, a)
+			continue
+		}
+		if p.over = append(p.over, a); len(a.Open) > 0 {
+			opened++
+		}
+	}
+	switch {
+	case opened > 1:
+		return p, fmt.Errorf("ports are open at %d of its interfaces, and may be at one: %w", opened, errdefs.ErrInvalidArgument)
+	case len(p.rest.Attach) > 0:
+		p.rest.Name = p.rest.Attach[0].Network
+	case len(cfg.Ports) > 0 && len(p.over) > 0:
+		return p, fmt.Errorf("ports of the host lead to no network over several nodes, and it is on no other: %w", errdefs.ErrInvalidArgument)
+	default:
+		p.rest.Name = core.NetworkNone
+	}
+	return p, nil
+}
+
+// setup makes the interfaces of a sandbox that is on overlays.
+func (o *Overlays) setup(ctx context.Context, req core.NetworkRequest, p planned) (st core.NetworkStatus, err error) {
+	// An earlier Setup may have been interrupted.
+	if err := o.leave(req.Sandbox); err != nil {
+		return st, err
+	}
+	one := req
+	one.Config = p.rest
+	if p.rest.Name == core.NetworkNone {
+		if st, err = noneStatus(req.Namespace); err == nil {
+			st = o.without(st)
+		}
+	} else {
+		st, err = o.n.setupAll(ctx, one)
+	}
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	defer func() {
+		if err != nil {
+			req.Last, err = st, errors.Join(err, o.leave(req.Sandbox), o.n.undo(ctx, req))
+			st = core.NetworkStatus{}
+		}
+	}()
+	for _, a := range p.over {
+		iface, err := o.join(req, a)
+		if err != nil {
+			return st, fmt.Errorf("network %s: %w", a.Network, err)
+		}
+		st.Interfaces = append(st.Interfaces, iface)
+	}
+	st = ordered(st, p.order)
+	st.Resolver = names.Address()
+	if err := o.serve(req, st); err != nil {
+		return st, err
+	}
+	return st, o.n.names.Change(ctx, o.n.box(req, st))
+}
+
+// without is the status of a sandbox that is on overlays only.
+func (o *Overlays) without(st core.NetworkStatus) core.NetworkStatus {
+	d := o.n.cfg.DNS
+	st.Mode, st.DNS = string(ModeBuiltin), core.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
+	return st
+}
+
+// ordered returns a status with its interfaces, and their addresses, in the order of the request.
+func ordered(st core.NetworkStatus, order []string) core.NetworkStatus {
+	at := func(a core.Attachment) int {
+		if i := slices.Index(order, a.Interface); i >= 0 {
+			return i
+		}
+		return len(order) // more than CNI plugins were asked for
+	}
+	st.Interfaces = slices.Clone(st.Interfaces)
+	slices.SortStableFunc(st.Interfaces, func(a, b core.Attachment) int { return cmp.Compare(at(a), at(b)) })
+	var addrs []netip.Addr
+	for _, i := range st.Interfaces {
+		addrs = append(addrs, addrsOf(i.Addrs)...)
+	}
+	for _, a := range st.Addrs {
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	st.Addrs = addrs
+	return st
+}
+
+// join gives a sandbox an interface on an overlay, closed but for the ports that are open there.
+func (o *Overlays) join(req core.NetworkRequest, a core.Attachment) (core.Attachment, error) {
+	name, _ := core.OverlayName(a.Network)
+	v, err := o.get(name)
+	if err != nil {
+		return core.Attachment{}, err
+	}
+	defer v.done()
+	if len(a.Routes) > 0 || a.MTU != 0 && a.MTU != v.def.MTU {
+		return core.Attachment{}, fmt.Errorf("its routes and its mtu are the network's: %w", errdefs.ErrInvalidArgument)
+	}
+	// Closed before there is anything that could come in.
+	if err := expose(req.Namespace, a); err != nil {
+		return core.Attachment{}, err
+	}
+	made, err := v.path.Attach(req.Namespace, overlay.Attachment{Key: string(req.Sandbox), Interface: a.Interface, Addrs: a.Addrs, MAC: a.MAC})
+	if err != nil {
+		return core.Attachment{}, errors.Join(err, conceal(req.Namespace, a))
+	}
+	return core.Attachment{
+		Network: a.Network, Interface: made.Interface, Addrs: made.Addrs, MAC: made.MAC, MTU: v.def.MTU, NoDefault: true, Open: a.Open,
+	}, nil
+}
+
+// expose closes an interface but for the ports that are open there, if it has any.
+func expose(namespace string, a core.Attachment) error {
+	if len(a.Open) == 0 {
+		return nil
+	}
+	if len(a.Addrs) != 1 {
+		return fmt.Errorf("an interface with open ports has one address: %w", errdefs.ErrInvalidArgument)
+	}
+	var list []nft.Exposed
+	for _, p := range a.Open {
+		proto, err := ports.Number(cmp.Or(p.Proto, "tcp"))
+		if err != nil {
+			return fmt.Errorf("port %d: %w", p.Host, err)
+		}
+		list = append(list, nft.Exposed{Proto: proto, Published: p.Host, Target: p.Container})
+	}
+	ns, err := os.Open(namespace)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer func() { _ = ns.Close() }()
+	return nft.Expose(ns, a.Addrs[0].Addr(), list)
+}
+
+// conceal takes back an expose.
+func conceal(namespace string, a core.Attachment) error {
+	if len(a.Open) == 0 {
+		return nil
+	}
+	ns, err := os.Open(namespace)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer func() { _ = ns.Close() }()
+	return nft.Conceal(ns)
+}
+
+// attach gives a sandbox that is set up an interface on an overlay.
+func (o *Overlays) attach(ctx context.Context, req core.NetworkRequest, a core.Attachment) (core.NetworkStatus, error) {
+	fail := func(text string, class error) (core.NetworkStatus, error) {
+		return core.NetworkStatus{}, fmt.Errorf("%s: %w", text, class)
+	}
+	switch {
+	case req.Last.On(a.Network) >= 0:
+		return fail("it is on it already", errdefs.ErrAlreadyExists)
+	case len(a.Open) > 0 && slices.ContainsFunc(req.Last.Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }):
+		return fail("ports are open at another interface already", errdefs.ErrInvalidArgument)
+	}
+	a.Interface = cmp.Or(a.Interface, freeName(req))
+	name, _ := core.OverlayName(a.Network)
+	if err := o.part(req.Sandbox, name); err != nil { // an Attach was interrupted, and nobody has recovered
+		return core.NetworkStatus{}, err
+	}
+	iface, err := o.join(req, a)
+	if err != nil {
+		return core.NetworkStatus{}, err
+	}
+	req.Config = req.Config.With(a)
+	st := req.Last
+	if st.Mode == statusNone {
+		st = o.without(st)
+	}
+	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
+	st.Addrs = append(slices.Clone(st.Addrs), addrsOf(iface.Addrs)...)
+	st.Resolver = names.Address()
+	err = o.serve(req, st)
+	if err == nil {
+		err = o.n.names.Change(ctx, o.n.box(req, st))
+	}
+	if err != nil {
+		return core.NetworkStatus{}, errors.Join(err, o.part(req.Sandbox, name), conceal(req.Namespace, a), o.serve(req, req.Last))
+	}
+	return st, nil
+}
+
+// detach takes a sandbox's interface on an overlay away.
+func (o *Overlays) detach(ctx context.Context, req core.NetworkRequest, network string) (core.NetworkStatus, error) {
+	name, _ := core.OverlayName(network)
+	st := req.Last.Without(network)
+	// The names first: nobody is told an address that is about to go.
+	if st.Resolver.IsValid() {
+		if err := o.n.names.Change(ctx, o.n.box(req, st)); err != nil {
+			return st, err
+		}
+	}
+	if err := o.part(req.Sandbox, name); err != nil {
+		return st, err
+	}
+	if !slices.ContainsFunc(st.Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }) {
+		// The request may not know any more that ports were open.
+		if err := conceal(req.Namespace, core.Attachment{Open: make([]core.Port, 1)}); err != nil {
+			return st, err
+		}
+	}
+	return st, o.serve(req, st)
+}
+
+// part takes a sandbox's interface on an overlay away, if it has one.
+func (o *Overlays) part(id core.ID, name string) error {
+	o.mu.RLock()
+	v := o.byName[name]
+	o.mu.RUnlock()
+	if v == nil {
+		return nil
+	}
+	return v.part(id)
+}
+
+func (v *over) part(id core.ID) error {
+	v.use.RLock()
+	defer v.use.RUnlock()
+	if v.path == nil {
+		v.unseen.Delete(id)
+		return nil
+	}
+	if !v.path.Has(string(id)) {
+		return nil
+	}
+	return v.path.Detach(string(id))
+}
+
+// leave takes a sandbox off all overlays. Its namespace need not exist.
+func (o *Overlays) leave(id core.ID) error {
+	o.served.drop(id)
+	var errs []error
+	for _, v := range o.all() {
+		errs = append(errs, v.part(id))
+	}
+	return errors.Join(errs...)
+}
+
+// sandboxes returns those that have an interface on an overlay.
+func (o *Overlays) sandboxes() (ids []core.ID) {
+	for _, v := range o.all() {
+		ids = append(ids, v.sandboxes()...)
+	}
+	return ids
+}
+
+func (v *over) sandboxes() (ids []core.ID) {
+	v.use.RLock()
+	defer v.use.RUnlock()
+	if v.path == nil {
+		v.unseen.Range(func(id, _ any) bool {
+			ids = append(ids, id.(core.ID)) //nolint:forcetypeassert // only these are stored
+			return true
+		})
+		return ids
+	}
+	for _, a := range v.path.Attached() {
+		if a.Key != ingressKey {
+			ids = append(ids, core.ID(a.Key))
+		}
+	}
+	return ids
+}
+
+// checkOn compares an interface with what Setup returned.
+func (o *Overlays) checkOn(req core.NetworkRequest, a core.Attachment) error {
+	name, _ := core.OverlayName(a.Network)
+	v, err := o.get(name)
+	if err != nil {
+		return fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
+	}
+	defer v.done()
+	return v.path.CheckAttached(string(req.Sandbox), req.Namespace)
+}
+
+// counted are the counters of interfaces on overlays, read once for many sandboxes.
+type counted map[string]map[string]core.NetStats
+
+// of returns those of a sandbox's interface.
+func (c counted) of(o *Overlays, req *core.NetworkRequest, a core.Attachment) (core.NetStats, bool) {
+	name, ok := core.OverlayName(a.Network)
+	if !ok {
+		return core.NetStats{}, false
+	}
+	if _, read := c[name]; !read {
+		c[name] = o.counters(name)
+	}
+	s, ok := c[name][string(req.Sandbox)]
+	s.Name = a.Interface
+	return s, ok
+}
+
+// counters returns those of all interfaces on an overlay, none where it is being taken away.
+func (o *Overlays) counters(name string) map[string]core.NetStats {
+	all := map[string]core.NetStats{}
+	v, err := o.get(name)
+	if err != nil {
+		return all
+	}
+	defer v.done()
+	list, err := v.path.Counters()
+	if err != nil {
+		o.log.Warn("cannot read the counters of an overlay", "network", name, "error", err.Error())
+	}
+	for key, s := range list {
+		// The other end has sent what this one has received.
+		all[key] = otherEnd(core.NetStats{
+			RxBytes: s.RxBytes, RxPackets: s.RxPackets, RxErrors: s.RxErrors, RxDropped: s.RxDropped,
+			TxBytes: s.TxBytes, TxPackets: s.TxPackets, TxErrors: s.TxErrors, TxDropped: s.TxDropped,
+		}, "")
+	}
+	return all
+}
+
+// recover adopts the data paths of an earlier process, and takes away the interfaces that no live
+// request has. What carries packets is not touched.
+func (o *Overlays) recover(live []core.NetworkRequest) error {
+	o.define.Lock()
+	defer o.define.Unlock()
+	on := map[string][]core.ID{}
+	for _, req := range live {
+		for _, a := range req.Last.Interfaces {
+			if name, ok := core.OverlayName(a.Network); ok {
+				on[name] = append(on[name], req.Sandbox)
+			}
+		}
+		o.served.adopt(req)
+	}
+	var errs []error
+	known := map[string]bool{}
+	for _, v := range o.all() {
+		name, err := o.adopt(v, on)
+		known[name] = true
+		errs = append(errs, err)
+	}
+	if o.dir == "" {
+		return errors.Join(errs...)
+	}
+	// Of a definition whose store is lost.
+	list, err := overlay.List(o.dir)
+	for _, name := range list {
+		if !known[name] {
+			errs = append(errs, o.keys.Remove(o.dir, name))
+		}
+	}
+	return errors.Join(append(errs, err)...)
+}
+
+// adopt adopts one data path. One that cannot be has no effect on others: whoever opens it tries
+// again.
+func (o *Overlays) adopt(v *over, on map[string][]core.ID) (name string, err error) {
+	v.use.Lock()
+	defer v.use.Unlock()
+	name = v.def.Name
+	if v.path == nil {
+		for _, id := range on[name] {
+			v.unseen.Store(id, true)
+		}
+		path, err := overlay.Open(o.dir, o.pathOf(v.def), o.log)
+		if err != nil {
+			o.log.Error("cannot adopt an overlay; it is tried again when it is opened", "network", name, "error", err.Error())
+			return name, nil
+		}
+		v.path = path
+	}
+	return name, v.tidyLocked(func(id core.ID) bool { return slices.Contains(on[name], id) })
+}
+
+// tidyLocked takes the interfaces away that belong to no live sandbox.
+func (v *over) tidyLocked(alive func(core.ID) bool) error {
+	var errs []error
+	for _, a := range v.path.Attached() {
+		if a.Key != ingressKey && !alive(core.ID(a.Key)) {
+			errs = append(errs, v.path.Detach(a.Key))
+		}
+	}
+	v.unseen.Clear()
+	return errors.Join(errs...)
+}

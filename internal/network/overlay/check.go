@@ -1,0 +1,84 @@
+package overlay
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
+)
+
+// CheckAttached says what an interface of this node misses of what Attach has made, in the
+// namespace at path. FailedPrecondition.
+func (n *Network) CheckAttached(key, path string) error {
+	missing := func(format string, args ...any) error {
+		return fmt.Errorf("network %s: "+format+": %w", append(append([]any{n.def.Name}, args...), errdefs.ErrFailedPrecondition)...)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a, there := n.attached[key]
+	if !there {
+		return missing("it has no interface")
+	}
+	in, err := open(n.path)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	outer, err := in.LinkByName(a.port())
+	switch {
+	case notFound(err):
+		return missing("link %s does not exist", a.port())
+	case err != nil:
+		return fmt.Errorf("find %s: %w", a.port(), err)
+	case outer.Attrs().Flags&net.FlagUp == 0 || outer.Attrs().MasterIndex != n.links[n.subnetOf(a.Addrs[0].Addr())].bridge.Attrs().Index:
+		return missing("link %s is down or not on its bridge", a.port())
+	}
+	box, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer box.close()
+	addrs, err := box.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	have := map[netip.Addr]bool{}
+	for _, h := range addrs {
+		have[addrOf(h.IP)] = true
+	}
+	for _, p := range a.Addrs {
+		if !have[p.Addr()] {
+			return missing("address %s is missing", p.Addr())
+		}
+	}
+	return nil
+}
+
+// Counters returns what the network's ends of this node's interfaces have received and sent, by
+// their keys.
+func (n *Network) Counters() (map[string]netlink.LinkStatistics, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	in, err := open(n.path)
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	links, err := in.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	keys := map[string]string{}
+	for key, a := range n.attached {
+		keys[a.port()] = key
+	}
+	all := map[string]netlink.LinkStatistics{}
+	for _, l := range links {
+		if key, ok := keys[l.Attrs().Name]; ok && l.Attrs().Statistics != nil {
+			all[key] = *l.Attrs().Statistics
+		}
+	}
+	return all, nil
+}
