@@ -184,7 +184,7 @@ func (r *rig) wantInterfaces(b box, want ...string) {
 	stats, err := r.net.Stats(r.t.Context(), []core.NetworkRequest{b.req})
 	var got []string
 	for _, s := range stats[b.req.Sandbox] {
-		if got = append(got, s.Name); s.TxBytes+s.RxBytes == 0 {
+		if got = append(got, s.Name); s.TxBytes == 0 && s.Name != "eth1" { // nothing leaves by the default network
 			r.t.Errorf("counters: %+v", s)
 		}
 	}
