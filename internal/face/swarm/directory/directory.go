@@ -8,6 +8,7 @@ package directory
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,6 +20,8 @@ import (
 
 // Network is what the managers say of the network.
 type Network struct {
+	// Title is what people call it. Each name is known with it behind, too, after a dot.
+	Title    string
 	Ranges   []netip.Prefix
 	Gateways []netip.Addr
 }
@@ -109,7 +112,22 @@ func (d *Directory) Names() map[string][]netip.Addr {
 			}
 		}
 	}
+	if d.net.Title != "" {
+		for name, addrs := range maps.Clone(names) {
+			if long := strings.ToLower(d.qualified(name)); names[long] == nil { // else somebody is called so
+				names[long] = addrs
+			}
+		}
+	}
 	return names
+}
+
+// qualified is a name with the network's behind it.
+func (d *Directory) qualified(name string) string {
+	if name == "" || d.net.Title == "" {
+		return name
+	}
+	return name + "." + d.net.Title
 }
 
 // Reverse returns the name of an address, "" for none: a task's, or that of the service whose
@@ -119,12 +137,12 @@ func (d *Directory) Reverse(a netip.Addr) string {
 	for _, e := range d.sorted() {
 		switch {
 		case e.Addr == a:
-			return e.Name
+			return d.qualified(e.Name)
 		case e.VIP == a && service == "":
 			service = e.Service
 		}
 	}
-	return service
+	return d.qualified(service)
 }
 
 // Owners returns the name of every address, as Reverse.
@@ -132,10 +150,10 @@ func (d *Directory) Owners() map[netip.Addr]string {
 	owners, services := map[netip.Addr]string{}, map[netip.Addr]string{}
 	for _, e := range d.sorted() {
 		if owners[e.Addr] == "" {
-			owners[e.Addr] = e.Name
+			owners[e.Addr] = d.qualified(e.Name)
 		}
 		if e.VIP.IsValid() && services[e.VIP] == "" {
-			services[e.VIP] = e.Service
+			services[e.VIP] = d.qualified(e.Service)
 		}
 	}
 	for a, name := range services {

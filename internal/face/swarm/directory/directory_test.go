@@ -87,6 +87,33 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestNamesOfANetwork: each name is known with the network's behind it, unless somebody is called so,
+// and addresses are called by that.
+func TestNamesOfANetwork(t *testing.T) {
+	plain := empty()
+	put(t, plain, example()...)
+	d := New(Network{Title: "Back", Ranges: plain.net.Ranges})
+	put(t, d, example()...)
+	put(t, d, gossip.Endpoint{Name: "other", Addr: ip("10.0.1.9"), TaskAliases: []string{"db.back"}})
+	want := plain.Names()
+	for name, addrs := range plain.Names() {
+		want[name+".back"] = addrs
+	}
+	want["db.back"] = []netip.Addr{ip("10.0.1.9")}
+	for _, name := range []string{"other", "other.back", "db.back.back"} {
+		want[name] = want["db.back"]
+	}
+	if diff := cmp.Diff(want, d.Names(), sameAddr()); diff != "" {
+		t.Error(diff)
+	}
+	owners := d.Owners()
+	for addr, name := range map[string]string{"10.0.1.2": "Web.2.t.Back", "10.0.1.100": "Web.Back", "fd00:1::7": "box.Back", "10.0.1.200": ""} {
+		if got := d.Reverse(ip(addr)); got != name || owners[ip(addr)] != name {
+			t.Errorf("%s is %q and %q, want %q", addr, got, owners[ip(addr)], name)
+		}
+	}
+}
+
 func TestServices(t *testing.T) {
 	d := empty()
 	put(t, d, example()...)

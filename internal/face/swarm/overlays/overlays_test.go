@@ -259,7 +259,7 @@ func TestATaskOnANetwork(t *testing.T) {
 		if p := o.Peers["theirs"]; len(o.Peers) != 1 || p.Node != there || p.Addr != addr(1, 10) {
 			t.Errorf("peers %v", o.Peers)
 		}
-		if !slices.Equal(o.Names["tasks.web"], []netip.Addr{addr(1, 9), addr(1, 10)}) || !slices.Equal(o.Names["web"], []netip.Addr{addr(1, 100)}) || !slices.Equal(o.Names["host"], []netip.Addr{addr(1, 9)}) || o.Owners[addr(1, 100)] != "web" || o.Owners[addr(1, 10)] != "web.2.x" {
+		if !slices.Equal(o.Names["tasks.web"], []netip.Addr{addr(1, 9), addr(1, 10)}) || !slices.Equal(o.Names["web"], []netip.Addr{addr(1, 100)}) || !slices.Equal(o.Names["host"], []netip.Addr{addr(1, 9)}) || !slices.Equal(o.Names["host.back"], o.Names["host"]) || o.Owners[addr(1, 100)] != "web.back" || o.Owners[addr(1, 10)] != "web.2.x.back" {
 			t.Errorf("names %v, owners %v", o.Names, o.Owners)
 		}
 		if len(o.Services) != 1 || !slices.Equal(o.Services[0].Backends, []core.OverlayBackend{{Addr: addr(1, 9)}, {Addr: addr(1, 10)}}) {

@@ -44,7 +44,7 @@ func newView(def translate.Network) view {
 }
 
 func (v *view) empty() *directory.Directory {
-	var n directory.Network
+	n := directory.Network{Title: v.def.Title}
 	for _, s := range v.def.Overlay.Subnets {
 		n.Ranges, n.Gateways = append(n.Ranges, s.Range), append(n.Gateways, s.Gateway)
 	}
