@@ -120,6 +120,7 @@ e2e-swarm-vm: build ## overlay networks beside a dockerd that balances and encry
 	hack/deps.sh vm
 	hack/dockerd.sh .cache/docker
 	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_VM_RUN=$${RUN:-Dockerds} LONGSHORE_VM_TEST_TIMEOUT=55m hack/vm.sh test/e2e/swarm
+	LONGSHORE_BIN=$(CURDIR)/bin GOFLAGS=-mod=mod LONGSHORE_VM_RUN=$${RUN:-EncryptedNetworks} hack/vm.sh test/e2e/swarmkit
 
 .PHONY: e2e-swarmkit
 e2e-swarmkit: build ## moby/swarmkit's own manager, from its Go module (RUN=)
