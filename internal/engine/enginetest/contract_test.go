@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net/netip"
 	"path/filepath"
 	"testing"
 
@@ -53,6 +54,25 @@ func TestNetworkKeepsTheContract(t *testing.T) {
 			Network: enginetest.Fakes(t).Network, Ports: true, Ranges: true, Further: enginetest.FurtherNetworks(),
 			Namespace: func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "netns") },
 		}
+	})
+}
+
+func TestOverlaysKeepTheContract(t *testing.T) {
+	networktest.OverlayContract(t, func(t *testing.T) networktest.OverlaySubject {
+		t.Helper()
+		f := enginetest.Fakes(t)
+		s := networktest.OverlaySubject{
+			Overlays: f.Overlays, Local: netip.MustParseAddr("192.0.2.1"),
+			Subject: networktest.Subject{Network: f.Network, Namespace: func(t *testing.T) string { t.Helper(); return filepath.Join(t.TempDir(), "netns") }},
+		}
+		s.Restart = func(t *testing.T, live ...core.NetworkRequest) networktest.OverlaySubject {
+			t.Helper()
+			if err := f.Network.Recover(t.Context(), live); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		return s
 	})
 }
 
