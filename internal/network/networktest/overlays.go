@@ -175,8 +175,8 @@ func overlaysTold(t *testing.T, s OverlaySubject) {
 	node := netip.MustParseAddr("192.0.2.99")
 	good := core.OverlayPeer{Addr: addr(9), MAC: "02:42:0a:c7:01:09", Node: node}
 	for what, p := range map[string]core.OverlayPeer{
-		"nothing": {}, "the gateway": {addr(1), good.MAC, node}, "another range": {s.at(2, 9).Addrs[0].Addr(), good.MAC, node}, "many": {addr(9), "01:00:5e:00:00:01", node}, "no mac": {addr(9), "", node},
-		"here": {addr(9), good.MAC, s.Local}, "nowhere": {addr(9), good.MAC, netip.Addr{}},
+		"nothing": {}, "the gateway": {Addr: addr(1), MAC: good.MAC, Node: node}, "another range": {Addr: s.at(2, 9).Addrs[0].Addr(), MAC: good.MAC, Node: node}, "many": {Addr: addr(9), MAC: "01:00:5e:00:00:01", Node: node}, "no mac": {Addr: addr(9), MAC: "", Node: node},
+		"here": {Addr: addr(9), MAC: good.MAC, Node: s.Local}, "nowhere": {Addr: addr(9), MAC: good.MAC, Node: netip.Addr{}},
 	} {
 		if err := s.Overlays.SetPeers(ctx, name, map[string]core.OverlayPeer{"bad": p, "good": good}, nil); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %v", what, err)
