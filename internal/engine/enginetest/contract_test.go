@@ -3,9 +3,12 @@ package enginetest_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -71,6 +74,33 @@ func TestOverlaysKeepTheContract(t *testing.T) {
 				t.Fatal(err)
 			}
 			return s
+		}
+		return s
+	})
+}
+
+func TestTheIngressKeepsTheContract(t *testing.T) {
+	networktest.Ingress(t, func(t *testing.T) networktest.IngressSubject {
+		t.Helper()
+		o := enginetest.Fakes(t).Overlays
+		s := networktest.IngressSubject{Overlays: o}
+		for i, def := range []*core.Overlay{&s.Overlay, &s.Other} {
+			p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)
+			*def = core.Overlay{
+				Name: fmt.Sprint("published", i), MTU: 1450, Local: netip.MustParseAddr("192.0.2.1"),
+				Subnets: []core.OverlaySubnet{{Range: p, Gateway: p.Addr().Next(), VNI: uint32(4096 + i)}},
+			}
+			if err := o.Open(t.Context(), *def); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.Take = func(_ *testing.T, proto string, port uint16) func() {
+			o.Take(proto, port, errors.New("somebody has it"))
+			return func() { o.Take(proto, port, nil) }
+		}
+		s.Led = func(_ *testing.T, proto string, port uint16) bool {
+			_, led := o.Published()
+			return slices.ContainsFunc(led, func(p core.PublishedPort) bool { return p.Proto == proto && p.Port == port })
 		}
 		return s
 	})

@@ -369,6 +369,9 @@ func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
 			return err
 		}
 	}
+	if o.ingress.Network != in.Network || !slices.Equal(o.ingress.Addrs, in.Addrs) {
+		o.ports = nil
+	}
 	o.ingress = in
 	return nil
 }
@@ -396,13 +399,34 @@ func (o *Overlays) Publish(ctx context.Context, ports []core.PublishedPort) (tak
 	if o.ingress.Network == "" {
 		return nil, fmt.Errorf("publish: there is no ingress: %w", errdefs.ErrFailedPrecondition)
 	}
-	o.ports = nil
+	n, err := o.find(o.ingress.Network)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[core.Port]bool{}
 	for _, p := range ports {
+		at := core.Port{Proto: p.Proto, Host: p.Port}
+		if p.Port == 0 || seen[at] || !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Proto) {
+			return nil, fmt.Errorf("publish: port %s %d, or it is there twice: %w", p.Proto, p.Port, errdefs.ErrInvalidArgument)
+		}
+		seen[at] = true
+	}
+	o.ports = nil
+	var odd []error
+	for _, p := range ports {
+		p.Backends = slices.DeleteFunc(slices.Clone(p.Backends), func(b core.OverlayBackend) bool {
+			err := n.check(b.Addr)
+			if err == nil && slices.ContainsFunc(o.ingress.Addrs, func(own netip.Prefix) bool { return own.Addr() == b.Addr }) {
+				err = fmt.Errorf("address %s is this node's: %w", b.Addr, errdefs.ErrInvalidArgument)
+			}
+			odd = append(odd, err)
+			return err != nil
+		})
 		if who := o.taken[core.Port{Proto: p.Proto, Host: p.Port}]; who != nil {
 			taken = append(taken, core.TakenPort{Proto: p.Proto, Port: p.Port, Err: who})
 			continue
 		}
 		o.ports = append(o.ports, p)
 	}
-	return taken, nil
+	return taken, errors.Join(odd...)
 }

@@ -241,7 +241,10 @@ type keeper struct {
 
 // once does what is to be done now, and reports whether all is well.
 func (k *keeper) once(ctx context.Context, s *Networks) bool {
-	if s.Able() != nil || time.Since(k.looked) > time.Minute {
+	s.mu.Lock()
+	bad := s.told.bad != nil
+	s.mu.Unlock()
+	if bad || s.Able() != nil || time.Since(k.looked) > time.Minute {
 		k.looked = time.Now()
 		s.look(ctx)
 	}

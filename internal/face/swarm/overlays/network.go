@@ -323,6 +323,7 @@ func (n *network) follow(ctx context.Context) time.Duration {
 			again = left
 		} else if err = n.s.o.Overlays.Prune(ctx, n.id()); err == nil {
 			n.view.pruned = true
+			err = n.view.apply(ctx, n.s, n.def)
 		}
 	}
 	if n.view.taken {

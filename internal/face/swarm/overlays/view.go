@@ -233,7 +233,9 @@ func (v *view) publish(ctx context.Context, s *Networks, id string) error {
 	s.mu.Lock()
 	in := s.ingress
 	s.mu.Unlock()
-	if in.Network != id {
+	// Before all is known, an earlier agent's ports stay as they are: who is not told of yet would lose
+	// the connections that it has.
+	if in.Network != id || !v.pruned {
 		v.first = false
 		return nil
 	}
@@ -255,8 +257,11 @@ func (v *view) publish(ctx context.Context, s *Networks, id string) error {
 		return nil
 	}
 	taken, err := s.o.Overlays.Publish(ctx, ports)
-	if err != nil {
+	if err != nil && !errdefs.IsInvalidArgument(err) {
 		return err
+	}
+	if err != nil { // the others are led
+		s.o.Logger.WarnContext(ctx, "backends of published ports are left out", "error", err)
 	}
 	v.first, v.ports, v.opened, v.taken = true, ports, in, len(taken) > 0
 	s.mu.Lock()
