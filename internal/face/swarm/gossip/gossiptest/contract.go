@@ -24,9 +24,9 @@ type Start func(t *testing.T, name string) (gossip.Member, netip.AddrPort)
 
 // View is what a Watch has yielded so far.
 type View struct {
-	t    *testing.T
-	name string
+	Name string
 
+	t   *testing.T
 	mu  sync.Mutex                           // guards has
 	has map[gossip.ID]map[bool]gossip.Record // by whether it is an Endpoint
 }
@@ -34,7 +34,7 @@ type View struct {
 // NewView watches a network until the test ends.
 func NewView(t *testing.T, name string, m gossip.Member, network string) *View {
 	t.Helper()
-	v := &View{t: t, name: name, has: map[gossip.ID]map[bool]gossip.Record{}}
+	v := &View{t: t, Name: name, has: map[gossip.ID]map[bool]gossip.Record{}}
 	done := make(chan struct{})
 	ctx := t.Context()
 	go func() {
@@ -83,10 +83,10 @@ func (v *View) Want(want map[gossip.ID][]gossip.Record) {
 	var diff string
 	defer func() {
 		if diff != "" {
-			v.t.Logf("%s sees (-want +got):\n%s", v.name, diff)
+			v.t.Logf("%s sees (-want +got):\n%s", v.Name, diff)
 		}
 	}()
-	roottest.Eventually(v.t, v.name+" sees what was announced", func() bool {
+	roottest.Eventually(v.t, v.Name+" sees what was announced", func() bool {
 		diff = cmp.Diff(want, v.Records(), cmpopts.EquateEmpty(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 		return diff == ""
 	})

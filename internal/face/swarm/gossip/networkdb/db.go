@@ -16,6 +16,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 	lib "github.com/moby/moby/v2/daemon/libnetwork/networkdb"
@@ -40,13 +41,19 @@ type DB struct {
 	own  netip.AddrPort
 	name string
 
-	mu       sync.Mutex // guards keys, networks, left
+	mu       sync.Mutex // guards keys, networks, exits, left
 	keys     []gossip.Key
 	networks map[string]*entered
+	exits    map[string]time.Time // when networks were left, the last exitPause
 	left     bool
 }
 
 var _ gossip.Member = (*DB)(nil)
+
+// exitPause is how long a network that was left is not entered again. The library tells others of
+// either once or twice, and what it says of the one may take the place of the other: a dockerd 28
+// then ignores what this member announces there for up to a minute.
+const exitPause = time.Second
 
 // entered is a network in which the member takes part, or is about to.
 type entered struct {
@@ -90,7 +97,7 @@ func New(o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gossip at port %d: %w: %w", o.Port, err, errdefs.ErrUnavailable)
 	}
-	d := &DB{db: db, log: o.Logger, own: netip.AddrPortFrom(o.Advertise, o.Port), name: o.Name, keys: []gossip.Key{unused}, networks: map[string]*entered{}}
+	d := &DB{db: db, log: o.Logger, own: netip.AddrPortFrom(o.Advertise, o.Port), name: o.Name, keys: []gossip.Key{unused}, networks: map[string]*entered{}, exits: map[string]time.Time{}}
 	return d, d.SetKeys(o.Keys)
 }
 
@@ -147,8 +154,10 @@ func (d *DB) Enter(ctx context.Context, network string) error {
 	if n == nil {
 		n = &entered{synced: make(chan struct{}), own: map[recordKey][]byte{}}
 		d.networks[network] = n
+		pause := time.Until(d.exits[network].Add(exitPause))
 		go func() {
 			defer close(n.synced)
+			<-time.After(pause)
 			n.err = d.db.JoinNetwork(network)
 		}()
 	}
@@ -185,7 +194,12 @@ func (d *DB) Exit(network string) error {
 	if n.err != nil {
 		return nil // it was never entered
 	}
-	if err := d.db.LeaveNetwork(network); err != nil {
+	err := d.db.LeaveNetwork(network)
+	d.mu.Lock()
+	maps.DeleteFunc(d.exits, func(_ string, at time.Time) bool { return time.Since(at) > exitPause })
+	d.exits[network] = time.Now()
+	d.mu.Unlock()
+	if err != nil {
 		return fmt.Errorf("exit network %s: %w: %w", network, err, errdefs.ErrUnavailable)
 	}
 	return nil

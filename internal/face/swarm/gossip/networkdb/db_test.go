@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -50,29 +49,11 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// free returns an address of loopback at which nobody listens now, by TCP or UDP.
-func free(t *testing.T) netip.AddrPort {
-	t.Helper()
-	for {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := netip.MustParseAddrPort(l.Addr().String())
-		u, err := new(net.ListenConfig).ListenPacket(t.Context(), "udp", at.String())
-		_ = l.Close()
-		if err == nil {
-			_ = u.Close()
-			return at
-		}
-	}
-}
-
 // start starts a member by networkdb. Somebody else may take the port that was free.
 func start(t *testing.T, o networkdb.Options) (*networkdb.DB, netip.AddrPort) {
 	t.Helper()
 	for {
-		at := free(t)
+		at := gossiptest.Free(t)
 		o.Advertise, o.Bind, o.Port = at.Addr(), at.Addr(), at.Port()
 		m, err := networkdb.New(o)
 		if err != nil && strings.Contains(err.Error(), "address already in use") {
@@ -156,7 +137,7 @@ func TestWhatOthersSay(t *testing.T) {
 func stranger(t *testing.T, name string, key gossip.Key) *lib.NetworkDB {
 	t.Helper()
 	for {
-		at := free(t)
+		at := gossiptest.Free(t)
 		c := lib.DefaultConfig()
 		c.NodeID, c.BindAddr, c.AdvertiseAddr, c.BindPort, c.Keys = name, at.Addr().String(), at.Addr().String(), int(at.Port()), [][]byte{key[:]}
 		db, err := lib.New(c)
