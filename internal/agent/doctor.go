@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/connlimit"
@@ -24,7 +25,7 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings = append(findings, n.runtimeFindings()...)
 	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n))
 	if n.swarm != nil {
-		findings = append(findings, swarmFinding(n.swarm.Status()))
+		findings = append(findings, swarmFinding(n.swarm.Status()), overlayFinding(ctx, n.network.Overlays))
 	}
 	if try {
 		findings = append(findings, trials{n}.finding(ctx))
@@ -168,6 +169,29 @@ func connectionFinding(all []connlimit.Usage, now time.Time) control.Finding {
 		return warn("connections", "raise "+strings.Join(keys, ", ")+", or find the clients that leave connections open", "near the limit within the last hour: %s", strings.Join(tight, "; "))
 	}
 	return ok("connections", "open: %s", strings.Join(counts, ", "))
+}
+
+// overlayFinding reports whether the kernel can have networks over several nodes.
+func overlayFinding(ctx context.Context, o core.Overlays) control.Finding {
+	const name = "overlays"
+	reason := func(err error) string {
+		return strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error())
+	}
+	if err := o.Able(ctx, false); err != nil {
+		return warn(name, "without them managers give this node no task that is on an overlay network, or has a port of the whole Swarm", "%s", reason(err))
+	}
+	var open []string
+	for _, v := range o.List() {
+		open = append(open, v.Name)
+	}
+	text := "none is open"
+	if len(open) > 0 {
+		text = "open: " + strings.Join(open, ", ")
+	}
+	if err := o.Able(ctx, true); err != nil {
+		return ok(name, "%s; none can be encrypted: %s", text, reason(err))
+	}
+	return ok(name, "%s", text)
 }
 
 // swarmFinding reports how the node is in its Swarm, if it is in one.

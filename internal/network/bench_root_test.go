@@ -2,12 +2,14 @@ package network_test
 
 import (
 	"io"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/networktest"
+	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -92,5 +94,95 @@ func TestPublishedPortPace(t *testing.T) {
 			p, h := least["published"+what], least["host"+what]
 			t.Logf("%s: published port %s, host port %s: %.2f times", what, p, h, float64(p)/float64(h))
 		}
+	})
+}
+
+// TestOverlayPace prints what a large overlay costs, and asserts nothing about it: what other nodes
+// tell, tasks that come and go, and a service that changes for all tasks of this node.
+func TestOverlayPace(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		def := anOverlay(1)
+		def.Subnets[0].Range = netip.MustParsePrefix("10.96.0.0/13")
+		def.Subnets[0].Gateway = netip.MustParseAddr("10.96.0.1")
+		start := time.Now()
+		r.open(def)
+		t.Logf("open: %s", time.Since(start))
+		addr := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 97, byte(n >> 8), byte(n)}) }
+		const endpoints, services, tasks = 2000, 200, 8
+		peers := map[string]core.OverlayPeer{}
+		for n := range endpoints {
+			a := addr(n + 1)
+			peers[a.String()] = core.OverlayPeer{Addr: a, MAC: overlay.MACFor(a), Node: netip.AddrFrom4([4]byte{192, 0, 2, byte(n%200 + 2)})}
+		}
+		start = time.Now()
+		if err := r.net.Overlays.SetPeers(t.Context(), def.Name, peers, nil); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d peers: %s", endpoints, time.Since(start))
+		start = time.Now()
+		if err := r.net.Overlays.SetPeers(t.Context(), def.Name, peers, nil); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d peers again: %s", endpoints, time.Since(start))
+		list := make([]core.OverlayService, services)
+		for i := range list {
+			list[i].Addr = netip.AddrFrom4([4]byte{10, 98, 0, byte(i + 1)})
+			for n := range endpoints / services {
+				list[i].Backends = append(list[i].Backends, core.OverlayBackend{Addr: addr(i*endpoints/services + n + 1)})
+			}
+		}
+		if err := r.net.Overlays.SetServices(t.Context(), def.Name, list); err != nil {
+			t.Fatal(err)
+		}
+		var up, down []time.Duration
+		var boxes []box
+		for n := range tasks {
+			ns := networktest.NewNamespace(t)
+			req := r.request(ns, n)
+			a := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 99, 0, byte(n + 1)}), 13)
+			req.Config.Attach = []core.Attachment{{Network: "overlay:net1", Addrs: []netip.Prefix{a}}, {Network: core.NetworkDefault}}
+			start := time.Now()
+			boxes = append(boxes, r.do(ns, req))
+			up = append(up, time.Since(start))
+		}
+		for what, change := range map[string]func(){
+			"nothing": func() {}, "one backend": func() { list[7].Backends = list[7].Backends[1:] }, "all services": func() {
+				for i := range list {
+					list[i].Backends = list[i].Backends[1:]
+				}
+			},
+		} {
+			change()
+			start := time.Now()
+			if err := r.net.Overlays.SetServices(t.Context(), def.Name, list); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d services for %d tasks, %s changed: %s", services, tasks, what, time.Since(start))
+		}
+		var live []core.NetworkRequest
+		for _, b := range boxes {
+			live = append(live, b.req)
+		}
+		r.start()
+		start = time.Now()
+		if err := r.net.Recover(t.Context(), live); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("adopted: %s", time.Since(start))
+		start = time.Now()
+		err := r.net.Overlays.SetPeers(t.Context(), def.Name, peers, nil)
+		t.Logf("%d peers that are known: %s, %v", endpoints, time.Since(start), err)
+		start = time.Now()
+		err = r.net.Overlays.SetServices(t.Context(), def.Name, list)
+		t.Logf("%d services of an earlier agent: %s, %v", services, time.Since(start), err)
+		for _, b := range boxes {
+			start := time.Now()
+			r.down(b)
+			down = append(down, time.Since(start))
+		}
+		slices.Sort(up)
+		slices.Sort(down)
+		t.Logf("tasks: setup p50 %s max %s, teardown p50 %s max %s", up[tasks/2], up[tasks-1], down[tasks/2], down[tasks-1])
 	})
 }

@@ -193,6 +193,28 @@ func (r *rig) wantInterfaces(b box, want ...string) {
 	}
 }
 
+// TestANeighbourIsNoRouter: what one task says of routers in IPv6 changes nothing for another.
+func TestANeighbourIsNoRouter(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		six := anOverlay(2)
+		six.Subnets[0].Range, six.Subnets[0].Gateway = netip.MustParsePrefix("fd99::/64"), netip.MustParseAddr("fd99::1")
+		r.open(anOverlay(1), six)
+		a := on(2, 7)
+		a.Addrs = []netip.Prefix{netip.MustParsePrefix("fd99::7/64")}
+		one := r.task(1, on(1, 7), a)
+		if text := one.ip(t, "-6", "-o", "address", "show", "dev", "eth0"); text != "" {
+			t.Errorf("without an address of IPv6 it has %s", text)
+		}
+		for setting, want := range map[string]string{"eth0/disable_ipv6": "1", "eth1/disable_ipv6": "0", "eth1/accept_ra": "0"} {
+			if got := strings.TrimSpace(networktest.Run(t, "nsenter --net="+one.ns.Path+" cat /proc/sys/net/ipv6/conf/"+setting)); got != want {
+				t.Errorf("%s is %s", setting, got)
+			}
+		}
+		r.down(one)
+	})
+}
+
 // TestOverlaysThatCannotBe: what collides with something of this node changes nothing.
 func TestOverlaysThatCannotBe(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/nft"
@@ -129,10 +130,17 @@ func (s *served) set(name string, list []nft.Service, known bool) {
 		}
 	}
 	s.mu.Unlock()
+	// The kernel takes milliseconds for each, most of which it waits.
+	var all errgroup.Group
+	all.SetLimit(maxChanges)
 	for _, b := range boxes {
-		s.refresh(ids[b], b, same)
+		all.Go(func() error { s.refresh(ids[b], b, same); return nil })
 	}
+	_ = all.Wait()
 }
+
+// maxChanges is how many sandboxes are changed at a time.
+const maxChanges = 8
 
 // refresh applies a change to one sandbox, whose trouble is its own.
 func (s *served) refresh(id core.ID, b *servedBox, same bool) {

@@ -7,6 +7,8 @@ import (
 	"hash/fnv"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -107,7 +109,7 @@ func (n *Network) checkAttachment(a *Attachment) (subnet int, err error) {
 	if a.Key == "" || len(a.Key) > 64 || strings.ContainsFunc(a.Key, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) }) || len(a.Addrs) == 0 || len(a.Addrs) > 2 {
 		return invalid("an attachment has a key of at most 64 plain letters, and one address or two")
 	}
-	if a.Interface == "" || len(a.Interface) >= unix.IFNAMSIZ || strings.ContainsAny(a.Interface, "/ :\t\n\x00") || a.Interface == "." || a.Interface == ".." || a.Interface == "lo" {
+	if a.Interface == "" || len(a.Interface) >= unix.IFNAMSIZ || strings.ContainsAny(a.Interface, "/ :\t\n\x00") || a.Interface == "." || a.Interface == ".." || slices.Contains([]string{"lo", "all", "default"}, a.Interface) {
 		return invalid("interface %q: not a valid name", a.Interface)
 	}
 	subnet = n.subnetOf(a.Addrs[0].Addr())
@@ -157,6 +159,9 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	if err := box.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
+	if err := Within(box.ns, func() error { return deaf(a) }); err != nil {
+		return fmt.Errorf("keep %s from what others say of routers: %w", a.Interface, err)
+	}
 	for _, p := range a.Addrs {
 		if err := box.AddrAdd(inner, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("add address %s: %w", p, err)
@@ -175,6 +180,21 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 		}
 	}
 	return nil
+}
+
+// deaf keeps an interface from taking on addresses and routes that a neighbour offers in IPv6, and,
+// where it has no address of that family, from using it at all. The calling thread is in its
+// namespace.
+func deaf(a Attachment) error {
+	setting, value := "disable_ipv6", "1"
+	if slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
+		setting, value = "accept_ra", "0"
+	}
+	err := os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", a.Interface, setting), []byte(value), 0o600)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // the kernel has no IPv6
+	}
+	return err
 }
 
 // Detach takes an interface away, whether its sandbox exists or not. It is idempotent.
