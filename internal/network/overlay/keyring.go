@@ -307,27 +307,14 @@ func (k *Keyring) watchLocked() error {
 // half of what one can count in that time.
 const renewInterval = time.Minute
 
-// renew makes those associations anew that have sent much.
+// renew makes those associations anew that have sent much, and what another program has removed.
 func (k *Keyring) renew() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	users := k.pairsLocked()
-	if len(k.keys) == 0 || len(users) == 0 {
+	if len(k.keys) == 0 || len(k.networks) == 0 {
 		return nil
 	}
-	h, err := k.dialLocked()
-	if err != nil {
-		return err
-	}
-	have, err := read(h)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for p := range users {
-		errs = append(errs, have.renew(h, newSA(p.local, p.remote, k.keys[0])))
-	}
-	return errors.Join(errs...)
+	return k.syncLocked(false)
 }
 
 func (k *Keyring) restoreLocked() {
@@ -487,7 +474,7 @@ func (k *Keyring) syncLocked(prune bool) error {
 		}
 		for p := range users {
 			out := newSA(p.local, p.remote, k.keys[0])
-			if err := have.ensure(h, out); err != nil {
+			if err := errors.Join(have.ensure(h, out), have.renew(h, out)); err != nil {
 				errs = append(errs, err)
 			} else if have.out[p] != out.spi {
 				errs = append(errs, h.XfrmPolicyUpdate(policyOut(p, out.spi)))
@@ -503,6 +490,14 @@ func (k *Keyring) syncLocked(prune bool) error {
 		used := talking[[2]netip.Addr{s.src, s.dst}]
 		if !keep[s] && (used && len(k.keys) > 0 || prune && !used) {
 			errs = append(errs, gone(h.XfrmStateDel(s.id())))
+		}
+	}
+	for _, uses := range k.networks {
+		for _, u := range uses {
+			if !have.in[u.def.entry()] {
+				errs = append(errs, k.admitLocked(u.def.entry()))
+				have.in[u.def.entry()] = true
+			}
 		}
 	}
 	for at := range have.in {

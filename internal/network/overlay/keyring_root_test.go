@@ -85,8 +85,6 @@ func TestNothingInClear(t *testing.T) {
 				a.run("ip xfrm " + line)
 			}
 		}
-		// The kernel does not take v's address from another node.
-		v.addr, y.addr = netip.MustParseAddr("10.0.2.99"), netip.MustParseAddr("10.0.1.99")
 		stranger.inject(a.node, frame(openVNI, v, u, 81, "by a VPN"))
 		if got := next(t, side); got != "by a VPN" {
 			t.Errorf("came %q", got)
@@ -110,6 +108,25 @@ func TestNothingInClear(t *testing.T) {
 		stranger.run("ip xfrm policy flush")
 		stranger.inject(a.node, frame(secretVNI, y, x, 81, "forged"))
 		roottest.Eventually(t, "the forged packet is dropped", func() bool { return a.counted("received") == 1 })
+
+		// It removes all associations and policies, as a dockerd does that joins a Swarm.
+		a.run("ip xfrm state flush")
+		a.run("ip xfrm policy flush")
+		was := a.counted("sent")
+		before, _ := wire.saw(secretVNI) // the stranger's
+		y.addr = netip.MustParseAddr("10.0.1.11")
+		x.post(y, 81, "without a policy")
+		roottest.Eventually(t, "the packet is dropped", func() bool { return a.counted("sent") > was })
+		if err := a.keys.Renew(); err != nil {
+			t.Fatal(err)
+		}
+		x.reaches(y, 80)
+		if got := a.run("ip xfrm policy"); strings.Count(got, "dir in ") != 1 || strings.Count(got, "dir out ") != 1 {
+			t.Errorf("policies are %s", got)
+		}
+		if plain, _ := wire.saw(secretVNI); plain != before {
+			t.Errorf("%d packets were in clear", plain-before)
+		}
 	})
 }
 
