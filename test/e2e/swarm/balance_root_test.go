@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -23,25 +22,41 @@ import (
 // needIPVS skips a case in which dockerd balances: it does that by IPVS.
 func needIPVS(t *testing.T) {
 	t.Helper()
-	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
-		t.Skipf("this kernel has no IPVS, or has not loaded it; make e2e-swarm-vm has one: %v", err)
+	if !hasIPVS() {
+		t.Skip("this kernel has no IPVS, or has not loaded it; make e2e-swarm-vm has one")
 	}
 }
 
-// balances is what dockerd's IPVS leads to in one of its namespaces: that of published ports,
-// ingress_sbox, or that of a network, lb_ and the beginning of its id.
-func (m *manager) balances(sandbox string) string {
+// hasIPVS says whether dockerd can balance.
+func hasIPVS() bool {
+	_, err := os.Stat("/proc/net/ip_vs")
+	return err == nil
+}
+
+// sandbox is one of the namespaces in which dockerd balances: that of published ports, ingress_sbox, or
+// that of a network, lb_ and the beginning of its id.
+func (m *manager) sandbox(name string) *networktest.Namespace {
 	m.t.Helper()
 	pid, err := os.ReadFile(m.home + "/pid")
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	// dockerd has mounted it in its own mount namespace.
-	out, err := exec.CommandContext(m.t.Context(), "nsenter", "--mount", "--target", strings.TrimSpace(string(pid)), "nsenter", "--net="+m.home+"/exec/netns/"+sandbox, "cat", "/proc/net/ip_vs").CombinedOutput()
+	return &networktest.Namespace{Path: "/proc/" + strings.TrimSpace(string(pid)) + "/root" + m.home + "/exec/netns/" + name}
+}
+
+// balances is what dockerd's IPVS leads to in one of its namespaces.
+func (m *manager) balances(sandbox string) (table string) {
+	m.t.Helper()
+	err := m.sandbox(sandbox).Try(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/ip_vs")
+		table = string(text)
+		return err
+	})
 	if err != nil {
-		return fmt.Sprintf("%v: %s", err, out)
+		return err.Error()
 	}
-	return string(out)
+	return table
 }
 
 // hexAddr is an address as the kernel's tables have it.
@@ -118,9 +133,19 @@ func TestDockerdsBalanceToOurs(t *testing.T) {
 	})
 }
 
-// inside is the network namespace of the only container that dockerd has of a service.
+// inside is the network namespace of the only container that dockerd has of a service, of those that
+// were too slow to start none is left.
 func (m *manager) inside(service string) *networktest.Namespace {
 	m.t.Helper()
-	pid := m.docker("inspect", "--format", "{{.State.Pid}}", m.docker("ps", "--quiet", "--filter", "label=com.docker.swarm.service.name="+service))
+	var pid string
+	roottest.Eventually(m.t, "dockerd has one container of "+service, func() bool {
+		list := strings.Fields(m.docker("ps", "--quiet", "--filter", "label=com.docker.swarm.service.name="+service))
+		if len(list) != 1 {
+			return false
+		}
+		var err error
+		pid, err = m.Docker(m.t.Context(), "inspect", "--format", "{{.State.Pid}}", list[0])
+		return err == nil && pid != "0"
+	})
 	return &networktest.Namespace{Path: "/proc/" + pid + "/ns/net"}
 }

@@ -264,8 +264,8 @@ func (x *mixed) answersFrom(what string, ns *networktest.Namespace, host string,
 			return false
 		}
 		if !slices.Contains(tasks, got) {
-			clear(seen)
-			seen[got]++
+			clear(seen) // it may be on its way out
+			last = fmt.Errorf("answered by %s", got)
 			return false
 		}
 		seen[got]++
