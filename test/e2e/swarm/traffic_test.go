@@ -19,7 +19,7 @@ import (
 // beat is the time between two of the questions that traffic asks.
 const beat = 100 * time.Millisecond
 
-// pings are echo requests from inside of a namespace to an address, one each beat.
+// pings are echo requests from inside of a namespace to an address.
 type pings struct {
 	what string
 	conn net.PacketConn
@@ -27,13 +27,20 @@ type pings struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	mu   sync.Mutex // guards sent, back
-	sent []time.Time
-	back map[int]time.Duration // by their numbers
+	mu    sync.Mutex // guards first, sent, back
+	first time.Time  // when the first answer came
+	sent  []time.Time
+	back  map[int]time.Duration // by their numbers
 }
 
-// ping begins to ask an address from a task.
+// ping begins to ask an address from a task, each beat.
 func (p placed) ping(t *testing.T, to netip.Addr) *pings {
+	t.Helper()
+	return p.pingEach(t, to, beat)
+}
+
+// pingEach begins to ask an address from a task at intervals.
+func (p placed) pingEach(t *testing.T, to netip.Addr, interval time.Duration) *pings {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	g := &pings{what: fmt.Sprintf("%s pings %s", p, to), to: to, stop: cancel, back: map[int]time.Duration{}}
@@ -42,7 +49,7 @@ func (p placed) ping(t *testing.T, to netip.Addr) *pings {
 		return err
 	})
 	id := uint16(time.Now().UnixNano())
-	g.done.Go(func() { g.ask(ctx, id) })
+	g.done.Go(func() { g.ask(ctx, id, interval) })
 	go g.hear(id)
 	t.Cleanup(func() {
 		cancel()
@@ -51,9 +58,9 @@ func (p placed) ping(t *testing.T, to netip.Addr) *pings {
 	return g
 }
 
-// ask sends a request each beat.
-func (g *pings) ask(ctx context.Context, id uint16) {
-	tick := time.NewTicker(beat)
+// ask sends requests.
+func (g *pings) ask(ctx context.Context, id uint16, interval time.Duration) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		g.mu.Lock()
@@ -81,6 +88,9 @@ func (g *pings) hear(id uint16) {
 			continue
 		}
 		g.mu.Lock()
+		if g.first.IsZero() {
+			g.first = time.Now()
+		}
 		// The numbers have 16 bits: two hours of beats.
 		if k := int(binary.BigEndian.Uint16(buf[6:])); k < len(g.sent) && g.back[k] == 0 {
 			g.back[k] = time.Since(g.sent[k])
@@ -105,6 +115,13 @@ func echo(id, seq uint16) []byte {
 	}
 	binary.BigEndian.PutUint16(b[2:], ^uint16(sum))
 	return b
+}
+
+// answered is when the first answer came, if it has.
+func (g *pings) answered() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.first
 }
 
 // lost are the moments of those that were not answered.
