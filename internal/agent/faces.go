@@ -155,9 +155,16 @@ func (m membership) Leave(ctx context.Context) error { return m.face.Leave(ctx) 
 func (m membership) Status() control.SwarmStatus { return swarmStatus(m.face.Status()) }
 
 func swarmStatus(s swarm.Status) control.SwarmStatus {
+	o := control.SwarmOverlays{Unable: s.Overlays.Unable, Gossip: s.Overlays.Gossip, Taken: s.Overlays.Taken}
+	for _, m := range s.Overlays.Members {
+		o.Members = append(o.Members, m.String())
+	}
+	for _, n := range s.Overlays.Networks {
+		o.Networks = append(o.Networks, control.SwarmOverlay{ID: n.ID, Name: n.Name, Tasks: n.Tasks, Peers: n.Others, Told: n.Told, Error: n.Error})
+	}
 	return control.SwarmStatus{
 		Node: s.NodeID, Cluster: s.ClusterID, Session: s.Session, Manager: s.Manager, Managers: s.Managers, Error: s.Error, Tasks: s.Tasks,
-		CertificateEnds: s.CertificateEnds,
+		CertificateEnds: s.CertificateEnds, Overlays: o,
 	}
 }
 

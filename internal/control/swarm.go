@@ -35,6 +35,24 @@ type SwarmStatus struct {
 	Error           string // why there is no session
 	Tasks           int
 	CertificateEnds time.Time
+	Overlays        SwarmOverlays
+}
+
+// SwarmOverlays are the networks over several nodes that the node is on.
+type SwarmOverlays struct {
+	Unable   string // why it can be on none
+	Gossip   string // how it is with the other nodes
+	Members  []string
+	Networks []SwarmOverlay
+	Taken    []string // published ports that somebody else on this node has
+}
+
+// SwarmOverlay is one of them.
+type SwarmOverlay struct {
+	ID, Name     string
+	Tasks, Peers int
+	Told         bool
+	Error        string
 }
 
 // swarmServer serves the Swarm service.
@@ -91,6 +109,13 @@ func (s *swarmServer) Status(context.Context, *longshorev1.SwarmStatusRequest) (
 func toSwarmStatus(s SwarmStatus) *longshorev1.SwarmStatus {
 	out := &longshorev1.SwarmStatus{
 		Node: s.Node, Cluster: s.Cluster, Session: s.Session, Manager: s.Manager, Managers: s.Managers, Error: s.Error, Tasks: uint32(s.Tasks),
+	}
+	o := s.Overlays
+	out.Overlays = &longshorev1.SwarmOverlays{Unable: o.Unable, Gossip: o.Gossip, Members: o.Members, TakenPorts: o.Taken}
+	for _, n := range o.Networks {
+		out.Overlays.Networks = append(out.Overlays.Networks, &longshorev1.SwarmOverlay{
+			Id: n.ID, Name: n.Name, Tasks: uint32(n.Tasks), Peers: uint32(n.Peers), Told: n.Told, Error: n.Error,
+		})
 	}
 	if !s.CertificateEnds.IsZero() {
 		out.CertificateEnds = stamp(s.CertificateEnds)

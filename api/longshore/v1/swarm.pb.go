@@ -288,6 +288,7 @@ type SwarmStatus struct {
 	Error           string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`       // why there is no session
 	Tasks           uint32                 `protobuf:"varint,7,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	CertificateEnds *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=certificate_ends,json=certificateEnds,proto3" json:"certificate_ends,omitempty"`
+	Overlays        *SwarmOverlays         `protobuf:"bytes,9,opt,name=overlays,proto3" json:"overlays,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -378,6 +379,174 @@ func (x *SwarmStatus) GetCertificateEnds() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *SwarmStatus) GetOverlays() *SwarmOverlays {
+	if x != nil {
+		return x.Overlays
+	}
+	return nil
+}
+
+// SwarmOverlays are the networks over several nodes that the node is on.
+type SwarmOverlays struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unable        string                 `protobuf:"bytes,1,opt,name=unable,proto3" json:"unable,omitempty"`   // why the node can be on none; "" when it can
+	Gossip        string                 `protobuf:"bytes,2,opt,name=gossip,proto3" json:"gossip,omitempty"`   // up, or how else it is with the other nodes
+	Members       []string               `protobuf:"bytes,3,rep,name=members,proto3" json:"members,omitempty"` // addresses of the other nodes that answer
+	Networks      []*SwarmOverlay        `protobuf:"bytes,4,rep,name=networks,proto3" json:"networks,omitempty"`
+	TakenPorts    []string               `protobuf:"bytes,5,rep,name=taken_ports,json=takenPorts,proto3" json:"taken_ports,omitempty"` // that the swarm publishes and somebody else on this node has
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwarmOverlays) Reset() {
+	*x = SwarmOverlays{}
+	mi := &file_longshore_v1_swarm_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwarmOverlays) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwarmOverlays) ProtoMessage() {}
+
+func (x *SwarmOverlays) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_swarm_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwarmOverlays.ProtoReflect.Descriptor instead.
+func (*SwarmOverlays) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_swarm_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SwarmOverlays) GetUnable() string {
+	if x != nil {
+		return x.Unable
+	}
+	return ""
+}
+
+func (x *SwarmOverlays) GetGossip() string {
+	if x != nil {
+		return x.Gossip
+	}
+	return ""
+}
+
+func (x *SwarmOverlays) GetMembers() []string {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *SwarmOverlays) GetNetworks() []*SwarmOverlay {
+	if x != nil {
+		return x.Networks
+	}
+	return nil
+}
+
+func (x *SwarmOverlays) GetTakenPorts() []string {
+	if x != nil {
+		return x.TakenPorts
+	}
+	return nil
+}
+
+type SwarmOverlay struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Tasks         uint32                 `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"` // of this node
+	Peers         uint32                 `protobuf:"varint,4,opt,name=peers,proto3" json:"peers,omitempty"` // interfaces on other nodes
+	Told          bool                   `protobuf:"varint,5,opt,name=told,proto3" json:"told,omitempty"`   // other nodes are told of this node's tasks
+	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`  // why it is not as other nodes tell
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwarmOverlay) Reset() {
+	*x = SwarmOverlay{}
+	mi := &file_longshore_v1_swarm_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwarmOverlay) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwarmOverlay) ProtoMessage() {}
+
+func (x *SwarmOverlay) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_swarm_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwarmOverlay.ProtoReflect.Descriptor instead.
+func (*SwarmOverlay) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_swarm_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *SwarmOverlay) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *SwarmOverlay) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SwarmOverlay) GetTasks() uint32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *SwarmOverlay) GetPeers() uint32 {
+	if x != nil {
+		return x.Peers
+	}
+	return 0
+}
+
+func (x *SwarmOverlay) GetTold() bool {
+	if x != nil {
+		return x.Told
+	}
+	return false
+}
+
+func (x *SwarmOverlay) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 var File_longshore_v1_swarm_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_swarm_proto_rawDesc = "" +
@@ -393,7 +562,7 @@ const file_longshore_v1_swarm_proto_rawDesc = "" +
 	"\x12SwarmLeaveResponse\"\x14\n" +
 	"\x12SwarmStatusRequest\"H\n" +
 	"\x13SwarmStatusResponse\x121\n" +
-	"\x06status\x18\x01 \x01(\v2\x19.longshore.v1.SwarmStatusR\x06status\"\xfe\x01\n" +
+	"\x06status\x18\x01 \x01(\v2\x19.longshore.v1.SwarmStatusR\x06status\"\xb7\x02\n" +
 	"\vSwarmStatus\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x18\n" +
@@ -402,7 +571,22 @@ const file_longshore_v1_swarm_proto_rawDesc = "" +
 	"\bmanagers\x18\x05 \x03(\tR\bmanagers\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error\x12\x14\n" +
 	"\x05tasks\x18\a \x01(\rR\x05tasks\x12E\n" +
-	"\x10certificate_ends\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x0fcertificateEnds2\xeb\x01\n" +
+	"\x10certificate_ends\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x0fcertificateEnds\x127\n" +
+	"\boverlays\x18\t \x01(\v2\x1b.longshore.v1.SwarmOverlaysR\boverlays\"\xb2\x01\n" +
+	"\rSwarmOverlays\x12\x16\n" +
+	"\x06unable\x18\x01 \x01(\tR\x06unable\x12\x16\n" +
+	"\x06gossip\x18\x02 \x01(\tR\x06gossip\x12\x18\n" +
+	"\amembers\x18\x03 \x03(\tR\amembers\x126\n" +
+	"\bnetworks\x18\x04 \x03(\v2\x1a.longshore.v1.SwarmOverlayR\bnetworks\x12\x1f\n" +
+	"\vtaken_ports\x18\x05 \x03(\tR\n" +
+	"takenPorts\"\x88\x01\n" +
+	"\fSwarmOverlay\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\rR\x05tasks\x12\x14\n" +
+	"\x05peers\x18\x04 \x01(\rR\x05peers\x12\x12\n" +
+	"\x04told\x18\x05 \x01(\bR\x04told\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error2\xeb\x01\n" +
 	"\x05Swarm\x12G\n" +
 	"\x04Join\x12\x1e.longshore.v1.SwarmJoinRequest\x1a\x1f.longshore.v1.SwarmJoinResponse\x12J\n" +
 	"\x05Leave\x12\x1f.longshore.v1.SwarmLeaveRequest\x1a .longshore.v1.SwarmLeaveResponse\x12M\n" +
@@ -420,7 +604,7 @@ func file_longshore_v1_swarm_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_swarm_proto_rawDescData
 }
 
-var file_longshore_v1_swarm_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_longshore_v1_swarm_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_longshore_v1_swarm_proto_goTypes = []any{
 	(*SwarmJoinRequest)(nil),      // 0: longshore.v1.SwarmJoinRequest
 	(*SwarmJoinResponse)(nil),     // 1: longshore.v1.SwarmJoinResponse
@@ -429,23 +613,27 @@ var file_longshore_v1_swarm_proto_goTypes = []any{
 	(*SwarmStatusRequest)(nil),    // 4: longshore.v1.SwarmStatusRequest
 	(*SwarmStatusResponse)(nil),   // 5: longshore.v1.SwarmStatusResponse
 	(*SwarmStatus)(nil),           // 6: longshore.v1.SwarmStatus
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*SwarmOverlays)(nil),         // 7: longshore.v1.SwarmOverlays
+	(*SwarmOverlay)(nil),          // 8: longshore.v1.SwarmOverlay
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
 }
 var file_longshore_v1_swarm_proto_depIdxs = []int32{
 	6, // 0: longshore.v1.SwarmJoinResponse.status:type_name -> longshore.v1.SwarmStatus
 	6, // 1: longshore.v1.SwarmStatusResponse.status:type_name -> longshore.v1.SwarmStatus
-	7, // 2: longshore.v1.SwarmStatus.certificate_ends:type_name -> google.protobuf.Timestamp
-	0, // 3: longshore.v1.Swarm.Join:input_type -> longshore.v1.SwarmJoinRequest
-	2, // 4: longshore.v1.Swarm.Leave:input_type -> longshore.v1.SwarmLeaveRequest
-	4, // 5: longshore.v1.Swarm.Status:input_type -> longshore.v1.SwarmStatusRequest
-	1, // 6: longshore.v1.Swarm.Join:output_type -> longshore.v1.SwarmJoinResponse
-	3, // 7: longshore.v1.Swarm.Leave:output_type -> longshore.v1.SwarmLeaveResponse
-	5, // 8: longshore.v1.Swarm.Status:output_type -> longshore.v1.SwarmStatusResponse
-	6, // [6:9] is the sub-list for method output_type
-	3, // [3:6] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	9, // 2: longshore.v1.SwarmStatus.certificate_ends:type_name -> google.protobuf.Timestamp
+	7, // 3: longshore.v1.SwarmStatus.overlays:type_name -> longshore.v1.SwarmOverlays
+	8, // 4: longshore.v1.SwarmOverlays.networks:type_name -> longshore.v1.SwarmOverlay
+	0, // 5: longshore.v1.Swarm.Join:input_type -> longshore.v1.SwarmJoinRequest
+	2, // 6: longshore.v1.Swarm.Leave:input_type -> longshore.v1.SwarmLeaveRequest
+	4, // 7: longshore.v1.Swarm.Status:input_type -> longshore.v1.SwarmStatusRequest
+	1, // 8: longshore.v1.Swarm.Join:output_type -> longshore.v1.SwarmJoinResponse
+	3, // 9: longshore.v1.Swarm.Leave:output_type -> longshore.v1.SwarmLeaveResponse
+	5, // 10: longshore.v1.Swarm.Status:output_type -> longshore.v1.SwarmStatusResponse
+	8, // [8:11] is the sub-list for method output_type
+	5, // [5:8] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_swarm_proto_init() }
@@ -459,7 +647,7 @@ func file_longshore_v1_swarm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_swarm_proto_rawDesc), len(file_longshore_v1_swarm_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

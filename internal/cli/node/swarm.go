@@ -131,9 +131,32 @@ func swarmStatus(a *base.App, s *longshorev1.SwarmStatus) error {
 		t.Line("managers     %s", strings.Join(s.GetManagers(), ", "))
 		t.Line("tasks        %d", s.GetTasks())
 		t.Line("certificate  until %s", s.GetCertificateEnds().AsTime().Format(time.RFC3339))
+		overlayStatus(&t, s.GetOverlays())
 	}
 	if s.GetError() != "" {
 		t.Line("error        %s", base.Printable(s.GetError()))
 	}
 	return t.Err
+}
+
+// overlayStatus prints how it is with the networks over several nodes.
+func overlayStatus(t *base.Facts, o *longshorev1.SwarmOverlays) {
+	if o.GetUnable() != "" {
+		t.Line("overlays     none: %s", base.Printable(o.GetUnable()))
+		return
+	}
+	t.Line("overlays     %s", strings.TrimSpace(base.Printable(o.GetGossip())+" "+strings.Join(o.GetMembers(), ", ")))
+	for _, n := range o.GetNetworks() {
+		line := fmt.Sprintf("%s: tasks %d, others %d", n.GetName(), n.GetTasks(), n.GetPeers())
+		if !n.GetTold() {
+			line += ", other nodes are not told of them yet"
+		}
+		if n.GetError() != "" {
+			line += ", " + n.GetError()
+		}
+		t.Line("  network    %s", base.Printable(line))
+	}
+	for _, p := range o.GetTakenPorts() {
+		t.Line("  port       %s", base.Printable(p))
+	}
 }

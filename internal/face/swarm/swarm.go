@@ -155,6 +155,7 @@ type Status struct {
 	Tasks             int
 	CertificateEnds   time.Time // zero while the node is in no Swarm
 	Expired           bool      // the certificate has
+	Overlays          overlays.Status
 }
 
 // Join makes the node a worker of a Swarm. FailedPrecondition when it is in one.

@@ -44,8 +44,14 @@ func (c contact) String() string {
 	case !c.since.IsZero():
 		return "no other node answers since " + c.since.Format(time.RFC3339)
 	}
-	return "up"
+	return Up
 }
+
+// What Status.Gossip is when another node answers, and when the managers have given no keys.
+const (
+	Up     = "up"
+	Unused = "the swarm has no overlay networks"
+)
 
 // place is where other nodes find this one. It is kept, so that the data path is the same after a start.
 type place struct {

@@ -362,6 +362,9 @@ func (s *Networks) Status() (st Status) {
 	}
 	if member == nil && s.unable == nil {
 		st.Gossip = "waits for the managers' keys"
+		if s.told.known {
+			st.Gossip = Unused
+		}
 	}
 	s.mu.Unlock()
 	if member != nil {
