@@ -111,8 +111,7 @@ func (x onOverlays) join(ctx context.Context) {
 	}
 	x.w.mu.Unlock()
 	for _, s := range list {
-		sb, err := x.w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
-		if err != nil || sb.State != core.SandboxReady {
+		if !x.ready(ctx, s) {
 			continue
 		}
 		t, err := translate.Read(s, x.w.node)
@@ -124,6 +123,10 @@ func (x onOverlays) join(ctx context.Context) {
 			continue
 		}
 		c, err := x.w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+		if !x.ready(ctx, s) { // its end has come between, and has let go of its networks before
+			x.w.nets.Release(s.GetId())
+			continue
+		}
 		switch {
 		case err != nil || c.State == core.ContainerExited:
 		case c.State == core.ContainerRunning && s.GetStatus().GetState() == swarmv1.TaskState_RUNNING:
@@ -132,6 +135,12 @@ func (x onOverlays) join(ctx context.Context) {
 			x.w.nets.Attached(s.GetId())
 		}
 	}
+}
+
+// ready reports whether a task's sandbox has its networks.
+func (x onOverlays) ready(ctx context.Context, s *swarmv1.Task) bool {
+	sb, err := x.w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
+	return err == nil && sb.State == core.SandboxReady
 }
 
 // goOn goes on with tasks that wait for their networks.

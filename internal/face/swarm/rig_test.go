@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/swarm"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 	"github.com/longshore/longshore/internal/state"
 )
@@ -32,6 +33,7 @@ type rig struct {
 	config swarm.Config
 	root   string
 	state  string
+	gossip overlays.Gossip
 	stop   func() // ends the face
 }
 
@@ -62,7 +64,7 @@ func (r *rig) start() {
 	var err error
 	r.face, err = swarm.New(swarm.Options{
 		Deps: face.Deps{Engine: r.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), Drawer: r.drawer},
-		Root: r.root, State: r.state, MountFiles: func(string) error { return nil }, Config: r.config, Heartbeat: r.Period,
+		Root: r.root, State: r.state, MountFiles: func(string) error { return nil }, Config: r.config, Heartbeat: r.Period, Gossip: r.gossip,
 	})
 	if err != nil {
 		r.t.Fatal(err)

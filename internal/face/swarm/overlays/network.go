@@ -172,9 +172,6 @@ func (n *network) tell() {
 // tell announces what is to be known of an interface, or withdraws it.
 func (o *own) tell(a *gossip.Announced) error {
 	if o.gone {
-		if !o.toldPeer && o.toldNames == nil {
-			return nil
-		}
 		err := a.Withdraw(o.id)
 		if err == nil {
 			o.toldPeer, o.toldNames = false, nil
@@ -258,7 +255,7 @@ func (n *network) sweep(ctx context.Context) {
 			n.mu.Lock()
 			for _, o := range n.own {
 				// A task that is recovered says so before; the node's place comes with the session.
-				stays[o.id.Endpoint] = o.up
+				stays[o.id.Endpoint] = o.up && !o.gone
 			}
 			n.mu.Unlock()
 			stays[gossip.EndpointID(n.s.o.Node, n.id())] = true

@@ -40,7 +40,7 @@ type Manager struct {
 
 	tb testing.TB
 
-	mu      sync.Mutex // guards hook, nodes, tasks, secrets, configs, volumes, unpublished, statuses, toldBy, changed, sessions, kick, messages, cert, issuer, renew, role, pushed, issued
+	mu      sync.Mutex // guards hook, nodes, tasks, secrets, configs, volumes, unpublished, statuses, toldBy, changed, sessions, kick, messages, cert, issuer, renew, role, more, pushed, issued
 	hook    func(call string) error
 	nodes   map[string]*swarmv1.Certificate // by id
 	tasks   map[string]*swarmv1.Task
@@ -59,6 +59,7 @@ type Manager struct {
 	issuer      *Authority                       // of the nodes' certificates
 	renew       bool                             // the node is to have another certificate
 	role        swarmv1.NodeRole                 // what it is to be
+	more        func(*swarmv1.SessionMessage) // is said, too; nil is nothing
 	pushed      chan struct{}                    // closed when the session is to be told again
 	issued      int                              // certificates
 	raw         chan *swarmv1.AssignmentsMessage // sent as they are
@@ -384,11 +385,15 @@ func (m *Manager) message(node string, d *swarmv1.NodeDescription) *swarmv1.Sess
 	if m.renew {
 		state = swarmv1.IssuanceStatus_ROTATE
 	}
-	return &swarmv1.SessionMessage{
+	msg := &swarmv1.SessionMessage{
 		SessionId: m.current(node), RootCA: m.Authority.Roots(),
 		Node:     &swarmv1.Node{Id: node, Description: d, Spec: &swarmv1.NodeSpec{DesiredRole: m.role}, Certificate: &swarmv1.Certificate{Status: &swarmv1.IssuanceStatus{State: state}}},
 		Managers: []*swarmv1.WeightedPeer{{Peer: &swarmv1.Peer{NodeId: "manager", Addr: m.Addr}, Weight: 10}},
 	}
+	if m.more != nil {
+		m.more(msg)
+	}
+	return msg
 }
 
 func (m *Manager) certificate() *tls.Certificate {
