@@ -154,12 +154,16 @@ func (s *Networks) hold(ctx context.Context, t Task, on On) error {
 			return err
 		}
 	}
+	// It is on the network before Release can find it: one that comes between is the caller's to repeat.
+	if err := n.take(t, on); err != nil {
+		return err
+	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !slices.Contains(s.by[t.ID], id) {
 		s.by[t.ID] = append(s.by[t.ID], id)
 	}
-	s.mu.Unlock()
-	return n.take(t, on)
+	return nil
 }
 
 // open opens a network. Preconditions: changes is held for it.
