@@ -102,8 +102,17 @@ func sockaddr(ip netip.Addr, port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(port), Addr: ip.As16()}
 }
 
-// holder describes the process that has the port, for an error's text.
+// holder describes who has the port, for an error's text.
 func holder(c Claim) string {
+	if p := Process(c); p != "" {
+		return p
+	}
+	return "a process of the host"
+}
+
+// Process describes the process of this host that listens at the port, by its name and pid; "" when
+// there is none, or it cannot be found, as with the kernel's own sockets.
+func Process(c Claim) string {
 	inodes := map[string]bool{}
 	for _, suffix := range []string{"", "6"} {
 		f, err := os.Open("/proc/thread-self/net/" + c.Proto + suffix)
@@ -120,7 +129,7 @@ func holder(c Claim) string {
 	}
 	fds, err := filepath.Glob("/proc/[0-9]*/fd/*")
 	if err != nil || len(inodes) == 0 {
-		return "a process of the host"
+		return ""
 	}
 	for _, fd := range fds {
 		if target, err := os.Readlink(fd); err == nil && inodes[target] {
@@ -132,7 +141,7 @@ func holder(c Claim) string {
 			return fmt.Sprintf("%s (pid %s)", strings.TrimSpace(string(comm)), pid)
 		}
 	}
-	return "a process of the host"
+	return ""
 }
 
 // tcpListen is the state of a listening socket in /proc/net/tcp.

@@ -1,0 +1,47 @@
+package agent
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestWhoHasThePortOfTheGossip is said by name, whichever protocol it is of.
+func TestWhoHasThePortOfTheGossip(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		var d gossipDoor
+		able := func(when string) {
+			t.Helper()
+			if err := d.Able(); err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		able("at first")
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(gossip.DefaultPort))
+		for _, proto := range []string{"tcp", "udp"} {
+			var l interface{ Close() error }
+			var err error
+			if proto == "tcp" {
+				l, err = net.Listen("tcp", at) //nolint:noctx // it ends below
+			} else {
+				l, err = net.ListenPacket("udp", at) //nolint:noctx // it ends below
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Able(); !errdefs.IsFailedPrecondition(err) || !strings.HasPrefix(err.Error(), proto+" port 7946, by which the nodes of a swarm tell each other of overlay networks: agent.test (pid ") {
+				t.Errorf("while this test listens by %s: %v", proto, err)
+			}
+			if err := l.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		able("at last")
+	})
+}
