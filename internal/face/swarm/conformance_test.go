@@ -70,11 +70,13 @@ func testExists(t *testing.T, row, name string) {
 }
 
 // TestEveryFieldHasARow holds docs/conformance.md against the fields of a task that a service's
-// author writes.
+// author writes, and those that the managers fill in of its networks; and all tests that are named there
+// against the tests.
 func TestEveryFieldHasARow(t *testing.T) {
 	fields := map[string]bool{}
 	for _, m := range []proto.Message{
 		&swarmv1.TaskSpec{}, &swarmv1.ContainerSpec{}, &swarmv1.Privileges{}, &swarmv1.Mount{}, &swarmv1.Mount_BindOptions{}, &swarmv1.Mount_VolumeOptions{}, &swarmv1.Mount_TmpfsOptions{},
+		&swarmv1.NetworkAttachment{}, &swarmv1.Network{}, &swarmv1.NetworkSpec{}, &swarmv1.Endpoint{}, &swarmv1.EndpointSpec{}, &swarmv1.PortConfig{}, &swarmv1.EncryptionKey{},
 	} {
 		d := m.ProtoReflect().Descriptor()
 		for i := range d.Fields().Len() {
@@ -82,6 +84,9 @@ func TestEveryFieldHasARow(t *testing.T) {
 		}
 	}
 	rows(t, `\w+\.\w+`, fields)
+	for _, name := range regexp.MustCompile(`[\w/]*\b(?:Test|Fuzz)[A-Z]\w+`).FindAllString(section(t), -1) {
+		testExists(t, "a row", name)
+	}
 }
 
 // TestEveryCallHasARow holds docs/conformance.md against the services that a worker may
