@@ -8,14 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/swarm"
-	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
@@ -26,7 +24,8 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings = append(findings, n.runtimeFindings()...)
 	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n))
 	if n.swarm != nil {
-		findings = append(findings, swarmFinding(n.swarm.Status()), overlayFinding(ctx, n.network.Overlays), gossipFinding(n.swarm.Status()))
+		st := n.swarm.Status()
+		findings = append(findings, swarmFinding(st), overlayFinding(ctx, n.network.Overlays, st.Overlays), gossipFinding(st), publishedFinding(st.Overlays))
 	}
 	if try {
 		findings = append(findings, trials{n}.finding(ctx))
@@ -172,29 +171,6 @@ func connectionFinding(all []connlimit.Usage, now time.Time) control.Finding {
 	return ok("connections", "open: %s", strings.Join(counts, ", "))
 }
 
-// overlayFinding reports whether the kernel can have networks over several nodes.
-func overlayFinding(ctx context.Context, o core.Overlays) control.Finding {
-	const name = "overlays"
-	reason := func(err error) string {
-		return strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error())
-	}
-	if err := o.Able(ctx, false); err != nil {
-		return warn(name, "without them managers give this node no task that is on an overlay network, or has a port of the whole Swarm", "%s", reason(err))
-	}
-	var open []string
-	for _, v := range o.List() {
-		open = append(open, v.Name)
-	}
-	text := "none is open"
-	if len(open) > 0 {
-		text = "open: " + strings.Join(open, ", ")
-	}
-	if err := o.Able(ctx, true); err != nil {
-		return ok(name, "%s; none can be encrypted: %s", text, reason(err))
-	}
-	return ok(name, "%s", text)
-}
-
 // swarmFinding reports how the node is in its Swarm, if it is in one.
 func swarmFinding(s swarm.Status) control.Finding {
 	switch {
@@ -206,22 +182,6 @@ func swarmFinding(s swarm.Status) control.Finding {
 		return ok("swarm", "the node is in none")
 	}
 	return ok("swarm", "node %s of %s, session %s, certificate until %s", s.NodeID, s.ClusterID, s.Session, s.CertificateEnds.Format(time.RFC3339))
-}
-
-// gossipFinding reports how it is with the other nodes of the Swarm's overlay networks.
-func gossipFinding(s swarm.Status) control.Finding {
-	o := s.Overlays
-	switch {
-	case s.NodeID == "":
-		return ok("gossip", "the node is in no swarm")
-	case o.Unable != "":
-		return warn("gossip", "the swarm gives this node no task on an overlay network; it is tried again every few seconds", "none: %s", o.Unable)
-	case o.Gossip != overlays.Up && o.Gossip != overlays.Unused:
-		return warn("gossip", "other nodes must reach this one, and be reached, at port 7946 by TCP and UDP", "other nodes are not told of this one's tasks: %s", o.Gossip)
-	case len(o.Taken) > 0:
-		return warn("gossip", "end what has the ports; they are tried again", "ports that the swarm publishes do not answer at this node: %s", strings.Join(o.Taken, "; "))
-	}
-	return ok("gossip", "%d networks, %d other nodes answer", len(o.Networks), len(o.Members))
 }
 
 func (n *node) kmsgFinding() control.Finding {

@@ -1,12 +1,19 @@
 package agent
 
 import (
+	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
@@ -26,4 +33,80 @@ func (d gossipDoor) Able() error {
 		}
 	}
 	return err
+}
+
+// without is an error's text without its class, which says nothing to people.
+func without(text string) string {
+	return strings.ReplaceAll(text, ": "+errdefs.ErrFailedPrecondition.Error(), "")
+}
+
+// dataPort is where packets of overlay networks come, unless the managers say another one.
+const dataPort = 4789
+
+// overlayFinding reports whether this machine can have networks over several nodes, and how those are
+// that it has.
+func overlayFinding(ctx context.Context, o core.Overlays, st overlays.Status) control.Finding {
+	const name = "overlays"
+	if err := o.Able(ctx, false); err != nil {
+		return warn(name, "without them managers give this node no task that is on an overlay network, or has a port of the whole Swarm", "%s", without(err.Error()))
+	}
+	at := []uint16{}
+	var open []string
+	for _, v := range o.List() {
+		port := v.Port
+		if port == 0 {
+			port = dataPort
+		}
+		open, at = append(open, v.Name), append(at, port)
+	}
+	if len(at) == 0 {
+		at = append(at, dataPort)
+	}
+	slices.Sort(at)
+	for _, port := range slices.Compact(at) {
+		if who := ports.Process(ports.Claim{Proto: "udp", Port: port}); who != "" {
+			return warn(name, "end it, or move the Swarm's networks by `docker swarm init --data-path-port`", "udp port %d, at which packets of overlay networks come: %s listens there", port, who)
+		}
+	}
+	var wrong []string
+	for _, n := range st.Networks {
+		if n.Error != "" {
+			wrong = append(wrong, n.Name+": "+without(n.Error))
+		}
+	}
+	if len(wrong) > 0 {
+		return warn(name, "it is tried again; `longshore swarm status` shows all networks", "%s", strings.Join(wrong, "; "))
+	}
+	text := "none is open"
+	if len(open) > 0 {
+		text = "open: " + strings.Join(open, ", ")
+	}
+	if err := o.Able(ctx, true); err != nil {
+		return ok(name, "%s; none can be encrypted: %s", text, without(err.Error()))
+	}
+	return ok(name, "%s", text)
+}
+
+// gossipFinding reports how it is with the other nodes of the Swarm's overlay networks.
+func gossipFinding(s swarm.Status) control.Finding {
+	const name = "gossip"
+	o := s.Overlays
+	switch {
+	case s.NodeID == "":
+		return ok(name, "the node is in no swarm")
+	case o.Unable != "":
+		return warn(name, "the swarm gives this node no task on an overlay network; it is tried again every few seconds", "%s", without(o.Unable))
+	case o.Gossip != overlays.Up && o.Gossip != overlays.Unused:
+		return warn(name, "other nodes must reach this one, and be reached, at port 7946 by TCP and UDP", "other nodes are not told of this one's tasks: %s", o.Gossip)
+	}
+	return ok(name, "networks: %d; other nodes that answer: %d", len(o.Networks), len(o.Members))
+}
+
+// publishedFinding reports the ports of the whole Swarm that do not answer at this node.
+func publishedFinding(o overlays.Status) control.Finding {
+	const name = "published ports"
+	if len(o.Taken) > 0 {
+		return warn(name, "end what has them; they are tried again. Tasks run on, and other nodes answer", "of the swarm, not at this node: %s", without(strings.Join(o.Taken, "; ")))
+	}
+	return ok(name, "none that the swarm publishes is another's here")
 }

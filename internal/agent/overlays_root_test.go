@@ -8,11 +8,15 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestWhoHasThePortOfTheGossip is said by name, whichever protocol it is of.
+// TestWhoHasThePortOfTheGossip is said by name, whichever protocol it is of; and who has that of the
+// networks' packets.
 func TestWhoHasThePortOfTheGossip(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		var d gossipDoor
@@ -43,5 +47,16 @@ func TestWhoHasThePortOfTheGossip(t *testing.T) {
 			}
 		}
 		able("at last")
+		l, err := net.ListenPacket("udp", "127.0.0.1:4789") //nolint:noctx // it ends below
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := overlayFinding(t.Context(), enginetest.Fakes(t).Overlays, overlays.Status{})
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if f.Status != control.FindingWarn || !strings.HasPrefix(f.Detail, "udp port 4789, at which packets of overlay networks come: agent.test (pid ") {
+			t.Errorf("%+v", f)
+		}
 	})
 }
