@@ -361,12 +361,12 @@ func (g *ingress) attachLocked(in nlwrap.Handle, want overlay.Attachment, on *ov
 	}
 	if i := ingressOn(on); i >= 0 {
 		have := on.Attached()[i]
-		_, err := in.LinkByName(ingressInner)
+		err := on.CheckAttached(ingressKey, g.path)
 		if err == nil && slices.Equal(have.Addrs, want.Addrs) && have.MAC == want.MAC {
 			return nil
 		}
-		if err != nil && !isLinkGone(err) {
-			return fmt.Errorf("find %s inside: %w", ingressInner, err)
+		if err != nil && !errdefs.IsFailedPrecondition(err) {
+			return err
 		}
 		if err := on.Detach(ingressKey); err != nil {
 			return err

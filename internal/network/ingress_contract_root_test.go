@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/network/networktest"
@@ -52,5 +54,54 @@ func TestTheIngressKeepsTheContract(t *testing.T) {
 			}
 			return s
 		})
+	})
+}
+
+// TestWhatIsMissingOfTheIngressIsTold: another program has taken parts of it away.
+func TestWhatIsMissingOfTheIngressIsTold(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		newOutside(t)
+		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.77.0.0/16" })
+		p := netip.MustParsePrefix(meshRange)
+		open := func() {
+			t.Helper()
+			if err := r.net.Overlays.Open(t.Context(), core.Overlay{
+				Name: "published", MTU: 1450, Local: netip.MustParseAddr("192.0.2.1"), Subnets: []core.OverlaySubnet{{Range: p, Gateway: netip.MustParseAddr("10.0.0.1"), VNI: 4096}},
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.net.Overlays.OpenIngress(t.Context(), core.Ingress{Network: "published", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.net.Overlays.Publish(t.Context(), []core.PublishedPort{{Proto: "tcp", Port: 8080}}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.net.Overlays.CheckIngress(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := r.net.Overlays.CheckIngress(); err != nil {
+			t.Errorf("without an ingress: %v", err)
+		}
+		defer func() {
+			if err := r.net.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		for _, line := range []string{
+			"ip link del longshore-in0", "ip link set longshore-in0 down", "nft flush map inet longshore-ingress ports4", "nsenter --net=" + r.dir + "/ingress ip link del net0",
+			"nsenter --net=" + r.dir + "/ingress ip addr flush dev net0",
+		} {
+			open()
+			networktest.Run(t, line)
+			if err := r.net.Overlays.CheckIngress(); !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("%s: %v", line, err)
+			}
+			r.start() // the next agent mends it
+			if err := r.net.Recover(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		open()
 	})
 }

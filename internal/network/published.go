@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -210,4 +211,47 @@ func protoName(number uint8) string {
 	default:
 		return "tcp"
 	}
+}
+
+// CheckIngress says what the way of published ports misses of what was made, as another program may
+// have taken it away. FailedPrecondition.
+func (o *Overlays) CheckIngress() error {
+	on, err := o.n.ingress.check()
+	if err == nil && on != "" {
+		var v held
+		if v, err = o.get(on); err == nil {
+			defer v.done()
+			err = v.path.CheckAttached(ingressKey, o.n.ingress.path)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("check published ports: %w", err)
+	}
+	return nil
+}
+
+// check checks the host's part, and returns the network on which the other part is.
+func (g *ingress) check() (on string, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.is == nil {
+		return "", nil
+	}
+	host, err := hostHandle()
+	if err != nil {
+		return "", err
+	}
+	defer host.Close()
+	link, err := host.LinkByName(ingressLink)
+	if isLinkGone(err) || err == nil && link.Attrs().Flags&net.FlagUp == 0 {
+		return "", fmt.Errorf("link %s does not exist or is down: %w", ingressLink, errdefs.ErrFailedPrecondition)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find %s: %w", ingressLink, err)
+	}
+	gone, err := g.table.Missing(g.table.Forwards(ports.Published))
+	if err == nil && len(gone) > 0 {
+		err = fmt.Errorf("%d ports are not led, %d one of them: %w", len(gone), gone[0].Port, errdefs.ErrFailedPrecondition)
+	}
+	return g.is.Network, err
 }
