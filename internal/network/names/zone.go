@@ -132,7 +132,13 @@ func find(zones []Zone, q dnsmessage.Question) (body []dnsmessage.ResourceBody, 
 	seen := map[netip.Addr]bool{}
 	for _, z := range zones {
 		addrs, ok := z.Names[name]
-		known = known || ok
+		if !ok {
+			continue
+		}
+		if known { // docker's name server, too, answers with the first network's alone
+			break
+		}
+		known = true
 		for _, a := range addrs {
 			if seen[a] || len(body) == maxAnswers {
 				continue
