@@ -280,7 +280,17 @@ func (k *Keyring) watchLocked() error {
 	}
 	k.watch = w
 	k.watching.Go(func() {
-		for w.Next() == nil {
+		for {
+			err := w.Next()
+			select {
+			case <-k.stop:
+				return
+			default:
+			}
+			if err != nil {
+				k.log.Error("cannot watch nftables any more: rules of encrypted networks that another program removes are not restored until the agent restarts", "error", err.Error())
+				return
+			}
 			k.mu.Lock()
 			k.restoreLocked()
 			k.mu.Unlock()
