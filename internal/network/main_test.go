@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -14,6 +15,10 @@ func TestMain(m *testing.M) {
 	}
 	if len(os.Args) > 2 && os.Args[1] == ingressArg {
 		os.Exit(ingressMain())
+	}
+	if len(os.Args) > 4 && os.Args[1] == restlessArg {
+		fmt.Fprintln(os.Stderr, restless(os.Args[2], os.Args[3], os.Args[4]))
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
