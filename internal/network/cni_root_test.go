@@ -127,6 +127,48 @@ func TestCNIReal(t *testing.T) {
 	})
 }
 
+// TestCNIBesideOverlays: plugins make the way out of a task, and we what is on overlays.
+func TestCNIBesideOverlays(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		if _, err := os.Stat(filepath.Join(debianPlugins, "portmap")); err != nil {
+			t.Skipf("no CNI plugins here: %v", err)
+		}
+		out := newOutside(t)
+		r, conf := cniRig(t, debianPlugins)
+		write(t, conf, "10-lan.conflist", realList(t.TempDir()))
+		r.open(anOverlay(1), anOverlay(2))
+		out.ns.Serve(t, "tcp", 80)
+		one, two := r.task(1, on(1, 7)), r.task(2, on(1, 8))
+		one.ns.Serve(t, "tcp", 80)
+		works := func() {
+			t.Helper()
+			r.check(one)
+			r.check(two)
+			one.wantWay(t, "eth1")
+			wantAnswer(t, two.ns, "tcp", "10.99.1.7:80", "10.99.1.8")
+			wantAnswer(t, one.ns, "tcp", at(out.addr4, 80), out.host4.String())
+		}
+		works()
+		if st := one.req.Last; st.Mode != "cni" || st.Interfaces[0].Network != "overlay:net1" || st.Addrs[0] != on(1, 7).Addrs[0].Addr() || !st.Resolver.IsValid() {
+			t.Errorf("status: %+v", st)
+		}
+		r.wantInterfaces(one, "eth0", "eth1")
+		lost := r.task(3, on(1, 9))
+		r.start()
+		r.recover(one, two)
+		works()
+		if text := lost.ip(t, "-o", "link"); strings.Contains(text, "eth0") {
+			t.Errorf("interfaces of a sandbox without a record: %s", text)
+		}
+		r.attach(&two, on(2, 8))
+		r.detach(&two, "overlay:net1")
+		r.wantSandboxes(one, two)
+		r.down(one)
+		r.down(two)
+		r.wantSandboxes()
+	})
+}
+
 func TestCNIKeepsTheContract(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(debianPlugins, "portmap")); err != nil {

@@ -152,7 +152,7 @@ func TestKilledAnywhere(t *testing.T) {
 					t.Fatalf("round %d: it ended by itself: %v", round, cmd.Wait())
 				}
 			}
-			<-time.After(rand.N(20 * time.Millisecond)) //nolint:gosec // it may be guessed
+			<-time.After(rand.N(20 * time.Millisecond))
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 			wantNothing(t, dir, fmt.Sprintf("round %d, after %q", round, lines.Text()), one, two)
