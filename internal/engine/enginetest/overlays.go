@@ -178,7 +178,7 @@ func (o *Overlays) Able(ctx context.Context, encrypted bool) error {
 	if encrypted && o.unable[1] != nil {
 		return fmt.Errorf("%w: %w", o.unable[1], errdefs.ErrFailedPrecondition)
 	}
-	return o.fault.check(ctx, "Able")
+	return o.check(ctx, "Able")
 }
 
 // Open implements core.Overlays.
@@ -186,7 +186,7 @@ func (o *Overlays) Open(ctx context.Context, def core.Overlay) error {
 	if err := o.Able(ctx, def.Encrypted); err != nil {
 		return err
 	}
-	if err := o.fault.check(ctx, "Open"); err != nil {
+	if err := o.check(ctx, "Open"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -222,7 +222,7 @@ func (o *Overlays) Open(ctx context.Context, def core.Overlay) error {
 func (o *Overlays) Close(ctx context.Context, name string) error {
 	o.network.lock.Lock()
 	defer o.network.lock.Unlock()
-	if err := o.fault.check(ctx, "Close"); err != nil {
+	if err := o.check(ctx, "Close"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -251,7 +251,7 @@ func (o *Overlays) List() (list []core.Overlay) {
 
 // SetPeers implements core.Overlays.
 func (o *Overlays) SetPeers(ctx context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
-	if err := o.fault.check(ctx, "SetPeers"); err != nil {
+	if err := o.check(ctx, "SetPeers"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -283,7 +283,7 @@ func (o *Overlays) SetPeers(ctx context.Context, name string, set map[string]cor
 
 // Prune implements core.Overlays.
 func (o *Overlays) Prune(ctx context.Context, name string) error {
-	if err := o.fault.check(ctx, "Prune"); err != nil {
+	if err := o.check(ctx, "Prune"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -302,7 +302,7 @@ func (o *Overlays) Prune(ctx context.Context, name string) error {
 
 // SetNames implements core.Overlays.
 func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
-	if err := o.fault.check(ctx, "SetNames"); err != nil {
+	if err := o.check(ctx, "SetNames"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -323,7 +323,7 @@ func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string]
 
 // SetServices implements core.Overlays.
 func (o *Overlays) SetServices(ctx context.Context, name string, services []core.OverlayService) error {
-	if err := o.fault.check(ctx, "SetServices"); err != nil {
+	if err := o.check(ctx, "SetServices"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -339,7 +339,7 @@ func (o *Overlays) SetServices(ctx context.Context, name string, services []core
 
 // SetKeys implements core.Overlays.
 func (o *Overlays) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
-	if err := o.fault.check(ctx, "SetKeys"); err != nil {
+	if err := o.check(ctx, "SetKeys"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -351,7 +351,7 @@ func (o *Overlays) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
 
 // OpenIngress implements core.Overlays.
 func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
-	if err := o.fault.check(ctx, "OpenIngress"); err != nil {
+	if err := o.check(ctx, "OpenIngress"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -378,7 +378,7 @@ func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
 
 // CloseIngress implements core.Overlays.
 func (o *Overlays) CloseIngress(ctx context.Context) error {
-	if err := o.fault.check(ctx, "CloseIngress"); err != nil {
+	if err := o.check(ctx, "CloseIngress"); err != nil {
 		return err
 	}
 	o.lock.Lock()
@@ -390,7 +390,7 @@ func (o *Overlays) CloseIngress(ctx context.Context) error {
 
 // Publish implements core.Overlays.
 func (o *Overlays) Publish(ctx context.Context, ports []core.PublishedPort) (taken []core.TakenPort, err error) {
-	if err := o.fault.check(ctx, "Publish"); err != nil {
+	if err := o.check(ctx, "Publish"); err != nil {
 		return nil, err
 	}
 	o.lock.Lock()

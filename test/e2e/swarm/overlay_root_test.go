@@ -6,6 +6,7 @@ import "testing"
 // other, and nothing is left of it on ours.
 func TestAStackBesideADockerd(t *testing.T) {
 	beside(t, func(t *testing.T) {
+		long(t) // the one over several nodes of each kind is for CI
 		x := newMixed(t, 1, 1)
 		x.deploy("shop", x.shop())
 		run := x.settled(map[string]int{"shop_web": 4, "shop_data": 2, "shop_edge": 2})

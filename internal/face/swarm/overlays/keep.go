@@ -172,7 +172,7 @@ func (s *Networks) Told(m *swarmv1.SessionMessage) {
 
 // say tells people of something once.
 func (s *Networks) say(text string) {
-	s.o.Logger.Warn(text)
+	s.o.Logger.Warn("overlay networks", "note", text)
 	s.o.Tell(text)
 }
 

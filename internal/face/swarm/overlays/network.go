@@ -91,8 +91,11 @@ func (n *network) take(t Task, on On) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if have := n.own[t.ID]; have != nil && !have.gone {
-		return nil
+	if have := n.own[t.ID]; have != nil {
+		if !have.gone {
+			return nil
+		}
+		o.toldPeer, o.toldNames = have.toldPeer, have.toldNames // which are not withdrawn yet
 	}
 	n.own[t.ID] = o
 	return nil
@@ -313,14 +316,14 @@ func (n *network) follow(ctx context.Context) time.Duration {
 	n.mu.Unlock()
 	refused := n.view.take(changes, mine)
 	n.refuse(ctx, refused)
-	err := n.view.apply(ctx, n.s, n.def)
+	err := n.apply(ctx, n.s, n.def)
 	again := time.Hour
-	if err == nil && entered && !n.view.pruned {
+	if err == nil && entered && !n.pruned {
 		if left := quiet - time.Since(last); left > 0 {
 			again = left
 		} else if err = n.s.o.Overlays.Prune(ctx, n.id()); err == nil {
-			n.view.pruned = true
-			err = n.view.apply(ctx, n.s, n.def)
+			n.pruned = true
+			err = n.apply(ctx, n.s, n.def)
 		}
 	}
 	if n.view.taken {

@@ -59,7 +59,7 @@ type Manager struct {
 	issuer      *Authority                       // of the nodes' certificates
 	renew       bool                             // the node is to have another certificate
 	role        swarmv1.NodeRole                 // what it is to be
-	more        func(*swarmv1.SessionMessage) // is said, too; nil is nothing
+	more        func(*swarmv1.SessionMessage)    // is said, too; nil is nothing
 	pushed      chan struct{}                    // closed when the session is to be told again
 	issued      int                              // certificates
 	raw         chan *swarmv1.AssignmentsMessage // sent as they are
