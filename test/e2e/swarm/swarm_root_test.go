@@ -21,6 +21,11 @@ func TestAServiceFromJoinToLeave(t *testing.T) {
 		if _, err := r.node.CLI("swarm", "join", r.Address, "--token", r.Token); err == nil || !strings.Contains(err.Error(), "already") {
 			t.Errorf("a second join: %v", err)
 		}
+		// The manager is on the same machine, and has the port of overlay networks.
+		doctor, _ := r.node.CLI("doctor")
+		if !strings.Contains(doctor, "tcp port 7946, by which the nodes of a swarm tell each other of overlay networks: dockerd (pid ") {
+			t.Errorf("doctor does not say who has port 7946:\n%s", doctor)
+		}
 
 		r.create("web", r.ref, "--", "sleep", "1000")
 		tasks := r.running("web", 1)
