@@ -8,8 +8,8 @@ import (
 )
 
 // TestPublishedPortsOfAMixedSwarm: a port that a service publishes answers at our node, for tasks of
-// dockerd's and of ours in turn, from the node itself, by its loopback too, from dockerd's machine and
-// from another one. It goes on when the agent is killed, and follows the service.
+// dockerd's and of ours in turn, from the node itself, by its loopback too, from its tasks, from dockerd's
+// machine and from another one. It goes on when the agent is killed, and follows the service.
 func TestPublishedPortsOfAMixedSwarm(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		x := newMixed(t, 1, 1)
@@ -40,8 +40,14 @@ services:
 			x.answersFrom(what+": our node, from dockerd's machine", dockerd, at, tasks)
 			x.answersFrom(what+": our node, from another machine", other, at, tasks)
 		}
-		tasks := on(x.settled(map[string]int{"shop_web": 4}))
+		run := x.settled(map[string]int{"shop_web": 4})
+		tasks := on(run)
 		everywhere("deployed", tasks)
+		for _, p := range run {
+			if p.node == "ours0" { // by the node's bridge, also to itself
+				x.answersFrom(p.String()+": our node", p.ns(), oursAddr(0)+":8080", tasks)
+			}
+		}
 
 		g := keepAsking(t, "another machine", other, oursAddr(0)+":8080")
 		for range 3 {
