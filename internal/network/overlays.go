@@ -182,7 +182,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	o.mu.RLock()
 	v := o.byName[def.Name]
 	o.mu.RUnlock()
-	if v != nil && v.is(def) {
+	if v != nil && v.is(def) && overlay.Pinned(filepath.Join(o.dir, def.Name)) {
 		return nil
 	}
 	if err := o.makeRoom(def); err != nil {

@@ -193,6 +193,30 @@ func (r *rig) wantInterfaces(b box, want ...string) {
 	}
 }
 
+// TestAnOverlayIsMadeAgain: somebody has removed its namespace.
+func TestAnOverlayIsMadeAgain(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.open(anOverlay(1))
+		one, two := r.task(1, on(1, 7)), r.task(2, on(1, 8))
+		networktest.Run(t, "umount -l "+filepath.Join(r.dir, "overlays", "net1"))
+		if err := r.net.Check(t.Context(), one.req); err == nil {
+			t.Error("check finds nothing missing")
+		}
+		r.down(one)
+		roottest.Eventually(t, "the kernel removes the namespace, and its VXLAN id is free", func() bool {
+			return r.net.Overlays.Open(t.Context(), anOverlay(1)) == nil
+		})
+		r.down(two)
+		r.wantSandboxes()
+		one, two = r.task(1, on(1, 7)), r.task(2, on(1, 8))
+		one.ns.Serve(t, "tcp", 80)
+		wantAnswer(t, two.ns, "tcp", "10.99.1.7:80", "10.99.1.8")
+		r.down(one)
+		r.down(two)
+	})
+}
+
 // TestANeighbourIsNoRouter: what one task says of routers in IPv6 changes nothing for another.
 func TestANeighbourIsNoRouter(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

@@ -201,6 +201,10 @@ func deaf(a Attachment) error {
 func (n *Network) Detach(key string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !Pinned(n.path) { // somebody has removed it, with all interfaces
+		delete(n.attached, key)
+		return nil
+	}
 	in, err := open(n.path)
 	if err != nil {
 		return err
