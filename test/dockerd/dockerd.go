@@ -178,9 +178,6 @@ func (d *Daemon) Docker(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// Pid is its process.
-func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
-
 // LogTail is the end of what it has said.
 func (d *Daemon) LogTail() string {
 	data, _ := os.ReadFile(filepath.Join(d.o.Home, "log"))

@@ -2,6 +2,7 @@ package swarm
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -190,4 +191,43 @@ func serveBusybox(t *testing.T, addr string) (ref, certs string) {
 		t.Fatal(err)
 	}
 	return registry.Push("busybox", "latest", built), certs
+}
+
+// overlayView is what `longshore swarm status` says of overlay networks.
+type overlayView struct {
+	Gossip   string
+	Networks []struct {
+		Name, Error  string
+		Tasks, Peers int
+		Told         bool
+	}
+}
+
+func (l *linked) overlays() overlayView {
+	l.t.Helper()
+	var s struct{ Overlays overlayView }
+	if err := json.Unmarshal([]byte(l.cli("swarm", "status", "--json")), &s); err != nil {
+		l.t.Fatal(err)
+	}
+	return s.Overlays
+}
+
+// told waits until a node tells others of its tasks.
+func (l *linked) told() {
+	l.t.Helper()
+	var last overlayView
+	defer func() {
+		if l.t.Failed() {
+			l.t.Logf("%s: %+v", l.link.NetNS(), last)
+		}
+	}()
+	roottest.Eventually(l.t, "the node is in the gossip", func() bool {
+		last = l.overlays()
+		for _, n := range last.Networks {
+			if !n.Told || n.Error != "" {
+				return false
+			}
+		}
+		return last.Gossip == "up" && len(last.Networks) > 0
+	})
 }

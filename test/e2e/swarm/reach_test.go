@@ -126,15 +126,6 @@ func (x *mixed) placed() (run []placed, wait []string) {
 	return run, wait
 }
 
-// tasks are a service's, also those that end.
-func (x *mixed) tasks(service string) (list []apiTask) {
-	x.t.Helper()
-	if err := x.Get(x.t.Context(), "/tasks"+dockerd.Filter("service", service), &list); err != nil && !strings.Contains(err.Error(), "not found") {
-		x.t.Fatal(err)
-	}
-	return list
-}
-
 // failed logs which tasks did not run, and why.
 func (x *mixed) failed() {
 	x.t.Helper()
@@ -369,11 +360,47 @@ func (x *mixed) misheld(run []placed, networks ...string) (wrong []string) {
 	return wrong
 }
 
+// misseen says what our nodes say otherwise of their networks than there is: their own tasks, and the others' interfaces,
+// which are those of tasks and one of each dockerd that has a task there, from which it balances.
+func (x *mixed) misseen(run []placed, networks ...string) (wrong []string) {
+	x.t.Helper()
+	for n, l := range x.ours {
+		self, view := fmt.Sprintf("ours%d", n), l.overlays()
+		for _, network := range networks {
+			tasks, others, nodes := 0, 0, map[string]bool{}
+			for _, p := range run {
+				switch {
+				case !p.addrs[network].IsValid():
+				case p.node == self:
+					tasks++
+				default:
+					others++
+					nodes[p.node] = strings.HasPrefix(p.node, "dockerd")
+				}
+			}
+			maps.DeleteFunc(nodes, func(_ string, dockerd bool) bool { return !dockerd })
+			if tasks == 0 {
+				others, nodes = 0, nil
+			}
+			told, has := 0, 0
+			for _, on := range view.Networks {
+				if on.Name == network {
+					told, has = on.Tasks, on.Peers
+				}
+			}
+			if told != tasks || has != others+len(nodes) {
+				wrong = append(wrong, fmt.Sprintf("%s has %d tasks and %d others on %s, not %d and %d+%d", self, told, has, network, tasks, others, len(nodes)))
+			}
+		}
+	}
+	return wrong
+}
+
 // agree waits until every task reaches every other one, and all nodes hold what there is.
 func (x *mixed) agree(what string, run []placed, networks ...string) {
 	x.t.Helper()
 	x.every(what+": all reach each other", func() []string { return unreached(run) })
 	x.every(what+": all nodes hold what there is", func() []string {
-		return x.misheld(run, networks...)
+		return append(x.misheld(run, networks...), x.misseen(run, networks...)...)
 	})
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // beat is the time between two of the questions that traffic asks.
-const beat = 100 * time.Millisecond
+const beat = 250 * time.Millisecond
 
 // pings are echo requests from inside of a namespace to an address.
 type pings struct {
@@ -27,20 +27,13 @@ type pings struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	mu    sync.Mutex // guards first, sent, back
-	first time.Time  // when the first answer came
-	sent  []time.Time
-	back  map[int]time.Duration // by their numbers
+	mu   sync.Mutex // guards sent, back
+	sent []time.Time
+	back map[int]time.Duration // by their numbers
 }
 
 // ping begins to ask an address from a task, each beat.
 func (p placed) ping(t *testing.T, to netip.Addr) *pings {
-	t.Helper()
-	return p.pingEach(t, to, beat)
-}
-
-// pingEach begins to ask an address from a task at intervals.
-func (p placed) pingEach(t *testing.T, to netip.Addr, interval time.Duration) *pings {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	g := &pings{what: fmt.Sprintf("%s pings %s", p, to), to: to, stop: cancel, back: map[int]time.Duration{}}
@@ -49,7 +42,7 @@ func (p placed) pingEach(t *testing.T, to netip.Addr, interval time.Duration) *p
 		return err
 	})
 	id := uint16(time.Now().UnixNano())
-	g.done.Go(func() { g.ask(ctx, id, interval) })
+	g.done.Go(func() { g.ask(ctx, id) })
 	go g.hear(id)
 	t.Cleanup(func() {
 		cancel()
@@ -58,9 +51,9 @@ func (p placed) pingEach(t *testing.T, to netip.Addr, interval time.Duration) *p
 	return g
 }
 
-// ask sends requests.
-func (g *pings) ask(ctx context.Context, id uint16, interval time.Duration) {
-	tick := time.NewTicker(interval)
+// ask sends a request each beat.
+func (g *pings) ask(ctx context.Context, id uint16) {
+	tick := time.NewTicker(beat)
 	defer tick.Stop()
 	for {
 		g.mu.Lock()
@@ -88,9 +81,6 @@ func (g *pings) hear(id uint16) {
 			continue
 		}
 		g.mu.Lock()
-		if g.first.IsZero() {
-			g.first = time.Now()
-		}
 		// The numbers have 16 bits: two hours of beats.
 		if k := int(binary.BigEndian.Uint16(buf[6:])); k < len(g.sent) && g.back[k] == 0 {
 			g.back[k] = time.Since(g.sent[k])
@@ -115,13 +105,6 @@ func echo(id, seq uint16) []byte {
 	}
 	binary.BigEndian.PutUint16(b[2:], ^uint16(sum))
 	return b
-}
-
-// answered is when the first answer came, if it has.
-func (g *pings) answered() time.Time {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.first
 }
 
 // lost are the moments of those that were not answered.
