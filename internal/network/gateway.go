@@ -203,7 +203,9 @@ func ingressSettings(is6 bool) error {
 		set = append(set, [2]string{"net/ipv6/conf/" + which + "/disable_ipv6", off}, [2]string{"net/ipv6/conf/" + which + "/accept_ra", "0"})
 	}
 	if is6 {
-		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"})
+		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"},
+			// What is forwarded has its neighbours asked from a link-local address, which is to be ready at once.
+			[2]string{"net/ipv6/conf/all/accept_dad", "0"}, [2]string{"net/ipv6/conf/default/accept_dad", "0"})
 	}
 	for _, kv := range set {
 		if _, err := sysctl(kv[0], kv[1]); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
@@ -294,6 +296,11 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 		if err := end.h.LinkSetUp(end.link); err != nil {
 			return fmt.Errorf("set %s up: %w", end.link.Attrs().Name, err)
 		}
+	}
+	// The first packet does not wait for an answer, nor for a link-local address to ask from.
+	if err := errors.Join(hint(host.NeighSet(neighbour(outer.Attrs().Index, g.inner, inner.Attrs().HardwareAddr))),
+		hint(in.NeighSet(neighbour(inner.Attrs().Index, gateway.Addr(), outer.Attrs().HardwareAddr)))); err != nil {
+		return fmt.Errorf("make the ends of %s neighbours: %w", ingressLink, err)
 	}
 	if err := host.settle(ingressLink); err != nil {
 		return err
