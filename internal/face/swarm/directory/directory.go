@@ -29,30 +29,54 @@ type Network struct {
 // Directory holds the endpoints of one network. It is not safe for concurrent use.
 type Directory struct {
 	net       Network
-	endpoints map[string]gossip.Endpoint // by key
+	endpoints map[string]gossip.Endpoint     // by key
+	addrs     map[netip.Addr]map[string]bool // keys of the endpoints there
+	vips      map[netip.Addr]map[string]bool // keys of the endpoints of services there
 }
 
 // New returns an empty one.
 func New(n Network) *Directory {
-	return &Directory{net: n, endpoints: map[string]gossip.Endpoint{}}
+	return &Directory{net: n, endpoints: map[string]gossip.Endpoint{}, addrs: map[netip.Addr]map[string]bool{}, vips: map[netip.Addr]map[string]bool{}}
 }
 
 // Put enters an endpoint in place of what its key was before. InvalidArgument for one that cannot
 // be on the network: its key has no endpoint then.
 func (d *Directory) Put(key string, e gossip.Endpoint) error {
-	delete(d.endpoints, key)
+	d.Drop(key)
 	for _, a := range []netip.Addr{e.Addr, e.VIP} {
 		if err := d.check(a); err != nil && (a == e.Addr || a.IsValid()) {
 			return fmt.Errorf("endpoint %.64q: %w", e.Name, err)
 		}
 	}
-	for other, o := range d.endpoints {
-		if o.VIP == e.Addr || e.VIP.IsValid() && o.Addr == e.VIP {
-			return fmt.Errorf("endpoint %.64q: %s is a service's address and an endpoint's, %.64q: %w", e.Name, cmp.Or(o.VIP, e.VIP), other, errdefs.ErrInvalidArgument)
+	for _, clash := range []struct {
+		at     netip.Addr
+		others map[string]bool
+	}{{e.Addr, d.vips[e.Addr]}, {e.VIP, d.addrs[e.VIP]}} {
+		if len(clash.others) > 0 {
+			return fmt.Errorf("endpoint %.64q: %s is a service's address and an endpoint's, %.64q: %w", e.Name, clash.at, slices.Min(slices.Collect(maps.Keys(clash.others))), errdefs.ErrInvalidArgument)
 		}
 	}
 	d.endpoints[key] = e
+	at(d.addrs, e.Addr, key)
+	if e.VIP.IsValid() {
+		at(d.vips, e.VIP, key)
+	}
 	return nil
+}
+
+// at notes that the endpoint of a key has an address.
+func at(index map[netip.Addr]map[string]bool, a netip.Addr, key string) {
+	if index[a] == nil {
+		index[a] = map[string]bool{}
+	}
+	index[a][key] = true
+}
+
+// off is its inverse.
+func off(index map[netip.Addr]map[string]bool, a netip.Addr, key string) {
+	if delete(index[a], key); len(index[a]) == 0 {
+		delete(index, a)
+	}
 }
 
 // check says why an address cannot be that of an endpoint or a service.
@@ -67,7 +91,15 @@ func (d *Directory) check(a netip.Addr) error {
 }
 
 // Drop takes an endpoint out. It is idempotent.
-func (d *Directory) Drop(key string) { delete(d.endpoints, key) }
+func (d *Directory) Drop(key string) {
+	e, there := d.endpoints[key]
+	if !there {
+		return
+	}
+	delete(d.endpoints, key)
+	off(d.addrs, e.Addr, key)
+	off(d.vips, e.VIP, key)
+}
 
 // sorted are the endpoints in an order that does not depend on how they came.
 func (d *Directory) sorted() []gossip.Endpoint {
@@ -79,15 +111,37 @@ func (d *Directory) sorted() []gossip.Endpoint {
 	return list
 }
 
+// fewAddrs is how many addresses of a name are looked through one by one.
+const fewAddrs = 32
+
 // Names returns the addresses of every name, in small letters: of a service and its aliases, its
 // own address or, without one, those of its tasks; of "tasks." and a service those of its tasks; of
 // a task and its own aliases its own. A task that is about to end has no name any more.
 func (d *Directory) Names() map[string][]netip.Addr {
-	names := map[string][]netip.Addr{}
+	names, many := map[string][]netip.Addr{}, map[string]map[netip.Addr]bool{}
 	add := func(name string, a netip.Addr) {
-		if name = strings.ToLower(name); name != "" && !slices.Contains(names[name], a) {
-			names[name] = append(names[name], a)
+		name = strings.ToLower(name)
+		list := names[name]
+		switch {
+		case name == "" || len(list) > 0 && list[len(list)-1] == a: // they are in the order of addresses
+			return
+		case len(list) < fewAddrs:
+			if slices.Contains(list, a) {
+				return
+			}
+		case many[name] == nil:
+			many[name] = map[netip.Addr]bool{}
+			for _, has := range list {
+				many[name][has] = true
+			}
+			fallthrough
+		default:
+			if many[name][a] {
+				return
+			}
+			many[name][a] = true
 		}
+		names[name] = append(list, a)
 	}
 	for _, e := range d.sorted() {
 		if e.Disabled {

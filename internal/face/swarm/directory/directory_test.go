@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -184,5 +185,34 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 	}
 	if got := slices.Sorted(maps.Keys(first.Names())); len(got) < 10 {
 		t.Errorf("names: %v", got)
+	}
+}
+
+// TestMany: what a member floods a network with takes time that grows with its number only. Squared, a
+// test of this size does not end.
+func TestMany(t *testing.T) {
+	const n = 1 << 16
+	d := New(Network{Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Gateways: []netip.Addr{ip("10.0.0.1")}})
+	for i := range n {
+		e := gossip.Endpoint{Name: "same", Service: "svc", ServiceID: "id", Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), Aliases: []string{"alias", "other"}}
+		if i%2 == 0 {
+			e.VIP = netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)})
+		}
+		if err := d.Put(strconv.Itoa(i), e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := d.Names()
+	if len(names["same"]) != n || len(names["tasks.svc"]) != n || len(names["alias"]) != n || len(d.Owners()) != n+n/2 || len(d.Services()) != n/2 {
+		t.Errorf("%d addresses of the name, %d of tasks, %d of the alias, %d owners, %d services", len(names["same"]), len(names["tasks.svc"]), len(names["alias"]), len(d.Owners()), len(d.Services()))
+	}
+	for i := range n {
+		d.Drop(strconv.Itoa(i))
+	}
+	if len(d.Names()) != 0 {
+		t.Errorf("names of nobody: %v", d.Names())
+	}
+	if err := d.Put("web", gossip.Endpoint{Name: "web", Addr: ip("10.2.0.2")}); err != nil {
+		t.Errorf("at the address of a service that is gone: %v", err)
 	}
 }
