@@ -140,6 +140,7 @@ func (b *inbox) take() (list []peer.Change) {
 type kind struct {
 	name    string
 	program string // "": our own member
+	netns   string // "": that of the tests
 }
 
 // start starts a process, which knows nobody, at an address where nobody listens.
@@ -166,6 +167,9 @@ func (k kind) tryStart(t *testing.T, name string, at netip.AddrPort, keys ...gos
 		t: t, kind: k, name: name, at: at, waiting: map[int]chan peer.Answer{}, watches: map[int]*inbox{}, entered: map[string]bool{}, own: map[gossip.ID]map[string][]byte{},
 	}
 	p.cmd = exec.CommandContext(t.Context(), program)
+	if k.netns != "" {
+		p.cmd = exec.CommandContext(t.Context(), "nsenter", "--net="+k.netns, program)
+	}
 	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), memberEnv+"=1"), t.Output()
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := p.cmd.StdinPipe()
@@ -424,7 +428,7 @@ func kinds(t *testing.T) []kind {
 		if !ok {
 			t.Fatalf("%s: %q is not NAME=PATH", peersEnv, of)
 		}
-		list = append(list, kind{name, program})
+		list = append(list, kind{name: name, program: program})
 	}
 	return list
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs members of our gossip beside members by other versions of Docker's networkdb, which are
-# built from their Go modules. All are processes at addresses of loopback; it needs no root.
+# built from their Go modules. Most are processes at addresses of loopback; only what cuts one off
+# needs root, in namespaces of its own.
 #
 # Variables: RUN (a regular expression of test names).
 set -euo pipefail
@@ -20,5 +21,6 @@ for of in docker28 mobynext; do
   peers+="$of=$top/bin/test/gossip-$of,"
 done
 cd "$top"
+[ "$(id -u)" != 0 ] || export LONGSHORE_ROOT_TESTS=1
 LONGSHORE_GOSSIP_PEERS=$peers LONGSHORE_TEST_PATIENCE=${LONGSHORE_TEST_PATIENCE:-4} \
   go test -count=1 -parallel 12 -v -timeout 20m ${RUN:+-run "$RUN"} ./test/e2e/gossip

@@ -40,6 +40,7 @@ type DB struct {
 	log  *slog.Logger
 	own  netip.AddrPort
 	name string
+	gone chan struct{} // closed by Leave
 
 	mu       sync.Mutex // guards keys, networks, exits, left
 	keys     []gossip.Key
@@ -97,7 +98,8 @@ func New(o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gossip at port %d: %w: %w", o.Port, err, errdefs.ErrUnavailable)
 	}
-	d := &DB{db: db, log: o.Logger, own: netip.AddrPortFrom(o.Advertise, o.Port), name: o.Name, keys: []gossip.Key{unused}, networks: map[string]*entered{}, exits: map[string]time.Time{}}
+	d := &DB{db: db, log: o.Logger, own: netip.AddrPortFrom(o.Advertise, o.Port), name: o.Name, keys: []gossip.Key{unused}, networks: map[string]*entered{}, exits: map[string]time.Time{}, gone: make(chan struct{})}
+	go d.repeat()
 	return d, d.SetKeys(o.Keys)
 }
 
@@ -402,6 +404,7 @@ func (d *DB) Leave() {
 		n.mu.Unlock()
 	}
 	if !left {
+		close(d.gone)
 		d.db.Close()
 	}
 }

@@ -1,0 +1,89 @@
+package networkdb
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	lib "github.com/moby/moby/v2/daemon/libnetwork/networkdb"
+)
+
+// The times of repeat.
+const (
+	settled   = time.Second // after which those who come back know this member, too
+	repeatFor = time.Minute // others may come back later than the first
+)
+
+// repeat meets all others and announces all anew when other members are back after nobody has answered, until Leave: a
+// dockerd 28 has forgotten what this member has announced, and asks for it only after up to a minute.
+// When only some were lost, one cannot know whether they are dead or cut off; then they ask.
+func (d *DB) repeat() {
+	events, cancel := d.db.Watch(lib.NodeTable, "")
+	defer cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var met, alone bool
+	var until time.Time
+	for {
+		// The library closes only after all that it tells was read.
+		select {
+		case <-events.Done():
+			return
+		case <-events.C:
+			timer.Reset(settled)
+			continue
+		case <-timer.C:
+		}
+		select {
+		case <-d.gone:
+			continue
+		default:
+		}
+		others := len(d.Members()) > 0
+		switch {
+		case !others:
+			alone = met
+		case alone:
+			alone, until = false, time.Now().Add(repeatFor)
+			d.anew()
+		case time.Now().Before(until):
+			d.anew()
+		}
+		met = met || others
+	}
+}
+
+// anew has each of the others know which networks this member is in, which they have forgotten before they
+// heard that it lives, and then announces its records as if they were new.
+func (d *DB) anew() {
+	var all []string
+	for _, a := range d.Members() {
+		all = append(all, netip.AddrPortFrom(a, d.own.Port()).String())
+	}
+	if err := d.db.Join(all); err != nil {
+		d.log.Warn("other nodes that answer again cannot be told at once of this one", "error", err)
+	}
+	d.mu.Lock()
+	networks := maps.Clone(d.networks)
+	d.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(networks)) {
+		n := networks[id]
+		select {
+		case <-n.synced:
+		default:
+			continue // nothing is announced there yet
+		}
+		n.mu.Lock()
+		for key, value := range n.own {
+			err := d.db.DeleteEntry(key.table, id, key.endpoint)
+			if err == nil {
+				err = d.db.CreateEntry(key.table, id, key.endpoint, value)
+			}
+			if err != nil {
+				d.log.Warn("a record cannot be announced anew", "network", id, "endpoint", key.endpoint, "error", err)
+			}
+		}
+		n.mu.Unlock()
+	}
+}
