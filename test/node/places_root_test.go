@@ -109,7 +109,8 @@ func TestThreeContainersOnANetwork(t *testing.T) {
 		all()
 		// A connection that stays.
 		p.do("exec", "-d", "db", "/bin/sh", "-c", "sleep 1000 | nc -l -p 5432 > /data/stream")
-		p.do("exec", "-d", "web", "/bin/sh", "-c", "while echo line; do sleep 0.1; done | nc db 5432")
+		// The listener, which takes one connection, may not be there yet.
+		p.do("exec", "-d", "web", "/bin/sh", "-c", "until while echo line; do sleep 0.1; done | nc db 5432; do sleep 0.1; done")
 		lines := func() int {
 			out, _ := p.in("db", "wc -l < /data/stream")
 			n, _ := strconv.Atoi(out)
