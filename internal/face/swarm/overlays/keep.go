@@ -152,6 +152,9 @@ func (s *Networks) Told(m *swarmv1.SessionMessage) {
 		t.managers = s.told.managers
 	}
 	s.told = t
+	if s.heard.IsZero() {
+		s.heard = time.Now()
+	}
 	p := s.mine
 	s.mu.Unlock()
 	if t.bad != nil && (bad == nil || bad.Error() != t.bad.Error()) {

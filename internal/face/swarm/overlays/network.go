@@ -20,6 +20,9 @@ type network struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
+	adopted bool // an earlier agent has opened it
+	opened  time.Time
+
 	telling sync.Mutex // serializes what is announced
 
 	mu      sync.Mutex // guards own, pending, asked, entered, last, err, said, others
@@ -32,7 +35,7 @@ type network struct {
 	said    int       // records that were refused
 	others  int
 
-	view // of run alone
+	view view // of run alone
 }
 
 // own is an interface of this node on the network.
@@ -316,14 +319,18 @@ func (n *network) follow(ctx context.Context) time.Duration {
 	n.mu.Unlock()
 	refused := n.view.take(changes, mine)
 	n.refuse(ctx, refused)
-	err := n.apply(ctx, n.s, n.def)
+	n.view.early = n.adopted && !n.view.pruned && n.s.early(n.opened)
+	err := n.view.apply(ctx, n.s, n.def)
 	again := time.Hour
-	if err == nil && entered && !n.pruned {
+	if n.view.early {
+		again = retryAfter
+	}
+	if err == nil && entered && !n.view.pruned {
 		if left := quiet - time.Since(last); left > 0 {
-			again = left
+			again = min(again, left)
 		} else if err = n.s.o.Overlays.Prune(ctx, n.id()); err == nil {
-			n.pruned = true
-			err = n.apply(ctx, n.s, n.def)
+			n.view.pruned, n.view.early = true, false
+			err = n.view.apply(ctx, n.s, n.def)
 		}
 	}
 	if n.view.taken {

@@ -80,12 +80,13 @@ type Networks struct {
 	running sync.WaitGroup
 	joined  chan struct{} // closed when another member has answered
 
-	mu        sync.Mutex      // guards base, nets, by, unable, told, mine, member, announced, resumed, contact, ingress, taken
+	mu        sync.Mutex      // guards base, nets, by, unable, told, heard, mine, member, announced, resumed, contact, ingress, taken
 	base      context.Context //nolint:containedctx // that of Start, which ends everything
 	nets      map[string]*network
 	by        map[string][]string // the networks of each task
 	unable    error               // why the node can be on none
 	told      told
+	heard     time.Time // when the managers have said anything first
 	mine      place
 	member    gossip.Member // nil until there are keys
 	announced *gossip.Announced
@@ -189,11 +190,13 @@ func (s *Networks) open(ctx context.Context, def translate.Network) (*network, e
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, ErrWaits)
 	}
+	adopted := s.isOpen(def.Overlay.Name)
 	def.Overlay.Local, def.Overlay.Port = mine.DataPath, mine.Port
 	if err := s.o.Overlays.Open(ctx, def.Overlay); err != nil {
 		return nil, err
 	}
 	n := newNetwork(s, def)
+	n.adopted, n.opened = adopted, time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if base.Err() != nil {
@@ -202,6 +205,24 @@ func (s *Networks) open(ctx context.Context, def translate.Network) (*network, e
 	s.nets[def.Overlay.Name] = n
 	n.start(base)
 	return n, nil
+}
+
+// patience is how long after a start what an earlier agent knew of other nodes' names counts more than
+// what little was heard since.
+const patience = 10 * time.Second
+
+// early reports whether so little was heard yet of a network, which was opened at a time, that what an earlier
+// agent has made of it is nearer to the truth. Without a manager nothing is heard at all.
+func (s *Networks) early(opened time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.told.known {
+		return true
+	}
+	if s.heard.After(opened) {
+		opened = s.heard
+	}
+	return len(s.told.keys) > 0 && time.Since(opened) < patience
 }
 
 // isOpen reports whether a network is, also by an earlier agent.

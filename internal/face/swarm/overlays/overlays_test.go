@@ -447,8 +447,10 @@ func TestTheNextAgent(t *testing.T) {
 		r.announce("back", "stays", peer(1, 30))
 		r.announce("back", "goes", peer(1, 31))
 		r.settle()
-		if o := r.overlay("back"); len(o.Peers) != 2 {
-			t.Fatalf("peers %v", o.Peers)
+		r.announce("back", "stays", gossip.Endpoint{Name: "db.1.x", Service: "db", ServiceID: "db", Addr: addr(1, 30), VIP: addr(1, 40)})
+		r.settle()
+		if o := r.overlay("back"); len(o.Peers) != 2 || len(o.Names["db"]) != 1 || len(o.Services) == 0 {
+			t.Fatalf("peers %v, names %v, services %v", o.Peers, o.Names, o.Services)
 		}
 		opened := r.fake.Calls("Open")
 		r.stop()
@@ -464,6 +466,10 @@ func TestTheNextAgent(t *testing.T) {
 		r.settle()
 		if o := r.overlay("back"); len(o.Peers) != 2 {
 			t.Errorf("before anyone was asked: %v", o.Peers)
+		}
+		<-time.After(time.Minute) // no manager answers
+		if o := r.overlay("back"); len(o.Names["db"]) != 1 || len(o.Services) == 0 {
+			t.Errorf("before anyone was asked: names %v, services %v", o.Names, o.Services)
 		}
 		if _, open := r.fake.Get("ingress"); !open {
 			t.Error("the place for published ports is gone before a manager has said anything")
@@ -484,6 +490,9 @@ func TestTheNextAgent(t *testing.T) {
 		}
 		if r.fake.Calls("Open") == opened {
 			t.Error("nothing was adopted")
+		}
+		if o := r.overlay("back"); len(o.Names["db"]) != 1 || len(o.Names["web"]) != 1 || len(o.Names["web.1.b"]) != 0 {
+			t.Errorf("when all is known: names %v", o.Names)
 		}
 		r.Ended("a") // its program may be started again
 		if peers, names := r.hears("back"); len(peers) != 1 || len(names) != 0 {

@@ -33,6 +33,7 @@ type view struct {
 	vips   map[netip.Addr]bool
 	taken  bool // a published port is somebody else's
 	pruned bool
+	early  bool // too little is known: names and services stay those of an earlier agent
 	opened core.Ingress
 	first  bool // everything was applied once
 }
@@ -192,6 +193,9 @@ func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) er
 	}
 	if def.Ingress {
 		return v.publish(ctx, s, id)
+	}
+	if v.early {
+		return nil
 	}
 	names, owners := v.dir.Names(), v.dir.Owners()
 	if !v.first || !maps.EqualFunc(names, v.names, slices.Equal) || !maps.Equal(owners, v.owners) {
