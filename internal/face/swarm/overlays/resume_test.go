@@ -1,0 +1,85 @@
+package overlays_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+)
+
+// TestTheNextAgent announces what runs, and takes back what has ended meanwhile; nothing that others have
+// told is dropped before they have told it again, and then what they do not tell any more.
+func TestTheNextAgent(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.Resumed()
+		r.told(ofNode)
+		for i, id := range []string{"a", "b"} {
+			r.hold(web(id, network("back", 1, 20+i)))
+			r.Runs(id, id)
+		}
+		r.hold(web("c", network("front", 2, 9)))
+		r.Runs("c", "c")
+		peer := func(n, host int) gossip.Peer {
+			return gossip.Peer{Addr: netip.PrefixFrom(addr(n, host), 24), MAC: "02:42:00:00:00:01", Tunnel: there}
+		}
+		r.announce("back", "stays", peer(1, 30))
+		r.announce("back", "goes", peer(1, 31))
+		r.settle()
+		r.announce("back", "stays", gossip.Endpoint{Name: "db.1.x", Service: "db", ServiceID: "db", Addr: addr(1, 30), VIP: addr(1, 40)})
+		r.settle()
+		if o := r.overlay("back"); len(o.Peers) != 2 || len(o.Names["db"]) != 1 || len(o.Services) == 0 {
+			t.Fatalf("peers %v, names %v, services %v", o.Peers, o.Names, o.Services)
+		}
+		opened := r.fake.Calls("Open")
+		r.stop()
+		r.fake.Unable(nil, nil)
+		if err := r.other.Withdraw(gossip.ID{Network: "back", Endpoint: "goes"}, peer(1, 31)); err != nil {
+			t.Fatal(err)
+		}
+
+		r.start()
+		r.hold(web("a", network("back", 1, 20)))
+		r.Runs("a", "a")
+		r.Resumed()
+		r.settle()
+		if o := r.overlay("back"); len(o.Peers) != 2 {
+			t.Errorf("before anyone was asked: %v", o.Peers)
+		}
+		<-time.After(time.Minute) // no manager answers
+		if o := r.overlay("back"); len(o.Names["db"]) != 1 || len(o.Services) == 0 {
+			t.Errorf("before anyone was asked: names %v, services %v", o.Names, o.Services)
+		}
+		if _, open := r.fake.Get("ingress"); !open {
+			t.Error("the place for published ports is gone before a manager has said anything")
+		}
+		r.told(ofNode)
+		peers, names := r.hears("back")
+		if len(peers) != 1 || len(names) != 1 || names[0].Name != "web.1.a" {
+			t.Errorf("others hear of %v and %v", peers, names)
+		}
+		if peers, names := r.hears("front"); len(peers)+len(names) != 0 {
+			t.Errorf("others hear of %v and %v", peers, names)
+		}
+		if _, open := r.fake.Get("front"); open {
+			t.Error("a network that nobody is on is open")
+		}
+		if in, _ := r.fake.Published(); in.Network != "ingress" {
+			t.Errorf("ingress %v", in)
+		}
+		if r.fake.Calls("Open") == opened {
+			t.Error("nothing was adopted")
+		}
+		if o := r.overlay("back"); len(o.Names["db"]) != 1 || len(o.Names["web"]) != 1 || len(o.Names["web.1.b"]) != 0 {
+			t.Errorf("when all is known: names %v", o.Names)
+		}
+		r.Ended("a") // its program may be started again
+		if peers, names := r.hears("back"); len(peers) != 1 || len(names) != 0 {
+			t.Errorf("others hear of %v and %v", peers, names)
+		}
+		r.Runs("a", "a2")
+		if _, names := r.hears("back"); len(names) != 1 || names[0].TaskAliases[0] != "a2" {
+			t.Errorf("others hear of %v", names)
+		}
+	})
+}
