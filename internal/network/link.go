@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -111,7 +113,11 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	if err != nil {
 		return core.Attachment{}, fmt.Errorf("make veth pair %s: %w", pair.name, err)
 	}
-	if err := b.configure(host, sb, pair, lease, req.Config); err != nil {
+	err = overlay.Within(ns, func() error { return deaf(w.name) })
+	if err == nil {
+		err = b.configure(host, sb, pair, lease, req.Config)
+	}
+	if err != nil {
 		return core.Attachment{}, errors.Join(err, unlink(host.Handle, pair.name))
 	}
 	return core.Attachment{
@@ -535,10 +541,15 @@ func makeRouter(host nlwrap.Handle, link string, is6 bool, log *slog.Logger) err
 		if err := keepRouterAdverts(host, link, log); err != nil {
 			return err
 		}
-		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"}, [2]string{"net/ipv6/conf/" + link + "/accept_ra", "0"})
+		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"})
 	}
-	for _, kv := range set {
+	// Who is behind the link is no router for this host, whether that forwards IPv6 or not.
+	adverts := "net/ipv6/conf/" + link + "/accept_ra"
+	for _, kv := range append(set, [2]string{adverts, "0"}) {
 		changed, err := sysctl(kv[0], kv[1])
+		if kv[0] == adverts && !is6 && errors.Is(err, fs.ErrNotExist) {
+			continue // the kernel has no IPv6
+		}
 		if err != nil {
 			return err
 		}

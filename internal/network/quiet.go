@@ -2,6 +2,7 @@ package network
 
 import (
 	"errors"
+	"io/fs"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -53,6 +54,16 @@ func silence(sb nlwrap.Handle, link netlink.Link) error {
 	err := sb.LinkSetIP6AddrGenMode(link, noAddr6)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil
+	}
+	return err
+}
+
+// deaf keeps a sandbox's link, which is still down, from taking a neighbour for a router because
+// that says so: each may, to all on the bridge. The calling thread is in the sandbox's namespace.
+func deaf(link string) error {
+	_, err := sysctl("net/ipv6/conf/"+link+"/accept_ra", "0")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the kernel has no IPv6
 	}
 	return err
 }
