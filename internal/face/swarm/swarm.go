@@ -45,6 +45,8 @@ type Options struct {
 	MountFiles func(dir string) error
 	// Gossip makes the node's part in the gossip of overlay networks; nil where there are none.
 	Gossip overlays.Gossip
+	// Memory keeps the keys of overlay networks for the next agent; nil where nothing does.
+	Memory core.Holder
 	// Heartbeat is the time between two heartbeats until a manager says it; 0 is that of
 	// managers. After three of them without one the node counts as cut off.
 	Heartbeat time.Duration
@@ -261,7 +263,7 @@ func (f *Face) clear(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := overlays.Clear(ctx, f.o.Engine.Overlays); err != nil {
+	if err := overlays.Clear(ctx, f.o.Engine.Overlays, f.o.Memory); err != nil {
 		return err
 	}
 	if err := f.clearVolumes(ctx); err != nil {

@@ -22,7 +22,8 @@ import (
 
 // told is what the managers have said.
 type told struct {
-	known    bool // they have said anything
+	known    bool   // they have said anything, if only to an earlier agent
+	memory   []byte // of it; nil without keys
 	keys     []gossip.Key
 	secrets  []core.OverlayKey // of encrypted networks
 	bad      error             // what is wrong with the keys
@@ -127,24 +128,12 @@ const (
 
 // Told takes in what a manager says of the networks.
 func (s *Networks) Told(m *swarmv1.SessionMessage) {
-	t := told{known: true}
-	t.keys, t.secrets, t.bad = readKeys(m.GetNetworkBootstrapKeys())
-	for _, p := range m.GetManagers() {
-		host, _, err := net.SplitHostPort(p.GetPeer().GetAddr())
-		if addr, e := netip.ParseAddr(host); err == nil && e == nil {
-			t.managers = append(t.managers, netip.AddrPortFrom(addr.Unmap(), gossip.DefaultPort))
+	t := s.read(m)
+	if t.bad == nil {
+		var err error
+		if t.memory, err = remembered(s.o.Node, m); err != nil {
+			s.o.Logger.Error("what managers say is not remembered for the agent's next start", "error", err)
 		}
-	}
-	for _, a := range m.GetNode().GetAttachments() {
-		if !s.o.Mesh || !a.GetNetwork().GetSpec().GetIngress() {
-			continue
-		}
-		n, err := translate.ReadNetwork(a)
-		if err != nil {
-			s.say("this node has no place on the network of published ports: " + err.Error())
-			continue
-		}
-		t.ingress = &n
 	}
 	s.mu.Lock()
 	bad, waited := s.told.bad, len(s.told.secrets) == 0 && len(t.secrets) > 0
@@ -171,6 +160,30 @@ func (s *Networks) Told(m *swarmv1.SessionMessage) {
 	if waited {
 		s.o.Go()
 	}
+}
+
+// read reads a manager's message.
+func (s *Networks) read(m *swarmv1.SessionMessage) told {
+	t := told{known: true}
+	t.keys, t.secrets, t.bad = readKeys(m.GetNetworkBootstrapKeys())
+	for _, p := range m.GetManagers() {
+		host, _, err := net.SplitHostPort(p.GetPeer().GetAddr())
+		if addr, e := netip.ParseAddr(host); err == nil && e == nil {
+			t.managers = append(t.managers, netip.AddrPortFrom(addr.Unmap(), gossip.DefaultPort))
+		}
+	}
+	for _, a := range m.GetNode().GetAttachments() {
+		if !s.o.Mesh || !a.GetNetwork().GetSpec().GetIngress() {
+			continue
+		}
+		n, err := translate.ReadNetwork(a)
+		if err != nil {
+			s.say("this node has no place on the network of published ports: " + err.Error())
+			continue
+		}
+		t.ingress = &n
+	}
+	return t
 }
 
 // say tells people of something once.
@@ -246,6 +259,11 @@ type keeper struct {
 	ingress string // why there is none
 	looked  time.Time
 	wiped   bool // what an earlier agent has left is taken away
+
+	recalled bool // what managers have said to an earlier agent
+	memory   []byte
+	held     time.Time // when the holder was given memory
+	forgets  bool      // it could not be
 }
 
 // once does what is to be done now, and reports whether all is well.
@@ -260,10 +278,17 @@ func (k *keeper) once(ctx context.Context, s *Networks) bool {
 	s.mu.Lock()
 	t, able := s.told, s.unable == nil
 	s.mu.Unlock()
-	if !able || !t.known {
-		return true // what is to be done is looked for every few seconds, or comes with a message
+	if !t.known && !k.recalled {
+		k.recalled = s.recall(ctx)
+		s.mu.Lock()
+		t = s.told
+		s.mu.Unlock()
 	}
-	well := k.setSecrets(ctx, s, t.secrets)
+	if !able || !t.known {
+		return k.recalled // what is to be done is looked for every few seconds, or comes with a message
+	}
+	well := k.remember(ctx, s, t.memory)
+	well = k.setSecrets(ctx, s, t.secrets) && well
 	well = k.setKeys(ctx, s, t.keys) && well
 	well = k.meet(ctx, s, t.managers) && well
 	well = k.setIngress(ctx, s, t.ingress) && well

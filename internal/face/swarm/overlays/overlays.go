@@ -38,6 +38,7 @@ type Options struct {
 	Overlays core.Overlays // nil where there are none
 	Gossip   Gossip        // nil where there is none
 	KV       core.KV       // keeps what is announced, and where the data path is
+	Memory   core.Holder   // keeps the managers' keys for the next agent; nil where nothing does
 	Node     string        // the node's id in the Swarm
 	// Advertise is where other nodes reach this one, and DataPath where they send the networks' packets;
 	// zero: the address by which this node reaches a manager, which Route returns, and the same.
@@ -86,7 +87,7 @@ type Networks struct {
 	by        map[string][]string // the networks of each task
 	unable    error               // why the node can be on none
 	told      told
-	heard     time.Time // when the managers have said anything first
+	heard     time.Time // when the managers have said anything to this agent first
 	mine      place
 	member    gossip.Member // nil until there are keys
 	announced *gossip.Announced
@@ -216,7 +217,7 @@ const patience = 10 * time.Second
 func (s *Networks) early(opened time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.told.known {
+	if s.heard.IsZero() {
 		return true
 	}
 	if s.heard.After(opened) {
@@ -334,18 +335,6 @@ func (s *Networks) Leave() {
 	if member != nil {
 		member.Leave()
 	}
-}
-
-// Clear takes away all networks, on which no sandbox may be any more.
-func Clear(ctx context.Context, o core.Overlays) error {
-	if o == nil {
-		return nil
-	}
-	errs := []error{o.CloseIngress(ctx)}
-	for _, n := range o.List() {
-		errs = append(errs, o.Close(ctx, n.Name))
-	}
-	return errors.Join(errs...)
 }
 
 // poke has keep look at once.

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip/gossiptest"
 	"github.com/longshore/longshore/internal/face/swarm/overlays"
 	"github.com/longshore/longshore/internal/face/swarm/translate"
+	"github.com/longshore/longshore/internal/keeper/keepertest"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -65,6 +66,8 @@ type rig struct {
 	fake  *enginetest.Overlays
 	door  *door
 	kv    core.KV
+	mem   *keepertest.Holder
+	node  string
 	other gossip.Member
 	stop  func()
 
@@ -77,7 +80,7 @@ type rig struct {
 // newRig is called inside of a synctest bubble.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet()}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true)}
+	r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet()}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node"}
 	r.other = r.door.net.Member("other", there)
 	r.start()
 	return r
@@ -86,7 +89,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) start() {
 	r.t.Helper()
 	r.Networks = overlays.New(overlays.Options{
-		Overlays: r.fake, Gossip: r.door, KV: r.kv, Node: "node", Advertise: here, Mesh: true, Logger: slog.New(slog.DiscardHandler),
+		Overlays: r.fake, Gossip: r.door, KV: r.kv, Memory: r.mem, Node: r.node, Advertise: here, Mesh: true, Logger: slog.New(slog.DiscardHandler),
 		Tell: func(note string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -290,7 +293,7 @@ func TestATaskOnANetwork(t *testing.T) {
 // TestANodeThatCannot takes no task, says why, and is able again without anyone's help.
 func TestANodeThatCannot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet(), busy: errors.New("port 7946 is a dockerd's")}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true)}
+		r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet(), busy: errors.New("port 7946 is a dockerd's")}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node"}
 		r.other = r.door.net.Member("other", there)
 		r.start()
 		defer func() { r.stop() }()

@@ -2,10 +2,14 @@ package overlays_test
 
 import (
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
+	"github.com/longshore/longshore/internal/face/swarm/overlays"
 )
 
 // TestTheNextAgent announces what runs, and takes back what has ended meanwhile; nothing that others have
@@ -33,6 +37,9 @@ func TestTheNextAgent(t *testing.T) {
 		}
 		opened := r.fake.Calls("Open")
 		r.stop()
+		if err := overlays.Clear(t.Context(), nil, r.mem); err != nil { // whoever held the keys has died, too
+			t.Fatal(err)
+		}
 		r.fake.Unable(nil, nil)
 		if err := r.other.Withdraw(gossip.ID{Network: "back", Endpoint: "goes"}, peer(1, 31)); err != nil {
 			t.Fatal(err)
@@ -80,6 +87,92 @@ func TestTheNextAgent(t *testing.T) {
 		r.Runs("a", "a2")
 		if _, names := r.hears("back"); len(names) != 1 || names[0].TaskAliases[0] != "a2" {
 			t.Errorf("others hear of %v", names)
+		}
+	})
+}
+
+// TestTheNextAgentNeedsNoManager: it is in the gossip with the keys that the keeper holds, and takes back what has ended
+// meanwhile. The keys are kept nowhere else, and what another member was told is not taken for its own.
+func TestTheNextAgentNeedsNoManager(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		planted := func(m *swarmv1.SessionMessage) {
+			for _, k := range m.GetNetworkBootstrapKeys() {
+				copy(k.GetKey()[2:], "planted bytes!")
+			}
+		}
+		r.Resumed()
+		r.told(ofNode, planted)
+		for i, id := range []string{"a", "b"} {
+			r.hold(web(id, network("back", 1, 20+i)))
+			r.Runs(id, id)
+		}
+		r.settle()
+		for key, value := range r.kv.All("") {
+			if strings.Contains(string(value), "planted") {
+				t.Errorf("%s has a key", key)
+			}
+		}
+		forget := func() {
+			t.Helper()
+			if err := overlays.Clear(t.Context(), nil, r.mem); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next := func(is string, up bool) {
+			t.Helper()
+			r.stop()
+			r.start()
+			r.hold(web("a", network("back", 1, 20)))
+			r.Runs("a", "a")
+			r.Resumed()
+			r.settle()
+			if st := r.Status(); (st.Gossip == overlays.Up) != up {
+				t.Errorf("%s: gossip: %s", is, st.Gossip)
+			}
+		}
+
+		next("with what is held", true)
+		if peers, names := r.hears("back"); len(peers) != 1 || len(names) != 1 || names[0].Name != "web.1.a" {
+			t.Errorf("others hear of %v and %v", peers, names)
+		}
+		if in, _ := r.fake.Published(); in.Network != "ingress" {
+			t.Errorf("ingress %v", in)
+		}
+		if keys := r.fake.Keys(); len(keys) != 3 || string(keys[0].Key[2:]) != "planted bytes!" {
+			t.Errorf("keys of encrypted networks: %v", keys)
+		}
+		forget()
+		next("after the keeper's death", false)
+		r.told(ofNode)
+		forget()
+		<-time.After(2 * time.Minute)
+		next("when the next keeper was given it", true)
+		r.node = "another"
+		next("with what another node was told", false)
+		r.node = "node"
+
+		f, err := os.CreateTemp(t.TempDir(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		if _, err := f.WriteString("\xff\xff"); err != nil {
+			t.Fatal(err)
+		}
+		names, err := r.mem.Names(t.Context())
+		if err != nil || len(names) != 1 {
+			t.Fatalf("held: %q, %v", names, err)
+		}
+		if err := r.mem.Hold(t.Context(), names[0], []*os.File{f}); err != nil {
+			t.Fatal(err)
+		}
+		next("with what cannot be read", false)
+		forget()
+		r.mem.Old = true // a keeper of an earlier release
+		next("where nothing can be held", false)
+		r.told()
+		if st := r.Status(); st.Gossip != overlays.Up {
+			t.Errorf("where nothing can be held: gossip: %s", st.Gossip)
 		}
 	})
 }

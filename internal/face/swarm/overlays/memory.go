@@ -1,0 +1,176 @@
+package overlays
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/core"
+)
+
+// The next agent of the node is back in the gossip before a manager has said anything: other nodes give up
+// one that is silent for some seconds, and a manager refuses the session of an agent that starts often. What
+// managers have said has the swarm's keys, which no disk may have; so it is in a file that is memory, which
+// the keeper holds.
+
+// memoryName is what it is held under.
+const memoryName = "swarm/overlays"
+
+// The bounds of a memory.
+const (
+	maxMemory  = 1 << 20
+	memoryTime = 2 * time.Second // for the keeper's answer
+)
+
+// remembered returns what the next agent needs of a manager's message; nil when the message has no keys.
+func remembered(node string, m *swarmv1.SessionMessage) ([]byte, error) {
+	if len(m.GetNetworkBootstrapKeys()) == 0 {
+		return nil, nil
+	}
+	keep := &swarmv1.SessionMessage{
+		Node: &swarmv1.Node{Id: node}, Managers: m.GetManagers(), NetworkBootstrapKeys: m.GetNetworkBootstrapKeys(),
+	}
+	for _, a := range m.GetNode().GetAttachments() {
+		if a.GetNetwork().GetSpec().GetIngress() {
+			keep.Node.Attachments = append(keep.Node.Attachments, a)
+		}
+	}
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(keep)
+	if err == nil && len(data) > maxMemory {
+		err = fmt.Errorf("%d bytes are too many", len(data))
+	}
+	return data, err
+}
+
+// remember has the keeper hold what managers have said, and reports whether that need not be tried again soon.
+func (k *keeper) remember(ctx context.Context, s *Networks, data []byte) bool {
+	if s.o.Memory == nil || data == nil {
+		return true
+	}
+	// Keeper and holder may have died since; once a minute it is held again.
+	if slices.Equal(data, k.memory) && time.Since(k.held) < time.Minute {
+		return true
+	}
+	err := hold(ctx, s.o.Memory, data)
+	if err != nil && !k.forgets {
+		s.o.Logger.WarnContext(ctx, "the keeper does not keep the swarm's keys: the agent's next start is heard of by other nodes only when a manager answers", "error", err.Error())
+	}
+	if k.forgets = err != nil; k.forgets && !errdefs.IsFailedPrecondition(err) {
+		return false
+	}
+	k.memory, k.held = data, time.Now()
+	return true
+}
+
+func hold(ctx context.Context, h core.Holder, data []byte) error {
+	f, err := memory(data)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	ctx, cancel := context.WithTimeout(ctx, memoryTime)
+	defer cancel()
+	return h.Hold(ctx, memoryName, []*os.File{f})
+}
+
+// memory returns a file that is on no disk, and that nobody can change.
+func memory(data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("swarm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	f := os.NewFile(uintptr(fd), "swarm")
+	if _, err = f.Write(data); err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// recall takes in what the managers have said to an earlier agent, unless they have said something to this
+// one, and reports whether that need not be tried again.
+func (s *Networks) recall(ctx context.Context) bool {
+	if s.o.Memory == nil {
+		return true
+	}
+	short, cancel := context.WithTimeout(ctx, memoryTime)
+	defer cancel()
+	m, err := held(short, s.o.Memory)
+	switch {
+	case errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err):
+		return true
+	case err == nil && m.GetNode().GetId() != s.o.Node:
+		err = fmt.Errorf("it is node %q's: %w", m.GetNode().GetId(), errdefs.ErrDataLoss)
+	}
+	if err != nil {
+		s.o.Logger.WarnContext(ctx, "what managers have said to an earlier agent is not known", "error", err.Error())
+		return errdefs.IsDataLoss(err)
+	}
+	t := s.read(m)
+	s.mu.Lock()
+	known := s.told.known
+	if !known {
+		s.told = t
+	}
+	s.mu.Unlock()
+	if !known && len(t.secrets) > 0 {
+		s.o.Go()
+	}
+	return true
+}
+
+// held returns what is held. DataLoss when that cannot be read.
+func held(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
+	files, err := h.Held(ctx, memoryName)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	st, err := files[0].Stat()
+	if err == nil && st.Size() > maxMemory {
+		err = fmt.Errorf("it has %d bytes", st.Size())
+	}
+	m := &swarmv1.SessionMessage{}
+	if err == nil {
+		data := make([]byte, st.Size())
+		if _, err = files[0].ReadAt(data, 0); err == nil { // all that have it share where it is read
+			err = proto.Unmarshal(data, m)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
+	}
+	return m, nil
+}
+
+// Clear takes away all networks, on which no sandbox may be any more, and what the holder has.
+func Clear(ctx context.Context, o core.Overlays, memory core.Holder) error {
+	var errs []error
+	if memory != nil {
+		if err := memory.Drop(ctx, memoryName); !errdefs.IsFailedPrecondition(err) {
+			errs = append(errs, err)
+		}
+	}
+	if o != nil {
+		errs = append(errs, o.CloseIngress(ctx))
+		for _, n := range o.List() {
+			errs = append(errs, o.Close(ctx, n.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
