@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,14 +61,12 @@ func advertise(t *testing.T, ns *networktest.Namespace, link string) {
 type hearer struct{ in, link string }
 
 // heard is how many it has heard.
-func (h hearer) heard(t *testing.T) string {
+func (h hearer) heard(t *testing.T) (n int) {
 	t.Helper()
 	for line := range strings.Lines(networktest.Run(t, h.in+"cat /proc/net/dev_snmp6/"+h.link)) {
-		if f := strings.Fields(line); f[0] == "Icmp6InType134" {
-			return f[1]
-		}
+		_, _ = fmt.Sscanf(line, "Icmp6InType134 %d", &n)
 	}
-	return "0"
+	return n
 }
 
 // taken is what it has taken on because of them.
@@ -80,25 +79,24 @@ func (h hearer) taken(t *testing.T) string {
 // not kept from it.
 func deaf(t *testing.T, from *networktest.Namespace, link string, all ...hearer) {
 	t.Helper()
-	for n := range 3 { // when the next has come, the one before has had its effect
-		advertise(t, from, link)
-		for _, h := range all {
-			roottest.Eventually(t, fmt.Sprintf("%+v hears an advertisement", h), func() bool { return h.heard(t) == fmt.Sprint(n+1) })
-		}
-	}
+	roottest.Eventually(t, "all hear advertisements", func() bool {
+		advertise(t, from, link) // an interface that has just come up sends nothing yet
+		// When the third has come, the first has had its effect.
+		return !slices.ContainsFunc(all, func(h hearer) bool { return h.heard(t) < 3 })
+	})
 	for _, h := range all {
 		if got := h.taken(t); got != "" {
 			t.Errorf("%+v has taken on %s", h, got)
 		}
 		networktest.Run(t, h.in+"sysctl -q -w net.ipv6.conf."+h.link+".accept_ra=2")
 	}
-	advertise(t, from, link)
-	for _, h := range all {
-		roottest.Eventually(t, fmt.Sprintf("%+v heeds advertisements when it is told to", h), func() bool {
+	roottest.Eventually(t, "all heed advertisements when they are told to", func() bool {
+		advertise(t, from, link)
+		return !slices.ContainsFunc(all, func(h hearer) bool {
 			got := h.taken(t)
-			return strings.Contains(got, "default") && strings.Contains(got, "fd66::")
+			return !strings.Contains(got, "default") || !strings.Contains(got, "fd66::")
 		})
-	}
+	})
 }
 
 // TestNobodyHeedsWhatASandboxAdvertises: a sandbox that says that it is an IPv6 router becomes none for the

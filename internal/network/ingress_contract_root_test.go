@@ -73,7 +73,10 @@ func TestWhatIsMissingOfTheIngressIsTold(t *testing.T) {
 			if err := r.net.Overlays.OpenIngress(t.Context(), core.Ingress{Network: "published", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.0.2/24")}}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := r.net.Overlays.Publish(t.Context(), []core.PublishedPort{{Proto: "tcp", Port: 8080}}); err != nil {
+			if _, err := r.net.Overlays.Publish(t.Context(), []core.PublishedPort{
+				{Proto: "tcp", Port: 8080, Backends: []core.OverlayBackend{{Addr: netip.MustParseAddr("10.0.0.5")}, {Addr: netip.MustParseAddr("10.0.0.6")}}},
+				{Proto: "udp", Port: 8081},
+			}); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.net.Overlays.CheckIngress(); err != nil {
@@ -88,14 +91,20 @@ func TestWhatIsMissingOfTheIngressIsTold(t *testing.T) {
 				t.Error(err)
 			}
 		}()
+		in := "nsenter --net=" + r.dir + "/ingress "
 		for _, line := range []string{
-			"ip link del longshore-in0", "ip link set longshore-in0 down", "nft flush map inet longshore-ingress ports4", "nsenter --net=" + r.dir + "/ingress ip link del net0",
-			"nsenter --net=" + r.dir + "/ingress ip addr flush dev net0",
+			in + "nft flush ruleset", in + "nft delete table inet longshore-balance", in + "nft flush chain inet longshore-balance prerouting",
+			in + "nft flush chain inet longshore-balance port4-6-8080", in + "nft flush map inet longshore-balance ports4", in + "nft flush set inet longshore-balance selves4",
+			in + "nft add rule inet longshore-balance port6-17-8081 accept", in + "nft delete table inet longshore-gate", in + "nft flush chain inet longshore-gate closed",
+			"ip link del longshore-in0", "ip link set longshore-in0 down", "nft flush map inet longshore-ingress ports4", in + "ip link del net0",
+			in + "ip addr flush dev net0",
 		} {
 			open()
 			networktest.Run(t, line)
 			if err := r.net.Overlays.CheckIngress(); !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("%s: %v", line, err)
+			} else {
+				t.Log(err)
 			}
 			r.start() // the next agent mends it
 			if err := r.net.Recover(t.Context(), nil); err != nil {

@@ -253,5 +253,21 @@ func (g *ingress) check() (on string, err error) {
 	if err == nil && len(gone) > 0 {
 		err = fmt.Errorf("%d ports are not led, %d one of them: %w", len(gone), gone[0].Port, errdefs.ErrFailedPrecondition)
 	}
+	if err == nil {
+		err = g.checkRulesLocked()
+	}
 	return g.is.Network, err
+}
+
+// checkRulesLocked checks the rules inside.
+func (g *ingress) checkRulesLocked() error {
+	ns, err := os.Open(g.path)
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer func() { _ = ns.Close() }()
+	if err := nft.CheckGate(ns, ingressOuter, ingressInner); err != nil {
+		return err
+	}
+	return g.balancer.Check(ns)
 }

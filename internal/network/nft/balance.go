@@ -294,15 +294,7 @@ func (b *Balancer) lead(c *nftables.Conn, table *nftables.Table, s Service) erro
 		turns.DataType = nftables.MustConcatSetType(addr, nftables.TypeInetService)
 		nat.RegProtoMin = portReg
 	}
-	var elems []nftables.SetElement
-	for i, to := range list {
-		e := nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(uint32(i)), Val: to.Addr.AsSlice()}
-		if !k.addr.IsValid() {
-			e.Val = append(e.Val, binaryutil.BigEndian.PutUint16(cmp.Or(to.Port, k.port))...)
-			e.Val = append(e.Val, 0, 0)
-		}
-		elems = append(elems, e)
-	}
+	elems := k.turns(list)
 	if err := c.AddSet(turns, elems[:min(len(elems), maxElements)]); err != nil {
 		return err
 	}
@@ -317,6 +309,19 @@ func (b *Balancer) lead(c *nftables.Conn, table *nftables.Table, s Service) erro
 		nat,
 	}})
 	return nil
+}
+
+// turns has each backend behind its number.
+func (k serviceKey) turns(list []Backend) (elems []nftables.SetElement) {
+	for i, to := range list {
+		e := nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(uint32(i)), Val: to.Addr.AsSlice()}
+		if !k.addr.IsValid() {
+			e.Val = append(e.Val, binaryutil.BigEndian.PutUint16(cmp.Or(to.Port, k.port))...)
+			e.Val = append(e.Val, 0, 0)
+		}
+		elems = append(elems, e)
+	}
+	return elems
 }
 
 // selvesOf are the backends behind ports of the machine.

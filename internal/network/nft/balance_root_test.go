@@ -184,6 +184,9 @@ func set(t *testing.T, b *nft.Balancer, ns *os.File, services ...nft.Service) {
 	if err := b.Set(ns, services); err != nil {
 		t.Fatal(err)
 	}
+	if err := b.Check(ns); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestAnAddressLeadsToBackends: each connection of a machine to a service's address gets another

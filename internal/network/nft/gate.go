@@ -23,8 +23,31 @@ func Gate(namespace *os.File, outer, inner string) error {
 	c.AddTable(table)
 	c.DelTable(table)
 	c.AddTable(table)
+	for _, r := range gateRules(table, outer, inner) {
+		c.AddChain(r.chain)
+		for _, exprs := range r.rules {
+			c.AddRule(&nftables.Rule{Table: table, Chain: r.chain, Exprs: exprs})
+		}
+	}
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("build table %s: %w", gateTable, err)
+	}
+	return nil
+}
+
+// CheckGate says what is missing of a Gate. FailedPrecondition.
+func CheckGate(namespace *os.File, outer, inner string) error {
+	c, err := dialIn(namespace)
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Name: gateTable, Family: nftables.TableFamilyINet}
+	return checkChains(c, table, gateRules(table, outer, inner))
+}
+
+func gateRules(table *nftables.Table, outer, inner string) []chainRules {
 	from, to := expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME
-	for _, r := range []chainRules{
+	return []chainRules{
 		// When the kernel knows what is an answer, and before the Balancer.
 		{&nftables.Chain{Table: table, Name: chainClosed, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle}, [][]expr.Any{
 			seq(ifname(from, inner), answers(), leave()),
@@ -43,14 +66,5 @@ func Gate(namespace *os.File, outer, inner string) error {
 			seq(ifname(to, inner), answers(), leave()),
 			seq(ifname(to, inner), drop()),
 		}},
-	} {
-		c.AddChain(r.chain)
-		for _, exprs := range r.rules {
-			c.AddRule(&nftables.Rule{Table: table, Chain: r.chain, Exprs: exprs})
-		}
 	}
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("build table %s: %w", gateTable, err)
-	}
-	return nil
 }
