@@ -119,7 +119,7 @@ e2e-swarm: build ## a real manager of a Swarm, Debian's dockerd, whose worker th
 e2e-swarm-vm: build ## overlay networks beside a dockerd that balances and encrypts, which this kernel may not: Debian's in QEMU (RUN=)
 	hack/deps.sh vm
 	hack/dockerd.sh .cache/docker
-	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_VM_RUN=$${RUN:-Dockerds} LONGSHORE_VM_TEST_TIMEOUT=55m hack/vm.sh test/e2e/swarm
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_VM_RUN=$${RUN:-Dockerds} LONGSHORE_VM_TEST_TIMEOUT=55m LONGSHORE_VM_TEST_PARALLEL=1 hack/vm.sh test/e2e/swarm
 	LONGSHORE_BIN=$(CURDIR)/bin GOFLAGS=-mod=mod LONGSHORE_VM_RUN=$${RUN:-EncryptedNetworks} hack/vm.sh test/e2e/swarmkit
 
 .PHONY: e2e-swarmkit

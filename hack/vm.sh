@@ -16,7 +16,7 @@
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
 # LONGSHORE_VM_TIMEOUT  seconds until a guest that hangs is ended (3600)
 # LONGSHORE_VM_SEED     repeats the choices of a power cut test
-# LONGSHORE_VM_TEST_TIMEOUT, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
+# LONGSHORE_VM_TEST_TIMEOUT, _TEST_PARALLEL, _ACCEL, _MEMORY, _NICE: see hack/vm/init.sh and qemu.sh
 # LONGSHORE_VM_TSC      the rate of the time-stamp counter in kHz, instead of a measured one
 # Other LONGSHORE_ variables (LONGSHORE_CHAOS_KILLS, LONGSHORE_TEST_PATIENCE) reach the tests as they are.
 set -euo pipefail

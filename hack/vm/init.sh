@@ -88,7 +88,7 @@ run() { # package, binary, names
   local package=$1 binary=$2 names=$3 out=/tmp/vm.out status start=$EPOCHREALTIME seconds
   echo "vm: begin $package"
   cd "/longshore/src/$package" || return
-  "$binary" -test.v -test.timeout "${LONGSHORE_VM_TEST_TIMEOUT:-20m}" -test.run "$names" 2>&1 | tee "$out"
+  "$binary" -test.v -test.timeout "${LONGSHORE_VM_TEST_TIMEOUT:-20m}" -test.parallel "${LONGSHORE_VM_TEST_PARALLEL:-2}" -test.run "$names" 2>&1 | tee "$out"
   status=${PIPESTATUS[0]}
   [ -z "$(tail -c 1 "$out")" ] || echo # output without a newline must not hide the next line
   seconds=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN {printf "%.1f", b - a}')

@@ -7,8 +7,10 @@
 package roottest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +25,10 @@ import (
 
 // Env must be 1 to run the tests that need root and a real kernel.
 const Env = "LONGSHORE_ROOT_TESTS"
+
+// ProgressEnv names a file, such as /dev/console, to which the output of isolated tests is written as
+// it comes, besides being reported at their end.
+const ProgressEnv = "LONGSHORE_TEST_PROGRESS"
 
 const childEnv = "LONGSHORE_ROOTTEST_CHILD"
 
@@ -71,14 +77,26 @@ func isolate(t *testing.T) {
 	}
 	runtime.LockOSThread() // Pdeathsig is bound to the thread
 	defer runtime.UnlockOSThread()
-	out, err := cmd.CombinedOutput()
+	var text bytes.Buffer
+	cmd.Stdout = &text
+	if name := os.Getenv(ProgressEnv); name != "" {
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		cmd.Stdout = io.MultiWriter(&text, f)
+	}
+	cmd.Stderr = cmd.Stdout
+	err = cmd.Run()
+	out := text.String()
 	if len(out) > 0 {
 		t.Logf("in its own namespaces:\n%s", out)
 	}
 	if err != nil {
 		t.Fatalf("isolated run: %v", err)
 	}
-	if strings.Contains(string(out), "--- SKIP: "+t.Name()+" ") {
+	if strings.Contains(out, "--- SKIP: "+t.Name()+" ") {
 		t.SkipNow()
 	}
 }

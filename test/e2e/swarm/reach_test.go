@@ -44,7 +44,12 @@ func (p placed) sees(q placed) bool {
 	return false
 }
 
-// apiNetwork, apiService and apiTask are what the manager says of each, as far as tests look.
+// apiNode, apiNetwork, apiService and apiTask are what the manager says of each, as far as tests look.
+type apiNode struct {
+	ID   string
+	Spec struct{ Availability string }
+}
+
 type apiNetwork struct {
 	ID   string
 	Spec struct{ Name string }
@@ -75,12 +80,14 @@ type apiTask struct {
 	}
 }
 
-// placed are the tasks that are to run, and those of them that do not yet.
+// placed are the tasks that are to run, and those of them that do not yet. One on a node that is
+// drained is about to be replaced.
 func (x *mixed) placed() (run []placed, wait []string) {
 	x.t.Helper()
 	var services []apiService
 	var tasks []apiTask
-	for path, answer := range map[string]any{"/services": &services, "/tasks" + dockerd.Filter("desired-state", "running"): &tasks} {
+	var nodes []apiNode
+	for path, answer := range map[string]any{"/services": &services, "/nodes": &nodes, "/tasks" + dockerd.Filter("desired-state", "running"): &tasks} {
 		if err := x.Get(x.t.Context(), path, answer); err != nil {
 			x.t.Fatal(err)
 		}
@@ -90,6 +97,10 @@ func (x *mixed) placed() (run []placed, wait []string) {
 		if by[s.ID] = s; s.UpdateStatus.State == "updating" {
 			wait = append(wait, s.Spec.Name+" is updated")
 		}
+	}
+	drained := map[string]bool{}
+	for _, n := range nodes {
+		drained[n.ID] = n.Spec.Availability == "drain"
 	}
 	for _, k := range tasks {
 		s, ok := by[k.ServiceID]
@@ -116,7 +127,7 @@ func (x *mixed) placed() (run []placed, wait []string) {
 				p.vips[name] = netip.MustParsePrefix(v.Addr).Addr()
 			}
 		}
-		if k.Status.State != "running" || p.pid == 0 {
+		if k.Status.State != "running" || p.pid == 0 || drained[k.NodeID] {
 			wait = append(wait, fmt.Sprintf("%s is %s %s", p, k.Status.State, k.Status.Err))
 			continue
 		}
@@ -145,12 +156,14 @@ func (x *mixed) failed() {
 func (x *mixed) settled(want map[string]int) (run []placed) {
 	x.t.Helper()
 	var wait []string
-	count := map[string]int{}
+	count, began := map[string]int{}, time.Now()
 	defer func() {
 		if x.t.Failed() {
 			x.t.Logf("tasks %v run, wanted %v; others: %s", count, want, strings.Join(wait, "; "))
 			x.failed()
+			return
 		}
+		x.t.Logf("%v run: after %.1f s", want, time.Since(began).Seconds())
 	}()
 	roottest.Eventually(x.t, "all tasks run", func() bool {
 		run, wait = x.placed()

@@ -250,12 +250,14 @@ func (r *traffic) whole() {
 // answersFrom waits until a web server has been answered for by all of these tasks, and by no other.
 func (x *mixed) answersFrom(what string, ns *networktest.Namespace, host string, tasks []string) {
 	x.t.Helper()
-	seen := map[string]int{}
+	seen, began := map[string]int{}, time.Now()
 	var last error
 	defer func() {
 		if x.t.Failed() {
 			x.t.Logf("%s: %s was answered by %v, not %v; %v", what, host, seen, tasks, last)
+			return
 		}
+		x.t.Logf("%s: %s is answered by all: after %.1f s", what, host, time.Since(began).Seconds())
 	}()
 	roottest.Eventually(x.t, what+" answers", func() bool {
 		got, err := getFrom(ns, host, impatience)
