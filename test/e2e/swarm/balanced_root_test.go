@@ -130,6 +130,7 @@ func TestServicesOverDockerds(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)
 		x := newMixed(t, 1, 1)
+		x.patient()
 		x.deploy("shop", x.store())
 		run := x.settled(map[string]int{"shop_web": 4, "shop_asks": 2})
 		x.balanced("deployed", run)

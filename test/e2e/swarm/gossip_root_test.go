@@ -210,7 +210,11 @@ func TestTheGossipOfDockerd(t *testing.T) {
 func definitionOf(t *testing.T, n *swarmv1.Network, local string) overlay.Definition {
 	t.Helper()
 	d := overlay.Definition{Name: n.GetId(), MTU: 1450, Local: netip.MustParseAddr(local)}
-	ids := strings.Split(n.GetDriverState().GetOptions()["com.docker.network.driver.overlay.vxlanid_list"], ",")
+	options := n.GetDriverState().GetOptions()
+	if _, d.Encrypted = options["encrypted"]; d.Encrypted {
+		d.MTU = 1424
+	}
+	ids := strings.Split(options["com.docker.network.driver.overlay.vxlanid_list"], ",")
 	for i, c := range n.GetIpam().GetConfigs() {
 		id, err := strconv.ParseUint(ids[i], 10, 24)
 		if err != nil {

@@ -63,7 +63,7 @@ func startManager(t *testing.T) *manager {
 }
 
 // patient has the manager wait for a minute before it gives a node up that it does not hear of, in
-// a case whose agent dies: by default it gives one up after 15 seconds, and its tasks with it.
+// a case whose agent dies, or that has little of a processor: by default it gives one up after 15 seconds, and its tasks with it.
 func (m *manager) patient() {
 	m.t.Helper()
 	m.docker("swarm", "update", "--dispatcher-heartbeat", "20s")

@@ -42,9 +42,10 @@ func TestMain(m *testing.M) {
 
 // order is what the test asks a member's process.
 type order struct {
-	Op      string // new, open, attach, join, enter, watch, prune, announce, withdraw, members
+	Op      string // new, keys, open, attach, join, enter, watch, prune, announce, withdraw, members
 	New     networkdb.Options
-	Dir     string // of data paths
+	Keys    []sealKey // of encrypted data paths, opened later
+	Dir     string    // of data paths
 	Open    overlay.Definition
 	Path    string // of a namespace
 	Attach  overlay.Attachment
@@ -52,6 +53,19 @@ type order struct {
 	Network string // of attach only when several are open
 	ID      gossip.ID
 	Record  wireRecord
+}
+
+// sealKey is an overlay.Key, which does not show itself in documents.
+type sealKey struct {
+	Key [16]byte
+	ID  uint32
+}
+
+func overlayKeys(list []sealKey) (keys []overlay.Key) {
+	for _, k := range list {
+		keys = append(keys, overlay.Key(k))
+	}
+	return keys
 }
 
 // wireRecord is a gossip.Record.
@@ -102,6 +116,7 @@ func serveMember(in io.Reader, out io.Writer) error {
 	var m *networkdb.DB
 	var path *overlay.Network // the one that was opened last
 	paths := map[string]*overlay.Network{}
+	var keys *overlay.Keyring
 	ctx := context.Background()
 	dec := json.NewDecoder(bufio.NewReader(in))
 	for {
@@ -121,7 +136,15 @@ func serveMember(in io.Reader, out io.Writer) error {
 			err = m.Join(ctx, o.Join)
 		case "enter":
 			err = m.Enter(ctx, o.Network)
+		case "keys":
+			if keys == nil {
+				keys, err = overlay.NewKeyring(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			}
+			if err == nil {
+				err = keys.SetKeys(overlayKeys(o.Keys))
+			}
 		case "open":
+			o.Open.Keys = keys
 			path, err = overlay.Open(o.Dir, o.Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 			paths[o.Open.Name] = path
 		case "attach":
@@ -301,8 +324,9 @@ type plainWorker struct {
 	t  *testing.T
 	id *identity.Identity
 
-	mu    sync.Mutex // guards keys, node, tasks
+	mu    sync.Mutex // guards keys, seal, node, tasks
 	keys  []gossip.TimedKey
+	seal  []gossip.TimedKey // of encrypted data paths
 	node  *swarmv1.Node
 	tasks map[string]*swarmv1.Task
 }
@@ -356,10 +380,13 @@ func (w *plainWorker) AssignedTasks(*swarmv1.TasksMessage) error { return nil }
 func (w *plainWorker) Told(m *swarmv1.SessionMessage) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.keys, w.node = nil, m.GetNode()
+	w.keys, w.seal, w.node = nil, nil, m.GetNode()
 	for _, k := range m.GetNetworkBootstrapKeys() {
-		if k.GetSubsystem() == "networking:gossip" {
-			w.keys = append(w.keys, gossip.TimedKey{Key: k.GetKey(), Time: k.GetLamportTime()})
+		switch timed := (gossip.TimedKey{Key: k.GetKey(), Time: k.GetLamportTime()}); k.GetSubsystem() {
+		case "networking:gossip":
+			w.keys = append(w.keys, timed)
+		case "networking:ipsec":
+			w.seal = append(w.seal, timed)
 		}
 	}
 	return nil
@@ -390,6 +417,26 @@ func (w *plainWorker) keyring() (keys []gossip.Key) {
 		keys, err = gossip.Keyring(w.keys)
 		return err == nil
 	})
+	return keys
+}
+
+// sealKeys waits until a manager has told the keys of encrypted data paths.
+func (w *plainWorker) sealKeys() (keys []sealKey) {
+	w.t.Helper()
+	w.keyring()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	order, err := gossip.Keyring(w.seal)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, key := range order {
+		for _, timed := range w.seal {
+			if gossip.Key(timed.Key) == key {
+				keys = append(keys, sealKey{key, uint32(timed.Time)})
+			}
+		}
+	}
 	return keys
 }
 
