@@ -60,6 +60,12 @@ bench-cli: build ## the command line beside podman and docker: run, an exec with
 	hack/dockerd.sh .cache/docker
 	LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker PODMAN=$${PODMAN:-podman} $(GO) run ./test/bench -server longshore -steps cli
 
+.PHONY: bench-overlay
+bench-overlay: build ## overlay networks beside a dockerd's, both workers of one Swarm: first packets, memory, requests; what a published port costs (ROUNDS=)
+	hack/dockerd.sh .cache/docker
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} LONGSHORE_BENCH_ROUNDS=$${ROUNDS:-10} $(GO) test -count=1 -timeout 1h -v -run 'TestBench' ./test/e2e/swarm
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 $(GO) test -count=1 -v -run 'TestPublishedPortPace|TestOverlayPace' ./internal/network
+
 .PHONY: e2e-cli
 e2e-cli: build ## what people type from memory, to longshore and to podman (PODMAN=)
 	hack/deps.sh test

@@ -70,6 +70,7 @@ type apiService struct {
 type apiTask struct {
 	ID, ServiceID, NodeID, DesiredState string
 	Slot                                int
+	CreatedAt                           time.Time
 	Status                              struct {
 		State, Err      string
 		ContainerStatus struct{ PID int }
