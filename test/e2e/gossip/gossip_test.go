@@ -334,6 +334,7 @@ func TestADeadMember(t *testing.T) {
 			must(t, p.Enter(t.Context(), "its"))
 			m, _ := within(t, "new")
 			must(t, m.Join(t.Context(), c.at))
+			must(t, m.Join(t.Context(), []netip.AddrPort{p.at})) // which tells which networks it is in
 			roottest.Eventually(t, "all are known", func() bool { return len(m.Members()) == len(c.members)+1 })
 			must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
 			defer func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }()
@@ -348,7 +349,7 @@ func TestADeadMember(t *testing.T) {
 			v.Want(map[gossip.ID][]gossip.Record{other: {record}})
 			select {
 			case err := <-entered:
-				t.Errorf("entered beside a dead member at once: %v", err)
+				t.Fatalf("entered beside a dead member at once: %v", err)
 			default:
 			}
 			must(t, <-entered)
