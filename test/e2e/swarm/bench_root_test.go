@@ -343,15 +343,15 @@ func (s *service) answer(conn net.Conn) {
 			return
 		}
 		method, path, _ := strings.Cut(strings.TrimSpace(line), " ")
-		switch {
-		case method == "echo":
+		switch method {
+		case "echo":
 			if _, err := conn.Write([]byte("echo\n")); err != nil {
 				return
 			}
-		case method == "GET":
+		case "GET":
 			path, _, _ = strings.Cut(path, " ")
 			s.note(path)
-		case method == "":
+		case "":
 			_, _ = conn.Write([]byte("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok"))
 			return
 		}
