@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"time"
@@ -114,7 +115,11 @@ func (s *Networks) recall(ctx context.Context) bool {
 		err = fmt.Errorf("it is node %q's: %w", m.GetNode().GetId(), errdefs.ErrDataLoss)
 	}
 	if err != nil {
-		s.o.Logger.WarnContext(ctx, "what managers have said to an earlier agent is not known", "error", err.Error())
+		level := slog.LevelDebug // it is asked again each second
+		if errdefs.IsDataLoss(err) {
+			level = slog.LevelWarn
+		}
+		s.o.Logger.Log(ctx, level, "what managers have said to an earlier agent is not known", "error", err.Error())
 		return errdefs.IsDataLoss(err)
 	}
 	t := s.read(m)
