@@ -71,10 +71,11 @@ func Upstream(contents ...[]byte) core.DNS {
 }
 
 // isLoopback reports whether a server answers only on its own host. Text that is not an address
-// counts as such, so that it is not passed on.
+// counts as such, and so does one that cannot be written, so that it is not passed on.
 func isLoopback(server string) bool {
 	a, err := netip.ParseAddr(server)
-	return err != nil || a.Unmap().IsLoopback() || a.IsUnspecified()
+	a = a.Unmap().WithZone("") // ::%eth0 is unspecified too, which netip denies
+	return err != nil || words([]string{server}) == "" || a.IsLoopback() || a.IsUnspecified()
 }
 
 // Parse parses a resolv.conf as resolv.conf(5) says: the last search or domain line counts,
@@ -136,18 +137,19 @@ func empty(d core.DNS) bool { return len(d.Servers)+len(d.Searches)+len(d.Option
 
 // ResolvConf returns d as a file.
 func ResolvConf(d core.DNS) []byte {
-	var b bytes.Buffer
-	if len(d.Servers) == 0 {
+	var b, servers bytes.Buffer
+	for _, s := range d.Servers {
+		if w := words([]string{s}); w != "" {
+			fmt.Fprintf(&servers, "nameserver %s\n", w)
+		}
+	}
+	if servers.Len() == 0 {
 		b.WriteString("# no name server: the host has none, or only one that answers on the host alone\n")
 	}
 	if s := words(d.Searches); s != "" {
 		fmt.Fprintf(&b, "search %s\n", s)
 	}
-	for _, s := range d.Servers {
-		if w := words([]string{s}); w != "" {
-			fmt.Fprintf(&b, "nameserver %s\n", w)
-		}
-	}
+	b.Write(servers.Bytes())
 	if o := words(d.Options); o != "" {
 		fmt.Fprintf(&b, "options %s\n", o)
 	}

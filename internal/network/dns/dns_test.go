@@ -23,6 +23,8 @@ func TestUpstream(t *testing.T) {
 		{"stub alone", []string{stub, "nameserver ::1\n"}, core.DNS{Searches: []string{"lan"}, Options: []string{"edns0"}}},
 		{"one of two", []string{"nameserver 127.0.0.1\nnameserver 10.0.0.1\n", "nameserver 10.9.9.9\n"}, core.DNS{Servers: []string{"10.0.0.1"}}},
 		{"no file", nil, core.DNS{}},
+		{"unspecified with a zone", []string{"nameserver ::%eth0\n", "nameserver 10.1.1.1\n"}, core.DNS{Servers: []string{"10.1.1.1"}}},
+		{"cannot be written", []string{"nameserver fe80::1%#\n", "nameserver 10.1.1.1\n"}, core.DNS{Servers: []string{"10.1.1.1"}}},
 		{"mapped loopback", []string{"nameserver ::ffff:127.0.0.53\n"}, core.DNS{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -109,6 +111,7 @@ func TestRenderInTheHostsNetwork(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("nameserver 127.0.0.53\noptions edns0\nsearch a b\n"))
 	f.Add([]byte("nameserver\x00\r\n\tsearch\v"))
+	f.Add([]byte("nameserver ::%eth0\nnameserver fe80::1%#\n"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		up := Upstream(content)
 		out := ResolvConf(up)
