@@ -323,7 +323,7 @@ func TestAnotherKey(t *testing.T) {
 }
 
 // TestADeadMember: while a member is dead and nobody has noticed, to enter its network takes long, and
-// nothing else does.
+// nothing else does: also there what nobody was told of before is known to those who live.
 func TestADeadMember(t *testing.T) {
 	for _, k := range others(t) {
 		t.Run(k.name, func(t *testing.T) {
@@ -332,6 +332,9 @@ func TestADeadMember(t *testing.T) {
 			p := k.fresh(t, "dead", gossiptest.Key)
 			c.enter(p)
 			must(t, p.Enter(t.Context(), "its"))
+			must(t, c.members[0].Enter(t.Context(), "its"))
+			watched := gossiptest.NewView(t, "within", c.members[0], "its")
+			early, _ := gossiptest.Task(3, "web")
 			m, _ := within(t, "new")
 			must(t, m.Join(t.Context(), c.at))
 			must(t, m.Join(t.Context(), []netip.AddrPort{p.at})) // which tells which networks it is in
@@ -341,6 +344,9 @@ func TestADeadMember(t *testing.T) {
 			entered := make(chan error, 1)
 			go func() { entered <- m.Enter(t.Context(), "its") }()
 			other := gossip.ID{Network: "other", Endpoint: "1"}
+			must(t, m.Begin(t.Context(), "its"))
+			must(t, m.Announce(gossip.ID{Network: "its", Endpoint: "early"}, early))
+			watched.Want(map[gossip.ID][]gossip.Record{{Network: "its", Endpoint: "early"}: {early}})
 			must(t, m.Enter(t.Context(), other.Network))
 			must(t, c.members[0].Enter(t.Context(), other.Network))
 			v := gossiptest.NewView(t, "within", c.members[0], other.Network)
@@ -355,8 +361,7 @@ func TestADeadMember(t *testing.T) {
 			must(t, <-entered)
 			its := gossip.ID{Network: "its", Endpoint: "1"}
 			must(t, m.Announce(its, record))
-			must(t, c.members[0].Enter(t.Context(), "its"))
-			gossiptest.NewView(t, "within", c.members[0], "its").Want(map[gossip.ID][]gossip.Record{its: {record}})
+			watched.Want(map[gossip.ID][]gossip.Record{its: {record}, {Network: "its", Endpoint: "early"}: {early}})
 		})
 	}
 }

@@ -292,6 +292,9 @@ func (p *process) Enter(_ context.Context, network string) error {
 	return err
 }
 
+// Begin is Enter: a process of another version does not say when it has begun.
+func (p *process) Begin(ctx context.Context, network string) error { return p.Enter(ctx, network) }
+
 func (p *process) Exit(network string) error {
 	p.mu.Lock()
 	there := p.entered[network]

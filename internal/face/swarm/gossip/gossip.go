@@ -23,15 +23,19 @@ type Member interface {
 	// when one has answered; Unavailable when none does. Those are tried again each minute in any
 	// case; to call Join again is not wrong.
 	Join(ctx context.Context, members []netip.AddrPort) error
+	// Begin takes part in a network, and returns when others are told that, which is soon. Enter is the
+	// rest of it.
+	Begin(ctx context.Context, network string) error
 	// Enter takes part in a network, and returns when its records are known. That takes half a
-	// minute while a member of it has died without notice, so that no other call waits for it;
-	// when ctx ends it goes on. To enter twice is to wait for the first.
+	// minute while a member of it has died without notice, and long in a large Swarm, as each other
+	// member is asked for all of it; so no other call waits for it, and when ctx ends it goes on. To enter twice is to wait for the first.
 	Enter(ctx context.Context, network string) error
 	// Exit takes no part in a network any more, and withdraws all records there. It is idempotent.
 	Exit(network string) error
 	// Announce tells the others of a network a record, in place of any of its kind that this
-	// member has announced there for the same endpoint. FailedPrecondition unless Enter has
-	// returned: peers may drop what is announced before that, without a word.
+	// member has announced there for the same endpoint. FailedPrecondition unless Begin has
+	// returned. Before Enter has, peers may drop it without a word, unless nobody was ever told of a
+	// record for this endpoint.
 	Announce(id ID, r Record) error
 	// Withdraw takes a record back; also one that an earlier process of this node has announced,
 	// which must be told as it was. It is idempotent. FailedPrecondition as for Announce.

@@ -25,10 +25,12 @@ type network struct {
 
 	telling sync.Mutex // serializes what is announced
 
-	mu      sync.Mutex // guards own, pending, asked, entered, last, err, said, others
+	mu      sync.Mutex // guards own, pending, asked, begun, earlier, entered, last, err, said, others
 	own     map[string]*own
 	pending []gossip.Change // that were heard of, and are not applied
 	asked   bool            // to enter
+	begun   bool            // others can be told of what they have never heard of
+	earlier map[string]bool // what they have heard of: endpoints of an earlier agent
 	entered bool
 	last    time.Time // when a change was heard of
 	err     error     // why it is not as others tell
@@ -152,12 +154,12 @@ func (n *network) tell() {
 	for task, o := range n.own {
 		list[task] = *o
 	}
-	entered := n.entered
+	entered, begun, earlier := n.entered, n.begun, n.earlier
 	n.mu.Unlock()
 	var errs []error
 	for _, task := range slices.Sorted(maps.Keys(list)) {
 		o := list[task]
-		if entered {
+		if entered || begun && task != nodeTask && !earlier[o.id.Endpoint] {
 			errs = append(errs, o.tell(announced))
 		}
 		n.mu.Lock()
@@ -222,16 +224,29 @@ func (n *network) enter(ctx context.Context) {
 	case <-n.s.joined:
 	}
 	n.s.mu.Lock()
-	member := n.s.member
+	member, announced := n.s.member, n.s.announced
 	n.s.mu.Unlock()
+	earlier := map[string]bool{}
+	for _, id := range announced.Endpoints() {
+		if id.Network == n.id() {
+			earlier[id.Endpoint] = true
+		}
+	}
 	n.mu.Lock()
-	n.asked = true
+	n.asked, n.earlier = true, earlier
 	n.mu.Unlock()
 	n.running.Go(func() { n.listen(ctx, member) })
 	for said := false; ; {
-		err := member.Enter(ctx, n.id())
+		err := member.Begin(ctx, n.id())
 		if err == nil {
-			break
+			// The rest takes long where there are many others, or a dead one.
+			n.mu.Lock()
+			n.begun = true
+			n.mu.Unlock()
+			n.tell()
+			if err = member.Enter(ctx, n.id()); err == nil {
+				break
+			}
 		}
 		if !said && ctx.Err() == nil {
 			said = true
@@ -367,7 +382,7 @@ func (n *network) refuse(ctx context.Context, list []error) {
 func (n *network) status() NetworkStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	st := NetworkStatus{ID: n.id(), Name: n.def.Title, Others: n.others, Told: n.entered}
+	st := NetworkStatus{ID: n.id(), Name: n.def.Title, Others: n.others, Told: n.entered || n.begun && len(n.earlier) == 0}
 	for task, o := range n.own {
 		if task != nodeTask && !o.gone {
 			st.Tasks++

@@ -179,7 +179,7 @@ func (r *rig) hears(id string) (peers []gossip.Peer, names []gossip.Endpoint) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	if err := r.other.Enter(ctx, id); err != nil {
+	if err := r.other.Begin(ctx, id); err != nil {
 		r.t.Fatal(err)
 	}
 	var mu sync.Mutex
@@ -206,7 +206,7 @@ func (r *rig) hears(id string) (peers []gossip.Peer, names []gossip.Endpoint) {
 // announce has the other node tell of a task of its own.
 func (r *rig) announce(id, endpoint string, records ...gossip.Record) {
 	r.t.Helper()
-	if err := r.other.Enter(context.Background(), id); err != nil {
+	if err := r.other.Begin(context.Background(), id); err != nil {
 		r.t.Fatal(err)
 	}
 	for _, rec := range records {

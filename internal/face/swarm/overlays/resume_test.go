@@ -176,3 +176,40 @@ func TestTheNextAgentNeedsNoManager(t *testing.T) {
 		}
 	})
 }
+
+// TestEnteringTakesLong: while the others are still asked for what they know of a network, they are told
+// of what nobody has heard of before, and not yet of what an earlier agent has told them.
+func TestEnteringTakesLong(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		goOn := r.door.net.Delay()
+		r.Resumed()
+		r.told()
+		r.hold(web("a", network("back", 1, 9)))
+		r.settle()
+		if peers, _ := r.hears("back"); len(peers) != 1 {
+			t.Errorf("others hear of %v", peers)
+		}
+		if st := r.Status(); len(st.Networks) != 1 || !st.Networks[0].Told {
+			t.Errorf("%+v", st)
+		}
+		r.stop()
+		r.start()
+		for i, task := range []string{"a", "b"} {
+			r.hold(web(task, network("back", 1, 9+i)))
+			r.Runs(task)
+		}
+		r.Resumed()
+		r.told()
+		if _, names := r.hears("back"); len(names) != 1 || names[0].Name != "web.1.b" {
+			t.Errorf("others hear of %v", names)
+		}
+		if st := r.Status(); len(st.Networks) != 1 || st.Networks[0].Told {
+			t.Errorf("%+v", st)
+		}
+		goOn()
+		r.settle()
+		if _, names := r.hears("back"); len(names) != 2 {
+			t.Errorf("others hear of %v", names)
+		}
+	})
+}

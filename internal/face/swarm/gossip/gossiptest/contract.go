@@ -204,6 +204,14 @@ func networks(t *testing.T, start Start) {
 	must(t, c.Enter(t.Context(), "two"))
 	seen := NewView(t, "c", c, "two")
 	seen.Want(map[gossip.ID][]gossip.Record{two: {peer}})
+	// Who has only begun to enter can tell what nobody knows.
+	begun := gossip.ID{Network: "one", Endpoint: "2"}
+	must(t, c.Begin(t.Context(), "one"))
+	must(t, c.Announce(begun, peer))
+	v.Want(map[gossip.ID][]gossip.Record{id: {peer}, begun: {peer}})
+	must(t, c.Enter(t.Context(), "one"))
+	must(t, c.Withdraw(begun, peer))
+	v.Want(map[gossip.ID][]gossip.Record{id: {peer}})
 	must(t, a.Exit("one"))
 	v.Want(nil)
 	must(t, a.Enter(t.Context(), "one"))

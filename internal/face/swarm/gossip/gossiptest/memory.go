@@ -16,10 +16,11 @@ import (
 
 // Net is a gossip in memory, whose members hear of each other at once.
 type Net struct {
-	mu      sync.Mutex // guards members, records, changed
+	mu      sync.Mutex // guards members, records, changed, delay
 	members map[string]*member
 	records map[place]entry
 	changed chan struct{} // closed at each change, and replaced
+	delay   chan struct{} // nil, or closed when networks are entered
 }
 
 // place is where a record is.
@@ -80,8 +81,36 @@ func (m *member) Join(_ context.Context, members []netip.AddrPort) error {
 	return fmt.Errorf("join the gossip: nobody answers: %w", errdefs.ErrUnavailable)
 }
 
+// Delay has all that enter a network wait until the function that it returns is called.
+func (n *Net) Delay() (goOn func()) {
+	delay := make(chan struct{})
+	n.mu.Lock()
+	n.delay = delay
+	n.mu.Unlock()
+	return func() { close(delay) }
+}
+
 // Enter implements gossip.Member.
-func (m *member) Enter(_ context.Context, network string) error {
+func (m *member) Enter(ctx context.Context, network string) error {
+	if err := m.Begin(ctx, network); err != nil {
+		return err
+	}
+	m.net.mu.Lock()
+	delay := m.net.delay
+	m.net.mu.Unlock()
+	if delay == nil {
+		return nil
+	}
+	select {
+	case <-delay:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("enter network %s: %w", network, context.Cause(ctx))
+	}
+}
+
+// Begin implements gossip.Member.
+func (m *member) Begin(_ context.Context, network string) error {
 	m.net.mu.Lock()
 	defer m.net.mu.Unlock()
 	if m.net.members[m.name] != m {

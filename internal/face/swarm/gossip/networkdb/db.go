@@ -58,6 +58,7 @@ const exitPause = time.Second
 
 // entered is a network in which the member takes part, or is about to.
 type entered struct {
+	begun  chan struct{} // closed when the library takes part
 	synced chan struct{} // closed when Enter is done
 	err    error         // of Enter, once synced is closed
 
@@ -145,25 +146,74 @@ func (d *DB) Join(ctx context.Context, members []netip.AddrPort) error {
 	}
 }
 
-// Enter implements gossip.Member.
-func (d *DB) Enter(ctx context.Context, network string) error {
+// begin begins to take part in a network, unless that has begun.
+func (d *DB) begin(network string) (*entered, error) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	if d.left {
-		d.mu.Unlock()
-		return fmt.Errorf("enter network %s: this member has left: %w", network, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("enter network %s: this member has left: %w", network, errdefs.ErrFailedPrecondition)
 	}
 	n := d.networks[network]
 	if n == nil {
-		n = &entered{synced: make(chan struct{}), own: map[recordKey][]byte{}}
+		n = &entered{begun: make(chan struct{}), synced: make(chan struct{}), own: map[recordKey][]byte{}}
 		d.networks[network] = n
 		pause := time.Until(d.exits[network].Add(exitPause))
 		go func() {
 			defer close(n.synced)
 			<-time.After(pause)
+			go d.notice(network, n)
 			n.err = d.db.JoinNetwork(network)
 		}()
 	}
-	d.mu.Unlock()
+	return n, nil
+}
+
+// beginsSoon is how often one looks whether the library takes part in a network, which it does not tell
+// before all others have told what they know.
+const beginsSoon = 10 * time.Millisecond
+
+// notice closes begun when the library takes part in a network.
+func (d *DB) notice(network string, n *entered) {
+	tick := time.NewTicker(beginsSoon)
+	defer tick.Stop()
+	for {
+		select {
+		case <-n.synced:
+			if n.err == nil {
+				close(n.begun)
+			}
+			return
+		case <-tick.C:
+		}
+		if slices.ContainsFunc(d.db.Peers(network), func(p lib.PeerInfo) bool { return p.Name == d.name }) {
+			close(n.begun)
+			return
+		}
+	}
+}
+
+// Begin implements gossip.Member.
+func (d *DB) Begin(ctx context.Context, network string) error {
+	n, err := d.begin(network)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-n.begun:
+		return nil
+	case <-n.synced:
+		return d.Enter(ctx, network)
+	case <-ctx.Done():
+		return fmt.Errorf("enter network %s: %w", network, context.Cause(ctx))
+	}
+}
+
+// Enter implements gossip.Member.
+func (d *DB) Enter(ctx context.Context, network string) error {
+	n, err := d.begin(network)
+	if err != nil {
+		return err
+	}
 	select {
 	case <-n.synced:
 	case <-ctx.Done():
@@ -207,7 +257,7 @@ func (d *DB) Exit(network string) error {
 	return nil
 }
 
-// in returns a network that is entered.
+// in returns a network that is entered, or about to be.
 func (d *DB) in(network string) (*entered, error) {
 	d.mu.Lock()
 	n := d.networks[network]
@@ -221,6 +271,8 @@ func (d *DB) in(network string) (*entered, error) {
 		if n.err != nil {
 			return nil, notYet
 		}
+		return n, nil
+	case <-n.begun:
 		return n, nil
 	default:
 		return nil, notYet
@@ -314,15 +366,29 @@ func (d *DB) Withdraw(id gossip.ID, r gossip.Record) error {
 // The bounds of a Watch.
 const (
 	maxRecords = 1 << 16 // of one network
-	maxKey     = 255     // bytes
-	maxSaid    = 32      // records that are told of because they are not of the right form
+	maxBytes   = 64 << 20
+	maxKey     = 255 // bytes
+	maxSaid    = 32  // records that are told of because they are not of the right form
 )
 
 // watch is what one Watch knows.
 type watch struct {
 	log  *slog.Logger
-	have map[recordKey]gossip.Record
+	have map[recordKey]held
+	size int // of all of them
 	said int
+}
+
+// held is a record that is known, and how long it was.
+type held struct {
+	record gossip.Record
+	size   int
+}
+
+// forget forgets a record, if there is one.
+func (w *watch) forget(key recordKey) {
+	w.size -= w.have[key].size
+	delete(w.have, key)
 }
 
 // Watch implements gossip.Member.
@@ -330,7 +396,7 @@ func (d *DB) Watch(ctx context.Context, network string) iter.Seq[gossip.Change] 
 	return func(yield func(gossip.Change) bool) {
 		events, cancel := d.db.Watch("", network)
 		defer cancel()
-		w := watch{log: d.log, have: map[recordKey]gossip.Record{}}
+		w := watch{log: d.log, have: map[recordKey]held{}}
 		for {
 			select {
 			case <-ctx.Done():
@@ -355,26 +421,28 @@ func (w *watch) take(ev lib.WatchEvent) (c gossip.Change, ok bool) {
 	}
 	key := recordKey{ev.Table, ev.Key}
 	old, there := w.have[key]
-	c = gossip.Change{ID: gossip.ID{Network: ev.NetworkID, Endpoint: ev.Key}, Record: old, Gone: true}
+	c = gossip.Change{ID: gossip.ID{Network: ev.NetworkID, Endpoint: ev.Key}, Record: old.record, Gone: true}
 	if ev.Value == nil {
-		delete(w.have, key)
+		w.forget(key)
 		return c, there
 	}
 	r, err := gossip.Decode(ev.Table, ev.Value)
 	if err == nil && len(ev.Key) > maxKey {
 		err = fmt.Errorf("a key of %d bytes: %w", len(ev.Key), errdefs.ErrInvalidArgument)
 	}
-	if err == nil && !there && len(w.have) >= maxRecords {
-		err = fmt.Errorf("the network has %d records already: %w", len(w.have), errdefs.ErrResourceExhausted)
+	size := len(ev.Key) + len(ev.Value)
+	if err == nil && (!there && len(w.have) >= maxRecords || w.size-old.size+size > maxBytes) {
+		err = fmt.Errorf("the network has %d records of %d bytes already: %w", len(w.have), w.size, errdefs.ErrResourceExhausted)
 	}
 	if err != nil {
 		if w.said++; w.said <= maxSaid {
 			w.log.Warn("a record of the gossip is left out", "network", ev.NetworkID, "table", ev.Table, "endpoint", fmt.Sprintf("%.60s", ev.Key), "error", err.Error(), "last_told", w.said == maxSaid)
 		}
-		delete(w.have, key) // it has taken the place of the one before
+		w.forget(key) // it has taken the place of the one before
 		return c, there
 	}
-	w.have[key] = r
+	w.size += size - old.size
+	w.have[key] = held{r, size}
 	return gossip.Change{ID: c.ID, Record: r}, true
 }
 

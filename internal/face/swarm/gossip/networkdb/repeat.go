@@ -70,7 +70,7 @@ func (d *DB) anew() {
 	for _, id := range slices.Sorted(maps.Keys(networks)) {
 		n := networks[id]
 		select {
-		case <-n.synced:
+		case <-n.begun:
 		default:
 			continue // nothing is announced there yet
 		}
