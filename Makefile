@@ -66,6 +66,11 @@ bench-overlay: build ## overlay networks beside a dockerd's, both workers of one
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} LONGSHORE_BENCH_ROUNDS=$${ROUNDS:-10} $(GO) test -count=1 -timeout 1h -v -run 'TestBench' ./test/e2e/swarm
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 $(GO) test -count=1 -v -run 'TestPublishedPortPace|TestOverlayPace' ./internal/network
 
+.PHONY: bench-gossip
+bench-gossip: build ## our node among 200 others with 2000 endpoints on one overlay network: when a new one is usable, what it takes while idle, memory
+	hack/dockerd.sh .cache/docker
+	CGO_ENABLED=0 LONGSHORE_SWARM_CROWD=1 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 20m -v -run 'TestACrowd' ./test/e2e/swarm
+
 .PHONY: e2e-cli
 e2e-cli: build ## what people type from memory, to longshore and to podman (PODMAN=)
 	hack/deps.sh test

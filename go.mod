@@ -59,6 +59,7 @@ require (
 require (
 	github.com/compose-spec/compose-go/v2 v2.16.2
 	github.com/container-storage-interface/spec v1.12.0
+	github.com/hashicorp/memberlist v0.6.0
 	github.com/moby/moby/api v1.56.1
 	github.com/moby/moby/v2 v2.0.0-beta.24
 	github.com/oapi-codegen/runtime v1.8.0
@@ -97,7 +98,6 @@ require (
 	github.com/hashicorp/go-sockaddr v1.0.7 // indirect
 	github.com/hashicorp/golang-lru v1.0.2 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
-	github.com/hashicorp/memberlist v0.6.0 // indirect
 	github.com/hashicorp/serf v0.10.4 // indirect
 	github.com/ishidawataru/sctp v0.0.0-20251114114122-19ddcbc6aae2 // indirect
 	github.com/jonboulle/clockwork v0.5.0 // indirect
