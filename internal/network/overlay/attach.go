@@ -162,6 +162,9 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	if err := Within(box.ns, func() error { return deaf(a) }); err != nil {
 		return fmt.Errorf("keep %s from what others say of routers: %w", a.Interface, err)
 	}
+	if err := Within(box.ns, func() error { return askSoon(a) }); err != nil {
+		return fmt.Errorf("have %s ask for its neighbours again soon: %w", a.Interface, err)
+	}
 	for _, p := range a.Addrs {
 		if err := box.AddrAdd(inner, &netlink.Addr{IPNet: ipNet(p), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("add address %s: %w", p, err)
@@ -195,6 +198,24 @@ func deaf(a Attachment) error {
 		return nil // the kernel has no IPv6
 	}
 	return err
+}
+
+// askSoon has an interface ask for a neighbour that nobody knows yet ten times a second, for three seconds, and
+// not once a second: who is on other nodes is heard of while the first packets of a task wait for that. The calling
+// thread is in its namespace.
+func askSoon(a Attachment) error {
+	for _, p := range a.Addrs {
+		family := "ipv4"
+		if p.Addr().Is6() {
+			family = "ipv6"
+		}
+		for setting, value := range map[string]string{"retrans_time_ms": "100", "mcast_solicit": "30"} {
+			if err := os.WriteFile(filepath.Join("/proc/sys/net", family, "neigh", a.Interface, setting), []byte(value), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Detach takes an interface away, whether its sandbox exists or not. It is idempotent.

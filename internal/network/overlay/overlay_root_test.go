@@ -226,6 +226,15 @@ func TestTasksReachEachOther(t *testing.T) {
 		if out := networktest.Run(t, "nsenter --net="+tasks[0].ns.Path+" ip link show eth0"); !strings.Contains(out, "mtu 1450") {
 			t.Errorf("interface: %s", out)
 		}
+		// Who is not known yet is asked for soon again.
+		tasks[0].ns.Do(t, func() error {
+			every, err := os.ReadFile("/proc/sys/net/ipv4/neigh/eth0/retrans_time_ms")
+			times, err2 := os.ReadFile("/proc/sys/net/ipv4/neigh/eth0/mcast_solicit")
+			if string(every) != "100\n" || string(times) != "30\n" {
+				t.Errorf("neighbours are asked for each %q ms, %q times", every, times)
+			}
+			return errors.Join(err, err2)
+		})
 		// A packet that fills the interface arrives whole.
 		tasks[1].fills(tasks[0], 1450)
 
