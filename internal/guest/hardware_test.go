@@ -288,15 +288,15 @@ func TestAHead(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	m, _, _ := fake(t, map[string]string{
-		"proc/loadavg":      "0.50 0.25 0.10 2/77 1234\n",
-		"proc/stat":         "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n",
-		"proc/vmstat":       "nr_free_pages 12\n",
-		"proc/meminfo":      "MemTotal:   100 kB\nActive(anon):  1 kB\nHugePages_Total:   3\nAnonHugePages: 2 kB\nSReclaimable: 4 kB\nDirectMap2M: 5 kB\nPercpu: 6 kB\nCommitted_AS: 7 kB\nNFS_Unstable: 0 kB\n",
-		"proc/diskstats":    " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11\n",
-		"proc/self/stat":    "9 (a b) c) S 1 9 9 0 -1 4 1 1 1 1 250 50 3 4 20 0 6 0 10 4096 2 0\n",
-		"proc/self/status":  "Name:\tx\nVmRSS:\t  12 kB\nHugetlbPages:\t 0 kB\nvoluntary_ctxt_switches:\t8\n",
-		"proc/self/io":      "rchar: 5\n",
-		"proc/self/net/dev": "Inter-|   Receive\n face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n",
+		"proc/loadavg":             "0.50 0.25 0.10 2/77 1234\n",
+		"proc/stat":                "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\n",
+		"proc/vmstat":              "nr_free_pages 12\n",
+		"proc/meminfo":             "MemTotal:   100 kB\nActive(anon):  1 kB\nHugePages_Total:   3\nAnonHugePages: 2 kB\nSReclaimable: 4 kB\nDirectMap2M: 5 kB\nPercpu: 6 kB\nCommitted_AS: 7 kB\nNFS_Unstable: 0 kB\n",
+		"proc/diskstats":           " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11\n",
+		"proc/self/stat":           "9 (a b) c) S 1 9 9 0 -1 4 1 1 1 1 250 50 3 4 20 0 6 0 10 4096 2 0\n",
+		"proc/self/status":         "Name:\tx\nVmRSS:\t  12 kB\nHugetlbPages:\t 0 kB\nvoluntary_ctxt_switches:\t8\n",
+		"proc/self/io":             "rchar: 5\n",
+		"proc/thread-self/net/dev": "Inter-|   Receive\n face |bytes\n  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n",
 	})
 	got := m.Metrics()
 	for _, want := range []string{

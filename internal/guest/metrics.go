@@ -196,7 +196,7 @@ func (w *metricWriter) processors() {
 
 func (w *metricWriter) links() {
 	w.family("kata_guest_netdev_stat", "gauge", "Values of the guest's links")
-	for line := range strings.Lines(w.read("self/net/dev")) {
+	for line := range strings.Lines(w.read("thread-self/net/dev")) {
 		name, rest, ok := strings.Cut(line, ":")
 		if !ok {
 			continue

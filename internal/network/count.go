@@ -17,8 +17,10 @@ import (
 )
 
 // hostCounters has the counters of all links of our own namespace, for a few microseconds each;
-// netlink's dump costs many times that.
-const hostCounters = "/proc/self/net/dev"
+// netlink's dump costs many times that. The thread's, not the process's: /proc/self is the first
+// thread, which stays for good in a sandbox's namespace that it could not leave, while every other
+// thread is in ours.
+const hostCounters = "/proc/thread-self/net/dev"
 
 // Stats implements core.Network. With the builtin bridge it reads the host's ends of the links,
 // which receive what the sandbox sends; with CNI it has to enter each namespace.

@@ -2,6 +2,7 @@ package network_test
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -48,4 +49,61 @@ func TestStatsCountWhatTheSandboxSends(t *testing.T) {
 		}
 		r.down(two)
 	})
+}
+
+// TestStatsAreOfOurNamespace: the first thread of the process, which /proc/self describes, may have
+// stayed in a namespace that it could not leave. What is counted is in ours.
+func TestStatsAreOfOurNamespace(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		one := r.setup(1)
+		defer r.down(one)
+		firstThreadInto(t, networktest.NewNamespace(t))
+		got, err := r.net.Stats(t.Context(), []core.NetworkRequest{one.req})
+		if err != nil || len(got[one.req.Sandbox]) != 1 {
+			t.Fatalf("with the first thread in another namespace: %+v, %v", got, err)
+		}
+	})
+}
+
+// firstThreadInto puts the first thread of the process into a namespace until the test ends.
+func firstThreadInto(t *testing.T, ns *networktest.Namespace) {
+	t.Helper()
+	end, ended := make(chan struct{}), make(chan error)
+	there := make(chan error)
+	var enter func()
+	enter = func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err == nil {
+				var fd int
+				if fd, err = unix.Open(ns.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+					err = unix.Setns(fd, unix.CLONE_NEWNET)
+					_ = unix.Close(fd)
+				}
+			}
+			there <- err
+			<-end
+			err = unix.Setns(home, unix.CLONE_NEWNET)
+			_ = unix.Close(home)
+			ended <- err
+			return
+		}
+		// Held, so that the next goroutine runs on another thread: one after another is tried.
+		next := make(chan struct{})
+		go func() { defer close(next); enter() }()
+		<-next
+	}
+	go enter()
+	t.Cleanup(func() {
+		close(end)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	if err := <-there; err != nil {
+		t.Fatal(err)
+	}
 }

@@ -36,7 +36,7 @@ func take(t *testing.T, s *pin.Spare) (f *os.File) {
 func TestSpare(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		spare := pin.NewSpare()
-		seen := map[uint64]bool{inode(t, "/proc/self/ns/net"): true}
+		seen := map[uint64]bool{inode(t, "/proc/thread-self/ns/net"): true}
 		var held []*os.File // an inode number comes again when its namespace is gone
 		once := func(ino uint64) {
 			t.Helper()
@@ -67,7 +67,7 @@ func TestSpare(t *testing.T) {
 			}
 			once(inode(t, paths[specs.NetworkNamespace]))
 		}
-		if got := inode(t, "/proc/self/ns/net"); !seen[got] {
+		if got := inode(t, "/proc/thread-self/ns/net"); !seen[got] {
 			t.Error("the process itself went into another network namespace")
 		}
 		if err := spare.Close(); err != nil {

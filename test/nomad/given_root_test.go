@@ -190,7 +190,7 @@ func TestWhoseNetwork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		own, err := os.Readlink("/proc/self/ns/net")
+		own, err := os.Readlink("/proc/thread-self/ns/net")
 		if err != nil {
 			t.Fatal(err)
 		}

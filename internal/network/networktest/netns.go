@@ -115,6 +115,10 @@ func NewNamespace(t testing.TB) *Namespace {
 	return n
 }
 
+// Own is the namespace of the test itself. /proc/self would name that of the first thread, which may
+// have been unable to return from another.
+func Own() *Namespace { return &Namespace{Path: "/proc/thread-self/ns/net"} }
+
 // Close ends the servers of Serve and unpins the namespace; the kernel removes its links some
 // time later.
 func (n *Namespace) Close() {

@@ -52,7 +52,8 @@ func (Host) owns(ns specs.LinuxNamespace) bool {
 		file = "net"
 	}
 	theirs, err := os.Stat(ns.Path)
-	ours, err2 := os.Stat("/proc/self/ns/" + file)
+	// The thread's: /proc/self is the first thread, which may have stayed in a sandbox's namespace.
+	ours, err2 := os.Stat("/proc/thread-self/ns/" + file)
 	return err == nil && err2 == nil && os.SameFile(theirs, ours)
 }
 

@@ -327,7 +327,7 @@ func ownNetwork(b *bench) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	host, err := os.Readlink("/proc/self/ns/net")
+	host, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		b.Fatal(err)
 	}

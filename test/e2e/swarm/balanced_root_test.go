@@ -10,7 +10,7 @@ import (
 )
 
 // outside is the namespace of the test's end of the bridge, where no node is.
-var outside = &networktest.Namespace{Path: "/proc/self/ns/net"}
+var outside = networktest.Own()
 
 // healthy is served by a task that gets connections as soon as it takes them, and takes them for as
 // long as others may still send it some.

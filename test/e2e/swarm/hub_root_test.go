@@ -175,7 +175,7 @@ configs: {conf: {content: " and a config\n"}}
 		roottest.Eventually(t, "its port is served", func() bool {
 			return strings.Contains(get(t, "http://"+workerIP+":8080/"), "planted-secret and a config")
 		})
-		own, err := os.Readlink("/proc/self/ns/net")
+		own, err := os.Readlink("/proc/thread-self/ns/net")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +224,7 @@ func TestWorkersOfBothKinds(t *testing.T) {
 		f := newFleet(t)
 		defer f.show()
 		f.join()
-		own, err := os.Readlink("/proc/self/ns/net")
+		own, err := os.Readlink("/proc/thread-self/ns/net")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,7 @@ services:
 			}
 			return tasks
 		}
-		ours, dockerd, other := &networktest.Namespace{Path: x.ours[0].link.NetNS()}, &networktest.Namespace{Path: x.link.NetNS()}, &networktest.Namespace{Path: "/proc/self/ns/net"}
+		ours, dockerd, other := &networktest.Namespace{Path: x.ours[0].link.NetNS()}, &networktest.Namespace{Path: x.link.NetNS()}, networktest.Own()
 		everywhere := func(what string, tasks []string) {
 			t.Helper()
 			at := oursAddr(0) + ":8080"

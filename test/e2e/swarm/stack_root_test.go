@@ -51,7 +51,7 @@ func (x *mixed) deploy(name, file string) {
 }
 
 // shoreNS is where the test is itself: on the bridge, as any client.
-func shoreNS() *networktest.Namespace { return &networktest.Namespace{Path: "/proc/self/ns/net"} }
+func shoreNS() *networktest.Namespace { return networktest.Own() }
 
 // published waits until each of our nodes answers at a published port by all tasks of a service: from
 // outside and on loopback.
