@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"net/netip"
@@ -59,10 +58,13 @@ func (s Service) String() string {
 	return fmt.Sprintf("port %s %d", cmp.Or(name, fmt.Sprint(s.Proto)), s.Port)
 }
 
+// chainOf makes a chain's name of an address.
+var chainOf = strings.NewReplacer(":", "_", ".", "-")
+
 // chain is the name of its chain. Colons would need quotes on nft's command line.
 func (k serviceKey) chain() string {
 	if k.addr.IsValid() {
-		return "at-" + strings.NewReplacer(":", "_", ".", "-").Replace(k.addr.StringExpanded())
+		return "at-" + chainOf.Replace(k.addr.StringExpanded())
 	}
 	family := "6"
 	if k.is4 {
@@ -152,5 +154,5 @@ func checkServices(list []Service) (map[serviceKey]Service, error) {
 
 // compareKeys orders services, so that a transaction does not depend on a map's order.
 func compareKeys(a, b serviceKey) int {
-	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.proto, b.proto), cmp.Compare(a.port, b.port), bytes.Compare([]byte(a.chain()), []byte(b.chain())))
+	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.proto, b.proto), cmp.Compare(a.port, b.port), cmp.Compare(familyOf(a.is4), familyOf(b.is4)))
 }

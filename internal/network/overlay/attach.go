@@ -84,7 +84,7 @@ func (n *Network) Attach(path string, a Attachment) (_ Attachment, err error) {
 		return a, err
 	}
 	pair := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: a.port(), MTU: n.def.MTU, MasterIndex: n.links[subnet].bridge.Attrs().Index},
+		LinkAttrs: netlink.LinkAttrs{Name: a.port(), MTU: n.def.MTU, MasterIndex: n.links[subnet].bridge},
 		PeerName:  a.Interface, PeerHardwareAddr: mac, PeerMTU: uint32(n.def.MTU), PeerNamespace: netlink.NsFd(int(box.ns.Fd())),
 	}
 	if err := in.LinkAdd(pair); err != nil {

@@ -32,7 +32,7 @@ func (n *Network) CheckAttached(key, path string) error {
 		return missing("link %s does not exist", a.port())
 	case err != nil:
 		return fmt.Errorf("find %s: %w", a.port(), err)
-	case outer.Attrs().Flags&net.FlagUp == 0 || outer.Attrs().MasterIndex != n.links[n.subnetOf(a.Addrs[0].Addr())].bridge.Attrs().Index:
+	case outer.Attrs().Flags&net.FlagUp == 0 || outer.Attrs().MasterIndex != n.links[n.subnetOf(a.Addrs[0].Addr())].bridge:
 		return missing("link %s is down or not on its bridge", a.port())
 	}
 	box, err := open(path)

@@ -109,8 +109,9 @@ type Network struct {
 	attached map[string]Attachment
 }
 
-// subnetLinks are the devices of a subnet, inside of the namespace.
-type subnetLinks struct{ bridge, vxlan netlink.Link }
+// subnetLinks are the indexes of a subnet's devices, inside of the namespace. What the kernel has said of
+// the devices themselves is some KiB.
+type subnetLinks struct{ bridge, vxlan int }
 
 // Open makes a network in a namespace that is pinned below dir, or adopts what an earlier process
 // has made: what is missing is added, and what is as it should be is not touched. Entries of peers
@@ -256,33 +257,38 @@ func forward() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []by
 // subnet makes the devices of a subnet, where they are not there or are others.
 func (n *Network) subnet(in space, i int, s Subnet) (l subnetLinks, err error) {
 	name := fmt.Sprintf("br%d", i)
-	if l.bridge, err = in.LinkByName(name); notFound(err) {
+	bridge, err := in.LinkByName(name)
+	if notFound(err) {
 		if err := in.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: n.def.MTU, HardwareAddr: n.bridgeMAC(s)}}); err != nil {
 			return l, fmt.Errorf("make bridge %s: %w", name, err)
 		}
-		l.bridge, err = in.LinkByName(name)
+		bridge, err = in.LinkByName(name)
 	}
 	if err != nil {
 		return l, fmt.Errorf("find bridge %s: %w", name, err)
 	}
 	gateway := netlink.Addr{IPNet: ipNet(netip.PrefixFrom(s.Gateway, s.Range.Bits())), Flags: unix.IFA_F_NODAD}
-	if err := in.AddrReplace(l.bridge, &gateway); err != nil {
+	if err := in.AddrReplace(bridge, &gateway); err != nil {
 		return l, fmt.Errorf("give %s its address %s: %w", name, s.Gateway, err)
 	}
-	if err := in.LinkSetUp(l.bridge); err != nil {
+	if err := in.LinkSetUp(bridge); err != nil {
 		return l, fmt.Errorf("set %s up: %w", name, err)
 	}
-	if l.vxlan, err = n.vxlan(in, fmt.Sprintf("vx%d", i), s); err != nil {
+	vxlan, err := n.vxlan(in, vxlanName(i), s)
+	if err != nil {
 		return l, err
 	}
-	if err := in.LinkSetMaster(l.vxlan, l.bridge); err != nil {
-		return l, fmt.Errorf("put %s on the bridge: %w", l.vxlan.Attrs().Name, err)
+	if err := in.LinkSetMaster(vxlan, bridge); err != nil {
+		return l, fmt.Errorf("put %s on the bridge: %w", vxlanName(i), err)
 	}
-	if err := in.LinkSetUp(l.vxlan); err != nil {
-		return l, fmt.Errorf("set %s up: %w", l.vxlan.Attrs().Name, err)
+	if err := in.LinkSetUp(vxlan); err != nil {
+		return l, fmt.Errorf("set %s up: %w", vxlanName(i), err)
 	}
-	return l, nil
+	return subnetLinks{bridge: bridge.Attrs().Index, vxlan: vxlan.Attrs().Index}, nil
 }
+
+// vxlanName is the name of a subnet's VXLAN device.
+func vxlanName(i int) string { return fmt.Sprintf("vx%d", i) }
 
 // bridgeMAC is that of a subnet's bridge. The bridges of all nodes have the same IP address, and
 // each another MAC; without one of its own a bridge takes on that of a port.

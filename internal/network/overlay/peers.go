@@ -220,7 +220,7 @@ func (n *Network) syncAddrLocked(in space, addr netip.Addr) error {
 	if want == have {
 		return nil
 	}
-	e := &netlink.Neigh{LinkIndex: n.links[n.subnetOf(addr)].vxlan.Attrs().Index, Family: unix.AF_INET, IP: addr.AsSlice(), State: netlink.NUD_PERMANENT}
+	e := &netlink.Neigh{LinkIndex: n.links[n.subnetOf(addr)].vxlan, Family: unix.AF_INET, IP: addr.AsSlice(), State: netlink.NUD_PERMANENT}
 	if addr.Is6() {
 		e.Family = unix.AF_INET6
 	}
@@ -254,7 +254,7 @@ func (n *Network) syncMACLocked(in space, hw hardware) error {
 		return err
 	}
 	e := &netlink.Neigh{
-		LinkIndex: n.links[hw.subnet].vxlan.Attrs().Index, Family: unix.AF_BRIDGE, HardwareAddr: mac, IP: want.AsSlice(), Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
+		LinkIndex: n.links[hw.subnet].vxlan, Family: unix.AF_BRIDGE, HardwareAddr: mac, IP: want.AsSlice(), Flags: netlink.NTF_SELF, State: netlink.NUD_PERMANENT,
 	}
 	var crypt error
 	if want.IsValid() {
@@ -301,11 +301,11 @@ func gone(err error) error {
 func (n *Network) adoptLocked(in space) error {
 	n.kernel = newEntries()
 	for i, l := range n.links {
-		index := l.vxlan.Attrs().Index
+		index := l.vxlan
 		for _, family := range []int{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
 			list, err := in.NeighList(index, family)
 			if err != nil {
-				return fmt.Errorf("list entries of %s: %w", l.vxlan.Attrs().Name, err)
+				return fmt.Errorf("list entries of %s: %w", vxlanName(i), err)
 			}
 			for _, e := range list {
 				switch addr := addrOf(e.IP); {

@@ -317,8 +317,14 @@ func (n *network) run(ctx context.Context) {
 			}
 		case <-timer.C:
 		}
-		n.tell()
-		timer.Reset(n.follow(ctx))
+		// In a goroutine that ends: it needs a stack of many times what waiting does, which would stay with
+		// each network.
+		again := make(chan time.Duration)
+		go func() {
+			n.tell()
+			again <- n.follow(ctx)
+		}()
+		timer.Reset(<-again)
 	}
 }
 
