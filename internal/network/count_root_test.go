@@ -2,7 +2,7 @@ package network_test
 
 import (
 	"errors"
-	"runtime"
+	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -66,44 +66,24 @@ func TestStatsAreOfOurNamespace(t *testing.T) {
 	})
 }
 
-// firstThreadInto puts the first thread of the process into a namespace until the test ends.
+// firstThreadInto puts the first thread of the process into a namespace, where it stays.
 func firstThreadInto(t *testing.T, ns *networktest.Namespace) {
 	t.Helper()
-	end, ended := make(chan struct{}), make(chan error)
-	there := make(chan error)
-	var enter func()
-	enter = func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		if unix.Gettid() == unix.Getpid() {
-			home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-			if err == nil {
-				var fd int
-				if fd, err = unix.Open(ns.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-					err = unix.Setns(fd, unix.CLONE_NEWNET)
-					_ = unix.Close(fd)
-				}
-			}
-			there <- err
-			<-end
-			err = unix.Setns(home, unix.CLONE_NEWNET)
-			_ = unix.Close(home)
-			ended <- err
-			return
+	entered := make(chan error)
+	first <- func() {
+		fd, err := unix.Open(ns.Path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Setns(fd, unix.CLONE_NEWNET)
+			_ = unix.Close(fd)
 		}
-		// Held, so that the next goroutine runs on another thread: one after another is tried.
-		next := make(chan struct{})
-		go func() { defer close(next); enter() }()
-		<-next
+		entered <- err
 	}
-	go enter()
-	t.Cleanup(func() {
-		close(end)
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	if err := <-there; err != nil {
+	if err := <-entered; err != nil {
 		t.Fatal(err)
+	}
+	ours, err := os.Readlink("/proc/thread-self/ns/net")
+	theirs, err2 := os.Readlink("/proc/self/ns/net")
+	if ours == theirs || err != nil || err2 != nil {
+		t.Fatalf("the first thread is in %s, this one in %s: %v, %v", theirs, ours, err, err2)
 	}
 }

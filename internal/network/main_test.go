@@ -3,6 +3,7 @@ package network_test
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"testing"
 
 	"github.com/longshore/longshore/internal/network/names"
@@ -20,5 +21,23 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, restless(os.Args[2], os.Args[3], os.Args[4]))
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	ended := make(chan int)
+	go func() { ended <- m.Run() }()
+	for {
+		select {
+		case fn := <-first:
+			fn()
+		case code := <-ended:
+			os.Exit(code)
+		}
+	}
+}
+
+// first takes what is to run on the first thread of the process.
+var first = firstThread()
+
+// firstThread keeps the goroutine of TestMain on the first thread, on which packages are initialized.
+func firstThread() chan func() {
+	runtime.LockOSThread()
+	return make(chan func())
 }
