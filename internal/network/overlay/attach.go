@@ -200,16 +200,16 @@ func deaf(a Attachment) error {
 	return err
 }
 
-// askSoon has an interface ask for a neighbour that nobody knows yet ten times a second, for three seconds, and
-// not once a second: who is on other nodes is heard of while the first packets of a task wait for that. The calling
-// thread is in its namespace.
+// askSoon has an interface ask for a neighbour that nobody knows yet fifty times a second, for three seconds, and
+// not once a second: who is on other nodes is heard of while the first packets of a task wait for that. Nobody
+// but the network's own devices hears it. The calling thread is in its namespace.
 func askSoon(a Attachment) error {
 	for _, p := range a.Addrs {
 		family := "ipv4"
 		if p.Addr().Is6() {
 			family = "ipv6"
 		}
-		for setting, value := range map[string]string{"retrans_time_ms": "100", "mcast_solicit": "30"} {
+		for setting, value := range map[string]string{"retrans_time_ms": "20", "mcast_solicit": "150"} {
 			if err := os.WriteFile(filepath.Join("/proc/sys/net", family, "neigh", a.Interface, setting), []byte(value), 0o600); err != nil {
 				return err
 			}

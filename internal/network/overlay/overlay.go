@@ -243,16 +243,28 @@ func (n *Network) buildLocked() error {
 		}
 		n.links = append(n.links, l)
 	}
-	if len(n.def.Subnets) > 1 {
-		if err := Within(in.ns, forward); err != nil {
-			return fmt.Errorf("forward between subnets: %w", err)
-		}
+	if err := Within(in.ns, n.def.forward); err != nil {
+		return fmt.Errorf("forward between subnets: %w", err)
 	}
 	return n.adoptLocked(in)
 }
 
-// forward lets the calling thread's namespace pass packets from one subnet to another.
-func forward() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600) }
+// forward lets the calling thread's namespace pass packets from one subnet to another of its family.
+func (d Definition) forward() error {
+	count := map[string]int{}
+	for _, s := range d.Subnets {
+		setting := "ipv6/conf/all/forwarding"
+		if s.Range.Addr().Is4() {
+			setting = "ipv4/ip_forward"
+		}
+		if count[setting]++; count[setting] == 2 {
+			if err := os.WriteFile(filepath.Join("/proc/sys/net", setting), []byte("1"), 0o600); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // subnet makes the devices of a subnet, where they are not there or are others.
 func (n *Network) subnet(in space, i int, s Subnet) (l subnetLinks, err error) {

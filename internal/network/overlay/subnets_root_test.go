@@ -1,0 +1,47 @@
+package overlay_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestSubnetsOfIPv6: tasks on two subnets of IPv6 reach each other, on one node and over nodes, also with an
+// agent that adopts the network; beside one of IPv4, for which nothing is forwarded.
+func TestSubnetsOfIPv6(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		nodes := newNodes(t, 2)
+		subnets := []overlay.Subnet{
+			{Range: netip.MustParsePrefix("fd00:1::/64"), Gateway: netip.MustParseAddr("fd00:1::1"), VNI: 4097},
+			{Range: netip.MustParsePrefix("fd00:2::/64"), Gateway: netip.MustParseAddr("fd00:2::1"), VNI: 4098},
+			{Range: netip.MustParsePrefix("10.0.0.0/24"), Gateway: netip.MustParseAddr("10.0.0.1"), VNI: 4099},
+		}
+		a, b := nodes[0], nodes[1]
+		a.open(subnets...)
+		b.open(subnets...)
+		x, beside, y := a.task("fd00:1::9/64"), a.task("fd00:2::9/64"), b.task("fd00:2::8/64")
+		a.knows(y)
+		b.knows(x, beside)
+		for _, to := range []task{x, beside, y} {
+			to.ns.Serve(t, "tcp", 80)
+		}
+		reach := func() {
+			t.Helper()
+			for _, pair := range [][2]task{{x, beside}, {beside, x}, {x, y}, {y, x}, {beside, y}} {
+				pair[0].reaches(pair[1], 80)
+			}
+		}
+		reach()
+		next, err := a.try(a.def(subnets...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.net = next
+		reach()
+		if got := a.inside("cat /proc/sys/net/ipv4/ip_forward"); got != "0\n" {
+			t.Errorf("one subnet of IPv4 is forwarded: %q", got)
+		}
+	})
+}
