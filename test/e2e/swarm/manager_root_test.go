@@ -111,17 +111,21 @@ func (m *manager) down() {
 }
 
 // docker runs a command of docker's command line, which must succeed. It reads an object and
-// writes it back: when the manager has changed it meanwhile, it is run again.
+// writes it back: when the manager has changed it meanwhile, it is run again; so it is when a network that it
+// removes has a task still, of a service that it has just removed.
 func (m *manager) docker(args ...string) (out string) {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), roottest.Patience())
 	defer cancel()
 	roottest.Eventually(m.t, fmt.Sprintf("the manager takes %q", args), func() bool {
 		var err error
-		if out, err = m.Docker(ctx, args...); err != nil && !strings.Contains(err.Error(), "update out of sequence") {
+		if out, err = m.Docker(ctx, args...); err == nil {
+			return true
+		}
+		if !strings.Contains(err.Error(), "update out of sequence") && !strings.Contains(err.Error(), "is in use by task") {
 			m.t.Fatal(err)
 		}
-		return err == nil
+		return false
 	})
 	return out
 }

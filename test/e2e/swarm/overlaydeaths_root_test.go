@@ -1,12 +1,16 @@
 package swarm
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/nodetest"
 )
 
 // everywhere is a stack of one service with a task on each node.
@@ -39,7 +43,8 @@ func TestNodesOfAMixedSwarmComeAndGo(t *testing.T) {
 		// A dockerd dies, and its tasks are started anew with it.
 		other := x.dockers[1]
 		other.kill()
-		x.gone("dockerd is killed", "dockerd1", "all_net", run)
+		left := x.gone("dockerd is killed", "dockerd1", "all_net", run)
+		back := x.returning("dockerd was killed", "tasks.all_app", left)
 		if err := other.Restart(); err != nil {
 			t.Fatal(err)
 		}
@@ -56,14 +61,17 @@ func TestNodesOfAMixedSwarmComeAndGo(t *testing.T) {
 			return wait
 		})
 		run = x.settled(count)
+		back()
 		x.agree("dockerd is back", run, "all_net")
 		x.published(8080, "all_app", run)
 
 		// It is cut off.
 		other.link.Cut()
-		x.gone("dockerd is cut off", "dockerd1", "all_net", run)
+		left = x.gone("dockerd is cut off", "dockerd1", "all_net", run)
+		back = x.returning("dockerd was cut off", "tasks.all_app", left)
 		other.link.Mend()
 		run = x.settled(count)
+		back()
 		x.agree("dockerd has its cable back", run, "all_net")
 
 		// A node of ours is cut off.
@@ -148,10 +156,9 @@ func TestANewNodeAtADeadOnesAddress(t *testing.T) {
 }
 
 // gone waits until nobody on the other nodes finds a node's tasks any more, and says how long after the
-// dockerds our nodes have noticed it.
-func (x *mixed) gone(what, node, network string, run []placed) {
+// dockerds our nodes have noticed it. It returns the tasks of the other nodes.
+func (x *mixed) gone(what, node, network string, run []placed) (left []placed) {
 	x.t.Helper()
-	var left []placed
 	for _, p := range run {
 		if p.node != node {
 			left = append(left, p)
@@ -168,7 +175,78 @@ func (x *mixed) gone(what, node, network string, run []placed) {
 		}
 		return wrong
 	})
-	x.t.Logf("%s: the dockerds have noticed it after %.1f s, our nodes not later than %.1f s after them", what, theirs.Seconds(), (time.Since(began) - theirs).Seconds())
+	later := time.Since(began) - theirs
+	x.t.Logf("%s: the dockerds have noticed it after %.1f s, our nodes not later than %.1f s after them", what, theirs.Seconds(), later.Seconds())
+	x.soon(what+": our nodes have noticed it", later)
+	return left
+}
+
+// behind is how much later than a dockerd a node of ours may know what has become of another one.
+const behind = 2 * time.Second
+
+// soon wants a time to be below behind, on a machine that is as fast as the tests expect.
+func (x *mixed) soon(what string, later time.Duration) {
+	x.t.Helper()
+	if most := behind * time.Duration(roottest.Patience()/time.Minute); later > most {
+		x.t.Errorf("%s %.1f s later than the dockerds, which may be %s", what, later.Seconds(), most)
+	}
+}
+
+// returning watches from the tasks that are left how a node comes back: when a name has an address that none of
+// them has, and when that answers. The function that it returns waits for it, and compares our nodes with the dockerd.
+func (x *mixed) returning(what, name string, left []placed) func() {
+	type seen struct{ named, answered time.Time }
+	all := make([]seen, len(left))
+	var watching sync.WaitGroup
+	has := map[netip.Addr]bool{}
+	for _, p := range left {
+		for _, a := range p.addrs {
+			has[a] = true
+		}
+	}
+	ctx, cancel := context.WithTimeout(x.t.Context(), roottest.Patience())
+	for i, p := range left {
+		watching.Go(func() {
+			for ctx.Err() == nil && all[i].answered.IsZero() {
+				addrs, _ := p.lookUp(name)
+				for _, a := range addrs {
+					if has[a] {
+						continue
+					}
+					if all[i].named.IsZero() {
+						all[i].named = time.Now()
+					}
+					if id, _ := p.get(a.String()); id != "" {
+						all[i].answered = time.Now()
+					}
+				}
+				nodetest.Pause(often)
+			}
+		})
+	}
+	return func() {
+		x.t.Helper()
+		watching.Wait()
+		cancel()
+		var first seen
+		for i, p := range left {
+			if all[i].answered.IsZero() {
+				x.t.Fatalf("%s: %s never reached it again", what, p)
+			}
+			if strings.HasPrefix(p.node, "dockerd") {
+				first = all[i]
+			}
+		}
+		for i, p := range left {
+			if strings.HasPrefix(p.node, "dockerd") {
+				continue
+			}
+			named, answered := all[i].named.Sub(first.named), all[i].answered.Sub(first.answered)
+			x.t.Logf("%s, and is back: %s knows its name %+.2f s and reaches it %+.2f s after the dockerd", what, p.node, named.Seconds(), answered.Seconds())
+			x.soon(what+": "+p.node+" knows its name", named)
+			x.soon(what+": "+p.node+" reaches it", answered)
+		}
+	}
 }
 
 // back waits until a node of ours has its session again.
