@@ -131,12 +131,12 @@ e2e-swarm-vm: build ## overlay networks beside a dockerd that balances and encry
 	hack/deps.sh vm
 	hack/dockerd.sh .cache/docker
 	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_VM_RUN=$${RUN:-Dockerds} LONGSHORE_VM_TEST_TIMEOUT=55m LONGSHORE_VM_TEST_PARALLEL=1 hack/vm.sh test/e2e/swarm
-	LONGSHORE_BIN=$(CURDIR)/bin GOFLAGS=-mod=mod LONGSHORE_VM_RUN=$${RUN:-EncryptedNetworks} hack/vm.sh test/e2e/swarmkit
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker GOFLAGS=-mod=mod LONGSHORE_VM_RUN=$${RUN:-EncryptedNetworks} hack/vm.sh test/e2e/swarmkit
 
 .PHONY: e2e-swarmkit
-e2e-swarmkit: build ## moby/swarmkit's own manager, from its Go module (RUN=)
+e2e-swarmkit: build ## moby/swarmkit's own manager, from its Go module, and Debian's dockerd as another worker (RUN=)
 	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/swarmkit/run.sh
+	docker=$(CURDIR)/.cache/docker; hack/dockerd.sh $$docker || docker=; LONGSHORE_DOCKER_DIR=$$docker PATH="$$(hack/go.sh):$$PATH" test/e2e/swarmkit/run.sh
 
 .PHONY: e2e-gossip
 e2e-gossip: ## members of our gossip of a Swarm beside the networkdb of docker 28 and of moby's newest tag, from their Go modules (RUN=)

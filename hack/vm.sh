@@ -10,7 +10,7 @@
 # root). Everything made stays below .cache/vm; last.log there is the console.
 #
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
-# LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm, as hack/dockerd.sh unpacks it
+# LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm and swarmkit, as hack/dockerd.sh unpacks it
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
@@ -96,7 +96,7 @@ collect() { # directory, package…
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
   esac
-  case " $* " in *' test/e2e/swarm '*) dockerd "$dir" ;; esac
+  case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
   : >"$dir/packages"
   for package in "$@"; do
     mkdir -p "$dir/src/$package"

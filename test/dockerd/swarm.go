@@ -42,6 +42,18 @@ func StartManager(packages, home string) (*Daemon, error) {
 	})
 }
 
+// StartRunner starts one that runs containers, below a cgroup, of images of a registry at an address, which is
+// asked in clear, without waiting until it answers. It is where wrap has it begin (Options.Wrap).
+func StartRunner(packages, home, registry, cgroup string, wrap func(argv ...string) []string) (*Daemon, error) {
+	return Start(Options{
+		Packages: packages, Home: home, Wrap: wrap,
+		Flags: []string{
+			"--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false",
+			"--insecure-registry", registry + "/32", "--cgroup-parent", cgroup,
+		},
+	})
+}
+
 // InitSwarm makes it the manager of a new Swarm, at ManagerIP, and drains it.
 func (d *Daemon) InitSwarm(ctx context.Context) (Swarm, error) {
 	s := Swarm{Address: ManagerIP + ":2377"}

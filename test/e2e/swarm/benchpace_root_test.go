@@ -17,7 +17,8 @@ import (
 
 // TestBenchOverlayPace prints requests on overlay networks: from a dockerd's task to a task of ours and to one of another dockerd's,
 // and back; and on our node by the address of a service beside that of its task, and by a port that the
-// whole Swarm publishes beside one of the node alone. Client and server are the same program, in the tasks' namespaces.
+// whole Swarm publishes beside one of the node alone. Where there is IPVS, also by a service's address and at a published
+// port on our node beside a dockerd, of a task on neither. Client and server are the same program, in the tasks' namespaces.
 func TestBenchOverlayPace(t *testing.T) {
 	f := newFigures(t)
 	roottest.Run(t, func(t *testing.T) {
@@ -40,19 +41,26 @@ func TestBenchOverlayPace(t *testing.T) {
 		}
 		at := func(p placed) string { return p.addrs["net"].String() + ":80" }
 		ours := tasks["ours0"]
-		ways := []struct {
+		type way struct {
 			name, what string
 			from       *networktest.Namespace
 			to         string
-		}{
+		}
+		vip := prober.vips["net"].String() + ":80"
+		ways := []way{
 			{"ours0", "to its task", prober.ns(), at(ours)},
 			{"dockerd1", "to its task", prober.ns(), at(tasks["dockerd1"])},
 			{"ours0", "from its task", ours.ns(), at(prober)},
 			{"dockerd1", "from its task", tasks["dockerd1"].ns(), at(prober)},
-			{service, "by a task of ours", ours.ns(), prober.vips["net"].String() + ":80"},
+			{service, "by a task of ours", ours.ns(), vip},
 			{"by a task's address", "by a task of ours", ours.ns(), at(prober)},
 			{port, "of a task of ours, from elsewhere", shoreNS(), oursAddr(0) + ":8081"},
 			{another, "of a task of ours, from elsewhere", shoreNS(), oursAddr(0) + ":8082"},
+		}
+		if hasIPVS() {
+			for node, addr := range map[string]string{"ours0": oursAddr(0), "dockerd1": dockerdAddr(1)} {
+				ways = append(ways, way{node, "from its task, by a service's address", tasks[node].ns(), vip}, way{node, "at its port, of a task elsewhere", shoreNS(), addr + ":8080"})
+			}
 		}
 		for _, w := range ways {
 			roottest.Eventually(t, w.to+" answers", func() bool {

@@ -28,7 +28,7 @@ type linked struct {
 func newWorkers(t *testing.T, n int) (all []*linked) {
 	t.Helper()
 	m := startManager(t)
-	ref, certs := serveBusybox(t, dockerd.ManagerIP)
+	ref, certs := nodetest.ServeBusybox(t, dockerd.ManagerIP)
 	config := fmt.Sprintf("[images]\nregistry_config = [%q]\n[face.swarm]\nenabled = true\n", certs)
 	for i := range n {
 		link := nodetest.Plug(t, "swarm0", fmt.Sprintf("worker%d", i), fmt.Sprintf("10.99.0.%d/24", i+2))

@@ -37,7 +37,7 @@ func newDoor(t *testing.T) *door {
 	if err := dockerd.Bridge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	ref, certs := serveBusybox(t, dockerd.ManagerIP)
+	ref, certs := nodetest.ServeBusybox(t, dockerd.ManagerIP)
 	sockets, err := os.MkdirTemp("", "longshore-door-")
 	if err != nil {
 		t.Fatal(err)

@@ -34,11 +34,11 @@ type fleet struct {
 // newFleet makes one, whose hub has more flags. Nobody has joined yet.
 func newFleet(t *testing.T, flags ...string) *fleet {
 	t.Helper()
-	dir, home := dockerHome(t)
+	dir, home := nodetest.DockerHome(t)
 	if err := dockerd.Bridge(t.Context(), workerIP, otherIP); err != nil {
 		t.Fatal(err)
 	}
-	ref, certs := serveBusybox(t, dockerd.ManagerIP)
+	ref, certs := nodetest.ServeBusybox(t, dockerd.ManagerIP)
 	f := &fleet{t: t, ref: ref, certs: certs}
 	f.hub = nodetest.StartHub(t, dockerd.ManagerIP+":4000", append([]string{"--heartbeat", "1s"}, flags...)...)
 	d, err := dockerd.Start(dockerd.Options{Packages: dir, Home: home, Flags: []string{

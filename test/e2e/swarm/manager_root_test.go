@@ -43,7 +43,7 @@ func beside(t *testing.T, body func(t *testing.T)) {
 // startManager starts one that has a Swarm and runs nothing of it itself.
 func startManager(t *testing.T) *manager {
 	t.Helper()
-	dir, home := dockerHome(t)
+	dir, home := nodetest.DockerHome(t)
 	if err := dockerd.Bridge(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -4,15 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -49,7 +45,7 @@ func oursAddr(n int) string    { return fmt.Sprintf("10.99.0.%d", 11+n) }
 func newMixed(t *testing.T, dockers, ours int, config ...string) *mixed {
 	t.Helper()
 	nodetest.Bridge(t, "swarm0", shoreIP+"/24")
-	ref, certs := serveBusybox(t, shoreIP)
+	ref, certs := nodetest.ServeBusybox(t, shoreIP)
 	x := &mixed{t: t, ref: ref, names: map[string]string{}}
 	for n := range dockers {
 		link := nodetest.Plug(t, "swarm0", fmt.Sprintf("dockerd%d", n), dockerdAddr(n)+"/24")
@@ -133,64 +129,14 @@ func (x *mixed) name(ctx context.Context) {
 // registry, without waiting until it answers.
 func startDockerd(t *testing.T, netns string) *manager {
 	t.Helper()
-	packages, home := dockerHome(t)
-	d, err := dockerd.Start(dockerd.Options{
-		Packages: packages, Home: home,
-		Flags: []string{
-			"--storage-driver", "vfs", "--bridge", "none", "--iptables=false", "--ip6tables=false", "--ip-forward=false",
-			"--insecure-registry", shoreIP + "/32", "--cgroup-parent", roottest.Cgroup(t),
-		},
-		Wrap: func(argv ...string) []string { return append([]string{"nsenter", "--net=" + netns}, argv...) },
-	})
+	packages, home := nodetest.DockerHome(t)
+	d, err := dockerd.StartRunner(packages, home, shoreIP, roottest.Cgroup(t), func(argv ...string) []string { return append([]string{"nsenter", "--net=" + netns}, argv...) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := &manager{t: t, home: home, Daemon: d}
 	t.Cleanup(m.down)
 	return m
-}
-
-// dockerHome is the directory of the unpacked packages, and one for all that a dockerd keeps.
-func dockerHome(t *testing.T) (packages, home string) {
-	t.Helper()
-	packages = os.Getenv(dockerd.DirEnv)
-	if packages == "" {
-		t.Skipf("no dockerd: set %s to the directory of the unpacked packages (hack/dockerd.sh DIR)", dockerd.DirEnv)
-	}
-	home, err := os.MkdirTemp("", "longshore-dockerd-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := dockerd.RemoveHome(home); err != nil {
-			t.Errorf("remove dockerd's directory: %v", err)
-		}
-	})
-	return packages, home
-}
-
-// serveBusybox serves the test's image at an address of the machine's, and says how a node of ours
-// finds the registry: by the files of a directory.
-func serveBusybox(t *testing.T, addr string) (ref, certs string) {
-	t.Helper()
-	built, err := nodetest.BusyboxImage()
-	if err != nil {
-		t.Skipf("no busybox-static: %v", err)
-	}
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", addr+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, server := imagetest.Serve(l)
-	t.Cleanup(func() { _ = server.Close() })
-	certs = t.TempDir()
-	if err := os.Mkdir(filepath.Join(certs, registry.Host), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(certs, registry.Host, "hosts.toml"), []byte("server = \"http://"+registry.Host+"\"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return registry.Push("busybox", "latest", built), certs
 }
 
 // overlayView is what `longshore swarm status` says of overlay networks.

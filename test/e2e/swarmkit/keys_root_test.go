@@ -146,7 +146,7 @@ func TestTheKeysOfEncryptedNetworksRotate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		answers, end := asks(t, nodes[0].task, nodes[1].task)
+		answers, end := asks(t, nodes[0].task, nodes[1].task, taskAddr(2))
 		primaries := map[uint32]bool{}
 		for i := range 12 {
 			keys := next()
@@ -170,12 +170,12 @@ func TestTheKeysOfEncryptedNetworksRotate(t *testing.T) {
 	})
 }
 
-// asks has one task ask another without a pause until end is called.
-func asks(t *testing.T, from, to *networktest.Namespace) (answers *atomic.Int64, end func()) {
+// asks has one task ask another at its address, with a thousandth of a second between an answer and the next question, until end is called.
+func asks(t *testing.T, from, to *networktest.Namespace, addr netip.Addr) (answers *atomic.Int64, end func()) {
 	t.Helper()
 	var echo net.PacketConn
 	to.Do(t, func() (err error) {
-		echo, err = new(net.ListenConfig).ListenPacket(t.Context(), "udp4", netip.AddrPortFrom(taskAddr(2), 90).String())
+		echo, err = new(net.ListenConfig).ListenPacket(t.Context(), "udp4", netip.AddrPortFrom(addr, 90).String())
 		return err
 	})
 	t.Cleanup(func() { _ = echo.Close() })
@@ -191,7 +191,7 @@ func asks(t *testing.T, from, to *networktest.Namespace) (answers *atomic.Int64,
 	}()
 	var c net.Conn
 	from.Do(t, func() (err error) {
-		c, err = new(net.Dialer).DialContext(t.Context(), "udp4", netip.AddrPortFrom(taskAddr(2), 90).String())
+		c, err = new(net.Dialer).DialContext(t.Context(), "udp4", netip.AddrPortFrom(addr, 90).String())
 		return err
 	})
 	answers = new(atomic.Int64)
@@ -200,7 +200,9 @@ func asks(t *testing.T, from, to *networktest.Namespace) (answers *atomic.Int64,
 	asking.Go(func() {
 		defer func() { _ = c.Close() }()
 		buf := make([]byte, 16)
-		for !over.Load() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for ; !over.Load(); <-tick.C {
 			question := binary.BigEndian.AppendUint64(nil, uint64(answers.Load()))
 			if _, err := c.Write(question); err != nil {
 				t.Errorf("after %d answers: %v", answers.Load(), err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,17 +14,18 @@ import (
 	"github.com/moby/swarmkit/v2/agent/exec"
 	"github.com/moby/swarmkit/v2/api"
 	"github.com/moby/swarmkit/v2/log"
+	"github.com/moby/swarmkit/v2/manager/allocator/networkallocator"
 	swarmnode "github.com/moby/swarmkit/v2/node"
 	"github.com/moby/swarmkit/v2/node/plugin"
 
-	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
 )
 
 // managerAddr is where the manager listens, on the bridge swarm0 of the test's own
 // network.
-const managerAddr = "10.99.0.1:2377"
+const managerAddr = dockerd.ManagerIP + ":2377"
 
 // idle is the executor of the manager's own node, which is drained.
 type idle struct{}
@@ -71,7 +73,13 @@ type options struct {
 	drivers plugins // of cluster volumes, which the manager and the node have
 	engine  string  // lines of the node's [engine]
 	face    string  // lines of the node's [face.swarm]
+	// overlays has the manager allocate overlay networks, and the node on a machine of its own: others have
+	// members of the gossip where the manager is.
+	overlays bool
 }
+
+// nodeAddr is where a node on a machine of its own is.
+const nodeAddr = "10.99.0.11"
 
 // rig is a manager with a Swarm, and a node that is its worker.
 type rig struct {
@@ -81,6 +89,7 @@ type rig struct {
 	node *nodetest.Node
 	id   string // the node's in the Swarm
 	ref  string // of busybox, in a registry of the test's
+	m    *swarmnode.Node
 }
 
 // newRig makes one, and joins the node.
@@ -95,9 +104,13 @@ func newRig(t *testing.T, o options) *rig {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	keepLog(t, filepath.Join(dir, "log"))
+	var provider networkallocator.Provider = networks{}
+	if o.overlays {
+		provider = overlays{}
+	}
 	m, err := swarmnode.New(&swarmnode.Config{
 		Hostname: "manager", StateDir: dir, ListenControlAPI: filepath.Join(dir, "control.sock"), ListenRemoteAPI: managerAddr, AdvertiseRemoteAPI: managerAddr,
-		Executor: idle{}, ElectionTick: 10, HeartbeatTick: 1, Availability: api.NodeAvailabilityDrain, PluginGetter: o.drivers, NetworkProvider: networks{},
+		Executor: idle{}, ElectionTick: 10, HeartbeatTick: 1, Availability: api.NodeAvailabilityDrain, PluginGetter: o.drivers, NetworkProvider: provider,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +123,7 @@ func newRig(t *testing.T, o options) *rig {
 		defer cancel()
 		_ = m.Stop(ctx)
 	})
-	r := &rig{t: t}
+	r := &rig{t: t, m: m}
 	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 	defer cancel()
 	select {
@@ -131,12 +144,13 @@ func newRig(t *testing.T, o options) *rig {
 	for name, socket := range o.drivers {
 		config += `"` + name + `" = "` + socket + "\"\n"
 	}
-	r.node = nodetest.Start(t, nodetest.Options{Config: config})
-	built, err := nodetest.BusyboxImage()
-	if err != nil {
-		t.Skipf("no busybox-static: %v", err)
+	var certs string
+	r.ref, certs = nodetest.ServeBusybox(t, dockerd.ManagerIP)
+	where := nodetest.Options{Config: fmt.Sprintf("%s[images]\nregistry_config = [%q]\n", config, certs)}
+	if o.overlays {
+		where.NetNS = nodetest.Plug(t, "swarm0", "ours0", nodeAddr+"/24").NetNS()
 	}
-	r.ref = imagetest.NewRegistry(t).Push("busybox", "latest", built)
+	r.node = nodetest.Start(t, where)
 	t.Cleanup(func() {
 		if _, err := r.node.CLI("swarm", "leave"); err != nil {
 			t.Errorf("leave: %v", err)
