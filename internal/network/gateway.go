@@ -99,7 +99,7 @@ func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.Over
 	if g.balancer == nil {
 		sum := fnv.New32a()
 		_, _ = sum.Write([]byte(want.Addrs[0].Addr().String()))
-		g.balancer = nft.NewBalancer(nft.BalancerOptions{Source: want.Addrs[0].Addr(), First: sum.Sum32(), Logger: g.log})
+		g.balancer = nft.NewBalancer(nft.BalancerOptions{Source: want.Addrs[0].Addr(), Ports: true, First: sum.Sum32(), Logger: g.log})
 	}
 	in.Addrs = slices.Clone(in.Addrs)
 	g.is, g.subnets = &in, slices.Clone(subnets)

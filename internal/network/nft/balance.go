@@ -23,6 +23,7 @@ const balanceTable = "longshore-balance"
 // The chains of a Balancer's table.
 const (
 	chainServices      = "services"
+	chainRefuse        = "refuse"
 	chainRefuseOutput  = "refuse-output"
 	chainRefuseForward = "refuse-forward"
 )
@@ -46,6 +47,8 @@ type BalancerOptions struct {
 	// Source, unless zero, is the address that backends of its family see in place of the
 	// client's. Only for a namespace in which nobody else translates addresses.
 	Source netip.Addr
+	// Ports says that services may be ports of the namespace itself. Each connection is looked up for that.
+	Ports bool
 	// First says which backend gets the first connection: clients that have the same backends
 	// should not all begin with the same one.
 	First  uint32
@@ -68,6 +71,9 @@ func NewBalancer(o BalancerOptions) *Balancer {
 // ones. Errors are InvalidArgument for a service that cannot be.
 func (b *Balancer) Set(namespace *os.File, services []Service) error {
 	want, err := checkServices(services)
+	if err == nil && !b.o.Ports {
+		err = noPorts(want)
+	}
 	if err != nil {
 		return fmt.Errorf("set services: %w", err)
 	}
@@ -369,20 +375,26 @@ func (b *Balancer) rules(table *nftables.Table, sets balanceSets) []chainRules {
 	// IPv6 cannot route ::1 out of the machine.
 	notLoopback6 := []expr.Any{load(1, 24, 16), &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: netip.IPv6Loopback().AsSlice()}}
 	toServices := []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chainServices}}
-	var refuse [][]expr.Any
-	for i, fam := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-		offset := []uint32{16, 24}[i]
-		tcp := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}}
-		refuse = append(refuse,
-			seq(family(fam), inSet(sets.addrs[i], offset, false), tcp, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}),
-			seq(family(fam), inSet(sets.addrs[i], offset, false), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}}))
+	services := [][]expr.Any{
+		seq(family(unix.NFPROTO_IPV4), []expr.Any{load(reg0, 16, 4)}, jump(sets.vips[four])),
+		seq(family(unix.NFPROTO_IPV6), []expr.Any{load(reg0, 24, 16)}, jump(sets.vips[six])),
 	}
-	return []chainRules{
-		{&nftables.Chain{Table: table, Name: chainServices}, [][]expr.Any{
-			seq(family(unix.NFPROTO_IPV4), []expr.Any{load(reg0, 16, 4)}, jump(sets.vips[four])),
-			seq(family(unix.NFPROTO_IPV6), []expr.Any{load(reg0, 24, 16)}, jump(sets.vips[six])),
+	if b.o.Ports {
+		services = append(services,
 			seq(family(unix.NFPROTO_IPV4), local, anyKey(), jump(sets.ports[four])),
-			seq(family(unix.NFPROTO_IPV6), local, notLoopback6, anyKey(), jump(sets.ports[six])),
+			seq(family(unix.NFPROTO_IPV6), local, notLoopback6, anyKey(), jump(sets.ports[six])))
+	}
+	// Each packet passes these: one look for it.
+	refuse := [][]expr.Any{
+		seq(family(unix.NFPROTO_IPV4), inSet(sets.addrs[four], 16, false), []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chainRefuse}}),
+		seq(family(unix.NFPROTO_IPV6), inSet(sets.addrs[six], 24, false), []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chainRefuse}}),
+	}
+	tcp := []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_TCP}}}
+	return []chainRules{
+		{&nftables.Chain{Table: table, Name: chainServices}, services},
+		{&nftables.Chain{Table: table, Name: chainRefuse}, [][]expr.Any{
+			seq(tcp, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}),
+			{&expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_PORT_UNREACH}},
 		}},
 		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{toServices}},
 		{base(chainOutput, nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), [][]expr.Any{toServices}},
@@ -398,6 +410,9 @@ func (b *Balancer) sources(sets balanceSets) [][]expr.Any {
 	rules := [][]expr.Any{
 		seq(family(unix.NFPROTO_IPV4), []expr.Any{load(reg0, 12, 4), load(reg1, 16, 4), &expr.Lookup{SourceRegister: reg0, SetName: sets.selves[four].Name, SetID: sets.selves[four].ID}}, masquerade()),
 		seq(family(unix.NFPROTO_IPV6), []expr.Any{load(reg0, 8, 16), load(reg4, 24, 16), &expr.Lookup{SourceRegister: reg0, SetName: sets.selves[six].Name, SetID: sets.selves[six].ID}}, masquerade()),
+	}
+	if !b.o.Ports {
+		rules = nil // nobody reaches itself, who does not ask itself
 	}
 	if !b.o.Source.IsValid() {
 		return rules

@@ -318,7 +318,7 @@ func TestAGatewayBalances(t *testing.T) {
 		l.machines[1].Do(t, func() error {
 			return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600)
 		})
-		b := nft.NewBalancer(nft.BalancerOptions{Source: at4(1)})
+		b := nft.NewBalancer(nft.BalancerOptions{Source: at4(1), Ports: true})
 		ns, vip := l.open(1), at4(100)
 		set(t, b, ns, nft.Service{Addr: vip, Backends: of(at4, 2, 3)},
 			nft.Service{Proto: unix.IPPROTO_TCP, Port: 8080, Backends: of(at4, 2, 3)},

@@ -152,6 +152,16 @@ func checkServices(list []Service) (map[serviceKey]Service, error) {
 	return all, nil
 }
 
+// noPorts refuses services that are ports.
+func noPorts(all map[serviceKey]Service) error {
+	for k, s := range all {
+		if !k.addr.IsValid() {
+			return fmt.Errorf("service %s: it has no address: %w", s, errdefs.ErrInvalidArgument)
+		}
+	}
+	return nil
+}
+
 // compareKeys orders services, so that a transaction does not depend on a map's order.
 func compareKeys(a, b serviceKey) int {
 	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.proto, b.proto), cmp.Compare(a.port, b.port), cmp.Compare(familyOf(a.is4), familyOf(b.is4)))

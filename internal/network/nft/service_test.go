@@ -45,6 +45,9 @@ func TestServicesThatCannotBe(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if err := NewBalancer(BalancerOptions{}).Set(nil, []Service{{Proto: unix.IPPROTO_TCP, Port: 80, Backends: backends("10.0.1.2")}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a port where only addresses are looked for: %v", err)
+	}
 	good := []Service{
 		{Addr: vip, Backends: backends("10.0.1.2", "10.0.1.3")},
 		{Addr: netip.MustParseAddr("10.0.1.13")},
