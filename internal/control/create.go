@@ -31,6 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/health"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // record is what we store in a container's Data.
@@ -386,8 +387,7 @@ func sandboxConfig(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 			DNS:   core.DNS{Servers: req.GetDns().GetServers(), Searches: req.GetDns().GetSearches(), Options: req.GetDns().GetOptions()},
 		},
 	}
-	// In a network namespace of its own this is harmless: any user may ping and use low ports.
-	own := map[string]string{"net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.ip_unprivileged_port_start": "0"}
+	own := sysctl.AnyUser()
 	switch req.GetNetwork() {
 	case "", "default", "bridge":
 		cfg.Sysctls = own

@@ -136,6 +136,12 @@ func swap(name string) string {
 	}, name)
 }
 
+// AnyUser returns the parameters by which every user may ping and listen at low ports. In a network
+// namespace of its own that is harmless, and dockerd's containers have it so.
+func AnyUser() map[string]string {
+	return map[string]string{"net.ipv4.ping_group_range": "0 2147483647", "net.ipv4.ip_unprivileged_port_start": "0"}
+}
+
 // ParseAll parses all names, in order. Two names of the same parameter are InvalidArgument,
 // because it is undefined which value counts.
 func ParseAll(values map[string]string) ([]Setting, error) {

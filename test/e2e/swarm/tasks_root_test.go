@@ -59,6 +59,13 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 		}
 		r.create("job", r.ref, "--restart-condition", "none", "--", "true")
 		r.eventually("job", "it is complete", func(l []psTask) bool { return in(l, "Complete") == 1 })
+		// Any user may listen at a low port, unless the service says otherwise.
+		const low = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start; httpd -p 80"
+		r.create("low", r.ref, "--user", "65534", "--restart-condition", "none", "--", "sh", "-c", low)
+		r.eventually("low", "it is complete", func(l []psTask) bool { return in(l, "Complete") == 1 })
+		r.create("high", r.ref, "--user", "65534", "--restart-condition", "none", "--sysctl", "net.ipv4.ip_unprivileged_port_start=81", "--", "sh", "-c", low)
+		high := r.eventually("high", "it has failed", func(l []psTask) bool { return in(l, "Failed") == 1 })[0]
+		roottest.Eventually(t, "its sysctl is what it asked for", func() bool { return strings.HasPrefix(r.logs(high.ID), "81\n") })
 		r.create("none", "127.0.0.1:1/none:1", "--restart-condition", "none")
 		if l := r.eventually("none", "it is rejected", func(l []psTask) bool { return in(l, "Rejected") == 1 }); !strings.Contains(l[0].Error, "127.0.0.1:1/none:1") {
 			t.Errorf("without an image: %q", l[0].Error)
@@ -77,7 +84,7 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 		r.eventually("hosted", "its task is shut down", func(l []psTask) bool { return in(l, "Shutdown") == 1 && in(l, "Running") == 0 })
 		r.docker("node", "update", "--availability", "active", id)
 		r.running("hosted", 1)
-		for _, name := range []string{"web", "bad", "job", "none", "hosted", "meshed"} {
+		for _, name := range []string{"web", "bad", "job", "low", "high", "none", "hosted", "meshed"} {
 			r.docker("service", "rm", name)
 		}
 		r.none()

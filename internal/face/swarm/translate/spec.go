@@ -39,8 +39,11 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 		if a.spec.GetHostname() == "" {
 			cfg.Namespaces.UTS.Mode, cfg.Hostname = core.Host, ""
 		}
-	} else if err := a.join(&cfg.Network); err != nil {
-		return cfg, err
+	} else {
+		cfg.Sysctls = sysctl.AnyUser() // as dockerd; the task's own are set after these
+		if err := a.join(&cfg.Network); err != nil {
+			return cfg, err
+		}
 	}
 	if d := a.spec.GetDnsConfig(); d != nil {
 		cfg.Network.DNS = core.DNS{Servers: d.GetNameservers(), Searches: d.GetSearch(), Options: d.GetOptions()}
