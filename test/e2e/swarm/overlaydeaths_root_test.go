@@ -187,7 +187,7 @@ const behind = 2 * time.Second
 // soon wants a time to be below behind, on a machine that is as fast as the tests expect.
 func (x *mixed) soon(what string, later time.Duration) {
 	x.t.Helper()
-	if most := behind * time.Duration(roottest.Patience()/time.Minute); later > most {
+	if most := behind * time.Duration(roottest.Patience().Minutes()); later > most {
 		x.t.Errorf("%s %.1f s later than the dockerds, which may be %s", what, later.Seconds(), most)
 	}
 }
