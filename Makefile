@@ -164,6 +164,10 @@ e2e-mesos: build ## Mesos' own tools against the agent (MESOS_CLI=, MESOS_EXPORT
 chaos: build ## the chaos test with 1,000 kills
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
 
+.PHONY: overlay-stages
+overlay-stages: build ## the agent dies at every stage of a task on overlay networks (make test dies at one stage of six)
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_OVERLAY_STAGES=all $(GO) test -timeout 60m -count=1 -v -run 'StageOfAnOverlay' ./test/swarm
+
 streams: build ## cut a thousand streams, and turn for a minute a log written at 50 MB/s
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri
 
@@ -215,7 +219,7 @@ board: build ## kill agent and keeper fifty times each while programs connect to
 e2e-hub: build ## kill hubs and members of their etcd a hundred times while they work, and cut the power of a hub twenty times
 	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
 
-test-long: e2e-cli e2e-servers chaos streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: e2e-cli e2e-servers chaos overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 BIN = bin
 install: build ## install binaries, systemd units, manual pages and completions below DESTDIR (BIN= for other binaries than those in bin/)

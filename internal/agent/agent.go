@@ -207,7 +207,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network, Overlays: n.network.Overlays,
 		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
-		State:    run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv("LONGSHORE_FAILPOINT")),
+		State:    run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})
 	if err != nil {
 		return err

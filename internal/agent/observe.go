@@ -23,14 +23,19 @@ func (s stages) Stage(owner core.Owner, verb, stage string, took time.Duration) 
 	s.m.Stage(string(owner), verb+"."+stage, took)
 }
 
-// failPoint returns a function that kills the agent at the named stage; crash tests set it in the
-// environment. "" is none.
+// failPointEnv is where crash tests say at which stage the agent is to die: "stage", or "stage@file": when
+// that file is there.
+const failPointEnv = "LONGSHORE_FAILPOINT"
+
+// failPoint returns a function that kills the agent at a stage, as failPointEnv says it; "" is none.
 func failPoint(at string) func(string) error {
 	if at == "" {
 		return nil
 	}
+	at, file, armed := strings.Cut(at, "@")
 	return func(stage string) error {
-		if stage != at {
+		_, missing := os.Stat(file)
+		if stage != at || armed && missing != nil {
 			return nil
 		}
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)

@@ -29,7 +29,7 @@ func (m *member) networks(nodeID string) *overlays.Networks {
 			}
 		},
 		Changed: m.client.Described,
-		Go:      onOverlays{w}.goOn,
+		Go:      onOverlays{w}.goOn, FailPoint: m.face.o.FailPoint,
 	})
 }
 

@@ -47,6 +47,8 @@ type Options struct {
 	Gossip overlays.Gossip
 	// Memory keeps the keys of overlay networks for the next agent; nil where nothing does.
 	Memory core.Holder
+	// FailPoint is called at each of overlays.Stages, in tests; nil otherwise.
+	FailPoint func(stage string) error
 	// Heartbeat is the time between two heartbeats until a manager says it; 0 is that of
 	// managers. After three of them without one the node counts as cut off.
 	Heartbeat time.Duration

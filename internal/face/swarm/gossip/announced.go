@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -20,12 +21,19 @@ type Announced struct {
 	member Member
 	kv     core.KV
 
-	mu sync.Mutex // serializes changes of kv and of what is announced
+	mu        sync.Mutex // guards withdrawn; serializes changes of kv and of what is announced
+	withdrawn map[string]*time.Timer
 }
+
+// telling is how long a record is kept that was taken back: a member tells that a little later, and one that is
+// killed before never does. The next process takes it back once more.
+const telling = 5 * time.Second
 
 // NewAnnounced returns what kv has. kv must be durable as long as this node's records are with the
 // others.
-func NewAnnounced(m Member, kv core.KV) *Announced { return &Announced{member: m, kv: kv} }
+func NewAnnounced(m Member, kv core.KV) *Announced {
+	return &Announced{member: m, kv: kv, withdrawn: map[string]*time.Timer{}}
+}
 
 // announcedPrefix begins the keys in the store.
 const announcedPrefix = "announced/"
@@ -55,6 +63,7 @@ func (a *Announced) Announce(id ID, r Record) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.againLocked(announcedKey(id, r.table()))
 	if err := a.kv.Put(announcedKey(id, r.table()), value); err != nil {
 		return fmt.Errorf("announce: keep the record: %w", err)
 	}
@@ -78,6 +87,9 @@ func (a *Announced) WithdrawNames(id ID) error {
 func (a *Announced) withdrawLocked(id ID, tables ...string) error {
 	for _, table := range tables {
 		key := announcedKey(id, table)
+		if a.withdrawn[key] != nil {
+			continue
+		}
 		value, err := a.kv.Get(key)
 		if errdefs.IsNotFound(err) {
 			continue
@@ -93,18 +105,28 @@ func (a *Announced) withdrawLocked(id ID, tables ...string) error {
 			return fmt.Errorf("withdraw endpoint %.12s: %w", id.Endpoint, err)
 		}
 		// One that cannot be read was announced by nobody: it is only forgotten.
-		if err := a.forget(id, table); err != nil {
-			return err
+		if err != nil {
+			if err := a.forget(key); err != nil {
+				return err
+			}
+			continue
 		}
+		a.laterLocked(key)
 	}
 	return nil
 }
 
 // Endpoints returns those of which a record is announced, by this process or an earlier one.
 func (a *Announced) Endpoints() []ID {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.endpointsLocked()
+}
+
+func (a *Announced) endpointsLocked() []ID {
 	var list []ID
 	for key := range a.kv.All(announcedPrefix) {
-		if id, _, ok := parseAnnouncedKey(key); ok && !slices.Contains(list, id) {
+		if id, _, ok := parseAnnouncedKey(key); ok && a.withdrawn[key] == nil && !slices.Contains(list, id) {
 			list = append(list, id)
 		}
 	}
@@ -117,7 +139,7 @@ func (a *Announced) Sweep(network string, stays func(endpoint string) bool) erro
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var errs []error
-	for _, id := range a.Endpoints() {
+	for _, id := range a.endpointsLocked() {
 		if id.Network == network && !stays(id.Endpoint) {
 			errs = append(errs, a.withdrawLocked(id, endpointTable, peerTable))
 		}
@@ -133,19 +155,43 @@ func (a *Announced) Exit(network string) error {
 	if err := a.member.Exit(network); err != nil {
 		return err
 	}
-	var errs []error
-	for _, id := range a.Endpoints() {
+	for _, id := range a.endpointsLocked() {
 		if id.Network == network {
-			errs = append(errs, a.forget(id, endpointTable), a.forget(id, peerTable))
+			a.laterLocked(announcedKey(id, endpointTable))
+			a.laterLocked(announcedKey(id, peerTable))
 		}
 	}
-	return errors.Join(errs...)
+	return nil
+}
+
+// laterLocked keeps a record no more when others have been told, unless it is announced again.
+func (a *Announced) laterLocked(key string) {
+	a.againLocked(key)
+	var timer *time.Timer
+	timer = time.AfterFunc(telling, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.withdrawn[key] != timer {
+			return
+		}
+		delete(a.withdrawn, key)
+		_ = a.forget(key) // it is taken back once more by the next process
+	})
+	a.withdrawn[key] = timer
+}
+
+// againLocked has a record stay.
+func (a *Announced) againLocked(key string) {
+	if timer := a.withdrawn[key]; timer != nil {
+		timer.Stop()
+		delete(a.withdrawn, key)
+	}
 }
 
 // forget keeps a record no more.
-func (a *Announced) forget(id ID, table string) error {
-	if err := a.kv.Delete(announcedKey(id, table)); err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("forget the record of endpoint %.12s: %w", id.Endpoint, err)
+func (a *Announced) forget(key string) error {
+	if err := a.kv.Delete(key); err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("forget a record of the gossip: %w", err)
 	}
 	return nil
 }

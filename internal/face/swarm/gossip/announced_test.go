@@ -84,6 +84,10 @@ func TestTheNextProcessTakesBack(t *testing.T) {
 	if got := next.Endpoints(); len(got) != 0 {
 		t.Errorf("left are %v", got)
 	}
+	// One that is killed now may have told nobody of it yet.
+	if got := start().Endpoints(); len(got) != 3 {
+		t.Errorf("the process after one that was killed takes back only %v once more", got)
+	}
 
 	// What cannot be read is forgotten, and what cannot be announced is not kept.
 	ok(kv.Put("announced/back/9/endpoint_table", []byte("rubbish")))

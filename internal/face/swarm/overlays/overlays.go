@@ -52,6 +52,8 @@ type Options struct {
 	// Changed is called when the node has become able to be on overlay networks, or is not any more, and
 	// Go when what waits may go on.
 	Changed, Go func()
+	// FailPoint is called at each of Stages, in tests; nil otherwise.
+	FailPoint func(stage string) error
 }
 
 // Task is a task on overlay networks.
@@ -99,6 +101,9 @@ type Networks struct {
 
 // New returns the networks of a node that is on none.
 func New(o Options) *Networks {
+	if o.FailPoint != nil && o.Overlays != nil && o.Gossip != nil {
+		o.Overlays, o.Gossip = failing{o.Overlays, o.FailPoint}, failingGossip{o.Gossip, o.FailPoint}
+	}
 	s := &Networks{o: o, poked: make(chan struct{}, 1), joined: make(chan struct{}), nets: map[string]*network{}, by: map[string][]string{}}
 	s.mine = readPlace(o.KV)
 	return s

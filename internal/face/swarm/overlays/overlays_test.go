@@ -284,6 +284,7 @@ func TestATaskOnANetwork(t *testing.T) {
 		if _, open := r.fake.Get("back"); open {
 			t.Error("the network is still open")
 		}
+		<-time.After(time.Minute) // it is kept until all have been told
 		for key := range r.kv.All("announced/") {
 			t.Errorf("kept: %s", key)
 		}

@@ -1,0 +1,159 @@
+package overlays
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/face/swarm/gossip"
+)
+
+// Stages returns the names of all fail points of Options.FailPoint: one before and one after whatever changes
+// the data path, and whatever other nodes are told.
+func Stages() (all []string) {
+	for _, what := range []string{
+		"open", "close", "set_peers", "prune", "set_names", "set_services", "set_keys", "open_ingress", "close_ingress", "publish",
+		"member", "begin", "enter", "exit", "announce_peer", "announce_names", "withdraw_peer", "withdraw_names",
+	} {
+		all = append(all, "overlay."+what+".before", "overlay."+what+".after")
+	}
+	return all
+}
+
+// failPoint is Options.FailPoint.
+type failPoint func(stage string) error
+
+// around passes the points of what is done.
+func (p failPoint) around(what string, do func() error) error {
+	if err := p.pass("overlay." + what + ".before"); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return p.pass("overlay." + what + ".after")
+}
+
+func (p failPoint) pass(stage string) error {
+	if !slices.Contains(Stages(), stage) {
+		return fmt.Errorf("stage %s is not among Stages, so no test dies there: %w", stage, errdefs.ErrInternal)
+	}
+	return p(stage)
+}
+
+// failing are Overlays with the points.
+type failing struct {
+	core.Overlays
+	point failPoint
+}
+
+// Open implements core.Overlays.
+func (f failing) Open(ctx context.Context, o core.Overlay) error {
+	return f.point.around("open", func() error { return f.Overlays.Open(ctx, o) })
+}
+
+// Close implements core.Overlays.
+func (f failing) Close(ctx context.Context, name string) error {
+	return f.point.around("close", func() error { return f.Overlays.Close(ctx, name) })
+}
+
+// SetPeers implements core.Overlays.
+func (f failing) SetPeers(ctx context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
+	return f.point.around("set_peers", func() error { return f.Overlays.SetPeers(ctx, name, set, drop) })
+}
+
+// Prune implements core.Overlays.
+func (f failing) Prune(ctx context.Context, name string) error {
+	return f.point.around("prune", func() error { return f.Overlays.Prune(ctx, name) })
+}
+
+// SetNames implements core.Overlays.
+func (f failing) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
+	return f.point.around("set_names", func() error { return f.Overlays.SetNames(ctx, name, byName, owners) })
+}
+
+// SetServices implements core.Overlays.
+func (f failing) SetServices(ctx context.Context, name string, services []core.OverlayService) error {
+	return f.point.around("set_services", func() error { return f.Overlays.SetServices(ctx, name, services) })
+}
+
+// SetKeys implements core.Overlays.
+func (f failing) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
+	return f.point.around("set_keys", func() error { return f.Overlays.SetKeys(ctx, keys) })
+}
+
+// OpenIngress implements core.Overlays.
+func (f failing) OpenIngress(ctx context.Context, in core.Ingress) error {
+	return f.point.around("open_ingress", func() error { return f.Overlays.OpenIngress(ctx, in) })
+}
+
+// CloseIngress implements core.Overlays.
+func (f failing) CloseIngress(ctx context.Context) error {
+	return f.point.around("close_ingress", func() error { return f.Overlays.CloseIngress(ctx) })
+}
+
+// Publish implements core.Overlays.
+func (f failing) Publish(ctx context.Context, ports []core.PublishedPort) (taken []core.TakenPort, err error) {
+	err = f.point.around("publish", func() (err error) {
+		taken, err = f.Overlays.Publish(ctx, ports)
+		return err
+	})
+	return taken, err
+}
+
+// failingGossip is a Gossip with the points.
+type failingGossip struct {
+	Gossip
+	point failPoint
+}
+
+// New implements Gossip.
+func (f failingGossip) New(name string, advertise netip.Addr, keys []gossip.Key) (m gossip.Member, err error) {
+	err = f.point.around("member", func() (err error) {
+		m, err = f.Gossip.New(name, advertise, keys)
+		return err
+	})
+	return failingMember{m, f.point}, err
+}
+
+type failingMember struct {
+	gossip.Member
+	point failPoint
+}
+
+// Begin implements gossip.Member.
+func (f failingMember) Begin(ctx context.Context, network string) error {
+	return f.point.around("begin", func() error { return f.Member.Begin(ctx, network) })
+}
+
+// Enter implements gossip.Member.
+func (f failingMember) Enter(ctx context.Context, network string) error {
+	return f.point.around("enter", func() error { return f.Member.Enter(ctx, network) })
+}
+
+// Exit implements gossip.Member.
+func (f failingMember) Exit(network string) error {
+	return f.point.around("exit", func() error { return f.Member.Exit(network) })
+}
+
+// Announce implements gossip.Member.
+func (f failingMember) Announce(id gossip.ID, r gossip.Record) error {
+	return f.point.around("announce_"+kind(r), func() error { return f.Member.Announce(id, r) })
+}
+
+// Withdraw implements gossip.Member.
+func (f failingMember) Withdraw(id gossip.ID, r gossip.Record) error {
+	return f.point.around("withdraw_"+kind(r), func() error { return f.Member.Withdraw(id, r) })
+}
+
+// kind is which of an endpoint's two records one is.
+func kind(r gossip.Record) string {
+	if _, ok := r.(gossip.Peer); ok {
+		return "peer"
+	}
+	return "names"
+}
