@@ -34,8 +34,7 @@ func failPoint(at string) func(string) error {
 	}
 	at, file, armed := strings.Cut(at, "@")
 	return func(stage string) error {
-		_, missing := os.Stat(file)
-		if stage != at || armed && missing != nil {
+		if stage != at || armed && !exists(file) {
 			return nil
 		}
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -125,4 +124,9 @@ func pss(pid int) uint64 {
 		}
 	}
 	return 0
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }

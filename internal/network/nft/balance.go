@@ -197,7 +197,7 @@ func (b *Balancer) buildLocked(namespace *os.File, want map[serviceKey]Service) 
 	c.AddTable(table)
 	sets := newBalanceSets(table)
 	for _, set := range slices.Concat(sets.vips[:], sets.ports[:], sets.addrs[:], sets.selves[:]) {
-		if err := c.AddSet(set, nil); err != nil {
+		if err := addSet(c, set, nil); err != nil {
 			return fmt.Errorf("build table %s: %w", balanceTable, err)
 		}
 	}
@@ -301,7 +301,7 @@ func (b *Balancer) lead(c *nftables.Conn, table *nftables.Table, s Service) erro
 		nat.RegProtoMin = portReg
 	}
 	elems := k.turns(list)
-	if err := c.AddSet(turns, elems[:min(len(elems), maxElements)]); err != nil {
+	if err := addSet(c, turns, elems[:min(len(elems), maxElements)]); err != nil {
 		return err
 	}
 	for chunk := range slices.Chunk(elems[min(len(elems), maxElements):], maxElements) {

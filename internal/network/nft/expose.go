@@ -60,7 +60,7 @@ func Expose(namespace *os.File, addr netip.Addr, ports []Exposed) error {
 		keys = append(keys, nftables.SetElement{Key: e.Key})
 	}
 	for set, elems := range map[*nftables.Set][]nftables.SetElement{targets: to, open: keys} {
-		if err := c.AddSet(set, nil); err != nil {
+		if err := addSet(c, set, nil); err != nil {
 			return fmt.Errorf("build table %s: %w", exposeTable, err)
 		}
 		for chunk := range slices.Chunk(elems, maxElements) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -110,11 +111,22 @@ func selfSets(table *nftables.Table) (self4, self6 *nftables.Set) {
 	return mk("selves4", nftables.TypeIPAddr), mk("selves6", nftables.TypeIP6Addr)
 }
 
+// numbering is held while a set gets its number: the library counts the sets of all connections without a
+// lock, and two sets of one transaction with the same number would be taken for each other.
+var numbering sync.Mutex // guards the library's counter
+
+// addSet queues a set.
+func addSet(c *nftables.Conn, set *nftables.Set, elems []nftables.SetElement) error {
+	numbering.Lock()
+	defer numbering.Unlock()
+	return c.AddSet(set, elems)
+}
+
 // layout queues everything but the ports. Preconditions: mu is held.
 func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 	maps := portMaps(table)
 	for _, s := range []*nftables.Set{maps.any4, maps.any6, maps.host4, maps.host6} {
-		if err := c.AddSet(s, nil); err != nil {
+		if err := addSet(c, s, nil); err != nil {
 			return err
 		}
 	}
@@ -130,10 +142,10 @@ func (t *Table) layout(c *nftables.Conn, table *nftables.Table) error {
 		nets      []netip.Prefix
 		four, six *nftables.Set
 	}{{t.nets, a.nets4, a.nets6}, {t.plain.Nets, a.plain4, a.plain6}, {nil, a.self4, a.self6}} {
-		if err := c.AddSet(of.four, intervals(of.nets, true)); err != nil {
+		if err := addSet(c, of.four, intervals(of.nets, true)); err != nil {
 			return err
 		}
-		if err := c.AddSet(of.six, intervals(of.nets, false)); err != nil {
+		if err := addSet(c, of.six, intervals(of.nets, false)); err != nil {
 			return err
 		}
 	}

@@ -56,7 +56,7 @@ func Seal(namespace *os.File, mark uint32, list []Sealed) error {
 
 func layoutSealed(c *nftables.Conn, table *nftables.Table, mark uint32, list []Sealed) error {
 	set := sealedSet(table)
-	if err := c.AddSet(set, nil); err != nil {
+	if err := addSet(c, set, nil); err != nil {
 		return err
 	}
 	var elems []nftables.SetElement
