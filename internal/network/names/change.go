@@ -12,22 +12,29 @@ import (
 const (
 	maxNames = 1 << 16 // names, and addresses that have one
 	maxAddrs = 1 << 12 // of one name
+	// maxZone bounds the bytes of a zone as it is told: one that fits into no message could be told to
+	// no process, and no sandbox of the node would have any names. A change tells two zones at most.
+	maxZone = maxMessage / 2
 )
+
+// told is at most how many bytes a name with n addresses has in a message: a byte of it may be written
+// as six.
+func told(name string, n int) int { return 8 + 6*len(name) + 44*n }
 
 // bounded returns a zone without what can be in no question or answer, and how much was left out.
 func (z Zone) bounded() (Zone, int) {
-	bad := 0
+	bad, size := 0, 0
 	for name, addrs := range z.Names {
-		if !askable(name) || len(addrs) > maxAddrs {
+		if size += told(name, len(addrs)); !askable(name) || len(addrs) > maxAddrs {
 			bad++
 		}
 	}
 	for _, name := range z.Owners {
-		if !askable(name) {
+		if size += told(name, 1); !askable(name) {
 			bad++
 		}
 	}
-	if bad == 0 && len(z.Names) <= maxNames && len(z.Owners) <= maxNames {
+	if bad == 0 && len(z.Names) <= maxNames && len(z.Owners) <= maxNames && size <= maxZone/2 {
 		return z, 0
 	}
 	had := len(z.Names) + len(z.Owners)
@@ -51,7 +58,36 @@ func (z Zone) bounded() (Zone, int) {
 			left++
 		}
 	}
-	return z, left
+	return z, left + z.shrink()
+}
+
+// shrink takes names out until a zone is small enough, always the same ones, and returns how many. What
+// addresses are called has as much room as what is called by a name.
+func (z Zone) shrink() (left int) {
+	names, owners := -maxZone/2, -maxZone/2
+	for name, addrs := range z.Names {
+		names += told(name, len(addrs))
+	}
+	for _, name := range z.Owners {
+		owners += told(name, 1)
+	}
+	for _, name := range slices.Backward(slices.Sorted(maps.Keys(z.Names))) {
+		if names <= 0 {
+			break
+		}
+		names -= told(name, len(z.Names[name]))
+		delete(z.Names, name)
+		left++
+	}
+	for _, a := range slices.Backward(slices.SortedFunc(maps.Keys(z.Owners), netip.Addr.Compare)) {
+		if owners <= 0 {
+			break
+		}
+		owners -= told(z.Owners[a], 1)
+		delete(z.Owners, a)
+		left++
+	}
+	return left
 }
 
 // askable reports whether a name can be in a question: no part of it is empty or longer than 63

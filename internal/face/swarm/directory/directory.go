@@ -32,6 +32,20 @@ type Directory struct {
 	endpoints map[string]gossip.Endpoint     // by key
 	addrs     map[netip.Addr]map[string]bool // keys of the endpoints there
 	vips      map[netip.Addr]map[string]bool // keys of the endpoints of services there
+	called    int                            // how many names all endpoints have together
+}
+
+// maxCalled bounds the names of a network. A record of some kilobytes has hundreds of them, and a member
+// may flood the network with records.
+const maxCalled = 1 << 19
+
+// called is how many names an endpoint has.
+func called(e gossip.Endpoint) int {
+	n := 1 + len(e.TaskAliases) + len(e.Aliases)
+	if e.Service != "" {
+		n += 2 + len(e.Aliases) // "tasks." and each of them
+	}
+	return n
 }
 
 // New returns an empty one.
@@ -40,7 +54,7 @@ func New(n Network) *Directory {
 }
 
 // Put enters an endpoint in place of what its key was before. InvalidArgument for one that cannot
-// be on the network: its key has no endpoint then.
+// be on the network, ResourceExhausted for one too many: its key has no endpoint then.
 func (d *Directory) Put(key string, e gossip.Endpoint) error {
 	d.Drop(key)
 	for _, a := range []netip.Addr{e.Addr, e.VIP} {
@@ -56,6 +70,10 @@ func (d *Directory) Put(key string, e gossip.Endpoint) error {
 			return fmt.Errorf("endpoint %.64q: %s is a service's address and an endpoint's, %.64q: %w", e.Name, clash.at, slices.Min(slices.Collect(maps.Keys(clash.others))), errdefs.ErrInvalidArgument)
 		}
 	}
+	if n := d.called + called(e); n > maxCalled {
+		return fmt.Errorf("endpoint %.64q: the network has %d names already: %w", e.Name, d.called, errdefs.ErrResourceExhausted)
+	}
+	d.called += called(e)
 	d.endpoints[key] = e
 	at(d.addrs, e.Addr, key)
 	if e.VIP.IsValid() {
@@ -97,6 +115,7 @@ func (d *Directory) Drop(key string) {
 		return
 	}
 	delete(d.endpoints, key)
+	d.called -= called(e)
 	off(d.addrs, e.Addr, key)
 	off(d.vips, e.VIP, key)
 }
@@ -116,7 +135,9 @@ const fewAddrs = 32
 
 // Names returns the addresses of every name, in small letters: of a service and its aliases, its
 // own address or, without one, those of its tasks; of "tasks." and a service those of its tasks; of
-// a task and its own aliases its own. A task that is about to end has no name any more.
+// a task and its own aliases its own. A task that is about to end has no name any more; a service with an
+// address of its own has one until the last of its tasks is gone, as with docker: who asks meanwhile is
+// not told that nobody is called so.
 func (d *Directory) Names() map[string][]netip.Addr {
 	names, many := map[string][]netip.Addr{}, map[string]map[netip.Addr]bool{}
 	add := func(name string, a netip.Addr) {
@@ -144,6 +165,18 @@ func (d *Directory) Names() map[string][]netip.Addr {
 		names[name] = append(list, a)
 	}
 	for _, e := range d.sorted() {
+		own := e.VIP
+		if !own.IsValid() {
+			own = e.Addr
+		}
+		if !e.Disabled || e.VIP.IsValid() {
+			if e.Service != "" {
+				add(e.Service, own)
+			}
+			for _, alias := range e.Aliases {
+				add(alias, own)
+			}
+		}
 		if e.Disabled {
 			continue
 		}
@@ -151,18 +184,9 @@ func (d *Directory) Names() map[string][]netip.Addr {
 		for _, alias := range e.TaskAliases {
 			add(alias, e.Addr)
 		}
-		own := e.VIP
-		if !own.IsValid() {
-			own = e.Addr
-		}
 		if e.Service != "" {
-			add("tasks."+e.Service, e.Addr)
-			add(e.Service, own)
-		}
-		for _, alias := range e.Aliases {
-			add(alias, own)
-			if e.Service != "" {
-				add("tasks."+alias, e.Addr)
+			for _, name := range append([]string{e.Service}, e.Aliases...) {
+				add("tasks."+name, e.Addr)
 			}
 		}
 	}

@@ -88,6 +88,21 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestNamesOfServicesThatEnd: while the last tasks of a service end, its own address has its name and its
+// aliases still, so that nobody is told that there is no such name; what is the tasks' alone has gone.
+func TestNamesOfServicesThatEnd(t *testing.T) {
+	d := empty()
+	put(t, d, task("web", 2, "10.0.1.100", ending, func(e *gossip.Endpoint) { e.Aliases = []string{"www"} }), task("db", 5, "", ending, func(e *gossip.Endpoint) { e.Aliases = []string{"sql"} }))
+	want := map[string][]netip.Addr{"web": {ip("10.0.1.100")}, "www": {ip("10.0.1.100")}}
+	if diff := cmp.Diff(want, d.Names(), sameAddr()); diff != "" {
+		t.Error(diff)
+	}
+	d.Drop("web.2.t")
+	if got := d.Names(); len(got) != 0 {
+		t.Errorf("when they are gone: %v", got)
+	}
+}
+
 // TestNamesOfANetwork: each name is known with the network's behind it, unless somebody is called so,
 // and addresses are called by that.
 func TestNamesOfANetwork(t *testing.T) {
@@ -214,5 +229,35 @@ func TestMany(t *testing.T) {
 	}
 	if err := d.Put("web", gossip.Endpoint{Name: "web", Addr: ip("10.2.0.2")}); err != nil {
 		t.Errorf("at the address of a service that is gone: %v", err)
+	}
+}
+
+// TestAFloodOfNames: records of many aliases do not take the node's memory. Who was there before stays, and
+// there is room again when they are gone.
+func TestAFloodOfNames(t *testing.T) {
+	d := New(Network{Title: "back", Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	put(t, d, gossip.Endpoint{Name: "web", Addr: ip("10.2.0.2")})
+	const records = maxCalled/512 + 10
+	taken := 0
+	for i := range records {
+		e := gossip.Endpoint{Name: "x", Service: "x", Addr: netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})}
+		for j := range 256 {
+			e.Aliases = append(e.Aliases, "alias-"+strconv.Itoa(j))
+		}
+		switch err := d.Put(strconv.Itoa(i), e); {
+		case err == nil:
+			taken++
+		case !errdefs.IsResourceExhausted(err):
+			t.Fatal(err)
+		}
+	}
+	if names := d.Names(); taken == 0 || taken >= records || d.called > maxCalled || len(names["web"]) != 1 {
+		t.Errorf("%d records are taken, with %d names; web is %v", taken, d.called, names["web"])
+	}
+	for i := range records {
+		d.Drop(strconv.Itoa(i))
+	}
+	if names := d.Names(); d.called != 1 || len(names) != 2 {
+		t.Errorf("when they are gone there are %d names", d.called)
 	}
 }
