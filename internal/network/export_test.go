@@ -25,3 +25,8 @@ func (n *Network) IngressAddr() netip.Addr {
 	defer n.ingress.mu.Unlock()
 	return n.ingress.inner
 }
+
+// Asks are the networks whose names a sandbox may know.
+func Asks(st core.NetworkStatus) []string {
+	return (&Network{}).box(core.NetworkRequest{}, st).Networks
+}

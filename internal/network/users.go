@@ -320,7 +320,10 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 	out := false
 	for _, a := range st.Interfaces {
 		if _, ok := core.OverlayName(a.Network); ok {
-			b.Networks = append(b.Networks, a.Network)
+			// Where only some ports are open nobody has a name: none would ever be told.
+			if len(a.Open) == 0 {
+				b.Networks = append(b.Networks, a.Network)
+			}
 			continue
 		}
 		u, ok := n.users.get(a.Network)
@@ -332,7 +335,7 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 	if !out {
 		return b
 	}
-	for _, s := range dns.Resolve(req.Config.DNS, st.DNS, dns.Read().Resolv).Servers {
+	for _, s := range dns.Ask(req.Config.DNS, st.DNS, dns.Read()) {
 		if a, err := netip.ParseAddr(s); err == nil {
 			b.Upstream = append(b.Upstream, netip.AddrPortFrom(a, dnsPort))
 		}

@@ -3,7 +3,8 @@
 //
 // A loopback name server of the host (127.0.0.53 of systemd-resolved, a dnsmasq) can be reached
 // only on the host, so it is never given to a sandbox. The servers to which it forwards take its
-// place; where they cannot be found, the file has no server and a comment that says so.
+// place; where they cannot be found, the file has no server and a comment that says so. A name server of
+// ours, which is on the host, may ask it (Ask).
 //
 // Start at Render.
 package dns
@@ -26,6 +27,7 @@ type Files struct{ ResolvConf, Hosts, Hostname []byte }
 // Host is the host's own settings.
 type Host struct {
 	Resolv core.DNS // without loopback servers
+	Local  []string // the loopback servers
 	Hosts  []byte   // its /etc/hosts
 	Name   string   // its host name
 }
@@ -49,7 +51,7 @@ func Read() Host {
 	}
 	hosts, _ := os.ReadFile("/etc/hosts")
 	name, _ := os.Hostname()
-	return Host{Resolv: Upstream(contents...), Hosts: hosts, Name: name}
+	return Host{Resolv: Upstream(contents...), Local: local(contents[0]), Hosts: hosts, Name: name}
 }
 
 // Upstream takes the contents of resolv.conf files, the host's own first. It returns the settings
@@ -76,6 +78,30 @@ func isLoopback(server string) bool {
 	a, err := netip.ParseAddr(server)
 	a = a.Unmap().WithZone("") // ::%eth0 is unspecified too, which netip denies
 	return err != nil || words([]string{server}) == "" || a.IsLoopback() || a.IsUnspecified()
+}
+
+// local returns the servers of a file that answer on the host alone.
+func local(content []byte) (list []string) {
+	for _, s := range Parse(content).Servers {
+		if a, err := netip.ParseAddr(s); err == nil && a.Unmap().IsLoopback() {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// Ask returns the servers that a name server on the host asks for a sandbox: those of Resolve, and those
+// that answer on the host alone where it has no others. What a sandbox calls its loopback is not the
+// host's: it is asked for nobody who names it.
+func Ask(asked, driver core.DNS, host Host) []string {
+	servers := Resolve(asked, driver, host.Resolv).Servers
+	switch {
+	case len(asked.Servers) > 0:
+		return slices.DeleteFunc(slices.Clone(servers), isLoopback)
+	case len(servers) == 0:
+		return host.Local
+	}
+	return servers
 }
 
 // Parse parses a resolv.conf as resolv.conf(5) says: the last search or domain line counts,
@@ -220,6 +246,30 @@ func writeExtra(b *bytes.Buffer, extra map[string][]string) {
 	}
 }
 
+// own returns the addresses at which others reach a sandbox by its own name. Those of an interface that is
+// closed but for some ports are none, nor is, beside a network over several nodes, that of the node's
+// bridge: programs tell others the first one that they find.
+func own(st core.NetworkStatus) []netip.Addr {
+	closed := func(a core.Attachment) bool { return len(a.Open) > 0 }
+	wide := func(a core.Attachment) bool { _, ok := core.OverlayName(a.Network); return ok && !closed(a) }
+	out := closed
+	if slices.ContainsFunc(st.Interfaces, wide) {
+		out = func(a core.Attachment) bool { return !wide(a) }
+	}
+	without := slices.Clone(st.Addrs)
+	for _, i := range st.Interfaces {
+		if out(i) {
+			without = slices.DeleteFunc(without, func(a netip.Addr) bool {
+				return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+			})
+		}
+	}
+	if len(without) == 0 {
+		return st.Addrs
+	}
+	return without
+}
+
 // Render returns the files of a sandbox. A sandbox in the host's network gets the host's hosts
 // file. A sandbox without a name has its short ID as name.
 func Render(sb core.Sandbox, host Host) Files {
@@ -250,7 +300,7 @@ func Render(sb core.Sandbox, host Host) Files {
 		f.Hosts = b.Bytes()
 		return f
 	}
-	addrs := sb.Network.Addrs
+	addrs := own(sb.Network)
 	if inHost {
 		addrs = nil
 	}

@@ -93,6 +93,56 @@ func TestRender(t *testing.T) {
 	}
 }
 
+// TestTheOwnNameOfATask leads to where other tasks reach it, and not to the network of published ports,
+// whose interface comes first, nor to the bridge of the node.
+func TestTheOwnNameOfATask(t *testing.T) {
+	on := func(network, addr string, open ...core.Port) core.Attachment {
+		return core.Attachment{Network: network, Addrs: []netip.Prefix{netip.MustParsePrefix(addr)}, Open: open}
+	}
+	ingress, out := on("overlay:in", "10.0.0.5/24", core.Port{Host: 8080, Container: 80}), on("default", "10.88.0.2/16")
+	back, front := on("overlay:back", "10.0.1.9/24"), on("overlay:front", "10.0.2.9/24")
+	for _, tc := range []struct {
+		on   []core.Attachment
+		want string
+	}{
+		{[]core.Attachment{ingress, back, front, out}, "10.0.1.9\tweb\n10.0.2.9\tweb\n"},
+		{[]core.Attachment{back, out}, "10.0.1.9\tweb\n"},
+		{[]core.Attachment{ingress, out}, "10.88.0.2\tweb\n"},
+		{[]core.Attachment{ingress}, "10.0.0.5\tweb\n"},
+		{[]core.Attachment{out, on("app", "10.89.0.2/24")}, "10.88.0.2\tweb\n10.89.0.2\tweb\n"},
+	} {
+		sb := core.Sandbox{Config: core.SandboxConfig{Hostname: "web"}}
+		for _, a := range tc.on {
+			sb.Network.Interfaces = append(sb.Network.Interfaces, a)
+			sb.Network.Addrs = append(sb.Network.Addrs, a.Addrs[0].Addr())
+		}
+		if got := strings.TrimPrefix(string(Render(sb, Host{}).Hosts), hostsHead); got != tc.want {
+			t.Errorf("hosts of %v: %q, want %q", sb.Network.Addrs, got, tc.want)
+		}
+	}
+}
+
+// TestAsk: a name server of ours asks the host's loopback when the host does, and for nobody who names it.
+func TestAsk(t *testing.T) {
+	alone := Host{Local: local([]byte("nameserver 127.0.0.1\nnameserver ::1\nnameserver 0.0.0.0\nnameserver x\n"))}
+	both := Host{Resolv: core.DNS{Servers: []string{"10.0.0.1"}}, Local: []string{"127.0.0.53"}}
+	for _, tc := range []struct {
+		asked core.DNS
+		host  Host
+		want  []string
+	}{
+		{core.DNS{}, alone, []string{"127.0.0.1", "::1"}},
+		{core.DNS{Searches: []string{"lan"}}, alone, []string{"127.0.0.1", "::1"}},
+		{core.DNS{}, both, []string{"10.0.0.1"}},
+		{core.DNS{Servers: []string{"127.0.0.1", "10.9.9.9", "::ffff:127.0.0.1", "::"}}, both, []string{"10.9.9.9"}},
+		{core.DNS{Servers: []string{"127.0.0.1"}}, alone, []string{}},
+	} {
+		if diff := cmp.Diff(tc.want, Ask(tc.asked, core.DNS{}, tc.host)); diff != "" {
+			t.Errorf("%v: %s", tc.asked, diff)
+		}
+	}
+}
+
 func TestRenderInTheHostsNetwork(t *testing.T) {
 	sb := core.Sandbox{Config: core.SandboxConfig{
 		Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Host}, UTS: core.Namespace{Mode: core.Host}},
