@@ -18,6 +18,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper/keepertest"
+	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
@@ -313,4 +314,41 @@ func TestNamesWithAnOldKeeper(t *testing.T) {
 		}
 		r.down(b)
 	})
+}
+
+// TestAnAgentDoesNotWaitForANameServerThatHangs: it has to be back before other nodes take it for dead.
+func TestAnAgentDoesNotWaitForANameServerThatHangs(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.names = &names.Options{
+			Dir: filepath.Join(r.dir, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: keepertest.NewHolder(t), Patience: time.Hour,
+		}
+		r.start()
+		r.open(anOverlay(1))
+		b := r.task(1, on(1, 7))
+		if err := r.net.Close(); err != nil {
+			t.Fatal(err)
+		}
+		r.net = nil
+		signal(t, nameServer(t), syscall.SIGSTOP)
+		r.start()
+		r.recover(b)
+		if err := r.net.Overlays.SetNames(t.Context(), "net1", map[string][]netip.Addr{"db": {netip.MustParseAddr("10.99.1.7")}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.ask(t, "db")(); got != "10.99.1.7" {
+			t.Errorf("db is %s", got)
+		}
+	})
+}
+
+// TestWhoseNamesASandboxKnows: not those of a network where only some ports are open, which nobody tells:
+// questions would wait for them after a death of agent and name server.
+func TestWhoseNamesASandboxKnows(t *testing.T) {
+	got := network.Asks(core.NetworkStatus{Interfaces: []core.Attachment{
+		{Network: core.OverlayNetwork("ingress"), Open: []core.Port{{Host: 8080, Container: 80}}}, {Network: core.OverlayNetwork("back")}, {Network: core.NetworkDefault},
+	}})
+	if want := []string{core.OverlayNetwork("back")}; !slices.Equal(got, want) {
+		t.Errorf("those of %q, want %q", got, want)
+	}
 }

@@ -452,6 +452,10 @@ func (c *Client) tellLocked(fresh bool) error {
 // callTime bounds one request: the process does nothing that takes long.
 const callTime = 10 * time.Second
 
+// helloTime is how long a process that an earlier agent has started may take to say that it is there. The
+// agent recovers meanwhile, and after five seconds other nodes of its networks take it for dead.
+const helloTime = 2 * time.Second
+
 func (c *Client) callLocked(req request, files []*os.File) (response, error) {
 	resp, extra, err := c.exchangeLocked(req, files)
 	closeAll(extra)
@@ -461,8 +465,11 @@ func (c *Client) callLocked(req request, files []*os.File) (response, error) {
 // exchangeLocked sends a request and returns the answer, with its descriptors.
 func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, got []*os.File, err error) {
 	patience := cmp.Or(c.o.Patience, callTime)
-	if c.starting {
+	switch {
+	case c.starting:
 		patience = max(patience, callTime)
+	case c.waits && req.Op == opHello:
+		patience = min(patience, helloTime)
 	}
 	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return resp, nil, err

@@ -209,22 +209,37 @@ func writeStream(w io.Writer, msg []byte) error {
 	return err
 }
 
-// forward returns what the first server says that answers. The question gets an id of our own, and
-// a port that the kernel chooses: what others send is not taken for an answer.
+// forward returns what the first server says that answers. One that says that it cannot, or does not
+// want to, is passed over for the next, as resolvers do. The question gets an id of our own, and a
+// port that the kernel chooses: what others send is not taken for an answer.
 func (b *box) forward(network string, servers []netip.AddrPort, question []byte) []byte {
 	own := append([]byte(nil), question...)
 	_, _ = rand.Read(own[:2]) // never fails
+	var declined []byte
 	for _, s := range servers[:min(len(servers), maxServers)] {
 		answer, err := b.ask(network, s, own)
 		if err == nil {
 			copy(answer, question[:2])
-			return answer
+			if !declines(answer) {
+				return answer
+			}
+			declined = answer
 		}
 		if b.ctx.Err() != nil {
 			break
 		}
 	}
+	if declined != nil {
+		return declined
+	}
 	return failed(question)
+}
+
+// declines reports whether an answer says that another server may know better.
+func declines(answer []byte) bool {
+	var p dnsmessage.Parser
+	head, err := p.Start(answer)
+	return err == nil && (head.RCode == dnsmessage.RCodeServerFailure || head.RCode == dnsmessage.RCodeRefused)
 }
 
 func (b *box) ask(network string, server netip.AddrPort, question []byte) ([]byte, error) {

@@ -3,6 +3,7 @@ package names
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -233,6 +234,10 @@ func TestForward(t *testing.T) {
 	long := upstream(t, func(q []byte) [][]byte {
 		return [][]byte{append(answered(q, 1), make([]byte, maxPacket)...)}
 	})
+	says := func(code dnsmessage.RCode) netip.AddrPort {
+		return upstream(t, func(q []byte) [][]byte { return [][]byte{refusal(q, code)} })
+	}
+	broken, closed, knows := says(dnsmessage.RCodeServerFailure), says(dnsmessage.RCodeRefused), says(dnsmessage.RCodeNameError)
 	deaf, err := net.ListenPacket("udp", "127.0.0.1:0") //nolint:noctx // it ends with the test
 	if err != nil {
 		t.Fatal(err)
@@ -251,6 +256,10 @@ func TestForward(t *testing.T) {
 		{"after one that is not there", time.Hour, []netip.AddrPort{nobody, lying}, "Success 192.0.2.1"},
 		{"after one that is silent", 50 * time.Millisecond, []netip.AddrPort{silent, lying}, "Success 192.0.2.1"},
 		{"of those that are silent", time.Millisecond, []netip.AddrPort{silent, silent}, "ServerFailure "},
+		{"after one that cannot say", time.Hour, []netip.AddrPort{broken, lying}, "Success 192.0.2.1"},
+		{"after one that is not for us", time.Hour, []netip.AddrPort{closed, broken, lying}, "Success 192.0.2.1"},
+		{"of one that is not for us, and one that is not there", time.Hour, []netip.AddrPort{closed, nobody}, "Refused "},
+		{"that there is no such name", time.Hour, []netip.AddrPort{knows, lying}, "NameError "},
 		{"of nobody", time.Hour, []netip.AddrPort{nobody}, "ServerFailure "},
 		{"without servers", time.Hour, nil, "ServerFailure "},
 		{"that is too long", time.Hour, []netip.AddrPort{long}, "Success cut"},
@@ -492,6 +501,37 @@ func TestBounded(t *testing.T) {
 	kept, left = z.bounded()
 	if again, _ := z.bounded(); left != 20 || len(kept.Names) != maxNames || len(kept.Owners) != maxNames || !again.Equal(kept) || kept.Names["alias-000000"] == nil {
 		t.Errorf("%d names, %d owners, %d are left out", len(kept.Names), len(kept.Owners), left)
+	}
+}
+
+// TestAZoneFitsIntoAMessage, also one that a member of the network's gossip has made as large as it can,
+// and the change from another such one.
+func TestAZoneFitsIntoAMessage(t *testing.T) {
+	addrs := make([]netip.Addr, maxAddrs)
+	for i := range addrs {
+		addrs[i] = netip.AddrFrom16([16]byte{0xfd, 14: byte(i >> 8), 15: byte(i)})
+	}
+	flood := func(first string, names, addrsOf int) Zone {
+		z := Zone{Names: map[string][]netip.Addr{}, Owners: map[netip.Addr]string{}}
+		long := strings.Repeat(strings.Repeat("<", 62)+".", 3) + "x"
+		for i := range names {
+			name := fmt.Sprintf("%s-%05d.%s", first, i, long)
+			z.Names[name] = addrs[:addrsOf]
+			z.Owners[netip.AddrFrom16([16]byte{0xfd, 1, 13: byte(i >> 16), 14: byte(i >> 8), 15: byte(i)})] = name
+		}
+		return z
+	}
+	for what, z := range map[string]Zone{"many names": flood("a", maxNames, 1), "many addresses": flood("a", 3000, maxAddrs)} {
+		kept, left := z.bounded()
+		if again, _ := z.bounded(); left == 0 || len(kept.Names) == 0 || !again.Equal(kept) || len(z.Names)+len(z.Owners) != len(kept.Names)+len(kept.Owners)+left {
+			t.Errorf("%s: %d names and %d owners are kept, %d left out", what, len(kept.Names), len(kept.Owners), left)
+		}
+		other, _ := flood("b", len(z.Names), 1).bounded()
+		for _, req := range []request{{Op: opZone, Zone: &kept}, {Op: opPatch, Patch: other.since(kept)}} {
+			if body, err := json.Marshal(req); err != nil || len(body) > maxMessage {
+				t.Errorf("%s: a message of %d bytes to %s, %v", what, len(body), req.Op, err)
+			}
+		}
 	}
 }
 

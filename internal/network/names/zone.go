@@ -83,8 +83,13 @@ func Answer(zones []Zone, question []byte, stream bool) ([]byte, error) {
 	}
 	answer, err := build(head, q, body, edns)
 	if err == nil && len(answer) > limit {
+		// As much as the packet takes: there are resolvers that never ask again over a stream.
 		head.Truncated = true
-		answer, err = build(head, q, nil, edns)
+		var bare []byte
+		if bare, err = build(head, q, nil, edns); err == nil {
+			each := (len(answer) - len(bare)) / len(body) // all are addresses, and of one length
+			answer, err = build(head, q, body[:(limit-len(bare))/each], edns)
+		}
 	}
 	if err != nil {
 		answer = refusal(question, dnsmessage.RCodeServerFailure)
@@ -139,7 +144,13 @@ func find(zones []Zone, q dnsmessage.Question) (body []dnsmessage.ResourceBody, 
 			break
 		}
 		known = true
-		for _, a := range addrs {
+		// Where there are more than an answer has, it is not always the same ones.
+		first := 0
+		if len(addrs) > maxAnswers {
+			first = rand.IntN(len(addrs)) //nolint:gosec // it spreads load, and nothing is secret
+		}
+		for i := range addrs {
+			a := addrs[(first+i)%len(addrs)]
 			if seen[a] || len(body) == maxAnswers {
 				continue
 			}

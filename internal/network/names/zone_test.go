@@ -87,7 +87,8 @@ func TestAnswer(t *testing.T) {
 		"another kind":              {question(t, "db.", dnsmessage.TypeMX, false), false, "Success "},
 		"an alias of two":           {question(t, "all.", dnsmessage.TypeA, false), false, "Success 10.1.0.2 10.1.0.3"},
 		"without IPv6":              {question(t, "all.", dnsmessage.TypeAAAA, false), false, "Success "},
-		"too many":                  {question(t, "many.", dnsmessage.TypeA, true), false, "Success cut"},
+		"too many":                  {question(t, "many.", dnsmessage.TypeA, true), false, "Success 74 addressescut"},
+		"too many for a small one":  {question(t, "many.", dnsmessage.TypeA, false), false, "Success 30 addressescut"},
 		"as many as a stream takes": {question(t, "many.", dnsmessage.TypeA, false), true, "Success 512 addresses"},
 		"an address":                {question(t, "3.0.1.10.in-addr.arpa.", dnsmessage.TypePTR, false), false, "Success db.app."},
 		"an address of IPv6":        {question(t, "3.0.0.0."+strings.Repeat("0.", 24)+"0.0.d.f.ip6.arpa.", dnsmessage.TypePTR, false), false, "Success db.app."},
@@ -108,6 +109,24 @@ func TestAnswer(t *testing.T) {
 		if got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
+	}
+	// Of many, each is in some answer.
+	seen := map[netip.Addr]bool{}
+	for range 100 {
+		answer, err := Answer([]Zone{testZone()}, question(t, "many.", dnsmessage.TypeA, false), true)
+		var m dnsmessage.Message
+		if err == nil {
+			err = m.Unpack(answer)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range m.Answers {
+			seen[netip.AddrFrom4(a.Body.(*dnsmessage.AResource).A)] = true //nolint:forcetypeassert // all are
+		}
+	}
+	if len(seen) != 600 {
+		t.Errorf("%d of 600 are in no answer", 600-len(seen))
 	}
 	good := question(t, "db.", dnsmessage.TypeA, false)
 	for name, change := range map[string]func(b []byte) []byte{
