@@ -120,6 +120,15 @@ func (d *Directory) Drop(key string) {
 	off(d.vips, e.VIP, key)
 }
 
+// Has reports whether a key has an endpoint.
+func (d *Directory) Has(key string) bool {
+	_, there := d.endpoints[key]
+	return there
+}
+
+// Serves reports whether an address is a service's.
+func (d *Directory) Serves(a netip.Addr) bool { return len(d.vips[a]) > 0 }
+
 // sorted are the endpoints in an order that does not depend on how they came.
 func (d *Directory) sorted() []gossip.Endpoint {
 	list := make([]gossip.Endpoint, 0, len(d.endpoints))

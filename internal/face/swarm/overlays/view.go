@@ -24,13 +24,14 @@ type view struct {
 	mine   map[string]gossip.Endpoint
 	here   map[netip.Addr]bool // addresses of this node
 	peers  map[string]core.OverlayPeer
+	left   map[string]gossip.Peer      // left out while somebody else has the address
+	freed  map[netip.Addr]bool         // addresses that somebody had until this take
 	set    map[string]core.OverlayPeer // to be applied
 	drop   map[string]bool
 	names  map[string][]netip.Addr // as they are applied
 	owners map[netip.Addr]string
 	leads  []core.OverlayService
 	ports  []core.PublishedPort
-	vips   map[netip.Addr]bool
 	taken  bool // a published port is somebody else's
 	pruned bool
 	early  bool // too little is known: names and services stay those of an earlier agent
@@ -39,7 +40,7 @@ type view struct {
 }
 
 func newView(def translate.Network) view {
-	v := view{def: def, heard: map[string]gossip.Endpoint{}, peers: map[string]core.OverlayPeer{}, set: map[string]core.OverlayPeer{}, drop: map[string]bool{}}
+	v := view{def: def, heard: map[string]gossip.Endpoint{}, peers: map[string]core.OverlayPeer{}, left: map[string]gossip.Peer{}, set: map[string]core.OverlayPeer{}, drop: map[string]bool{}}
 	v.dir = v.empty()
 	return v
 }
@@ -55,7 +56,8 @@ func (v *view) empty() *directory.Directory {
 // take takes in changes, and how this node's own interfaces are, by their keys. It returns why records of
 // others are left out.
 func (v *view) take(changes []gossip.Change, own map[string]own) (refused []error) {
-	v.here = map[netip.Addr]bool{}
+	before := v.here
+	v.here, v.freed = map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	mine := map[string]gossip.Endpoint{}
 	for key, o := range own {
 		if o.gone {
@@ -64,6 +66,11 @@ func (v *view) take(changes []gossip.Change, own map[string]own) (refused []erro
 		v.here[o.peer.Addr.Addr()] = true
 		if o.named {
 			mine[key] = o.names
+		}
+	}
+	for a := range before {
+		if !v.here[a] {
+			v.freed[a] = true
 		}
 	}
 	refused = v.takeOwn(mine)
@@ -86,7 +93,41 @@ func (v *view) take(changes []gossip.Change, own map[string]own) (refused []erro
 			refused = append(refused, fmt.Errorf("endpoint %.12q: %w", key, err))
 		}
 	}
+	v.takeLeft()
 	return refused
+}
+
+// takeLeft takes in records that were left out because somebody else had their address, and that can be now. The
+// managers give an address to another task as soon as they have forgotten the one that had it.
+func (v *view) takeLeft() {
+	if len(v.freed) == 0 {
+		return
+	}
+	for key, p := range v.left {
+		if v.freed[p.Addr.Addr()] {
+			_ = v.takePeer(key, p, false) // that it is left out was told of
+		}
+	}
+	for key, e := range v.heard {
+		if (v.freed[e.Addr] || v.freed[e.VIP]) && !v.dir.Has(key) {
+			_ = v.enter(key, e)
+		}
+	}
+}
+
+// leave takes an endpoint out of the directory, and notes which addresses nobody has any more.
+func (v *view) leave(key string, e gossip.Endpoint) {
+	v.dir.Drop(key)
+	v.freed[e.Addr], v.freed[e.VIP] = true, true
+}
+
+// enter puts an endpoint of another node into the directory, unless a task here has its address.
+func (v *view) enter(key string, e gossip.Endpoint) error {
+	if v.here[e.Addr] {
+		v.dir.Drop(key)
+		return fmt.Errorf("address %s is that of a task here", e.Addr)
+	}
+	return v.dir.Put(key, e)
 }
 
 // takeOwn enters this node's own endpoints. They come first: those of others have not what they have.
@@ -94,9 +135,9 @@ func (v *view) takeOwn(mine map[string]gossip.Endpoint) (refused []error) {
 	if v.mine != nil && maps.EqualFunc(v.mine, mine, func(a, b gossip.Endpoint) bool { return gossip.Same(a, b) }) {
 		return nil
 	}
-	for key := range v.mine {
+	for key, e := range v.mine {
 		if _, stays := mine[key]; !stays {
-			v.dir.Drop(key)
+			v.leave(key, e)
 		}
 	}
 	v.mine = mine
@@ -114,7 +155,7 @@ func (v *view) takeOwn(mine map[string]gossip.Endpoint) (refused []error) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(v.heard)) {
-		if err := v.dir.Put(key, v.heard[key]); err != nil {
+		if err := v.enter(key, v.heard[key]); err != nil {
 			refused = append(refused, err)
 		}
 	}
@@ -129,6 +170,7 @@ func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
 			v.drop[key] = true
 		}
 	}
+	delete(v.left, key)
 	if gone {
 		forget()
 		return nil
@@ -137,14 +179,14 @@ func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
 	err := v.def.Holds(addr)
 	switch {
 	case err != nil:
-	case v.here[addr]:
-		err = fmt.Errorf("address %s is that of a task here", addr)
-	case v.vips[addr]:
-		err = fmt.Errorf("address %s is a service's", addr)
 	case p.Tunnel == v.def.Overlay.Local:
 		err = fmt.Errorf("it is said to be behind this node's own address %s", p.Tunnel)
 	case v.inside(p.Tunnel):
 		err = fmt.Errorf("its node's address %s is one of the network itself", p.Tunnel)
+	case v.here[addr]:
+		err, v.left[key] = fmt.Errorf("address %s is that of a task here", addr), p
+	case v.dir.Serves(addr):
+		err, v.left[key] = fmt.Errorf("address %s is a service's", addr), p
 	}
 	if err != nil {
 		forget() // it has taken the place of what its key was before
@@ -164,18 +206,15 @@ func (v *view) inside(a netip.Addr) bool {
 }
 
 func (v *view) takeNames(key string, e gossip.Endpoint, gone bool) error {
-	if gone {
+	if old, there := v.heard[key]; there {
 		delete(v.heard, key)
-		v.dir.Drop(key)
+		v.leave(key, old)
+	}
+	if gone {
 		return nil
 	}
-	if v.here[e.Addr] {
-		delete(v.heard, key)
-		v.dir.Drop(key)
-		return fmt.Errorf("address %s is that of a task here", e.Addr)
-	}
 	v.heard[key] = e
-	return v.dir.Put(key, e)
+	return v.enter(key, e)
 }
 
 // apply has the data path be as it is known.
@@ -209,10 +248,7 @@ func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) er
 		if err := s.o.Overlays.SetServices(ctx, id, leads); err != nil {
 			return err
 		}
-		v.leads, v.vips = leads, map[netip.Addr]bool{}
-		for _, l := range leads {
-			v.vips[l.Addr] = true
-		}
+		v.leads = leads
 	}
 	v.first = true
 	return nil
