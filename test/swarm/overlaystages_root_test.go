@@ -409,8 +409,9 @@ type spy struct {
 	t      *testing.T
 	member gossip.Member
 
-	mu    sync.Mutex // guards heard, done
+	mu    sync.Mutex // guards heard, lost, done
 	heard map[string]map[string]string
+	lost  map[string]int // how often a record has gone
 	done  map[string]context.CancelFunc
 }
 
@@ -433,7 +434,7 @@ func newSpy(t *testing.T) *spy {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Leave)
-	return &spy{t: t, member: m, heard: map[string]map[string]string{}, done: map[string]context.CancelFunc{}}
+	return &spy{t: t, member: m, heard: map[string]map[string]string{}, lost: map[string]int{}, done: map[string]context.CancelFunc{}}
 }
 
 // enter has it hear of a network, from now on.
@@ -458,6 +459,7 @@ func (s *spy) enter(network string) {
 			s.mu.Lock()
 			if key := text[:4] + c.ID.Endpoint; c.Gone {
 				delete(s.heard[network], key)
+				s.lost[text]++
 			} else {
 				s.heard[network][key] = text
 			}
