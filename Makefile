@@ -124,7 +124,7 @@ e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary; DOCK
 .PHONY: e2e-swarm
 e2e-swarm: build ## a real manager of a Swarm, Debian's dockerd, whose worker the node becomes (the package is unpacked, not installed)
 	hack/dockerd.sh .cache/docker
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -p 1 -parallel 6 -count=1 -timeout 30m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -p 1 -parallel 6 -count=1 -timeout 45m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
 
 .PHONY: e2e-swarm-vm
 e2e-swarm-vm: build ## overlay networks beside a dockerd that balances and encrypts, which this kernel may not: Debian's in QEMU (RUN=)

@@ -40,6 +40,12 @@ func beside(t *testing.T, body func(t *testing.T)) {
 	roottest.Run(t, body)
 }
 
+// alone runs a case in namespaces of its own while no other case runs: its times are the point.
+func alone(t *testing.T, body func(t *testing.T)) {
+	t.Helper()
+	roottest.Run(t, body)
+}
+
 // startManager starts one that has a Swarm and runs nothing of it itself.
 func startManager(t *testing.T) *manager {
 	t.Helper()
