@@ -36,7 +36,8 @@ type Overlays interface {
 	// name, in lower case, and the name of each address.
 	SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error
 	// SetServices sets to which backends sandboxes on an overlay reach by a service's address.
-	// Connections to backends that are not among them any more are cut.
+	// Connections to backends that are not among them any more are cut. Those services that can be are set,
+	// whatever the others are: the error, InvalidArgument, names the others.
 	SetServices(ctx context.Context, name string, services []OverlayService) error
 	// SetKeys sets the keys of encrypted overlays, the one to send by first. They are kept in memory
 	// alone: after a start nothing is received from new peers until they are set.

@@ -146,7 +146,7 @@ func (o *Overlays) has(network string, addrs []netip.Prefix) error {
 // check says why no interface can have an address.
 func (n *Overlay) check(a netip.Addr) error {
 	for _, s := range n.Subnets {
-		if s.Range.Contains(a) && a != s.Gateway && a != s.Range.Addr() {
+		if s.Range.Contains(a) && a != s.Gateway && a != s.Range.Addr() && s.Range.Contains(a.Next()) {
 			return nil
 		}
 	}
@@ -333,8 +333,16 @@ func (o *Overlays) SetServices(ctx context.Context, name string, services []core
 	if err != nil {
 		return err
 	}
-	n.Services = services
-	return nil
+	n.Services = nil
+	var errs []error
+	for _, s := range services {
+		if err := n.check(s.Addr); err != nil {
+			errs = append(errs, fmt.Errorf("service %s: %w", s.Addr, err))
+			continue
+		}
+		n.Services = append(n.Services, s)
+	}
+	return errors.Join(errs...)
 }
 
 // SetKeys implements core.Overlays.

@@ -365,3 +365,38 @@ func TestADeadMember(t *testing.T) {
 		})
 	}
 }
+
+// TestLeftBesideADeadMember: a network is left at once, and entered anew, also while a dead member is still waited for
+// there.
+func TestLeftBesideADeadMember(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	p := kind{name: "longshore"}.fresh(t, "dead", gossiptest.Key)
+	c.enter(p)
+	must(t, p.Enter(t.Context(), "its"))
+	must(t, c.members[0].Enter(t.Context(), "its"))
+	watched := gossiptest.NewView(t, "within", c.members[0], "its")
+	m, _ := within(t, "new")
+	must(t, m.Join(t.Context(), c.at))
+	must(t, m.Join(t.Context(), []netip.AddrPort{p.at}))
+	roottest.Eventually(t, "all are known", func() bool { return len(m.Members()) == len(c.members)+1 })
+	must(t, p.cmd.Process.Signal(syscall.SIGSTOP))
+	defer func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }()
+	entered := make(chan error, 1)
+	go func() { entered <- m.Enter(t.Context(), "its") }()
+	must(t, m.Begin(t.Context(), "its"))
+	record, _ := gossiptest.Task(2, "web")
+	first, second := gossip.ID{Network: "its", Endpoint: "1"}, gossip.ID{Network: "its", Endpoint: "2"}
+	must(t, m.Announce(first, record))
+	watched.Want(map[gossip.ID][]gossip.Record{first: {record}})
+	must(t, m.Exit("its"))
+	select {
+	case err := <-entered:
+		t.Fatalf("it was left only when it was entered: %v", err)
+	default:
+	}
+	watched.Want(nil)
+	must(t, m.Begin(t.Context(), "its"))
+	must(t, m.Announce(second, record))
+	watched.Want(map[gossip.ID][]gossip.Record{second: {record}})
+}

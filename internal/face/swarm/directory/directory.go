@@ -67,7 +67,7 @@ func (d *Directory) Put(key string, e gossip.Endpoint) error {
 		others map[string]bool
 	}{{e.Addr, d.vips[e.Addr]}, {e.VIP, d.addrs[e.VIP]}} {
 		if len(clash.others) > 0 {
-			return fmt.Errorf("endpoint %.64q: %s is a service's address and an endpoint's, %.64q: %w", e.Name, clash.at, slices.Min(slices.Collect(maps.Keys(clash.others))), errdefs.ErrInvalidArgument)
+			return fmt.Errorf("endpoint %.64q: %s is a service's address and an endpoint's: %w", e.Name, clash.at, errdefs.ErrInvalidArgument)
 		}
 	}
 	if n := d.called + called(e); n > maxCalled {

@@ -224,6 +224,21 @@ func TestMany(t *testing.T) {
 	for i := range n {
 		d.Drop(strconv.Itoa(i))
 	}
+	// Those of which each clashes with all of a service.
+	vip := ip("10.3.0.1")
+	for i := range n {
+		if err := d.Put(strconv.Itoa(i), gossip.Endpoint{Name: "x", Addr: ip("10.3.0.2"), VIP: vip}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range n {
+		if err := d.Put(strconv.Itoa(n+i), gossip.Endpoint{Name: "x", Addr: vip}); err == nil {
+			t.Fatal("an endpoint has a service's address")
+		}
+	}
+	for i := range n {
+		d.Drop(strconv.Itoa(i))
+	}
 	if len(d.Names()) != 0 {
 		t.Errorf("names of nobody: %v", d.Names())
 	}

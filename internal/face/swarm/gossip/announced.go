@@ -52,12 +52,17 @@ func parseAnnouncedKey(key string) (id ID, table string, ok bool) {
 	return ID{part[0], part[1]}, part[2], true
 }
 
-// Announce is Member.Announce of a record that is kept first.
+// Announce is Member.Announce of a record that is kept first. InvalidArgument for one that others would not
+// take, which could not be read to be taken back either.
 func (a *Announced) Announce(id ID, r Record) error {
-	value, err := r.encode()
+	err := Check(r)
 	if err == nil && (id.Network == "" || id.Endpoint == "" || strings.Contains(id.Network+id.Endpoint, "/")) {
 		err = fmt.Errorf("endpoint %.64q of network %.64q: %w", id.Endpoint, id.Network, errdefs.ErrInvalidArgument)
 	}
+	if err != nil {
+		return fmt.Errorf("announce: %w", err)
+	}
+	value, err := r.encode()
 	if err != nil {
 		return fmt.Errorf("announce: %w", err)
 	}
@@ -150,11 +155,12 @@ func (a *Announced) Sweep(network string, stays func(endpoint string) bool) erro
 // Exit is Member.Exit, after which nothing of the network is kept. A network of which an earlier
 // process has announced something must be entered before, or its records stay with the others.
 func (a *Announced) Exit(network string) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+	// Without the lock: it may take long, and what happens on other networks is to be told meanwhile.
 	if err := a.member.Exit(network); err != nil {
 		return err
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for _, id := range a.endpointsLocked() {
 		if id.Network == network {
 			a.laterLocked(announcedKey(id, endpointTable))

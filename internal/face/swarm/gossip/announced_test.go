@@ -1,14 +1,17 @@
 package gossip_test
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/gossip/gossiptest"
+	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -104,4 +107,85 @@ func TestTheNextProcessTakesBack(t *testing.T) {
 	if err := next.Announce(alone, gossip.Peer{}); !errdefs.IsInvalidArgument(err) || len(next.Endpoints()) != 0 {
 		t.Errorf("nothing: %v", err)
 	}
+}
+
+// slowExit leaves a network only when it is told to, as a member does that is just entering it.
+type slowExit struct {
+	gossip.Member
+	begun, goOn chan struct{}
+}
+
+func (m slowExit) Exit(network string) error {
+	close(m.begun)
+	<-m.goOn
+	return m.Member.Exit(network)
+}
+
+// TestAnotherNetworkIsLeftSlowly: a network that is being left, half a minute long beside a dead member, keeps
+// nothing of other networks from being told.
+func TestAnotherNetworkIsLeftSlowly(t *testing.T) {
+	store := state.NewMemory(0)
+	defer func() { _ = store.Close() }()
+	m := slowExit{gossiptest.NewNet().Member("node", netip.MustParseAddr("192.0.2.1")), make(chan struct{}), make(chan struct{})}
+	for _, n := range []string{"front", "back"} {
+		if err := m.Enter(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := gossip.NewAnnounced(m, store.Scope(core.OwnerSwarm, true))
+	left := make(chan error, 1)
+	go func() { left <- a.Exit("back") }()
+	<-m.begun
+	told := make(chan error, 1)
+	go func() {
+		peer, _ := gossiptest.Task(2, "web")
+		told <- a.Announce(gossip.ID{Network: "front", Endpoint: "1"}, peer)
+	}()
+	select {
+	case err := <-told:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(roottest.Patience()):
+		t.Error("what happens on one network is not told while another one is left")
+	}
+	close(m.goOn)
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWhatOthersWouldNotTake: whatever was announced can be taken back, and what could not is not announced.
+func TestWhatOthersWouldNotTake(t *testing.T) {
+	store := state.NewMemory(0)
+	defer func() { _ = store.Close() }()
+	net := gossiptest.NewNet()
+	m, other := net.Member("node", netip.MustParseAddr("192.0.2.1")), net.Member("other", netip.MustParseAddr("192.0.2.2"))
+	for _, m := range []gossip.Member{m, other} {
+		if err := m.Enter(t.Context(), "net"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := gossip.NewAnnounced(m, store.Scope(core.OwnerSwarm, true))
+	_, many := gossiptest.Task(2, "web")
+	for i := range 300 {
+		many.Aliases = append(many.Aliases, fmt.Sprint("a", i))
+	}
+	_, odd := gossiptest.Task(3, "web")
+	odd.Aliases = []string{"two words"}
+	for n, e := range []gossip.Endpoint{many, odd} {
+		id := gossip.ID{Network: "net", Endpoint: fmt.Sprint(n)}
+		if err := a.Announce(id, e); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("announced: %v", err)
+		}
+		if err := a.Withdraw(id); err != nil {
+			t.Error(err)
+		}
+	}
+	marker, _ := gossiptest.Task(4, "web")
+	id := gossip.ID{Network: "net", Endpoint: "marker"}
+	if err := a.Announce(id, marker); err != nil {
+		t.Fatal(err)
+	}
+	gossiptest.NewView(t, "other", other, "net").Want(map[gossip.ID][]gossip.Record{id: {marker}})
 }

@@ -205,7 +205,7 @@ func decodeEndpoint(value []byte) (Record, error) {
 		return invalid("name", "")
 	}
 	for _, n := range slices.Concat([]string{e.Name, e.Service, e.ServiceID}, e.Aliases, e.TaskAliases) {
-		if len(n) > maxName || strings.ContainsFunc(n, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		if !IsName(n) {
 			return invalid("name", n)
 		}
 	}
@@ -241,10 +241,18 @@ func short(s string) string {
 	return s
 }
 
-// Check returns why a record cannot be announced.
+// Check returns why a record cannot be announced: it has no form, or others of our kind would leave it out.
 func Check(r Record) error {
-	_, err := r.encode()
+	table, value, err := Encode(r)
+	if err == nil {
+		_, err = Decode(table, value)
+	}
 	return err
+}
+
+// IsName reports whether an endpoint can be called so.
+func IsName(s string) bool {
+	return len(s) <= maxName && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
 }
 
 // Same reports whether two records say the same.

@@ -535,19 +535,23 @@ func (s *Networks) wipeOne(ctx context.Context, id string) bool {
 
 // takeBack withdraws what an earlier agent has announced on a network that nobody is on any more.
 func (s *Networks) takeBack(ctx context.Context, id string) {
-	unlock, err := s.changes.Lock(ctx, id)
-	if err != nil {
-		return
-	}
-	defer unlock()
 	s.mu.Lock()
-	n, member, announced := s.nets[id], s.member, s.announced
+	member, announced := s.member, s.announced
 	s.mu.Unlock()
-	if n != nil || member == nil {
+	if member == nil {
 		return
 	}
-	err = member.Enter(ctx, id)
+	// Without the lock, for which a task that comes would wait: that takes long beside a dead member.
+	err := member.Enter(ctx, id)
 	if err == nil {
+		unlock, e := s.changes.Lock(ctx, id)
+		if e != nil {
+			return
+		}
+		defer unlock()
+		if s.network(id) != nil {
+			return // which takes it back
+		}
 		err = errors.Join(announced.Sweep(id, func(string) bool { return false }), announced.Exit(id))
 	}
 	if err != nil && ctx.Err() == nil {

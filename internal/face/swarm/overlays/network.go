@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +26,7 @@ type network struct {
 
 	telling sync.Mutex // serializes what is announced
 
-	mu      sync.Mutex // guards own, pending, asked, begun, earlier, entered, last, err, said, others
+	mu      sync.Mutex // guards own, pending, asked, begun, earlier, entered, last, err, untold, said, others
 	own     map[string]*own
 	pending []gossip.Change // that were heard of, and are not applied
 	asked   bool            // to enter
@@ -34,6 +35,7 @@ type network struct {
 	entered bool
 	last    time.Time // when a change was heard of
 	err     error     // why it is not as others tell
+	untold  error     // why others are not told all
 	said    int       // records that were refused
 	others  int
 
@@ -91,7 +93,7 @@ func (n *network) take(t Task, on On) error {
 			Name: t.Name, Service: t.Service, ServiceID: t.ServiceID, VIP: on.VIP, Addr: addr.Addr(), Aliases: on.Network.Aliases, Ports: on.Ports,
 		},
 	}
-	if err := gossip.Check(o.peer); err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	n.mu.Lock()
@@ -104,6 +106,16 @@ func (n *network) take(t Task, on On) error {
 	}
 	n.own[t.ID] = o
 	return nil
+}
+
+// check says why other nodes cannot be told of an interface.
+func (o *own) check() error {
+	if err := gossip.Check(o.peer); err != nil || o.names.Name == "" { // the node itself has no name
+		return err
+	}
+	full := o.names
+	full.TaskAliases = []string{strings.Repeat("c", 12), strings.Repeat("h", 64)} // Runs has the container's id and hostname
+	return gossip.Check(full)
 }
 
 // held reports whether somebody is on it.
@@ -125,7 +137,7 @@ func (n *network) began() bool {
 	return n.asked
 }
 
-// change has another thing told of a task, at once if that can be.
+// change has another thing told of a task, at once if that can be. fn is called with mu held.
 func (n *network) change(task string, fn func(*own)) {
 	n.mu.Lock()
 	if o := n.own[task]; o != nil && !o.gone {
@@ -142,8 +154,9 @@ func (n *network) drop(task string) bool {
 	return !n.held()
 }
 
-// tell has the other nodes know what they are to know of this node's interfaces.
-func (n *network) tell() {
+// tell has the other nodes know what they are to know of this node's interfaces, and reports whether they do. Where
+// they do not, run tries again.
+func (n *network) tell() bool {
 	n.telling.Lock()
 	defer n.telling.Unlock()
 	n.s.mu.Lock()
@@ -154,7 +167,8 @@ func (n *network) tell() {
 	for task, o := range n.own {
 		list[task] = *o
 	}
-	entered, begun, earlier := n.entered, n.begun, n.earlier
+	// Whoever is no member any more has said goodbye.
+	entered, begun, earlier := n.entered && announced != nil, n.begun && announced != nil, n.earlier
 	n.mu.Unlock()
 	var errs []error
 	for _, task := range slices.Sorted(maps.Keys(list)) {
@@ -171,10 +185,15 @@ func (n *network) tell() {
 		}
 		n.mu.Unlock()
 	}
-	if err := errors.Join(errs...); err != nil {
+	err := errors.Join(errs...)
+	n.mu.Lock()
+	before := n.untold
+	n.untold = err
+	n.mu.Unlock()
+	if err != nil && (before == nil || before.Error() != err.Error()) {
 		n.s.o.Logger.Warn("other nodes are told later of this node's tasks", "network", n.def.Title, "error", err)
-		time.AfterFunc(retryAfter, n.poke)
 	}
+	return err == nil
 }
 
 // tell announces what is to be known of an interface, or withdraws it.
@@ -321,8 +340,11 @@ func (n *network) run(ctx context.Context) {
 		// each network.
 		again := make(chan time.Duration)
 		go func() {
-			n.tell()
-			again <- n.follow(ctx)
+			told, next := n.tell(), n.follow(ctx)
+			if !told {
+				next = min(next, retryAfter)
+			}
+			again <- next
 		}()
 		timer.Reset(<-again)
 	}
@@ -357,6 +379,8 @@ func (n *network) follow(ctx context.Context) time.Duration {
 	if n.view.taken {
 		again = min(again, republish)
 	}
+	n.refuse(ctx, n.view.odd)
+	n.view.odd = nil
 	n.mu.Lock()
 	before := n.err
 	n.err, n.others = err, len(n.view.peers)

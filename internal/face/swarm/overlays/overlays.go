@@ -120,7 +120,15 @@ func (s *Networks) Start(ctx context.Context) {
 }
 
 // Wait returns when nothing is done any more; the context of Start must have ended.
-func (s *Networks) Wait() { s.running.Wait() }
+func (s *Networks) Wait() {
+	s.running.Wait()
+	s.mu.Lock()
+	nets := slices.Collect(maps.Values(s.nets)) // none is opened any more
+	s.mu.Unlock()
+	for _, n := range nets {
+		n.running.Wait()
+	}
+}
 
 // Able says why the node can be on no overlay network.
 func (s *Networks) Able() error {
@@ -256,19 +264,28 @@ func (s *Networks) Attached(task string) {
 	s.on(task, func(n *network) { n.change(task, func(o *own) { o.up = true }) })
 }
 
-// Runs says that a task serves, and what it is called besides its name.
+// Runs says that a task serves, and what it is called besides its name. One that is about to end stays so,
+// unless its program has ended since.
 func (s *Networks) Runs(task string, aliases ...string) {
+	aliases = slices.DeleteFunc(aliases, func(a string) bool { return !gossip.IsName(a) })
 	s.on(task, func(n *network) {
 		n.change(task, func(o *own) {
-			o.up, o.named = true, true
-			o.names.TaskAliases, o.names.Disabled = aliases, false
+			o.names.Disabled = o.names.Disabled && o.named
+			o.up, o.named, o.names.TaskAliases = true, true, aliases
 		})
 	})
 }
 
-// Ending says that a task's program is about to be ended: it gets no new connections.
-func (s *Networks) Ending(task string) {
-	s.on(task, func(n *network) { n.change(task, func(o *own) { o.names.Disabled = true }) })
+// Ending says that a task's program is about to be ended: it gets no new connections. It reports whether other
+// nodes, which have led some to it, are only now told so.
+func (s *Networks) Ending(task string) (told bool) {
+	s.on(task, func(n *network) {
+		n.change(task, func(o *own) {
+			told = told || n.others > 0 && o.toldNames != nil && !o.toldNames.Disabled
+			o.names.Disabled = true
+		})
+	})
+	return told
 }
 
 // Ended says that a task's program has ended, and may be started again.

@@ -70,6 +70,8 @@ type rig struct {
 	node  string
 	other gossip.Member
 	stop  func()
+	point func(stage string) error
+	log   *slog.Logger
 
 	mu    sync.Mutex // guards notes, went, changed
 	notes []string
@@ -82,6 +84,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet()}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node"}
 	r.other = r.door.net.Member("other", there)
+	r.log = slog.New(slog.DiscardHandler)
 	r.start()
 	return r
 }
@@ -89,7 +92,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) start() {
 	r.t.Helper()
 	r.Networks = overlays.New(overlays.Options{
-		Overlays: r.fake, Gossip: r.door, KV: r.kv, Memory: r.mem, Node: r.node, Advertise: here, Mesh: true, Logger: slog.New(slog.DiscardHandler),
+		Overlays: r.fake, Gossip: r.door, KV: r.kv, Memory: r.mem, Node: r.node, Advertise: here, Mesh: true, Logger: r.log, FailPoint: r.point,
 		Tell: func(note string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -294,7 +297,7 @@ func TestATaskOnANetwork(t *testing.T) {
 // TestANodeThatCannot takes no task, says why, and is able again without anyone's help.
 func TestANodeThatCannot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet(), busy: errors.New("port 7946 is a dockerd's")}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node"}
+		r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet(), busy: errors.New("port 7946 is a dockerd's")}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node", log: slog.New(slog.DiscardHandler)}
 		r.other = r.door.net.Member("other", there)
 		r.start()
 		defer func() { r.stop() }()

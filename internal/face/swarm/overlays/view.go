@@ -36,7 +36,8 @@ type view struct {
 	pruned bool
 	early  bool // too little is known: names and services stay those of an earlier agent
 	opened core.Ingress
-	first  bool // everything was applied once
+	first  bool    // everything was applied once
+	odd    []error // what the data path has not taken since it was told of
 }
 
 func newView(def translate.Network) view {
@@ -227,7 +228,7 @@ func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) er
 		}
 		v.set, v.drop = map[string]core.OverlayPeer{}, map[string]bool{}
 		if err != nil { // the others are set
-			s.o.Logger.WarnContext(ctx, "interfaces of other nodes are left out", "network", def.Title, "error", err)
+			v.odd = append(v.odd, err)
 		}
 	}
 	if def.Ingress {
@@ -245,10 +246,13 @@ func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) er
 	}
 	leads := services(v.dir.Services())
 	if !v.first || !slices.EqualFunc(leads, v.leads, func(a, b core.OverlayService) bool { return a.Addr == b.Addr && slices.Equal(a.Backends, b.Backends) }) {
-		if err := s.o.Overlays.SetServices(ctx, id, leads); err != nil {
+		err := s.o.Overlays.SetServices(ctx, id, leads)
+		if err != nil && !errdefs.IsInvalidArgument(err) {
 			return err
 		}
-		v.leads = leads
+		if v.leads = leads; err != nil { // the others are led
+			v.odd = append(v.odd, err)
+		}
 	}
 	v.first = true
 	return nil
@@ -301,7 +305,7 @@ func (v *view) publish(ctx context.Context, s *Networks, id string) error {
 		return err
 	}
 	if err != nil { // the others are led
-		s.o.Logger.WarnContext(ctx, "backends of published ports are left out", "error", err)
+		v.odd = append(v.odd, err)
 	}
 	v.first, v.ports, v.opened, v.taken = true, ports, in, len(taken) > 0
 	s.mu.Lock()

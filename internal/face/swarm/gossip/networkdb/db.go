@@ -239,13 +239,17 @@ func (d *DB) Exit(network string) error {
 	if n == nil {
 		return nil
 	}
-	<-n.synced
+	// The library lets go of a network also while it still asks other members for it.
+	select {
+	case <-n.begun:
+	case <-n.synced:
+		if n.err != nil {
+			return nil // it was never entered
+		}
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.out, n.own = true, nil
-	if n.err != nil {
-		return nil // it was never entered
-	}
 	err := d.db.LeaveNetwork(network)
 	d.mu.Lock()
 	maps.DeleteFunc(d.exits, func(_ string, at time.Time) bool { return time.Since(at) > exitPause })
