@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/core"
@@ -14,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/gossip/gossiptest"
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // memoryGossip is a gossip in memory, in which the manager takes part.
@@ -155,6 +157,34 @@ func TestATaskOnAnOverlay(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	r.clean()
+}
+
+// TestATaskServesUntilOthersKnow that it is about to end: they lead connections to it until then.
+func TestATaskServesUntilOthersKnow(t *testing.T) {
+	r, g := meshed(t)
+	if err := g.manager.Enter(t.Context(), "back"); err != nil {
+		t.Fatal(err)
+	}
+	peer, _ := gossiptest.Task(20, "web")
+	peer.Tunnel = netip.MustParseAddr("192.0.2.2")
+	if err := g.manager.Announce(gossip.ID{Network: "back", Endpoint: "theirs"}, peer); err != nil {
+		t.Fatal(err)
+	}
+	r.Assign(on("a", swarmtest.Overlay("back", 1, 9)))
+	r.Reaches("a", swarmv1.TaskState_RUNNING)
+	g.hears(t, "back", 1, "web.1.a")
+	roottest.Eventually(t, "the node knows the others", func() bool { return r.face.Status().Overlays.Networks[0].Others == 1 })
+	r.Want("a", swarmv1.TaskState_SHUTDOWN)
+	for c := range g.manager.Watch(t.Context(), "back") {
+		if e, ok := c.Record.(gossip.Endpoint); ok && e.Disabled {
+			break
+		}
+	}
+	heard := time.Now()
+	r.Reaches("a", swarmv1.TaskState_SHUTDOWN)
+	if stop := r.container("a").Main.Autopsy.StopRequest; stop == nil || stop.At.Sub(heard) < time.Second {
+		t.Errorf("others have heard of it at %v, and it was stopped by %+v", heard, stop)
+	}
 }
 
 // TestATaskThatNeedsAnOverlay where there is none is rejected with the reason, and so is what is not done with

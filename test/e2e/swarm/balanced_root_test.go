@@ -12,11 +12,11 @@ import (
 // outside is the namespace of the test's end of the bridge, where no node is.
 var outside = networktest.Own()
 
-// healthy is served by a task that gets connections as soon as it takes them, and takes them for as
-// long as others may still send it some.
-var healthy = strings.Replace(served, "300ms\n", `5s
+// healthy is served by a task that gets connections as soon as it takes them, and ends as soon as it is told to, as most
+// servers do: the node lets it serve for as long as others may still send it some.
+var healthy = strings.NewReplacer("exec httpd -f -p 80 -h /www", `httpd -f -p 80 -h /www & trap "kill $$!; exit 0" TERM; wait`, "300ms\n", `5s
     healthcheck: {test: [CMD, wget, -q, -O, /dev/null, "http://127.0.0.1/"], interval: 5s, timeout: 30s, retries: 20}
-`, 1)
+`).Replace(served)
 
 // store is a stack of a service with a published port, and of one that asks it on each node.
 func (x *mixed) store() string {
