@@ -204,7 +204,7 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 	for _, v := range violations {
 		all = append(all, fail(v.Kind, "", "%s: %s", v.Object, v.Detail))
 	}
-	if err := n.network.Overlays.CheckIngress(); err != nil {
+	if err := n.network.Overlays.Check(); err != nil {
 		all = append(all, fail("network", "start the agent again: it makes what is missing", "%v", err))
 	}
 	if !images {

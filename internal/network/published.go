@@ -63,14 +63,16 @@ func (g *ingress) servicesLocked(list []core.PublishedPort) (services []nft.Serv
 			return nil, nil, fmt.Errorf("port %d: %w", p.Port, err)
 		}
 		s := nft.Service{Proto: proto, Port: p.Port}
+		at := map[netip.Addr]int{}
 		for _, b := range p.Backends {
-			i := slices.IndexFunc(s.Backends, func(o nft.Backend) bool { return o.Addr == b.Addr })
+			i, twice := at[b.Addr]
 			switch err := g.checkBackendLocked(b.Addr); {
 			case err != nil:
 				odd = errors.Join(odd, fmt.Errorf("port %d: backend %s: %w", p.Port, b.Addr, err))
-			case i >= 0: // told of twice while it moves
+			case twice: // told of twice while it moves
 				s.Backends[i].Draining = s.Backends[i].Draining && b.Draining
 			default:
+				at[b.Addr] = len(s.Backends)
 				s.Backends = append(s.Backends, nft.Backend{Addr: b.Addr, Draining: b.Draining})
 			}
 		}
@@ -213,21 +215,28 @@ func protoName(number uint8) string {
 	}
 }
 
-// CheckIngress says what the way of published ports misses of what was made, as another program may
-// have taken it away. FailedPrecondition.
-func (o *Overlays) CheckIngress() error {
+// Check says what overlays and published ports lack of what was made, as another program may have
+// taken it away. FailedPrecondition. What a sandbox has in its own namespace is left out: it may
+// change that itself.
+func (o *Overlays) Check() error {
 	on, err := o.n.ingress.check()
-	if err == nil && on != "" {
-		var v held
-		if v, err = o.get(on); err == nil {
-			defer v.done()
+	errs := []error{o.keys.Check()}
+	for _, v := range o.all() {
+		v.use.RLock()
+		if v.path == nil {
+			errs = append(errs, fmt.Errorf("network %s: it could not be adopted: %w", v.def.Name, errdefs.ErrFailedPrecondition))
+		} else {
+			errs = append(errs, v.path.Check())
+		}
+		if err == nil && on == v.def.Name && v.path != nil {
 			err = v.path.CheckAttached(ingressKey, o.n.ingress.path)
 		}
+		v.use.RUnlock()
 	}
 	if err != nil {
-		return fmt.Errorf("check published ports: %w", err)
+		errs = append(errs, fmt.Errorf("check published ports: %w", err))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // check checks the host's part, and returns the network on which the other part is.

@@ -259,16 +259,19 @@ func shortened(errs ...error) error {
 			all = append(all, err)
 		}
 	}
-	if len(all) <= most {
+	// What is worse than one that is odd comes first, and gives the error its class: it is tried again.
+	slices.SortStableFunc(all, func(a, b error) int { return odd(a) - odd(b) })
+	if len(all) == 0 || odd(all[0]) == odd(all[len(all)-1]) && len(all) <= most {
 		return errors.Join(all...)
 	}
-	// What is worse than one that is odd comes first.
-	slices.SortStableFunc(all, func(a, b error) int { return odd(a) - odd(b) })
 	var text []string
-	for _, err := range all[1:most] {
+	for _, err := range all[1:min(len(all), most)] {
 		text = append(text, err.Error())
 	}
-	return fmt.Errorf("%w; %s; and %d more", all[0], strings.Join(text, "; "), len(all)-most)
+	if more := len(all) - most; more > 0 {
+		text = append(text, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Errorf("%w; %s", all[0], strings.Join(text, "; "))
 }
 
 func odd(err error) int {

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -66,17 +67,21 @@ func cutFlows(namespace *os.File, services []Service) error {
 	if namespace != nil {
 		at = netns.NsHandle(namespace.Fd())
 	}
-	h, err := netlink.NewHandleAt(at, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return fmt.Errorf("open conntrack: %w", err)
-	}
-	defer h.Close()
 	local, err := localAddrs(at)
 	if err != nil {
 		return err
 	}
+	socket, err := nl.GetNetlinkSocketAt(at, netns.None(), unix.NETLINK_NETFILTER)
+	if err != nil {
+		return fmt.Errorf("open conntrack: %w", err)
+	}
+	defer socket.Close()
+	if err := socket.SetReceiveTimeout(&nl.SocketTimeoutTv); err != nil {
+		return fmt.Errorf("open conntrack: %w", err)
+	}
+	t := flowTable{unix.NETLINK_NETFILTER: {Socket: socket}}
 	var errs []error
-	for _, fam := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+	for _, fam := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		f := outdatedFlows{services: map[serviceKey]flowService{}, local: local}
 		for _, s := range services {
 			is4 := fam == unix.AF_INET
@@ -90,7 +95,7 @@ func cutFlows(namespace *os.File, services []Service) error {
 		if len(f.services) == 0 {
 			continue
 		}
-		if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, fam, f); err != nil {
+		if err := t.remove(fam, f.match); err != nil {
 			errs = append(errs, fmt.Errorf("remove conntrack entries: %w", err))
 		}
 	}
@@ -147,19 +152,19 @@ type outdatedFlows struct {
 	local    map[netip.Addr]bool
 }
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (o outdatedFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	to, from := unmapped(flow.Forward.DstIP), unmapped(flow.Reverse.SrcIP)
-	if s, ok := o.services[serviceKey{addr: to, is4: to.Is4()}]; ok {
-		return !s.backends[netip.AddrPortFrom(from, 0)]
+// match reports whether a flow is to be removed.
+func (o outdatedFlows) match(f flow) bool {
+	to, from := f.asked.to, f.answered.from
+	if s, ok := o.services[serviceKey{addr: to.Addr(), is4: to.Addr().Is4()}]; ok {
+		return !s.backends[netip.AddrPortFrom(from.Addr(), 0)]
 	}
-	s, ok := o.services[serviceKey{proto: flow.Forward.Protocol, port: flow.Forward.DstPort, is4: to.Is4()}]
-	if !ok || !o.local[to] && !to.IsLoopback() {
+	s, ok := o.services[serviceKey{proto: f.asked.proto, port: to.Port(), is4: to.Addr().Is4()}]
+	if !ok || !o.local[to.Addr()] && !to.Addr().IsLoopback() {
 		return false
 	}
-	if from == to && flow.Reverse.SrcPort == flow.Forward.DstPort {
+	if from == to {
 		// It was not translated: whoever keeps sending datagrams would never come to a backend.
-		return s.taken && flow.Forward.Protocol == unix.IPPROTO_UDP
+		return s.taken && f.asked.proto == unix.IPPROTO_UDP
 	}
-	return !s.backends[netip.AddrPortFrom(from, flow.Reverse.SrcPort)]
+	return !s.backends[from]
 }

@@ -222,7 +222,12 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), dest(netip.MustParsePrefix("127.0.0.0/8")), drop()),
 			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), drop()),
 		}},
-		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{toPorts}},
+		// The host's own packets to its loopback were led by the output chain. What comes to it from a link
+		// is of a neighbour that must not reach ports of 127.0.0.1: the kernel drops it, unless it is led elsewhere.
+		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{
+			seq(family(unix.NFPROTO_IPV4), dest(netip.MustParsePrefix("127.0.0.0/8")), leave()),
+			toPorts,
+		}},
 		// ::1 cannot be routed (IPv6 has no route_localnet). Without a rule for it, a client that
 		// tries localhost is refused at once and continues with 127.0.0.1.
 		{base(chainOutput, nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), [][]expr.Any{

@@ -152,6 +152,9 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	if err := in.LinkSetUp(outer); err != nil {
 		return fmt.Errorf("set %s up: %w", a.port(), err)
 	}
+	if err := leadHere(in, outer, a); err != nil {
+		return fmt.Errorf("tell the bridge that %s is at %s: %w", a.MAC, a.port(), err)
+	}
 	inner, err := box.LinkByName(a.Interface)
 	if err != nil {
 		return fmt.Errorf("find %s: %w", a.Interface, err)
@@ -183,6 +186,19 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 		}
 	}
 	return nil
+}
+
+// leadHere has the bridge send to the network's end what is for an interface's MAC. Who had the address before, and
+// with it most often the MAC, may have been on another node: the bridge would send there until the interface
+// says something, and others on this node have no reason to ask who has the address now.
+func leadHere(in space, outer netlink.Link, a Attachment) error {
+	mac, err := net.ParseMAC(a.MAC)
+	if err != nil {
+		return err
+	}
+	return in.NeighSet(&netlink.Neigh{
+		LinkIndex: outer.Attrs().Index, Family: unix.AF_BRIDGE, HardwareAddr: mac, Flags: netlink.NTF_MASTER, State: netlink.NUD_NOARP,
+	})
 }
 
 // deaf keeps an interface from taking on addresses and routes that a neighbour offers in IPv6, and,

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 
@@ -9,17 +10,63 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
+// missing is the error of what another program has taken away. FailedPrecondition.
+func (n *Network) missing(format string, args ...any) error {
+	return fmt.Errorf("network %s: "+format+": %w", append(append([]any{n.def.Name}, args...), errdefs.ErrFailedPrecondition)...)
+}
+
+// Check says what the network lacks of what Open, Attach and SetPeers have made, or has besides,
+// because another program has changed it. FailedPrecondition.
+func (n *Network) Check() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !Pinned(n.path) {
+		return n.missing("its namespace is gone")
+	}
+	in, err := open(n.path)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	links, err := in.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	ports := map[string]int{} // those that are up, and their bridge
+	for _, l := range links {
+		if at := l.Attrs(); at.Flags&net.FlagUp != 0 {
+			ports[at.Name] = at.MasterIndex
+		}
+	}
+	for i, l := range n.links {
+		if _, up := ports[bridgeName(i)]; !up || ports[vxlanName(i)] != l.bridge {
+			return n.missing("%s or %s is down, or one is not on the other", bridgeName(i), vxlanName(i))
+		}
+	}
+	for _, a := range n.attached {
+		if ports[a.port()] != n.links[n.subnetOf(a.Addrs[0].Addr())].bridge {
+			return n.missing("link %s of %s is down or not on its bridge", a.port(), a.Key)
+		}
+	}
+	have, err := n.readLocked(in)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(have.neighbours, n.kernel.neighbours) || !maps.Equal(have.nodes, n.kernel.nodes) {
+		return n.missing("the kernel has %d addresses and %d interfaces of other nodes, and not the %d and %d that it was given",
+			len(have.neighbours), len(have.nodes), len(n.kernel.neighbours), len(n.kernel.nodes))
+	}
+	return nil
+}
+
 // CheckAttached says what an interface of this node misses of what Attach has made, in the
 // namespace at path. FailedPrecondition.
 func (n *Network) CheckAttached(key, path string) error {
-	missing := func(format string, args ...any) error {
-		return fmt.Errorf("network %s: "+format+": %w", append(append([]any{n.def.Name}, args...), errdefs.ErrFailedPrecondition)...)
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	a, there := n.attached[key]
 	if !there {
-		return missing("it has no interface")
+		return n.missing("it has no interface")
 	}
 	in, err := open(n.path)
 	if err != nil {
@@ -29,11 +76,11 @@ func (n *Network) CheckAttached(key, path string) error {
 	outer, err := in.LinkByName(a.port())
 	switch {
 	case notFound(err):
-		return missing("link %s does not exist", a.port())
+		return n.missing("link %s does not exist", a.port())
 	case err != nil:
 		return fmt.Errorf("find %s: %w", a.port(), err)
 	case outer.Attrs().Flags&net.FlagUp == 0 || outer.Attrs().MasterIndex != n.links[n.subnetOf(a.Addrs[0].Addr())].bridge:
-		return missing("link %s is down or not on its bridge", a.port())
+		return n.missing("link %s is down or not on its bridge", a.port())
 	}
 	box, err := open(path)
 	if err != nil {
@@ -50,7 +97,7 @@ func (n *Network) CheckAttached(key, path string) error {
 	}
 	for _, p := range a.Addrs {
 		if !have[p.Addr()] {
-			return missing("address %s is missing", p.Addr())
+			return n.missing("address %s is missing", p.Addr())
 		}
 	}
 	return nil

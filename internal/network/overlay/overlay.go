@@ -83,8 +83,6 @@ func (d Definition) Check() error {
 			return invalid("gateway %s is not in %s", s.Gateway, s.Range)
 		case s.VNI == 0 || s.VNI > maxVNI:
 			return invalid("vxlan id %d is out of range", s.VNI)
-		case s.Range.Contains(d.Local):
-			return invalid("%s contains this node's address %s", s.Range, d.Local)
 		}
 		for _, o := range d.Subnets[:i] {
 			if o.VNI == s.VNI || o.Range.Overlaps(s.Range) {
@@ -268,7 +266,7 @@ func (d Definition) forward() error {
 
 // subnet makes the devices of a subnet, where they are not there or are others.
 func (n *Network) subnet(in space, i int, s Subnet) (l subnetLinks, err error) {
-	name := fmt.Sprintf("br%d", i)
+	name := bridgeName(i)
 	bridge, err := in.LinkByName(name)
 	if notFound(err) {
 		if err := in.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: n.def.MTU, HardwareAddr: n.bridgeMAC(s)}}); err != nil {
@@ -298,6 +296,9 @@ func (n *Network) subnet(in space, i int, s Subnet) (l subnetLinks, err error) {
 	}
 	return subnetLinks{bridge: bridge.Attrs().Index, vxlan: vxlan.Attrs().Index}, nil
 }
+
+// bridgeName is the name of a subnet's bridge.
+func bridgeName(i int) string { return fmt.Sprintf("br%d", i) }
 
 // vxlanName is the name of a subnet's VXLAN device.
 func vxlanName(i int) string { return fmt.Sprintf("vx%d", i) }

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
@@ -24,10 +22,23 @@ type Peer struct {
 // peers are what is told of other nodes' interfaces, by a key of whoever tells it. An address may
 // be told of twice while a task moves: the last word counts, until it is taken back.
 type peers struct {
-	by     map[string]Peer
-	byAddr map[netip.Addr][]string // keys, in the order in which they were told
-	byMAC  map[hardware][]string
+	by     map[string]*told
+	byAddr map[netip.Addr]*told // the last one that was told
+	byMAC  map[hardware]*told
 }
+
+// told is what a key tells. Those that tell of the same address are chained, and those of the same
+// MAC: a member that floods the others tells of one by many thousand keys.
+type told struct {
+	Peer
+	addr, mac links
+}
+
+// links are the ones that were told before and after another one.
+type links struct{ before, after *told }
+
+func addrLinks(t *told) *links { return &t.addr }
+func macLinks(t *told) *links  { return &t.mac }
 
 // hardware is a MAC address on a subnet.
 type hardware struct {
@@ -36,7 +47,31 @@ type hardware struct {
 }
 
 func newPeers() peers {
-	return peers{map[string]Peer{}, map[netip.Addr][]string{}, map[hardware][]string{}}
+	return peers{map[string]*told{}, map[netip.Addr]*told{}, map[hardware]*told{}}
+}
+
+// chain puts t behind all that were told of the same.
+func chain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *links) {
+	if before := newest[at]; before != nil {
+		of(before).after, of(t).before = t, before
+	}
+	newest[at] = t
+}
+
+// unchain takes t out.
+func unchain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *links) {
+	l := *of(t)
+	if l.before != nil {
+		of(l.before).after = l.after
+	}
+	switch {
+	case l.after != nil:
+		of(l.after).before = l.before
+	case l.before != nil:
+		newest[at] = l.before
+	default:
+		delete(newest, at)
+	}
 }
 
 // entries are what the kernel has: which MAC an address has, and which node a MAC.
@@ -70,17 +105,18 @@ func (n *Network) SetPeers(list map[string]Peer) error {
 			continue
 		}
 		p.MAC = mac
-		if n.peers.by[key] == p {
+		former, hw := n.peers.by[key], hardware{n.subnetOf(p.Addr), p.MAC}
+		if former != nil && former.Peer == p {
+			errs = append(errs, n.syncLocked(in, p.Addr, hw)) // it may have failed before
 			continue
 		}
-		former, there := n.peers.by[key]
 		n.forget(key)
-		hw := hardware{n.subnetOf(p.Addr), p.MAC}
-		n.peers.by[key] = p
-		n.peers.byAddr[p.Addr] = append(n.peers.byAddr[p.Addr], key)
-		n.peers.byMAC[hw] = append(n.peers.byMAC[hw], key)
+		t := &told{Peer: p}
+		n.peers.by[key] = t
+		chain(n.peers.byAddr, p.Addr, t, addrLinks)
+		chain(n.peers.byMAC, hw, t, macLinks)
 		errs = append(errs, n.syncLocked(in, p.Addr, hw))
-		if there {
+		if former != nil {
 			errs = append(errs, n.syncLocked(in, former.Addr, hardware{n.subnetOf(former.Addr), former.MAC}))
 		}
 	}
@@ -100,7 +136,7 @@ func (n *Network) checkPeer(p Peer) (string, error) {
 	if p.Addr == s.Gateway || p.Addr == s.Range.Addr() || p.Addr == last(s.Range) {
 		return invalid("address %s is the subnet's own", p.Addr)
 	}
-	if !p.Node.IsValid() || p.Node == n.def.Local || p.Node.IsMulticast() || p.Node.IsUnspecified() || p.Node.IsLoopback() || p.Node.Is4() != n.def.Local.Is4() || n.subnetOf(p.Node) >= 0 {
+	if !p.Node.IsValid() || p.Node == n.def.Local || p.Node.IsMulticast() || p.Node.IsUnspecified() || p.Node.IsLoopback() || p.Node.Is4() != n.def.Local.Is4() {
 		return invalid("node %s is none that packets can be sent to", p.Node)
 	}
 	mac, err := net.ParseMAC(p.MAC)
@@ -155,20 +191,13 @@ func (n *Network) dropLocked(in space, key string) error {
 
 // forget removes a key from what is told. Preconditions: mu is held.
 func (n *Network) forget(key string) {
-	p, there := n.peers.by[key]
+	t, there := n.peers.by[key]
 	if !there {
 		return
 	}
 	delete(n.peers.by, key)
-	remove(n.peers.byAddr, p.Addr, key)
-	remove(n.peers.byMAC, hardware{n.subnetOf(p.Addr), p.MAC}, key)
-}
-
-func remove[K comparable](m map[K][]string, at K, key string) {
-	m[at] = slices.DeleteFunc(m[at], func(k string) bool { return k == key })
-	if len(m[at]) == 0 {
-		delete(m, at)
-	}
+	unchain(n.peers.byAddr, t.Addr, t, addrLinks)
+	unchain(n.peers.byMAC, hardware{n.subnetOf(t.Addr), t.MAC}, t, macLinks)
 }
 
 // Prune removes what an earlier process has set and nobody has told this one: when the others'
@@ -195,7 +224,11 @@ func (n *Network) Prune() error {
 func (n *Network) Told() map[string]Peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return maps.Clone(n.peers.by)
+	all := make(map[string]Peer, len(n.peers.by))
+	for key, t := range n.peers.by {
+		all[key] = t.Peer
+	}
+	return all
 }
 
 // Peers returns how many interfaces of other nodes are reachable.
@@ -213,8 +246,8 @@ func (n *Network) syncLocked(in space, addr netip.Addr, hw hardware) error {
 // here.
 func (n *Network) syncAddrLocked(in space, addr netip.Addr) error {
 	want := ""
-	if keys := n.peers.byAddr[addr]; len(keys) > 0 && !n.here(func(a Attachment) bool { return a.has(addr) }) {
-		want = n.peers.by[keys[len(keys)-1]].MAC
+	if t := n.peers.byAddr[addr]; t != nil && !n.here(func(a Attachment) bool { return a.has(addr) }) {
+		want = t.MAC
 	}
 	have := n.kernel.neighbours[addr]
 	if want == have {
@@ -242,8 +275,8 @@ func (n *Network) syncAddrLocked(in space, addr netip.Addr) error {
 // syncMACLocked does the same for the node of a MAC.
 func (n *Network) syncMACLocked(in space, hw hardware) error {
 	var want netip.Addr
-	if keys := n.peers.byMAC[hw]; len(keys) > 0 && !n.here(func(a Attachment) bool { return a.MAC == hw.mac }) {
-		want = n.peers.by[keys[len(keys)-1]].Node
+	if t := n.peers.byMAC[hw]; t != nil && !n.here(func(a Attachment) bool { return a.MAC == hw.mac }) {
+		want = t.Node
 	}
 	have := n.kernel.nodes[hw]
 	if want == have {
@@ -299,27 +332,40 @@ func gone(err error) error {
 
 // adoptLocked reads what is there of an earlier process.
 func (n *Network) adoptLocked(in space) error {
+	have, err := n.readLocked(in)
+	if err != nil {
+		return err
+	}
 	n.kernel = newEntries()
+	for hw, node := range have.nodes {
+		n.kernel.nodes[hw] = node
+		if err := n.hold(node); err != nil {
+			return err
+		}
+	}
+	n.kernel.neighbours = have.neighbours
+	return n.adoptAttachedLocked(in)
+}
+
+// readLocked returns what the kernel has.
+func (n *Network) readLocked(in space) (entries, error) {
+	have := newEntries()
 	for i, l := range n.links {
-		index := l.vxlan
 		for _, family := range []int{unix.AF_INET, unix.AF_INET6, unix.AF_BRIDGE} {
-			list, err := in.NeighList(index, family)
+			list, err := in.NeighList(l.vxlan, family)
 			if err != nil {
-				return fmt.Errorf("list entries of %s: %w", vxlanName(i), err)
+				return have, fmt.Errorf("list entries of %s: %w", vxlanName(i), err)
 			}
 			for _, e := range list {
 				switch addr := addrOf(e.IP); {
 				case e.State&netlink.NUD_PERMANENT == 0 || len(e.HardwareAddr) != 6 || !addr.IsValid():
 				case family == unix.AF_BRIDGE:
-					n.kernel.nodes[hardware{i, e.HardwareAddr.String()}] = addr
-					if err := n.hold(addr); err != nil {
-						return err
-					}
+					have.nodes[hardware{i, e.HardwareAddr.String()}] = addr
 				case n.subnetOf(addr) == i:
-					n.kernel.neighbours[addr] = e.HardwareAddr.String()
+					have.neighbours[addr] = e.HardwareAddr.String()
 				}
 			}
 		}
 	}
-	return n.adoptAttachedLocked(in)
+	return have, nil
 }

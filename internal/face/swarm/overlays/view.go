@@ -182,8 +182,6 @@ func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
 	case err != nil:
 	case p.Tunnel == v.def.Overlay.Local:
 		err = fmt.Errorf("it is said to be behind this node's own address %s", p.Tunnel)
-	case v.inside(p.Tunnel):
-		err = fmt.Errorf("its node's address %s is one of the network itself", p.Tunnel)
 	case v.here[addr]:
 		err, v.left[key] = fmt.Errorf("address %s is that of a task here", addr), p
 	case v.dir.Serves(addr):
@@ -199,11 +197,6 @@ func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
 		delete(v.drop, key)
 	}
 	return nil
-}
-
-// inside reports whether an address is one of the network's.
-func (v *view) inside(a netip.Addr) bool {
-	return slices.ContainsFunc(v.def.Overlay.Subnets, func(s core.OverlaySubnet) bool { return s.Range.Contains(a) })
 }
 
 func (v *view) takeNames(key string, e gossip.Endpoint, gone bool) error {
