@@ -17,12 +17,12 @@ import (
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
-// gossipDoor makes this machine's member of a Swarm's gossip, and says who else has its port.
-type gossipDoor struct{ networkdb.Door }
+// gossipFactory makes this machine's member of a Swarm's gossip, and says who else has its port.
+type gossipFactory struct{ networkdb.Factory }
 
 // Able says why no member can listen; FailedPrecondition.
-func (d gossipDoor) Able() error {
-	err := d.Door.Able()
+func (d gossipFactory) Able() error {
+	err := d.Factory.Able()
 	if err == nil {
 		return nil
 	}

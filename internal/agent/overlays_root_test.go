@@ -19,7 +19,7 @@ import (
 // networks' packets.
 func TestWhoHasThePortOfTheGossip(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		var d gossipDoor
+		var d gossipFactory
 		able := func(when string) {
 			t.Helper()
 			if err := d.Able(); err != nil {

@@ -429,7 +429,7 @@ func newSpy(t *testing.T) *spy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := networkdb.Door{}.New("spy", netip.MustParseAddr(managerIP), keys)
+	m, err := networkdb.Factory{}.New("spy", netip.MustParseAddr(managerIP), keys)
 	if err != nil {
 		t.Fatal(err)
 	}

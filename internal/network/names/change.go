@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// The bounds of a zone. What a network over several nodes is called by, others say.
+// The bounds of a zone. The names of a network over several nodes come from other nodes.
 const (
 	maxNames = 1 << 16 // names, and addresses that have one
 	maxAddrs = 1 << 12 // of one name
@@ -21,7 +21,8 @@ const (
 // as six.
 func told(name string, n int) int { return 8 + 6*len(name) + 44*n }
 
-// bounded returns a zone without what can be in no question or answer, and how much was left out.
+// bounded returns z without names that can be in no question or answer, and without those that are too many, and how
+// many it has left out.
 func (z Zone) bounded() (Zone, int) {
 	bad, size := 0, 0
 	for name, addrs := range z.Names {
@@ -119,7 +120,7 @@ type patch struct {
 	Disown []netip.Addr            `json:"disown,omitempty"`
 }
 
-// since returns what makes z of old.
+// since returns the patch that turns old into z.
 func (z Zone) since(old Zone) *patch {
 	p := &patch{Names: map[string][]netip.Addr{}, Owners: map[netip.Addr]string{}}
 	for name, addrs := range z.Names {
@@ -170,7 +171,7 @@ func (z Zone) apply(p *patch) {
 // clone keeps a zone as it was told.
 func (z Zone) clone() Zone { return Zone{maps.Clone(z.Names), maps.Clone(z.Owners)} }
 
-// SetZone sets what is known of a network; nil is nothing. Names that nobody can ask for are left out.
+// SetZone sets the names of a network; nil removes the network. Names that nobody can ask for are left out.
 func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -29,8 +29,8 @@ type Box struct {
 	Sandbox   core.ID
 	Namespace string   // path of its network namespace
 	Networks  []string // whose names it may know
-	// Upstream are the servers that answer everything else; none do in a network without a way
-	// out.
+	// Upstream are the servers to which all other questions are forwarded; none for a sandbox that
+	// is on internal networks only.
 	Upstream []netip.AddrPort
 }
 
@@ -486,9 +486,9 @@ func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, g
 // healthTime is how often the process is asked whether it still answers.
 const healthTime = 10 * time.Second
 
-// nurse asks the process behind conn again and again, until it has gone, and replaces it when it
-// does not answer.
-func (c *Client) nurse(conn *net.UnixConn, gone <-chan struct{}) {
+// probe asks the process behind conn at intervals whether it answers, until it has gone, and
+// replaces it when it does not.
+func (c *Client) probe(conn *net.UnixConn, gone <-chan struct{}) {
 	t := time.NewTicker(cmp.Or(c.o.Health, healthTime))
 	defer t.Stop()
 	for {
@@ -528,7 +528,7 @@ func (c *Client) healthy(conn *net.UnixConn) bool {
 // one then.
 func (c *Client) watch(conn *net.UnixConn) {
 	gone := make(chan struct{})
-	go c.nurse(conn, gone)
+	go c.probe(conn, gone)
 	go func() {
 		// When it cannot be connected to, it has gone already.
 		if w, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(), Net: "unix"}); err == nil {
@@ -545,7 +545,7 @@ func (c *Client) watch(conn *net.UnixConn) {
 // the next one is started later.
 const manyDeaths = 5
 
-// died has another process in the place of the one behind conn.
+// died starts another process in place of the one behind conn.
 func (c *Client) died(conn *net.UnixConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,7 +47,7 @@ type box struct {
 	asks asks
 }
 
-// asks says whom a sandbox asks.
+// asks are the networks whose names a sandbox may know, and the servers of all other questions.
 type asks struct {
 	networks []string
 	upstream []netip.AddrPort

@@ -45,7 +45,7 @@ func MACFor(addr netip.Addr) string {
 	return append(net.HardwareAddr{0x02, 0x42}, b[len(b)-4:]...).String()
 }
 
-// here reports whether an interface of this node is so. Preconditions: mu is held.
+// here reports whether is holds for an interface of this node. Preconditions: mu is held.
 func (n *Network) here(is func(Attachment) bool) bool {
 	for _, a := range n.attached {
 		if is(a) {
@@ -162,10 +162,10 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	if err := box.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	if err := Within(box.ns, func() error { return deaf(a) }); err != nil {
+	if err := Within(box.ns, func() error { return ignoreRouters(a) }); err != nil {
 		return fmt.Errorf("keep %s from what others say of routers: %w", a.Interface, err)
 	}
-	if err := Within(box.ns, func() error { return askSoon(a) }); err != nil {
+	if err := Within(box.ns, func() error { return solicitOften(a) }); err != nil {
 		return fmt.Errorf("have %s ask for its neighbours again soon: %w", a.Interface, err)
 	}
 	for _, p := range a.Addrs {
@@ -201,10 +201,10 @@ func leadHere(in space, outer netlink.Link, a Attachment) error {
 	})
 }
 
-// deaf keeps an interface from taking on addresses and routes that a neighbour offers in IPv6, and,
-// where it has no address of that family, from using it at all. The calling thread is in its
+// ignoreRouters keeps an interface from taking on addresses and routes that a neighbour advertises in IPv6. An interface
+// without an IPv6 address does not use IPv6 at all. The calling thread is in its
 // namespace.
-func deaf(a Attachment) error {
+func ignoreRouters(a Attachment) error {
 	setting, value := "disable_ipv6", "1"
 	if slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool { return p.Addr().Is6() }) {
 		setting, value = "accept_ra", "0"
@@ -216,10 +216,10 @@ func deaf(a Attachment) error {
 	return err
 }
 
-// askSoon has an interface ask for a neighbour that nobody knows yet fifty times a second, for three seconds, and
-// not once a second: who is on other nodes is heard of while the first packets of a task wait for that. Nobody
-// but the network's own devices hears it. The calling thread is in its namespace.
-func askSoon(a Attachment) error {
+// solicitOften has an interface ask for the MAC of a neighbour fifty times a second, for three seconds, instead of once a
+// second: the entries of other nodes' interfaces are set while the first packets of a task already wait for them. Only
+// the network's own devices hear the questions. The calling thread is in its namespace.
+func solicitOften(a Attachment) error {
 	for _, p := range a.Addrs {
 		family := "ipv4"
 		if p.Addr().Is6() {
@@ -265,8 +265,8 @@ func (n *Network) Detach(key string) error {
 	return n.syncAttachedLocked(in, a)
 }
 
-// syncAttachedLocked has the kernel know other nodes' interfaces of the same addresses, or not,
-// after one has come here or gone.
+// syncAttachedLocked removes the kernel's entries of other nodes' interfaces with the addresses of
+// one that has come here, or sets them again after it has gone.
 func (n *Network) syncAttachedLocked(in space, a Attachment) error {
 	var errs []error
 	for _, p := range a.Addrs {

@@ -37,9 +37,9 @@ const maxKeys = 8
 // Keyring encrypts what this node exchanges with others on encrypted networks, all of which share
 // it: the kernel's security associations are between two nodes. It is safe for concurrent use.
 //
-// Its keys are here and in the kernel only. What is in the kernel stays when this process ends, and
-// goes on with the keys of then. The next process changes it when it gets keys that differ, and
-// removes the rest at Prune.
+// Its keys are in this process and in the kernel only. What is in the kernel stays when this process
+// ends, and goes on with the last keys. The next process changes it when it gets other keys, and
+// removes what is unused at Prune.
 type Keyring struct {
 	ns  *os.File // from which packets are sent
 	log *slog.Logger
@@ -57,7 +57,7 @@ type Keyring struct {
 	left     []nft.Sealed // of an earlier process
 }
 
-// pair is a node with which this one exchanges packets, and how.
+// pair is two nodes that exchange packets, this one and another, and the UDP port.
 type pair struct {
 	local, remote netip.Addr
 	port          uint16
@@ -178,8 +178,8 @@ func (k *Keyring) enter(path string, def Definition) (*use, error) {
 	return u, k.admitLocked(def.entry())
 }
 
-// settle forgets what the network at a path was before it became u, nil for one in clear, which has
-// these packets from now on.
+// settle removes what the network at a path had before it was opened as u, which is nil for a network in
+// clear. From now on its packets are protected as u says.
 func (k *Keyring) settle(path string, u *use, def Definition) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -238,7 +238,7 @@ func (k *Keyring) Remove(dir, name string) error {
 	return nil
 }
 
-// recallLocked reads what an earlier process has protected: its networks stay so.
+// recallLocked reads which networks an earlier process has protected: they stay protected.
 func (k *Keyring) recallLocked() error {
 	if k.recalled {
 		return nil

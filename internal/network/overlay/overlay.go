@@ -1,10 +1,10 @@
 // Package overlay makes the data path of a network that reaches over several nodes: on each node a
 // network namespace with a bridge and a VXLAN device per subnet, and an entry for each interface
-// that is on another node, by which its packets find that node. Nothing is flooded: an interface of
-// which nobody has told does not exist.
+// that is on another node, by which its packets find that node. Nothing is flooded: packets to an
+// interface without an entry are dropped.
 //
-// It knows devices and addresses, and nobody who tells of them. What it makes stays when this
-// process ends, and the next one adopts it: Start at Open.
+// It knows devices and addresses, and not where the entries come from. What it makes stays when this
+// process ends, and the next one adopts it. Start at Open.
 package overlay
 
 import (
@@ -107,8 +107,8 @@ type Network struct {
 	attached map[string]Attachment
 }
 
-// subnetLinks are the indexes of a subnet's devices, inside of the namespace. What the kernel has said of
-// the devices themselves is some KiB.
+// subnetLinks are the indexes of a subnet's devices, inside of the namespace. Only these are kept: all that the kernel
+// tells of a device takes some KiB.
 type subnetLinks struct{ bridge, vxlan int }
 
 // Open makes a network in a namespace that is pinned below dir, or adopts what an earlier process

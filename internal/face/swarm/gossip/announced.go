@@ -25,9 +25,9 @@ type Announced struct {
 	withdrawn map[string]*time.Timer
 }
 
-// telling is how long a record is kept that was taken back: a member tells that a little later, and one that is
-// killed before never does. The next process takes it back once more.
-const telling = 5 * time.Second
+// forgetAfter is how long a withdrawn record stays in the store. A member tells others of the withdrawal a little later,
+// and never if it is killed before: then the next process withdraws the record once more.
+const forgetAfter = 5 * time.Second
 
 // NewAnnounced returns what kv has. kv must be durable as long as this node's records are with the
 // others.
@@ -68,7 +68,7 @@ func (a *Announced) Announce(id ID, r Record) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.againLocked(announcedKey(id, r.table()))
+	a.stayLocked(announcedKey(id, r.table()))
 	if err := a.kv.Put(announcedKey(id, r.table()), value); err != nil {
 		return fmt.Errorf("announce: keep the record: %w", err)
 	}
@@ -116,7 +116,7 @@ func (a *Announced) withdrawLocked(id ID, tables ...string) error {
 			}
 			continue
 		}
-		a.laterLocked(key)
+		a.forgetLaterLocked(key)
 	}
 	return nil
 }
@@ -163,18 +163,18 @@ func (a *Announced) Exit(network string) error {
 	defer a.mu.Unlock()
 	for _, id := range a.endpointsLocked() {
 		if id.Network == network {
-			a.laterLocked(announcedKey(id, endpointTable))
-			a.laterLocked(announcedKey(id, peerTable))
+			a.forgetLaterLocked(announcedKey(id, endpointTable))
+			a.forgetLaterLocked(announcedKey(id, peerTable))
 		}
 	}
 	return nil
 }
 
-// laterLocked keeps a record no more when others have been told, unless it is announced again.
-func (a *Announced) laterLocked(key string) {
-	a.againLocked(key)
+// forgetLaterLocked removes a record from the store when others have been told, unless it is announced again before.
+func (a *Announced) forgetLaterLocked(key string) {
+	a.stayLocked(key)
 	var timer *time.Timer
-	timer = time.AfterFunc(telling, func() {
+	timer = time.AfterFunc(forgetAfter, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if a.withdrawn[key] != timer {
@@ -186,15 +186,15 @@ func (a *Announced) laterLocked(key string) {
 	a.withdrawn[key] = timer
 }
 
-// againLocked has a record stay.
-func (a *Announced) againLocked(key string) {
+// stayLocked undoes forgetLaterLocked.
+func (a *Announced) stayLocked(key string) {
 	if timer := a.withdrawn[key]; timer != nil {
 		timer.Stop()
 		delete(a.withdrawn, key)
 	}
 }
 
-// forget keeps a record no more.
+// forget removes a record from the store.
 func (a *Announced) forget(key string) error {
 	if err := a.kv.Delete(key); err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("forget a record of the gossip: %w", err)

@@ -19,26 +19,26 @@ const DefaultPort = 7946
 // Member is a node's part in the gossip. It is safe for concurrent use. Errors carry a class of
 // errdefs.
 type Member interface {
-	// Join makes the acquaintance of other members by the addresses of some of them, and returns
-	// when one has answered; Unavailable when none does. Those are tried again each minute in any
-	// case; to call Join again is not wrong.
+	// Join connects to other members by the addresses of some of them, and returns when one has
+	// answered; Unavailable when none does. Those are tried again each minute in any case. It may be
+	// called again.
 	Join(ctx context.Context, members []netip.AddrPort) error
-	// Begin takes part in a network, and returns when others are told that, which is soon. Enter is the
-	// rest of it.
+	// Begin starts to take part in a network, and returns when others have been told so, which is soon:
+	// before this member knows the network's records. Enter waits for these.
 	Begin(ctx context.Context, network string) error
 	// Enter takes part in a network, and returns when its records are known. That takes half a
-	// minute while a member of it has died without notice, and long in a large Swarm, as each other
-	// member is asked for all of it; so no other call waits for it, and when ctx ends it goes on. To enter twice is to wait for the first.
+	// minute while a member of it has died without notice, and long in a large Swarm, because each other
+	// member is asked for all records. No other call waits for it, and it goes on when ctx ends. A second
+	// call waits for the first one.
 	Enter(ctx context.Context, network string) error
 	// Exit takes no part in a network any more, and withdraws all records there. It is idempotent.
 	Exit(network string) error
-	// Announce tells the others of a network a record, in place of any of its kind that this
-	// member has announced there for the same endpoint. FailedPrecondition unless Begin has
-	// returned. Before Enter has, peers may drop it without a word, unless nobody was ever told of a
-	// record for this endpoint.
+	// Announce tells the other members of a network a record. It replaces the record of the same kind that
+	// this member has announced for the endpoint. FailedPrecondition unless Begin has returned. Until Enter
+	// has returned too, others may silently drop the record of an endpoint that was announced before.
 	Announce(id ID, r Record) error
 	// Withdraw takes a record back; also one that an earlier process of this node has announced,
-	// which must be told as it was. It is idempotent. FailedPrecondition as for Announce.
+	// for which r must be what was announced. It is idempotent. FailedPrecondition as for Announce.
 	Withdraw(id ID, r Record) error
 	// Watch yields the records of other members on a network, first those that there are, then
 	// changes, until ctx ends. Records of a form that they cannot have are left out.

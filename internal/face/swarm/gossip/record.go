@@ -24,7 +24,7 @@ type ID struct {
 }
 
 // NodeName returns the name of a node in the gossip. It stays the same while the node is in the
-// Swarm: with another one, records of before would be those of somebody else.
+// Swarm: under another name, the records that it has announced before would be another node's.
 func NodeName(swarmNode string) string { return digest(swarmNode, "")[:12] }
 
 // EndpointID returns the key of an interface, which stays the same while its task lives, whatever

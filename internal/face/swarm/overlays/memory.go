@@ -17,10 +17,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// The next agent of the node is back in the gossip before a manager has said anything: other nodes give up
-// one that is silent for some seconds, and a manager refuses the session of an agent that starts often. What
-// managers have said has the swarm's keys, which no disk may have; so it is in a file that is memory, which
-// the keeper holds.
+// The node's next agent must be in the gossip before a manager has answered it: other nodes give up a node that is
+// silent for some seconds, and a manager refuses the sessions of an agent that starts often. So it needs what managers
+// have said to this one. That has the swarm's keys, which may be on no disk: the keeper holds it in a memory file.
 
 // memoryName is what it is held under.
 const memoryName = "swarm/overlays"
@@ -52,7 +51,7 @@ func remembered(node string, m *swarmv1.SessionMessage) ([]byte, error) {
 }
 
 // remember has the keeper hold what managers have said, and reports whether that need not be tried again soon.
-func (k *keeper) remember(ctx context.Context, s *Networks, data []byte) bool {
+func (k *loop) remember(ctx context.Context, s *Networks, data []byte) bool {
 	if s.o.Memory == nil || data == nil {
 		return true
 	}
@@ -82,7 +81,7 @@ func hold(ctx context.Context, h core.Holder, data []byte) error {
 	return h.Hold(ctx, memoryName, []*os.File{f})
 }
 
-// memory returns a file that is on no disk, and that nobody can change.
+// memory returns a sealed memory file: it is on no disk, and cannot be changed.
 func memory(data []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("swarm", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -99,8 +98,8 @@ func memory(data []byte) (*os.File, error) {
 	return f, nil
 }
 
-// recall takes in what the managers have said to an earlier agent, unless they have said something to this
-// one, and reports whether that need not be tried again.
+// recall reads from the holder what the managers have said to an earlier agent. It does not count when they have said
+// something to this one. It reports whether the holder need not be asked again.
 func (s *Networks) recall(ctx context.Context) bool {
 	if s.o.Memory == nil {
 		return true

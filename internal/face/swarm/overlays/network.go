@@ -28,10 +28,10 @@ type network struct {
 
 	mu      sync.Mutex // guards own, pending, asked, begun, earlier, entered, last, err, untold, said, others
 	own     map[string]*own
-	pending []gossip.Change // that were heard of, and are not applied
+	pending []gossip.Change // heard, and not applied yet
 	asked   bool            // to enter
-	begun   bool            // others can be told of what they have never heard of
-	earlier map[string]bool // what they have heard of: endpoints of an earlier agent
+	begun   bool            // endpoints that no other node knows can be announced
+	earlier map[string]bool // endpoints that an earlier agent has announced
 	entered bool
 	last    time.Time // when a change was heard of
 	err     error     // why it is not as others tell
@@ -47,9 +47,9 @@ type own struct {
 	id    gossip.ID
 	peer  gossip.Peer
 	names gossip.Endpoint
-	up    bool // others are to know where it is
-	named bool // and what it is called
-	gone  bool // nothing is to be known any more
+	up    bool // its Peer is to be announced
+	named bool // and its Endpoint
+	gone  bool // both are to be withdrawn
 
 	toldPeer  bool
 	toldNames *gossip.Endpoint // nil: none
@@ -137,7 +137,8 @@ func (n *network) began() bool {
 	return n.asked
 }
 
-// change has another thing told of a task, at once if that can be. fn is called with mu held.
+// change changes what is to be announced of a task, and announces it at once if the network is entered. fn is
+// called with mu held.
 func (n *network) change(task string, fn func(*own)) {
 	n.mu.Lock()
 	if o := n.own[task]; o != nil && !o.gone {
@@ -154,8 +155,8 @@ func (n *network) drop(task string) bool {
 	return !n.held()
 }
 
-// tell has the other nodes know what they are to know of this node's interfaces, and reports whether they do. Where
-// they do not, run tries again.
+// tell announces and withdraws records of this node's interfaces, and reports whether others know what they are to
+// know. Where they do not, run tries again.
 func (n *network) tell() bool {
 	n.telling.Lock()
 	defer n.telling.Unlock()
@@ -196,7 +197,7 @@ func (n *network) tell() bool {
 	return err == nil
 }
 
-// tell announces what is to be known of an interface, or withdraws it.
+// tell announces the records of an interface that are not announced, or withdraws them.
 func (o *own) tell(a *gossip.Announced) error {
 	if o.gone {
 		err := a.Withdraw(o.id)
@@ -231,7 +232,7 @@ func (o *own) tell(a *gossip.Announced) error {
 const (
 	settle     = 30 * time.Millisecond // in which further changes join one
 	retryAfter = time.Second
-	quiet      = time.Second // without a change all that others have told is known
+	quiet      = time.Second // after so long without a change all records of others are taken to be known
 	republish  = 10 * time.Second
 )
 
@@ -283,8 +284,8 @@ func (n *network) enter(ctx context.Context) {
 	n.poke()
 }
 
-// sweep takes back what an earlier agent has told of tasks that have ended since, once those are known that
-// have not.
+// sweep withdraws what an earlier agent has announced of tasks that have ended since. It waits until the tasks that
+// still run are known.
 func (n *network) sweep(ctx context.Context) {
 	for {
 		n.s.mu.Lock()
@@ -322,7 +323,7 @@ func (n *network) listen(ctx context.Context, member gossip.Member) {
 	}
 }
 
-// run has the data path, the name servers and the published ports follow what is told.
+// run has the data path, the name servers and the published ports follow the records that are heard.
 func (n *network) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -350,7 +351,7 @@ func (n *network) run(ctx context.Context) {
 	}
 }
 
-// follow applies what is told, and returns after which time to do it again in any case.
+// follow applies the changes that were heard, and returns how long it may be until it is called again without one.
 func (n *network) follow(ctx context.Context) time.Duration {
 	n.mu.Lock()
 	changes, last, entered := n.pending, n.last, n.entered

@@ -164,7 +164,7 @@ func TestATaskThatComesBack(t *testing.T) {
 		r.Runs("a")
 		r.settle()
 		r.stop()
-		goOn := r.door.net.Delay()
+		goOn := r.factory.net.Delay()
 		r.start()
 		r.Resumed()
 		r.told()

@@ -2,8 +2,8 @@
 // tasks that are on them, tells the other nodes of these tasks by the gossip, and has the data paths,
 // the name servers and the published ports follow what other nodes tell.
 //
-// It knows which tasks are on which network, and nothing of how they are run. Start at Networks; keep.go
-// has what is the node's, network.go what is one network's.
+// It knows which tasks are on which network, and nothing of how they are run. Start at Networks; node.go
+// has what is done once for the node, network.go what is done for each network.
 package overlays
 
 import (
@@ -72,7 +72,7 @@ type On struct {
 	Ports   []gossip.Port // that every node publishes, on the network for that
 }
 
-// ErrWaits is a task that cannot be on its networks until the managers have said more.
+// ErrWaits says that a task cannot be on its networks until the managers have said more.
 var ErrWaits = errors.New("it waits for the managers to say more of the swarm's networks") //nolint:gochecknoglobals // an error value
 
 // Networks are the overlay networks that this node is on.
@@ -116,7 +116,7 @@ func (s *Networks) Start(ctx context.Context) {
 	s.base = ctx
 	s.mu.Unlock()
 	s.look(ctx)
-	s.running.Go(func() { s.keep(ctx) })
+	s.running.Go(func() { s.run(ctx) })
 }
 
 // Wait returns when nothing is done any more; the context of Start must have ended.
@@ -221,12 +221,12 @@ func (s *Networks) open(ctx context.Context, def translate.Network) (*network, e
 	return n, nil
 }
 
-// patience is how long after a start what an earlier agent knew of other nodes' names counts more than
-// what little was heard since.
+// patience is how long after a start names and services stay as an earlier agent has set them, unless all records of
+// their network are known before.
 const patience = 10 * time.Second
 
-// early reports whether so little was heard yet of a network, which was opened at a time, that what an earlier
-// agent has made of it is nearer to the truth. Without a manager nothing is heard at all.
+// early reports whether names and services of a network, which was opened at a time, are to stay as an earlier agent
+// has set them, because too few records were heard since. Until a manager has said anything, none are.
 func (s *Networks) early(opened time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +259,7 @@ func (s *Networks) on(task string, fn func(*network)) {
 	}
 }
 
-// Attached says that a task has its interfaces: other nodes are told where they are.
+// Attached says that a task has its interfaces, and announces to other nodes where they are.
 func (s *Networks) Attached(task string) {
 	s.on(task, func(n *network) { n.change(task, func(o *own) { o.up = true }) })
 }
@@ -329,7 +329,7 @@ func (s *Networks) close(ctx context.Context, id string) {
 	s.mu.Unlock()
 	n.stop()
 	if err := s.o.Overlays.Close(ctx, id); err != nil && !errdefs.IsFailedPrecondition(err) {
-		// One that a sandbox is on yet is closed by keep, as those that an earlier agent has left.
+		// One that a sandbox is still on is closed by run, as those that an earlier agent has left.
 		s.o.Logger.WarnContext(ctx, "an overlay network cannot be closed yet", "network", n.def.Title, "error", err)
 	}
 	if announced != nil && n.began() {
@@ -359,7 +359,7 @@ func (s *Networks) Leave() {
 	}
 }
 
-// poke has keep look at once.
+// poke has run look at once.
 func (s *Networks) poke() {
 	select {
 	case s.poked <- struct{}{}:

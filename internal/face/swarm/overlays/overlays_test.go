@@ -32,27 +32,27 @@ var (
 	there = netip.MustParseAddr("192.0.2.2")
 )
 
-// door is the gossip of a test.
-type door struct {
+// factory is the gossip of a test.
+type factory struct {
 	net *gossiptest.Net
 
 	mu   sync.Mutex // guards busy
 	busy error
 }
 
-func (d *door) Able() error {
+func (d *factory) Able() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.busy
 }
 
-func (d *door) set(err error) {
+func (d *factory) set(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.busy = err
 }
 
-func (d *door) New(name string, advertise netip.Addr, _ []gossip.Key) (gossip.Member, error) {
+func (d *factory) New(name string, advertise netip.Addr, _ []gossip.Key) (gossip.Member, error) {
 	if err := d.Able(); err != nil {
 		return nil, err
 	}
@@ -62,16 +62,17 @@ func (d *door) New(name string, advertise netip.Addr, _ []gossip.Key) (gossip.Me
 // rig is a node, and another one.
 type rig struct {
 	*overlays.Networks
-	t     *testing.T
-	fake  *enginetest.Overlays
-	door  *door
-	kv    core.KV
-	mem   *keepertest.Holder
-	node  string
-	other gossip.Member
-	stop  func()
-	point func(stage string) error
-	log   *slog.Logger
+	t       *testing.T
+	fake    *enginetest.Overlays
+	factory *factory
+	kv      core.KV
+	mem     *keepertest.Holder
+	node    string
+	data    netip.Addr // Options.DataPath
+	other   gossip.Member
+	stop    func()
+	point   func(stage string) error
+	log     *slog.Logger
 
 	mu    sync.Mutex // guards notes, went, changed
 	notes []string
@@ -82,8 +83,8 @@ type rig struct {
 // newRig is called inside of a synctest bubble.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet()}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node"}
-	r.other = r.door.net.Member("other", there)
+	r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, factory: &factory{net: gossiptest.NewNet()}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node"}
+	r.other = r.factory.net.Member("other", there)
 	r.log = slog.New(slog.DiscardHandler)
 	r.start()
 	return r
@@ -92,7 +93,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) start() {
 	r.t.Helper()
 	r.Networks = overlays.New(overlays.Options{
-		Overlays: r.fake, Gossip: r.door, KV: r.kv, Memory: r.mem, Node: r.node, Advertise: here, Mesh: true, Logger: r.log, FailPoint: r.point,
+		Overlays: r.fake, Gossip: r.factory, KV: r.kv, Memory: r.mem, Node: r.node, Advertise: here, DataPath: r.data, Mesh: true, Logger: r.log, FailPoint: r.point,
 		Tell: func(note string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -297,8 +298,8 @@ func TestATaskOnANetwork(t *testing.T) {
 // TestANodeThatCannot takes no task, says why, and is able again without anyone's help.
 func TestANodeThatCannot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, door: &door{net: gossiptest.NewNet(), busy: errors.New("port 7946 is a dockerd's")}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node", log: slog.New(slog.DiscardHandler)}
-		r.other = r.door.net.Member("other", there)
+		r := &rig{t: t, fake: enginetest.Fakes(t).Overlays, factory: &factory{net: gossiptest.NewNet(), busy: errors.New("port 7946 is a dockerd's")}, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), mem: keepertest.NewHolder(t), node: "node", log: slog.New(slog.DiscardHandler)}
+		r.other = r.factory.net.Member("other", there)
 		r.start()
 		defer func() { r.stop() }()
 		if err := r.Able(); err == nil || !strings.Contains(err.Error(), "7946") || r.Status().Unable == "" {
@@ -309,7 +310,7 @@ func TestANodeThatCannot(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		r.told()
-		r.door.set(nil)
+		r.factory.set(nil)
 		<-time.After(time.Minute)
 		synctest.Wait()
 		if err := r.Able(); err != nil || r.diffs < 2 {
@@ -364,6 +365,34 @@ func TestTheManagersKeys(t *testing.T) {
 		other.Overlay.Encrypted = true
 		if err := r.Hold(t.Context(), web("c", other)); !errdefs.IsNotImplemented(err) || !strings.Contains(err.Error(), "no ESP") {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// TestWhereOthersSend: packets come to the data path's own address, if it has one, and to the port that the managers say,
+// which the next agent knows before they have said it again.
+func TestWhereOthersSend(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.Resumed()
+		r.told(func(m *swarmv1.SessionMessage) { m.Node.VXLANUDPPort = 7777 })
+		r.hold(web("a", network("back", 1, 9)))
+		r.settle()
+		if o := r.overlay("back"); o.Overlay.Local != here || o.Overlay.Port != 7777 {
+			t.Errorf("%+v", o.Overlay)
+		}
+		r.Release("a")
+		r.settle()
+		r.stop()
+		r.data = netip.MustParseAddr("198.51.100.1")
+		r.start()
+		r.hold(web("b", network("front", 2, 9)))
+		if o := r.overlay("front"); o.Overlay.Local != r.data || o.Overlay.Port != 7777 {
+			t.Errorf("the next agent: %+v", o.Overlay)
+		}
+		r.Resumed()
+		r.told(func(m *swarmv1.SessionMessage) { m.Node.VXLANUDPPort = 7777 })
+		if peers, _ := r.hears("front"); len(peers) != 1 || peers[0].Tunnel != r.data {
+			t.Errorf("others hear of %v", peers)
 		}
 	})
 }
@@ -451,7 +480,7 @@ func TestCutOff(t *testing.T) {
 		if _, open := r.fake.Get("back"); !open {
 			t.Error("the network is closed")
 		}
-		r.other = r.door.net.Member("other", there)
+		r.other = r.factory.net.Member("other", there)
 		<-time.After(time.Minute)
 		if st := r.Status(); r.said("answer again") != 1 || st.Gossip != "up" {
 			t.Errorf("told %v, status %+v", r.notes, st)

@@ -181,7 +181,7 @@ func TestTheNextAgentNeedsNoManager(t *testing.T) {
 // of what nobody has heard of before, and not yet of what an earlier agent has told them.
 func TestEnteringTakesLong(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
-		goOn := r.door.net.Delay()
+		goOn := r.factory.net.Delay()
 		r.Resumed()
 		r.told()
 		r.hold(web("a", network("back", 1, 9)))

@@ -413,7 +413,14 @@ func TestCredentials(t *testing.T) {
 
 // FuzzRead: whatever a manager assigns, it is refused with a class or can be made.
 func FuzzRead(f *testing.F) {
-	for _, t := range []*swarmv1.Task{task(nil), task(ports(hostPort(1, 2))), task(secret("a")), task(mounts(&swarmv1.Mount{Source: "/x", Target: "/y"}))} {
+	onOverlays := task(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) {
+		t.Networks = []*swarmv1.NetworkAttachment{overlay("a", option(optionMTU, "1400"), option(optionEncrypted, "")), overlay("ingress", ofIngress)}
+		t.Endpoint = &swarmv1.Endpoint{
+			Ports:      []*swarmv1.PortConfig{{TargetPort: 80, PublishedPort: 8080}},
+			VirtualIps: []*swarmv1.Endpoint_VirtualIP{{NetworkId: "id-of-a", Addr: "10.0.1.11/24"}},
+		}
+	})
+	for _, t := range []*swarmv1.Task{task(nil), task(ports(hostPort(1, 2))), task(secret("a")), task(mounts(&swarmv1.Mount{Source: "/x", Target: "/y"})), onOverlays} {
 		data, err := proto.Marshal(t)
 		if err != nil {
 			f.Fatal(err)
@@ -431,6 +438,15 @@ func FuzzRead(f *testing.F) {
 				t.Fatalf("an error without a class: %v", err)
 			}
 			return
+		}
+		if sb, err := a.Sandbox(); err != nil && !errdefs.IsInvalidArgument(err) {
+			t.Fatalf("what was read has no sandbox: %v", err)
+		} else {
+			for _, at := range sb.Network.Attach {
+				if at.Network != core.NetworkDefault && (len(at.Addrs) == 0 || at.MAC == "") {
+					t.Fatalf("an interface without an address: %+v", at)
+				}
+			}
 		}
 		if _, err := a.Container(core.Image{}, Place{Log: "/l", Files: make([]string, len(a.Files()))}); err != nil && !errdefs.IsInvalidArgument(err) {
 			t.Fatalf("what was read cannot be made: %v", err)

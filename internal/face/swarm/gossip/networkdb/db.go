@@ -161,20 +161,20 @@ func (d *DB) begin(network string) (*entered, error) {
 		go func() {
 			defer close(n.synced)
 			<-time.After(pause)
-			go d.notice(network, n)
+			go d.awaitBegun(network, n)
 			n.err = d.db.JoinNetwork(network)
 		}()
 	}
 	return n, nil
 }
 
-// beginsSoon is how often one looks whether the library takes part in a network, which it does not tell
-// before all others have told what they know.
-const beginsSoon = 10 * time.Millisecond
+// beginPoll is how often the library is asked whether it takes part in a network. It tells so by itself only after it
+// has synchronized with all other members.
+const beginPoll = 10 * time.Millisecond
 
-// notice closes begun when the library takes part in a network.
-func (d *DB) notice(network string, n *entered) {
-	tick := time.NewTicker(beginsSoon)
+// awaitBegun closes begun as soon as the library takes part in a network.
+func (d *DB) awaitBegun(network string, n *entered) {
+	tick := time.NewTicker(beginPoll)
 	defer tick.Stop()
 	for {
 		select {
@@ -303,7 +303,7 @@ func (d *DB) Announce(id gossip.ID, r gossip.Record) error {
 		return fmt.Errorf("announce: network %s was left: %w", id.Network, errdefs.ErrFailedPrecondition)
 	case there && bytes.Equal(old, value):
 		return nil
-	case there && ends(old, r):
+	case there && onlyDisables(old, r):
 		err = d.db.UpdateEntry(key.table, id.Network, id.Endpoint, value)
 	default:
 		if there {
@@ -320,7 +320,7 @@ func (d *DB) Announce(id gossip.ID, r gossip.Record) error {
 	return nil
 }
 
-// create makes an entry that is this member's, also where there is one of before.
+// create makes an entry of this member's, also where there is one of an earlier process.
 func (d *DB) create(id gossip.ID, table string, value []byte) error {
 	if err := d.db.CreateEntry(table, id.Network, id.Endpoint, value); err == nil {
 		return nil
@@ -328,8 +328,8 @@ func (d *DB) create(id gossip.ID, table string, value []byte) error {
 	return errors.Join(d.db.DeleteEntry(table, id.Network, id.Endpoint), d.db.CreateEntry(table, id.Network, id.Endpoint, value))
 }
 
-// ends reports whether r differs from a record in that its endpoint is about to end.
-func ends(old []byte, r gossip.Record) bool {
+// onlyDisables reports whether the only difference between an encoded record and r is that r's endpoint is about to end.
+func onlyDisables(old []byte, r gossip.Record) bool {
 	e, ok := r.(gossip.Endpoint)
 	if !ok || !e.Disabled {
 		return false

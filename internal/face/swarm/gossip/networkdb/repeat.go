@@ -11,7 +11,7 @@ import (
 
 // The times of repeat.
 const (
-	settled   = time.Second // after which those who come back know this member, too
+	settled   = time.Second // after this time members that have come back know this one, too
 	repeatFor = time.Minute // others may come back later than the first
 )
 
@@ -46,17 +46,17 @@ func (d *DB) repeat() {
 			alone = met
 		case alone:
 			alone, until = false, time.Now().Add(repeatFor)
-			d.anew()
+			d.announceAgain()
 		case time.Now().Before(until):
-			d.anew()
+			d.announceAgain()
 		}
 		met = met || others
 	}
 }
 
-// anew has each of the others know which networks this member is in, which they have forgotten before they
-// heard that it lives, and then announces its records as if they were new.
-func (d *DB) anew() {
+// announceAgain tells each other member which networks this one is in, and then announces its records as if they were
+// new: the others have forgotten both while they took this member for dead.
+func (d *DB) announceAgain() {
 	var all []string
 	for _, a := range d.Members() {
 		all = append(all, netip.AddrPortFrom(a, d.own.Port()).String())

@@ -13,11 +13,11 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 )
 
-// Door makes this machine's member of the gossip, which listens at every address.
-type Door struct{ Logger *slog.Logger }
+// Factory makes this machine's member of the gossip, which listens at every address.
+type Factory struct{ Logger *slog.Logger }
 
 // Able says why no member can listen; FailedPrecondition.
-func (Door) Able() error {
+func (Factory) Able() error {
 	at := net.JoinHostPort("", strconv.Itoa(gossip.DefaultPort))
 	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", at)
 	if err == nil {
@@ -34,6 +34,6 @@ func (Door) Able() error {
 }
 
 // New returns a member.
-func (d Door) New(name string, advertise netip.Addr, keys []gossip.Key) (gossip.Member, error) {
-	return New(Options{Name: name, Advertise: advertise, Keys: keys, Logger: d.Logger})
+func (f Factory) New(name string, advertise netip.Addr, keys []gossip.Key) (gossip.Member, error) {
+	return New(Options{Name: name, Advertise: advertise, Keys: keys, Logger: f.Logger})
 }

@@ -31,11 +31,11 @@ type told struct {
 	ingress  *translate.Network // with the node's own addresses; nil when it has none
 }
 
-// contact is how it is with the other members.
+// contact says whether other members answer.
 type contact struct {
 	joined bool
 	since  time.Time // when none answered any more; zero while one does
-	said   bool      // that it is so was told
+	said   bool      // an event has told of it
 }
 
 func (c contact) String() string {
@@ -54,7 +54,8 @@ const (
 	Unused = "the swarm has no overlay networks"
 )
 
-// place is where other nodes find this one. It is kept, so that the data path is the same after a start.
+// place has the addresses and the port by which other nodes reach this one. It is stored, so that the data path is the
+// same after a start.
 type place struct {
 	Advertise netip.Addr `json:"advertise,omitzero"`
 	DataPath  netip.Addr `json:"data_path,omitzero"`
@@ -126,7 +127,7 @@ const (
 	secretsKeys = "networking:ipsec"
 )
 
-// Told takes in what a manager says of the networks.
+// Told has the networks be as a manager's message says.
 func (s *Networks) Told(m *swarmv1.SessionMessage) {
 	t := s.read(m)
 	if t.bad == nil {
@@ -186,7 +187,7 @@ func (s *Networks) read(m *swarmv1.SessionMessage) told {
 	return t
 }
 
-// say tells people of something once.
+// say logs a note, and appends it to the event log.
 func (s *Networks) say(text string) {
 	s.o.Logger.Warn("overlay networks", "note", text)
 	s.o.Tell(text)
@@ -223,7 +224,7 @@ func readKeys(list []*swarmv1.EncryptionKey) (keys []gossip.Key, secrets []core.
 	return keys, secrets, nil
 }
 
-// The times of keep.
+// The times of run.
 const (
 	lookEvery   = 5 * time.Second // while all is well
 	lookSoon    = time.Second     // while something is wanted
@@ -231,12 +232,13 @@ const (
 	silence     = 10 * time.Second // after which nobody answers any more
 )
 
-// keep does what is the node's: it joins the gossip, has its keys follow the managers', notices when nobody
-// answers, has its place on the network of published ports, and takes away what nobody is on.
-func (s *Networks) keep(ctx context.Context) {
+// run does what is not one network's, until ctx ends: it joins the gossip, changes keys when the managers do, notices
+// when no other node answers, keeps the node's place on the network of published ports, and closes networks that no
+// task is on.
+func (s *Networks) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var k keeper
+	var k loop
 	for {
 		select {
 		case <-ctx.Done():
@@ -252,22 +254,23 @@ func (s *Networks) keep(ctx context.Context) {
 	}
 }
 
-// keeper is what keep has done.
-type keeper struct {
+// loop is what run has done so far.
+type loop struct {
 	keys    []gossip.Key
 	secrets []core.OverlayKey
 	ingress string // why there is none
 	looked  time.Time
-	wiped   bool // what an earlier agent has left is taken away
+	wiped   bool // records that an earlier agent has left are withdrawn, or about to be
 
-	recalled bool // what managers have said to an earlier agent
+	recalled bool // the holder was asked for what managers have said to an earlier agent
 	memory   []byte
 	held     time.Time // when the holder was given memory
 	forgets  bool      // it could not be
 }
 
-// once does what is to be done now, and reports whether all is well.
-func (k *keeper) once(ctx context.Context, s *Networks) bool {
+// once compares gossip, keys and networks with what the managers have said, changes what differs, and reports whether
+// nothing failed that is to be tried again soon.
+func (k *loop) once(ctx context.Context, s *Networks) bool {
 	s.mu.Lock()
 	bad := s.told.bad != nil
 	s.mu.Unlock()
@@ -331,7 +334,7 @@ func (s *Networks) able(ctx context.Context) error {
 }
 
 // setSecrets has encrypted networks use the managers' keys.
-func (k *keeper) setSecrets(ctx context.Context, s *Networks, secrets []core.OverlayKey) bool {
+func (k *loop) setSecrets(ctx context.Context, s *Networks, secrets []core.OverlayKey) bool {
 	if len(secrets) == 0 || slices.Equal(secrets, k.secrets) {
 		return true
 	}
@@ -344,7 +347,7 @@ func (k *keeper) setSecrets(ctx context.Context, s *Networks, secrets []core.Ove
 }
 
 // setKeys has the gossip use the managers' keys; with the first the node becomes a member.
-func (k *keeper) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bool {
+func (k *loop) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bool {
 	if len(keys) == 0 || slices.Equal(keys, k.keys) {
 		return true
 	}
@@ -375,8 +378,8 @@ func (k *keeper) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bo
 	return true
 }
 
-// meet joins the other members while none answers, and has people know of it when that lasts.
-func (k *keeper) meet(ctx context.Context, s *Networks, managers []netip.AddrPort) bool {
+// meet joins the other members while none answers, and appends an event when that lasts.
+func (k *loop) meet(ctx context.Context, s *Networks, managers []netip.AddrPort) bool {
 	s.mu.Lock()
 	member, c := s.member, s.contact
 	s.mu.Unlock()
@@ -426,8 +429,8 @@ func (k *keeper) meet(ctx context.Context, s *Networks, managers []netip.AddrPor
 // nodeTask stands for the node itself among the tasks of a network.
 const nodeTask = "node"
 
-// setIngress has the node's place on the network of published ports be as the managers say.
-func (k *keeper) setIngress(ctx context.Context, s *Networks, want *translate.Network) bool {
+// setIngress opens, changes or closes the node's place on the network of published ports, as the managers say.
+func (k *loop) setIngress(ctx context.Context, s *Networks, want *translate.Network) bool {
 	s.mu.Lock()
 	have := s.ingress
 	s.mu.Unlock()
@@ -454,8 +457,8 @@ func (k *keeper) setIngress(ctx context.Context, s *Networks, want *translate.Ne
 	return k.ingressDone(ctx, s, in, err)
 }
 
-// ingressDone is what has come of a change of the node's place there.
-func (k *keeper) ingressDone(ctx context.Context, s *Networks, in core.Ingress, err error) bool {
+// ingressDone notes how a change of the node's place there has ended, and reports whether it need not be tried again.
+func (k *loop) ingressDone(ctx context.Context, s *Networks, in core.Ingress, err error) bool {
 	if err != nil {
 		if text := err.Error(); text != k.ingress {
 			k.ingress = text
@@ -475,9 +478,9 @@ func (k *keeper) ingressDone(ctx context.Context, s *Networks, in core.Ingress, 
 	return true
 }
 
-// wipe takes away what nobody is on: networks that an earlier agent has opened, or that could not be closed
-// at once, and what it has announced there. The place on the network of published ports is known by now.
-func (k *keeper) wipe(ctx context.Context, s *Networks) bool {
+// wipe closes networks that no task is on, which an earlier agent has opened or which could not be closed
+// at once, and withdraws what was announced there. The place on the network of published ports is known by now.
+func (k *loop) wipe(ctx context.Context, s *Networks) bool {
 	s.mu.Lock()
 	resumed, announced, ingress, joined := s.resumed, s.announced, s.told.ingress, s.contact.joined
 	s.mu.Unlock()
@@ -533,7 +536,7 @@ func (s *Networks) wipeOne(ctx context.Context, id string) bool {
 	return err == nil
 }
 
-// takeBack withdraws what an earlier agent has announced on a network that nobody is on any more.
+// takeBack withdraws what an earlier agent has announced on a network that no task is on any more.
 func (s *Networks) takeBack(ctx context.Context, id string) {
 	s.mu.Lock()
 	member, announced := s.member, s.announced
