@@ -216,7 +216,7 @@ func ignoreRouters(a Attachment) error {
 	return err
 }
 
-// solicitOften has an interface ask for the MAC of a neighbour fifty times a second, for three seconds, instead of once a
+// solicitOften has an interface ask for the MAC of a neighbour ten times a second, for three seconds, instead of once a
 // second: the entries of other nodes' interfaces are set while the first packets of a task already wait for them. Only
 // the network's own devices hear the questions. The calling thread is in its namespace.
 func solicitOften(a Attachment) error {
@@ -225,7 +225,7 @@ func solicitOften(a Attachment) error {
 		if p.Addr().Is6() {
 			family = "ipv6"
 		}
-		for setting, value := range map[string]string{"retrans_time_ms": "20", "mcast_solicit": "150"} {
+		for setting, value := range map[string]string{"retrans_time_ms": "100", "mcast_solicit": "30"} {
 			if err := os.WriteFile(filepath.Join("/proc/sys/net", family, "neigh", a.Interface, setting), []byte(value), 0o600); err != nil {
 				return err
 			}
@@ -313,7 +313,26 @@ func (n *Network) adoptAttachedLocked(in space) error {
 			}
 			continue
 		}
+		if err := n.rejoin(in, l, a); err != nil {
+			return err
+		}
 		n.attached[a.Key] = a
+	}
+	return nil
+}
+
+// rejoin puts an interface's port on its bridge again, where another program has taken the bridge away and Open has made it
+// anew.
+func (n *Network) rejoin(in space, port netlink.Link, a Attachment) error {
+	if len(a.Addrs) == 0 {
+		return nil
+	}
+	i := n.subnetOf(a.Addrs[0].Addr())
+	if i < 0 || port.Attrs().MasterIndex == n.links[i].bridge {
+		return nil
+	}
+	if err := in.LinkSetMaster(port, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: n.links[i].bridge}}); err != nil {
+		return fmt.Errorf("put %s on its bridge: %w", a.port(), err)
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ func TestWhatIsMissingIsTold(t *testing.T) {
 			{"ip link set vx0 nomaster", "vx0"},
 			{"ip link del vx0", "vx0"},
 			{"ip link set br0 down", "br0"},
+			{"ip link del br0", "br0"},
 			{"ip link set " + port + " down", port},
 		} {
 			n.inside(tc.line)

@@ -230,7 +230,7 @@ func TestTasksReachEachOther(t *testing.T) {
 		tasks[0].ns.Do(t, func() error {
 			every, err := os.ReadFile("/proc/sys/net/ipv4/neigh/eth0/retrans_time_ms")
 			times, err2 := os.ReadFile("/proc/sys/net/ipv4/neigh/eth0/mcast_solicit")
-			if string(every) != "20\n" || string(times) != "150\n" {
+			if string(every) != "100\n" || string(times) != "30\n" {
 				t.Errorf("neighbours are asked for each %q ms, %q times", every, times)
 			}
 			return errors.Join(err, err2)

@@ -75,41 +75,42 @@ func readPlace(kv core.KV) (p place) {
 // place returns where other nodes find this one.
 func (s *Networks) place(ctx context.Context) (place, error) {
 	s.mu.Lock()
-	p := s.mine
+	own := s.mine.Advertise
 	s.mu.Unlock()
-	before := p
 	switch {
 	case s.o.Advertise.IsValid():
-		p.Advertise = s.o.Advertise
-	case p.Advertise.IsValid() && isHere(p.Advertise):
+		own = s.o.Advertise
+	case own.IsValid() && isHere(own):
 	default:
 		var err error
-		if p.Advertise, err = s.o.Route(ctx); err != nil {
-			return p, fmt.Errorf("the node's address is not known: %w", err)
+		if own, err = s.o.Route(ctx); err != nil {
+			return place{}, fmt.Errorf("the node's address is not known: %w", err)
 		}
 	}
-	if p.DataPath = s.o.DataPath; !p.DataPath.IsValid() {
-		p.DataPath = p.Advertise
-	}
-	return p, s.putPlace(before, p)
+	return s.putPlace(func(p *place) {
+		if p.Advertise, p.DataPath = own, s.o.DataPath; !p.DataPath.IsValid() {
+			p.DataPath = own
+		}
+	})
 }
 
-// putPlace keeps another place.
-func (s *Networks) putPlace(before, p place) error {
-	if p == before {
-		return nil
-	}
+// putPlace changes the node's place, and stores it where it differs.
+func (s *Networks) putPlace(change func(*place)) (place, error) {
 	s.mu.Lock()
-	s.mine = p
-	s.mu.Unlock()
-	data, err := json.Marshal(p)
+	defer s.mu.Unlock()
+	before := s.mine
+	change(&s.mine)
+	if s.mine == before {
+		return s.mine, nil
+	}
+	data, err := json.Marshal(s.mine)
 	if err == nil {
 		err = s.o.KV.Put(placeKey, data)
 	}
 	if err != nil {
-		return fmt.Errorf("keep the node's address: %w", err)
+		return s.mine, fmt.Errorf("keep the node's address: %w", err)
 	}
-	return nil
+	return s.mine, nil
 }
 
 // isHere reports whether an address is one of this machine's.
@@ -145,15 +146,12 @@ func (s *Networks) Told(m *swarmv1.SessionMessage) {
 	if s.heard.IsZero() {
 		s.heard = time.Now()
 	}
-	p := s.mine
 	s.mu.Unlock()
 	if t.bad != nil && (bad == nil || bad.Error() != t.bad.Error()) {
 		s.say(t.bad.Error() + ": this node can be on no overlay network")
 	}
-	if port := m.GetNode().GetVXLANUDPPort(); port <= 65535 && uint16(port) != p.Port {
-		next := p
-		next.Port = uint16(port)
-		if err := s.putPlace(p, next); err != nil {
+	if port := m.GetNode().GetVXLANUDPPort(); port <= 65535 {
+		if _, err := s.putPlace(func(p *place) { p.Port = uint16(port) }); err != nil {
 			s.o.Logger.Error("the port of overlay networks is not known after the agent's next start", "error", err)
 		}
 	}
