@@ -104,7 +104,7 @@ func TestPublishedPortsBesideDockerds(t *testing.T) {
 		g.announce(id, peer, endpoint)
 
 		// What the gossip tells becomes rules.
-		inMesh, onHost := nft.NewBalancer(nft.BalancerOptions{Source: ownAddr.Addr()}), nft.NewBalancer(nft.BalancerOptions{})
+		inMesh, onHost := nft.NewBalancer(nft.BalancerOptions{Source: ownAddr.Addr(), Ports: true}), nft.NewBalancer(nft.BalancerOptions{Ports: true})
 		meshNS, edgeNS := openNS(t, mesh.Path), openNS(t, edge.Path)
 		var last map[directory.Port][]directory.Backend
 		roottest.Eventually(t, "the port of dockerd's task is known", func() bool {
