@@ -151,11 +151,12 @@ func TestATaskIsStartedAgainWhileCutOff(t *testing.T) {
 		t.Errorf("containers %+v, %v", list, err)
 	}
 	// With a manager its end is the manager's.
+	r.running(restarting("c", always)) // by then the node has heard what it is to do, not only that its statuses were taken
 	r.ends("a", 3)
 	if s := r.Reaches("a", swarmv1.TaskState_FAILED); s.GetContainer().GetExitCode() != 3 || s.GetContainer().GetContainerId() != string(third.ID) {
 		t.Errorf("told %v", s)
 	}
-	for _, id := range []string{"a", "b"} {
+	for _, id := range []string{"a", "b", "c"} {
 		r.Remove(id)
 		r.gone(id)
 	}

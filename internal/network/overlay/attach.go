@@ -324,15 +324,24 @@ func (n *Network) adoptAttachedLocked(in space) error {
 // rejoin puts an interface's port on its bridge again, where another program has taken the bridge away and Open has made it
 // anew.
 func (n *Network) rejoin(in space, port netlink.Link, a Attachment) error {
-	if len(a.Addrs) == 0 {
+	bridge := n.bridgeOf(a)
+	if bridge == 0 || port.Attrs().MasterIndex == bridge {
 		return nil
 	}
-	i := n.subnetOf(a.Addrs[0].Addr())
-	if i < 0 || port.Attrs().MasterIndex == n.links[i].bridge {
-		return nil
-	}
-	if err := in.LinkSetMaster(port, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: n.links[i].bridge}}); err != nil {
+	if err := in.LinkSetMaster(port, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: bridge}}); err != nil {
 		return fmt.Errorf("put %s on its bridge: %w", a.port(), err)
 	}
 	return nil
+}
+
+// bridgeOf returns the index of the bridge that an interface's port is on. It is 0 when the interface, which an earlier
+// process has made, has no address of the network. Preconditions: mu is held.
+func (n *Network) bridgeOf(a Attachment) int {
+	if len(a.Addrs) == 0 {
+		return 0
+	}
+	if i := n.subnetOf(a.Addrs[0].Addr()); i >= 0 {
+		return n.links[i].bridge
+	}
+	return 0
 }

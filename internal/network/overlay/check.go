@@ -44,7 +44,7 @@ func (n *Network) Check() error {
 		}
 	}
 	for _, a := range n.attached {
-		if ports[a.port()] != n.links[n.subnetOf(a.Addrs[0].Addr())].bridge {
+		if at, up := ports[a.port()]; !up || at != n.bridgeOf(a) {
 			return n.missing("link %s of %s is down or not on its bridge", a.port(), a.Key)
 		}
 	}
@@ -79,7 +79,7 @@ func (n *Network) CheckAttached(key, path string) error {
 		return n.missing("link %s does not exist", a.port())
 	case err != nil:
 		return fmt.Errorf("find %s: %w", a.port(), err)
-	case outer.Attrs().Flags&net.FlagUp == 0 || outer.Attrs().MasterIndex != n.links[n.subnetOf(a.Addrs[0].Addr())].bridge:
+	case outer.Attrs().Flags&net.FlagUp == 0 || outer.Attrs().MasterIndex != n.bridgeOf(a):
 		return n.missing("link %s is down or not on its bridge", a.port())
 	}
 	box, err := open(path)

@@ -30,7 +30,8 @@ func TestAnAddressComesHere(t *testing.T) {
 		here.ns.Serve(t, "tcp", 80)
 		began := time.Now()
 		x.reaches(here, 80)
-		if took := time.Since(began); took > time.Second {
+		// It takes a minute where the bridge sends to the former place.
+		if took := time.Since(began); took > 4*time.Second {
 			t.Errorf("it is reached after %s", took)
 		}
 	})

@@ -263,7 +263,9 @@ func (n *network) enter(ctx context.Context) {
 			n.mu.Lock()
 			n.begun = true
 			n.mu.Unlock()
-			n.tell()
+			if !n.tell() {
+				n.poke() // run tries again meanwhile
+			}
 			if err = member.Enter(ctx, n.id()); err == nil {
 				break
 			}
@@ -280,8 +282,8 @@ func (n *network) enter(ctx context.Context) {
 	n.entered, n.last = true, time.Now()
 	n.mu.Unlock()
 	n.tell()
+	n.poke() // sweep may wait
 	n.sweep(ctx)
-	n.poke()
 }
 
 // sweep withdraws what an earlier agent has announced of tasks that have ended since. It waits until the tasks that

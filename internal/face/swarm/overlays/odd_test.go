@@ -184,3 +184,61 @@ func TestATaskThatComesBack(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatCannotBeToldBesideADeadMember: what the store does not keep is tried again also while the network is still
+// being entered, which takes half a minute beside a member that has died.
+func TestWhatCannotBeToldBesideADeadMember(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		var tries atomic.Int64
+		r.stop()
+		r.point = func(stage string) error {
+			if stage == "overlay.announce_peer.before" && tries.Add(1) == 1 {
+				return fmt.Errorf("no space left: %w", errdefs.ErrUnavailable)
+			}
+			return nil
+		}
+		goOn := r.factory.net.Delay()
+		r.start()
+		r.Resumed()
+		r.hold(web("a", network("back", 1, 9)))
+		r.settle()
+		r.told()
+		r.settle()
+		if peers, _ := r.hears("back"); len(peers) != 1 {
+			t.Errorf("others hear of %v after %d tries", peers, tries.Load())
+		}
+		goOn()
+	})
+}
+
+// TestAfterAFlood: a record that was left out because a network had too many names is taken when they are gone.
+func TestAfterAFlood(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		r.Resumed()
+		r.told()
+		r.hold(web("a", network("back", 1, 9)))
+		flood := gossip.Endpoint{Name: "evil.1.x", Service: "evil", ServiceID: "evil", Addr: addr(1, 30)}
+		for n := range 256 {
+			flood.Aliases = append(flood.Aliases, fmt.Sprint("a", n))
+		}
+		const records = 1100
+		for n := range records {
+			r.announce("back", fmt.Sprint("evil", n), flood)
+		}
+		r.settle()
+		r.announce("back", "theirs", gossip.Endpoint{Name: "db.1.x", Service: "db", ServiceID: "db", Addr: addr(1, 31), VIP: addr(1, 50), Aliases: flood.Aliases[:100]})
+		r.settle()
+		if o := r.overlay("back"); len(o.Names["db"]) != 0 {
+			t.Error("there was room for it")
+		}
+		for n := range records {
+			if err := r.other.Withdraw(gossip.ID{Network: "back", Endpoint: fmt.Sprint("evil", n)}, flood); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.settle()
+		if o := r.overlay("back"); !slices.Equal(o.Names["db"], []netip.Addr{addr(1, 50)}) || len(o.Names["evil"]) != 0 {
+			t.Errorf("db is at %v, and the others at %v", o.Names["db"], o.Names["evil"])
+		}
+	})
+}

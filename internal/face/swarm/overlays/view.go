@@ -26,6 +26,7 @@ type view struct {
 	peers  map[string]core.OverlayPeer
 	left   map[string]gossip.Peer      // left out while somebody else has the address
 	freed  map[netip.Addr]bool         // addresses that somebody had until this take
+	full   bool                        // records were left out because the directory has too many names
 	set    map[string]core.OverlayPeer // to be applied
 	drop   map[string]bool
 	names  map[string][]netip.Addr // as they are applied
@@ -98,8 +99,8 @@ func (v *view) take(changes []gossip.Change, own map[string]own) (refused []erro
 	return refused
 }
 
-// takeLeft takes in records that were left out because somebody else had their address, and that can be now. The
-// managers give an address to another task as soon as they have forgotten the one that had it.
+// takeLeft takes in records that were left out because somebody else had their address, or because there were too many,
+// and that can be now. The managers give an address to another task as soon as they have forgotten the one that had it.
 func (v *view) takeLeft() {
 	if len(v.freed) == 0 {
 		return
@@ -109,8 +110,10 @@ func (v *view) takeLeft() {
 			_ = v.takePeer(key, p, false) // that it is left out was told of
 		}
 	}
+	full := v.full
+	v.full = false
 	for key, e := range v.heard {
-		if (v.freed[e.Addr] || v.freed[e.VIP]) && !v.dir.Has(key) {
+		if (full || v.freed[e.Addr] || v.freed[e.VIP]) && !v.dir.Has(key) {
 			_ = v.enter(key, e)
 		}
 	}
@@ -128,7 +131,9 @@ func (v *view) enter(key string, e gossip.Endpoint) error {
 		v.dir.Drop(key)
 		return fmt.Errorf("address %s is that of a task here", e.Addr)
 	}
-	return v.dir.Put(key, e)
+	err := v.dir.Put(key, e)
+	v.full = v.full || errdefs.IsResourceExhausted(err)
+	return err
 }
 
 // takeOwn enters this node's own endpoints. They come first: those of others have not what they have.

@@ -133,6 +133,9 @@ func (d *DB) Join(ctx context.Context, members []netip.AddrPort) error {
 			list = append(list, m.String())
 		}
 	}
+	if len(list) == 0 && len(members) > 0 {
+		return nil // the only one that is known is this one
+	}
 	if len(list) == 0 {
 		return fmt.Errorf("join the gossip: no address of another member is known: %w", errdefs.ErrUnavailable)
 	}
