@@ -19,7 +19,7 @@ const (
 
 // times scales a bound on a machine that is as slow as LONGSHORE_TEST_PATIENCE says.
 func times(bound time.Duration) time.Duration {
-	return bound * time.Duration(roottest.Patience()/time.Minute)
+	return bound * (roottest.Patience() / time.Minute)
 }
 
 // TestAnAgentIsBackInTheGossipInTime: an agent that is killed, and started again, is in the gossip before other nodes

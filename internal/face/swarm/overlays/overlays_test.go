@@ -377,7 +377,7 @@ func TestWhereOthersSend(t *testing.T) {
 		r.told(func(m *swarmv1.SessionMessage) { m.Node.VXLANUDPPort = 7777 })
 		r.hold(web("a", network("back", 1, 9)))
 		r.settle()
-		if o := r.overlay("back"); o.Overlay.Local != here || o.Overlay.Port != 7777 {
+		if o := r.overlay("back"); o.Local != here || o.Port != 7777 {
 			t.Errorf("%+v", o.Overlay)
 		}
 		r.Release("a")
@@ -386,7 +386,7 @@ func TestWhereOthersSend(t *testing.T) {
 		r.data = netip.MustParseAddr("198.51.100.1")
 		r.start()
 		r.hold(web("b", network("front", 2, 9)))
-		if o := r.overlay("front"); o.Overlay.Local != r.data || o.Overlay.Port != 7777 {
+		if o := r.overlay("front"); o.Local != r.data || o.Port != 7777 {
 			t.Errorf("the next agent: %+v", o.Overlay)
 		}
 		r.Resumed()
