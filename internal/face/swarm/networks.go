@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/core"
@@ -153,4 +154,17 @@ func (x onOverlays) goOn() {
 	}
 	x.join(base)
 	x.w.kickAll()
+}
+
+// drainTime is how long a program still serves after other nodes were told that it is about to end. They hear of
+// it in less than a second, in a large swarm in less than two, and lead connections to it until then. dockerd waits
+// as long.
+const drainTime = 2 * time.Second
+
+// drain has other nodes lead no new connections to a task, and returns when they know. Its program runs meanwhile.
+func (x onOverlays) drain(ctx context.Context, id string) error {
+	if x.w.nets.Ending(id) && !pause(ctx, drainTime) {
+		return context.Cause(ctx)
+	}
+	return nil
 }

@@ -387,19 +387,6 @@ func (w *worker) last(ctx context.Context, s *swarmv1.Task, c core.Container) co
 	return core.Container{Meta: core.Meta{ID: e.Container}, Main: core.Process{Autopsy: e.Autopsy}}
 }
 
-// drainTime is how long a program still serves after other nodes were told that it is about to end. They hear of
-// it in less than a second, in a large swarm in less than two, and lead connections to it until then. dockerd waits
-// as long.
-const drainTime = 2 * time.Second
-
-// drain has other nodes lead no new connections to a task, and returns when they know. Its program runs meanwhile.
-func (w *worker) drain(ctx context.Context, id string) error {
-	if w.nets.Ending(id) && !pause(ctx, drainTime) {
-		return context.Cause(ctx)
-	}
-	return nil
-}
-
 // stopSandbox ends what runs in a task's sandbox, and gives back the sandbox's network. It
 // succeeds when there is none.
 func (w *worker) stopSandbox(ctx context.Context, s *swarmv1.Task, why string) error {
@@ -424,7 +411,7 @@ func (w *worker) stop(ctx context.Context, s *swarmv1.Task) result {
 			w.log.ErrorContext(ctx, "a task is stopped without its record saying so", "task", s.GetId(), "error", err)
 		}
 	}
-	if err := w.drain(ctx, s.GetId()); err != nil {
+	if err := (onOverlays{w}).drain(ctx, s.GetId()); err != nil {
 		return result{outcome: stepper.Again, err: err}
 	}
 	if err := w.stopSandbox(ctx, s, "the swarm wants it to end"); err != nil {

@@ -137,8 +137,7 @@ func (n *network) began() bool {
 	return n.asked
 }
 
-// change changes what is to be announced of a task, and announces it at once if the network is entered. fn is
-// called with mu held.
+// change changes what is to be announced of a task, and announces it at once if the network is entered.
 func (n *network) change(task string, fn func(*own)) {
 	n.mu.Lock()
 	if o := n.own[task]; o != nil && !o.gone {
@@ -147,6 +146,19 @@ func (n *network) change(task string, fn func(*own)) {
 	n.mu.Unlock()
 	n.tell()
 	n.poke()
+}
+
+// ending announces that a task gets no new connections, and reports whether others, which have led some to it, are only now
+// told so.
+func (n *network) ending(task string) (told bool) {
+	n.mu.Lock()
+	others := n.others
+	n.mu.Unlock()
+	n.change(task, func(o *own) {
+		told = others > 0 && o.toldNames != nil && !o.toldNames.Disabled
+		o.names.Disabled = true
+	})
+	return told
 }
 
 // drop takes a task off, and reports whether nobody is on the network any more.

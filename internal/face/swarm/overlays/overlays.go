@@ -279,12 +279,7 @@ func (s *Networks) Runs(task string, aliases ...string) {
 // Ending says that a task's program is about to be ended: it gets no new connections. It reports whether other
 // nodes, which have led some to it, are only now told so.
 func (s *Networks) Ending(task string) (told bool) {
-	s.on(task, func(n *network) {
-		n.change(task, func(o *own) {
-			told = told || n.others > 0 && o.toldNames != nil && !o.toldNames.Disabled
-			o.names.Disabled = true
-		})
-	})
+	s.on(task, func(n *network) { told = n.ending(task) || told })
 	return told
 }
 
