@@ -25,14 +25,19 @@ const (
 	// little starts. Then more than lightGarbage is returned.
 	lightBytes   = 8 << 20
 	lightGarbage = 8 << 20
+	// smallHeap is the live heap of most nodes. Returning memory looks at all that is alive, so that
+	// a larger heap may have more garbage before it pays.
+	smallHeap = 12 << 20
 )
 
 // returnsMemory reports whether to return memory to the system, given the bytes allocated in the
-// last interval and since memory was last returned. A client that reads stats every second, as
-// Nomad does for each task, leaves no interval idle; the limits of light intervals are for such a
-// node.
-func returnsMemory(lately, since uint64) bool {
-	return lately < idleBytes && since > idleGarbage || lately < lightBytes && since > lightGarbage
+// last interval and since memory was last returned, and those that were alive at the last
+// collection. A client that reads stats every second, as Nomad does for each task, leaves no
+// interval idle; the limits of light intervals are for such a node. In a Swarm of hundreds of nodes
+// the gossip leaves some megabytes of garbage each half a minute, beside a heap of dozens.
+func returnsMemory(lately, since, live uint64) bool {
+	more := (max(live, smallHeap) - smallHeap) / 2
+	return lately < idleBytes && since > idleGarbage+more || lately < lightBytes && since > lightGarbage+more
 }
 
 // tendHeap manages the heap until ctx ends. GOGC in the environment takes precedence.
@@ -51,7 +56,7 @@ func tendHeap(ctx context.Context) {
 		case <-tick.C:
 		}
 		now := allocated()
-		if returnsMemory(now-last, now-clean) {
+		if returnsMemory(now-last, now-clean, live()) {
 			debug.FreeOSMemory()
 			now = allocated()
 			clean = now
@@ -72,9 +77,11 @@ func makeRoom() bool {
 // giveRoom sets the percentage with which the next collection comes after heapRoom. Go takes 4
 // MiB as the live heap when less is alive, and multiplies that.
 func giveRoom() {
-	live := max(read("/gc/heap/live:bytes"), 4<<20)
-	debug.SetGCPercent(int(max(100, heapRoom*100/live)))
+	debug.SetGCPercent(int(max(100, heapRoom*100/max(live(), 4<<20))))
 }
+
+// live returns the bytes that were alive at the last collection.
+func live() uint64 { return read("/gc/heap/live:bytes") }
 
 // onCollection calls fn after every collection until ctx ends, with a cleanup of an object to
 // which nothing refers.

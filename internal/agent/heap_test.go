@@ -43,17 +43,19 @@ func TestHeapHasRoom(t *testing.T) {
 
 func TestTheGarbageIsTakenOutWhenLittleStarts(t *testing.T) {
 	for _, c := range []struct {
-		what          string
-		lately, since uint64
-		want          bool
+		what                string
+		lately, since, live uint64
+		want                bool
 	}{
-		{"nothing happens, and nothing lies", 0, 0, false},
-		{"nothing happens", 1 << 10, 3 << 20, true},
-		{"figures are read", 2 << 20, 4 << 20, false},
-		{"figures are read after much has started", 2 << 20, 24 << 20, true},
-		{"much starts", 20 << 20, 22 << 20, false},
+		{"nothing happens, and nothing lies", 0, 0, 5 << 20, false},
+		{"nothing happens", 1 << 10, 3 << 20, 5 << 20, true},
+		{"figures are read", 2 << 20, 4 << 20, 5 << 20, false},
+		{"figures are read after much has started", 2 << 20, 24 << 20, 5 << 20, true},
+		{"much starts", 20 << 20, 22 << 20, 5 << 20, false},
+		{"nothing happens beside much that lives", 1 << 10, 11 << 20, 32 << 20, false},
+		{"nothing happens after much has started beside much that lives", 1 << 10, 13 << 20, 32 << 20, true},
 	} {
-		if got := returnsMemory(c.lately, c.since); got != c.want {
+		if got := returnsMemory(c.lately, c.since, c.live); got != c.want {
 			t.Errorf("%s: %t", c.what, got)
 		}
 	}
