@@ -19,7 +19,7 @@ const (
 
 // times scales a bound on a machine that is as slow as LONGSHORE_TEST_PATIENCE says.
 func times(bound time.Duration) time.Duration {
-	return bound * (roottest.Patience() / time.Minute)
+	return time.Duration(float64(bound) * roottest.Patience().Minutes())
 }
 
 // TestAnAgentIsBackInTheGossipInTime: an agent that is killed, and started again, is in the gossip before other nodes
