@@ -141,8 +141,9 @@ func (o *overlayStages) on(id, script string, networks ...*swarmv1.NetworkAttach
 	return task
 }
 
-// front is the network of a round's task alone.
-func (o *overlayStages) front() string { return fmt.Sprintf("front%d", o.rounds) }
+// front is the network of a round's task alone. All names are of one length, as managers' ids are: where one begins like
+// another, docker's library removes what is known of both when the shorter one is left.
+func (o *overlayStages) front() string { return fmt.Sprintf("front%04d", o.rounds) }
 
 // id is that task's.
 func (o *overlayStages) id() string { return fmt.Sprintf("x%d", o.rounds) }
