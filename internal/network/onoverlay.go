@@ -387,6 +387,7 @@ func (o *Overlays) recover(live []core.NetworkRequest) error {
 		known[name] = true
 		errs = append(errs, err)
 	}
+	o.untrackLocked("")
 	if o.dir == "" {
 		return errors.Join(errs...)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -191,6 +192,49 @@ func (r *rig) wantInterfaces(b box, want ...string) {
 	if slices.Sort(got); err != nil || !slices.Equal(got, want) {
 		r.t.Errorf("counters of %v, %v; want %v", got, err, want)
 	}
+}
+
+// TestWhatOverlaysSendToNodesIsNoConnection: while there is an overlay, and after a start also where somebody
+// has taken the rules away.
+func TestWhatOverlaysSendToNodesIsNoConnection(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		want := func(ports ...string) {
+			t.Helper()
+			text, list := networktest.Run(t, "nft -s list ruleset"), []string{}
+			for _, m := range regexp.MustCompile(`daddr (\S+) udp dport (\d+) notrack`).FindAllStringSubmatch(text, -1) {
+				list = append(list, m[1]+":"+m[2])
+			}
+			if !slices.Equal(list, ports) || len(ports) == 0 && strings.Contains(text, "longshore-untracked") {
+				t.Errorf("%q, want %q:\n%s", list, ports, text)
+			}
+		}
+		one, two, three := anOverlay(1), anOverlay(2), anOverlay(3)
+		two.Port = 4790
+		local := one.Local.String()
+		want()
+		r.open(one)
+		r.open(three)
+		want(local + ":4789")
+		r.open(two)
+		want(local+":4789", local+":4790")
+		networktest.Run(t, "nft delete table inet longshore-untracked")
+		r.start()
+		r.recover()
+		want(local+":4789", local+":4790")
+		two.Port = 4791
+		r.open(two)
+		want(local+":4789", local+":4791")
+		for _, c := range []struct {
+			name  string
+			ports []string
+		}{{one.Name, []string{local + ":4789", local + ":4791"}}, {three.Name, []string{local + ":4791"}}, {two.Name, nil}} {
+			if err := r.net.Overlays.Close(t.Context(), c.name); err != nil {
+				t.Fatal(err)
+			}
+			want(c.ports...)
+		}
+	})
 }
 
 // TestAnOverlayIsMadeAgain: somebody has removed its namespace.
