@@ -387,7 +387,7 @@ func (o *Overlays) recover(live []core.NetworkRequest) error {
 		known[name] = true
 		errs = append(errs, err)
 	}
-	o.untrackLocked("")
+	o.between.follow(o.all(), nil, o.log)
 	if o.dir == "" {
 		return errors.Join(errs...)
 	}

@@ -36,13 +36,12 @@ type Overlays struct {
 
 	keys *overlay.Keyring
 
-	served *served
-	able   able
-	define sync.Mutex // serializes Open, Close and the recovery; guards untracked
-	// untracked is where nodes send packets of overlays, as the kernel was told last.
-	untracked []netip.AddrPort
-	mu        sync.RWMutex // guards byName
-	byName    map[string]*over
+	served  *served
+	able    able
+	between untracked
+	define  sync.Mutex   // serializes Open, Close and the recovery
+	mu      sync.RWMutex // guards byName
+	byName  map[string]*over
 }
 
 var _ core.Overlays = (*Overlays)(nil)
@@ -193,7 +192,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	if err := o.collides(def); err != nil {
 		return err
 	}
-	defer o.untrackLocked("")
+	defer func() { o.between.follow(o.all(), nil, o.log) }()
 	if v != nil {
 		return o.reopen(v, def)
 	}
@@ -405,7 +404,7 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 		return err
 	}
 	v.path = nil
-	o.untrackLocked(name)
+	o.between.follow(o.all(), v, o.log)
 	if err := o.kv.Delete(keyOverlay + name); err != nil {
 		return err
 	}
@@ -414,33 +413,6 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 	o.mu.Unlock()
 	o.served.forget(name)
 	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), nil)
-}
-
-// untrackLocked has the kernel not remember as connections what overlays send from node to node, but for the overlay
-// without, which ends: that takes up to a fifth of the connections that their sandboxes can make. Where it cannot, all
-// goes on as before. Preconditions: define is held.
-func (o *Overlays) untrackLocked(without string) {
-	o.mu.RLock()
-	all := maps.Clone(o.byName)
-	o.mu.RUnlock()
-	delete(all, without)
-	var list []netip.AddrPort
-	for _, v := range all {
-		v.use.RLock()
-		at := netip.AddrPortFrom(v.def.Local, v.def.Port)
-		v.use.RUnlock()
-		if !slices.Contains(list, at) {
-			list = append(list, at)
-		}
-	}
-	slices.SortFunc(list, netip.AddrPort.Compare)
-	if slices.Equal(list, o.untracked) {
-		return
-	}
-	if err := nft.Untrack(list); err != nil {
-		o.log.Warn("the kernel remembers packets of overlays between nodes as connections, which makes them slower", "error", err.Error())
-	}
-	o.untracked = list
 }
 
 // release removes the ingress and all overlays. FailedPrecondition when sandboxes are on them.
