@@ -387,7 +387,6 @@ func (o *Overlays) recover(live []core.NetworkRequest) error {
 		known[name] = true
 		errs = append(errs, err)
 	}
-	o.between.follow(o.all(), nil, o.log)
 	if o.dir == "" {
 		return errors.Join(errs...)
 	}
@@ -396,8 +395,10 @@ func (o *Overlays) recover(live []core.NetworkRequest) error {
 	for _, name := range list {
 		if !known[name] {
 			errs = append(errs, o.keys.Remove(o.dir, name))
+			o.between.doubt()
 		}
 	}
+	o.between.follow(o.all(), nil, o.log)
 	return errors.Join(append(errs, err)...)
 }
 

@@ -38,7 +38,7 @@ type Overlays struct {
 
 	served  *served
 	able    able
-	between untracked
+	between untracked    // what nodes send to each other
 	define  sync.Mutex   // serializes Open, Close and the recovery
 	mu      sync.RWMutex // guards byName
 	byName  map[string]*over

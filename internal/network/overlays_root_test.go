@@ -234,6 +234,14 @@ func TestWhatOverlaysSendToNodesIsNoConnection(t *testing.T) {
 			}
 			want(c.ports...)
 		}
+		// The store is lost, and the data path is not.
+		r.open(one)
+		if err := r.kv.Delete("overlay/" + one.Name); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		r.recover()
+		want()
 	})
 }
 

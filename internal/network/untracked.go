@@ -13,8 +13,16 @@ import (
 // takes up to a fifth of the connections that their sandboxes can make. Its zero value has told the
 // kernel nothing.
 type untracked struct {
-	mu sync.Mutex // guards at
-	at []netip.AddrPort
+	mu     sync.Mutex // guards at, unsure
+	at     []netip.AddrPort
+	unsure bool // the kernel may have been told something else
+}
+
+// doubt has the next follow tell the kernel in any case.
+func (u *untracked) doubt() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.unsure = true
 }
 
 // follow tells the kernel where overlays send and are sent to, but for the one that ends. Where it
@@ -35,11 +43,11 @@ func (u *untracked) follow(all []*over, ends *over, log *slog.Logger) {
 		}
 	}
 	slices.SortFunc(list, netip.AddrPort.Compare)
-	if slices.Equal(list, u.at) {
+	if !u.unsure && slices.Equal(list, u.at) {
 		return
 	}
 	if err := nft.Untrack(list); err != nil {
 		log.Warn("the kernel remembers packets of overlays between nodes as connections, which makes them slower", "error", err.Error())
 	}
-	u.at = list
+	u.at, u.unsure = list, false
 }
