@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // criuTime bounds criu's own check.
@@ -46,9 +48,11 @@ func criuCheck(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("criu is not installed: %w", errdefs.ErrNotFound)
 	}
-	cmd := exec.CommandContext(ctx, path, "check")
+	out := &subprocess.Head{Max: 64 << 10}
+	cmd := subprocess.Command(ctx, path, "check")
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	out, err := cmd.CombinedOutput()
+	cmd.Stdout, cmd.Stderr = out, out
+	err = subprocess.Run(ctx, cmd)
 	switch {
 	case err == nil:
 		return nil
@@ -59,7 +63,7 @@ func criuCheck(ctx context.Context, path string) error {
 	if !errors.As(err, &exit) {
 		return fmt.Errorf("%s check: %w: %w", path, err, errdefs.ErrFailedPrecondition)
 	}
-	return fmt.Errorf("%s check: %s: %w", path, criuReason(out, exit.Error()), errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("%s check: %s: %w", path, criuReason(out.Bytes(), exit.Error()), errdefs.ErrFailedPrecondition)
 }
 
 // criuReason returns the first error of a check: those after it follow from it.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // maxProgramOutput is how much of a program's output is kept: less than a message of the
@@ -55,35 +56,21 @@ func (m *Machine) LoadModule(ctx context.Context, name string, parameters []stri
 // runProgram returns a program's output. Its error has what the program wrote about it,
 // and is exec.ErrNotFound when there is no such program.
 func runProgram(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Stdin = bytes.NewReader(stdin)
-	var out, errs bounded
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
+	cmd := subprocess.Command(ctx, path, args...)
+	out, errs := &subprocess.Head{Max: maxProgramOutput}, &subprocess.Head{Max: maxProgramOutput}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(stdin), out, errs
+	err := subprocess.Run(ctx, cmd)
 	var exit *exec.ExitError
 	switch {
-	case err == nil && out.cut:
+	case err == nil && out.Over():
 		return nil, fmt.Errorf("%s wrote more than %d bytes", path, maxProgramOutput)
 	case err == nil:
-		return out.b, nil
+		return out.Bytes(), nil
 	case errors.As(err, &exit):
-		return nil, fmt.Errorf("%s: %w: %s", path, err, strings.TrimSpace(string(errs.b)))
+		return nil, fmt.Errorf("%s: %w: %s", path, err, strings.TrimSpace(errs.String()))
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("%s: %w", path, exec.ErrNotFound)
 	default:
 		return nil, err
 	}
-}
-
-// bounded keeps the first part of what is written to it.
-type bounded struct {
-	b   []byte
-	cut bool
-}
-
-func (b *bounded) Write(p []byte) (int, error) {
-	fits := min(len(p), maxProgramOutput-len(b.b))
-	b.b = append(b.b, p[:fits]...)
-	b.cut = b.cut || fits < len(p)
-	return len(p), nil
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/image/worker"
+	"github.com/longshore/longshore/internal/subprocess"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -248,20 +248,27 @@ func (c *child) start() (*process, error) {
 		return nil, err
 	}
 	p := &process{conn: conn, ended: make(chan struct{}), stderr: &tail{}, log: c.log, jobs: map[uint64]*remoteJob{}}
-	cmd := exec.Command(c.command[0], c.command[1:]...) //nolint:forbidigo,noctx // it outlives the call that starts it
+	cmd := subprocess.Command(context.Background(), c.command[0], c.command[1:]...) // it outlives the call that starts it
 	cmd.Env = workerEnviron()
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{theirs}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C on a terminal is for the agent
-	pipe, err := cmd.StderrPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
+	lines, said := io.Pipe()
+	cmd.Stderr = said
+	if err := cmd.Start(); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	go p.wait(cmd, pipe)
+	logged := make(chan struct{})
+	go func() {
+		defer close(logged)
+		p.logLines(lines)
+	}()
+	go func() {
+		err := cmd.Wait()
+		_ = said.Close()
+		<-logged
+		p.end(err)
+	}()
 	hello, err := p.greet(worker.Hello{Root: c.root, Settings: c.settings})
 	if err != nil {
 		_ = conn.Close()
@@ -306,8 +313,8 @@ func (p *process) greet(h worker.Hello) (*worker.Hello, error) {
 	return m.Hello, nil
 }
 
-// wait logs what the worker writes to stderr and waits for its end.
-func (p *process) wait(cmd *exec.Cmd, stderr io.Reader) {
+// logLines logs what the worker writes to stderr.
+func (p *process) logLines(stderr io.Reader) {
 	lines := bufio.NewScanner(stderr)
 	lines.Buffer(make([]byte, 4<<10), 64<<10)
 	for lines.Scan() {
@@ -315,7 +322,11 @@ func (p *process) wait(cmd *exec.Cmd, stderr io.Reader) {
 		p.log.Warn("image worker", "line", lines.Text())
 	}
 	_, _ = io.Copy(io.Discard, stderr) // a line too long
-	p.why = errors.New("it ended: " + p.stderr.describe(cmd.Wait()))
+}
+
+// end marks the worker as ended. err says how it ended.
+func (p *process) end(err error) {
+	p.why = errors.New("it ended: " + p.stderr.describe(err))
 	p.mu.Lock()
 	p.jobs = nil
 	p.mu.Unlock()

@@ -4,15 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // startPair starts a nest, which starts a keeper. Both run in a session of their own
@@ -32,12 +31,12 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 		return fmt.Errorf("start the keeper: %w", err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(ctx, c.opts.Binary, "start", dir)
-	cmd.Args[0] = "longshore-keeper" // the file may be another program as well
+	cmd := subprocess.Command(ctx, c.opts.Binary, "start", dir)
+	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid = false, true // a session is a group too
+	cmd.Args[0] = "longshore-keeper"                              // the file may be another program as well
 	cmd.Env, cmd.Dir = kernel.SmallEnv(1), "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Run(); err != nil {
+	if err := subprocess.RunLeaving(ctx, cmd); err != nil {
 		_ = os.Remove(dir)
 		return fmt.Errorf("start the keeper %s: %w: %s: %w", c.opts.Binary, err, lastLine(path), errdefs.ErrUnavailable)
 	}

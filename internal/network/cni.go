@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/plugins"
 )
 
 // keyCNI starts the keys of what CNI plugins were asked to make. The record is written before the
@@ -30,19 +30,23 @@ import (
 // configuration that ADD got.
 const keyCNI = "cni/"
 
-// cni runs CNI plugins. Configurations are read when they are used, so that a changed directory
-// requires no restart.
-type cni struct {
-	cfg   CNIConfig
-	store core.KV
-	log   *slog.Logger
-	lib   *libcni.CNIConfig
+const (
+	// pluginTime bounds each call of a plugin. Plugins may wait for a DHCP server, or for a daemon
+	// of theirs that starts.
+	pluginTime = 2 * time.Minute
+	// statusTime bounds the STATUS calls of one request for the network's condition.
+	statusTime = 10 * time.Second
+)
 
-	mu     sync.Mutex // guards ranges, seen, lists, bad
+// cni runs CNI plugins.
+type cni struct {
+	cfg      CNIConfig
+	store    core.KV
+	networks *plugins.Configs
+	lib      *libcni.CNIConfig
+
+	mu     sync.Mutex // guards ranges
 	ranges []netip.Prefix
-	seen   string // the names, sizes and times of the files when lists was read
-	lists  []*libcni.NetworkConfigList
-	bad    []string // files that cannot be used, and why
 }
 
 // attached is one interface that plugins were asked to make.
@@ -55,8 +59,8 @@ type attached struct {
 
 func newCNI(cfg CNIConfig, stateDir string, store core.KV, log *slog.Logger) *cni {
 	return &cni{
-		cfg: cfg, store: store, log: log,
-		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(stateDir, "cni"), nil),
+		cfg: cfg, store: store, networks: plugins.NewConfigs(cfg.ConfDir, log),
+		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(stateDir, "cni"), &plugins.Exec{Timeout: pluginTime}),
 	}
 }
 
@@ -67,104 +71,9 @@ func (c *cni) setRanges(ranges []ipam.Range) {
 	c.ranges = prefixes(ranges)
 }
 
-// networks returns the configurations, read again when the directory has changed; the first is
-// the default.
-func (c *cni) networks() ([]*libcni.NetworkConfigList, []string, error) {
-	files, err := confFiles(c.cfg.ConfDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("read CNI configurations: %w", err)
-	}
-	var look strings.Builder
-	for _, f := range files {
-		if fi, err := os.Stat(f); err == nil {
-			fmt.Fprintf(&look, "%s %d %d\n", f, fi.Size(), fi.ModTime().UnixNano())
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if look.String() == c.seen {
-		return c.lists, c.bad, nil
-	}
-	var lists []*libcni.NetworkConfigList
-	var bad []string
-	for _, f := range files {
-		list, err := loadConf(f)
-		switch {
-		case err != nil:
-			bad = append(bad, fmt.Sprintf("%s: %s", filepath.Base(f), err))
-			c.log.Warn("ignoring a CNI configuration that is not valid", "file", f, "error", err.Error())
-		default:
-			lists = append(lists, list)
-		}
-	}
-	c.seen, c.lists, c.bad = look.String(), lists, bad
-	if len(lists) > 0 {
-		c.log.Info("CNI configuration read", "network", lists[0].Name, "networks", len(lists))
-	}
-	return lists, bad, nil
-}
-
-// loadConf reads one file: a list of plugins or, depending on its name, a single plugin.
-func loadConf(file string) (*libcni.NetworkConfigList, error) {
-	if filepath.Ext(file) == ".conflist" {
-		list, err := libcni.NetworkConfFromFile(file)
-		if err == nil && len(list.Plugins) == 0 {
-			err = errors.New("no plugins in list")
-		}
-		return list, err
-	}
-	// The older form has one plugin without a list around it.
-	raw, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var head struct {
-		Name       string `json:"name"`
-		CNIVersion string `json:"cniVersion"`
-		Type       string `json:"type"`
-	}
-	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, err
-	}
-	if head.Type == "" {
-		return nil, errors.New("no plugin type")
-	}
-	list, err := json.Marshal(map[string]any{"name": head.Name, "cniVersion": head.CNIVersion, "plugins": []json.RawMessage{raw}})
-	if err != nil {
-		return nil, err
-	}
-	return libcni.NetworkConfFromBytes(list)
-}
-
-// network returns the network of that name; "" or "default" is the first.
-func (c *cni) network(name string) (*libcni.NetworkConfigList, error) {
-	lists, bad, err := c.networks()
-	if err != nil {
-		return nil, err
-	}
-	if name == "" || name == "default" {
-		if len(lists) == 0 {
-			return nil, fmt.Errorf("%s: %w", noConf(c.cfg.ConfDir, bad), errdefs.ErrFailedPrecondition)
-		}
-		return lists[0], nil
-	}
-	i := slices.IndexFunc(lists, func(l *libcni.NetworkConfigList) bool { return l.Name == name })
-	if i < 0 {
-		return nil, fmt.Errorf("no CNI network %q in %s: %w", name, c.cfg.ConfDir, errdefs.ErrNotFound)
-	}
-	return lists[i], nil
-}
-
-func noConf(dir string, bad []string) string {
-	if len(bad) > 0 {
-		return fmt.Sprintf("no usable CNI configuration in %s: %s", dir, strings.Join(bad, "; "))
-	}
-	return "no CNI configuration in " + dir + ": put a .conflist there"
-}
-
 // notReady returns why sandboxes cannot be connected, "" when they can.
 func (c *cni) notReady(ctx context.Context) string {
-	list, err := c.network("")
+	list, err := c.networks.Network("")
 	if err != nil {
 		return "cni: " + strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error())
 	}
@@ -177,6 +86,8 @@ func (c *cni) notReady(ctx context.Context) string {
 		}
 	}
 	// Plugins support STATUS from version 1.1 on; for others none is executed.
+	ctx, cancel := context.WithTimeout(ctx, statusTime)
+	defer cancel()
 	if err := c.lib.GetStatusNetworkList(ctx, list); err != nil {
 		return fmt.Sprintf("cni: network %s is not ready: %s", list.Name, err)
 	}
@@ -200,11 +111,11 @@ func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkS
 	}
 	var all []attached
 	for i, w := range wanted {
-		list, err := c.network(w.Network)
+		list, err := c.networks.Network(w.Network)
 		if err != nil {
 			return core.NetworkStatus{}, err
 		}
-		raw, err := listBytes(list)
+		raw, err := plugins.Encode(list)
 		if err != nil {
 			return core.NetworkStatus{}, err
 		}
@@ -240,7 +151,7 @@ func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkS
 		}
 		result, err := c.lib.AddNetworkList(ctx, list, rt)
 		if err != nil {
-			return core.NetworkStatus{}, fmt.Errorf("cni ADD %s of network %s: %w", a.Interface, list.Name, classify(err))
+			return core.NetworkStatus{}, fmt.Errorf("cni ADD %s of network %s: %w", a.Interface, list.Name, plugins.Classify(err))
 		}
 		raw, err := collect(&st, list.Name, result)
 		if err != nil {
@@ -255,20 +166,6 @@ func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkS
 		}
 	}
 	return st, nil
-}
-
-// listBytes encodes a list together with its plugins, which may come from other files.
-func listBytes(list *libcni.NetworkConfigList) ([]byte, error) {
-	out := struct {
-		Name         string            `json:"name"`
-		CNIVersion   string            `json:"cniVersion,omitempty"`
-		DisableCheck bool              `json:"disableCheck,omitempty"`
-		Plugins      []json.RawMessage `json:"plugins"`
-	}{Name: list.Name, CNIVersion: list.CNIVersion, DisableCheck: list.DisableCheck}
-	for _, p := range list.Plugins {
-		out.Plugins = append(out.Plugins, p.Bytes)
-	}
-	return json.Marshal(out)
 }
 
 // call prepares a call of the plugins for one interface.
@@ -402,22 +299,6 @@ func collect(st *core.NetworkStatus, network string, result types.Result) (json.
 	return raw, nil
 }
 
-// classify gives a plugin's error a class where CNI's code has one.
-func classify(err error) error {
-	var said *types.Error
-	if !errors.As(err, &said) {
-		return err
-	}
-	switch said.Code {
-	case types.ErrTryAgainLater, types.ErrPluginNotAvailable, types.ErrLimitedConnectivity:
-		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
-	case types.ErrInvalidNetworkConfig, types.ErrInvalidEnvironmentVariables, types.ErrUnsupportedField, types.ErrIncompatibleCNIVersion:
-		return fmt.Errorf("%w: %w", err, errdefs.ErrFailedPrecondition)
-	default:
-		return err
-	}
-}
-
 // record returns what plugins were asked to make; nil when nothing was.
 func (c *cni) record(id core.ID) ([]attached, error) {
 	raw, err := c.store.Get(keyCNI + string(id))
@@ -449,7 +330,7 @@ func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
 			return err
 		}
 		if err := c.lib.DelNetworkList(ctx, list, rt); err != nil {
-			return fmt.Errorf("cni DEL %s of network %s: %w", a.Interface, list.Name, classify(err))
+			return fmt.Errorf("cni DEL %s of network %s: %w", a.Interface, list.Name, plugins.Classify(err))
 		}
 	}
 	return c.store.Delete(keyCNI + string(req.Sandbox))

@@ -1,7 +1,9 @@
 package network_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -299,6 +301,58 @@ func TestCNIScripted(t *testing.T) {
 		args := " netns= IgnoreUnknown=1;A=b;K8S_POD_NAME=web\n"
 		if got := calls(); !slices.Equal(got, []string{"DEL net1" + args, "DEL eth0" + args}) {
 			t.Errorf("calls %q", got)
+		}
+	})
+}
+
+// lingering is a plugin of which ADD leaves a process that holds its output, and DEL never ends
+// while there is a file.
+const lingering = `#!/bin/sh
+cat > /dev/null
+case $CNI_COMMAND in
+ADD)
+	sleep 600 &
+	echo $! > DIR/left
+	echo '{"cniVersion": "1.0.0", "interfaces": [], "ips": []}' ;;
+DEL)
+	if [ -e DIR/hang ]; then
+		echo $$ > DIR/hanging
+		sleep 600
+	fi ;;
+esac
+`
+
+func TestAPluginThatDoesNotEndHoldsNobodyUp(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		r, conf := cniRig(t, dir)
+		write(t, dir, "lingering", strings.ReplaceAll(lingering, "DIR", dir))
+		write(t, conf, "10-one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "lingering"}]}`)
+		req := r.request(networktest.NewNamespace(t), 1)
+		st, err := r.net.Setup(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left, err := os.ReadFile(filepath.Join(dir, "left")); err != nil || len(left) == 0 {
+			t.Fatalf("the plugin has left nothing, so this test sees no fault: %v", err)
+		}
+		req.Last = st
+		write(t, dir, "hang", "")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- r.net.Teardown(ctx, req) }()
+		roottest.Eventually(t, "DEL", func() bool { _, err := os.Stat(filepath.Join(dir, "hanging")); return err == nil })
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("DEL that was given up: %v", err)
+		}
+		if ids, err := r.net.Sandboxes(t.Context()); err != nil || len(ids) != 1 {
+			t.Errorf("known: %v, %v", ids, err)
+		}
+		_ = os.Remove(filepath.Join(dir, "hang"))
+		if err := r.net.Teardown(t.Context(), req); err != nil {
+			t.Error(err)
 		}
 	})
 }

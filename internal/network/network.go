@@ -29,6 +29,7 @@ import (
 	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/nft"
+	"github.com/longshore/longshore/internal/network/plugins"
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
@@ -188,7 +189,7 @@ func (n *Network) decideMode() (Mode, error) {
 		return "", fmt.Errorf("network: read mode: %w", err)
 	}
 	mode := ModeBuiltin
-	if confs, err := confFiles(n.cfg.CNI.ConfDir); err == nil && !allPodmans(confs) {
+	if confs, err := plugins.Files(n.cfg.CNI.ConfDir); err == nil && !allPodmans(confs) {
 		mode = ModeCNI
 	}
 	if err := n.store.Put(keyMode, []byte(mode)); err != nil {
@@ -448,19 +449,4 @@ func (n *Network) leaveBuiltin() error {
 // Podman alone, which is no sign that CNI is wanted here.
 func allPodmans(files []string) bool {
 	return !slices.ContainsFunc(files, func(f string) bool { return !strings.Contains(filepath.Base(f), "podman") })
-}
-
-// confFiles returns the CNI configurations in the order in which they are tried.
-func confFiles(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for _, e := range entries {
-		if ext := filepath.Ext(e.Name()); ext == ".conflist" || ext == ".conf" || ext == ".json" {
-			files = append(files, filepath.Join(dir, e.Name()))
-		}
-	}
-	return files, nil
 }

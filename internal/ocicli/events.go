@@ -1,12 +1,10 @@
 package ocicli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 func psCmd(ctx context.Context, a *app, args []string) error {
@@ -55,11 +54,13 @@ func psCmd(ctx context.Context, a *app, args []string) error {
 	if len(rest) == 0 {
 		rest = []string{"-ef"}
 	}
-	out, err := exec.CommandContext(ctx, "ps", rest...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("ps: %w: %s", err, bytes.TrimSpace(out))
+	out := &subprocess.Head{Max: 64 << 20}
+	cmd := subprocess.Command(ctx, "ps", rest...)
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := subprocess.Run(ctx, cmd); err != nil {
+		return fmt.Errorf("ps: %w: %s", err, out.Line())
 	}
-	lines := strings.Split(string(out), "\n")
+	lines := strings.Split(out.String(), "\n")
 	column := slices.Index(strings.Fields(lines[0]), "PID")
 	if column < 0 {
 		return fmt.Errorf("ps: no column PID in %q: %w", lines[0], errdefs.ErrInvalidArgument)

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -17,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/fork"
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // runHooks runs the hooks of a kind one after the other, until one fails. Each gets the
@@ -146,8 +145,8 @@ func withTimeout(ctx context.Context, h specs.Hook) (context.Context, context.Ca
 func runHook(ctx context.Context, h specs.Hook, dir string, state []byte) error {
 	ctx, cancel := withTimeout(ctx, h)
 	defer cancel()
-	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, h.Path)
+	out := &subprocess.Head{Max: maxHookOutput}
+	cmd := subprocess.Command(ctx, h.Path)
 	cmd.Args, cmd.Env, cmd.Dir = h.Args, h.Env, dir
 	if len(cmd.Args) == 0 {
 		cmd.Args = []string{h.Path}
@@ -155,13 +154,8 @@ func runHook(ctx context.Context, h specs.Hook, dir string, state []byte) error 
 	if cmd.Env == nil {
 		cmd.Env = []string{}
 	}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(state), &out, &out
-	// Do not wait for a child of the hook that keeps the pipe open.
-	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil
-	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(state), out, out
+	err := subprocess.RunLeaving(ctx, cmd) // a hook may start something that stays
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -16,6 +16,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // Credentials authenticate at a registry.
@@ -340,15 +342,11 @@ func (f File) run(ctx context.Context, name, verb string, in []byte) ([]byte, er
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, helperTime, fmt.Errorf("it did not answer for %s", helperTime))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, verb)
-	cmd.Stdin = bytes.NewReader(in)
-	out, complaint := &limited{left: maxAnswer}, &limited{left: 4 << 10}
-	cmd.Stdout, cmd.Stderr = out, complaint
-	cmd.WaitDelay = time.Second // for children that it leaves behind
-	if err := cmd.Run(); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
+	cmd := subprocess.Command(ctx, path, verb)
+	out, complaint := &subprocess.Head{Max: maxAnswer}, &subprocess.Head{Max: 4 << 10}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, complaint
+	// A helper may start an agent of its own, which keeps running.
+	if err := subprocess.RunLeaving(ctx, cmd); err != nil {
 		text := strings.TrimSpace(complaint.String())
 		if verb != "get" || !json.Valid(out.Bytes()) { // helpers complain on their standard output
 			text = strings.TrimSpace(text + " " + out.String())
@@ -358,23 +356,8 @@ func (f File) run(ctx context.Context, name, verb string, in []byte) ([]byte, er
 		}
 		return nil, fmt.Errorf("%s %s: %w: %q", program, verb, err, text)
 	}
-	if out.left < 0 {
+	if out.Over() {
 		return nil, fmt.Errorf("%s %s: its answer has more than %d bytes", program, verb, maxAnswer)
 	}
 	return out.Bytes(), nil
-}
-
-// limited keeps the first bytes that are written to it.
-type limited struct {
-	bytes.Buffer
-	left int
-}
-
-// Write implements io.Writer.
-func (l *limited) Write(p []byte) (int, error) {
-	if keep := min(len(p), max(l.left, 0)); keep > 0 {
-		l.Buffer.Write(p[:keep])
-	}
-	l.left -= len(p)
-	return len(p), nil
 }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // ChildArg is the first argument with which longshore-wasm compiles: it reads a module from its standard input, writes what comes of it to
@@ -274,7 +275,7 @@ func (c *Cache) compile(ctx context.Context, key Key, module *os.File) error {
 func (c *Cache) run(ctx context.Context, dir string, module, out *os.File) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, childTimeout, errors.New("it takes too long"))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c.program, ChildArg, dir)
+	cmd := subprocess.Command(ctx, c.program, ChildArg, dir)
 	cmd.Env = []string{}
 	cmd.Dir = dir
 	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", module.Fd())) // with a position of its own
@@ -283,34 +284,17 @@ func (c *Cache) run(ctx context.Context, dir string, module, out *os.File) error
 	}
 	defer func() { _ = in.Close() }()
 	const most = 4096
-	told := &bounded{left: most}
+	told := &subprocess.Head{Max: most}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, told
-	err = cmd.Run()
+	err = subprocess.Run(ctx, cmd)
 	by, text, _ := bytes.Cut(told.Bytes(), []byte("\n"))
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(text), []byte("?")))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.confined = string(bytes.ToValidUTF8(by, []byte("?")))
 	return nil
-}
-
-// bounded keeps so many bytes, and drops more.
-type bounded struct {
-	bytes.Buffer
-	left int
-}
-
-// Write implements io.Writer.
-func (b *bounded) Write(p []byte) (int, error) {
-	n := min(len(p), b.left)
-	b.left -= n
-	b.Buffer.Write(p[:n])
-	return len(p), nil
 }
 
 // Status is what is in a cache.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // nobody is the user and group of the program.
@@ -40,11 +42,9 @@ func startProgram(ctx context.Context, path string, log *slog.Logger) (_ program
 	}
 	c := &child{to: to, from: from, gone: make(chan struct{})}
 	// It ends with the gate, not with the call that made it start.
-	c.cmd = exec.CommandContext(context.WithoutCancel(ctx), path)
+	c.cmd = subprocess.Command(context.WithoutCancel(ctx), path)
 	c.cmd.Env, c.cmd.Dir = []string{}, "/"
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = in, out, &c.said
-	c.cmd.WaitDelay = time.Second
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
 		c.cmd.SysProcAttr.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
 		c.cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC

@@ -11,10 +11,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // sealKey is where the wrapped data key is kept. It is the only record without a first byte.
@@ -130,37 +131,20 @@ func (by Wrapping) unwrap(ctx context.Context, w wrapped) (key []byte, err error
 func (by Wrapping) run(ctx context.Context, what string, in []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, commandTime, fmt.Errorf("it takes longer than %s", commandTime))
 	defer cancel()
-	out, told := &limited{max: maxWrapped}, &limited{max: 1 << 10}
-	cmd := exec.CommandContext(ctx, by.Command, what)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(in), out, told, time.Second
-	err := cmd.Run()
+	out, told := &subprocess.Head{Max: maxWrapped}, &subprocess.Head{Max: 1 << 10}
+	cmd := subprocess.Command(ctx, by.Command, what)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, told
+	err := subprocess.Run(ctx, cmd)
 	switch {
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	case err == nil && out.over:
+	case err == nil && out.Over():
 		err = fmt.Errorf("it wrote more than %d bytes", maxWrapped)
-	case err == nil && len(out.kept) == 0:
+	case err == nil && len(out.Bytes()) == 0:
 		err = errors.New("it wrote nothing")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the program %s could not %s the store's key: %w: %w: %q", by.Command, what, errdefs.ErrFailedPrecondition, err, told.kept)
+		return nil, fmt.Errorf("the program %s could not %s the store's key: %w: %w: %q", by.Command, what, errdefs.ErrFailedPrecondition, err, told)
 	}
-	return out.kept, nil
-}
-
-// limited keeps the first bytes of what is written to it.
-type limited struct {
-	kept []byte
-	max  int
-	over bool
-}
-
-// Write implements io.Writer.
-func (l *limited) Write(p []byte) (int, error) {
-	n := min(len(p), l.max-len(l.kept))
-	l.over = l.over || n < len(p)
-	l.kept = append(l.kept, p[:n]...)
-	return len(p), nil
+	return out.Bytes(), nil
 }
 
 // unlock reads the data key, or makes one in an empty store. PermissionDenied when the

@@ -19,7 +19,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // maxOutput is how much of a program's output is kept, in bytes. The rest is read and dropped, so
@@ -87,25 +88,17 @@ type result struct {
 func (r run) do(ctx context.Context) (result, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.timeout, fmt.Errorf("%s took longer than %s: %w", r.path, r.timeout, errdefs.ErrUnavailable))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.path, r.args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	// A process that has left the program's group may keep the pipes open.
-	cmd.WaitDelay = time.Second
+	cmd := subprocess.Command(ctx, r.path, r.args...)
 	if r.confine {
 		cmd.Env, cmd.Dir = []string{}, "/"
 		r.dropRights(cmd.SysProcAttr)
 	}
 	var out, said bounded
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.stdin), &out, &said
-	err := cmd.Start()
+	err := subprocess.Run(ctx, cmd)
 	if errors.Is(err, os.ErrPermission) && r.confine {
 		err = fmt.Errorf("%w (it is run as the user %d)", err, nobody)
 	}
-	if err != nil {
-		return result{}, cannot("%w", err)
-	}
-	err = errors.Join(killRest(cmd.Process.Pid), cmd.Wait())
 	r.tell(&said)
 	var exit *exec.ExitError
 	switch {
@@ -117,19 +110,6 @@ func (r run) do(ctx context.Context) (result, error) {
 		return result{exit.ExitCode(), out.text()}, nil
 	}
 	return result{}, cannot("run %s: %w", r.path, err)
-}
-
-// killRest waits until a program has ended and kills what it has left in its process group. It
-// does not reap the program: as long as that is a zombie, no other group can get the number.
-func killRest(pid int) error {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		_ = unix.Kill(-pid, unix.SIGKILL)
-		return err
-	}
 }
 
 // dropRights runs the program as nobody and without a network, if we are root.

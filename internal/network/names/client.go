@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // Box is a sandbox whose questions are to be answered.
@@ -383,11 +383,10 @@ func (c *Client) startLocked(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
+	cmd := subprocess.Daemon(c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
 	cmd.Args[0] = programName
 	cmd.Env, cmd.Dir = []string{"GOMAXPROCS=2", "GOMEMLIMIT=64MiB", "GOGC=50"}, "/"
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{f}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", c.o.Command[0], err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // The kernel's old packet filter has its rules beside nftables, and reports no changes of them.
@@ -48,14 +50,17 @@ func iptablesLegacy(args ...string) ([]byte, error) {
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("iptables-legacy does not answer"))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "iptables-legacy", append([]string{"-w"}, args...)...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("iptables-legacy %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+	out, said := &subprocess.Head{Max: 4 << 20}, &subprocess.Head{Max: 4 << 10}
+	cmd := subprocess.Command(ctx, "iptables-legacy", append([]string{"-w"}, args...)...)
+	cmd.Stdout, cmd.Stderr = out, said
+	err := subprocess.Run(ctx, cmd)
+	if err == nil && out.Over() {
+		err = errors.New("it wrote more than 4 MiB")
 	}
-	return out, nil
+	if err != nil {
+		return nil, fmt.Errorf("iptables-legacy %s: %w: %s", strings.Join(args, " "), err, said.Line())
+	}
+	return out.Bytes(), nil
 }
 
 // legacyMissing parses iptables -S FORWARD and returns the commands that let the bridge through.

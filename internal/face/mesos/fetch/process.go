@@ -1,18 +1,16 @@
 package fetch
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"strings"
 	"syscall"
 
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
+	"github.com/longshore/longshore/internal/subprocess"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -72,19 +70,18 @@ func (f Fetcher) runStore(ctx context.Context, job store.Job, from, box *os.File
 	if command == nil {
 		command = []string{"/proc/self/exe", store.Arg} // the running program, even if its file was replaced
 	}
-	cmd := exec.CommandContext(ctx, command[0], append(command[1:len(command):len(command)], string(arg))...)
+	cmd := subprocess.Command(ctx, command[0], append(command[1:len(command):len(command)], string(arg))...)
 	cmd.Env = append([]string{"PATH=/nonexistent", "HOME=/nonexistent", "GOTRACEBACK=single"}, weaken.Environ()...)
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{from, box}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // ^C in a terminal must reach the agent only
-	stdin, err := cmd.StdinPipe()                         // open while the agent lives
+	stdin, err := cmd.StdinPipe() // open while the agent lives
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = stdin.Close() }()
-	out, why := &limitedBuffer{}, &limitedBuffer{}
+	out, why := &subprocess.Head{Max: maxOutput}, &subprocess.Head{Max: maxOutput}
 	cmd.Stdout, cmd.Stderr = out, why
-	err = cmd.Run()
+	err = subprocess.Run(ctx, cmd)
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -93,22 +90,10 @@ func (f Fetcher) runStore(ctx context.Context, job store.Job, from, box *os.File
 		err = json.Unmarshal(out.Bytes(), &r)
 	}
 	if err != nil {
-		last, _, _ := strings.Cut(strings.TrimSpace(why.String()), "\n")
-		return 0, fmt.Errorf("the storing process failed: %w: %s", err, last)
+		return 0, fmt.Errorf("the storing process failed: %w: %s", err, why.Line())
 	}
 	if r.Error != "" {
 		return 0, errors.New(r.Error)
 	}
 	return min(max(r.Written, 0), job.Limit), nil
-}
-
-// limitedBuffer keeps the beginning of what is written to it.
-type limitedBuffer struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if room := maxOutput - b.Len(); room > 0 {
-		_, _ = b.Buffer.Write(p[:min(room, len(p))])
-	}
-	return len(p), nil
 }

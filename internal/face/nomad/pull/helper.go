@@ -1,7 +1,6 @@
 package pull
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,10 +11,11 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // helperPrefix begins the name of every program that keeps credentials for docker's
@@ -76,14 +76,11 @@ func (h helpers) ask(ctx context.Context, name, registry string) (credentials, e
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, helperTime, fmt.Errorf("it took longer than %s", helperTime))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program, "get")
+	cmd := subprocess.Command(ctx, program, "get")
 	cmd.Dir, cmd.Stdin = "/", strings.NewReader(server)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // what it has started may hold the pipes on
-	var out, said bounds
-	cmd.Stdout, cmd.Stderr = &out, &said
-	err := cmd.Run()
+	out, said := &subprocess.Head{Max: helperOutput}, &subprocess.Head{Max: helperOutput}
+	cmd.Stdout, cmd.Stderr = out, said
+	err := subprocess.Run(ctx, cmd)
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -104,13 +101,4 @@ func (h helpers) ask(ctx context.Context, name, registry string) (credentials, e
 		return credentials{token: answer.Secret}, nil
 	}
 	return credentials{username: answer.Username, password: answer.Secret}, nil
-}
-
-// bounds keeps the beginning of what is written to it.
-type bounds struct{ bytes.Buffer }
-
-// Write implements io.Writer.
-func (b *bounds) Write(p []byte) (int, error) {
-	_, _ = b.Buffer.Write(p[:min(len(p), helperOutput-b.Len())])
-	return len(p), nil
 }

@@ -9,16 +9,15 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/grant/board"
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
 // Options are the parameters of New.
@@ -238,11 +237,10 @@ func (c *Client) startLocked(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
+	cmd := subprocess.Daemon(c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
 	cmd.Args[0], cmd.Dir = "longshore-board", "/"
 	cmd.Env = append([]string{"GOMAXPROCS=1", "GOMEMLIMIT=64MiB", "GOGC=50"}, c.o.Environ...)
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{socket}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", c.o.Command[0], err)
 	}
