@@ -23,6 +23,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/lease"
+	"github.com/longshore/longshore/internal/engine/underway"
 	"github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/keylock"
 )
@@ -85,9 +86,10 @@ type Engine struct {
 	// recorded, and while the end is recorded. Lock order: sandboxes, then launches.
 	launches keylock.Map[core.Ref]
 
+	creates  underway.Creates
 	volumes  volumes.Table
 	policies policies
-	waits    waitTable
+	waits    underway.Waits
 	leases   lease.Table
 	pulls    lease.Pulls
 	features sync.Map // runtime name → core.RuntimeFeatures

@@ -191,7 +191,7 @@ func (r reaper) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	if err := r.e.forget(ctx, x.Ref); err != nil {
 		return err
 	}
-	r.e.waits.ended(x.Ref, core.Autopsy{Exit: x.Exit})
+	r.e.waits.Ended(x.Ref, core.Autopsy{Exit: x.Exit})
 	return nil
 }
 
@@ -209,13 +209,13 @@ func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
 // keeper may not have seen yet. exitedOther reports that end. During recovery no exits are read
 // yet, and a keeper may be replaced meanwhile; then it asks again and again.
 func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
-	x := e.waits.join(ref)
-	defer e.waits.leave(ref, x)
+	x := e.waits.Join(ref)
+	defer e.waits.Leave(ref, x)
 	wait, cancel := context.WithTimeout(ctx, pendingTime)
 	defer cancel()
 	retry := time.NewTimer(retryAfter)
 	defer retry.Stop()
-	for done := x.done; ; {
+	for done := x.Done; ; {
 		err := e.o.Supervisor.Forget(ctx, ref)
 		if !errdefs.IsFailedPrecondition(err) {
 			return ignoreNotFound(err)
@@ -254,7 +254,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 		return nil
 	})
 	if err == nil && fresh {
-		e.waits.ended(core.Ref{Container: id, Process: process}, a)
+		e.waits.Ended(core.Ref{Container: id, Process: process}, a)
 	}
 	return err
 }

@@ -49,7 +49,7 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 				return err
 			}
 			defer unlock()
-			if err := s.pipeline.forward(ctx, s.stages()); err != nil {
+			if err := c.e.create(ctx, s.sb.ID, func(ctx context.Context) error { return s.pipeline.forward(ctx, s.stages()) }); err != nil {
 				s.pipeline.end(ctx, err)
 				return err
 			}

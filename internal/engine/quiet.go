@@ -136,7 +136,7 @@ func (x quietExec) add(container core.ID, p core.Process) error {
 func (x quietExec) end(ref core.Ref, a core.Autopsy) {
 	e := x.e
 	if e.quiet.end(ref, a) {
-		e.waits.ended(ref, a)
+		e.waits.Ended(ref, a)
 	}
 }
 

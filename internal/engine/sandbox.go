@@ -12,23 +12,67 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/underway"
 )
 
 // CreateSandbox creates a sandbox and returns it ready. With a Key that is in use it returns the
-// first object and AlreadyExists; an empty Key becomes the ID.
+// first object and AlreadyExists, after the first object's create has ended; an empty Key becomes
+// the ID. Stopping or removing the sandbox meanwhile ends the create with Aborted.
 func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (core.Sandbox, error) {
-	b, err := c.view.newSandboxBuild(cfg)
-	if err != nil {
-		return core.Sandbox{}, err
-	}
-	return b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &b.sb}, func() error {
-		unlock, err := c.e.sandboxes.Lock(ctx, b.sb.ID)
+	for {
+		b, err := c.view.newSandboxBuild(cfg)
 		if err != nil {
-			return err
+			return core.Sandbox{}, err
 		}
-		defer unlock()
-		return b.pipeline.run(ctx, b.stages())
-	}))
+		sb, err := b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &b.sb}, func() error { return b.create(ctx) }))
+		again, werr := c.e.awaitFirst(ctx, b.first)
+		if werr != nil {
+			return core.Sandbox{}, werr
+		}
+		if !again {
+			return sb, err
+		}
+	}
+}
+
+// create runs the stages.
+func (b *sandboxBuild) create(ctx context.Context) error {
+	unlock, err := b.e.sandboxes.Lock(ctx, b.sb.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return b.e.create(ctx, b.sb.ID, func(ctx context.Context) error { return b.pipeline.run(ctx, b.stages()) })
+}
+
+// create calls do with a context that ends when the sandbox is stopped, and returns
+// underway.ErrGivenUp then.
+func (e *Engine) create(ctx context.Context, id core.ID, do func(context.Context) error) error {
+	ctx, end := e.creates.Begin(ctx, id)
+	defer end()
+	err := do(ctx)
+	if err != nil && !crashed(err) && underway.GivenUp(ctx) {
+		return underway.ErrGivenUp
+	}
+	return err
+}
+
+// awaitFirst waits for the end of the create of the sandbox that has a key, if it is under way. It
+// reports whether the key may be free, or the sandbox ready.
+func (e *Engine) awaitFirst(ctx context.Context, first *core.Sandbox) (again bool, err error) {
+	if first == nil || first.State != core.SandboxCreating {
+		return false, nil
+	}
+	unlock, err := e.sandboxes.Lock(ctx, first.ID)
+	if err != nil {
+		return false, fmt.Errorf("create sandbox %q: another call is creating it: %w", first.Key, err)
+	}
+	unlock()
+	now, err := e.records.sandbox(first.ID)
+	if errdefs.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && now.State != core.SandboxCreating, err
 }
 
 // sandboxBuild is the state of one CreateSandbox.

@@ -18,7 +18,7 @@ func (e *Engine) await(ctx context.Context, ref core.Ref) (core.Autopsy, error) 
 // returns must be called once. joinWait registers as a waiter before it reads the record, so that
 // an end in between wakes it.
 func (e *Engine) joinWait(ref core.Ref) func(context.Context) (core.Autopsy, error) {
-	x := e.waits.join(ref)
+	x := e.waits.Join(ref)
 	c, err := e.records.container(ref.Container)
 	p := e.process(&c, ref.Process)
 	if err == nil && p == nil {
@@ -26,23 +26,23 @@ func (e *Engine) joinWait(ref core.Ref) func(context.Context) (core.Autopsy, err
 	}
 	if err == nil && p.Autopsy == nil {
 		return func(ctx context.Context) (core.Autopsy, error) {
-			defer e.waits.leave(ref, x)
+			defer e.waits.Leave(ref, x)
 			select {
-			case <-x.done:
-				return x.autopsy, nil
+			case <-x.Done:
+				return x.Autopsy, nil
 			case <-ctx.Done():
 				return core.Autopsy{}, context.Cause(ctx)
 			}
 		}
 	}
-	defer e.waits.leave(ref, x)
+	defer e.waits.Leave(ref, x)
 	var a core.Autopsy
 	if err == nil {
 		a = *p.Autopsy
 	} else {
 		select { // it may have been removed between its end and the read above
-		case <-x.done:
-			a, err = x.autopsy, nil
+		case <-x.Done:
+			a, err = x.Autopsy, nil
 		default:
 		}
 	}

@@ -26,6 +26,9 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 		return nil, err
 	}
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
+	if err == nil {
+		err = made(sb)
+	}
 	if err != nil {
 		return nil, err
 	}

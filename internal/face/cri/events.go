@@ -47,7 +47,7 @@ func (t *teller) present(ctx context.Context) error {
 		return err
 	}
 	for _, sb := range sandboxes {
-		if !shown(&sb) {
+		if sb.State == core.SandboxCreating { // its event comes when it is ready
 			continue
 		}
 		kind := v1.ContainerEventType_CONTAINER_STARTED_EVENT

@@ -52,14 +52,12 @@ func matchLabels(labels, selector map[string]string) bool {
 	return core.Filter{Labels: selector}.MatchLabels(labels)
 }
 
-// shown leaves out what is not made yet: an object exists for a client once its
+// shownContainer leaves out containers that are not made yet: one exists for a client once its
 // create has answered.
-func shown(sb *core.Sandbox) bool { return sb.State != core.SandboxCreating }
-
 func shownContainer(c *core.Container) bool { return c.State != core.ContainerCreating }
 
 func matchSandbox(f *v1.PodSandboxFilter, sb *core.Sandbox) bool {
-	return shown(sb) && matchID(sb.ID, f.GetId()) &&
+	return matchID(sb.ID, f.GetId()) &&
 		(f.GetState() == nil || f.GetState().GetState() == sandboxState(sb.State)) &&
 		matchLabels(sb.Labels, f.GetLabelSelector())
 }

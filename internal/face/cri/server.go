@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
@@ -150,7 +151,16 @@ func (s *server) container(ctx context.Context, id string) (core.Container, erro
 // storedSandbox and storedContainer are the same for who only looks: nobody may
 // change what they return.
 func storedSandbox(e *engine.Client, id string) (*core.Sandbox, error) {
-	return stored("sandbox", id, e.Stored.Sandbox, e.Stored.Sandboxes, func(sb *core.Sandbox) core.ID { return sb.ID }, shown)
+	return stored("sandbox", id, e.Stored.Sandbox, e.Stored.Sandboxes, func(sb *core.Sandbox) core.ID { return sb.ID }, func(*core.Sandbox) bool { return true })
+}
+
+// made returns FailedPrecondition for a sandbox that is being created: it is listed, and can be
+// stopped and removed.
+func made(sb *core.Sandbox) error {
+	if sb.State == core.SandboxCreating {
+		return fmt.Errorf("sandbox %s is being created: %w", sb.ID, errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 func storedContainer(e *engine.Client, id string) (*core.Container, error) {

@@ -44,6 +44,9 @@ func (s *server) StreamContainerStats(req *v1.StreamContainerStatsRequest, out v
 
 func (s *server) PodSandboxStats(ctx context.Context, req *v1.PodSandboxStatsRequest) (*v1.PodSandboxStatsResponse, error) {
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
+	if err == nil {
+		err = made(sb)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -113,7 +113,7 @@ func (s *Server) sandbox(id string) (*core.Sandbox, error) {
 	}
 	key := convert.SandboxKey(m)
 	for _, sb := range all {
-		if sb.Key == key && sb.State != core.SandboxCreating {
+		if sb.Key == key {
 			return sb, nil
 		}
 	}

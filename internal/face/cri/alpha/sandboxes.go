@@ -26,7 +26,7 @@ func (s *Server) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxReques
 		return nil, err
 	}
 	defer unlock()
-	if _, err := s.sandbox(id); err == nil || !errdefs.IsNotFound(err) {
+	if sb, err := s.sandbox(id); err == nil && sb.State != core.SandboxCreating || err != nil && !errdefs.IsNotFound(err) {
 		return &cri.RunPodSandboxResponse{PodSandboxId: id}, err
 	}
 	if _, err := s.o.Runtime.RunPodSandbox(ctx, &v1.RunPodSandboxRequest{Config: cfg}); err != nil {
@@ -130,7 +130,7 @@ func (s *Server) ListPodSandbox(ctx context.Context, req *cri.ListPodSandboxRequ
 	}
 	f, out := req.GetFilter(), &cri.ListPodSandboxResponse{}
 	for _, sb := range all {
-		if sb.State == core.SandboxCreating || f.GetId() != "" && f.GetId() != idOf(sb) || !labelled(sb.Labels, f.GetLabelSelector()) {
+		if f.GetId() != "" && f.GetId() != idOf(sb) || !labelled(sb.Labels, f.GetLabelSelector()) {
 			continue
 		}
 		st, err := s.podStatus(ctx, sb)
