@@ -42,6 +42,9 @@ type Overlays interface {
 	// SetKeys sets the keys of encrypted overlays, the one to send by first. They are kept in memory
 	// alone: after a start nothing is received from new peers until they are set.
 	SetKeys(ctx context.Context, keys []OverlayKey) error
+	// SetGossip sets this node's TCP and UDP port for the gossip of overlays, and the known members. Packets of
+	// sandboxes to that port are dropped. Port 0 ends the restriction.
+	SetGossip(ctx context.Context, port uint16, members []netip.Addr) error
 	// OpenIngress gives the node its own interface on an overlay, from which it leads its published
 	// ports. It is idempotent, and replaces another one.
 	OpenIngress(ctx context.Context, in Ingress) error

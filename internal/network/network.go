@@ -154,7 +154,7 @@ func namesOptions(o Options) names.Options {
 // Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
 func (n *Network) Close() error {
 	n.names.Close()
-	errs := []error{n.Overlays.keys.Close(), n.ingress.stop(), n.bridge.close()}
+	errs := []error{n.Overlays.keys.Close(), n.Overlays.guard.Close(), n.ingress.stop(), n.bridge.close()}
 	for _, u := range n.users.all() {
 		errs = append(errs, u.bridge.close())
 	}

@@ -76,7 +76,7 @@ func (o *Overlays) setup(ctx context.Context, req core.NetworkRequest, p planned
 	one.Config = p.rest
 	if p.rest.Name == core.NetworkNone {
 		if st, err = noneStatus(req.Namespace); err == nil {
-			st = o.without(st)
+			st = overlaysOnly(o.n.cfg.DNS, st)
 		}
 	} else {
 		st, err = o.n.setupAll(ctx, one)
@@ -105,9 +105,8 @@ func (o *Overlays) setup(ctx context.Context, req core.NetworkRequest, p planned
 	return st, o.n.names.Change(ctx, o.n.box(req, st))
 }
 
-// without is the status of a sandbox that is on overlays only.
-func (o *Overlays) without(st core.NetworkStatus) core.NetworkStatus {
-	d := o.n.cfg.DNS
+// overlaysOnly is the status of a sandbox that is on overlays only.
+func overlaysOnly(d DNSConfig, st core.NetworkStatus) core.NetworkStatus {
 	st.Mode, st.DNS = string(ModeBuiltin), core.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
 	return st
 }
@@ -219,7 +218,7 @@ func (o *Overlays) attach(ctx context.Context, req core.NetworkRequest, a core.A
 	req.Config = req.Config.With(a)
 	st := req.Last
 	if st.Mode == statusNone {
-		st = o.without(st)
+		st = overlaysOnly(o.n.cfg.DNS, st)
 	}
 	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
 	st.Addrs = append(slices.Clone(st.Addrs), addrsOf(iface.Addrs)...)
@@ -380,26 +379,26 @@ func (o *Overlays) recover(live []core.NetworkRequest) error {
 		}
 		o.served.adopt(req)
 	}
-	var errs []error
-	known := map[string]bool{}
-	for _, v := range o.all() {
-		name, err := o.adopt(v, on)
-		known[name] = true
-		errs = append(errs, err)
-	}
-	if o.dir == "" {
-		return errors.Join(errs...)
-	}
-	// Of a definition whose store is lost.
-	list, err := overlay.List(o.dir)
-	for _, name := range list {
-		if !known[name] {
-			errs = append(errs, o.keys.Remove(o.dir, name))
-			o.between.doubt()
+	return o.guard.Adopt(func() error {
+		var errs []error
+		known := map[string]bool{}
+		for _, v := range o.all() {
+			name, err := o.adopt(v, on)
+			known[name] = true
+			errs = append(errs, err)
 		}
-	}
-	o.between.follow(o.all(), nil, o.log)
-	return errors.Join(append(errs, err)...)
+		if o.dir == "" {
+			return errors.Join(errs...)
+		}
+		// Of a definition whose store is lost.
+		list, err := overlay.List(o.dir)
+		for _, name := range list {
+			if !known[name] {
+				errs = append(errs, o.keys.Remove(o.dir, name))
+			}
+		}
+		return errors.Join(append(errs, err)...)
+	})
 }
 
 // adopt adopts one data path. One that cannot be has no effect on others: whoever opens it tries

@@ -36,12 +36,12 @@ type Overlays struct {
 
 	keys *overlay.Keyring
 
-	served  *served
-	able    able
-	between untracked    // what nodes send to each other
-	define  sync.Mutex   // serializes Open, Close and the recovery
-	mu      sync.RWMutex // guards byName
-	byName  map[string]*over
+	served *served
+	able   able
+	guard  *overlay.Guard
+	define sync.Mutex   // serializes Open, Close and the recovery
+	mu     sync.RWMutex // guards byName
+	byName map[string]*over
 }
 
 var _ core.Overlays = (*Overlays)(nil)
@@ -69,7 +69,7 @@ const keyOverlay = "overlay/"
 
 // newOverlays reads the definitions. It changes nothing on the host.
 func newOverlays(n *Network, stateDir string) (*Overlays, error) {
-	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}, served: newServed(n.log)}
+	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}, served: newServed(n.log), guard: overlay.NewGuard(n.log)}
 	if stateDir != "" {
 		o.dir = filepath.Join(stateDir, "overlays")
 	}
@@ -192,7 +192,6 @@ func (o *Overlays) open(def core.Overlay) error {
 	if err := o.collides(def); err != nil {
 		return err
 	}
-	defer func() { o.between.follow(o.all(), nil, o.log) }()
 	if v != nil {
 		return o.reopen(v, def)
 	}
@@ -204,7 +203,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	}
 	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
 	if err != nil {
-		return errors.Join(err, o.keys.Remove(o.dir, def.Name), o.kv.Delete(keyOverlay+def.Name))
+		return errors.Join(err, o.keys.Remove(o.dir, def.Name), o.guard.Leave(o.dir, def.Name), o.kv.Delete(keyOverlay+def.Name))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -261,7 +260,7 @@ func (o *Overlays) store(def core.Overlay) error {
 }
 
 func (o *Overlays) pathOf(def core.Overlay) overlay.Definition {
-	d := overlay.Definition{Name: def.Name, Port: def.Port, MTU: def.MTU, Local: def.Local, Encrypted: def.Encrypted, Keys: o.keys}
+	d := overlay.Definition{Name: def.Name, Port: def.Port, MTU: def.MTU, Local: def.Local, Encrypted: def.Encrypted, Keys: o.keys, Guard: o.guard}
 	for _, s := range def.Subnets {
 		d.Subnets = append(d.Subnets, overlay.Subnet(s))
 	}
@@ -404,7 +403,9 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 		return err
 	}
 	v.path = nil
-	o.between.follow(o.all(), v, o.log)
+	if err := o.guard.Leave(o.dir, name); err != nil {
+		return err
+	}
 	if err := o.kv.Delete(keyOverlay + name); err != nil {
 		return err
 	}
@@ -417,7 +418,7 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 
 // release removes the ingress and all overlays. FailedPrecondition when sandboxes are on them.
 func (o *Overlays) release(ctx context.Context) error {
-	errs := []error{o.CloseIngress(ctx)}
+	errs := []error{o.CloseIngress(ctx), o.guard.Members(0, nil)}
 	for _, def := range o.List() {
 		errs = append(errs, o.Close(ctx, def.Name))
 	}
@@ -492,6 +493,11 @@ func (o *Overlays) SetKeys(_ context.Context, keys []core.OverlayKey) error {
 		list[i] = overlay.Key(k)
 	}
 	return o.keys.SetKeys(list)
+}
+
+// SetGossip implements core.Overlays.
+func (o *Overlays) SetGossip(_ context.Context, port uint16, members []netip.Addr) error {
+	return o.guard.Members(port, members)
 }
 
 // paths returns the data paths of all overlays that are open.

@@ -220,7 +220,7 @@ func protoName(number uint8) string {
 // change that itself.
 func (o *Overlays) Check() error {
 	on, err := o.n.ingress.check()
-	errs := []error{o.keys.Check()}
+	errs := []error{o.keys.Check(), o.guard.Check()}
 	for _, v := range o.all() {
 		v.use.RLock()
 		if v.path == nil {

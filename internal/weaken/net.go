@@ -19,3 +19,7 @@ const PullSlots Defence = "pull-slots"
 // LayerEntries limits the number of files in a layer and in an image, and keeps some
 // inodes free.
 const LayerEntries Defence = "layer-entries"
+
+// OverlaySenders accepts packets of overlay networks only from nodes that the managers or the
+// gossip named, and keeps containers from the gossip's port.
+const OverlaySenders Defence = "overlay-senders"

@@ -37,6 +37,7 @@ type world struct {
 	bin    string            // directory of the binaries
 	nomad  *nomadtest.Client // nil until the first job
 	jobs   int
+	swarm  *swarmWorld // nil until the first attempt on one
 }
 
 // secretText is the content of the host's secret file.

@@ -79,7 +79,7 @@ func (d stageDeath) String() string {
 
 // onlyAtTheStart reports whether a stage comes in an agent's life once.
 func onlyAtTheStart(stage string) bool {
-	return slices.ContainsFunc([]string{".member.", ".set_keys.", ".open_ingress."}, func(s string) bool { return strings.Contains(stage, s) })
+	return slices.ContainsFunc([]string{".member.", ".set_keys.", ".set_gossip.", ".open_ingress."}, func(s string) bool { return strings.Contains(stage, s) })
 }
 
 // The networks' names, and the addresses of the tasks.

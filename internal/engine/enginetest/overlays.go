@@ -21,10 +21,12 @@ type Overlays struct {
 	fault
 	network *Network
 
-	lock    sync.Mutex // guards unable, open, keys, ingress, ports, taken, changed, calls
+	lock    sync.Mutex // guards unable, open, keys, gossip, members, ingress, ports, taken, changed, calls
 	unable  [2]error   // why there is none; and why there is no encrypted one
 	open    map[string]*Overlay
 	keys    []core.OverlayKey
+	gossip  uint16
+	members []netip.Addr
 	ingress core.Ingress
 	ports   []core.PublishedPort
 	taken   map[core.Port]error
@@ -382,6 +384,25 @@ func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
 	}
 	o.ingress = in
 	return nil
+}
+
+// SetGossip implements core.Overlays.
+func (o *Overlays) SetGossip(ctx context.Context, port uint16, members []netip.Addr) error {
+	if err := o.check(ctx, "SetGossip"); err != nil {
+		return err
+	}
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	defer o.changedLocked("SetGossip")
+	o.gossip, o.members = port, slices.Clone(members)
+	return nil
+}
+
+// Gossip returns what SetGossip has said last.
+func (o *Overlays) Gossip() (port uint16, members []netip.Addr) {
+	o.lock.Lock()
+	defer o.lock.Unlock()
+	return o.gossip, slices.Clone(o.members)
 }
 
 // CloseIngress implements core.Overlays.

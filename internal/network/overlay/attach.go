@@ -149,6 +149,9 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	if err := in.LinkSetAlias(outer, note); err != nil {
 		return fmt.Errorf("name %s: %w", a.port(), err)
 	}
+	if err := in.LinkSetLearning(outer, learns()); err != nil {
+		return fmt.Errorf("switch learning off on %s: %w", a.port(), err)
+	}
 	if err := in.LinkSetUp(outer); err != nil {
 		return fmt.Errorf("set %s up: %w", a.port(), err)
 	}
@@ -325,13 +328,19 @@ func (n *Network) adoptAttachedLocked(in space) error {
 // anew.
 func (n *Network) rejoin(in space, port netlink.Link, a Attachment) error {
 	bridge := n.bridgeOf(a)
-	if bridge == 0 || port.Attrs().MasterIndex == bridge {
+	if bridge == 0 {
 		return nil
 	}
-	if err := in.LinkSetMaster(port, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: bridge}}); err != nil {
-		return fmt.Errorf("put %s on its bridge: %w", a.port(), err)
+	if port.Attrs().MasterIndex != bridge {
+		if err := in.LinkSetMaster(port, &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: bridge}}); err != nil {
+			return fmt.Errorf("put %s on its bridge: %w", a.port(), err)
+		}
 	}
-	return nil
+	// A port that was moved, or whose bridge was made again, learns and has no entry.
+	if err := in.LinkSetLearning(port, learns()); err != nil {
+		return fmt.Errorf("switch learning off on %s: %w", a.port(), err)
+	}
+	return leadHere(in, port, a)
 }
 
 // bridgeOf returns the index of the bridge that an interface's port is on. It is 0 when the interface, which an earlier

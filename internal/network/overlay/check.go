@@ -37,6 +37,9 @@ func (n *Network) Check() error {
 		if at := l.Attrs(); at.Flags&net.FlagUp != 0 {
 			ports[at.Name] = at.MasterIndex
 		}
+		if learning(l) {
+			return n.missing("%s learns from packets", l.Attrs().Name)
+		}
 	}
 	for i, l := range n.links {
 		if _, up := ports[bridgeName(i)]; !up || ports[vxlanName(i)] != l.bridge {
@@ -55,6 +58,11 @@ func (n *Network) Check() error {
 	if !maps.Equal(have.neighbours, n.kernel.neighbours) || !maps.Equal(have.nodes, n.kernel.nodes) {
 		return n.missing("the kernel has %d addresses and %d interfaces of other nodes, and not the %d and %d that it was given",
 			len(have.neighbours), len(have.nodes), len(n.kernel.neighbours), len(n.kernel.nodes))
+	}
+	for hw := range n.kernel.nodes {
+		if !have.onward[hw] {
+			return n.missing("%s has no entry for %s, which is on another node", bridgeName(hw.subnet), hw.mac)
+		}
 	}
 	return nil
 }

@@ -40,6 +40,8 @@ type Definition struct {
 	Encrypted bool
 	// Keys are this node's; needed when Encrypted.
 	Keys *Keyring
+	// Guard is this node's. Without a Guard the network accepts packets from everybody.
+	Guard *Guard
 }
 
 // Subnet is a range of addresses of a network.
@@ -126,6 +128,7 @@ func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 	n := &Network{def: def, path: pathOf(dir, def.Name), log: log, peers: newPeers(), kernel: newEntries(), attached: map[string]Attachment{}}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	def.Guard.enter(n.path, def)
 	if def.Encrypted {
 		var err error
 		if n.use, err = def.Keys.enter(n.path, def); err != nil {
@@ -137,6 +140,9 @@ func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 	}
 	if err := n.buildLocked(); err != nil {
 		return nil, fmt.Errorf("network %s: %w", def.Name, err)
+	}
+	if err := def.Guard.ready(n.path); err != nil {
+		return nil, fmt.Errorf("network %s: restrict its senders: %w", def.Name, err)
 	}
 	if def.Keys != nil {
 		if err := def.Keys.settle(n.path, n.use, def); err != nil {
@@ -291,6 +297,9 @@ func (n *Network) subnet(in space, i int, s Subnet) (l subnetLinks, err error) {
 	if err := in.LinkSetMaster(vxlan, bridge); err != nil {
 		return l, fmt.Errorf("put %s on the bridge: %w", vxlanName(i), err)
 	}
+	if err := in.LinkSetLearning(vxlan, learns()); err != nil {
+		return l, fmt.Errorf("switch learning off on %s: %w", vxlanName(i), err)
+	}
 	if err := in.LinkSetUp(vxlan); err != nil {
 		return l, fmt.Errorf("set %s up: %w", vxlanName(i), err)
 	}
@@ -318,7 +327,10 @@ func (n *Network) vxlan(in space, name string, s Subnet) (netlink.Link, error) {
 	link, err := in.LinkByName(name)
 	if err == nil {
 		if v, ok := link.(*netlink.Vxlan); ok && v.VxlanId == int(s.VNI) && v.Port == int(n.def.Port) && n.def.Local == addrOf(v.SrcAddr) {
-			return link, nil
+			if v.Learning != learns() {
+				err = unlearn(in, link)
+			}
+			return link, err
 		}
 		n.log.Warn("a device of an overlay network is not what it should be; making it anew", "network", n.def.Name, "device", name)
 		if err := in.LinkDel(link); err != nil {
@@ -334,7 +346,7 @@ func (n *Network) vxlan(in space, name string, s Subnet) (netlink.Link, error) {
 	defer outside.Close()
 	err = outside.LinkAdd(&netlink.Vxlan{
 		LinkAttrs: netlink.LinkAttrs{Name: name, MTU: n.def.MTU, Namespace: netlink.NsFd(int(in.ns.Fd()))},
-		VxlanId:   int(s.VNI), SrcAddr: n.def.Local.AsSlice(), Port: int(n.def.Port), Learning: true, Proxy: true, L2miss: true, L3miss: true,
+		VxlanId:   int(s.VNI), SrcAddr: n.def.Local.AsSlice(), Port: int(n.def.Port), Learning: learns(), Proxy: true, L2miss: true, L3miss: true,
 	})
 	switch {
 	case errors.Is(err, unix.EEXIST):

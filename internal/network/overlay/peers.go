@@ -78,10 +78,14 @@ func unchain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *li
 type entries struct {
 	neighbours map[netip.Addr]string
 	nodes      map[hardware]netip.Addr
+	// onward has the MACs with an entry of the bridge, and learned the entries that were learned from packets. Only
+	// readLocked sets them.
+	onward  map[hardware]bool
+	learned []netlink.Neigh
 }
 
 func newEntries() entries {
-	return entries{map[netip.Addr]string{}, map[hardware]netip.Addr{}}
+	return entries{neighbours: map[netip.Addr]string{}, nodes: map[hardware]netip.Addr{}, onward: map[hardware]bool{}}
 }
 
 // SetPeer makes an interface on another node reachable, in place of what key was before. Errors are
@@ -292,10 +296,10 @@ func (n *Network) syncMACLocked(in space, hw hardware) error {
 	var crypt error
 	if want.IsValid() {
 		crypt = n.hold(want)
-		err = in.NeighSet(e)
+		err = errors.Join(in.NeighSet(e), in.NeighSet(n.onwardLocked(hw, mac)))
 	} else {
 		e.IP = have.AsSlice()
-		err = gone(in.NeighDel(e))
+		err = errors.Join(gone(in.NeighDel(e)), gone(in.NeighDel(n.onwardLocked(hw, mac))))
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("network %s: node of %s: %w", n.def.Name, hw.mac, err), crypt, n.release(want))
@@ -306,20 +310,26 @@ func (n *Network) syncMACLocked(in space, hw hardware) error {
 	return errors.Join(crypt, n.release(have))
 }
 
-// hold has packets to a node encrypted, if the network is: before an entry sends any there.
+// hold allows a node to send to the network, and encrypts packets to it if the network is encrypted. It comes before the
+// entry.
 func (n *Network) hold(node netip.Addr) error {
+	err := n.def.Guard.hold(n.path, node)
 	if n.use == nil {
-		return nil
+		return err
 	}
-	return n.def.Keys.hold(n.use, pair{n.def.Local, node, n.def.Port})
+	return errors.Join(err, n.def.Keys.hold(n.use, pair{n.def.Local, node, n.def.Port}))
 }
 
 // release takes back the hold of an entry that was there.
 func (n *Network) release(node netip.Addr) error {
-	if n.use == nil || !node.IsValid() {
+	if !node.IsValid() {
 		return nil
 	}
-	return n.def.Keys.release(n.use, pair{n.def.Local, node, n.def.Port})
+	err := n.def.Guard.release(n.path, node)
+	if n.use == nil {
+		return err
+	}
+	return errors.Join(err, n.def.Keys.release(n.use, pair{n.def.Local, node, n.def.Port}))
 }
 
 // gone is the error of a deletion, nil when there was nothing.
@@ -344,7 +354,10 @@ func (n *Network) adoptLocked(in space) error {
 		}
 	}
 	n.kernel.neighbours = have.neighbours
-	return n.adoptAttachedLocked(in)
+	if err := n.adoptAttachedLocked(in); err != nil {
+		return err
+	}
+	return n.leadLocked(in, have)
 }
 
 // readLocked returns what the kernel has.
@@ -358,6 +371,10 @@ func (n *Network) readLocked(in space) (entries, error) {
 			}
 			for _, e := range list {
 				switch addr := addrOf(e.IP); {
+				case family == unix.AF_BRIDGE && e.MasterIndex != 0 && e.State&netlink.NUD_NOARP != 0 && len(e.HardwareAddr) == 6:
+					have.onward[hardware{i, e.HardwareAddr.String()}] = true
+				case family == unix.AF_BRIDGE && e.State&netlink.NUD_REACHABLE != 0:
+					have.learned = append(have.learned, e)
 				case e.State&netlink.NUD_PERMANENT == 0 || len(e.HardwareAddr) != 6 || !addr.IsValid():
 				case family == unix.AF_BRIDGE:
 					have.nodes[hardware{i, e.HardwareAddr.String()}] = addr

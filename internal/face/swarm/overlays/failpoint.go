@@ -16,7 +16,7 @@ import (
 // the data path, and whatever other nodes are told.
 func Stages() (all []string) {
 	for _, what := range []string{
-		"open", "close", "set_peers", "prune", "set_names", "set_services", "set_keys", "open_ingress", "close_ingress", "publish",
+		"open", "close", "set_peers", "prune", "set_names", "set_services", "set_keys", "set_gossip", "open_ingress", "close_ingress", "publish",
 		"member", "begin", "enter", "exit", "announce_peer", "announce_names", "withdraw_peer", "withdraw_names",
 	} {
 		all = append(all, "overlay."+what+".before", "overlay."+what+".after")
@@ -84,6 +84,11 @@ func (f failing) SetServices(ctx context.Context, name string, services []core.O
 // SetKeys implements core.Overlays.
 func (f failing) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
 	return f.point.around("set_keys", func() error { return f.Overlays.SetKeys(ctx, keys) })
+}
+
+// SetGossip implements core.Overlays.
+func (f failing) SetGossip(ctx context.Context, port uint16, members []netip.Addr) error {
+	return f.point.around("set_gossip", func() error { return f.Overlays.SetGossip(ctx, port, members) })
 }
 
 // OpenIngress implements core.Overlays.

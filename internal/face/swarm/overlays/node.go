@@ -256,7 +256,8 @@ func (s *Networks) run(ctx context.Context) {
 type loop struct {
 	keys    []gossip.Key
 	secrets []core.OverlayKey
-	ingress string // why there is none
+	nodes   []netip.Addr // that take part in the gossip
+	ingress string       // why there is none
 	looked  time.Time
 	wiped   bool // records that an earlier agent has left are withdrawn, or about to be
 
@@ -383,6 +384,18 @@ func (k *loop) meet(ctx context.Context, s *Networks, managers []netip.AddrPort)
 	s.mu.Unlock()
 	if member == nil {
 		return len(k.keys) == 0
+	}
+	nodes := member.Members()
+	for _, m := range managers {
+		nodes = append(nodes, m.Addr())
+	}
+	slices.SortFunc(nodes, netip.Addr.Compare)
+	if nodes = slices.Compact(nodes); !slices.Equal(nodes, k.nodes) {
+		if err := s.o.Overlays.SetGossip(ctx, gossip.DefaultPort, nodes); err != nil {
+			s.o.Logger.ErrorContext(ctx, "the port of the gossip takes what sandboxes send", "error", err)
+		} else {
+			k.nodes = nodes
+		}
 	}
 	if len(member.Members()) == 0 {
 		try, cancel := context.WithTimeout(ctx, joinTimeout)
