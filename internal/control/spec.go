@@ -137,9 +137,8 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 			return cfg, invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
 		}
 	}
-	home := ""
 	if req.GetUser() != "" {
-		if home, err = execUser(c, p, req.GetUser()); err != nil {
+		if err := execUser(c, p, req.GetUser()); err != nil {
 			return cfg, err
 		}
 	}
@@ -150,11 +149,7 @@ func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfi
 		}
 		p.Capabilities, p.NoNewPrivileges = ocispec.CapabilitySets(node.Capabilities), false
 	}
-	var own []string
-	if home != "" {
-		own = []string{"HOME=" + home}
-	}
-	p.Env = ocispec.Env(ocispec.BaseEnv("/", "", req.GetTty()), p.Env, own, req.GetEnv())
+	p.Env = ocispec.Env(ocispec.BaseEnv("/", "", req.GetTty()), p.Env, req.GetEnv())
 	if req.GetDetach() {
 		return core.ProcessConfig{Spec: p, IO: core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize())}}, nil
 	}
@@ -174,22 +169,21 @@ func consoleSize(tty bool, requested *longshorev1.Size) *specs.Box {
 	return nil
 }
 
-// execUser gives p the user, who is looked up in the container's root.
-func execUser(c core.Container, p *specs.Process, user string) (home string, err error) {
+// execUser makes p run as the user, who is looked up in the container's root.
+func execUser(c core.Container, p *specs.Process, user string) error {
 	root, err := os.OpenRoot(filepath.Join(c.Bundle, "rootfs"))
 	if err != nil {
-		return "", fmt.Errorf("exec in %s: open its root: %w", c.ID.Short(), err)
+		return fmt.Errorf("exec in %s: open its root: %w", c.ID.Short(), err)
 	}
 	defer func() { _ = root.Close() }()
 	files, err := ocispec.ReadUserFiles(root)
 	if err != nil {
-		return "", err
+		return err
 	}
 	found, err := files.LookUp(user)
 	if err != nil {
-		return "", err
+		return err
 	}
-	p.User = found.User
-	ocispec.ForUser(p)
-	return found.Home, nil
+	files.SwitchUser(p, found)
+	return nil
 }

@@ -32,6 +32,7 @@ func TestCommandLine(t *testing.T) {
 			{"grants", grants},
 			{"limits are changed and read back", updates},
 			{"exec's options", execOptions},
+			{"users of processes", users},
 			{"a terminal by the console socket", terminals},
 			{"run", foreground},
 			{"descriptors are passed on", preserved},

@@ -197,6 +197,9 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	}
 	n.Cgroup, n.Systemd = ref.Path, a.systemd
 	passListen(n.spec.Process)
+	if err := addHome(n.spec.Process, n.Rootfs, n.spec.Mounts); err != nil {
+		return fresh{}, err
+	}
 	host, err := native.ReadHost()
 	if err != nil {
 		return fresh{}, err

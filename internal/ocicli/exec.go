@@ -16,6 +16,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/runtime/native"
 )
 
@@ -114,10 +115,22 @@ func (a *app) exec(ctx context.Context, id string, o execFlags, args []string) (
 	if err != nil {
 		return 0, err
 	}
-	p, err := o.spec(spec, args)
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", c.Pid))
+	if err != nil {
+		return 0, fmt.Errorf("open the container's root: %w", err)
+	}
+	files, ferr := ocispec.ReadUserFiles(root) // the user's number is enough, except for its groups and its home
+	if err := root.Close(); err != nil {
+		return 0, err
+	}
+	if ferr != nil {
+		a.logTo.warn("%s", ferr)
+	}
+	p, err := o.spec(spec, files, args)
 	if err != nil {
 		return 0, err
 	}
+	files.AddHome(p)
 	switch {
 	case p.Terminal && o.console == "" && o.detach:
 		return 0, fmt.Errorf("a terminal with --detach needs --console-socket: %w", errdefs.ErrInvalidArgument)
@@ -218,8 +231,8 @@ func decodeProcess(b []byte) (*specs.Process, error) {
 }
 
 // spec returns the process to start: that of the file, or the container's own with the
-// changes of the flags.
-func (o execFlags) spec(s *specs.Spec, args []string) (*specs.Process, error) {
+// changes of the flags. What follows from the container's user is that of --user's then.
+func (o execFlags) spec(s *specs.Spec, files ocispec.UserFiles, args []string) (*specs.Process, error) {
 	if o.process != "" {
 		b, err := os.ReadFile(o.process)
 		if err != nil {
@@ -243,6 +256,9 @@ func (o execFlags) spec(s *specs.Spec, args []string) (*specs.Process, error) {
 		}
 	}
 	p.NoNewPrivileges = p.NoNewPrivileges || o.noNewPrivs
+	if err := o.switchUser(&p, files); err != nil {
+		return nil, err
+	}
 	addCapabilities(&p, o.caps)
 	p.User.AdditionalGids = slices.Clone(p.User.AdditionalGids)
 	for _, g := range o.gids {
@@ -252,20 +268,44 @@ func (o execFlags) spec(s *specs.Spec, args []string) (*specs.Process, error) {
 		}
 		p.User.AdditionalGids = append(p.User.AdditionalGids, uint32(n))
 	}
-	if o.user != "" {
-		uid, gid, both := strings.Cut(o.user, ":")
-		u, err := strconv.ParseUint(uid, 10, 32)
-		g, err2 := uint64(p.User.GID), error(nil)
-		if both {
-			g, err2 = strconv.ParseUint(gid, 10, 32)
-		}
-		if err != nil || err2 != nil {
-			return nil, fmt.Errorf("--user %q: want UID[:GID], numbers: %w", o.user, errdefs.ErrInvalidArgument)
-		}
-		p.User.UID, p.User.GID = uint32(u), uint32(g)
-	}
 	passListen(&p)
 	return &p, nil
+}
+
+// switchUser makes the process run as --user. Without a group it keeps the container's, as with
+// runc.
+func (o execFlags) switchUser(p *specs.Process, files ocispec.UserFiles) error {
+	if o.user == "" {
+		return nil
+	}
+	uid, gid, both := strings.Cut(o.user, ":")
+	u, err := strconv.ParseUint(uid, 10, 32)
+	g, err2 := uint64(p.User.GID), error(nil)
+	if both {
+		g, err2 = strconv.ParseUint(gid, 10, 32)
+	}
+	if err != nil || err2 != nil {
+		return fmt.Errorf("--user %q: want UID[:GID], numbers: %w", o.user, errdefs.ErrInvalidArgument)
+	}
+	to := ocispec.User{User: specs.User{UID: uint32(u), GID: uint32(g), AdditionalGids: files.MemberOf(uint32(u))}, Home: files.Home(uint32(u))}
+	if to.UID == p.User.UID {
+		to.AdditionalGids = slices.Clone(p.User.AdditionalGids)
+	}
+	files.SwitchUser(p, to)
+	return nil
+}
+
+// addHome sets HOME for the main process's user, as runc does. A root whose files cannot be read
+// has no users: HOME is / then.
+func addHome(p *specs.Process, rootfs string, mounts []specs.Mount) error {
+	root, err := os.OpenRoot(rootfs)
+	if err != nil {
+		return fmt.Errorf("root.path: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	files, _ := ocispec.ReadUserFilesBelow(root, mounts)
+	files.AddHome(p)
+	return nil
 }
 
 func addCapabilities(p *specs.Process, names []string) {

@@ -107,10 +107,17 @@ func CapabilitySets(caps []string) *specs.LinuxCapabilities {
 // capabilities in force. The bounding set stays, for programs of root with
 // set-user-ID. Ambient ones were asked for and stay.
 func ForUser(p *specs.Process) {
-	if p.User.UID == 0 || p.Capabilities == nil {
+	if p.User.UID != 0 {
+		setInForce(p, func(c *specs.LinuxCapabilities) []string { return c.Ambient })
+	}
+}
+
+// setInForce makes a process's effective and permitted capabilities those that of returns.
+func setInForce(p *specs.Process, of func(*specs.LinuxCapabilities) []string) {
+	if p.Capabilities == nil {
 		return
 	}
 	c := *p.Capabilities
-	c.Effective, c.Permitted = slices.Clone(c.Ambient), slices.Clone(c.Ambient)
+	c.Effective, c.Permitted = slices.Clone(of(&c)), slices.Clone(of(&c))
 	p.Capabilities = &c
 }

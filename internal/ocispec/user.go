@@ -107,6 +107,11 @@ func (f UserFiles) LookUp(spec string) (User, error) {
 	return out, nil
 }
 
+// ByID is LookUp for a number, which stands for itself when the files do not have it.
+func (f UserFiles) ByID(uid uint32) (User, error) {
+	return f.LookUp(strconv.FormatUint(uint64(uid), 10))
+}
+
 func (f UserFiles) places() string {
 	switch {
 	case f.Passwd == nil && f.Group == nil:

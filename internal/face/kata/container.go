@@ -75,7 +75,7 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 		Key: core.Key(req.GetContainerId()), Data: data, Sandbox: sb.ID, Root: core.Root{Dir: spec.Root.Path, ReadOnly: spec.Root.Readonly},
 		IO: core.IO{Hold: true, TTY: spec.Process.Terminal, Stdin: core.StdinOpen, Size: sizeOf(spec.Process.ConsoleSize)},
 		Spec: func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
-			return spec, nil, setUser(spec.Process, req.GetStringUser(), r.FS)
+			return spec, nil, mainUser(spec.Process, req.GetStringUser(), r.FS, spec.Mounts)
 		},
 	}
 	if req.GetSandboxPidns() {

@@ -90,6 +90,7 @@ func TestDevicesOfAContainer(t *testing.T) {
 	variables := []string{
 		"A=0000:00:01.0", "PCIDEVICE_X=0000:00:02.0,0000:00:01.0", `PCIDEVICE_X_INFO={"0000:00:02.0":{"peer":"0000:00:01.0"}}`, "PCIDEVICE_Y=0000:00:05.0",
 		"PCIDEVICE_Z=0000:00:01.0,0000:ff:00.0", "PCIDEVICE_Z_INFO=0000:00:01.0", "PCIDEVICE_W=eth0", "PCIDEVICE",
+		"HOME=/",
 	}
 	if !slices.Equal(got.Process.Env, variables) {
 		t.Errorf("the variables are\n%s\nwant\n%s", strings.Join(got.Process.Env, "\n"), strings.Join(variables, "\n"))
@@ -100,7 +101,7 @@ func TestDevicesOfAContainer(t *testing.T) {
 	if _, err := r.ExecProcess(t.Context(), &katav1.ExecProcessRequest{ContainerId: "c1", ExecId: "e1", Process: &katav1.Process{Args: []string{"env"}, Cwd: "/", User: &katav1.User{}, Env: []string{"PCIDEVICE_Y=0000:3a:00.0"}}}); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-had; !slices.Equal(got, []string{"PCIDEVICE_Y=0000:00:05.0"}) {
+	if got := <-had; !slices.Equal(got, []string{"PCIDEVICE_Y=0000:00:05.0", "HOME=/"}) {
 		t.Errorf("an exec has %q", got)
 	}
 	for name, list := range map[string][]*katav1.Device{

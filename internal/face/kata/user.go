@@ -13,14 +13,11 @@ import (
 )
 
 // setUser looks up whom a process is to run as by the names of a container's own files,
-// nil for whom the spec names.
-func setUser(p *specs.Process, by *katav1.StringUser, root *os.Root) error {
+// nil for whom the spec names, and sets its HOME.
+func setUser(p *specs.Process, by *katav1.StringUser, files ocispec.UserFiles) error {
 	if by == nil {
+		files.AddHome(p)
 		return nil
-	}
-	files, err := ocispec.ReadUserFiles(root)
-	if err != nil {
-		return err
 	}
 	name := by.GetUid()
 	if by.GetGid() != "" {
@@ -37,21 +34,37 @@ func setUser(p *specs.Process, by *katav1.StringUser, root *os.Root) error {
 		}
 		user.AddGroup(gid)
 	}
-	p.User.UID, p.User.GID, p.User.AdditionalGids = user.UID, user.GID, user.AdditionalGids
+	files.SwitchUser(p, user)
+	p.User.AdditionalGids = user.AdditionalGids // the request has them all
 	return nil
+}
+
+// mainUser is setUser for a container's main process.
+func mainUser(p *specs.Process, by *katav1.StringUser, root *os.Root, mounts []specs.Mount) error {
+	files, err := ocispec.ReadUserFilesBelow(root, mounts)
+	if err != nil && by != nil { // for a number they are needed for HOME only
+		return err
+	}
+	return setUser(p, by, files)
 }
 
 // execUser is setUser for a further process of a container that runs.
 func execUser(p *specs.Process, by *katav1.StringUser, pid int) error {
-	if by == nil {
-		return nil
-	}
-	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", pid))
-	if err != nil {
+	files, err := filesOf(pid)
+	if err != nil && by != nil {
 		return fmt.Errorf("root of the container: %w", err)
 	}
+	return setUser(p, by, files)
+}
+
+// filesOf reads the files of the root that a process has.
+func filesOf(pid int) (ocispec.UserFiles, error) {
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil {
+		return ocispec.UserFiles{}, err
+	}
 	defer func() { _ = root.Close() }()
-	return setUser(p, by, root)
+	return ocispec.ReadUserFiles(root)
 }
 
 // guestHooks are the programs of the machine's image that run beside each container.

@@ -1,0 +1,66 @@
+package ocicli_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// users: what follows from a user is that of the process's own, in the main process and in execs.
+func users(t *testing.T, m *machine) {
+	etc := m.bundle + "/rootfs/etc"
+	if err := os.MkdirAll(etc, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(etc) }()
+	for file, text := range map[string]string{
+		"passwd": "root:x:0:0::/root:/bin/sh\napp:x:1000:1000::/srv/app:/bin/sh\n", "group": "root:x:0:\nwheel:x:10:root\nvideo:x:44:app\n",
+	} {
+		if err := os.WriteFile(etc+"/"+file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const script = "echo $(grep CapEff /proc/self/status) home=$HOME groups=$(id -G)"
+	const all, none = "CapEff: 00000000a80425fb", "CapEff: 0000000000000000"
+	for _, user := range []uint32{0, 1000} {
+		for _, nnp := range []bool{false, true} {
+			s := m.spec(fmt.Sprintf("%s >/tmp/main%d%v; sleep 1000", script, user, nnp))
+			s.Process.User, s.Process.NoNewPrivileges = specs.User{UID: user, GID: user, AdditionalGids: map[uint32][]uint32{0: {10, 77}, 1000: {44, 77}}[user]}, nnp
+			ocispec.ForUser(s.Process)
+			if err := os.Chmod(m.bundle+"/rootfs/tmp", 0o777); err != nil {
+				t.Fatal(err)
+			}
+			m.write(t, s)
+			m.must(t, "run", "--detach", "a")
+			for _, c := range []struct{ user, want string }{
+				{"", map[uint32]string{0: all + " home=/root groups=0 10 77", 1000: none + " home=/srv/app groups=1000 44 77"}[user]},
+				{"0:0", all + " home=/root groups=0 10 77"},
+				{"1000:1000", none + " home=/srv/app groups=1000 44 77"},
+				{"4711:5", none + " home=/ groups=5 77"},
+			} {
+				args := []string{"exec"}
+				if c.user != "" {
+					args = append(args, "--user", c.user)
+				}
+				got := strings.TrimSpace(m.must(t, append(args, "a", "sh", "-c", script)...))
+				if got != c.want {
+					t.Errorf("user %d, exec as %q, no_new_privs %v: %q, want %q", user, c.user, nnp, got, c.want)
+				}
+			}
+			if got := m.must(t, "exec", "--user", "0:0", "--env", "HOME=/asked", "a", "sh", "-c", "echo $HOME"); got != "/asked\n" {
+				t.Errorf("HOME that was asked for: %q", got)
+			}
+			main := m.must(t, "exec", "a", "cat", fmt.Sprintf("/tmp/main%d%v", user, nnp))
+			if want := fmt.Sprintf("home=%s ", map[uint32]string{0: "/root", 1000: "/srv/app"}[user]); !strings.Contains(main, want) {
+				t.Errorf("main process of user %d: %q, want %s", user, main, want)
+			}
+			m.must(t, "delete", "--force", "a")
+			m.gone(t, "a")
+		}
+	}
+}
