@@ -2,7 +2,7 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build weakened demo test race root-test fuzz lint proto bench bench-hub e2e-cri e2e-kubelet e2e-oci chaos streams removals damages vm-test vm-systemd vm-powercut test-long install deb clean
+.PHONY: help build weakened demo test race root-test fuzz lint proto bench bench-hub e2e-cri e2e-kubelet e2e-oci chaos kills streams removals damages vm-test vm-systemd vm-powercut test-long install deb clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
@@ -161,6 +161,9 @@ e2e-mesos: build ## Mesos' own tools against the agent (MESOS_CLI=, MESOS_EXPORT
 	hack/deps.sh test
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 30m -v ./test/e2e/mesos
 
+kills: build ## the kill matrix of agent, keeper and nest, 20 rounds of each cell
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_MATRIX_ROUNDS=20 $(GO) test -timeout 60m -count=1 -v -run KillMatrix ./test/chaos
+
 chaos: build ## the chaos test with 1,000 kills
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
 
@@ -219,7 +222,7 @@ board: build ## kill agent and keeper fifty times each while programs connect to
 e2e-hub: build ## kill hubs and members of their etcd a hundred times while they work, and cut the power of a hub twenty times
 	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
 
-test-long: e2e-cli e2e-servers chaos overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 BIN = bin
 install: build ## install binaries, systemd units, manual pages and completions below DESTDIR (BIN= for other binaries than those in bin/)

@@ -119,8 +119,8 @@ func (n *node) keeperFinding(ctx context.Context) control.Finding {
 	switch {
 	case err != nil:
 		return fail("keeper", "see "+n.cfg.Agent.State+"/keeper", "%v", err)
-	case s.NestPid == 0:
-		return warn("keeper", "processes launched from now on have a new nest", "pid %d has lost its nest: if it dies, the exits of its %d processes are lost", s.KeeperPid, s.Processes)
+	case s.Exposed() != "":
+		return warn("keeper", "see "+n.cfg.Agent.State+"/keeper/keeper.log; a keeper of an earlier release gives no copies", "%s", s.Exposed())
 	case s.Lost > 0:
 		return warn("keeper", "check the disk space for the containers' logs; `longshore why` shows which containers lost output", "pid %d, nest %d, %d processes; %d bytes of output were dropped", s.KeeperPid, s.NestPid, s.Processes, s.Lost)
 	default:

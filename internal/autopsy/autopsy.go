@@ -198,7 +198,7 @@ func verdict(in Input, a core.Autopsy) string {
 	case e.Lost && in.Note != "":
 		return in.Note
 	case e.Lost:
-		return "lost: agent, keeper and nest were all gone when it ended, so nobody knows how"
+		return AllGone
 	case a.OOM != nil && a.OOM.Main:
 		return "killed by the kernel: out of memory at " + limitOf(in, a)
 	}
@@ -327,6 +327,18 @@ func signal(n int) string {
 	}
 	return fmt.Sprintf("signal %d", n)
 }
+
+// How an exit can be lost, as Input.Note tells it. Who died is named as far as it is known.
+const (
+	AllGone = "lost: agent, keeper and nest were all gone, and no readable record says how it ended"
+	// AllGoneKilled is for a process of which something still ran when the agent was back.
+	AllGoneKilled = "lost: agent, keeper and nest were all gone while it ran; what still ran of it was killed when the agent was back"
+	// PairGone and PairGoneKilled are for an agent that lived all the time.
+	PairGone       = "lost: keeper and nest died together, and the agent had no copies of what they held of it; nobody knows how it ended"
+	PairGoneKilled = "lost: keeper and nest died together while it ran, and the agent had no copies of what they held of it; what still ran of it was killed"
+	// Orphan is for a process that was taken over after the death of its parents.
+	Orphan = "lost: keeper and nest had died before it ended, and the kernel, older than 6.15, told nobody but its parent how"
+)
 
 // Boot returns the record of a process that was running when the node went down.
 func Boot(at time.Time) core.Autopsy {

@@ -50,7 +50,7 @@ func TestVerdicts(t *testing.T) {
 		"lost": {
 			autopsy.Input{Exit: core.Exit{Lost: true}, Kills: []uint64{3}},
 			nil,
-			"lost: agent, keeper and nest were all gone when it ended, so nobody knows how",
+			autopsy.AllGone,
 		},
 		"unhealthy": {
 			autopsy.Input{Exit: core.Exit{Signal: 9}, StopRequest: &core.StopRequest{Owner: core.OwnerSwarm, Call: core.UnhealthyCall, Signal: 15}},

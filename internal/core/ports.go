@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"os"
@@ -273,8 +274,23 @@ type SupervisorStatus struct {
 	NestPid   int // 0: there is no nest, and a keeper that dies now loses exits
 	Started   time.Time
 	Processes int
-	Pending   int // exits not acknowledged
-	Lost      uint64
+	// Uncopied is how many of the processes end if keeper and nest die together, because this agent
+	// has no copies of their descriptors.
+	Uncopied int
+	Pending  int // exits not acknowledged
+	Lost     uint64
+}
+
+// Exposed says what is lost if one or two of agent, keeper and nest die now, although it should not
+// be; "" if nothing is.
+func (s SupervisorStatus) Exposed() string {
+	switch {
+	case s.NestPid == 0:
+		return fmt.Sprintf("the keeper, pid %d, has lost its nest and could not start another one: if the keeper dies, exits of its %d processes are lost", s.KeeperPid, s.Processes)
+	case s.Uncopied > 0:
+		return fmt.Sprintf("the agent has no copies of what keeper and nest hold of %d processes: if both die together, these are killed", s.Uncopied)
+	}
+	return ""
 }
 
 // Network gives a network namespace its interfaces and takes them away again.

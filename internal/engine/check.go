@@ -44,6 +44,9 @@ func (e *Engine) Check(ctx context.Context) ([]Violation, error) {
 	for _, f := range events {
 		list = append(list, Violation{"events", f.Object, f.Detail})
 	}
+	if st, err := e.o.Supervisor.Status(ctx); err == nil && st.Exposed() != "" {
+		list = append(list, Violation{"redundancy", "keeper", st.Exposed()})
+	}
 	return list, nil
 }
 

@@ -269,6 +269,9 @@ func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process
 		Exit: x.Exit, Pid: x.Pid, StopRequest: autopsy.Reason(p.StopRequest, x.Exit), Init: c.Config.Init && p.ID == core.Main,
 		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, LostOutput: x.LostOut,
 	}
+	if x.Exit.Lost {
+		in.Note = autopsy.Orphan
+	}
 	if sb, err := r.e.records.sandbox(c.Sandbox); err == nil {
 		in.Levels = r.levelNames(ctx, &sb, c, x)
 		in.PidOne = p.ID == core.Main && sb.Config.Namespaces.PID.Mode == core.PerContainer && len(c.Config.Join) == 0

@@ -199,7 +199,7 @@ func (s *survey) quietLost() {
 		s.add(finding{
 			Violation: Violation{"lost", "container " + string(ref.Container), fmt.Sprintf("its quiet process %s is not known to the keeper", ref.Process)}, ref: ref,
 			repair: func(ctx context.Context) error {
-				quietExec{e}.end(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}}))
+				quietExec{e}.end(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: autopsy.PairGone}))
 				return e.dropAbandoned(ctx, ref)
 			},
 		})

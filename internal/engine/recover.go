@@ -124,15 +124,24 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// lose records the end of a process that nobody watched, and kills what is left of it.
-func (e *Engine) lose(ctx context.Context, c *core.Container, process core.ProcessID) error {
+// lose records the end of a process that nobody watched, and kills what is left of it. The record
+// says that it was killed if anything was left. Agent is set if this agent lived when keeper and
+// nest died.
+func (e *Engine) lose(ctx context.Context, c *core.Container, process core.ProcessID, agent bool) error {
+	notes := [2]string{autopsy.AllGone, autopsy.AllGoneKilled}
+	if agent {
+		notes = [2]string{autopsy.PairGone, autopsy.PairGoneKilled}
+	}
+	note := notes[0]
 	if process == core.Main {
+		if s, err := e.o.Cgroups.Stats(ctx, c.Cgroup, core.StatsProcessCount); err == nil && s.Pids.Processes.N > 0 {
+			note = notes[1]
+		}
 		if err := e.kill(ctx, c); err != nil {
 			return err
 		}
 	}
-	err := e.recordEnd(c.ID, process, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}}))
-	return err
+	return e.recordEnd(c.ID, process, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: note}))
 }
 
 // endSandbox stops a sandbox that has lost something it needs, with everything in it.
@@ -304,6 +313,7 @@ func (e *Engine) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.agentLived = true
 	for _, c := range s.containers {
 		if c.State != core.ContainerCreating && c.State != core.ContainerExited {
 			s.alive(&c, &c.Main, "its main process went with a keeper")

@@ -35,6 +35,8 @@ type survey struct {
 	containers map[core.ID]core.Container
 
 	found []finding
+	// agentLived is set if this agent has run since before the processes were lost.
+	agentLived bool
 }
 
 // finding is one disagreement. repair may be nil.
@@ -239,7 +241,7 @@ func (s *survey) alive(c *core.Container, p *core.Process, what string) {
 	s.add(finding{
 		Violation: Violation{"lost", "container " + string(c.ID), what},
 		sandbox:   c.Sandbox, ref: ref,
-		repair: func(ctx context.Context) error { return e.lose(ctx, c, p.ID) },
+		repair: func(ctx context.Context) error { return e.lose(ctx, c, p.ID, s.agentLived) },
 	})
 }
 

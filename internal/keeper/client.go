@@ -438,6 +438,7 @@ func (c *Client) Status(ctx context.Context) (core.SupervisorStatus, error) {
 		}
 		nestLost = nestLost || s.NestPid == 0 && s.Processes > 0
 		out.Processes += s.Processes
+		out.Uncopied += p.uncopied(s.Processes)
 		out.Pending += s.Pending
 		out.Lost += s.Lost
 	}
@@ -469,7 +470,9 @@ func (c *Client) Upgrade(ctx context.Context, path string) error {
 	for _, p := range c.all() {
 		if _, err := p.call(ctx, wire.KindUpgrade, &wire.Upgrade{Path: path}, nil); err != nil {
 			errs = append(errs, err)
+			continue
 		}
+		p.renew()
 	}
 	return errors.Join(errs...)
 }

@@ -193,53 +193,6 @@ func TestKeeperDeathInTheMiddleOfALaunch(t *testing.T) {
 	})
 }
 
-func TestNestDeathIsSaidAndANewPairFollows(t *testing.T) {
-	roottest.Run(t, func(t *testing.T) {
-		e := newEnv(t)
-		first := e.status()
-		l := e.shell("old", "read x; echo still here; exit 3")
-		log := e.file("old.log")
-		l.IO = core.IO{Stdin: core.StdinOpen, Sinks: []core.Sink{{Format: core.FormatRaw, Stdout: true, Path: log}}}
-		e.launch(l)
-		killAndWait(t, first.NestPid)
-		// What is launched now goes to a new pair; the old one carries on.
-		young := e.shell("young", "exit 4")
-		e.launch(young)
-		procs, err := e.c.Processes(e.ctx())
-		if err != nil || len(procs) != 2 {
-			t.Fatalf("processes %+v, %v", procs, err)
-		}
-		st, err := e.c.Streams(e.ctx(), l.Ref, core.StreamOptions{Stdin: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := st.Stdin.Write([]byte("\n")); err != nil {
-			t.Fatal(err)
-		}
-		got := e.exits(l.Ref, young.Ref)
-		if got[l.Ref].Exit.Code != 3 || got[young.Ref].Exit.Code != 4 {
-			t.Errorf("exits %+v", got)
-		}
-		if text := read(t, log); text != "still here\n" {
-			t.Errorf("log %q", text)
-		}
-		for _, r := range []core.Ref{l.Ref, young.Ref} {
-			if err := e.c.Ack(e.ctx(), r); err != nil {
-				t.Error(err)
-			}
-			if err := e.c.Forget(e.ctx(), r); err != nil {
-				t.Error(err)
-			}
-		}
-		// The old pair has nothing left and ends by itself.
-		now := e.status()
-		if now.KeeperPid == first.KeeperPid || now.NestPid == 0 {
-			t.Errorf("status %+v", now)
-		}
-		waitGone(t, first.KeeperPid)
-	})
-}
-
 // waitGone waits for a process's end.
 func waitGone(t *testing.T, pid int) {
 	t.Helper()
@@ -258,6 +211,7 @@ func waitGone(t *testing.T, pid int) {
 	}
 }
 
+// TestDeathOfBothIsNotHidden kills them while no agent has copies.
 func TestDeathOfBothIsNotHidden(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
@@ -267,8 +221,11 @@ func TestDeathOfBothIsNotHidden(t *testing.T) {
 		lost := e.shell("lost", "sleep 1000")
 		e.launch(lost)
 		st := e.status()
-		killAndWait(t, st.NestPid)
-		killAndWait(t, st.KeeperPid)
+		if err := e.c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		killTogether(t, st)
+		e.c = e.client()
 		// What was on record is still offered; of the other nothing is known.
 		if x := e.exit(ended.Ref); x.Exit.Code != 6 {
 			t.Errorf("exit %+v", x.Exit)

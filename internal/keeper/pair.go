@@ -30,7 +30,7 @@ type pair struct {
 	c   *Client
 	dir string
 
-	mu       sync.Mutex    // guards conn, up, gone, nestLost, ending, next, calls, subs, inputs
+	mu       sync.Mutex    // guards conn, up, gone, nestLost, ending, next, calls, subs, inputs, copies
 	conn     *link         // nil while no keeper is connected
 	up       chan struct{} // closed once conn is set or never will be
 	gone     bool          // keeper and nest are dead, or the Client is closed
@@ -40,6 +40,7 @@ type pair struct {
 	calls    map[uint64]*pending
 	subs     map[*queue]struct{}   // subscribers to exits
 	inputs   map[*stdinEnd]inputOf // open inputs, for CloseStdin
+	copies   copies
 }
 
 // inputOf names the process that an input belongs to.
@@ -168,8 +169,10 @@ func newPair(c *Client, dir string, conn *link) *pair {
 	p := &pair{
 		c: c, dir: dir, conn: conn, up: make(chan struct{}),
 		calls: map[uint64]*pending{}, subs: map[*queue]struct{}{}, inputs: map[*stdinEnd]inputOf{},
+		copies: copies{items: map[string]*copied{}, failed: map[string]struct{}{}},
 	}
 	close(p.up)
+	p.askCopies(conn)
 	go p.serve(conn)
 	return p
 }
@@ -186,8 +189,11 @@ func (p *pair) serve(conn *link) {
 		}
 		_ = conn.Close()
 		p.lostConn()
-		conn = p.redial()
+		if conn = p.redial(); conn != nil {
+			p.askCopies(conn)
+		}
 	}
+	p.dropCopies()
 	p.c.remove(p)
 }
 
@@ -206,7 +212,10 @@ func (p *pair) dispatch(f frame) {
 		p.mu.Lock()
 		p.nestLost = true
 		p.mu.Unlock()
-		p.c.log.Warn("keeper has lost its nest; new processes are started by a new keeper", "dir", p.dir)
+		p.c.log.Warn("keeper has lost its nest and could not start another one; new processes are started by a new keeper", "dir", p.dir)
+	case wire.KindCopy, wire.KindCopyDropped:
+		p.copied(&f)
+		return
 	default:
 		p.mu.Lock()
 		call := p.calls[f.id]
@@ -255,6 +264,11 @@ func (p *pair) redial() *link {
 		conn, err := dial(ctx, p.dir)
 		if err == nil {
 			return p.settle(conn)
+		}
+		if errors.Is(err, errDead) && p.restore(ctx) {
+			go p.settled(ctx)
+			pause.Reset(0)
+			continue
 		}
 		if errors.Is(err, errDead) || errdefs.IsFailedPrecondition(err) {
 			if !ending {
@@ -484,11 +498,8 @@ func (c *Client) findOrStart(ctx context.Context) (*pair, error) {
 	}
 	c.log.Info("keeper started", "dir", dir)
 	p, err := c.addPair(newPair(c, dir, conn))
-	if err == nil && c.opts.Started != nil {
-		var s wire.Status
-		if _, err := p.call(ctx, wire.KindStatus, nil, &s); err == nil {
-			c.opts.Started(ctx, s.KeeperPid, s.NestPid)
-		}
+	if err == nil {
+		p.settled(ctx)
 	}
 	return p, err
 }

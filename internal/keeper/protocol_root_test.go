@@ -73,7 +73,7 @@ func TestProtocolVersions(t *testing.T) {
 		h, body, err = exchange(t, dialRaw(t, e), wire.Frame(wire.KindHello, 5, &wire.Hello{Magic: wire.Magic, Version: 99, Oldest: 98}))
 		var f wire.Fail
 		if err != nil || h.Kind != wire.KindFail || h.ID != 5 || !wire.Unmarshal(body, &f) ||
-			!strings.Contains(f.Text, "versions 1 to 4") || !strings.Contains(f.Text, "98 to 99") {
+			!strings.Contains(f.Text, "versions 1 to 5") || !strings.Contains(f.Text, "98 to 99") {
 			t.Errorf("%+v %+v %v", h, f, err)
 		}
 		// A keeper that is too new for us: the client says so and touches nothing.
@@ -96,7 +96,7 @@ func TestProtocolVersions(t *testing.T) {
 			_, _ = c.Write(wire.Frame(wire.KindOK, 0, &wire.Hello{Magic: wire.Magic, Version: 7, Oldest: 6}))
 		}()
 		_, err = keeper.New(e.ctx(), keeper.Options{StateDir: dir, Binary: e.binary})
-		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "versions 1 to 4") || !strings.Contains(err.Error(), "6 to 7") {
+		if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "versions 1 to 5") || !strings.Contains(err.Error(), "6 to 7") {
 			t.Errorf("New: %v", err)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 { // pair-1 and the lock

@@ -60,6 +60,11 @@ func receiveNow(fd int) (frame, error) {
 		}
 	}
 	h, inline, ok := wire.ParseHeader(buf[:n])
+	if ok && h.Kind == wire.KindCopy && h.Flags == 0 && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == unix.MSG_CTRUNC {
+		// This process can open no more descriptors. Without the copy only redundancy is lost.
+		fds.close()
+		return frame{reply{kind: h.Kind, body: inline}, h.ID}, nil
+	}
 	if !ok || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		fds.close()
 		return frame{}, fmt.Errorf("keeper: cannot decode a frame: %w", errdefs.ErrDataLoss)

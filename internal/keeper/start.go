@@ -20,6 +20,16 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fmt.Errorf("start the keeper: %w", err)
 	}
+	err := c.runStart(ctx, dir, nil)
+	if err != nil {
+		_ = os.Remove(dir)
+	}
+	return err
+}
+
+// runStart runs the program that starts a nest, which starts a keeper. From items, unless it is
+// nil, the program receives what the nest is to hold.
+func (c *Client) runStart(ctx context.Context, dir string, items *os.File) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("start the keeper: %w", err)
@@ -33,11 +43,13 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 	defer func() { _ = log.Close() }()
 	cmd := subprocess.Command(ctx, c.opts.Binary, "start", dir)
 	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Setsid = false, true // a session is a group too
-	cmd.Args[0] = "longshore-keeper"                              // the file may be another program as well
+	cmd.Args[0] = kernel.KeeperName                               // the file may be another program as well
 	cmd.Env, cmd.Dir = kernel.SmallEnv(1), "/"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = null, log, log
+	if items != nil {
+		cmd.Args, cmd.ExtraFiles = append(cmd.Args, "3"), []*os.File{items}
+	}
 	if err := subprocess.RunLeaving(ctx, cmd); err != nil {
-		_ = os.Remove(dir)
 		return fmt.Errorf("start the keeper %s: %w: %s: %w", c.opts.Binary, err, lastLine(path), errdefs.ErrUnavailable)
 	}
 	return nil

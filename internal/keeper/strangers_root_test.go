@@ -109,6 +109,8 @@ func TestALaunchIsGivenUpAfterKeeperAndThenNest(t *testing.T) {
 		if err := e.c.Forget(e.ctx(), again.Ref); err != nil {
 			t.Error(err)
 		}
-		waitGone(t, second.KeeperPid)
+		if st := e.untilPaired(); st.NestPid != second.KeeperPid || st.Processes != 0 {
+			t.Errorf("the keeper %d became no nest: %+v", second.KeeperPid, st)
+		}
 	})
 }

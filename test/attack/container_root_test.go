@@ -44,7 +44,7 @@ func (w *world) processOf(t *testing.T, of string) int {
 	if of == "agent" {
 		return w.Pid()
 	}
-	pids := nodetest.Processes("longshore-keeper", of)
+	pids := nodetest.Pair(of)
 	if len(pids) != 1 {
 		t.Fatalf("%d processes are the %s", len(pids), of)
 	}

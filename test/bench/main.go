@@ -62,7 +62,7 @@ func main() {
 	flag.IntVar(&o.burst, "burst", 100, "pods started at once, and idle ones for memory")
 	flag.IntVar(&o.workers, "workers", 10, "workers of the burst")
 	flag.IntVar(&o.rounds, "rounds", 1, "how often each server has its turn when several are compared")
-	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper", "programs whose memory is counted with -socket, by file name")
+	flag.StringVar(&o.pss, "pss", "longshore,longshore-keeper,longshore-nest", "programs whose memory is counted with -socket, by file name")
 	flag.StringVar(&o.config, "config", "", "more TOML for our own agent, which goes on in [engine]")
 	flag.StringVar(&o.steps, "steps", "", "which of start, executions, exec, log, burst, many, bare, flat, floor, grants, guest, hub (alone), cli (make bench-cli), mesos, nomad (NOMAD is its binary) and swarm (LONGSHORE_DOCKER_DIR has dockerd), with commas; empty is all that fit")
 	flag.StringVar(&o.samples, "samples", "", "file that gets all samples, as JSON")

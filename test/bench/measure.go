@@ -61,7 +61,7 @@ func (b *bench) sequential(ctx context.Context) error {
 	}
 	var total, run, create, start, both, gone []time.Duration
 	var started time.Duration
-	agent, keeper, all, life := machine.ProgramCPU("longshore"), machine.ProgramCPU("longshore-keeper"), machine.CPU(), b.charged()
+	agent, keeper, all, life := machine.ProgramCPU("longshore"), pairCPU(), machine.CPU(), b.charged()
 	for range b.pods {
 		used := b.charged()
 		p, err := b.cycle(ctx, func() { started += b.charged() - used })
@@ -71,7 +71,7 @@ func (b *bench) sequential(ctx context.Context) error {
 		total, run, create, start, gone = append(total, p.total()), append(run, p.run), append(create, p.create), append(start, p.start), append(gone, p.gone)
 		both = append(both, p.create+p.start)
 	}
-	agent, keeper, all, life = machine.ProgramCPU("longshore")-agent, machine.ProgramCPU("longshore-keeper")-keeper, machine.CPU()-all, b.charged()-life
+	agent, keeper, all, life = machine.ProgramCPU("longshore")-agent, pairCPU()-keeper, machine.CPU()-all, b.charged()-life
 	b.row(podStart, "pod start", total)
 	b.started = middle(total)
 	b.row(runSandbox, "  RunPodSandbox", run)
@@ -159,4 +159,9 @@ func eventually(ctx context.Context, every time.Duration, what string, ok func()
 			return fmt.Errorf("there is never %s: %w", what, ctx.Err())
 		}
 	}
+}
+
+// pairCPU is the processor time of keeper and nest.
+func pairCPU() time.Duration {
+	return machine.ProgramCPU("longshore-keeper") + machine.ProgramCPU("longshore-nest")
 }

@@ -118,7 +118,9 @@ func (s *swarmBench) start(ctx context.Context, packages string) error {
 		return err
 	}
 	s.nodes = []swarmNode{
-		{server.Longshore, ours, func(name, _ string) bool { return name == "longshore" || name == "longshore-keeper" }},
+		{server.Longshore, ours, func(name, _ string) bool {
+			return name == "longshore" || name == "longshore-keeper" || name == "longshore-nest"
+		}},
 		{dockerWorker, theirs, func(_, args string) bool { return strings.Contains(args, home) }}, // dockerd, containerd, shims
 	}
 	return s.until(ctx, "two ready workers", func() (bool, error) {

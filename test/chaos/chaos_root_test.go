@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "writer" {
 		os.Exit(writer(os.Args[2:]))
 	}
+	if len(os.Args) > 1 && os.Args[1] == "flood" {
+		os.Exit(flood())
+	}
 	os.Exit(m.Run())
 }
 
@@ -113,8 +116,7 @@ func TestAllThreeKilledIsLostOnce(t *testing.T) {
 		s.fill()
 		before := s.live[:writers/2]
 		s.n.Kill()
-		killAll(t, "nest")
-		killAll(t, "keeper")
+		s.n.KillPair()
 		for _, c := range before {
 			s.stop(c)
 		}
@@ -394,7 +396,7 @@ func took(sum *time.Duration, f func()) {
 func (s *storm) keeperBack() {
 	s.t.Helper()
 	nodetest.Eventually(s.t, "a keeper is back", func() bool {
-		return len(nodetest.Processes("longshore-keeper", "keeper")) == 1
+		return len(nodetest.Pair("keeper")) == 1
 	})
 }
 
@@ -518,7 +520,7 @@ func killAll(t *testing.T, role string) {
 
 func signalAll(t *testing.T, role string, sig syscall.Signal) {
 	t.Helper()
-	pids := nodetest.Processes("longshore-keeper", role)
+	pids := nodetest.Pair(role)
 	if len(pids) == 0 {
 		t.Fatalf("no %s is running", role)
 	}

@@ -479,7 +479,7 @@ func (s *cutSuite) holdings(t *testing.T) map[string][]string {
 		h["execs"] = append(h["execs"], "exec")
 	}
 	for _, role := range []string{"keeper", "nest"} {
-		for _, pid := range nodetest.Processes("longshore-keeper", role) {
+		for _, pid := range nodetest.Pair(role) {
 			h["descriptors "+role] = nodetest.Descriptors(t, pid)
 		}
 	}

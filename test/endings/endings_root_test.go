@@ -277,15 +277,37 @@ func keeperKilled(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
 	return true
 }
 
-// whileAway kills the agent, and keeper and nest if that is asked for, and then the container.
+// pairKilled kills keeper and nest while the agent lives, and then the container, whose end only a
+// kernel since 6.15 tells.
+func pairKilled(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
+	t.Helper()
+	if !nodetest.KernelTellsEnds() {
+		return false
+	}
+	n.KillPair()
+	kill(t, x.Pid)
+	return true
+}
+
+// allKilled kills agent, keeper and nest, and leaves the container running.
+func allKilled(t *testing.T, n *nodetest.Node, _ face, _ *container) bool {
+	t.Helper()
+	n.Kill()
+	n.KillPair()
+	n.Up()
+	return true
+}
+
+// whileAway kills the agent, the keeper or keeper and nest if that is asked for, and then the
+// container.
 func whileAway(keeper, nest bool) act {
 	return func(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
 		t.Helper()
 		n.Kill()
-		if nest {
-			kill(t, n.Processes("nest")...)
-		}
-		if keeper {
+		switch {
+		case nest:
+			n.KillPair()
+		case keeper:
 			n.KillKeeper()
 		}
 		kill(t, x.Pid)
@@ -397,7 +419,9 @@ var deaths = []death{
 	{name: "agent-away", script: ":" + forever, does: whileAway(false, false), end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
 	{name: "keeper-away", script: ":" + forever, does: keeperKilled, end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
 	{name: "agent-and-keeper-away", script: ":" + forever, does: whileAway(true, false), end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
-	{name: "all-away", script: ":" + forever, does: whileAway(true, true), end: ending{lost: true}, why: "lost: agent, keeper and nest were all gone when it ended, so nobody knows how"},
+	{name: "keeper-and-nest-away", script: ":" + forever, does: pairKilled, end: ending{signal: 9}, why: "killed by SIGKILL, which nobody here has sent"},
+	{name: "all-gone-and-it-runs", script: ":" + forever, does: allKilled, end: ending{lost: true}, why: "lost: agent, keeper and nest were all gone while it ran; what still ran of it was killed when the agent was back"},
+	{name: "all-away", script: ":" + forever, does: whileAway(true, true), end: ending{lost: true}, why: "lost: agent, keeper and nest were all gone, and no readable record says how it ended"},
 	{name: "node-restarted", script: ":" + forever, does: powerCut, gone: true, why: "node restarted: it was running when the node went down"},
 }
 

@@ -150,7 +150,7 @@ func machineIsReady(t *testing.T, cgroups string) {
 	if err != nil || !strings.Contains(string(limits), "1048576") {
 		t.Errorf("its limits: %v\n%s", err, limits)
 	}
-	pair := append(nodetest.Processes("longshore-keeper", "keeper"), nodetest.Processes("longshore-keeper", "nest")...)
+	pair := append(nodetest.Pair("keeper"), nodetest.Pair("nest")...)
 	t.Logf("memory in KiB: agent %v, keeper and nest %v", memory(t, 1), memory(t, pair...))
 }
 
@@ -404,7 +404,7 @@ func (a *agent) nestKilled(t *testing.T) {
 		t.Errorf("exec in a container from before: %q, %d", out, status)
 	}
 	a.end(t, "pod")
-	nodetest.Eventually(t, "the keeper that lost its nest has ended", func() bool { return len(nodetest.Processes("longshore-keeper", "keeper")) == 1 })
+	nodetest.Eventually(t, "there is one keeper, with a nest", func() bool { return len(nodetest.Pair("keeper")) == 1 && len(nodetest.Pair("nest")) == 1 })
 }
 
 // kill kills the keeper or the nest, and waits until it is gone.
@@ -412,7 +412,7 @@ func kill(t *testing.T, role string) {
 	t.Helper()
 	var pids []int
 	nodetest.Eventually(t, "there is one "+role, func() bool { // its children are like it until they execute another program
-		pids = nodetest.Processes("longshore-keeper", role)
+		pids = nodetest.Pair(role)
 		return len(pids) == 1
 	})
 	fd, err := unix.PidfdOpen(pids[0], 0)

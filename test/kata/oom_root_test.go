@@ -79,7 +79,7 @@ func TestKillsForMemory(t *testing.T) {
 		if got := a.wait(t, "c1", "e1"); got != 137 {
 			t.Errorf("the exec's status is %d", got)
 		}
-		keeper := func() []int { return nodetest.Processes("longshore-keeper", "keeper") }
+		keeper := func() []int { return nodetest.Pair("keeper") }
 		free()
 		before := keeper()
 		if len(before) != 1 {

@@ -20,7 +20,7 @@ func TestAnAgentThatCannotStart(t *testing.T) {
 			t.Errorf("%v: %s", err, out)
 		}
 		nodetest.Eventually(t, "nothing of it runs", func() bool {
-			return len(nodetest.Processes("longshore-keeper", ""))+len(nodetest.Processes("longshore-guest", "")) == 0
+			return len(nodetest.Pair(""))+len(nodetest.Processes("longshore-guest", "")) == 0
 		})
 	})
 }

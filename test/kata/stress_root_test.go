@@ -435,8 +435,8 @@ func theKeeper(t *testing.T) (pid int) {
 	t.Helper()
 	nodetest.Eventually(t, "the nest has a keeper", func() bool {
 		var own []int
-		nests := nodetest.Processes("longshore-keeper", "nest")
-		for _, p := range nodetest.Processes("longshore-keeper", "keeper") {
+		nests := nodetest.Pair("nest")
+		for _, p := range nodetest.Pair("keeper") {
 			if parent, err := parentOf(p); err == nil && slices.Contains(nests, parent) {
 				own = append(own, p)
 			}

@@ -158,7 +158,7 @@ func TestAnAgentThatIsToldToEnd(t *testing.T) {
 		if now := mounts(); strings.Count(now, "\n") != before {
 			t.Errorf("the agent has left mounts:\n%s", now)
 		}
-		if left := nodetest.Processes("longshore-keeper", ""); len(left) > 0 {
+		if left := nodetest.Pair(""); len(left) > 0 {
 			t.Errorf("processes are left: %d", left)
 		}
 	})

@@ -27,12 +27,12 @@ func TestOutputFollowsNoLink(t *testing.T) {
 			_, err := os.Stat(filepath.Join(dir, "ready"))
 			return err == nil
 		})
-		before := nodetest.Processes("longshore-keeper", "keeper")
+		before := nodetest.Pair("keeper")
 		for _, pid := range before {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		nodetest.Eventually(t, "there is another keeper", func() bool {
-			now := nodetest.Processes("longshore-keeper", "keeper")
+			now := nodetest.Pair("keeper")
 			return len(now) == 1 && !slices.Contains(before, now[0])
 		})
 		if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o600); err != nil {

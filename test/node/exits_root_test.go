@@ -1,13 +1,11 @@
 package node
 
 import (
-	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/longshore/longshore/internal/roottest"
@@ -54,14 +52,7 @@ func TestDamagedExitRecords(t *testing.T) {
 				}
 				return record != ""
 			})
-			for _, role := range []string{"nest", "keeper"} { // the nest first: it would start another keeper
-				for _, pid := range n.Processes(role) {
-					if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-						t.Fatal(err)
-					}
-				}
-			}
-			roottest.Eventually(t, "keeper and nest are gone", func() bool { return len(n.Processes("nest"))+len(n.Processes("keeper")) == 0 })
+			n.KillPair()
 			body, err := os.ReadFile(record)
 			if err != nil {
 				t.Fatal(err)

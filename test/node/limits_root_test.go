@@ -29,7 +29,7 @@ func TestOnlyContainersDumpCore(t *testing.T) {
 		}
 		n := nodetest.Start(t, nodetest.Options{})
 		image := n.Busybox(t)
-		for _, pid := range append(nodetest.Processes("longshore-keeper", ""), n.Pid()) {
+		for _, pid := range append(nodetest.Pair(""), n.Pid()) {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 			if err != nil || !hasLine(string(text), "Max core file size 0 ") {
 				t.Errorf("process %d: %v\n%s", pid, err, text)

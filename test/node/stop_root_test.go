@@ -23,7 +23,7 @@ func TestAStoppedNodeLeavesNothing(t *testing.T) {
 			pod.Remove(t)
 			clean(t, n)
 			n.Stop()
-			nodetest.Eventually(t, "keeper and nest end", func() bool { return len(nodetest.Processes("longshore-keeper", "")) == 0 })
+			nodetest.Eventually(t, "keeper and nest end", func() bool { return len(nodetest.Pair("")) == 0 })
 			if left := nodetest.Lines(t, "ip", "-o", "link", "show"); slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "longshore") }) {
 				t.Errorf("links: %q", left)
 			}

@@ -77,7 +77,7 @@ func TestTeardownLeavesNothing(t *testing.T) {
 		if word, err := os.ReadFile(filepath.Join(farewell, "word")); err != nil || string(word) != "bye\n" {
 			t.Errorf("the polite one: %q, %v", word, err)
 		}
-		if left := nodetest.Processes("longshore-keeper", ""); len(left) != 0 {
+		if left := nodetest.Pair(""); len(left) != 0 {
 			t.Errorf("keepers left: %v", left)
 		}
 		if left := nodetest.Processes("busybox", ""); len(left) != 0 {

@@ -87,7 +87,7 @@ func TestVolumesWithOptions(t *testing.T) {
 		v.Up()
 		v.keep(t, "c", "mem")
 		v.sees(t, "c", "cat /data/f", "one")
-		for _, pid := range nodetest.Processes("longshore-keeper", "keeper") {
+		for _, pid := range nodetest.Pair("keeper") {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 		nodetest.Eventually(t, "a keeper is back", func() bool {

@@ -20,11 +20,7 @@ import (
 func (n *Node) PowerCut() {
 	n.t.Helper()
 	n.Kill()
-	for _, role := range []string{"nest", "keeper"} {
-		for _, pid := range n.Processes(role) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
+	n.KillPair()
 	dirs := cgroupDirs(n.Cgroup)
 	roottest.Eventually(n.t, "the node's cgroups are removed", func() bool {
 		left := false

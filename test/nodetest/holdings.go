@@ -55,7 +55,7 @@ func (n *Node) Holdings(t *testing.T) Holdings {
 	h["cgroups"] = Cgroups(t, n.Cgroup)
 	h.Descriptors(t, "agent", n.Pid())
 	for _, role := range []string{"keeper", "nest"} {
-		for _, pid := range Processes("longshore-keeper", role) {
+		for _, pid := range Pair(role) {
 			h.Descriptors(t, role, pid)
 		}
 	}

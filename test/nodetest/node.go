@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -284,17 +285,19 @@ func (n *Node) teardown() {
 		}
 	}
 	n.Stop()
-	for _, role := range []string{"nest", "keeper"} {
-		for _, pid := range n.Processes(role) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
+	n.KillPair()
+}
+
+// KillPair kills this node's keeper and nest together.
+func (n *Node) KillPair() {
+	n.t.Helper()
+	KillTogether(n.t, append(n.Processes("keeper"), n.Processes("nest")...)...)
 }
 
 // Processes lists this node's processes of a role: keeper or nest. Other nodes may
 // be in the same pid namespace.
 func (n *Node) Processes(role string) []int {
-	return slices.DeleteFunc(Processes("longshore-keeper", role), func(pid int) bool {
+	return slices.DeleteFunc(Pair(role), func(pid int) bool {
 		cmdline, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		argv := strings.Split(string(cmdline), "\x00")
 		return err != nil || len(argv) < 3 || !strings.HasPrefix(argv[2], n.State+"/")
@@ -364,6 +367,56 @@ func (n *Node) Events() []Event {
 		events = append(events, e)
 	}
 	return events
+}
+
+// pairNames are the names of the two programs of a pair, by role.
+func pairNames() map[string]string {
+	return map[string]string{"keeper": "longshore-keeper", "nest": "longshore-nest"}
+}
+
+// Pair lists the processes of this pid namespace that are keepers or nests, "" for both.
+func Pair(role string) (pids []int) {
+	for r, name := range pairNames() {
+		if role == "" || role == r {
+			pids = append(pids, Processes(name, r)...)
+		}
+	}
+	return pids
+}
+
+// KillTogether kills processes so that none of them can do anything about the death of another,
+// and waits until they are gone.
+func KillTogether(t *testing.T, pids ...int) {
+	t.Helper()
+	for _, sig := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGKILL} {
+		for _, pid := range pids {
+			if err := syscall.Kill(pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Fatalf("signal %d: %v", pid, err)
+			}
+		}
+	}
+	Eventually(t, fmt.Sprintf("processes %v are gone", pids), func() bool {
+		return !slices.ContainsFunc(pids, func(pid int) bool { return !gone(pid) })
+	})
+}
+
+// KernelTellsEnds reports whether the kernel tells how a process ended to one that is not its
+// parent, as Linux 6.15 and later do.
+func KernelTellsEnds() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var major, minor int
+	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return err == nil && (major > 6 || major == 6 && minor >= 15)
+}
+
+// gone reports whether a process has ended; its parent may not have reaped it.
+func gone(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, _ := strings.Cut(string(b), ") ")
+	return err != nil || strings.HasPrefix(state, "Z")
 }
 
 // Processes lists the processes of this pid namespace whose program is named

@@ -349,7 +349,7 @@ func (g guest) pid(id string) string {
 // keeperOutside says what is wrong when the keeper is in the agent's cgroup: at
 // every start systemd would warn of what was left over there.
 func (g guest) keeperOutside() string {
-	for _, pid := range nodetest.Processes("longshore-keeper", "") {
+	for _, pid := range nodetest.Pair("") {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		if err == nil && strings.Contains(string(b), agent) {
 			return fmt.Sprintf("keeper %d is in %s", pid, b)
@@ -422,7 +422,7 @@ func (g guest) removal(pod *nodetest.Pod) {
 func (g guest) nothingLeft() {
 	g.t.Helper()
 	g.run("systemctl", "stop", "longshore.socket", "longshore-cri.socket", agent)
-	nodetest.Eventually(g.t, "the keeper ends", func() bool { return len(nodetest.Processes("longshore-keeper", "")) == 0 })
+	nodetest.Eventually(g.t, "the keeper ends", func() bool { return len(nodetest.Pair("")) == 0 })
 	units := g.run("systemctl", "list-units", "--no-legend", "--plain", "--type=service,scope,slice,socket", "longshore*", "kubepods*")
 	if units != "" {
 		g.t.Errorf("units left:\n%s", units)

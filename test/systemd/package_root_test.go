@@ -42,7 +42,7 @@ func TestPackage(t *testing.T) {
 	g.write(configFile, g.read(configFile)+"# the administrator's\n")
 	image := g.Busybox(t)
 	pod, containers := g.pod(image)
-	keeper := nodetest.Processes("longshore-keeper", "")
+	keeper := nodetest.Pair("")
 	was, main := containers.states(g), g.property(agent, "MainPID")
 
 	// An agent that would not start replaces none.
@@ -68,7 +68,7 @@ func TestPackage(t *testing.T) {
 		t.Errorf("after the upgrade: %v, %v", v, err)
 	}
 	containers.goOn(g, was)
-	if now := nodetest.Processes("longshore-keeper", ""); !slices.Equal(now, keeper) {
+	if now := nodetest.Pair(""); !slices.Equal(now, keeper) {
 		t.Errorf("keeper and nest were %v, and are %v", keeper, now)
 	}
 	if again := g.keeperOutside(); again != "" {

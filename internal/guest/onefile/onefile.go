@@ -10,6 +10,7 @@ package onefile
 import (
 	"os"
 
+	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/roles"
 )
 
@@ -34,5 +35,5 @@ func Asked(args []string) bool {
 			break
 		}
 	}
-	return name == "longshore-keeper" || name == ".init"
+	return name == kernel.KeeperName || name == kernel.NestName || name == ".init"
 }

@@ -9,6 +9,26 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
+// The names of the two programs, which are one file: their first argument, and what the
+// kernel calls them.
+const (
+	KeeperName = "longshore-keeper"
+	NestName   = "longshore-nest"
+)
+
+// SetName sets the name that the kernel shows of this process. It would otherwise be that of
+// the descriptor by which the process was executed.
+func SetName(name string) {
+	fd, err := unix.Open("/proc/self/comm", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		_, _ = unix.Write(fd, []byte(name))
+		_ = unix.Close(fd)
+	}
+}
+
+// Inherit leaves a descriptor open in the next program that this process executes.
+func Inherit(fd int) { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) }
+
 // NestFD is the descriptor of the socket to the nest when a keeper starts.
 const NestFD = 3
 

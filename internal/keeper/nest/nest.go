@@ -64,8 +64,9 @@ const (
 )
 
 // Main runs the nest of the pair whose directory is dir until it is told to quit, and
-// returns the exit status.
-func Main(dir string) int {
+// returns the exit status. Handed is the memory file with the items that it starts with, -1
+// for none.
+func Main(dir string, handed int) int {
 	n := &nest{dir: dir, items: map[string]*held{}, pids: map[int]int64{}, sock: -1, keeperFD: -1}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 1
@@ -80,9 +81,15 @@ func Main(dir string) int {
 	if n.watch(n.waiter.FD, onWaiter, unix.EPOLLIN, 0) != nil {
 		return 1
 	}
+	if handed >= 0 && !n.takeHanded(handed) {
+		logLine("cannot read the items that it was started with")
+		return 1
+	}
 	// The nest keeps the socket, so that agents can connect while there is no keeper.
-	unix.CloseOnExec(ListenFD)
-	n.items[wire.SocketKey] = &held{roles: []wire.Role{wire.RoleSocket}, fds: []int{ListenFD}}
+	if n.items[wire.SocketKey] == nil {
+		unix.CloseOnExec(ListenFD)
+		n.items[wire.SocketKey] = &held{roles: []wire.Role{wire.RoleSocket}, fds: []int{ListenFD}}
+	}
 	for !n.quit {
 		if n.keeper == 0 {
 			if n.failures > maxEarlyDeaths {
@@ -95,6 +102,30 @@ func Main(dir string) int {
 		n.wait(-1)
 	}
 	return 0
+}
+
+// takeHanded takes over the items that this process was started with, and their descriptors.
+// Processes that were children of the program before, by the same pid, are children still.
+func (n *nest) takeHanded(file int) bool {
+	b, err := kernel.ReadFD(file, wire.MaxHanded)
+	_ = unix.Close(file)
+	var m wire.HandedItems
+	if err != nil || !wire.ParseRecord(b, &m) {
+		return false
+	}
+	for i := range m.List {
+		it := &m.List[i]
+		var fds []int
+		for _, fd := range it.FDs {
+			unix.CloseOnExec(int(fd))
+			fds = append(fds, int(fd))
+		}
+		if len(fds) != len(it.Item.Roles) || !n.put(&it.Item, fds) {
+			return false
+		}
+	}
+	n.waiter.Arm()
+	return true
 }
 
 // boundLog truncates the log if it has grown too long. It is open for appending, so
@@ -155,7 +186,7 @@ func (n *nest) fork(sock int) (pid, pidfd int, err error) {
 	}
 	for _, path := range tries {
 		file, done := kernel.Shielded(path)
-		pid, pidfd, err = kernel.Start(file, []string{"longshore-keeper", "keeper", n.dir}, kernel.SmallEnv(2), []int{0, 1, 2, sock})
+		pid, pidfd, err = kernel.Start(file, []string{kernel.KeeperName, "keeper", n.dir}, kernel.SmallEnv(2), []int{0, 1, 2, sock})
 		done()
 		if err == nil {
 			return pid, pidfd, nil

@@ -10,9 +10,10 @@ import (
 	"github.com/longshore/longshore/internal/keeper/nest"
 	"github.com/longshore/longshore/internal/keeper/server"
 	"github.com/longshore/longshore/internal/keeper/tinyinit"
+	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-const usage = "usage: longshore-keeper start DIR | nest DIR | keeper DIR [RESUME] | init [PROGRAM ARGUMENT…] | probe\n"
+const usage = "usage: longshore-keeper start DIR [SOCKET] | nest DIR [ITEMS] | keeper DIR [RESUME] | init [PROGRAM ARGUMENT…] | probe\n"
 
 // Main is the program with these arguments, the first of which is its own name. It
 // returns the status to exit with.
@@ -27,41 +28,89 @@ func Main(args []string) int {
 		_ = kernel.WriteAll(2, []byte(usage))
 		return 2
 	}
-	dir := args[2]
+	dir, file := args[2], -1
+	if len(args) > 3 {
+		file = number(args[3])
+	}
 	kernel.ResetSignals()
 	switch args[1] {
 	case "start":
-		return start(dir)
+		return start(dir, file)
 	case "nest":
-		return nest.Main(dir)
+		// Not the file's name: who kills one of the two programs by its name must not hit both.
+		kernel.SetName(kernel.NestName)
+		return nest.Main(dir, file)
 	case "keeper":
-		resume := -1
-		if len(args) > 3 {
-			resume = number(args[3])
-		}
-		return server.Main(dir, resume)
+		kernel.SetName(kernel.KeeperName)
+		return server.Main(dir, file)
 	}
 	_ = kernel.WriteAll(2, []byte(usage))
 	return 2
 }
 
-// start leaves a nest running that is not a child of its caller. The socket exists
-// when start returns.
-func start(dir string) int {
+// start leaves a nest running that is not a child of its caller. The agent's socket exists
+// when start returns. From socket, unless it is -1, it first receives the items that the nest
+// is to hold; an agent that dies meanwhile has sent what it could.
+func start(dir string, socket int) int {
 	// The nest must not inherit descriptors that our own parents left open.
 	_ = unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC)
+	if socket >= 0 {
+		_ = unix.Unlink(dir + "/keeper.sock") // that of the pair before
+	}
+	args := []string{kernel.NestName, "nest", dir}
 	fd, err := kernel.Listen(dir)
+	if err == nil && socket >= 0 {
+		var mem int
+		if mem, err = receiveItems(socket); err == nil {
+			args = append(args, kernel.Itoa(mem))
+		}
+	}
 	if err == nil {
 		self, done := kernel.Shielded("/proc/self/exe")
 		defer done()
 		kernel.HugePages(false) // for the nest and the processes it starts
-		_, _, err = kernel.Start(self, []string{"longshore-keeper", "nest", dir}, kernel.SmallEnv(1), []int{0, 1, 2, fd})
+		_, _, err = kernel.Start(self, args, kernel.SmallEnv(1), []int{0, 1, 2, fd})
 	}
 	if err != nil {
 		_ = kernel.WriteAll(2, []byte("start: "+err.Error()+"\n"))
 		return 1
 	}
 	return 0
+}
+
+// receiveItems receives items until there are no more, and returns a memory file with them.
+// The file and the items' descriptors stay open in the nest.
+func receiveItems(socket int) (int, error) {
+	var in kernel.Receiver
+	var all wire.HandedItems
+	for {
+		frame, fds, err := in.Recv(socket, 0)
+		if err != nil {
+			return -1, err
+		}
+		h, inline, ok := wire.ParseHeader(frame)
+		if len(frame) == 0 || ok && h.Kind == wire.KindNestReady {
+			break
+		}
+		if !ok || h.Kind != wire.KindNestItem {
+			return -1, unix.EPROTO
+		}
+		body, fds, err := kernel.Body(h, inline, fds)
+		it := wire.HandedItem{}
+		if err != nil || !wire.Unmarshal(append([]byte(nil), body...), &it.Item) || len(it.Item.Roles) != len(fds) {
+			return -1, unix.EPROTO
+		}
+		for _, fd := range fds {
+			kernel.Inherit(fd)
+			it.FDs = append(it.FDs, uint64(fd))
+		}
+		all.List = append(all.List, it)
+	}
+	mem, err := kernel.Memfd(wire.Record(&all))
+	if err == nil {
+		kernel.Inherit(mem)
+	}
+	return mem, err
 }
 
 func number(s string) int {

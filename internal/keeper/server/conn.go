@@ -43,6 +43,7 @@ type conn struct {
 	fd      int
 	greeted bool
 	exits   uint64 // id of the request that subscribed to exits, 0 for none
+	copies  *copies
 	out     []answer
 	streams map[uint64]*stream
 }
@@ -58,6 +59,7 @@ func (c *conn) closeConn(s *Server) {
 	if c.fd < 0 {
 		return
 	}
+	c.copies = nil
 	delete(s.conns, c.fd)
 	s.drop(&c.fd)
 	for _, a := range c.out {
@@ -121,13 +123,13 @@ func (c *conn) greet(s *Server, h wire.Header, body []byte) {
 	}
 	c.greeted = true
 	c.ok(s, h.ID, &mine)
-	if s.nest.fd < 0 {
+	if !s.renewal.tried.IsZero() {
 		c.tellNestLost(s)
 	}
 }
 
-// tellNestLost tells the client that this pair has lost its nest, so that it launches
-// with another pair from now on.
+// tellNestLost tells the client that this pair has lost its nest and could not start another
+// one, so that it launches with another pair from now on.
 func (c *conn) tellNestLost(s *Server) {
 	c.send(s, answer{wire.Header{Kind: wire.KindNestLost}, nil, nil})
 }
@@ -177,6 +179,9 @@ func (c *conn) flush(s *Server) {
 	}
 	c.out = nil
 	s.change(c.fd, unix.EPOLLIN)
+	if c.fd >= 0 && c.copies != nil && (len(c.copies.stale) > 0 || !c.copies.all) {
+		s.copying = true // at the end of this turn
+	}
 }
 
 // request decodes one request and carries it out. The caller keeps the descriptors.
@@ -209,7 +214,7 @@ func (c *conn) request(s *Server, h wire.Header, body []byte, fds []int) {
 		m = &wire.HeldName{}
 	case wire.KindCloseStdin, wire.KindReopen, wire.KindAck, wire.KindForget, wire.KindRelease, wire.KindAdvance:
 		m = &ref
-	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown, wire.KindHeldNames:
+	case wire.KindProcesses, wire.KindExits, wire.KindStatus, wire.KindShutdown, wire.KindHeldNames, wire.KindCopies:
 	default:
 		c.fail(s, h.ID, wire.InvalidArgument, "request: unknown kind "+kernel.Itoa(int(h.Kind)))
 		return
@@ -325,6 +330,8 @@ func (c *conn) onKeeper(s *Server, h wire.Header) {
 				c.offer(s, p)
 			}
 		}
+	case wire.KindCopies:
+		c.copyAll(s, h.ID)
 	case wire.KindShutdown:
 		if len(s.procs) > 0 || s.inFlight > 0 {
 			c.fail(s, h.ID, wire.FailedPrecondition, "shutdown: there are still processes")

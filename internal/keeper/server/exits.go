@@ -34,7 +34,7 @@ func (p *proc) ready(s *Server, _ uint32) {
 		p.finish(s, e.Wait, time.Now().UnixNano(), false)
 	case err == nil:
 		// a thread of it still runs
-	case s.nest.fd >= 0:
+	case s.nest.fd >= 0 && !p.stranger:
 		p.askedNest = true
 		s.remove(p.pidfd)
 		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: p.pid}, nil)

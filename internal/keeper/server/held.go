@@ -57,6 +57,7 @@ func (c *conn) onHeld(s *Server, h wire.Header, name string, fds []int) {
 		kernel.CloseAll(have)
 		it := heldItem(name, len(own))
 		s.nest.put(s, &it, own)
+		s.changed(it.Key)
 	case wire.KindHeld:
 		if len(have) == 0 {
 			c.fail(s, h.ID, wire.NotFound, "held: nothing under this name")
@@ -75,6 +76,7 @@ func (c *conn) onHeld(s *Server, h wire.Header, name string, fds []int) {
 		// The nest may have some that we do not know of: a program without this request was in our
 		// place for a while.
 		s.nest.send(s, wire.KindNestDrop, &wire.Drop{Key: wire.HeldPrefix + name}, nil)
+		s.changed(wire.HeldPrefix + name)
 	}
 	s.inFlight++ // an upgrade waits for it
 	s.nest.sync(s, func() {

@@ -370,7 +370,10 @@ func (p *proc) discard(s *Server) {
 	if s.procs[p.ref] == p {
 		delete(s.procs, p.ref)
 		delete(s.bySerial, p.serial)
+		delete(s.byKey, p.key)
 		s.nest.send(s, wire.KindNestDrop, &wire.Drop{Key: p.key}, nil)
+		p.stored = false
+		s.changed(p.key)
 	}
 	if s.byPid[p.pid] == p {
 		delete(s.byPid, p.pid)

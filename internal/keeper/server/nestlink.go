@@ -13,11 +13,13 @@ import (
 // nest is the connection to the nest, the parent process that holds a copy of every
 // descriptor and record.
 type nest struct {
-	fd    int // -1 when the nest is gone
-	pid   int
-	in    kernel.Receiver // separate from the clients', whose request may be in progress
-	inbox []wire.Child
-	syncs []func() // called when the nest has done all that it was sent before
+	fd  int // -1 when the nest is gone
+	pid int
+	// lostPid is the pid of the nest that is gone.
+	lostPid int
+	in      kernel.Receiver // separate from the clients', whose request may be in progress
+	inbox   []wire.Child
+	syncs   []func() // called when the nest has done all that it was sent before
 }
 
 // item is an item that was handed over, with its descriptors.
@@ -166,21 +168,16 @@ func (n *nest) synced(k int) {
 	}
 }
 
-// gone carries on without a nest. If the keeper dies now, exits are lost; the agent
-// sees in the status that there is no nest.
+// gone carries on without a nest, until this keeper becomes the nest at the end of the turn.
 func (n *nest) gone(s *Server) {
 	if n.fd < 0 {
 		return
 	}
-	logLine("lost the nest: if the keeper dies too, exits are lost; the agent starts a new pair for what comes next")
+	logLine("lost the nest: becoming the nest, and starting the next keeper")
+	n.lostPid = n.pid
 	s.drop(&n.fd)
 	n.pid = 0
 	n.synced(len(n.syncs))
-	for _, c := range s.conns {
-		if c.greeted {
-			c.tellNestLost(s)
-		}
-	}
 	for _, cmd := range s.commands {
 		if cmd.askedNest { // no answer will come
 			cmd.askedNest = false
@@ -210,7 +207,12 @@ func (s *Server) childReport(c *wire.Child) {
 	p.askedNest = false
 	switch {
 	case c.Gone:
-		p.finishUnknown(s)
+		if p.stranger = true; p.pidfd < 0 {
+			p.finishUnknown(s)
+			return
+		}
+		s.add(p.pidfd, p, unix.EPOLLIN)
+		p.ready(s, unix.EPOLLIN)
 	case c.Ended:
 		p.finish(s, unix.WaitStatus(c.Wait), c.Nanos, false)
 	default:

@@ -158,10 +158,9 @@ func (l *planned) releaseEarly(s *Server) {
 	park := p.park
 	p.park = -1
 	s.byPid[p.pid] = p
-	p.phase = running // what the nest stores; this keeper sets running when the program runs
+	p.early = true // this keeper sets running when the program runs
 	roles, _ := p.descriptors()
 	p.save(s, roles...)
-	p.phase = starting
 	l.releasedEarly = true
 	_, _ = unix.Write(park, []byte{1}) // the failure pipe reports a child that is already dead
 	_ = unix.Close(park)

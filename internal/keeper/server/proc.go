@@ -31,6 +31,8 @@ type proc struct {
 	base   counters // the levels' counters at the launch
 
 	phase   phase
+	stored  bool // the nest has an item of it
+	early   bool // released before it had parked: for the next keeper it runs
 	pid     int
 	pidfd   int
 	pidFile string
@@ -60,6 +62,7 @@ type proc struct {
 	ending   bool // its sinks wait for readers
 
 	askedNest bool // the nest has been asked how it ended
+	stranger  bool // it is neither our child nor the nest's
 	exit      *wire.Exit
 	acked     bool
 	lost      uint64
@@ -111,7 +114,7 @@ func (p *proc) dropSecond(s *Server) {
 func (p *proc) byPlan() bool { return p.pidFile == "" }
 
 func (p *proc) register(s *Server) {
-	s.procs[p.ref], s.bySerial[p.serial] = p, p
+	s.procs[p.ref], s.bySerial[p.serial], s.byKey[p.key] = p, p, p
 	if p.pid > 0 {
 		s.byPid[p.pid] = p
 	}
@@ -192,6 +195,9 @@ func (p *proc) record(b []byte) []byte {
 		phase: uint64(p.phase), pid: uint64(p.pid), cmdPid: uint64(p.cmdPid), pidFile: p.pidFile,
 		acked: p.acked, once: p.stdinOnceUsed,
 	}
+	if p.early && p.phase == starting {
+		r.phase = uint64(running)
+	}
 	if p.exit != nil {
 		r.hasExit, r.exit = true, *p.exit
 	}
@@ -248,7 +254,24 @@ func (p *proc) savePids(s *Server, extra *command, fresh []wire.Role) {
 		it.Pids = append(it.Pids, extra.pid)
 		it.Roles, send = append(it.Roles, wire.RoleCommand), append(send, extra.pidfd)
 	}
+	p.stored = true
 	s.nest.put(s, it, send)
+	s.changed(p.key)
+}
+
+// item is the process as the nest is to hold it, with all of its descriptors.
+func (p *proc) item(s *Server) (wire.Item, []int) {
+	it := wire.Item{Key: p.key, Blob: p.record(nil)}
+	roles, fds := p.descriptors()
+	if p.pid > 0 && p.exit == nil {
+		it.Pids = append(it.Pids, p.pid)
+	}
+	if cmd := s.commands[p.cmdPid]; cmd != nil && cmd.p == p && cmd.pidfd >= 0 {
+		it.Pids = append(it.Pids, cmd.pid)
+		roles, fds = append(roles, wire.RoleCommand), append(fds, cmd.pidfd)
+	}
+	it.Roles = roles
+	return it, fds
 }
 
 // adoptItem takes over one item of an earlier keeper. The nest still holds it.
@@ -299,6 +322,7 @@ func (s *Server) adoptItem(it *item) {
 		}
 	}
 	s.serial = max(s.serial, p.serial)
+	p.stored = true
 	p.register(s)
 	if p.phase == starting {
 		p.adoptCommand(s, it.take(wire.RoleCommand))

@@ -43,6 +43,7 @@ type Server struct {
 	procs    map[wire.Ref]*proc
 	bySerial map[uint64]*proc
 	byPid    map[int]*proc
+	byKey    map[string]*proc
 	serial   uint64
 	lost     uint64 // lost output bytes of processes that have been forgotten
 
@@ -61,6 +62,8 @@ type Server struct {
 	parked        []func()                      // requests that wait in case the upgrade fails
 
 	nest         nest
+	renewal      renewal
+	copying      bool // some client is to be sent copies
 	waiter       *kernel.Waiter
 	stray        stray
 	journal      *stdio.Journal
@@ -90,7 +93,7 @@ func Main(dir string, resume int) int {
 	}
 	s := &Server{
 		dir: dir, ep: -1, listenFD: -1, started: time.Now(),
-		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{}, held: map[string][]int{},
+		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{}, byKey: map[string]*proc{}, held: map[string][]int{},
 		conns: map[int]*conn{}, commands: map[int]*command{}, unfinished: map[*command]struct{}{}, plans: map[*planned]struct{}{},
 		partialLines: partialLines{},
 	}
@@ -135,7 +138,8 @@ func (s *Server) open() (err error) {
 	}
 	s.add(s.wakeFD, wake{}, unix.EPOLLIN)
 	s.add(s.waiter.FD, &s.stray, unix.EPOLLIN)
-	return s.watch.open(s)
+	s.watch.open(s)
+	return nil
 }
 
 // begin takes over what the nest or the program before an upgrade hands over,
@@ -147,9 +151,13 @@ func (s *Server) begin(resume int) error {
 	if err != nil {
 		return err
 	}
+	var clients resumption
 	for i := range items {
-		s.adoptItem(&items[i])
+		if !clients.take(&items[i]) {
+			s.adoptItem(&items[i])
+		}
 	}
+	clients.restore(s)
 	s.readExits()
 	if s.pump.Recover(s.source) {
 		logLine("completed an output transaction that the last keeper left unfinished")
@@ -218,7 +226,7 @@ func (s *Server) drop(fd *int) {
 // in the batch, so each handler must cope with being called without an event.
 func (s *Server) turn() {
 	var evs [64]unix.EpollEvent
-	n, err := unix.EpollWait(s.ep, evs[:], s.partialLines.wait(time.Now))
+	n, err := unix.EpollWait(s.ep, evs[:], s.wait())
 	if err != nil {
 		return
 	}
@@ -228,8 +236,26 @@ func (s *Server) turn() {
 		}
 	}
 	s.partialLines.write(s)
+	s.watch.poll(s)
+	sendCopies(s)
+	s.renewal.renew(s)
 	s.endIfIdle()
 	s.collectGarbage()
+}
+
+// wait returns for how many milliseconds the loop may sleep; -1 means for ever.
+func (s *Server) wait() int {
+	least := s.partialLines.wait(time.Now)
+	renewal := -1
+	if s.upgrade == nil {
+		renewal = s.renewal.wait(time.Now())
+	}
+	for _, ms := range []int{s.watch.wait(), renewal} {
+		if ms >= 0 && (least < 0 || ms < least) {
+			least = ms
+		}
+	}
+	return least
 }
 
 // gcInterval is how many requests and exits may pass before the next garbage collection.
@@ -265,10 +291,10 @@ func (wake) ready(s *Server, _ uint32) {
 	}
 }
 
-// endIfIdle ends a keeper that has lost its nest and has nothing left to supervise.
+// endIfIdle ends a keeper that has no nest, could not start one, and has nothing left to supervise.
 // What is started later belongs to another pair.
 func (s *Server) endIfIdle() {
-	if s.nest.fd >= 0 || len(s.procs) > 0 || s.inFlight > 0 || s.upgrade != nil {
+	if s.nest.fd >= 0 || s.renewal.tried.IsZero() || len(s.procs) > 0 || s.inFlight > 0 || s.upgrade != nil {
 		return
 	}
 	for _, c := range s.conns {

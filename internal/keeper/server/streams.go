@@ -3,7 +3,6 @@ package server
 import (
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/stdio"
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
@@ -204,66 +203,4 @@ func (p *proc) closeStdin(s *Server, explicit bool) {
 		s.drop(&p.stdin)
 		p.save(s)
 	}
-}
-
-// watcher notices when a reader opens a FIFO of a process that has ended.
-type watcher struct {
-	fd    int
-	waits []wait
-}
-
-type wait struct {
-	wd   int
-	p    *proc
-	sink *stdio.Sink
-}
-
-func (w *watcher) open(s *Server) (err error) {
-	if w.fd, err = unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK); err == nil {
-		s.add(w.fd, w, unix.EPOLLIN)
-	}
-	return err
-}
-
-// waitFor has the FIFOs closed once a reader has opened them.
-func (w *watcher) waitFor(p *proc, sinks []*stdio.Sink) {
-	for _, k := range sinks {
-		if k.Served() {
-			continue
-		}
-		wd, err := unix.InotifyAddWatch(w.fd, "/proc/self/fd/"+kernel.Itoa(k.FIFO()), unix.IN_OPEN)
-		if err == nil && !k.Served() { // watch first, then look again, so that no reader is missed
-			w.waits = append(w.waits, wait{wd, p, k})
-		}
-	}
-}
-
-// ready looks at all waiting FIFOs: a reader may have opened any of them.
-func (w *watcher) ready(s *Server, _ uint32) {
-	var buf [4096]byte
-	if n, err := unix.Read(w.fd, buf[:]); err != nil || n <= 0 {
-		return
-	}
-	left := w.waits[:0]
-	for _, x := range w.waits {
-		if !x.sink.Served() {
-			left = append(left, x)
-			continue
-		}
-		_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd))
-		x.p.save(s)
-	}
-	w.waits = left
-}
-
-func (w *watcher) forget(p *proc) {
-	left := w.waits[:0]
-	for _, x := range w.waits {
-		if x.p == p {
-			_, _ = unix.InotifyRmWatch(w.fd, uint32(x.wd))
-		} else {
-			left = append(left, x)
-		}
-	}
-	w.waits = left
 }

@@ -47,32 +47,56 @@ func (s *Server) doUpgrade() {
 }
 
 func (s *Server) become(u *upgrade) error {
-	for _, c := range s.conns {
-		if len(c.out) > 0 { // answers not yet sent are not handed over
-			c.closeConn(s)
-		}
-	}
-	st, keep := s.newHandover(u)
+	s.dropUnsent()
+	st := s.newHandover(u)
+	st.items = append(st.items, handedItems(s)...)
+	keep := st.descriptors()
 	mem, err := kernel.Memfd(wire.Record(st))
 	if err != nil {
 		return err
 	}
+	defer func() { _ = unix.Close(mem) }()
 	keep = append(keep, mem)
 	if s.nest.fd >= 0 {
 		keep = append(keep, s.nest.fd)
 	}
-	for _, fd := range keep {
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+	return execute(u.path, []string{kernel.KeeperName, "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv(2), keep)
+}
+
+// dropUnsent disconnects the clients that wait for answers, which are not handed over. A client
+// repeats its request then.
+func (s *Server) dropUnsent() {
+	for _, c := range s.conns {
+		if len(c.out) > 0 {
+			c.closeConn(s)
+		}
 	}
-	file, done := kernel.Shielded(u.path)
+	for _, p := range s.procs {
+		if p.pending == nil {
+			continue
+		}
+		for _, r := range p.pending.requesters {
+			if r.c != nil {
+				r.c.closeConn(s)
+			}
+		}
+	}
+}
+
+// execute replaces this program, and leaves descriptors open in the next one. It returns only if
+// that fails, with everything as before.
+func execute(path string, args, env []string, keep []int) error {
+	for _, fd := range keep {
+		kernel.Inherit(fd)
+	}
+	file, done := kernel.Shielded(path)
 	defer done()
 	kernel.HugePages(false)
-	err = unix.Exec(file, []string{"longshore-keeper", "keeper", s.dir, kernel.Itoa(mem)}, kernel.SmallEnv(2))
+	err := unix.Exec(file, args, env)
 	kernel.HugePages(true)
 	for _, fd := range keep {
-		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
+		unix.CloseOnExec(fd)
 	}
-	_ = unix.Close(mem)
 	return err
 }
 
@@ -86,14 +110,9 @@ type handover struct {
 	streams uint64
 	started int64
 	lost    uint64
-	items   []handoverItem
+	items   []wire.HandedItem
 	conns   []handoverConn
 	links   []handoverStream
-}
-
-type handoverItem struct {
-	item wire.Item
-	fds  []uint64
 }
 
 type handoverConn struct{ fd, exits uint64 }
@@ -116,10 +135,7 @@ func (f *handover) Fields(c *wire.Codec) {
 	c.Uint(&f.streams)
 	c.Int(&f.started)
 	c.Uint(&f.lost)
-	wire.List(c, &f.items, func(it *handoverItem) {
-		it.item.Fields(c)
-		c.Uints(&it.fds)
-	})
+	wire.List(c, &f.items, func(it *wire.HandedItem) { it.Fields(c) })
 	wire.List(c, &f.conns, func(x *handoverConn) {
 		c.Uint(&x.fd)
 		c.Uint(&x.exits)
@@ -135,22 +151,13 @@ func (f *handover) Fields(c *wire.Codec) {
 	})
 }
 
-// newHandover collects the state, and lists the descriptors that must stay open.
-func (s *Server) newHandover(u *upgrade) (f *handover, keep []int) {
-	f = &handover{
-		nestPid: uint64(s.nest.pid), path: u.path, upConn: plus1(u.c.fd), upID: u.id,
-		serial: s.serial, streams: s.lastStream, started: s.started.UnixNano(), lost: s.lost,
+// newHandover collects what clients have: their connections, streams and subscriptions.
+func (s *Server) newHandover(u *upgrade) *handover {
+	f := &handover{nestPid: uint64(s.nest.pid), serial: s.serial, streams: s.lastStream, started: s.started.UnixNano(), lost: s.lost}
+	if u != nil {
+		f.path, f.upConn, f.upID = u.path, plus1(u.c.fd), u.id
 	}
-	f.items = append(f.items, handoverItem{wire.Item{Key: socketKey, Roles: []wire.Role{wire.RoleSocket}}, []uint64{uint64(s.listenFD)}})
-	keep = append(keep, s.listenFD)
 	for _, p := range s.procs {
-		roles, fds := p.descriptors()
-		it := handoverItem{item: wire.Item{Key: p.key, Roles: roles, Blob: p.record(nil)}}
-		for _, fd := range fds {
-			it.fds = append(it.fds, uint64(fd))
-		}
-		f.items = append(f.items, it)
-		keep = append(keep, fds...)
 		for _, st := range p.streams {
 			l := handoverStream{id: st.id, serial: p.serial, stdin: st.stdin, holder: p.holder == st}
 			if st.c != nil {
@@ -159,27 +166,78 @@ func (s *Server) newHandover(u *upgrade) (f *handover, keep []int) {
 			for i, t := range st.taps {
 				if t != nil && t.FD >= 0 {
 					l.taps[i] = plus1(t.FD)
-					keep = append(keep, t.FD)
 				}
 			}
 			f.links = append(f.links, l)
 		}
 	}
-	for name, fds := range s.held {
-		it := handoverItem{item: heldItem(name, len(fds))}
-		for _, fd := range fds {
-			it.fds = append(it.fds, uint64(fd))
-		}
-		f.items = append(f.items, it)
-		keep = append(keep, fds...)
-	}
+	var copies subscribers
 	for _, c := range s.conns {
 		if c.greeted {
 			f.conns = append(f.conns, handoverConn{uint64(c.fd), c.exits})
-			keep = append(keep, c.fd)
+		}
+		if c.copies != nil {
+			copies.list = append(copies.list, handoverConn{uint64(c.fd), c.copies.id})
 		}
 	}
-	return f, keep
+	f.items = append(f.items, wire.HandedItem{Item: wire.Item{Key: copiesKey, Blob: wire.Record(&copies)}})
+	return f
+}
+
+// copiesKey is the key of the item with the clients that have asked for copies. A program of an
+// earlier release takes it for a process's whose record it cannot read, and drops it.
+const copiesKey = "copies"
+
+// subscribers are clients with the ids of their requests.
+type subscribers struct{ list []handoverConn }
+
+// Fields implements wire.Message.
+func (m *subscribers) Fields(c *wire.Codec) {
+	wire.List(c, &m.list, func(x *handoverConn) {
+		c.Uint(&x.fd)
+		c.Uint(&x.exits)
+	})
+}
+
+// handedItems are all items that the nest holds, with our own descriptors.
+func handedItems(s *Server) []wire.HandedItem {
+	all := []wire.HandedItem{{Item: wire.Item{Key: socketKey, Roles: []wire.Role{wire.RoleSocket}}, FDs: []uint64{uint64(s.listenFD)}}}
+	add := func(it wire.Item, fds []int) {
+		h := wire.HandedItem{Item: it}
+		for _, fd := range fds {
+			h.FDs = append(h.FDs, uint64(fd))
+		}
+		all = append(all, h)
+	}
+	for _, p := range s.procs {
+		if p.stored {
+			add(p.item(s))
+		}
+	}
+	for name, fds := range s.held {
+		add(heldItem(name, len(fds)), fds)
+	}
+	return all
+}
+
+// descriptors lists the descriptors that the next program inherits.
+func (f *handover) descriptors() (fds []int) {
+	for _, it := range f.items {
+		for _, fd := range it.FDs {
+			fds = append(fds, int(fd))
+		}
+	}
+	for _, c := range f.conns {
+		fds = append(fds, int(c.fd))
+	}
+	for _, l := range f.links {
+		for _, t := range l.taps {
+			if t > 0 {
+				fds = append(fds, int(t)-1)
+			}
+		}
+	}
+	return fds
 }
 
 func plus1(fd int) uint64 { return uint64(fd + 1) }
@@ -198,21 +256,28 @@ func (s *Server) readResume(mem int) ([]item, error) {
 	if s.nest.pid = int(f.nestPid); s.nest.pid == 0 || os.Getppid() != s.nest.pid {
 		s.nest = nest{fd: -1}
 	}
-	s.serial, s.lastStream, s.lost = f.serial, f.streams, f.lost
 	var items []item
 	for _, it := range f.items {
-		if len(it.fds) != len(it.item.Roles) {
+		if len(it.FDs) != len(it.Item.Roles) {
 			return nil, unix.EPROTO
 		}
-		x := item{Item: it.item}
-		for _, fd := range it.fds {
+		x := item{Item: it.Item}
+		for _, fd := range it.FDs {
 			unix.CloseOnExec(int(fd))
 			x.fds = append(x.fds, int(fd))
 		}
-		items = append(items, x)
+		if it.Item.Key != copiesKey {
+			items = append(items, x)
+		}
 	}
-	s.afterResume = func() { s.reconnect(&f) }
+	s.resume(&f)
 	return items, nil
+}
+
+// resume restores later what the clients of the program before had.
+func (s *Server) resume(f *handover) {
+	s.serial, s.lastStream, s.lost = f.serial, f.streams, f.lost
+	s.afterResume = func() { s.reconnect(f) }
 }
 
 // reconnect restores connections and streams once the processes are restored.
@@ -222,6 +287,17 @@ func (s *Server) reconnect(f *handover) {
 		unix.CloseOnExec(fd)
 		c := s.addConn(fd)
 		c.greeted, c.exits = true, x.exits
+	}
+	for _, it := range f.items {
+		var copies subscribers
+		if it.Item.Key != copiesKey || !wire.ParseRecord(it.Item.Blob, &copies) {
+			continue
+		}
+		for _, x := range copies.list {
+			if c := s.conns[int(x.fd)]; c != nil {
+				c.copyAll(s, x.exits)
+			}
+		}
 	}
 	for _, l := range f.links {
 		p := s.bySerial[l.serial]
@@ -247,7 +323,9 @@ func (s *Server) reconnect(f *handover) {
 			st.endStream(s, true)
 		}
 	}
-	s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path}, nil)
+	if f.path != "" {
+		s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path}, nil)
+	}
 	if c := s.conns[int(f.upConn)-1]; f.upConn > 0 && c != nil {
 		c.ok(s, f.upID, nil)
 	}

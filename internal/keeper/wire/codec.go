@@ -3,7 +3,6 @@
 //
 // It must not know sockets or processes: it encodes and decodes bytes, and must cope
 // with any bytes. Start reading at codec.go, then frame.go, then message.go.
-// come in. Start reading at codec.go, then frame.go, then message.go.
 package wire
 
 import "encoding/binary"

@@ -8,9 +8,8 @@ import "encoding/binary"
 //
 // The body of a kind never changes: what a version adds is a new kind. A keeper
 // therefore knows from the frame alone how to decode it.
-// greeted at the other end.
 const (
-	Version = 4
+	Version = 5
 	Oldest  = 1
 )
 
@@ -24,6 +23,9 @@ const VersionGiven = 3
 
 // VersionHold is the first version with KindHold, KindHeld, KindDropHeld and KindHeldNames.
 const VersionHold = 4
+
+// VersionCopies is the first version with KindCopies.
+const VersionCopies = 5
 
 // The limits of what is held for agents: descriptors under one name, names, and the length of one.
 const (
@@ -43,7 +45,8 @@ const NestVersion = 1
 type Kind uint8
 
 // The agent's requests to the keeper. Each is answered by OK or Fail with the same id,
-// except KindExits, whose answers are any number of ExitEvents.
+// except KindExits, whose answers are any number of ExitEvents, and KindCopies, whose answers
+// are any number of KindCopy and KindCopyDropped.
 const (
 	KindHello Kind = iota + 1
 	KindLaunch
@@ -74,6 +77,7 @@ const (
 	KindHeld      // asks for them; the answer brings further ones of the same files
 	KindDropHeld  // closes them
 	KindHeldNames // asks for all names
+	KindCopies    // asks for copies of all items, now and whenever one changes
 )
 
 // The keeper's answers.
@@ -81,7 +85,9 @@ const (
 	KindOK Kind = iota + 64
 	KindFail
 	KindExitEvent
-	KindNestLost // not an answer: the keeper has lost its nest
+	KindNestLost    // not an answer: the keeper has lost its nest and could not start another one
+	KindCopy        // an item, with those of its descriptors that the client does not have yet
+	KindCopyDropped // an item that is no more; with an empty key: all items have been sent once
 )
 
 // The messages between keeper and nest.
@@ -110,6 +116,10 @@ const FlagMemfd = 1
 // SocketKey is the key of the item that holds the listening socket. The keys of
 // processes are paths with a slash.
 const SocketKey = "socket"
+
+// ResumePrefix starts the keys of the items with what a keeper's clients have, while a keeper
+// without a nest becomes the next nest and starts the next keeper.
+const ResumePrefix = "resume:"
 
 // HeldPrefix starts the keys of what is held for agents. No process's key has a colon.
 const HeldPrefix = "held:"

@@ -58,6 +58,30 @@ func (m *Item) Fields(c *Codec) {
 	List(c, &m.Keep, func(r *Role) { small(c, r) })
 }
 
+// HandedItem is an item whose descriptors a program inherits, by their numbers, in the order
+// of the item's roles.
+type HandedItem struct {
+	Item Item
+	FDs  []uint64
+}
+
+// Fields implements Message.
+func (m *HandedItem) Fields(c *Codec) {
+	m.Item.Fields(c)
+	c.Uints(&m.FDs)
+}
+
+// MaxHanded bounds the memory file with the items that a nest starts with.
+const MaxHanded = 256 << 20
+
+// HandedItems are the items that a nest starts with.
+type HandedItems struct{ List []HandedItem }
+
+// Fields implements Message.
+func (m *HandedItems) Fields(c *Codec) {
+	List(c, &m.List, func(it *HandedItem) { it.Fields(c) })
+}
+
 // Drop names an item.
 type Drop struct{ Key string }
 

@@ -46,7 +46,7 @@ func messages() []wire.Message {
 		&wire.Hello{}, &wire.Fail{}, &wire.Ref{}, &wire.Command{}, &wire.Result{}, &wire.Sink{}, &wire.IO{}, &wire.Want{}, &wire.Level{},
 		&wire.Launch{}, &wire.Launched{}, &wire.Opened{}, &wire.StreamsRequest{}, &wire.StreamEnd{}, &wire.SignalRequest{}, &wire.ResizeRequest{},
 		&wire.Task{}, &wire.Namespaces{}, &wire.IDRange{}, &wire.Supervised{}, &wire.Processes{}, &wire.Exit{}, &wire.Status{}, &wire.Upgrade{}, &wire.Cancel{}, &wire.HeldName{}, &wire.HeldNames{},
-		&wire.NestHello{}, &wire.Item{}, &wire.Drop{}, &wire.Child{}, &wire.Program{},
+		&wire.NestHello{}, &wire.Item{}, &wire.HandedItem{}, &wire.HandedItems{}, &wire.Drop{}, &wire.Child{}, &wire.Program{},
 	}
 }
 

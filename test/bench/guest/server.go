@@ -141,7 +141,7 @@ func (s *server) processes() ([]int, error) {
 	for _, d := range dirs {
 		b, err := os.ReadFile(filepath.Join(d, "cmdline"))
 		args := strings.Split(string(b), "\x00")
-		if err != nil || len(args) < 3 || args[0] != "longshore-keeper" || !strings.HasPrefix(args[2], s.state+"/") {
+		if err != nil || len(args) < 3 || args[0] != "longshore-keeper" && args[0] != "longshore-nest" || !strings.HasPrefix(args[2], s.state+"/") {
 			continue // it has just ended, or is another
 		}
 		pid, err := strconv.Atoi(filepath.Base(d))
@@ -164,7 +164,7 @@ func MemoryOf(pids ...int) (Memory, error) {
 		}
 		args := strings.Split(string(cmdline), "\x00")
 		name := filepath.Base(args[0])
-		if name == "longshore-keeper" {
+		if name == "longshore-keeper" || name == "longshore-nest" {
 			name = args[1]
 		}
 		private, resident, err := fields(filepath.Join(dir, "status"), "RssAnon:", "VmRSS:")

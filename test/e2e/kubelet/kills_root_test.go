@@ -80,7 +80,7 @@ func (n *node) killFor(t *testing.T, lasts time.Duration) (agents, keepers int) 
 			n.Launch()
 			agents++
 		case <-keeper.C:
-			for _, pid := range nodetest.Processes("longshore-keeper", "keeper") {
+			for _, pid := range nodetest.Pair("keeper") {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err == nil {
 					keepers++
 				}

@@ -63,11 +63,7 @@ func reboot(t *testing.T) {
 	before := status(n.run(t, p), "main")
 	n.kubeletDown(syscall.SIGKILL)
 	n.Kill()
-	for _, role := range []string{"nest", "keeper"} {
-		for _, pid := range nodetest.Processes("longshore-keeper", role) {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
+	nodetest.KillTogether(t, nodetest.Pair("")...)
 	for _, pid := range nodetest.Processes("busybox", "") {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}

@@ -94,7 +94,7 @@ func (r *rig) isSmall(before map[int]int64) {
 	r.eventually("our helpers have at most a megabyte for each task", func() bool {
 		more = 0
 		now := helpers()
-		pids := slices.Concat([]int{r.Pid()}, nodetest.Processes("driver", ""), nodetest.Processes("longshore-keeper", "keeper"), nodetest.Processes("longshore-keeper", "nest"))
+		pids := slices.Concat([]int{r.Pid()}, nodetest.Processes("driver", ""), nodetest.Pair("keeper"), nodetest.Pair("nest"))
 		for _, pid := range pids {
 			more += now[pid] - before[pid]
 		}

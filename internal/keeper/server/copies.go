@@ -1,0 +1,149 @@
+package server
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/keeper/kernel"
+	"github.com/longshore/longshore/internal/keeper/wire"
+)
+
+// copies is what one client has copies of. With them it starts the next pair when keeper and nest
+// die together. The keeper never waits for it: what cannot be sent now is sent later, as it is
+// then.
+type copies struct {
+	id    uint64 // of the request
+	has   map[string][]sentCopy
+	stale map[string]struct{} // the keys whose items have changed since
+	all   bool                // everything that was there at the request has been sent
+}
+
+// sentCopy is a descriptor that the client has.
+type sentCopy struct {
+	role wire.Role
+	fd   int // our number of it, which another file of the same role does not have
+}
+
+// copyAll answers a request for copies.
+func (c *conn) copyAll(s *Server, id uint64) {
+	c.copies = &copies{id: id, has: map[string][]sentCopy{}, stale: map[string]struct{}{}}
+	for _, p := range s.procs {
+		c.copies.stale[p.key] = struct{}{}
+	}
+	for name := range s.held {
+		c.copies.stale[wire.HeldPrefix+name] = struct{}{}
+	}
+	s.copying = true
+}
+
+// changed has the item with this key copied at the end of the turn.
+func (s *Server) changed(key string) {
+	for _, c := range s.conns {
+		if c.copies != nil {
+			c.copies.stale[key] = struct{}{}
+			s.copying = true
+		}
+	}
+}
+
+// sendCopies sends what has changed. It comes after the answers of this turn, so that nobody waits
+// for it.
+func sendCopies(s *Server) {
+	if !s.copying {
+		return
+	}
+	s.copying = false
+	for _, c := range s.conns {
+		if c.copies != nil && len(c.out) == 0 {
+			c.sendCopies(s)
+		}
+	}
+}
+
+func (c *conn) sendCopies(s *Server) {
+	k := c.copies
+	for key := range k.stale {
+		if !c.trySend(s, k.send(s, c.fd, key)) {
+			return
+		}
+		delete(k.stale, key)
+	}
+	if c.copies != nil && !k.all && c.trySend(s, s.sender.Send(kernel.TrySend, c.fd, wire.Header{Kind: wire.KindCopyDropped, ID: k.id}, &wire.Drop{}, nil)) {
+		k.all = true
+	}
+}
+
+// trySend reports whether a copy was sent. If it was not, it is sent when there is room, or with
+// the next change.
+func (c *conn) trySend(s *Server, err error) bool {
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, unix.EAGAIN):
+		s.change(c.fd, unix.EPOLLIN|unix.EPOLLOUT)
+	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
+		c.closeConn(s)
+	default: // a shortage of memory or of descriptors
+		logLine("send a copy: " + err.Error())
+	}
+	return false
+}
+
+// send sends one item, or that there is none any more.
+func (k *copies) send(s *Server, to int, key string) error {
+	it, fds, ok := copyOf(s, key)
+	if !ok {
+		delete(k.has, key)
+		return s.sender.Send(kernel.TrySend, to, wire.Header{Kind: wire.KindCopyDropped, ID: k.id}, &wire.Drop{Key: key}, nil)
+	}
+	var has []sentCopy
+	var roles []wire.Role
+	var send []int
+	for i, r := range it.Roles {
+		one := sentCopy{r, fds[i]}
+		has = append(has, one)
+		if k.knows(key, one) {
+			it.Keep = append(it.Keep, r)
+		} else {
+			roles, send = append(roles, r), append(send, fds[i])
+		}
+	}
+	it.Roles = roles
+	err := s.sender.Send(kernel.TrySend, to, wire.Header{Kind: wire.KindCopy, ID: k.id}, &it, send)
+	if err == nil {
+		k.has[key] = has
+	}
+	return err
+}
+
+func (k *copies) knows(key string, one sentCopy) bool {
+	for _, x := range k.has[key] {
+		if x == one {
+			return true
+		}
+	}
+	return false
+}
+
+// copyOf is the item with this key, without the FIFOs that are sinks: their readers see the end
+// only when the last descriptor has closed, which must not wait for a client.
+func copyOf(s *Server, key string) (it wire.Item, fds []int, ok bool) {
+	if name, held := heldName(key); held {
+		fds = s.held[name]
+		return heldItem(name, len(fds)), fds, len(fds) > 0
+	}
+	p := s.byKey[key]
+	if p == nil || !p.stored {
+		return it, nil, false
+	}
+	all, open := p.item(s)
+	it = all
+	it.Roles = nil
+	for i, r := range all.Roles {
+		if r < wire.RoleSink {
+			it.Roles, fds = append(it.Roles, r), append(fds, open[i])
+		}
+	}
+	return it, fds, true
+}
