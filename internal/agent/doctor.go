@@ -22,7 +22,7 @@ import (
 func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked(), deviceFinding()}
 	findings = append(findings, n.runtimeFindings()...)
-	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n))
+	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n), inotifyFinding())
 	if n.swarm != nil {
 		st := n.swarm.Status()
 		findings = append(findings, swarmFinding(st), overlayFinding(ctx, n.network.Overlays, st.Overlays), gossipFinding(st), publishedFinding(st.Overlays))

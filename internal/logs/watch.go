@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -17,8 +19,12 @@ import (
 
 // watch wakes one reader when its file grows, and when a file of its sink appears, is renamed or
 // is removed. All watches of the process share one inotify instance: a user has 128 of them.
+//
+// Any program with uid 0 in the same user namespace, also one in a container, can use up all
+// instances and watches of uid 0. A watch that gets none wakes its reader at regular intervals.
 type watch struct {
-	n    *notifier
+	n    *notifier // nil if it gets no notifications
+	poll *time.Ticker
 	dir  int32
 	file int32  // that of the file that is being read; noFile before there is one
 	name string // the beginning of the names of the sink's files
@@ -45,20 +51,54 @@ func newWatch(sink core.Sink) (*watch, error) {
 		name = strings.TrimSuffix(name, filepath.Ext(name))
 	}
 	w := &watch{file: noFile, name: name, wake: make(chan struct{}, 1)}
-	if w.n, err = instances.enter(); err != nil {
-		return nil, err
+	if w.n, err = instances.enter(); err == nil {
+		if w.dir, err = w.n.add(w, dir, dirMask); err != nil {
+			w.leave()
+		}
 	}
-	if w.dir, err = w.n.add(w, dir, dirMask); err != nil {
-		instances.leave(w.n)
+	if usedUp(err) {
+		w.pollInstead()
+		err = nil
+	}
+	if err != nil {
 		return nil, err
 	}
 	return w, nil
 }
 
+// pollAfter is how long a reader waits for new lines at most when it gets no notifications.
+const pollAfter = 200 * time.Millisecond
+
+// usedUp reports whether an error means that there are no instances or no watches left.
+func usedUp(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM)
+}
+
+// pollInstead has the reader woken at regular intervals.
+func (w *watch) pollInstead() { w.poll = time.NewTicker(pollAfter) }
+
+// leave gives up the notifications.
+func (w *watch) leave() {
+	if w.n != nil {
+		instances.leave(w.n)
+		w.n = nil
+	}
+}
+
 // use watches f from now on, and no other file.
 func (w *watch) use(f *os.File) error {
+	if w.n == nil {
+		return nil
+	}
 	// The other way round, the watch that is wanted would go when it is the same file.
 	wd, err := w.n.add(w, f, fileMask)
+	if usedUp(err) {
+		w.n.remove(w, w.file)
+		w.n.remove(w, w.dir)
+		w.leave()
+		w.pollInstead()
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -71,8 +111,17 @@ func (w *watch) use(f *os.File) error {
 
 // wait returns when something may be new, or when ended is closed.
 func (w *watch) wait(ctx context.Context, ended <-chan struct{}) error {
+	var poll <-chan time.Time
+	if w.poll != nil {
+		poll = w.poll.C
+	}
 	select {
+	case <-poll:
+		return nil
 	case <-w.wake:
+		if w.n == nil {
+			return nil
+		}
 		return w.n.failed()
 	case <-ended:
 		return nil
@@ -89,9 +138,15 @@ func (w *watch) notify() {
 }
 
 func (w *watch) close() {
+	if w.poll != nil {
+		w.poll.Stop()
+	}
+	if w.n == nil {
+		return
+	}
 	w.n.remove(w, w.file)
 	w.n.remove(w, w.dir)
-	instances.leave(w.n)
+	w.leave()
 }
 
 // instance has the notifier of the process while anything is watched.

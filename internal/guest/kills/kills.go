@@ -3,7 +3,8 @@
 //
 // The kernel counts such kills in a file of the cgroup. It announces changes of that file
 // of cgroup v2 by inotify, and on v1 a shortage of memory by an eventfd; the file is read
-// then. One inotify serves all cgroups, since a user may have few of them. Start at Watch.
+// then. One inotify serves all cgroups, since a user may have few of them. Where containers have
+// used up those that uid 0 may have, the file is read at regular intervals. Start at Watch.
 package kills
 
 import (
@@ -61,6 +62,10 @@ func (w *Watcher) Watch(counter string, grown func(kills uint64)) (*Watch, error
 		err = w.listenLocked(one)
 	} else {
 		err = w.notifyLocked(one)
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) {
+			err = nil
+			w.readers.Go(one.poll)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("watch %s: %w", counter, err)
@@ -134,6 +139,25 @@ func (o *Watch) read() {
 		}
 	}
 }
+
+// poll reads the counter at regular intervals, until the watch is stopped or the cgroup has gone.
+func (o *Watch) poll() {
+	tick := time.NewTicker(pollAfter)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-o.ended:
+			return
+		}
+		if _, there := o.look(); !there {
+			return
+		}
+	}
+}
+
+// pollAfter is how late a kill is told of at most where inotify does not tell of it.
+const pollAfter = 500 * time.Millisecond
 
 // notifyLocked adds a file of v2 to what inotify tells of.
 func (w *Watcher) notifyLocked(one *Watch) error {
@@ -226,7 +250,7 @@ func (w *Watcher) drop(o *Watch) {
 		_ = o.event.Close() // which ends its reader
 		return
 	}
-	if w.inotify == nil {
+	if w.inotify == nil || o.number < 0 {
 		return
 	}
 	if raw, err := w.inotify.SyscallConn(); err == nil {
