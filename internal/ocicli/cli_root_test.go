@@ -33,6 +33,7 @@ func TestCommandLine(t *testing.T) {
 			{"limits are changed and read back", updates},
 			{"exec's options", execOptions},
 			{"users of processes", users},
+			{"mounts onto links that lead to nothing", links},
 			{"a terminal by the console socket", terminals},
 			{"run", foreground},
 			{"descriptors are passed on", preserved},

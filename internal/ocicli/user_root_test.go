@@ -64,3 +64,25 @@ func users(t *testing.T, m *machine) {
 		}
 	}
 }
+
+// links: a mount onto a link of the root that leads to nothing is made where the link leads, inside.
+func links(t *testing.T, m *machine) {
+	etc := m.bundle + "/rootfs/etc"
+	if err := os.MkdirAll(etc, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = os.RemoveAll(etc), os.RemoveAll(m.bundle+"/rootfs/linked") }()
+	if err := os.Symlink("../../../linked/resolv.conf", etc+"/resolv.conf"); err != nil {
+		t.Fatal(err)
+	}
+	s := m.spec("cat /etc/resolv.conf")
+	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/etc/resolv.conf", Type: "bind", Source: m.bundle + "/config.json", Options: []string{"bind", "ro"}})
+	m.write(t, s)
+	if out := m.must(t, "run", "a"); !strings.Contains(out, "ociVersion") {
+		t.Errorf("%q", out)
+	}
+	if _, err := os.Lstat("/linked"); !os.IsNotExist(err) {
+		t.Errorf("made outside of the root: %v", err)
+	}
+	m.gone(t, "a")
+}

@@ -127,6 +127,7 @@ type compiler struct {
 	root   int // descriptor of the root filesystem
 	next   int // number of the next descriptor to be opened
 	mounts []specs.Mount
+	places []place // where the first of mounts are
 	labels []labelFile
 	file   string  // path of the program; "" to search for Args[0]
 	twice  bool    // a first child prepares what the second one may not

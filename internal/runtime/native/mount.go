@@ -188,29 +188,32 @@ func (c *compiler) fdPath(fd int) plan.Arg {
 // provide makes sure that a mount point exists. In the root itself it is made before the
 // plan runs; below another mount, by the plan.
 func (c *compiler) provide(p string, file bool) {
-	p = path.Clean("/" + p)
-	above := ""
-	for _, m := range c.mounts {
-		d := path.Clean("/" + m.Destination)
-		if (strings.HasPrefix(p, d+"/") || p == d) && len(d) > len(above) {
-			above = d
-		}
-	}
-	if above == "" {
-		c.out.Points = append(c.out.Points, Point{p, file})
-		if c.user == nil {
-			return
-		}
-		// The agent cannot write to a root whose owners are mapped.
-	}
-	if p == above {
+	c.settle()
+	w, at, err := c.missing(p, file)
+	if err != nil {
+		c.out.Points = append(c.out.Points, Point{p, file}) // MakePoints, or the plan, fails by it
 		return
 	}
-	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(p, above), "/"), "/")
-	for i, name := range parts {
-		fd, _ := c.target(path.Join(append([]string{"/", above}, parts[:i]...)...))
-		arg := plan.P(c.plan.String(name))
-		if file && i == len(parts)-1 {
+	if !w.passed {
+		c.out.Points = append(c.out.Points, Point{path.Clean("/" + p), file})
+	} else if !c.covered(at) {
+		c.out.Points = append(c.out.Points, Point{at, file})
+	}
+	for _, s := range w.steps {
+		switch {
+		case c.covered(path.Join(s.parent, s.name)):
+		case w.passed && path.Join(s.parent, s.name) != at:
+			c.out.Points = append(c.out.Points, Point{path.Join(s.parent, s.name), s.file})
+			fallthrough
+		default:
+			if c.user == nil {
+				continue
+			}
+			// The agent cannot write to a root whose owners are mapped.
+		}
+		fd, _ := c.target(s.parent)
+		arg := plan.P(c.plan.String(s.name))
+		if s.file {
 			c.plan.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
 		} else {
 			c.plan.Add("make "+p, unix.SYS_MKDIRAT, plan.V(fd), arg, plan.V(0o755)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))

@@ -49,32 +49,60 @@ func inRoot(dir int, p string) (int, error) {
 	}
 }
 
+// maxTries bounds how often a point is looked for again that somebody exchanges meanwhile.
+const maxTries = 100
+
+// makePoint makes what is missing of a path. Links that lead to nothing are followed inside the
+// root, as runc and docker follow them.
 func makePoint(dir int, p Point) error {
-	fd, err := inRoot(dir, p.Path)
-	if err == nil {
-		defer func() { _ = unix.Close(fd) }()
-		return kindError(fd, p)
-	}
-	if !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	parts := strings.Split(relative(p.Path), "/")
-	for i, name := range parts {
-		parent, err := inRoot(dir, path.Join(parts[:i]...))
+	for range maxTries {
+		w := missing{root: dir}
+		at, err := w.find(p.Path, p.File)
 		if err != nil {
 			return err
 		}
-		if p.File && i == len(parts)-1 {
-			err = unix.Mknodat(parent, name, unix.S_IFREG|0o644, 0)
-		} else {
-			err = unix.Mkdirat(parent, name, 0o755)
+		if len(w.steps) == 0 {
+			fd, err := inRoot(dir, at)
+			if err != nil {
+				return err
+			}
+			err = kindError(fd, p)
+			_ = unix.Close(fd)
+			return err
 		}
-		_ = unix.Close(parent)
-		if err != nil && !errors.Is(err, unix.EEXIST) {
+		if again, err := makeSteps(dir, w.steps); !again {
 			return err
 		}
 	}
-	return nil
+	return unix.EBUSY
+}
+
+// makeSteps makes files and directories. again means that the root has changed since they were
+// found missing.
+func makeSteps(dir int, steps []step) (again bool, err error) {
+	const how = unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS
+	for _, s := range steps {
+		parent, err := unix.Openat2(dir, relative(s.parent), &unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: how})
+		switch {
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+		if s.file {
+			err = unix.Mknodat(parent, s.name, unix.S_IFREG|0o644, 0)
+		} else {
+			err = unix.Mkdirat(parent, s.name, 0o755)
+		}
+		_ = unix.Close(parent)
+		switch {
+		case errors.Is(err, unix.EEXIST):
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 // kindError explains what the kernel reports only as EINVAL.

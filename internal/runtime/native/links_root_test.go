@@ -1,0 +1,183 @@
+package native_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/beneath/beneathtest"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// dangling are links of an image that lead to nothing, and a mount onto each.
+var dangling = []struct {
+	name  string
+	links [][2]string // path in the root, target
+	mount string
+	file  bool
+	at    string // where the mount must be; "" is refused
+}{
+	{"absolute", [][2]string{{"l1/localtime", "/zone1/UTC"}}, "/l1/localtime", true, "/zone1/UTC"},
+	{"relative", [][2]string{{"l2/localtime", "../share2/UTC"}}, "/l2/localtime", true, "/share2/UTC"},
+	{"a directory", [][2]string{{"l3/run", "/run3"}}, "/l3/run", false, "/run3"},
+	{"below a directory", [][2]string{{"l4/run", "/run4"}}, "/l4/run/secrets/x", true, "/run4/secrets/x"},
+	{"a chain", [][2]string{{"l5/a", "b"}, {"l5/b", "/l5/c"}, {"l5/c", "d/e"}}, "/l5/a", true, "/l5/d/e"},
+	{"out of the root", [][2]string{{"l6/up", "../../../../../../run/outside/new"}}, "/l6/up", true, "/run/outside/new"},
+	{"absolute, of the host's directory", [][2]string{{"l7/up", "/run/outside/other"}}, "/l7/up/sub", false, "/run/outside/other/sub"},
+	{"through what is missing", [][2]string{{"l8/a", "gone/../b"}}, "/l8/a", true, "/l8/b"},
+	{"a loop", [][2]string{{"l9/a", "b"}, {"l9/b", "a"}}, "/l9/a", true, ""},
+	{"through a file", [][2]string{{"l10/a", "/bin/busybox/x"}}, "/l10/a", true, ""},
+}
+
+func TestAMountOntoALinkThatLeadsNowhere(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := newNode(t)
+		if err := os.MkdirAll("/run/outside", 0o777); err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "file"), []byte("mounted\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{"", " in a user namespace", " in a user namespace that owns the root"} {
+			edit := inUserns
+			if kind == "" {
+				edit = func(s *specs.Spec) *specs.Spec { return s }
+			}
+			for _, c := range dangling {
+				// What an earlier container has made goes.
+				top, _, _ := strings.Cut(strings.TrimPrefix(c.at, "/"), "/")
+				if top = filepath.Join(n.root, top); c.at != "" && !strings.HasPrefix(c.at, "/run/outside") {
+					if err := os.RemoveAll(top); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := os.RemoveAll(n.root + "/run/outside"); err != nil {
+					t.Fatal(err)
+				}
+				for _, l := range c.links {
+					at := filepath.Join(n.root, l[0])
+					if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.RemoveAll(at), os.Symlink(l[1], at)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if strings.HasSuffix(kind, "root") {
+					give(t, n.root, 100000)
+				}
+				source, want := dir, c.at+"/file"
+				if c.file {
+					source, want = dir+"/file", c.at
+				}
+				s := edit(script("cat " + want))
+				s.Mounts = append(s.Mounts, specs.Mount{Destination: c.mount, Type: "bind", Source: source, Options: []string{"bind", "ro"}})
+				if c.at == "" {
+					if id, err := n.held(t.Context(), t, s); err == nil {
+						t.Errorf("%s%s: container %s, %v", c.name, kind, id, err)
+					}
+					continue
+				}
+				if out := n.output(t, s); out != "mounted\n" {
+					t.Errorf("%s%s: %q", c.name, kind, out)
+				}
+			}
+		}
+		if left, err := os.ReadDir("/run/outside"); err != nil || len(left) > 0 {
+			t.Errorf("made outside of the root: %v, %v", left, err)
+		}
+	})
+}
+
+// give makes a tree a user's.
+func give(t *testing.T, root string, uid int) {
+	t.Helper()
+	err := filepath.WalkDir(root, func(p string, _ os.DirEntry, err error) error {
+		return errors.Join(err, os.Lchown(p, uid, uid))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAMountBelowALinkToAMount: /var/run is a link to /run, on which a tmpfs or a volume is mounted.
+func TestAMountBelowALinkToAMount(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := newNode(t)
+		file, volume := filepath.Join(t.TempDir(), "file"), t.TempDir()
+		if err := os.WriteFile(file, []byte("mounted\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Chmod(filepath.Dir(file), 0o755), os.Chmod(volume, 0o777), os.MkdirAll(n.root+"/var", 0o755), os.Symlink("/linked", n.root+"/var/run"), os.Symlink("/vol/in/it", volume+"/link")); err != nil {
+			t.Fatal(err)
+		}
+		tmpfs := specs.Mount{Destination: "/linked", Type: "tmpfs", Source: "tmpfs", Options: []string{"mode=755"}}
+		vol := specs.Mount{Destination: "/vol", Type: "bind", Source: volume, Options: []string{"bind"}}
+		bind := func(to string) specs.Mount {
+			return specs.Mount{Destination: to, Type: "bind", Source: file, Options: []string{"bind", "ro"}}
+		}
+		for name, c := range map[string]struct {
+			mounts []specs.Mount
+			want   string
+		}{
+			"a tmpfs":                  {[]specs.Mount{tmpfs, bind("/var/run/secrets/a")}, "/linked/secrets/a"},
+			"a tmpfs by its own name":  {[]specs.Mount{tmpfs, bind("/linked/b")}, "/linked/b"},
+			"a tmpfs on the link":      {[]specs.Mount{{Destination: "/var/run", Type: "tmpfs", Source: "tmpfs"}, bind("/linked/c")}, "/var/run/c"},
+			"a volume's link":          {[]specs.Mount{vol, bind("/vol/link")}, "/vol/in/it"},
+			"a volume beside the link": {[]specs.Mount{vol, bind("/vol/new/x")}, "/vol/new/x"},
+		} {
+			for kind, edit := range map[string]func(*specs.Spec) *specs.Spec{"": func(s *specs.Spec) *specs.Spec { return s }, " in a user namespace": inUserns} {
+				if kind != "" && strings.Contains(name, "volume") {
+					continue // whose directory is not the namespace's
+				}
+				s := edit(script("cat " + c.want))
+				s.Mounts = append(s.Mounts, c.mounts...)
+				if out := n.output(t, s); out != "mounted\n" {
+					t.Errorf("%s%s: %q", name, kind, out)
+				}
+			}
+		}
+	})
+}
+
+// TestNothingIsMadeOutsideWhileLinksAreExchanged: somebody exchanges a directory of the root for a
+// link that leads to nothing on the host, while containers are created.
+func TestNothingIsMadeOutsideWhileLinksAreExchanged(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := newNode(t)
+		const outside = "/run/outside"
+		if err := errors.Join(os.MkdirAll(outside, 0o777), os.MkdirAll(n.root+"/x/dir", 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range []string{outside + "/new", "../../../../../../../.." + outside + "/new"} {
+			if err := os.Symlink(target, n.root+"/x/link"); err != nil {
+				t.Fatal(err)
+			}
+			for _, edit := range []func(*specs.Spec) *specs.Spec{func(s *specs.Spec) *specs.Spec { return s }, inUserns} {
+				stop := beneathtest.Exchange(t, n.root+"/x/dir", n.root+"/x/link")
+				attempts(t, n, outside, func() *specs.Spec {
+					s := edit(script("true"))
+					s.Mounts = append(s.Mounts, specs.Mount{Destination: "/x/dir/sub/deep", Type: "tmpfs", Source: "tmpfs"})
+					for _, made := range []string{"/x/dir/sub", "/x/link/sub", outside} { // it is made again each time
+						_ = os.RemoveAll(n.root + made)
+					}
+					return s
+				})
+				if stop() == 0 {
+					t.Error("nothing was exchanged")
+				}
+			}
+			for _, p := range []string{"/x/dir", "/x/link"} {
+				if st, err := os.Lstat(n.root + p); err == nil && st.Mode()&os.ModeSymlink != 0 {
+					_ = os.Remove(n.root + p)
+				}
+			}
+			_ = os.MkdirAll(n.root+"/x/dir", 0o755)
+		}
+	})
+}
