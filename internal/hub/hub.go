@@ -232,7 +232,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	group.Go(func() error { return h.CA.Authority.Run(ctx) })
 	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
 	group.Go(func() error { return h.Peers.Lead(ctx, h.lead) })
-	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority), Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
+	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
 	group.Go(func() error { return operators.Operators.Run(ctx) })
 	group.Go(func() error { return operators.Serve(ctx, at.Operators) })
 	if at.Remote != nil {

@@ -54,7 +54,7 @@ func NewRemote(r Remote) (*Client, error) {
 	if !pool.AppendCertsFromPEM(r.Roots) {
 		return nil, invalid.Errorf("there is no certificate in the file with the hub's root")
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: ca.NameAPI, Certificates: r.Certificates}
+	config := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: ca.NameAPI, VerifyConnection: ca.IsHub, Certificates: r.Certificates}
 	return &Client{base: "https://" + u.Host, token: r.Token, http: &http.Client{Transport: &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: headerTimeout}}}, nil
 }
 

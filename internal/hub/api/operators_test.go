@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/ca"
+	hubevents "github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/hubtest"
 	"github.com/longshore/longshore/internal/hub/store"
@@ -129,6 +130,10 @@ func TestOperatorsOverTCP(t *testing.T) {
 	refuses(t, "the certificate of a former operator of the name", anna, unknown)
 	for want, n := range map[string]hubv1.NewOperator{
 		"the name of the operator": {Name: "../x", Scope: "read"},
+		`"Swarm-Manager" is res`:   {Name: "Swarm-Manager", Scope: "read", Csr: string(csr)},
+		`"swarm-ca" is reserved`:   {Name: "swarm-ca", Scope: "read"},
+		`"longshore-hub" is rese`:  {Name: "longshore-hub", Scope: "admin", Csr: string(csr)},
+		"is reserved: names that":  {Name: h.CA.Authority.Hub, Scope: "read"},
 		"the scope":                {Name: "x", Scope: "root"},
 		"at most 3650 days":        {Name: "x", Scope: "read", Days: 4000},
 		"CSR Decode failed":        {Name: "x", Scope: "read", Csr: "garbage"},
@@ -137,6 +142,60 @@ func TestOperatorsOverTCP(t *testing.T) {
 		if err := api.NewClient(h.Socket).Call(hubtest.Within(t), http.MethodPost, "/v1/operators", n, &c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
+	}
+}
+
+// TestRemovalEndsRequestsInProgress: a stream that an operator reads ends when the operator is
+// removed. That of another operator goes on.
+func TestRemovalEndsRequestsInProgress(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t)
+	key, csr := hubtest.Request(t)
+	leaves := operator(t, h, hubv1.NewOperator{Name: "leaves", Scope: "read", Csr: string(csr)})
+	stays := operator(t, h, hubv1.NewOperator{Name: "stays", Scope: "read"})
+	follow := func(c *api.Client, each func(hubv1.Event) error) chan error {
+		ended := make(chan error, 1)
+		go func() { ended <- c.Events(hubtest.Within(t), 0, true, each) }()
+		return ended
+	}
+	seen := make(chan string, 100)
+	first := follow(remote(t, h, "", pair(t, key, leaves.Certificate)), func(e hubv1.Event) error { seen <- e.What; return nil })
+	<-seen // it is in progress
+	removed := make(chan struct{})
+	second := follow(remote(t, h, stays.Token), func(e hubv1.Event) error {
+		if strings.Contains(e.What, "after the removal") {
+			close(removed)
+		}
+		return nil
+	})
+	if err := api.NewClient(h.Socket).Call(hubtest.Within(t), http.MethodDelete, "/v1/operators/leaves", nil, &struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-first:
+	case <-hubtest.Within(t).Done():
+		t.Fatal("the stream of an operator that was removed goes on")
+	}
+	hubtest.Commit(t, h, hubevents.Event{Kind: "test", What: "after the removal"}.Write())
+	select {
+	case <-removed:
+	case err := <-second:
+		t.Errorf("the stream of another operator ended: %v", err)
+	}
+}
+
+// TestAnOperatorsCertificateCannotServe: it names no host, and is of use to a client alone.
+func TestAnOperatorsCertificateCannotServe(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t)
+	_, csr := hubtest.Request(t)
+	block, _ := pem.Decode([]byte(operator(t, h, hubv1.NewOperator{Name: "anna", Scope: "admin", Csr: string(csr)}).Certificate))
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(leaf.DNSNames) != 0 || len(leaf.ExtKeyUsage) != 1 || leaf.ExtKeyUsage[0] != x509.ExtKeyUsageClientAuth || leaf.Subject.OrganizationalUnit[0] != ca.RoleOperator {
+		t.Errorf("names %v, uses %v, role %v", leaf.DNSNames, leaf.ExtKeyUsage, leaf.Subject.OrganizationalUnit)
 	}
 }
 

@@ -62,6 +62,13 @@ func (s Server) known(next http.Handler) http.Handler {
 			}
 			connlimit.Authenticate(r.Context())
 			who = Who{o.Kind + " " + o.Name, o.Scope}
+			ctx, release, err := s.Operators.Hold(r.Context(), o)
+			if err != nil {
+				reply(w, nil, err)
+				return
+			}
+			defer release()
+			r = r.WithContext(ctx)
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, who)))
 	})

@@ -34,13 +34,6 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Roles as certificates have them, and the name by which a hub answers those who join.
-const (
-	RoleWorker  = "swarm-worker"
-	RoleManager = "swarm-manager"
-	nameCA      = "swarm-ca"
-)
-
 // The authority's records; both are sealed.
 const (
 	rootRecord   = "ca/root"
@@ -242,22 +235,29 @@ func parseCSR(csr []byte) (crypto.PublicKey, error) {
 
 // issue makes a certificate, which is the first of those that it returns; the others lead to
 // roots of before.
-func (a *Authority) issue(id, role string, key crypto.PublicKey, names ...string) ([][]byte, error) {
-	return a.issueFor(a.life, id, role, key, names...)
+func (a *Authority) issue(id, role string, key crypto.PublicKey, more ...string) ([][]byte, error) {
+	return a.issueFor(a.life, id, role, key, more...)
 }
 
 // issueFor is issue of a certificate that is valid for a time.
-func (a *Authority) issueFor(life time.Duration, id, role string, key crypto.PublicKey, names ...string) ([][]byte, error) {
-	now, by := time.Now(), a.trust.Load()
+func (a *Authority) issueFor(life time.Duration, id, role string, key crypto.PublicKey, more ...string) ([][]byte, error) {
+	now := time.Now()
 	t := &x509.Certificate{
-		SerialNumber: serial(), Subject: pkix.Name{CommonName: id, OrganizationalUnit: []string{role}, Organization: []string{a.Cluster}},
-		DNSNames: append([]string{role, id}, names...), NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true,
+		Subject:   pkix.Name{CommonName: id, OrganizationalUnit: []string{role}, Organization: []string{a.Cluster}},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(life),
 	}
+	t.DNSNames, t.ExtKeyUsage = names(id, role, more)
+	return a.certify(t, key)
+}
+
+// certify makes a certificate of a template that says whose it is, and for what and how long.
+func (a *Authority) certify(t *x509.Certificate, key crypto.PublicKey) ([][]byte, error) {
+	by := a.trust.Load()
+	t.SerialNumber, t.BasicConstraintsValid = serial(), true
+	t.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
 	der, err := x509.CreateCertificate(rand.Reader, t, by.issuer, key, by.key)
 	if err != nil {
-		return nil, fmt.Errorf("certificate of %s: %w", id, err)
+		return nil, fmt.Errorf("certificate of %s: %w", t.Subject.CommonName, err)
 	}
 	a.issued.Add(1)
 	return append([][]byte{der}, by.between...), nil

@@ -53,6 +53,8 @@ type transport struct {
 	a     *Authority
 	grace time.Duration
 	open  *connections
+	// member returns an error for a caller whose certificate is of no node and no hub of the fleet.
+	member func(Caller) error
 }
 
 var _ credentials.TransportCredentials = transport{}
@@ -63,13 +65,13 @@ const handshakeTimeout = 20 * time.Second
 // Credentials are the hub's. A client's certificate is accepted for renewal, and for nothing
 // else, for a time after its own time is over.
 func (s *Service) Credentials() credentials.TransportCredentials {
-	return transport{s.Authority, s.RenewGrace, &connections{of: map[string]*ofNode{}}}
+	return transport{s.Authority, s.RenewGrace, &connections{of: map[string]*ofNode{}}, s.member}
 }
 
 // ClientCredentials are those by which a hub calls another one of the fleet.
 func (a *Authority) ClientCredentials() credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: a.trust.Load().pool, ServerName: RoleManager,
+		MinVersion: tls.VersionTLS12, RootCAs: a.trust.Load().pool, ServerName: RoleManager, VerifyConnection: IsHub,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return a.certificate() },
 	})
 }
@@ -97,6 +99,9 @@ func (t transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 		return &stranger{conn, maxStranger}, info, nil
 	}
 	caller.Addr, caller.conn = host(raw.RemoteAddr()), raw
+	if t.member(*caller) != nil { // its calls are refused, and it has no more than a stranger has
+		return &stranger{conn, maxStranger}, info, nil
+	}
 	if slot, ok := raw.RemoteAddr().(interface{ Authenticate() }); ok {
 		slot.Authenticate()
 	}
@@ -199,6 +204,14 @@ func (s *Service) known(ctx context.Context, roles ...string) (Caller, error) {
 		return Caller{}, denied("unauthorized peer role: rpc error: code = PermissionDenied desc = remote certificate not part of OUs: %s", roles)
 	}
 	return *c, s.Allowed(*c)
+}
+
+// member returns an error unless a caller is a node or a hub that is let in.
+func (s *Service) member(c Caller) error {
+	if c.Role != RoleWorker && c.Role != RoleManager {
+		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = %q is no role of a node", c.Role)
+	}
+	return s.Allowed(c)
 }
 
 // Allowed tells whether what was authorized before still is: a node may have been removed.

@@ -2,12 +2,26 @@ package ca
 
 import (
 	"crypto"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"time"
 )
 
 // IssueAs makes a certificate for a node and a role that its fleet does not have.
 func IssueAs(a *Authority, id, role string, key crypto.PublicKey) ([]byte, error) {
 	chain, err := a.issue(id, role, key)
+	return encodeChain(chain), err
+}
+
+// IssueOldOperator makes an operator's certificate as earlier versions did: with its name among the
+// DNS names, and usable by a server.
+func IssueOldOperator(a *Authority, name string, key crypto.PublicKey) ([]byte, error) {
+	t := &x509.Certificate{
+		Subject:   pkix.Name{CommonName: name, OrganizationalUnit: []string{RoleOperator}, Organization: []string{a.Cluster}},
+		NotBefore: time.Now().Add(-backdate), NotAfter: time.Now().Add(a.life), DNSNames: []string{RoleOperator, name},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	chain, err := a.certify(t, key)
 	return encodeChain(chain), err
 }
 

@@ -1,6 +1,7 @@
 package ca
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/ecdsa"
@@ -11,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"regexp"
 	"slices"
@@ -24,12 +26,6 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
-
-// RoleOperator is the role in certificates of operators; with it nothing of a node's may be asked.
-const RoleOperator = "longshore-operator"
-
-// NameAPI is the name by which a hub answers operators.
-const NameAPI = "longshore-hub"
 
 // operatorRecords begin the keys of the records of operators.
 const operatorRecords = "operator/"
@@ -83,15 +79,26 @@ var operatorName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9.-]{0,62}$`)
 
 // Operators are those who may ask over TCP.
 type Operators struct {
-	a *Authority
+	a   *Authority
+	log *slog.Logger
 
-	mu  sync.RWMutex // guards all, rev
-	all map[string]Operator
-	rev int64 // of which all is at least
+	mu    sync.RWMutex // guards all, rev, holds, said
+	all   map[string]Operator
+	rev   int64          // of which all is at least
+	holds map[*hold]bool // requests in progress
+	said  map[string]bool
+}
+
+// hold is a request of an operator that is in progress.
+type hold struct {
+	op     Operator
+	cancel context.CancelCauseFunc
 }
 
 // NewOperators are none before Run.
-func NewOperators(a *Authority) *Operators { return &Operators{a: a, all: map[string]Operator{}} }
+func NewOperators(a *Authority, log *slog.Logger) *Operators {
+	return &Operators{a: a, log: log, all: map[string]Operator{}, holds: map[*hold]bool{}, said: map[string]bool{}}
+}
 
 // Run follows their records until ctx ends.
 func (o *Operators) Run(ctx context.Context) error {
@@ -111,7 +118,7 @@ func (o *Operators) Run(ctx context.Context) error {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if rev >= o.rev { // not a list of before the last change that was made here
-			o.all, o.rev = all, rev
+			o.setLocked(all, rev)
 		}
 		return nil
 	})
@@ -130,6 +137,8 @@ func (o *Operators) Create(ctx context.Context, op Operator, days int, csr []byt
 	switch {
 	case !operatorName.MatchString(op.Name):
 		return "", nil, invalid.Errorf("the name of the operator %.80q: letters, digits, '.' and '-', at most 63", op.Name)
+	case Reserved(op.Name):
+		return "", nil, invalid.Errorf("the name of the operator %q is reserved: names that begin with swarm- or longshore-, and ids of nodes, are not for operators", op.Name)
 	case !slices.Contains(scopes(), op.Scope):
 		return "", nil, invalid.Errorf("the scope %.40q is none of read, apply and admin", op.Scope)
 	case days < 0 || days > maxDays:
@@ -183,7 +192,52 @@ func (o *Operators) change(rev int64, fn func(all map[string]Operator)) {
 	defer o.mu.Unlock()
 	all := maps.Clone(o.all)
 	fn(all)
-	o.all, o.rev = all, max(o.rev, rev)
+	o.setLocked(all, max(o.rev, rev))
+}
+
+// setLocked takes over the operators of a revision, and ends the requests of those that were removed.
+func (o *Operators) setLocked(all map[string]Operator, rev int64) {
+	o.all, o.rev = all, rev
+	for h := range o.holds {
+		if !o.hasLocked(h.op) {
+			h.cancel(errUnknown)
+		}
+	}
+	for name, op := range all {
+		if op.Kind == KindCertificate && Reserved(name) && !o.said[name] {
+			o.said[name] = true
+			o.log.Warn("an operator has a name that is reserved: its certificate may pass for a hub's with nodes of earlier versions and with dockerd; remove the operator, create it under another name, and exchange the root with `longshore-hub ca rotate`", "operator", name)
+		}
+	}
+}
+
+// hasLocked reports whether an operator is still let in by what it has shown.
+func (o *Operators) hasLocked(op Operator) bool {
+	now, ok := o.all[op.Name]
+	return ok && now.Kind == op.Kind && bytes.Equal(now.Hash, op.Hash)
+}
+
+// Hold returns a context for a request of an operator. It ends when the operator is removed or its
+// time is over, or with release. Unauthenticated if that is so already.
+func (o *Operators) Hold(ctx context.Context, op Operator) (held context.Context, release func(), err error) {
+	until, stop := context.WithDeadlineCause(ctx, op.Expires, errUnknown)
+	held, cancel := context.WithCancelCause(until)
+	h := &hold{op, cancel}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.hasLocked(op) {
+		cancel(errUnknown)
+		stop()
+		return nil, nil, errUnknown
+	}
+	o.holds[h] = true
+	return held, func() {
+		o.mu.Lock()
+		delete(o.holds, h)
+		o.mu.Unlock()
+		cancel(nil)
+		stop()
+	}, nil
 }
 
 // Remove lets an operator in no more. NotFound when there is none of the name.

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	hubv1 "github.com/longshore/longshore/api/hub/v1"
+	"github.com/longshore/longshore/internal/hub/ca"
 )
 
 // with is a command that lists, with one below it.
@@ -118,6 +119,11 @@ func (a *app) operator() *cobra.Command {
 		var list []hubv1.Operator
 		if err := a.call(cmd.Context(), http.MethodGet, "/v1/operators", nil, &list); err != nil {
 			return err
+		}
+		for _, o := range list {
+			if o.Kind == ca.KindCertificate && ca.Reserved(o.Name) {
+				_, _ = fmt.Fprintf(a.Stderr, "the name %s is reserved: remove this operator, create it under another name, and exchange the root with `longshore-hub ca rotate`\n", o.Name)
+			}
 		}
 		return a.show(list, "NAME\tKIND\tSCOPE\tEXPIRES\tBY", func(add func(...any)) {
 			for _, o := range list {

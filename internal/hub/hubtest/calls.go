@@ -2,6 +2,7 @@ package hubtest
 
 import (
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -188,9 +189,15 @@ func (Raw) OverrideServerName(string) error { return nil }
 // WithCertificate is a node's, for a raw connection.
 func WithCertificate(t testing.TB, key *ecdsa.PrivateKey, chain []byte) Raw {
 	t.Helper()
+	return Raw{[]tls.Certificate{Pair(t, key, chain)}}
+}
+
+// Pair is a chain of certificates, as PEM, with its key.
+func Pair(t testing.TB, key crypto.PrivateKey, chain []byte) tls.Certificate {
+	t.Helper()
 	c := tls.Certificate{PrivateKey: key}
 	for block, rest := pem.Decode(chain); block != nil; block, rest = pem.Decode(rest) {
 		c.Certificate = append(c.Certificate, block.Bytes)
 	}
-	return Raw{[]tls.Certificate{c}}
+	return c
 }

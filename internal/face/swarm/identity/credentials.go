@@ -29,9 +29,18 @@ func (id *Identity) Credentials() credentials.TransportCredentials {
 			if !slices.Equal(s.PeerCertificates[0].Subject.Organization, []string{id.ClusterID}) {
 				return errors.New("the manager is of another swarm")
 			}
-			return nil
+			return isManager(s)
 		},
 	})
+}
+
+// isManager returns an error unless the peer's certificate has the role of a manager. The names in a
+// certificate do not say that: an authority may put a node's or a person's own name among them.
+func isManager(s tls.ConnectionState) error {
+	if role := s.PeerCertificates[0].Subject.OrganizationalUnit; !slices.Equal(role, []string{RoleManager}) {
+		return fmt.Errorf("the peer is not a manager: its certificate has the role %q", role)
+	}
+	return nil
 }
 
 // strange are the credentials for one who is not known yet: what it answers is believed
@@ -42,7 +51,7 @@ func strange() credentials.TransportCredentials {
 
 // asStranger are credentials without a certificate, for a manager of known roots.
 func asStranger(roots *x509.CertPool) credentials.TransportCredentials {
-	return newTransport(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: nameCA, RootCAs: roots})
+	return newTransport(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: nameCA, RootCAs: roots, VerifyConnection: isManager})
 }
 
 // ClientHandshake implements credentials.TransportCredentials.

@@ -25,20 +25,23 @@ func TestManagersThatAreNone(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		by   *swarmtest.Authority
+		name string
 		role string
 		want string // "" is accepted
 	}{
-		"a manager":             {a, identity.RoleManager, ""},
-		"of another root":       {other, identity.RoleManager, "signed by unknown authority"},
-		"of another swarm":      {sibling, identity.RoleManager, "of another swarm"},
-		"a worker":              {a, identity.RoleWorker, "swarm-manager"},
-		"one that has expired":  {late, identity.RoleManager, "expired"},
-		"without a certificate": {nil, "", ""},
+		"a manager":                      {a, "m1", identity.RoleManager, ""},
+		"of another root":                {other, "m1", identity.RoleManager, "signed by unknown authority"},
+		"of another swarm":               {sibling, "m1", identity.RoleManager, "of another swarm"},
+		"a worker":                       {a, "m1", identity.RoleWorker, "swarm-manager"},
+		"one that has expired":           {late, "m1", identity.RoleManager, "expired"},
+		"an operator with that name":     {a, "swarm-manager", "longshore-operator", "is not a manager"},
+		"a worker with a manager's name": {a, "Swarm-Manager", identity.RoleWorker, "is not a manager"},
+		"without a certificate":          {nil, "", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, net.ErrClosed }}
 			if c.by != nil {
-				key, cert := keyPair(t, c.by, "m1", c.role)
+				key, cert := keyPair(t, c.by, c.name, c.role)
 				pair, err := tls.X509KeyPair(cert, key)
 				if err != nil {
 					t.Fatal(err)
