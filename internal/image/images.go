@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/hostname"
 	"github.com/longshore/longshore/internal/image/wasm"
 )
 
@@ -41,8 +42,8 @@ func (r *records) find(owner core.Owner, ref string) (found, error) {
 	name := named.String()
 	for _, o := range r.ownersOf(owner) {
 		rec := r.owners[o]
-		if n, ok := rec.names[name]; ok {
-			return r.foundBy(owner, n, name), nil
+		if stored, ok := rec.storedAs(name); ok {
+			return r.foundBy(owner, rec.names[stored], stored), nil
 		}
 		d, ok := named.(reference.Digested)
 		if !ok {
@@ -50,7 +51,7 @@ func (r *records) find(owner core.Owner, ref string) (found, error) {
 		}
 		// The digest may be that of a manifest in an index that was pulled.
 		for stored, n := range rec.names {
-			if (n.Manifest == d.Digest() || n.Target == d.Digest()) && repository(stored) == named.Name() {
+			if (n.Manifest == d.Digest() || n.Target == d.Digest()) && hostname.Stored(repository(stored)) == named.Name() {
 				return r.foundBy(owner, n, stored), nil
 			}
 		}

@@ -9,11 +9,12 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/hostname"
 )
 
 const dockerHub = "docker.io"
 
-// normalize completes a name: the registry, library/ on Docker Hub, the tag latest. A name with
+// normalize completes a name: the registry in its normal form, library/ on Docker Hub, the tag latest. A name with
 // both tag and digest keeps the digest.
 func normalize(ref, defaultRegistry string) (reference.Named, error) {
 	if defaultRegistry != "" && defaultRegistry != dockerHub && ref != "" {
@@ -23,6 +24,9 @@ func normalize(ref, defaultRegistry string) (reference.Named, error) {
 		}
 	}
 	named, err := reference.ParseNormalizedNamed(ref)
+	if err == nil {
+		named, err = hostname.Image(named)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("image name %q: %w: %w", ref, errdefs.ErrInvalidArgument, err)
 	}
@@ -54,6 +58,20 @@ func repository(name string) string {
 		return name[:colon]
 	}
 	return name
+}
+
+// storedAs returns the name under which an owner has an image, which versions before registries had
+// a normal form stored as it was typed; false when there is none.
+func (o *ownerRecord) storedAs(name string) (string, bool) {
+	if _, ok := o.names[name]; ok {
+		return name, true
+	}
+	for stored := range o.names {
+		if hostname.Stored(stored) == name {
+			return stored, true
+		}
+	}
+	return "", false
 }
 
 func isDigestName(name string) bool { return strings.Contains(name, "@") }

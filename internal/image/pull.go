@@ -224,7 +224,9 @@ func (s *Store) auths() (map[string]registry.Credentials, error) {
 // present returns an image that needs no pull.
 func (s *Store) present(owner core.Owner, named reference.Named, pin bool) (core.Image, bool, error) {
 	s.mu.RLock()
-	n, ok := s.rec.owner0(owner).names[named.String()]
+	o := s.rec.owner0(owner)
+	stored, ok := o.storedAs(named.String())
+	n := o.names[stored]
 	whole := ok && s.rec.whole(n.Manifest) && s.blobsThere(n.Manifest)
 	s.mu.RUnlock()
 	if !whole {

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longshore/longshore/internal/image/hostname"
 	"github.com/longshore/longshore/internal/subprocess"
 )
 
@@ -65,11 +66,10 @@ const dockerHub = "https://index.docker.io/v1/"
 func Host(s string) string {
 	s = strings.TrimPrefix(strings.TrimPrefix(s, "https://"), "http://")
 	s, _, _ = strings.Cut(s, "/")
-	switch s {
-	case "", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com":
-		return "docker.io"
+	if s == "" {
+		return hostname.DockerHub
 	}
-	return s
+	return hostname.Host(s)
 }
 
 // key is a host's key in the file and for helpers.

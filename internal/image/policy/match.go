@@ -4,6 +4,8 @@ import (
 	"errors"
 	"path"
 	"strings"
+
+	"github.com/longshore/longshore/internal/image/hostname"
 )
 
 // anyParts matches any number of parts of a name, also none.
@@ -30,9 +32,25 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// matches reports whether a pattern matches a repository's full name.
+// matches reports whether a pattern matches a repository's full name. A registry is matched under
+// each of its names.
 func matches(pattern, name string) bool {
-	return matchParts(strings.Split(pattern, "/"), strings.Split(name, "/"))
+	registry, rest, _ := strings.Cut(pattern, "/")
+	if registry == anyParts {
+		return matchParts(strings.Split(pattern, "/"), strings.Split(name, "/"))
+	}
+	host, repository, _ := strings.Cut(name, "/")
+	return hostname.Matcher(registry, func(pattern, text string) bool {
+		ok, err := path.Match(pattern, text)
+		return ok && err == nil
+	})(host) && matchParts(parts(rest), parts(repository))
+}
+
+func parts(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, "/")
 }
 
 func matchParts(pattern, name []string) bool {

@@ -48,6 +48,14 @@ func TestPatterns(t *testing.T) {
 		{"docker.io/library/re*", "docker.io/library/redis", true},
 		{"localhost:5000/*", "localhost:5000/a", true},
 		{"localhost:5000/*", "localhost:5001/a", false},
+		{"127.0.0.1:5555/**", "127.0.0.1:05555/good", true},
+		{"localhost:5555/**", "LOCALHOST:5555/good", true},
+		{"r.example/**", "R.example:443/good", true},
+		{"r.example:443/**", "r.example/good", true},
+		{"[::1]:5000/**", "[0:0::1]:5000/good", true},
+		{"127.0.0.1:*/**", "127.0.0.1/good", true},
+		{"docker.io/**", "registry-1.docker.io/library/redis", true},
+		{"127.0.0.1:5555/**", "127.0.0.1:5556/good", false},
 	} {
 		if err := checkPattern(tt.pattern); err != nil {
 			t.Errorf("%s: %v", tt.pattern, err)

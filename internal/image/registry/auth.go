@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/image/hostname"
 )
 
 // Credentials authenticate at a registry. Only one of password, identity token and registry token
@@ -64,13 +66,9 @@ func ParseAuths(data []byte) (map[string]Credentials, error) {
 func SameHost(a, b string) bool { return canonicalHost(a) == canonicalHost(b) }
 
 // canonicalHost makes one key of the forms of a host in config.json: with a scheme, with a path,
-// and Docker Hub's three names.
+// and in any case.
 func canonicalHost(key string) string {
 	key = strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://")
 	host, _, _ := strings.Cut(key, "/")
-	switch host {
-	case "index.docker.io", "registry-1.docker.io", "docker.io":
-		return "docker.io"
-	}
-	return host
+	return hostname.Host(host)
 }

@@ -16,10 +16,10 @@ func TestParseAuths(t *testing.T) {
 		"empty.example": {}
 	}, "HttpHeaders": {"User-Agent": "x"}}`))
 	want := map[string]Credentials{
-		"docker.io":       {Username: "alice", Password: "secret:with:colons"},
-		"quay.example":    {Username: "bob", Password: "pw"},
-		"127.0.0.1:5000":  {Token: "refresh"},
-		"reg.example:443": {Bearer: "bearer"},
+		"docker.io":      {Username: "alice", Password: "secret:with:colons"},
+		"quay.example":   {Username: "bob", Password: "pw"},
+		"127.0.0.1:5000": {Token: "refresh"},
+		"reg.example":    {Bearer: "bearer"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("%v\n%s", err, diff)

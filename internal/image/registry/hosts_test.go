@@ -52,6 +52,9 @@ func TestHosts(t *testing.T) {
 		"localhost":         {"localhost:5000/a", Options{}, "http://localhost:5000/v2"},
 		"mirror":            {"redis", hostsFile(t, "docker.io", "[host.\"https://mirror.example\"]\ncapabilities=[\"pull\",\"resolve\"]\n"), "https://mirror.example/v2 https://registry-1.docker.io/v2"},
 		"default":           {"quay.example/a", hostsFile(t, "_default", "[host.\"http://mirror.example:8080/prefix\"]\n"), "http://mirror.example:8080/prefix/v2 https://quay.example/v2"},
+		"another name":      {"LOCALHOST:05000/a", hostsFile(t, "localhost_5000_", "server = \"https://elsewhere.example\"\n"), "https://elsewhere.example/v2"},
+		"its directory":     {"quay.example/a", hostsFile(t, "Quay.example:443", "server = \"https://elsewhere.example\"\n"), "https://elsewhere.example/v2"},
+		"another port":      {"localhost:5001/a", hostsFile(t, "localhost_5000_", "server = \"https://elsewhere.example\"\n"), "http://localhost:5001/v2"},
 		"server":            {"quay.example/a", hostsFile(t, "quay.example", "server = \"https://elsewhere.example\"\n"), "https://elsewhere.example/v2"},
 	} {
 		r, err := Open(t.Context(), named(t, tc.image), tc.opts)

@@ -27,6 +27,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/longshore/longshore/internal/image/hostname"
 )
 
 // MaxManifest is the largest manifest or index that is read, in bytes.
@@ -110,6 +112,11 @@ type Repository struct {
 // Open finds the hosts that serve named's repository. It does not contact them.
 func Open(ctx context.Context, named reference.Named, opts Options) (*Repository, error) {
 	opts = opts.withDefaults()
+	named, err := hostname.Image(named)
+	if err != nil {
+		return nil, fmt.Errorf("image name: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	opts.CredentialHosts = normalHosts(opts.CredentialHosts)
 	r := &Repository{domain: reference.Domain(named), path: reference.Path(named), opts: opts, headers: map[string]bool{}, held: map[string]string{}}
 	r.home = upstream(r.domain)
 	ho := config.HostOptions{
@@ -150,11 +157,43 @@ func upstream(domain string) string {
 	return domain
 }
 
-func loopback(host string) bool { return docker.IsLocalhost(host) }
+func loopback(host string) bool { return hostname.Loopback(host) }
+
+// normalHosts returns a table of hosts in which each is in its normal form.
+func normalHosts(table map[string][]string) map[string][]string {
+	normal := map[string][]string{}
+	for host, others := range table {
+		normal[canonicalHost(host)] = append(normal[canonicalHost(host)], others...)
+	}
+	return normal
+}
+
+// dirOf returns the directory of a host in one of HostDirs, under whichever name of the host it
+// has; NotFound when there is none and no default.
+func dirOf(root, host string) (string, error) {
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	exact, err := config.HostDirFromRoot(root)(host)
+	if err == nil && filepath.Base(exact) != "_default" {
+		return exact, nil
+	}
+	for _, e := range entries {
+		name := e.Name()
+		if at := strings.LastIndexByte(strings.TrimSuffix(name, "_"), '_'); at > 0 && strings.HasSuffix(name, "_") {
+			name = name[:at] + ":" + name[at+1:len(name)-1] // HOST_PORT_
+		}
+		if hostname.Same(name, host) {
+			return filepath.Join(root, e.Name()), nil
+		}
+	}
+	return exact, err
+}
 
 func (r *Repository) hostDir(host string) (string, error) {
 	for _, dir := range r.opts.HostDirs {
-		found, err := config.HostDirFromRoot(dir)(host)
+		found, err := dirOf(dir, host)
 		if err == nil {
 			r.ownDir = filepath.Base(found) != "_default"
 			return found, wellFormed(filepath.Join(found, "hosts.toml"))

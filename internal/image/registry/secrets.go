@@ -8,12 +8,12 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/containerd/containerd/v2/core/remotes/docker/auth"
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/image/hostname"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -41,7 +41,7 @@ func origin(u *url.URL) string {
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	return u.Scheme + "://" + strings.ToLower(net.JoinHostPort(u.Hostname(), port))
+	return u.Scheme + "://" + hostname.Address(net.JoinHostPort(u.Hostname(), port))
 }
 
 // encrypted reports whether nobody between us and u can read what is sent.
