@@ -124,6 +124,9 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
+// lostTime bounds the wait for what is left of a lost process to end after SIGKILL.
+const lostTime = 10 * time.Second
+
 // lose records the end of a process that nobody watched, and kills what is left of it. The record
 // says that it was killed if anything was left. Agent is set if this agent lived when keeper and
 // nest died.
@@ -137,7 +140,10 @@ func (e *Engine) lose(ctx context.Context, c *core.Container, process core.Proce
 		if s, err := e.o.Cgroups.Stats(ctx, c.Cgroup, core.StatsProcessCount); err == nil && s.Pids.Processes.N > 0 {
 			note = notes[1]
 		}
-		if err := e.kill(ctx, c); err != nil {
+		// A process that the kernel holds must not keep the agent from serving the others.
+		kill, cancel := context.WithTimeout(ctx, lostTime)
+		defer cancel()
+		if err := e.kill(kill, c); err != nil {
 			return err
 		}
 	}

@@ -36,8 +36,11 @@ func TestAKeeperStartsWithoutInotify(t *testing.T) {
 		if err := e.c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		e.dir = t.TempDir()
-		var err error
+		e.dir = e.file("without")
+		err := os.Mkdir(e.dir, 0o700)
+		if err != nil {
+			t.Fatal(err)
+		}
 		if e.c, err = keeper.New(e.ctx(), keeper.Options{StateDir: e.dir, Binary: wrapper}); err != nil {
 			t.Fatal(err)
 		}

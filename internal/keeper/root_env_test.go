@@ -75,14 +75,16 @@ func (e *env) client() *keeper.Client {
 // that all that runs in it is ours.
 func (e *env) killPairs() {
 	st, err := e.c.Status(e.ctx())
+	_ = e.c.Close() // it would start them again
 	if err != nil {
 		return
 	}
-	if st.NestPid > 1 {
-		_ = unix.Kill(st.NestPid, unix.SIGKILL)
-	}
-	if st.KeeperPid > 1 {
-		_ = unix.Kill(st.KeeperPid, unix.SIGKILL)
+	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
+		for _, pid := range []int{st.NestPid, st.KeeperPid} {
+			if pid > 1 {
+				_ = unix.Kill(pid, sig)
+			}
+		}
 	}
 }
 

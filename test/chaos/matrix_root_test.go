@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +53,7 @@ func deaths() [][]string {
 // tried.
 func TestKillMatrix(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		reap(t)
 		rounds := 1
 		if s := os.Getenv("LONGSHORE_MATRIX_ROUNDS"); s != "" {
 			var err error
@@ -79,6 +82,36 @@ func TestKillMatrix(t *testing.T) {
 		}
 		m.once()
 	})
+}
+
+// reap reaps what falls to this process, the first of its pid namespace, as a machine's first process
+// does. A container's pid namespace ends only when all of its processes have been reaped. The agent
+// and the CLI's processes are waited for by those who started them.
+func reap(t *testing.T) {
+	t.Helper()
+	told, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(told, syscall.SIGCHLD)
+	t.Cleanup(func() { signal.Stop(told); close(done) })
+	go func() {
+		for {
+			select {
+			case <-told:
+			case <-done:
+				return
+			}
+			stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
+			for _, stat := range stats {
+				b, _ := os.ReadFile(stat) // it may have ended
+				name, rest, _ := strings.Cut(string(b), ") ")
+				if f := strings.Fields(rest); len(f) < 2 || f[0] != "Z" || f[1] != strconv.Itoa(os.Getpid()) || strings.HasSuffix(name, "(longshore") {
+					continue
+				}
+				if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(stat))); err == nil {
+					_, _ = syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+				}
+			}
+		}
+	}()
 }
 
 // round starts what is missing, kills while there is work, and compares.

@@ -164,9 +164,11 @@ func endKeeper(c *keeper.Client) {
 	if err != nil {
 		return
 	}
-	for _, pid := range []int{st.NestPid, st.KeeperPid} {
-		if pid > 1 {
-			_ = unix.Kill(pid, unix.SIGKILL)
+	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} { // neither can start the other again
+		for _, pid := range []int{st.NestPid, st.KeeperPid} {
+			if pid > 1 {
+				_ = unix.Kill(pid, sig)
+			}
 		}
 	}
 }
