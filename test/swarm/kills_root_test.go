@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestKillsUnderUpdates kills agent, keeper and manager at random while tasks are assigned,
+// TestKillsUnderUpdates kills agent, keeper, nest and manager at random while tasks are assigned,
 // replaced and removed. What nobody touches runs on as the same process; every program is
 // started once; every task's statuses rise to its end, and that is what its program says.
 func TestKillsUnderUpdates(t *testing.T) {
@@ -169,17 +169,27 @@ func (s *storm) ended(id string) bool {
 	return len(list) > 0 && list[len(list)-1].GetState() > swarmv1.TaskState_RUNNING
 }
 
-// kill kills the agent, the keeper or both, and starts the agent again.
+// kill kills one or two of agent, keeper and nest, and starts the agent again. Keeper and nest die
+// together only where the kernel tells how their processes end.
 func (s *storm) kill() {
-	who := []string{"agent", "keeper", "both"}[s.rnd.IntN(3)]
-	s.killed[who]++
-	if who != "keeper" {
-		s.n.Kill()
+	s.t.Helper()
+	who := [][]string{{"agent"}, {"keeper"}, {"nest"}, {"agent", "keeper"}, {"agent", "nest"}, {"keeper", "nest"}}
+	if !nodetest.KernelTellsEnds() {
+		who = who[:5]
 	}
-	if who != "agent" {
-		s.n.KillKeeper()
+	dead := who[s.rnd.IntN(len(who))]
+	s.killed[strings.Join(dead, " and ")]++
+	s.n.KeeperBack()
+	var pids []int
+	for _, d := range dead {
+		if d == "agent" {
+			s.n.Kill()
+		} else {
+			pids = append(pids, s.n.Processes(d)...)
+		}
 	}
-	if who != "keeper" {
+	nodetest.KillTogether(s.t, pids...)
+	if dead[0] == "agent" {
 		nodetest.Pause(s.rnd.IntN(100))
 		s.n.Up()
 	}
