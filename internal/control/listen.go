@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -10,8 +11,10 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -109,32 +112,52 @@ func (l Listeners) Close() {
 }
 
 // ListenUnix opens a unix socket with the given mode and group (-1 leaves the group). The socket
-// appears at path only when both are set, so that nobody can connect before.
+// appears at path only when both are set, so that nobody can connect before. On a file system
+// without free inodes it takes that of the socket at path, of which nobody is the server.
 func ListenUnix(ctx context.Context, path string, mode os.FileMode, gid int) (net.Listener, error) {
-	dir, err := os.MkdirTemp(filepath.Dir(path), ".l")
+	ln, err := listenUnix(ctx, path, mode, gid)
+	if errors.Is(err, unix.ENOSPC) && removeSocket(path) {
+		ln, err = listenUnix(ctx, path, mode, gid)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	tmp := filepath.Join(dir, "s")
-	ln, err := new(net.ListenConfig).Listen(ctx, "unix", tmp)
+	return ln, nil
+}
+
+func listenUnix(ctx context.Context, path string, mode os.FileMode, gid int) (net.Listener, error) {
+	tmp := filepath.Join(filepath.Dir(path), ".l"+rand.Text()[:10])
+	// The kernel makes the socket's file with the mode of the socket.
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	ln, err := config.Listen(ctx, "unix", tmp)
 	if err != nil {
-		return nil, fmt.Errorf("listen on %s: %w", path, err)
+		return nil, err
 	}
 	// The socket is renamed from the path at which it was opened; the next agent replaces the
 	// final one.
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
-	err = os.Chmod(tmp, mode)
-	if err == nil && gid >= 0 {
+	if gid >= 0 {
 		err = os.Chown(tmp, -1, gid)
+	}
+	if err == nil {
+		err = os.Chmod(tmp, mode)
 	}
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("listen on %s: %w", path, err), ln.Close())
+		return nil, errors.Join(err, ln.Close(), os.Remove(tmp))
 	}
 	return ln, nil
+}
+
+// removeSocket removes the socket at path and reports whether there was one.
+func removeSocket(path string) bool {
+	fi, err := os.Lstat(path)
+	return err == nil && fi.Mode()&os.ModeSocket != 0 && os.Remove(path) == nil
 }
 
 func groupID(group string) (int, error) {
