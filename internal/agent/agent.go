@@ -125,12 +125,13 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 
 	n.modules = openModules(root, n.log)
+	spare := newReserves(root, run, n.log)
 
 	// Open what the engine uses, from the bottom up. The images do not depend on the rest.
 	images := later(func() (*image.Store, error) {
 		return image.New(image.Options{
 			Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
-			Verify: n.verifyBinary, Pulled: n.metrics.Pulled, Modules: n.modules,
+			Verify: n.verifyBinary, Pulled: n.metrics.Pulled, Modules: n.modules, Full: spare.root.Release,
 		})
 	})
 	defer func() {
@@ -139,7 +140,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 	}()
 	if n.store, err = bolt.Open(bolt.Options{
-		State: run, Root: root, Logger: n.log, Observer: func(took time.Duration) { n.metrics.StoreTransaction("update", took) },
+		State: run, Root: root, StateFull: spare.state.Release, RootFull: spare.root.Release, Logger: n.log, Observer: func(took time.Duration) { n.metrics.StoreTransaction("update", took) },
 	}); err != nil {
 		return err
 	}
@@ -277,6 +278,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	group.Go(func() error { return n.tellSystemd(ctx) })
 	group.Go(func() error {
 		tendHeap(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		spare.tend(ctx)
 		return nil
 	})
 	n.log.Info("agent is ready", "version", n.version, "root", root, "state", run, "runtime", n.runtimes.chosen, "took", time.Since(n.started))

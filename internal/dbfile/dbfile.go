@@ -51,6 +51,9 @@ type Options struct {
 	// Orphan reports whether an entry is worth nothing without one that is not there; has tells what
 	// is. May be nil.
 	Orphan func(has func(key string, bucket ...string) bool, bucket []string, value []byte) bool
+	// Full is called when a transaction finds the disk full, and reports whether it has freed
+	// space; the transaction is then tried once more. May be nil.
+	Full func() bool
 	// Loss says what a node without this file has lost, for people.
 	Loss   string
 	Logger *slog.Logger // may be nil
@@ -274,7 +277,10 @@ func (d *DB) settle(held content) error {
 	if c.some && !c.whole {
 		d.o.log().Error("a file's copy was damaged and is written anew; nothing is lost. Check the disk", "file", d.copy.path)
 	}
-	return d.copy.write(held, txid)
+	// A node must start on a full disk: its user frees space with the node's own commands. The
+	// copy can wait, and leaves the reserve to transactions.
+	d.copied(d.copy.write(held, txid))
+	return nil
 }
 
 var errLocked = errors.New("the file is locked")
@@ -326,23 +332,35 @@ func (d *DB) named(err error) error {
 	return err
 }
 
-// Update writes in one transaction, to the file and then to its copy.
+// Update writes in one transaction, to the file and then to its copy. On a full disk fn may be
+// called twice; nothing of the first call is kept.
 func (d *DB) Update(fn func(tx *Tx) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var t Tx
 	var txid uint64
-	err := guard(func() error {
+	frame := d.frame
+	update := func() error {
 		return d.bolt.Update(func(tx *bbolt.Tx) error {
 			txid = uint64(tx.ID())
-			t = Tx{tx: tx, skip: d.o.skip, done: newFrame(d.frame, txid)}
+			t = Tx{tx: tx, skip: d.o.skip, done: newFrame(frame, txid)}
 			return fn(&t)
 		})
-	})
+	}
+	err := guard(update)
+	if IsFull(err) && d.o.Full != nil && d.o.Full() {
+		d.o.log().Warn("the disk is full; released the space that was reserved for this case", "file", d.o.Path)
+		err = guard(update)
+	}
 	if err != nil {
 		return d.named(err)
 	}
-	err = d.copyLocked(txid, t.done)
+	d.copied(d.copyLocked(txid, t.done))
+	return nil
+}
+
+// copied records whether the copy was written. Preconditions: mu is held, or nobody else has d.
+func (d *DB) copied(err error) {
 	if err != nil && !d.behind {
 		d.o.log().Error("could not write a file's copy; will try again with the next change", "file", d.copy.path, "error", err)
 	}
@@ -350,7 +368,6 @@ func (d *DB) Update(fn func(tx *Tx) error) error {
 		d.o.log().Info("a file's copy is complete again", "file", d.copy.path)
 	}
 	d.behind = err != nil
-	return nil
 }
 
 // maxKeptFrame is how much space a database keeps for the next transaction's frame.

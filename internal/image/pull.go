@@ -451,6 +451,7 @@ func (l *lease) Lease(_ context.Context, blobs, chains []digest.Digest) (map[dig
 	rec := leaseRecord{Blobs: blobs, Expires: s.now().Add(time.Duration(s.cfg.KeepPartial))}
 	var dirs []string
 	err := s.db.Update(func(tx *dbfile.Tx) error {
+		dirs = dirs[:0]
 		for len(dirs) < len(missing) {
 			n, err := tx.NextSequence(string(bucketDirs))
 			if err != nil {

@@ -154,8 +154,10 @@ func validRecord(bucket []string, key, value []byte) bool {
 	return bucket[0] == string(bucketDirs)
 }
 
-func openDB(root string, log *slog.Logger) (*dbfile.DB, error) {
-	db, err := dbfile.Open(dbOptions(root, log))
+func openDB(root string, log *slog.Logger, full func() bool) (*dbfile.DB, error) {
+	o := dbOptions(root, log)
+	o.Full = full
+	db, err := dbfile.Open(o)
 	if err != nil {
 		return nil, err
 	}

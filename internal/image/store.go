@@ -62,6 +62,9 @@ type Options struct {
 	InProcess bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+	// Full is called when the file system of Root is full, and reports whether it has freed space;
+	// the write is then tried once more. May be nil.
+	Full func() bool
 	// Binfmt is where binfmt_misc is mounted; "" is the usual place.
 	Binfmt string
 }
@@ -137,7 +140,7 @@ func New(opts Options) (*Store, error) {
 	s.sizing = newSizing(s.log)
 	s.device = sync.OnceValue(func() string { return deviceOf(root, "/proc/self/mountinfo") })
 	s.content = blobs{filepath.Join(root, worker.ContentDir, "blobs")}
-	if s.db, err = openDB(root, s.log); err != nil {
+	if s.db, err = openDB(root, s.log, opts.Full); err != nil {
 		return nil, err
 	}
 	if err := s.open(opts); err != nil {

@@ -36,6 +36,9 @@ type Options struct {
 	// BootID identifies this boot of the node. Live records of another boot are deleted. With ""
 	// the kernel's is used.
 	BootID string
+	// StateFull and RootFull are called when the file system of State or Root is full, and report
+	// whether they have freed space; the write is then tried once more. May be nil.
+	StateFull, RootFull func() bool
 	// Logger may be nil.
 	Logger *slog.Logger
 	// Observer is called with the duration of each update; may be nil.

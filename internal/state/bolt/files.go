@@ -103,7 +103,21 @@ func dropOldBoot(o Options) (fresh bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return !exists, os.WriteFile(mark, []byte(boot+" "+markSum(boot)+"\n"), 0o600)
+	if now := boot + " " + markSum(boot) + "\n"; string(old) != now {
+		if err := writeMark(mark, now, o.StateFull); err != nil {
+			return false, err
+		}
+	}
+	return !exists, nil
+}
+
+// writeMark replaces the mark of a boot.
+func writeMark(mark, text string, full func() bool) error {
+	err := atomicfile.Replace(mark, []byte(text), 0o600)
+	if dbfile.IsFull(err) && full != nil && full() {
+		err = atomicfile.Replace(mark, []byte(text), 0o600)
+	}
+	return err
 }
 
 func markSum(boot string) string {
@@ -202,9 +216,11 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	}
 	c.Trim(limit)
 	if f.log.damaged > 0 && c.Last > 0 {
-		return c, f.log.rewrite(c.Events, c.Last)
+		f.log.rewrite(c.Events, c.Last)
+		return c, nil
 	}
-	return c, f.log.catchUp(c.Events, c.Last)
+	f.log.catchUp(c.Events, c.Last)
+	return c, nil
 }
 
 // loadAfterBoot begins without records. The log's events are taken over, and what existed

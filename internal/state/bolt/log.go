@@ -301,25 +301,25 @@ func (l *eventLog) reread(path string, fn func(string, uint64, []byte) error) er
 }
 
 // catchUp writes the events that the log lacks, up to last.
-func (l *eventLog) catchUp(raws [][]byte, last uint64) error {
+func (l *eventLog) catchUp(raws [][]byte, last uint64) {
 	if l.last >= last {
-		return nil
+		return
 	}
 	if missing := last - l.last; missing > uint64(len(raws)) {
-		return l.rewrite(raws, last) // it is too far behind to continue
+		l.rewrite(raws, last) // it is too far behind to continue
+		return
 	}
 	l.appendRaw(raws[len(raws)-int(last-l.last):])
-	return nil
 }
 
-// rewrite begins a new file with these events, of which the newest is last.
-func (l *eventLog) rewrite(raws [][]byte, last uint64) error {
+// rewrite begins a new file with these events, the newest of which is last. If the disk is full,
+// they are appended to the present file, and a reader begins with them.
+func (l *eventLog) rewrite(raws [][]byte, last uint64) {
 	l.last = last - uint64(len(raws))
 	if err := l.rotate(); err != nil {
-		return err
+		l.logger.Error("could not begin a new event log; will append to the present one", "file", l.path, "error", err)
 	}
 	l.appendRaw(raws)
-	return nil
 }
 
 // appendRaw appends the events that follow the newest one.

@@ -22,7 +22,7 @@ import (
 // live returns how live.db is opened.
 func (o *Options) live() dbfile.Options {
 	return dbfile.Options{
-		Path: filepath.Join(o.State, "live.db"), Volatile: true, Logger: o.Logger, Valid: valid, Useless: beginning, Orphan: orphan,
+		Path: filepath.Join(o.State, "live.db"), Volatile: true, Logger: o.Logger, Full: o.StateFull, Valid: valid, Useless: beginning, Orphan: orphan,
 		Skip: func(bucket string) bool { return bucket == eventsBucket },
 		Loss: "the node does not know its containers: those that run are ended, and are reported as lost",
 	}
@@ -31,7 +31,7 @@ func (o *Options) live() dbfile.Options {
 // durable returns how durable.db is opened.
 func (o *Options) durable() dbfile.Options {
 	return dbfile.Options{
-		Path: filepath.Join(o.Root, "durable.db"), Logger: o.Logger, Valid: valid,
+		Path: filepath.Join(o.Root, "durable.db"), Logger: o.Logger, Full: o.RootFull, Valid: valid,
 		Loss: "the network chooses its address ranges anew, and the faces have lost what they keep: Swarm's tasks, Mesos' and Nomad's positions in the event log",
 	}
 }
