@@ -51,7 +51,8 @@ func main() {
 		Teardown: func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error {
 			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Version: version(), Teardown: true, Grace: grace})
 		},
-		Repair: agent.Repair,
+		Repair:  agent.Repair,
+		Offline: agent.Offline,
 	}))
 }
 

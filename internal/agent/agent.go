@@ -28,6 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
@@ -91,6 +92,8 @@ type node struct {
 	// recovered is closed when the engine has recovered.
 	recovered chan struct{}
 	trialMu   sync.Mutex // serializes doctor's trials
+	tended    tended
+	findings  doctor.Board
 }
 
 // Run runs the agent until ctx ends. Containers keep running without it. When there are none, Run
@@ -122,6 +125,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	n.limits = connlimit.NewTable(n.log)
 	if err := n.metrics.Register(obs.Connections(n.limits.Usage)); err != nil {
 		return fmt.Errorf("agent: metrics of connections: %w", err)
+	}
+	if err := n.metrics.Register(&n.findings); err != nil {
+		return fmt.Errorf("agent: metrics of findings: %w", err)
 	}
 
 	n.modules = openModules(root, n.log)
@@ -276,6 +282,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		serve(f)
 	}
 	group.Go(func() error { return n.tellSystemd(ctx) })
+	group.Go(func() error {
+		n.tend(ctx)
+		return nil
+	})
 	group.Go(func() error {
 		tendHeap(ctx)
 		return nil

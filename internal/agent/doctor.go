@@ -3,26 +3,39 @@ package agent
 import (
 	"context"
 	"fmt"
-	"os"
-	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/image/policy"
 )
 
+// The forms of a finding.
+
+func ok(name, format string, args ...any) control.Finding {
+	return doctor.OK(name, format, args...)
+}
+
+func warn(name, hint, format string, args ...any) control.Finding {
+	return doctor.Warn(name, hint, format, args...)
+}
+
+func fail(name, hint, format string, args ...any) control.Finding {
+	return doctor.Fail(name, hint, format, args...)
+}
+
 // doctor reports what works on this node, and what to do about the rest. With try it also starts
 // a container.
 func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
-	findings := []control.Finding{n.kernel(), n.cgroupFinding(), n.capabilities(), n.memoryBacked(), deviceFinding()}
+	n.mend(true)
+	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices()}
+	findings = append(findings, doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State)...)
 	findings = append(findings, n.runtimeFindings()...)
-	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), n.kmsgFinding(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n), inotifyFinding())
+	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n), inotifyFinding())
 	if n.swarm != nil {
 		st := n.swarm.Status()
 		findings = append(findings, swarmFinding(st), overlayFinding(ctx, n.network.Overlays, st.Overlays), gossipFinding(st), publishedFinding(st.Overlays))
@@ -33,34 +46,6 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	return findings
 }
 
-func ok(name, format string, args ...any) control.Finding {
-	return control.Finding{Name: name, Status: control.FindingOK, Detail: fmt.Sprintf(format, args...)}
-}
-
-func warn(name, hint, format string, args ...any) control.Finding {
-	return control.Finding{Name: name, Status: control.FindingWarn, Detail: fmt.Sprintf(format, args...), Hint: hint}
-}
-
-func fail(name, hint, format string, args ...any) control.Finding {
-	return control.Finding{Name: name, Status: control.FindingFail, Detail: fmt.Sprintf(format, args...), Hint: hint}
-}
-
-func (n *node) kernel() control.Finding {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return fail("kernel", "", "uname: %v", err)
-	}
-	release := unix.ByteSliceToString(u.Release[:])
-	major, rest, _ := strings.Cut(release, ".")
-	minor, _, _ := strings.Cut(rest, ".")
-	x, _ := strconv.Atoi(major)
-	y, _ := strconv.Atoi(minor)
-	if x < 5 || x == 5 && y < 15 {
-		return warn("kernel", "use Linux 5.15 or later", "%s is older than the kernels that Longshore is tested on", release)
-	}
-	return ok("kernel", "%s", release)
-}
-
 func (n *node) cgroupFinding() control.Finding {
 	switch mode := n.cgroups.Mode(); mode {
 	case core.CgroupHybrid:
@@ -68,32 +53,6 @@ func (n *node) cgroupFinding() control.Finding {
 	default:
 		return ok("cgroups", "%s", mode)
 	}
-}
-
-func (n *node) capabilities() control.Finding {
-	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var d [2]unix.CapUserData
-	if err := unix.Capget(&h, &d[0]); err != nil {
-		return fail("capabilities", "", "capget: %v", err)
-	}
-	if d[0].Effective&(1<<unix.CAP_SYS_ADMIN) == 0 {
-		return fail("capabilities", "run the agent as root", "CAP_SYS_ADMIN is missing")
-	}
-	if d[0].Effective&(1<<unix.CAP_SYS_RESOURCE) == 0 {
-		return warn("capabilities", "", "CAP_SYS_RESOURCE is missing: lower oom_score_adj and higher hard limits are clamped, and the container's warnings say so")
-	}
-	return ok("capabilities", "all that are needed")
-}
-
-func (n *node) memoryBacked() control.Finding {
-	var st unix.Statfs_t
-	if err := unix.Statfs(n.cfg.Agent.State, &st); err != nil {
-		return fail("state", "", "%s: %v", n.cfg.Agent.State, err)
-	}
-	if st.Type != unix.TMPFS_MAGIC {
-		return warn("state", "mount a tmpfs there", "%s is not on a tmpfs: live records cause disk writes, and are deleted after a boot all the same", n.cfg.Agent.State)
-	}
-	return ok("state", "%s is on a tmpfs", n.cfg.Agent.State)
 }
 
 func (n *node) runtimeFindings() []control.Finding {
@@ -138,6 +97,9 @@ func (n *node) networkFinding(ctx context.Context) control.Finding {
 	}
 	if trouble, hint := n.network.Trouble(); trouble != "" {
 		return warn("network", hint, "%s: %s", i.Mode, trouble)
+	}
+	if f, changed := n.tended.finding(i.Mode); changed {
+		return f
 	}
 	return ok("network", "%s, addresses from %v", i.Mode, i.Ranges)
 }
@@ -184,15 +146,6 @@ func swarmFinding(s swarm.Status) control.Finding {
 	return ok("swarm", "node %s of %s, session %s, certificate until %s", s.NodeID, s.ClusterID, s.Session, s.CertificateEnds.Format(time.RFC3339))
 }
 
-func (n *node) kmsgFinding() control.Finding {
-	f, err := os.Open("/dev/kmsg")
-	if err != nil {
-		return warn("kernel log", "", "/dev/kmsg: %v: out-of-memory kills are known only from the cgroups' counters, without their victim", err)
-	}
-	_ = f.Close()
-	return ok("kernel log", "readable: the victim of an out-of-memory kill is known")
-}
-
 // check compares the records with the node, and with images the images' content with what was
 // pulled.
 func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error) {
@@ -203,6 +156,18 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 	all := make([]control.Finding, 0, len(violations))
 	for _, v := range violations {
 		all = append(all, fail(v.Kind, "", "%s: %s", v.Object, v.Detail))
+	}
+	for _, c := range n.mend(true) {
+		if c.Mended {
+			all = append(all, warn("network", "it is restored", "another program has changed it: %s", c.Text))
+		} else {
+			all = append(all, fail("network", c.Hint, "another program has changed it: %s", c.Text))
+		}
+	}
+	for _, f := range doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State) {
+		if f.Status != control.FindingOK {
+			all = append(all, f)
+		}
 	}
 	if err := n.network.Overlays.Check(); err != nil {
 		all = append(all, fail("network", "start the agent again: it makes what is missing", "%v", err))

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
@@ -100,27 +99,4 @@ func trialSpec(program string) *specs.Spec {
 	s.Process.Args = []string{place, "probe"}
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: place, Type: "bind", Source: program, Options: []string{"bind", "ro", "nosuid", "nodev"}})
 	return s
-}
-
-// deviceFinding checks the host's devices that its own programs and containers rely on.
-func deviceFinding() control.Finding {
-	for _, d := range []struct {
-		path         string
-		major, minor uint32
-	}{{"/dev/null", 1, 3}, {"/dev/zero", 1, 5}, {"/dev/full", 1, 7}, {"/dev/random", 1, 8}, {"/dev/urandom", 1, 9}} {
-		var st unix.Stat_t
-		err := unix.Stat(d.path, &st)
-		switch {
-		case err != nil:
-		case st.Mode&unix.S_IFMT != unix.S_IFCHR || st.Rdev != unix.Mkdev(d.major, d.minor):
-			err = errors.New("it is another kind of file")
-		case st.Mode&0o666 != 0o666:
-			err = fmt.Errorf("its mode is %04o", st.Mode&0o7777)
-		}
-		if err != nil {
-			hint := fmt.Sprintf("create it again: rm -f %s; mknod -m 666 %s c %d %d", d.path, d.path, d.major, d.minor)
-			return fail("devices", hint, "%s should be the device c %d:%d with mode 0666: %v", d.path, d.major, d.minor, err)
-		}
-	}
-	return ok("devices", "/dev/null and similar devices are correct")
 }

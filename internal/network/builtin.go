@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/ports"
+	"github.com/longshore/longshore/internal/network/settings"
 )
 
 // bridge is the builtin network: a bridge, a veth pair per sandbox, one masquerade rule for all,
@@ -34,6 +35,8 @@ type bridge struct {
 	// user says that a user has defined it. A sandbox may be on several of these networks.
 	user  bool
 	flows flows
+	// kernel has the host's kernel parameters that the bridge needs.
+	kernel *settings.Host
 	// plain returns the ranges within which nothing is masqueraded.
 	plain func() []netip.Prefix
 
@@ -51,7 +54,7 @@ func newBridge(cfg Config, leases *ipam.Leases, claims *ports.Claims, log *slog.
 			nets, _ := cfg.plainNets(leases.Ranges()) // checked together with the configuration
 			return nets
 		},
-		cfg: cfg, log: log, leases: leases, flows: flows{log: log},
+		cfg: cfg, log: log, leases: leases, flows: flows{log: log}, kernel: settings.NewHost(log),
 		table: nft.New(nft.Options{Bridge: cfg.Bridge, Masquerade: cfg.Masquerade, Logger: log}),
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/network/ports"
+	"github.com/longshore/longshore/internal/network/settings"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -40,6 +41,8 @@ type ingress struct {
 	// used returns the ranges of addresses that this node has for something else.
 	used func() ([]netip.Prefix, error)
 	log  *slog.Logger
+	// kernel has the host's kernel parameters that the link needs.
+	kernel *settings.Host
 
 	mu       sync.Mutex // guards is, subnets, inner, balancer, wall, led, taken; serializes all changes
 	is       *core.Ingress
@@ -67,7 +70,7 @@ const ingressRoutes = 100
 
 func newIngress(path string, claims *ports.Claims, used func() ([]netip.Prefix, error), log *slog.Logger) *ingress {
 	return &ingress{
-		path: path, claims: claims, used: used, log: log,
+		path: path, claims: claims, used: used, log: log, kernel: settings.NewHost(log),
 		table: nft.New(nft.Options{Name: nft.TableName + "-ingress", Bridge: ingressLink, Entry: true, Logger: log}),
 	}
 }
@@ -207,8 +210,15 @@ func ingressSettings(is6 bool) error {
 			// What is forwarded has its neighbours asked from a link-local address, which is to be ready at once.
 			[2]string{"net/ipv6/conf/all/accept_dad", "0"}, [2]string{"net/ipv6/conf/default/accept_dad", "0"})
 	}
+	own := []string{}
 	for _, kv := range set {
-		if _, err := sysctl(kv[0], kv[1]); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
+		own = append(own, kv[0])
+	}
+	if err := settings.Fresh(settings.Forward{V4: true, V6: is6}, own...); err != nil {
+		return err
+	}
+	for _, kv := range set {
+		if _, err := settings.Set(kv[0], kv[1]); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
 			return err
 		}
 	}
@@ -272,7 +282,7 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 	if is6 {
 		off = "0"
 	}
-	if _, err := sysctl("net/ipv6/conf/"+ingressLink+"/disable_ipv6", off); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
+	if _, err := settings.Set("net/ipv6/conf/"+ingressLink+"/disable_ipv6", off); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
 		return err
 	}
 	gateway, err := ingressGateway(host.Handle, outer, is6)
@@ -305,7 +315,7 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 	if err := host.settle(ingressLink); err != nil {
 		return err
 	}
-	if err := makeRouter(host.Handle, ingressLink, is6, g.log); err != nil {
+	if err := g.kernel.Router(ingressLink, is6); err != nil {
 		return err
 	}
 	for _, table := range []int{unix.RT_TABLE_MAIN, ingressRoutes} {

@@ -6,13 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
-	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
@@ -347,7 +343,7 @@ func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
 	nets := b.networks()
 	if slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() }) {
 		// Also on a host that has disabled IPv6 for its own links.
-		if _, err := sysctl("net/ipv6/conf/"+b.cfg.Bridge+"/disable_ipv6", "0"); err != nil {
+		if err := b.kernel.Set("net/ipv6/conf/"+b.cfg.Bridge+"/disable_ipv6", "0"); err != nil {
 			return bridgeLink{}, b.host, err
 		}
 	}
@@ -445,9 +441,8 @@ func prefixes(nets []ipam.Range) []netip.Prefix {
 	return ps
 }
 
-// address gives the bridge its gateways and removes those of ranges that are no longer used.
-// Preconditions: mu is held.
-func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
+// bridgeAddrs returns the addresses of a bridge with these ranges.
+func bridgeAddrs(nets []ipam.Range) map[netip.Prefix]bool {
 	want := map[netip.Prefix]bool{}
 	for _, r := range nets {
 		is4 := r.Prefix.Addr().Is4()
@@ -464,6 +459,13 @@ func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 			want[netip.PrefixFrom(linkGateway6, 64)] = true
 		}
 	}
+	return want
+}
+
+// address gives the bridge its gateways and removes those of ranges that are no longer used.
+// Preconditions: mu is held.
+func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
+	want := bridgeAddrs(nets)
 	have, err := b.host.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
 		return fmt.Errorf("list addresses of %s: %w", b.cfg.Bridge, err)
@@ -507,79 +509,9 @@ func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 	return nil
 }
 
-// sysctl sets a kernel parameter if it has another value; changed reports that.
-func sysctl(path, value string) (changed bool, err error) {
-	path = "/proc/sys/" + path
-	have, err := os.ReadFile(path)
-	if err != nil {
-		return false, fmt.Errorf("read %s: %w", path, err)
-	}
-	if strings.TrimSpace(string(have)) == value {
-		return false, nil
-	}
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
-		return false, fmt.Errorf("set %s to %s: %w", path, value, err)
-	}
-	return true, nil
-}
-
 // forwarding makes the host a router, which every container network needs. Preconditions: mu is
 // held.
 func (b *bridge) forwarding(nets []ipam.Range) error {
 	is6 := slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() })
-	return makeRouter(b.host.Handle, b.cfg.Bridge, is6, b.log)
-}
-
-// makeRouter has the host forward what comes and goes by a link.
-func makeRouter(host nlwrap.Handle, link string, is6 bool, log *slog.Logger) error {
-	set := [][2]string{
-		{"net/ipv4/ip_forward", "1"},
-		// This makes host ports work on 127.0.0.1; the guard chain keeps sandboxes from using it.
-		{"net/ipv4/conf/" + link + "/route_localnet", "1"},
-	}
-	if is6 {
-		if err := keepRouterAdverts(host, link, log); err != nil {
-			return err
-		}
-		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"})
-	}
-	// Who is behind the link is no router for this host, whether that forwards IPv6 or not.
-	adverts := "net/ipv6/conf/" + link + "/accept_ra"
-	for _, kv := range append(set, [2]string{adverts, "0"}) {
-		changed, err := sysctl(kv[0], kv[1])
-		if kv[0] == adverts && !is6 && errors.Is(err, fs.ErrNotExist) {
-			continue // the kernel has no IPv6
-		}
-		if err != nil {
-			return err
-		}
-		if changed {
-			log.Info("kernel setting changed", "name", kv[0], "value", kv[1])
-		}
-	}
-	return nil
-}
-
-// keepRouterAdverts lets a host that got its default route from a router keep it: a kernel that
-// forwards ignores router advertisements, unless accept_ra is 2.
-func keepRouterAdverts(host nlwrap.Handle, but string, log *slog.Logger) error {
-	if on, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/forwarding"); err != nil || strings.TrimSpace(string(on)) == "1" {
-		return err
-	}
-	links, err := host.LinkList()
-	if err != nil {
-		return fmt.Errorf("list links: %w", err)
-	}
-	for _, l := range links {
-		name := "net/ipv6/conf/" + l.Attrs().Name + "/accept_ra"
-		have, err := os.ReadFile("/proc/sys/" + name)
-		if err != nil || strings.TrimSpace(string(have)) != "1" || l.Attrs().Name == but {
-			continue
-		}
-		if _, err := sysctl(name, "2"); err != nil {
-			return err
-		}
-		log.Info("kernel setting changed", "name", name, "value", "2")
-	}
-	return nil
+	return b.kernel.Router(b.cfg.Bridge, is6)
 }

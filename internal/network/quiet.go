@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/settings"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -61,7 +62,7 @@ func silence(sb nlwrap.Handle, link netlink.Link) error {
 // deaf keeps a sandbox's link, which is still down, from taking a neighbour for a router because
 // that says so: each may, to all on the bridge. The calling thread is in the sandbox's namespace.
 func deaf(link string) error {
-	_, err := sysctl("net/ipv6/conf/"+link+"/accept_ra", "0")
+	_, err := settings.Set("net/ipv6/conf/"+link+"/accept_ra", "0")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the kernel has no IPv6
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/config"
 )
 
@@ -35,6 +36,8 @@ type Options struct {
 	// Repair makes the damaged files of a node sound whose agent does not run; with dry it only
 	// says what it would do. It tells w about each file. It is nil when Agent is.
 	Repair func(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error
+	// Offline returns doctor's findings that need no agent. It is nil when Agent is.
+	Offline func(cfg config.Config) []*longshorev1.Finding
 }
 
 // App is the state that the commands share.

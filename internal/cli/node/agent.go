@@ -42,7 +42,11 @@ func NewAgent(a *base.App) *cobra.Command {
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return a.Agent(ctx, cfg, log, logLevel)
+			err = a.Agent(ctx, cfg, log, logLevel)
+			if err != nil {
+				writeProblems(a, cfg)
+			}
+			return err
 		},
 	}
 	cmd.Flags().StringVar(&level, "log-level", "", "debug, info, warn or error")

@@ -1,24 +1,37 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/config"
 )
 
 // NewDoctor returns the command doctor.
 func NewDoctor(a *base.App) *cobra.Command {
-	var asJSON bool
+	var asJSON, offline bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check this node, and say what to do about each problem",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if offline && a.Offline == nil {
+				return errors.New("check the machine without an agent: this program has no agent")
+			}
+			if offline {
+				cfg, err := a.LoadConfig()
+				if err != nil {
+					return err
+				}
+				return findings(a, a.Offline(cfg), asJSON)
+			}
 			return a.Call(func(c *base.Client) error {
 				resp, err := c.Node.Doctor(cmd.Context(), &longshorev1.DoctorRequest{})
 				if err != nil {
@@ -29,7 +42,17 @@ func NewDoctor(a *base.App) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&offline, "offline", false, "check the machine without an agent, before its first start or after one that failed")
 	return cmd
+}
+
+// writeProblems prints the warnings and failures of a machine on which the agent did not start.
+func writeProblems(a *base.App, cfg config.Config) {
+	if a.Offline == nil {
+		return
+	}
+	list := slices.DeleteFunc(a.Offline(cfg), func(f *longshorev1.Finding) bool { return f.GetStatus() == "ok" })
+	_ = writeFindings(a.Stderr, list) // the error of the start counts
 }
 
 // findings prints the findings; the exit status is 1 when a check failed.

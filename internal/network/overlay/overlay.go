@@ -26,6 +26,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/settings"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -236,6 +237,9 @@ func (n *Network) buildLocked() error {
 		return err
 	}
 	defer in.close()
+	if err := Within(in.ns, func() error { return settings.Fresh(n.def.forward()) }); err != nil {
+		return fmt.Errorf("set kernel parameters: %w", err)
+	}
 	if err := in.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
@@ -247,27 +251,20 @@ func (n *Network) buildLocked() error {
 		}
 		n.links = append(n.links, l)
 	}
-	if err := Within(in.ns, n.def.forward); err != nil {
-		return fmt.Errorf("forward between subnets: %w", err)
-	}
 	return n.adoptLocked(in)
 }
 
-// forward lets the calling thread's namespace pass packets from one subnet to another of its family.
-func (d Definition) forward() error {
-	count := map[string]int{}
+// forward returns the families with several subnets, between which the network forwards.
+func (d Definition) forward() settings.Forward {
+	v4, v6 := 0, 0
 	for _, s := range d.Subnets {
-		setting := "ipv6/conf/all/forwarding"
 		if s.Range.Addr().Is4() {
-			setting = "ipv4/ip_forward"
-		}
-		if count[setting]++; count[setting] == 2 {
-			if err := os.WriteFile(filepath.Join("/proc/sys/net", setting), []byte("1"), 0o600); err != nil {
-				return err
-			}
+			v4++
+		} else {
+			v6++
 		}
 	}
-	return nil
+	return settings.Forward{V4: v4 > 1, V6: v6 > 1}
 }
 
 // subnet makes the devices of a subnet, where they are not there or are others.

@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/config"
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/doctor"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/network"
+)
+
+// tendEvery is the time between two comparisons of the host's network.
+const tendEvery = 2 * time.Second
+
+// The findings and the entries of overlays, of which there may be thousands, come with every third and fifth comparison.
+const (
+	watchEvery    = 3
+	overlaysEvery = 5
+)
+
+// tended has the results of the comparisons.
+type tended struct {
+	serial sync.Mutex // serializes the comparisons
+
+	mu     sync.Mutex // guards open, mended, at
+	open   []network.Change
+	mended string // the last one
+	at     time.Time
+}
+
+// tend restores the host's network after changes by other programs, and watches findings, until ctx ends.
+func (n *node) tend(ctx context.Context) {
+	tick := time.NewTicker(tendEvery)
+	defer tick.Stop()
+	for round := 0; ; round++ {
+		n.mend(round%overlaysEvery == 0)
+		if round%watchEvery == 0 {
+			n.watch(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// mend restores the host's network and returns the differences. Each difference gets a line in the log and an event.
+func (n *node) mend(overlays bool) []network.Change {
+	n.tended.serial.Lock()
+	defer n.tended.serial.Unlock()
+	list := network.Mend(n.network, overlays)
+	n.tended.mu.Lock()
+	before := n.tended.open
+	n.tended.open = nil
+	restored := 0
+	for _, c := range list {
+		if !c.Mended {
+			n.tended.open = append(n.tended.open, c)
+			continue
+		}
+		if restored++; restored == 1 {
+			n.tended.mended, n.tended.at = c.Text, time.Now() // what follows is often its consequence
+		}
+	}
+	n.tended.mu.Unlock()
+	known := map[string]bool{}
+	for _, c := range before {
+		known[c.Text] = true
+	}
+	for _, c := range list {
+		if c.Mended {
+			n.tell("network: another program has changed something, which is restored: " + c.Text)
+		} else if !known[c.Text] {
+			n.tell("network: another program has changed something: " + c.Text + ": " + c.Hint)
+		}
+	}
+	return list
+}
+
+// tell logs a note, and appends it to the event log.
+func (n *node) tell(note string) {
+	n.log.Warn("doctor", "note", note)
+	if err := engine.Tell(n.engine.As(core.OwnerCLI), note); err != nil {
+		n.log.Error("cannot append an event", "error", err)
+	}
+}
+
+// watch checks the findings that change while the agent runs, and reports changes. The metrics have them too.
+func (n *node) watch(ctx context.Context) {
+	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), n.keeperFinding(ctx), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n))
+	for _, f := range n.findings.Update(list) {
+		n.tell(strings.TrimSpace(fmt.Sprintf("%s is %s: %s", f.Name, f.Status, f.Detail)))
+	}
+}
+
+// finding returns the finding of changes by other programs: those that are not restored, or the last one of an hour.
+func (t *tended) finding(mode string) (control.Finding, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.open) > 0 {
+		return warn("network", t.open[0].Hint, "%s: %s", mode, t.open[0].Text), true
+	}
+	if t.mended != "" && time.Since(t.at) < recently {
+		return warn("network", "find the program that does it", "%s: another program changed something %s ago, which is restored: %s", mode, time.Since(t.at).Round(time.Second), t.mended), true
+	}
+	return control.Finding{}, false
+}
+
+// Offline returns the findings that need no agent.
+func Offline(cfg config.Config) (list []*longshorev1.Finding) {
+	for _, f := range doctor.Offline(cfg) {
+		list = append(list, &longshorev1.Finding{Name: f.Name, Status: string(f.Status), Detail: f.Detail, Hint: f.Hint})
+	}
+	return list
+}

@@ -1,0 +1,211 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/longshore/longshore/internal/network/overlay"
+)
+
+// Change is something of the network's that another program has changed.
+type Change struct {
+	Text   string
+	Mended bool
+	Hint   string // advice, when it is not mended
+}
+
+// Mend restores the links, addresses, routes, masters and kernel parameters of the bridges, and the rules of the overlays,
+// where another program has changed them. It returns the differences. A kernel parameter that the agent has not set
+// stays unchanged. With overlays it also restores their devices and entries.
+func Mend(n *Network, overlays bool) []Change {
+	all := n.bridge.mend()
+	for _, u := range n.users.all() {
+		u.use.RLock()
+		if !u.gone {
+			all = append(all, u.bridge.mend()...)
+		}
+		u.use.RUnlock()
+	}
+	return append(all, mendOverlays(n.Overlays, overlays)...)
+}
+
+func mended(err error, format string, args ...any) Change {
+	c := Change{Text: fmt.Sprintf(format, args...), Mended: err == nil}
+	if err != nil {
+		c.Hint = "it cannot be restored: " + err.Error()
+	}
+	return c
+}
+
+// mend restores the bridge, if it is in use.
+func (b *bridge) mend() (all []Change) {
+	b.mu.Lock()
+	used, index := b.wall != nil, b.link.index
+	b.mu.Unlock()
+	if !used {
+		return nil
+	}
+	if what, err := b.differs(index); err != nil {
+		return []Change{mended(err, "bridge %s cannot be compared", b.cfg.Bridge)}
+	} else if what != "" {
+		b.stale()
+		_, _, err := b.ensure()
+		if all = append(all, mended(err, "%s", what)); err != nil {
+			return all
+		}
+	}
+	ports, err := b.mendPorts()
+	if all = append(all, ports...); err != nil {
+		all = append(all, mended(err, "the links on bridge %s cannot be compared", b.cfg.Bridge))
+	}
+	restored, err := b.kernel.Mend()
+	if err != nil {
+		all = append(all, mended(err, "a kernel setting was changed"))
+	}
+	for _, d := range restored {
+		all = append(all, mended(nil, "kernel setting %s", d))
+	}
+	for _, d := range b.kernel.Drifts() {
+		if !d.Ours {
+			all = append(all, Change{Text: "kernel setting " + d.String(), Hint: d.Hint})
+		}
+	}
+	return all
+}
+
+// differs returns the first difference at the bridge with an index, or "". An index of 0 is any.
+func (b *bridge) differs(index int) (string, error) {
+	host, err := hostHandle()
+	if err != nil {
+		return "", err
+	}
+	defer host.Close()
+	link, err := host.LinkByName(b.cfg.Bridge)
+	switch {
+	case isLinkGone(err):
+		return fmt.Sprintf("bridge %s was deleted", b.cfg.Bridge), nil
+	case err != nil:
+		return "", err
+	case index != 0 && link.Attrs().Index != index:
+		return fmt.Sprintf("bridge %s was replaced", b.cfg.Bridge), nil
+	case link.Attrs().Flags&net.FlagUp == 0:
+		return fmt.Sprintf("bridge %s is down", b.cfg.Bridge), nil
+	}
+	nets := b.networks()
+	want := bridgeAddrs(nets)
+	have, err := host.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return "", fmt.Errorf("list addresses: %w", err)
+	}
+	for _, a := range have {
+		ip, _ := netip.AddrFromSlice(a.IP)
+		bits, _ := a.Mask.Size()
+		delete(want, netip.PrefixFrom(ip.Unmap(), bits))
+	}
+	for p := range want {
+		return fmt.Sprintf("bridge %s has lost its address %s", b.cfg.Bridge, p), nil
+	}
+	routes, err := host.RouteList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return "", fmt.Errorf("list routes: %w", err)
+	}
+	led := map[string]bool{}
+	for _, r := range routes {
+		if r.Dst != nil {
+			led[r.Dst.String()] = true
+		}
+	}
+	for _, r := range nets {
+		if !r.Gateway.IsValid() && !led[ipNet(r.Prefix).String()] {
+			return fmt.Sprintf("the route to %s by bridge %s is missing", r.Prefix, b.cfg.Bridge), nil
+		}
+	}
+	return "", nil
+}
+
+// mendPorts sets the links of sandboxes up, and puts them on the bridge again.
+func (b *bridge) mendPorts() (all []Change, err error) {
+	br, host, err := b.ensure()
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, lease := range b.leases.All() {
+		names[b.linkName(lease.Sandbox)] = true
+	}
+	links, err := host.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		at := l.Attrs()
+		if !names[at.Name] || at.MasterIndex == br.index && at.Flags&net.FlagUp != 0 {
+			continue
+		}
+		err := host.LinkSetMasterByIndex(l, br.index)
+		if err == nil {
+			err = errors.Join(vethPair{name: at.Name}.port(host), host.LinkSetUp(l), host.settle(at.Name), host.settle(b.cfg.Bridge))
+		}
+		if isGone(err) {
+			continue // its sandbox ends
+		}
+		all = append(all, mended(err, "link %s was down or not on bridge %s", at.Name, b.cfg.Bridge))
+	}
+	return all, nil
+}
+
+// mendOverlays restores the overlays, their guard, and the kernel parameters of published ports.
+func mendOverlays(o *Overlays, entries bool) (all []Change) {
+	if changed, err := o.guard.Mend(); changed != "" {
+		all = append(all, mended(err, "%s", changed))
+	}
+	for _, v := range o.all() {
+		if !entries {
+			break
+		}
+		if what := v.check(); what != nil {
+			all = append(all, mended(mendOverlay(o, v), "%v", what))
+		}
+	}
+	restored, err := o.n.ingress.kernel.Mend()
+	if err != nil {
+		all = append(all, mended(err, "a kernel setting was changed"))
+	}
+	for _, d := range restored {
+		all = append(all, mended(nil, "kernel setting %s", d))
+	}
+	return all
+}
+
+// check compares the data path with the kernel. It passes one that could not be adopted.
+func (v *over) check() error {
+	v.use.RLock()
+	defer v.use.RUnlock()
+	if v.path == nil {
+		return nil
+	}
+	return v.path.Check()
+}
+
+// mendOverlay opens a data path again, with its peers.
+func mendOverlay(o *Overlays, v *over) error {
+	o.define.Lock()
+	defer o.define.Unlock()
+	v.use.Lock()
+	defer v.use.Unlock()
+	if v.path == nil {
+		return nil // closed meanwhile
+	}
+	told := maps.Clone(v.path.Told())
+	path, err := overlay.Open(o.dir, o.pathOf(v.def), o.log)
+	if err != nil {
+		return err
+	}
+	v.path = path
+	return path.SetPeers(told)
+}

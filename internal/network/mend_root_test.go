@@ -1,0 +1,109 @@
+package network_test
+
+import (
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/networktest"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+// TestWhatOthersChangeOnTheHostIsMended: ports of the host and sandboxes answer again after each change.
+func TestWhatOthersChangeOnTheHostIsMended(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		out := newOutside(t)
+		r := newRig(t, nil)
+		one := r.setup(1, core.Port{Proto: "tcp", Host: 8080, Container: 80})
+		one.ns.Serve(t, "tcp", 80)
+		answers := func() bool {
+			return out.ns.Try(func() error {
+				c, err := net.DialTimeout("tcp", netip.AddrPortFrom(out.host4, 8080).String(), time.Second/2) //nolint:noctx // it ends in time
+				if err == nil {
+					err = c.Close()
+				}
+				return err
+			}) == nil
+		}
+		if !answers() {
+			t.Fatal("the port answers to nobody")
+		}
+		if list := network.Mend(r.net, true); len(list) != 0 {
+			t.Errorf("at first: %+v", list)
+		}
+		link := strings.Fields(networktest.Run(t, "ip -o link show master longshore0"))[1]
+		link, _, _ = strings.Cut(link, "@")
+		for _, c := range []struct{ line, text string }{
+			{"ip link del longshore0", "bridge longshore0 was deleted"},
+			{"ip link set longshore0 down", "bridge longshore0 is down"},
+			{"ip addr flush dev longshore0", "bridge longshore0 has lost its address"},
+			{"ip link set " + link + " nomaster", "link " + link + " was down or not on bridge longshore0"},
+			{"ip link set " + link + " down", "link " + link + " was down or not on bridge longshore0"},
+			{"sysctl -qw net.ipv4.ip_forward=0", "kernel setting net/ipv4/ip_forward is 0 instead of 1"},
+			{"sysctl -qw net.ipv4.conf.longshore0.route_localnet=0", "kernel setting net/ipv4/conf/longshore0/route_localnet is 0 instead of 1"},
+		} {
+			networktest.Run(t, c.line)
+			if !strings.Contains(c.line, "localnet") && answers() {
+				t.Errorf("%s: the port answers: nothing was changed", c.line)
+			}
+			list := network.Mend(r.net, true)
+			if len(list) == 0 || !strings.HasPrefix(list[0].Text, c.text) {
+				t.Errorf("%s: found %+v", c.line, list)
+			}
+			for _, found := range list {
+				if !found.Mended {
+					t.Errorf("%s: %+v", c.line, found)
+				}
+			}
+			roottest.Eventually(t, "the port answers again after "+c.line, answers)
+			if again := network.Mend(r.net, true); len(again) != 0 {
+				t.Errorf("%s: once more %+v", c.line, again)
+			}
+			r.check(one)
+		}
+		// Somebody's own setting is told, and stays.
+		networktest.Run(t, "sysctl -qw net.ipv4.conf.longshore0.forwarding=0")
+		for range 2 {
+			if list := network.Mend(r.net, true); len(list) != 1 || list[0].Mended || list[0].Hint == "" || !strings.Contains(list[0].Text, "longshore0/forwarding is 0") {
+				t.Errorf("a user's setting: %+v", list)
+			}
+		}
+		networktest.Run(t, "sysctl -qw net.ipv4.conf.longshore0.forwarding=1")
+		two := r.setup(2)
+		r.check(two)
+	})
+}
+
+// TestAnOverlayThatOthersChangedIsMended: device, entries, master and guard.
+func TestAnOverlayThatOthersChangedIsMended(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		def := anOverlay(1)
+		r.open(def)
+		peer := core.OverlayPeer{Addr: def.Subnets[0].Gateway.Next().Next(), MAC: "02:42:0a:00:01:09", Node: netip.MustParseAddr("192.0.2.77")}
+		if err := r.net.Overlays.SetPeers(t.Context(), def.Name, map[string]core.OverlayPeer{"x": peer}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if list := network.Mend(r.net, true); len(list) != 0 {
+			t.Errorf("at first: %+v", list)
+		}
+		in := "nsenter --net=" + filepath.Join(r.dir, "overlays", def.Name) + " "
+		for _, line := range []string{
+			in + "ip link set br0 down", in + "ip link del br0", in + "ip link set vx0 nomaster", in + "bridge fdb flush dev vx0", in + "ip neigh flush dev vx0 nud permanent",
+			in + "ip link set vx0 type vxlan learning", "nft delete table inet longshore-overlay-guard", "nft flush set inet longshore-overlay-guard senders4",
+		} {
+			networktest.Run(t, line)
+			if list := network.Mend(r.net, true); len(list) != 1 || !list[0].Mended {
+				t.Errorf("%s: %+v", line, list)
+			}
+			if err := r.net.Overlays.Check(); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package settings_test
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/longshore/longshore/internal/network/networktest"
+	"github.com/longshore/longshore/internal/network/settings"
+	"github.com/longshore/longshore/internal/roottest"
+)
+
+func get(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// TestAFreshNamespaceInheritsNothing sets the values that a hardened and a loosened host hand on, before Fresh.
+func TestAFreshNamespaceInheritsNothing(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		for _, inherited := range []map[string]string{
+			{"net/ipv4/ip_forward": "1", "net/ipv4/conf/default/proxy_arp": "1", "net/ipv4/conf/all/accept_source_route": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv6/conf/default/accept_ra": "2"},
+			{"net/ipv4/conf/default/rp_filter": "1", "net/ipv4/conf/all/arp_ignore": "8", "net/ipv6/conf/all/disable_ipv6": "1"},
+		} {
+			networktest.NewNamespace(t).Do(t, func() error {
+				for name, value := range inherited {
+					if changed, err := settings.Set(name, value); err != nil || !changed {
+						t.Errorf("set %s: %t, %v: it had the value, or cannot have it", name, changed, err)
+					}
+				}
+				if err := settings.Fresh(settings.Forward{V6: true}); err != nil {
+					return err
+				}
+				for name := range inherited {
+					want := "0"
+					if name == "net/ipv6/conf/all/forwarding" {
+						want = "1"
+					}
+					if got := get(t, name); got != want {
+						t.Errorf("%s is %s, want %s", name, got, want)
+					}
+				}
+				return nil
+			})
+		}
+	})
+}
+
+// TestChangesOfOthersAreFound: the agent's own parameters are set again, and another one is only told.
+func TestChangesOfOthersAreFound(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		h := settings.NewHost(slog.New(slog.NewTextHandler(t.Output(), nil)))
+		if err := h.Set("net/ipv4/ip_forward", "1"); err != nil {
+			t.Fatal(err)
+		}
+		h.Expect("net/ipv4/conf/lo/rp_filter", get(t, "net/ipv4/conf/lo/rp_filter"), "set it back")
+		h.Expect("net/ipv4/conf/gone0/rp_filter", "0", "")
+		if d := h.Drifts(); len(d) != 0 {
+			t.Errorf("at first: %v", d)
+		}
+		for name, value := range map[string]string{"net/ipv4/ip_forward": "0", "net/ipv4/conf/lo/rp_filter": "2"} {
+			if _, err := settings.Set(name, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := h.Drifts(); len(d) != 2 || d[0].Ours || d[0].Hint != "set it back" || !d[1].Ours || d[1].String() != "net/ipv4/ip_forward is 0 instead of 1" {
+			t.Errorf("changed: %v", d)
+		}
+		mended, err := h.Mend()
+		if err != nil || len(mended) != 1 || mended[0].Name != "net/ipv4/ip_forward" || get(t, "net/ipv4/ip_forward") != "1" {
+			t.Errorf("mended: %v, %v", mended, err)
+		}
+		if got := get(t, "net/ipv4/conf/lo/rp_filter"); got != "2" {
+			t.Errorf("another's setting is %s", got)
+		}
+		h.Forget("net/ipv4/conf/lo")
+		if d := h.Drifts(); len(d) != 0 {
+			t.Errorf("at last: %v", d)
+		}
+	})
+}
