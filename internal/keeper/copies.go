@@ -17,8 +17,8 @@ import (
 
 // copies are an agent's copies of what keeper and nest hold: for each process its record, its
 // pidfd, the agent's ends of its pipes and the master of its terminal. Keeper and nest can then
-// die together: the agent starts the next pair with them. The keeper sends each change right after
-// it has stored it with the nest; what it has not sent when it dies was stored a moment before.
+// die together: the agent starts the next pair with them. The keeper sends each change some
+// 10 ms after it has stored it with the nest; what is younger when both die is lost.
 type copies struct {
 	items map[string]*copied
 	// failed are the keys of items whose descriptors could not be received.

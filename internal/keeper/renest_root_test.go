@@ -134,6 +134,21 @@ func TestAKeeperWithoutANestGetsOneAtOnce(t *testing.T) {
 	})
 }
 
+// pidfds counts this process's descriptors of processes: it has one with each copy.
+func pidfds(t *testing.T) (n int) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if to, err := os.Readlink("/proc/self/fd/" + f.Name()); err == nil && strings.Contains(to, "pidfd") {
+			n++
+		}
+	}
+	return n
+}
+
 // killTogether kills keeper and nest so that neither can do anything about the death of the
 // other.
 func killTogether(t *testing.T, st core.SupervisorStatus) {
@@ -167,7 +182,7 @@ func TestProcessesSurviveKeeperAndNest(t *testing.T) {
 		const rounds = 10
 		before := e.status()
 		for i := range rounds {
-			roottest.Eventually(t, "the client has copies of all", func() bool { return e.status().Uncopied == 0 })
+			roottest.Eventually(t, "the client has copies of all", func() bool { return e.status().Uncopied == 0 && pidfds(t) >= before.Processes })
 			killTogether(t, e.status())
 			now := e.untilPaired()
 			if now.Processes != before.Processes {

@@ -171,6 +171,7 @@ func (m *matrix) stand() {
 	}
 }
 
+// pidOf returns the pid of a running container, once it is so old that its survival is promised.
 func (m *matrix) pidOf(id string) int {
 	m.t.Helper()
 	out, err := m.n.CLI("inspect", "--format", "{{.State.Pid}}", id)
@@ -181,6 +182,7 @@ func (m *matrix) pidOf(id string) int {
 	if err != nil || !alive(pid) {
 		m.t.Fatalf("the process of %s is %q, %v", id, out, err)
 	}
+	roottest.Eventually(m.t, "the agent has a copy of what the keeper holds of it", func() bool { return nodetest.HasPidfd(m.n.Pid(), pid) })
 	return pid
 }
 
@@ -293,6 +295,7 @@ func (m *matrix) logs(all bool, kill func()) {
 		st, err := os.Stat(c.Log)
 		return err == nil && st.Size() > 1<<20
 	})
+	m.pidOf(c.ID)
 	kill()
 	st := c.WaitExited(m.t)
 	defer m.remove(c.ID)
@@ -449,6 +452,7 @@ func (m *matrix) stop(all bool, kill func()) {
 	m.serial++
 	c := m.pod.Run(m.t, nodetest.ContainerConfig(fmt.Sprintf("stopped-%d", m.serial), m.image, "/bin/sh", "-c", "trap 'sleep 0.2; exit 3' TERM; echo ready; while :; do sleep 0.05; done"))
 	roottest.Eventually(m.t, "the container has its handler", func() bool { return strings.Contains(c.ReadLog(m.t), "ready") })
+	m.pidOf(c.ID)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

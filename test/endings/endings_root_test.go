@@ -284,6 +284,7 @@ func pairKilled(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
 	if !nodetest.KernelTellsEnds() {
 		return false
 	}
+	nodetest.Eventually(t, "the agent has a copy of what the keeper holds", func() bool { return nodetest.HasPidfd(n.Pid(), x.Pid) })
 	n.KillPair()
 	kill(t, x.Pid)
 	return true

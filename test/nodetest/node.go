@@ -400,6 +400,16 @@ func KillTogether(t *testing.T, pids ...int) {
 	})
 }
 
+// HasPidfd reports whether a process has a descriptor of another one, as an agent has when it has a
+// copy of what the keeper holds of it.
+func HasPidfd(pid, of int) bool {
+	infos, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid)) // the pattern is well-formed
+	return slices.ContainsFunc(infos, func(path string) bool {
+		b, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(b), fmt.Sprintf("\nPid:\t%d\n", of))
+	})
+}
+
 // KernelTellsEnds reports whether the kernel tells how a process ended to one that is not its
 // parent, as Linux 6.15 and later do.
 func KernelTellsEnds() bool {

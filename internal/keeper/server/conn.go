@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -180,7 +181,7 @@ func (c *conn) flush(s *Server) {
 	c.out = nil
 	s.change(c.fd, unix.EPOLLIN)
 	if c.fd >= 0 && c.copies != nil && (len(c.copies.stale) > 0 || !c.copies.all) {
-		s.copying = true // at the end of this turn
+		s.copying, s.copyAt = true, time.Time{}
 	}
 }
 

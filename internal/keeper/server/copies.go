@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,23 +35,42 @@ func (c *conn) copyAll(s *Server, id uint64) {
 	for name := range s.held {
 		c.copies.stale[wire.HeldPrefix+name] = struct{}{}
 	}
-	s.copying = true
+	s.copying, s.copyAt = true, time.Time{}
 }
 
-// changed has the item with this key copied at the end of the turn.
+// changed has the item with this key copied soon.
 func (s *Server) changed(key string) {
 	for _, c := range s.conns {
-		if c.copies != nil {
-			c.copies.stale[key] = struct{}{}
-			s.copying = true
+		if c.copies == nil {
+			continue
+		}
+		c.copies.stale[key] = struct{}{}
+		if !s.copying {
+			s.copying, s.copyAt = true, time.Now().Add(copyAfter)
 		}
 	}
+}
+
+// copyAfter is how long after a change its copy is sent. Most processes change several times within
+// that time, and some have been forgotten by then.
+const copyAfter = 10 * time.Millisecond
+
+// copyNow sends copies at the end of this turn, for a change that the process waits for.
+func copyNow(s *Server) { s.copyAt = time.Time{} }
+
+// copyWait returns for how many milliseconds the loop may sleep until copies are to be sent; -1 means
+// for ever.
+func copyWait(s *Server) int {
+	if !s.copying {
+		return -1
+	}
+	return int(max(0, time.Until(s.copyAt)+time.Millisecond-1) / time.Millisecond)
 }
 
 // sendCopies sends what has changed. It comes after the answers of this turn, so that nobody waits
 // for it.
 func sendCopies(s *Server) {
-	if !s.copying {
+	if !s.copying || time.Now().Before(s.copyAt) {
 		return
 	}
 	s.copying = false

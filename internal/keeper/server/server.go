@@ -63,7 +63,8 @@ type Server struct {
 
 	nest         nest
 	renewal      renewal
-	copying      bool // some client is to be sent copies
+	copying      bool      // some client is to be sent copies
+	copyAt       time.Time // when
 	waiter       *kernel.Waiter
 	stray        stray
 	journal      *stdio.Journal
@@ -250,7 +251,7 @@ func (s *Server) wait() int {
 	if s.upgrade == nil {
 		renewal = s.renewal.wait(time.Now())
 	}
-	for _, ms := range []int{s.watch.wait(), renewal} {
+	for _, ms := range []int{s.watch.wait(), copyWait(s), renewal} {
 		if ms >= 0 && (least < 0 || ms < least) {
 			least = ms
 		}

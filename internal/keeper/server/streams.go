@@ -202,5 +202,6 @@ func (p *proc) closeStdin(s *Server, explicit bool) {
 	if p.stdin >= 0 {
 		s.drop(&p.stdin)
 		p.save(s)
+		copyNow(s) // the input ends when the copy is closed, too
 	}
 }
