@@ -1,6 +1,7 @@
 package seccomp
 
 import (
+	"math"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -36,12 +37,12 @@ func assemble(tables []arch, sections [][]unix.SockFilter) []unix.SockFilter {
 }
 
 // section is the filter for one architecture.
-func section(a arch, rules []rule, def uint32) []unix.SockFilter {
+func section(a arch, rules []rule, def func(nr uint32) uint32) []unix.SockFilter {
 	prog := []unix.SockFilter{load(offNR)}
 	if a.x86 {
 		prog = append(prog, test(unix.BPF_JGE, x32Bit, 0, 1), ret(unix.SECCOMP_RET_ERRNO|uint32(unix.ENOSYS)))
 	}
-	return append(prog, search(spans(rules, def))...)
+	return append(prog, search(a.spans(rules, def))...)
 }
 
 // span is a range of system call numbers with the same rule, up to the next span's
@@ -58,22 +59,33 @@ func (s span) same(t span) bool {
 	})
 }
 
-func spans(rules []rule, def uint32) []span {
+// spans returns what happens to each number. def is the action for what no rule decides; it is
+// the same for all numbers from beyond on, and for all from private on.
+func (a arch) spans(rules []rule, def func(nr uint32) uint32) []span {
 	var all []span
 	add := func(s span) {
 		if len(all) == 0 || !all[len(all)-1].same(s) {
 			all = append(all, s)
 		}
 	}
+	beyond := a.beyond()
+	fill := func(from, to uint32) { // [from, to)
+		for nr := from; nr < min(to, beyond); nr++ {
+			add(span{nr, nil, def(nr)})
+		}
+		for _, nr := range []uint32{max(from, beyond), max(from, private)} {
+			if nr < to {
+				add(span{nr, nil, def(nr)})
+			}
+		}
+	}
 	next := uint32(0)
 	for _, r := range rules {
-		if r.nr > next {
-			add(span{next, nil, def})
-		}
-		add(span{r.nr, r.branches, def})
+		fill(next, r.nr)
+		add(span{r.nr, r.branches, def(r.nr)})
 		next = r.nr + 1
 	}
-	add(span{next, nil, def})
+	fill(next, math.MaxUint32)
 	return all
 }
 

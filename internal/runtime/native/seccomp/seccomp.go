@@ -3,7 +3,8 @@
 // architecture.
 //
 // The filter first checks the architecture, then finds the system call by binary search,
-// then compares arguments. Start at Compile.
+// then compares arguments. System calls that are newer than the profile get ENOSYS; see
+// defaults. Start at Compile.
 package seccomp
 
 //go:generate go run ./gen
@@ -93,7 +94,7 @@ func Compile(s *specs.LinuxSeccomp) (Filter, error) {
 		if err != nil {
 			return f, err
 		}
-		sections = append(sections, section(a, rules, def))
+		sections = append(sections, section(a, rules, defaults(s, a, def)))
 	}
 	f.Program = assemble(tables, sections)
 	if len(f.Program) > unix.BPF_MAXINSNS {
