@@ -21,9 +21,11 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/enums"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
@@ -206,6 +208,11 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4<<10),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 			defer h.call(ctx, info.FullMethod, &err)()
+			if m, ok := req.(proto.Message); ok {
+				if err := enums.Check(m); err != nil {
+					return nil, status.Error(codes.InvalidArgument, err.Error())
+				}
+			}
 			return next(ctx, req)
 		}),
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {

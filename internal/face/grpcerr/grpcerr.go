@@ -12,6 +12,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/longshore/longshore/internal/enums"
 )
 
 type classCode struct {
@@ -68,14 +71,33 @@ func Status(err error, text func(string) string) error {
 }
 
 // Interceptors pass the error of every call through convert, which gets the
-// call's context.
+// call's context. They refuse requests with a value of an enum that is not known.
 func Interceptors(convert func(context.Context, error) error) (grpc.UnaryServerInterceptor, grpc.StreamServerInterceptor) {
 	unary := func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+		if m, ok := req.(proto.Message); ok {
+			if err := enums.Check(m); err != nil {
+				return nil, convert(ctx, err)
+			}
+		}
 		resp, err := next(ctx, req)
 		return resp, convert(ctx, err)
 	}
 	stream := func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-		return convert(ss.Context(), next(srv, ss))
+		return convert(ss.Context(), next(srv, checked{ss}))
 	}
 	return unary, stream
+}
+
+// checked is a stream of which each message is checked.
+type checked struct{ grpc.ServerStream }
+
+// RecvMsg implements grpc.ServerStream.
+func (c checked) RecvMsg(m any) error {
+	if err := c.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	if m, ok := m.(proto.Message); ok {
+		return enums.Check(m)
+	}
+	return nil
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/longshore/longshore/internal/enums"
 	"github.com/longshore/longshore/internal/face/errtext"
 )
 
@@ -64,6 +66,11 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 	answer, err = method(ctx, func(decoded any) error {
 		if err := unmarshal(decoded); err != nil {
 			return err
+		}
+		if m, ok := decoded.(proto.Message); ok {
+			if err := enums.Check(m); err != nil {
+				return refuse(codes.InvalidArgument, "%s: %v", op, err)
+			}
 		}
 		return f.ask(ctx, name, decoded)
 	})

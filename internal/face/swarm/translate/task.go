@@ -23,6 +23,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/enums"
 	"github.com/longshore/longshore/internal/health"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -111,8 +112,10 @@ func Read(t *swarmv1.Task, n Node) (Task, error) {
 	if _, err := health.Settle(a.health(), core.Image{}); err != nil {
 		return a, err
 	}
-	_, err = a.base()
-	return a, err
+	if _, err = a.base(); err != nil {
+		return a, err
+	}
+	return a, enums.Check(t.GetSpec())
 }
 
 // served refuses what the container asks for and does not get.
