@@ -66,7 +66,7 @@ var allowedByName = map[string]string{
 	"internal/control/sweep.go:recover":                    ownFiles,
 	"internal/control/sweep.go:removeLogFiles":             ownFiles,
 	"internal/face/kata/container.go:heedless":             kernels,
-	"internal/face/kata/user.go:filesOf":                  kernels,
+	"internal/face/kata/user.go:filesOf":                   kernels,
 	"internal/face/swarm/csi/files.go:prepare":             ownFiles,
 	"internal/face/swarm/csi/files.go:write":               ownFiles,
 	"internal/face/swarm/csi/files.go:read":                ownFiles,

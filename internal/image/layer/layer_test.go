@@ -418,6 +418,29 @@ func TestDiffIDCoversAllBytes(t *testing.T) {
 	}
 }
 
+// TestPaddedGzip reads a gzip stream with zero bytes behind it, and one of several members.
+func TestPaddedGzip(t *testing.T) {
+	plain := imagetest.Tar([]imagetest.File{{Name: "x", Body: []byte("x")}})
+	padded := append(imagetest.Compress(plain, imagetest.Gzip), make([]byte, 100_000)...)
+	members := slices.Concat(imagetest.Compress(plain[:700], imagetest.Gzip), make([]byte, 3), imagetest.Compress(plain[700:], imagetest.Gzip), []byte{0})
+	for name, data := range map[string][]byte{"padded": padded, "members": members} {
+		res, err := layer.Apply(t.Context(), mkdir(t), bytes.NewReader(data), layer.Options{})
+		if err != nil || res.DiffID != digest.FromBytes(plain) {
+			t.Errorf("%s: %s, %v; want %s", name, res.DiffID, err, digest.FromBytes(plain))
+		}
+	}
+}
+
+// TestOtherCompressionsAreNamed checks that the error says how a layer is compressed.
+func TestOtherCompressionsAreNamed(t *testing.T) {
+	for name, data := range map[string]string{"xz": "\xfd7zXZ\x00\x00\x04", "bzip2": "BZh91AY&SY"} {
+		_, err := layer.Apply(t.Context(), mkdir(t), strings.NewReader(data), layer.Options{})
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "compressed with "+name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 func TestBrokenStreams(t *testing.T) {
 	good := imagetest.Compress(imagetest.Tar([]imagetest.File{{Name: "x", Body: make([]byte, 100_000)}}), imagetest.Gzip)
 	for name, data := range map[string][]byte{

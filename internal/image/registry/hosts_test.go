@@ -1,9 +1,12 @@
 package registry
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -65,6 +68,36 @@ func TestHosts(t *testing.T) {
 		if got := urls(r); got != tc.want {
 			t.Errorf("%s: %s, want %s", name, got, tc.want)
 		}
+	}
+}
+
+// TestPlainHTTPIsExplained asks a server of plain HTTP by HTTPS: the error names the file that allows
+// it, and with that file the server is asked.
+func TestPlainHTTPIsExplained(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	t.Cleanup(server.Close)
+	host := server.Listener.Addr().String()
+	resolve := func(o Options) error {
+		r, err := Open(t.Context(), named(t, host+"/a"), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, err = r.Resolve(t.Context(), "latest")
+		return err
+	}
+	o := hostsFile(t, "elsewhere", "")
+	o.HostDirs = append(o.HostDirs[1:], hostsFile(t, host, "server = \"https://"+host+"\"\n").HostDirs...)
+	err := resolve(o)
+	if want := filepath.Join(o.HostDirs[0], host, "hosts.toml"); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), `server = "http://`+host+`"`) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	err = resolve(hostsFile(t, host, "server = \"http://"+host+"\"\n"))
+	if !errdefs.IsNotFound(err) || asked.Load() == 0 {
+		t.Errorf("with the file: %v, asked %d times", err, asked.Load())
 	}
 }
 

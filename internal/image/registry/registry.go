@@ -480,6 +480,19 @@ func (r *Repository) wrap(h docker.RegistryHost, what string, err error) error {
 	return fmt.Errorf("get %s of %s from %s: %w", what, r.Name(), h.Host, err)
 }
 
+// unreachable is the error of a host that has not answered, or not by HTTPS.
+func (r *Repository) unreachable(h docker.RegistryHost, err error) error {
+	if !errors.Is(err, http.ErrSchemeMismatch) {
+		return unavailable(unURL(err))
+	}
+	dir := "/etc/longshore/certs.d"
+	if len(r.opts.HostDirs) > 0 {
+		dir = r.opts.HostDirs[0]
+	}
+	return fmt.Errorf("the registry serves plain HTTP and not HTTPS: to allow that, put the line server = %q into %s: %w",
+		"http://"+h.Host, filepath.Join(dir, h.Host, "hosts.toml"), errdefs.ErrUnavailable)
+}
+
 // question is one request to a repository.
 type question struct {
 	what, method, path, accept string
@@ -525,7 +538,7 @@ func (r *Repository) ask(ctx context.Context, h docker.RegistryHost, q question)
 		}
 		resp, err := h.Client.Do(req)
 		if err != nil {
-			return nil, r.wrap(h, q.what, unavailable(unURL(err)))
+			return nil, r.wrap(h, q.what, r.unreachable(h, err))
 		}
 		if q.answered(resp.StatusCode) {
 			return resp, nil

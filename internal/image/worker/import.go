@@ -68,7 +68,7 @@ func (w *Worker) named(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.
 	}
 	var list []ocispec.Descriptor
 	for _, m := range index.Manifests {
-		if m.Platform != nil && !platforms.Default().Match(*m.Platform) && !isWasm(m.Platform) {
+		if isAttestation(&m) || m.Platform != nil && !platforms.Default().Match(*m.Platform) && !isWasm(m.Platform) {
 			continue
 		}
 		list = append(list, m)

@@ -289,13 +289,23 @@ func checkLayers(doc manifestDoc, desc ocispec.Descriptor) error {
 	return nil
 }
 
+// isAttestation reports whether an entry of an index is no image but says something about one:
+// as buildx marks them, or by OCI's type of an artifact, which images of programs do not have.
+func isAttestation(m *ocispec.Descriptor) bool {
+	switch m.ArtifactType {
+	case "", ocispec.MediaTypeImageConfig, images.MediaTypeDockerSchema2Config:
+		return m.Annotations["vnd.docker.reference.type"] == "attestation-manifest"
+	}
+	return !isWasm(m.Platform) && !strings.Contains(m.ArtifactType, "wasm")
+}
+
 // choose picks an index's best manifest for the platform.
 func choose(index ocispec.Descriptor, all []ocispec.Descriptor, match platforms.MatchComparer) (ocispec.Descriptor, error) {
 	var best, module *ocispec.Descriptor
 	var have []string
 	for i := range all {
 		m := &all[i]
-		if m.Annotations["vnd.docker.reference.type"] == "attestation-manifest" {
+		if isAttestation(m) {
 			continue
 		}
 		switch {
