@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// The limits of one sandbox: what asks is a workload.
+// The limits of one sandbox: its programs are not trusted. docs/limits.md names the cost without a limit.
 const (
 	maxForwarded = 64 // questions that wait for an answer of others
 	maxStreams   = 16 // connections over TCP
