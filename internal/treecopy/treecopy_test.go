@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // testRoot is a directory that is a root, beside a file that no copy may reach.
@@ -266,3 +267,54 @@ func FuzzUnpack(f *testing.F) {
 type limited struct{ r *bytes.Reader }
 
 func (l *limited) Read(p []byte) (int, error) { return l.r.Read(p) }
+
+// TestBitsOfAnOwnerGoWithTheOwner: setuid and setgid of a file or directory that gets another owner
+// or group are left out, and stay with the owner that the tar names.
+func TestBitsOfAnOwnerGoWithTheOwner(t *testing.T) {
+	me, mine := os.Geteuid(), os.Getegid()
+	for name, c := range map[string]struct {
+		uid, gid int
+		owners   Owners
+		file     fs.FileMode // of setuid and setgid, what stays
+		needs    bool        // root
+	}{
+		"another user's":              {me + 1000, mine + 1000, Mine, 0, false},
+		"another group's":             {me, mine + 1000, Mine, fs.ModeSetuid, false},
+		"another user's, of my group": {me + 1000, mine, Mine, 0, false},
+		"mine":                        {me, mine, Mine, fs.ModeSetuid | fs.ModeSetgid, false},
+		"another user's, which stays": {me + 1000, mine + 1000, Theirs, fs.ModeSetuid | fs.ModeSetgid, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.needs && me != 0 {
+				t.Skip("only root may give files away")
+			}
+			root, dir := testRoot(t, map[string]string{"in/": ""})
+			var b bytes.Buffer
+			w := tar.NewWriter(&b)
+			for _, h := range []tar.Header{{Name: "x/d/", Typeflag: tar.TypeDir, Mode: 0o7755}, {Name: "x/f", Typeflag: tar.TypeReg, Mode: 0o7755, PAXRecords: map[string]string{"SCHILY.xattr.security.capability": "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"}}} {
+				h.Uid, h.Gid = c.uid, c.gid
+				if err := w.WriteHeader(&h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := Unpack(&b, root, Target{At: "/in"}, c.owners); err != nil {
+				t.Fatal(err)
+			}
+			for p, want := range map[string]fs.FileMode{"in/x/f": c.file, "in/x/d": c.file | fs.ModeSticky} {
+				info, err := os.Stat(filepath.Join(dir, p))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := info.Mode() & (fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky); got != want {
+					t.Errorf("%s has %s, want %s", p, got, want)
+				}
+			}
+			if n, err := unix.Getxattr(filepath.Join(dir, "in/x/f"), "security.capability", nil); err == nil {
+				t.Errorf("the file has capabilities, %d bytes", n)
+			}
+		})
+	}
+}

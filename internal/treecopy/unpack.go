@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -190,8 +191,15 @@ func (u *unpacker) dir(in *os.Root, h *tar.Header, p string) error {
 	if err != nil {
 		return err
 	}
-	u.dirs = append(u.dirs, made{p, modeOf(h), h.ModTime})
-	return u.own(in, h, base)
+	if err := u.own(in, h, base); err != nil {
+		return err
+	}
+	info, err := in.Lstat(base)
+	if err != nil {
+		return err
+	}
+	u.dirs = append(u.dirs, made{p, modeOf(h, info), h.ModTime})
+	return nil
 }
 
 func (u *unpacker) finish(d made) error {
@@ -210,9 +218,25 @@ func (u *unpacker) finish(d made) error {
 	return in.Chtimes(base, d.when, d.when)
 }
 
-func modeOf(h *tar.Header) fs.FileMode {
+// modeOf returns the mode that a file or directory gets. The tar's bits setuid and setgid are of use
+// to the owner and the group that the tar names, and are left out when the file has others: a user's
+// setuid program must not become root's. The sticky bit is left out of files, for which it has no
+// meaning; a directory keeps it, as it only takes permissions away.
+func modeOf(h *tar.Header, made fs.FileInfo) fs.FileMode {
 	m := h.FileInfo().Mode()
-	return m.Perm() | m&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeSticky)
+	mode := m.Perm()
+	if m.IsDir() {
+		mode |= m & fs.ModeSticky
+	}
+	st, ok := made.Sys().(*syscall.Stat_t)
+	if !ok || int64(st.Uid) != int64(h.Uid) {
+		return mode
+	}
+	mode |= m & fs.ModeSetuid
+	if int64(st.Gid) == int64(h.Gid) {
+		mode |= m & fs.ModeSetgid
+	}
+	return mode
 }
 
 func (u *unpacker) own(in *os.Root, h *tar.Header, base string) error {
@@ -247,7 +271,11 @@ func (u *unpacker) file(tr io.Reader, in *os.Root, h *tar.Header, base string) e
 			return err
 		}
 	}
-	if err := f.Chmod(modeOf(h)); err != nil {
+	info, err := f.Stat() // with the owner that it has by now
+	if err != nil {
+		return err
+	}
+	if err := f.Chmod(modeOf(h, info)); err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {
