@@ -169,6 +169,13 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 			all = append(all, f)
 		}
 	}
+	unused, err := n.engine.UnusedVolumes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range unused {
+		all = append(all, warn("unused", "longshore volume prune", "volume %s/%s is anonymous, and no container has it", v.Owner, v.Name))
+	}
 	if err := n.network.Overlays.Check(); err != nil {
 		all = append(all, fail("network", "start the agent again: it makes what is missing", "%v", err))
 	}

@@ -157,7 +157,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	}
 	volumes := volumeMounts(append(slices.Clone(req.GetMounts()), declared(img, req)...))
 	for _, v := range volumes {
-		if v.Labels[anonymousLabel] != "" {
+		if v.Labels[core.AnonymousLabel] != "" {
 			rec.Anonymous = append(rec.Anonymous, v.Name)
 		}
 	}
@@ -455,7 +455,7 @@ func volumeMounts(mounts []*longshorev1.Mount) []core.VolumeMount {
 			if m.GetAnonymous() {
 				var r [32]byte
 				_, _ = rand.Read(r[:]) // never fails
-				v.Name, v.Labels = hex.EncodeToString(r[:]), map[string]string{anonymousLabel: "true"}
+				v.Name, v.Labels = hex.EncodeToString(r[:]), map[string]string{core.AnonymousLabel: "true"}
 			}
 			out = append(out, v)
 		}
@@ -479,9 +479,6 @@ func declared(img core.Image, req *longshorev1.CreateRequest) (list []*longshore
 	}
 	return list
 }
-
-// anonymousLabel marks the volumes without a name.
-const anonymousLabel = "longshore.anonymous"
 
 // madeUpName returns the image's last name component and a few random digits.
 func madeUpName(image string) core.Key {

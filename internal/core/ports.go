@@ -470,6 +470,13 @@ type Volume struct {
 	Damaged string `json:"-"`
 }
 
+// AnonymousLabel marks volumes without a name of their own: they were made for one container, and
+// nobody can ask for them once it is gone.
+const AnonymousLabel = "longshore.anonymous"
+
+// Anonymous reports whether the volume was made for one container.
+func (v Volume) Anonymous() bool { return v.Labels[AnonymousLabel] != "" }
+
 // OOMLog reads what the kernel log says of out-of-memory kills.
 type OOMLog interface {
 	// Victims returns the kills since the given time, oldest first, or nil

@@ -48,7 +48,13 @@ func (t teardown) containerStages(ct *core.Container, by change) []stage {
 		{"record", func(context.Context) error { return t.e.records.dropContainer(ct.ID, by) }},
 		// Who uses a volume is asked of the records. A mount that a crash leaves here is found by
 		// recovery.
-		{"volumes", func(ctx context.Context) error { return t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes) }},
+		{"volumes", func(ctx context.Context) error {
+			err := t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes)
+			if ct.State == core.ContainerCreating { // its create was interrupted: nobody has seen what it made
+				err = errors.Join(err, t.e.removeAnonymous(ctx, ct))
+			}
+			return err
+		}},
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -43,8 +44,8 @@ func (v Volumes) Remove(ctx context.Context, name string) error {
 	return v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: name})
 }
 
-// Prune removes the volumes that no container uses and returns them.
-func (v Volumes) Prune(ctx context.Context) ([]core.Volume, error) {
+// Prune removes the volumes that no container uses, of those that fit, and returns them.
+func (v Volumes) Prune(ctx context.Context, fits func(core.Volume) bool) ([]core.Volume, error) {
 	owner, err := v.owns("prune volumes")
 	if err != nil {
 		return nil, err
@@ -59,7 +60,7 @@ func (v Volumes) Prune(ctx context.Context) ([]core.Volume, error) {
 	}
 	var gone []core.Volume
 	for _, vol := range all {
-		if used[vol.Name] || vol.Damaged != "" { // it may still be brought back
+		if used[vol.Name] || vol.Damaged != "" || !fits(vol) { // a damaged one may still be brought back
 			continue
 		}
 		err := v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: vol.Name})
@@ -71,6 +72,45 @@ func (v Volumes) Prune(ctx context.Context) ([]core.Volume, error) {
 		}
 	}
 	return gone, nil
+}
+
+// removeAnonymous removes the volumes that were made for a container whose create has failed or was
+// interrupted. Preconditions: the container has no record any more.
+func (e *Engine) removeAnonymous(ctx context.Context, c *core.Container) error {
+	var errs []error
+	for _, v := range c.Config.Volumes {
+		if v.Labels[core.AnonymousLabel] == "" {
+			continue
+		}
+		if err := e.volumes.Remove(ctx, volumes.Name{Owner: c.Owner, Name: v.Name}); err != nil && !errdefs.IsFailedPrecondition(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// UnusedVolumes returns the anonymous volumes that no container has. They break no invariant, as a
+// container that is removed leaves its volumes by default, and are kept until they are pruned.
+func (e *Engine) UnusedVolumes(ctx context.Context) (list []core.Volume, err error) {
+	all, err := e.o.Volumes.List(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	used := map[core.Owner]map[string]bool{}
+	for _, v := range all {
+		if !v.Anonymous() {
+			continue
+		}
+		if used[v.Owner] == nil {
+			if used[v.Owner], err = e.records.volumesInUse(v.Owner); err != nil {
+				return nil, err
+			}
+		}
+		if !used[v.Owner][v.Name] {
+			list = append(list, v)
+		}
+	}
+	return list, nil
 }
 
 // volumesInUse returns the owner's volumes that containers name.

@@ -237,3 +237,92 @@ func TestCheckSeesVolumesThatAreNotMounted(t *testing.T) {
 		t.Errorf("mounted: %v", got)
 	}
 }
+
+// anonymous makes a container with a volume that is made for it, and with one that has a name.
+func anonymous(t *testing.T, n *enginetest.Node, sb core.Sandbox, key string) error {
+	t.Helper()
+	_, err := user(t, n, sb, key, core.VolumeMount{Name: "anonymous-" + key, Target: "/data", Labels: map[string]string{core.AnonymousLabel: "true"}}, core.VolumeMount{Name: "named", Target: "/named"})
+	return err
+}
+
+// names returns the names of the owner's volumes.
+func names(t *testing.T, n *enginetest.Node) (list []string) {
+	t.Helper()
+	all, err := n.As(core.OwnerCRI).Volumes.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range all {
+		list = append(list, v.Name)
+	}
+	return list
+}
+
+// TestAFailedCreateLeavesNoAnonymousVolume: the volumes that were made for the container go with it,
+// those with a name stay. A create that succeeds keeps both.
+func TestAFailedCreateLeavesNoAnonymousVolume(t *testing.T) {
+	n := enginetest.New(t)
+	sb := n.Pod(core.OwnerCRI, "pod")
+	n.Runtime.Fail(func(call string) error {
+		if call == "Create" {
+			return errors.New("no memory")
+		}
+		return nil
+	})
+	if err := anonymous(t, n, sb, "fails"); err == nil {
+		t.Fatal("the create did not fail")
+	}
+	n.Runtime.Fail(nil)
+	if got := names(t, n); !slices.Equal(got, []string{"named"}) {
+		t.Errorf("after a create that failed: %v", got)
+	}
+	if err := anonymous(t, n, sb, "works"); err != nil {
+		t.Fatal(err)
+	}
+	if got := names(t, n); !slices.Equal(got, []string{"anonymous-works", "named"}) {
+		t.Errorf("after a create: %v", got)
+	}
+	n.Clean()
+}
+
+// TestAnInterruptedCreateLeavesNoAnonymousVolume: the agent dies after a stage, and its successor
+// removes what was made for the container.
+func TestAnInterruptedCreateLeavesNoAnonymousVolume(t *testing.T) {
+	for _, stage := range []string{"create.volumes", "create.spec", "create.launch"} {
+		t.Run(stage, func(t *testing.T) {
+			n := enginetest.New(t)
+			crash := n.Crashes()
+			n.Stop()
+			n.Start()
+			sb := n.Pod(core.OwnerCRI, "pod")
+			crash.At(stage)
+			if err := anonymous(t, n, sb, "dies"); err == nil || !crash.Dead() {
+				t.Fatalf("the agent did not die: %v", err)
+			}
+			n.Stop()
+			n.Start()
+			if got := names(t, n); !slices.Equal(got, []string{"named"}) {
+				t.Errorf("left: %v", got)
+			}
+		})
+	}
+}
+
+// TestUnusedVolumes are the anonymous ones that no container has.
+func TestUnusedVolumes(t *testing.T) {
+	n := enginetest.New(t)
+	sb := n.Pod(core.OwnerCRI, "pod")
+	c, err := user(t, n, sb, "c", core.VolumeMount{Name: "anonymous-c", Target: "/data", Labels: map[string]string{core.AnonymousLabel: "true"}}, core.VolumeMount{Name: "named", Target: "/named"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := n.Engine.UnusedVolumes(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("with a container: %v, %v", list, err)
+	}
+	if err := n.As(core.OwnerCRI).RemoveContainer(t.Context(), c.ID, engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := n.Engine.UnusedVolumes(t.Context()); err != nil || len(list) != 1 || list[0].Name != "anonymous-c" {
+		t.Errorf("without: %v, %v", list, err)
+	}
+}

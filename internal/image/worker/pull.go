@@ -359,12 +359,18 @@ func (s *source) fetchConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 	return content.ReadBlob(ctx, s.w.store, desc)
 }
 
+// MaxVolumes is how many volumes an image may declare. Each container of it gets as many.
+const MaxVolumes = 128
+
 // ParseConfig returns the diff IDs in an image config. It is an error unless there are as many as
-// layers.
+// layers, or when the config declares more than MaxVolumes volumes.
 func ParseConfig(body []byte, layers int) ([]digest.Digest, error) {
 	var img ocispec.Image
 	if err := json.Unmarshal(body, &img); err != nil {
 		return nil, fmt.Errorf("read image config: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	if n := len(img.Config.Volumes); n > MaxVolumes {
+		return nil, fmt.Errorf("read image config: it declares %d volumes, at most %d are made for a container: %w", n, MaxVolumes, errdefs.ErrInvalidArgument)
 	}
 	diffs := img.RootFS.DiffIDs
 	if len(diffs) != layers {

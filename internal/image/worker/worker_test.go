@@ -138,6 +138,27 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
+// TestDeclaredVolumesAreBounded: an image that declares more than MaxVolumes is refused by its number.
+func TestDeclaredVolumesAreBounded(t *testing.T) {
+	config := func(n int) []byte {
+		img := ocispec.Image{Config: ocispec.ImageConfig{Volumes: map[string]struct{}{}}}
+		for i := range n {
+			img.Config.Volumes[fmt.Sprint("/v", i)] = struct{}{}
+		}
+		b, err := json.Marshal(img)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	if _, err := ParseConfig(config(MaxVolumes), 0); err != nil {
+		t.Errorf("as many as are allowed: %v", err)
+	}
+	if _, err := ParseConfig(config(MaxVolumes+1), 0); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "129 volumes") {
+		t.Errorf("one more: %v", err)
+	}
+}
+
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"architecture":"amd64","os":"linux","rootfs":{"type":"layers","diff_ids":["sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"]},"config":{"Env":["a=b"]}}`), 1)
 	f.Add([]byte(`{"rootfs":{"diff_ids":["../../x"]}}`), 1)
