@@ -204,12 +204,19 @@ func newNetworkRm(a *app) *cobra.Command {
 
 func newNetworkPrune(a *app) *cobra.Command {
 	var force bool
+	p := pruning{}
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove every network that no container names",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.parse(); err != nil {
+				return err
+			}
 			return a.Call(func(c *base.Client) error {
+				if len(p.filters) > 0 {
+					return a.pruneNetworks(cmd, c, p)
+				}
 				resp, err := c.Networks.PruneNetworks(cmd.Context(), &longshorev1.PruneNetworksRequest{})
 				if err != nil {
 					return err
@@ -224,7 +231,31 @@ func newNetworkPrune(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "accepted for habit: nothing is asked")
+	p.define(cmd)
 	return cmd
+}
+
+// pruneNetworks removes the networks that fit and that no container names.
+func (a *app) pruneNetworks(cmd *cobra.Command, c *base.Client, p pruning) error {
+	resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, n := range resp.GetNetworks() {
+		if len(n.GetMembers()) > 0 || !p.fits(n.GetCreated().AsTime(), n.GetLabels()) {
+			continue
+		}
+		_, err := c.Networks.RemoveNetwork(cmd.Context(), &longshorev1.RemoveNetworkRequest{Name: n.GetName()})
+		switch status.Code(err) {
+		case codes.OK:
+			errs = append(errs, a.Print("%s\n", n.GetName()))
+		case codes.NotFound, codes.FailedPrecondition: // it is gone, or a container names it
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func newNetworkConnect(a *app) *cobra.Command {

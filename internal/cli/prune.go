@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
@@ -9,6 +10,8 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/core"
 )
 
 func newPrune(a *app) *cobra.Command {
@@ -17,15 +20,19 @@ func newPrune(a *app) *cobra.Command {
 		Use:   "prune",
 		Short: "Remove unused images and, when asked, ended containers and unused volumes",
 		Long: "Remove what is no longer used of the objects of owner cli: images without a name; with --all every image that no container uses;  " +
-			"with --containers first the containers that have ended; with --volumes the volumes that no container uses.",
+			"with --containers first the containers that have ended; with --volumes the anonymous volumes that no container uses (those with a name: longshore volume prune --all).",
 		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.parse(); err != nil {
+				return err
+			}
 			return a.Call(func(c *base.Client) error { return a.prune(cmd, c, p) })
 		},
 	}
 	cmd.Flags().BoolVarP(&p.all, "all", "a", false, "every image that no container uses")
 	cmd.Flags().BoolVar(&p.containers, "containers", false, "also containers that have ended")
-	cmd.Flags().BoolVar(&p.volumes, "volumes", false, "also volumes that no container uses")
+	cmd.Flags().BoolVar(&p.volumes, "volumes", false, "also anonymous volumes that no container uses")
+	p.define(cmd)
 	return cmd
 }
 
@@ -37,6 +44,9 @@ func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 		Short: summary,
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.parse(); err != nil {
+				return err
+			}
 			if err := sure(a, force, summary+"."); err != nil {
 				return err
 			}
@@ -47,31 +57,67 @@ func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 	if p.images {
 		cmd.Flags().BoolVarP(&p.all, "all", "a", false, "every image that no container uses, not only those without a name")
 	}
+	p.define(cmd)
 	return cmd
 }
 
 // pruning says what is removed where nothing uses it.
-type pruning struct{ all, images, containers, volumes bool }
+type pruning struct {
+	all, images, containers, volumes bool
+
+	named   bool // volumes that have a name too
+	given   []string
+	filters present.Filters
+	until   time.Time // zero: whenever they were made
+}
+
+// define defines the flag --filter.
+func (p *pruning) define(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&p.given, "filter", nil, "only what fits: until=TIME or until=DURATION (made before it), label=NAME[=VALUE], label!=NAME[=VALUE]")
+}
+
+// parse reads the values of --filter.
+func (p *pruning) parse() (err error) {
+	if p.filters, err = present.ParseFilters(p.given, "until", "label", "label!"); err != nil {
+		return &base.UsageError{Err: err}
+	}
+	if len(p.filters["until"]) > 1 {
+		return &base.UsageError{Err: errors.New("--filter until= is there twice")}
+	}
+	for _, text := range p.filters["until"] {
+		at, err := parseTime("--filter until", text)
+		if err != nil {
+			return err
+		}
+		p.until = at.AsTime()
+	}
+	if p.images && len(p.filters["label"])+len(p.filters["label!"]) > 0 {
+		return &base.UsageError{Err: errors.New("--filter label= does not select images: their labels are not listed; prune containers and volumes by label with their own prune commands")}
+	}
+	return nil
+}
+
+// fits reports whether an object of that age and those labels is to be removed.
+func (p *pruning) fits(created time.Time, labels map[string]string) bool {
+	return (p.until.IsZero() || created.Before(p.until)) && p.filters.Labels(labels)
+}
 
 func (a *app) prune(cmd *cobra.Command, c *base.Client, p pruning) error {
 	if p.containers {
-		if err := a.pruneContainers(cmd, c); err != nil {
+		if err := a.pruneContainers(cmd, c, p); err != nil {
 			return err
 		}
 	}
 	if p.volumes {
-		resp, err := c.Volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
-		if err != nil {
+		if err := a.pruneVolumes(cmd, c, p, "volume "); err != nil {
 			return err
 		}
-		for _, v := range resp.GetVolumes() {
-			if err := a.Print("volume %s\n", v.GetName()); err != nil {
-				return err
-			}
-		}
 	}
-	if !p.images {
+	switch {
+	case !p.images:
 		return nil
+	case !p.until.IsZero():
+		return a.pruneImages(cmd, c, p)
 	}
 	resp, err := c.Images.PruneImages(cmd.Context(), &longshorev1.PruneImagesRequest{All: p.all})
 	if err != nil {
@@ -80,14 +126,61 @@ func (a *app) prune(cmd *cobra.Command, c *base.Client, p pruning) error {
 	return a.Print("freed %s of images\n", base.Size(resp.GetFreedBytes()))
 }
 
-func (a *app) pruneContainers(cmd *cobra.Command, c *base.Client) error {
+// pruneImages removes the images that were made before a time and that no container uses.
+func (a *app) pruneImages(cmd *cobra.Command, c *base.Client, p pruning) error {
+	resp, err := c.Images.ListImages(cmd.Context(), &longshorev1.ListImagesRequest{Owner: "cli"})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, img := range resp.GetImages() {
+		if !p.all && len(img.GetNames()) > 0 || img.GetPinned() || !p.fits(img.GetCreated().AsTime(), nil) {
+			continue
+		}
+		_, err := c.Images.RemoveImage(cmd.Context(), &longshorev1.RemoveImageRequest{Name: img.GetId()})
+		switch status.Code(err) {
+		case codes.OK:
+			errs = append(errs, a.Print("image %s\n", img.GetId()))
+		case codes.NotFound, codes.FailedPrecondition: // it is gone, or a container uses it
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// pruneVolumes removes volumes that no container uses: anonymous ones, and those with a name when
+// asked. The agent refuses to remove one that a container has come to use.
+func (a *app) pruneVolumes(cmd *cobra.Command, c *base.Client, p pruning, kind string) error {
+	list, err := volumes(cmd.Context(), c, "cli", present.Filters{"dangling": {"true"}})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, v := range list {
+		if !p.named && v.GetLabels()[core.AnonymousLabel] == "" || v.GetCreated() == nil || !p.fits(v.GetCreated().AsTime(), v.GetLabels()) {
+			continue // one without a time is damaged, and may still be brought back
+		}
+		_, err := c.Volumes.RemoveVolume(cmd.Context(), &longshorev1.RemoveVolumeRequest{Name: v.GetName()})
+		switch status.Code(err) {
+		case codes.OK:
+			errs = append(errs, a.Print("%s%s\n", kind, v.GetName()))
+		case codes.NotFound, codes.FailedPrecondition: // it is gone, or a container uses it
+		default:
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (a *app) pruneContainers(cmd *cobra.Command, c *base.Client, p pruning) error {
 	resp, err := c.Containers.ListContainers(cmd.Context(), &longshorev1.ListContainersRequest{Owner: "cli", All: true})
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, ct := range resp.GetContainers() {
-		if ct.GetState() != "exited" {
+		if ct.GetState() != "exited" || !p.fits(ct.GetCreated().AsTime(), ct.GetLabels()) {
 			continue
 		}
 		_, err := c.Containers.Remove(cmd.Context(), &longshorev1.RemoveRequest{Name: ct.GetId()})

@@ -16,24 +16,27 @@ func newSystem(a *app) *cobra.Command {
 }
 
 func newSystemPrune(a *app) *cobra.Command {
-	var all, volumes, force bool
+	var force bool
+	p := pruning{containers: true, images: true}
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove ended containers, unused images and, when asked, unused volumes",
 		Long:  "Remove what is no longer used of the objects of owner cli: the containers that have ended, and images without a name or, with --all, all that no container uses.",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := p.parse(); err != nil {
+				return err
+			}
 			if err := sure(a, force, "This removes all containers of owner cli that have ended, and images that nothing uses."); err != nil {
 				return err
 			}
-			return a.Call(func(c *base.Client) error {
-				return a.prune(cmd, c, pruning{all: all, containers: true, volumes: volumes, images: true})
-			})
+			return a.Call(func(c *base.Client) error { return a.prune(cmd, c, p) })
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "every image that no container uses")
-	cmd.Flags().BoolVar(&volumes, "volumes", false, "also volumes that no container uses")
+	cmd.Flags().BoolVarP(&p.all, "all", "a", false, "every image that no container uses")
+	cmd.Flags().BoolVar(&p.volumes, "volumes", false, "also anonymous volumes that no container uses")
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
+	p.define(cmd)
 	return cmd
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
+	"github.com/longshore/longshore/internal/core"
 )
 
 func newVolume(a *app) *cobra.Command {
@@ -151,7 +152,8 @@ func newVolumeCreate(a *app) *cobra.Command {
 			"  longshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
 		Args: base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			unnamed := len(args) == 0
+			if unnamed {
 				var id [32]byte
 				_, _ = rand.Read(id[:]) // it never fails
 				args = []string{hex.EncodeToString(id[:])}
@@ -163,6 +165,12 @@ func newVolumeCreate(a *app) *cobra.Command {
 			o, err := parseOptions(opts)
 			if err != nil {
 				return &base.UsageError{Err: err}
+			}
+			if unnamed {
+				if l == nil {
+					l = map[string]string{}
+				}
+				l[core.AnonymousLabel] = "true"
 			}
 			return a.Call(func(c *base.Client) error {
 				resp, err := c.Volumes.CreateVolume(cmd.Context(), &longshorev1.CreateVolumeRequest{Name: args[0], Labels: l, Options: o})
@@ -221,29 +229,28 @@ func newVolumeRm(a *app) *cobra.Command {
 
 func newVolumePrune(a *app) *cobra.Command {
 	var force bool
+	p := pruning{}
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove every volume that no container uses",
+		Short: "Remove the anonymous volumes that no container uses",
+		Long:  "Remove the anonymous volumes that no container uses, with their content. Volumes with a name are kept, unless --all is given.",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := sure(a, force, "Remove every volume that no container uses, with its content."); err != nil {
+			if err := p.parse(); err != nil {
 				return err
 			}
-			return a.Call(func(c *base.Client) error {
-				resp, err := c.Volumes.PruneVolumes(cmd.Context(), &longshorev1.PruneVolumesRequest{})
-				if err != nil {
-					return err
-				}
-				for _, v := range resp.GetVolumes() {
-					if err := a.Print("%s\n", v.GetName()); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
+			what := "Remove every anonymous volume that no container uses, with its content."
+			if p.named {
+				what = "Remove every volume that no container uses, with its content, also those with a name."
+			}
+			if err := sure(a, force, what); err != nil {
+				return err
+			}
+			return a.Call(func(c *base.Client) error { return a.pruneVolumes(cmd, c, p, "") })
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
-	cmd.Flags().BoolP("all", "a", false, "is accepted and changes nothing: volumes with a name go, too")
+	cmd.Flags().BoolVarP(&p.named, "all", "a", false, "also volumes that have a name")
+	p.define(cmd)
 	return cmd
 }

@@ -303,9 +303,9 @@ func (s *volumeServer) RemoveVolume(ctx context.Context, req *longshorev1.Remove
 	return &longshorev1.RemoveVolumeResponse{}, s.srv.own.Volumes.Remove(ctx, req.GetName())
 }
 
-// PruneVolumes removes our volumes that nothing uses.
-func (s *volumeServer) PruneVolumes(ctx context.Context, _ *longshorev1.PruneVolumesRequest) (*longshorev1.PruneVolumesResponse, error) {
-	list, err := s.srv.own.Volumes.Prune(ctx)
+// PruneVolumes removes our anonymous volumes that nothing uses, and those with a name when asked.
+func (s *volumeServer) PruneVolumes(ctx context.Context, req *longshorev1.PruneVolumesRequest) (*longshorev1.PruneVolumesResponse, error) {
+	list, err := s.srv.own.Volumes.Prune(ctx, func(v core.Volume) bool { return req.GetAll() || v.Anonymous() })
 	resp := &longshorev1.PruneVolumesResponse{}
 	for _, v := range list {
 		resp.Volumes = append(resp.Volumes, toVolume(v))

@@ -215,6 +215,10 @@ func TestVolumesInUseStay(t *testing.T) {
 		t.Error("a volume in use was removed")
 	}
 	pruned, err := r.volumes.PruneVolumes(t.Context(), &longshorev1.PruneVolumesRequest{})
+	if err != nil || len(pruned.GetVolumes()) != 0 {
+		t.Errorf("without all, of volumes with a name: %v, %v", pruned, err)
+	}
+	pruned, err = r.volumes.PruneVolumes(t.Context(), &longshorev1.PruneVolumesRequest{All: true})
 	if err != nil || len(pruned.GetVolumes()) != 1 || pruned.GetVolumes()[0].GetName() != "free" {
 		t.Errorf("%v, %v", pruned, err)
 	}

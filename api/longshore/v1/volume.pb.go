@@ -382,6 +382,7 @@ func (*RemoveVolumeResponse) Descriptor() ([]byte, []int) {
 
 type PruneVolumesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
+	All           bool                   `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"` // volumes with a name too, not only anonymous ones
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -414,6 +415,13 @@ func (x *PruneVolumesRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use PruneVolumesRequest.ProtoReflect.Descriptor instead.
 func (*PruneVolumesRequest) Descriptor() ([]byte, []int) {
 	return file_longshore_v1_volume_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PruneVolumesRequest) GetAll() bool {
+	if x != nil {
+		return x.All
+	}
+	return false
 }
 
 type PruneVolumesResponse struct {
@@ -496,8 +504,9 @@ const file_longshore_v1_volume_proto_rawDesc = "" +
 	"\x06volume\x18\x01 \x01(\v2\x14.longshore.v1.VolumeR\x06volume\")\n" +
 	"\x13RemoveVolumeRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"\x16\n" +
-	"\x14RemoveVolumeResponse\"\x15\n" +
-	"\x13PruneVolumesRequest\"F\n" +
+	"\x14RemoveVolumeResponse\"'\n" +
+	"\x13PruneVolumesRequest\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\bR\x03all\"F\n" +
 	"\x14PruneVolumesResponse\x12.\n" +
 	"\avolumes\x18\x01 \x03(\v2\x14.longshore.v1.VolumeR\avolumes2\xe2\x02\n" +
 	"\aVolumes\x12R\n" +
