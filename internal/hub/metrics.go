@@ -35,7 +35,7 @@ func histogram(name, help string) prometheus.Histogram {
 type collector struct {
 	h                                                                              *Hub
 	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc
-	rotating, missing                                                              *prometheus.Desc
+	rotating, missing, neverReady, dropped, refused                                *prometheus.Desc
 }
 
 func newCollector(h *Hub) *collector {
@@ -54,6 +54,9 @@ func newCollector(h *Hub) *collector {
 		clones:     desc("nodes_cloned", "Nodes whose certificate was in use at two addresses."),
 		banned:     desc("nodes_banned", "Nodes that are let in no more for that."),
 		rotating:   desc("root_rotating", "Whether the root is being exchanged, 0 or 1."),
+		neverReady: desc("nodes_never_ready", "Nodes that have joined and have never had a session."),
+		dropped:    desc("nodes_dropped_total", "Nodes that this hub has dropped because too many had never had a session."),
+		refused:    desc("joins_refused_total", "Nodes that this hub has not let join because too many did at once."),
 		missing:    desc("root_missing_nodes", "Nodes that have no certificate of the new root yet."),
 	}
 }
@@ -95,6 +98,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	count(c.superseded, superseded)
 	count(c.statuses, c.h.Board.Stored())
 	count(c.issued, c.h.CA.Authority.Issued())
+	set(c.neverReady, len(c.h.CA.NeverReady()))
+	count(c.dropped, c.h.CA.NodesDropped())
+	count(c.refused, c.h.CA.JoinsRefused())
 	banned, clones := c.h.Board.Banned()
 	set(c.clones, clones)
 	set(c.banned, len(banned))

@@ -33,6 +33,8 @@ type Service struct {
 	// BanClones has nodes let in no more whose certificate is in use at two places.
 	BanClones bool
 	Log       *slog.Logger
+
+	joins joins
 }
 
 // GetRootCACertificate answers everyone: a join token says whether it is true.
@@ -64,6 +66,9 @@ func (s *Service) IssueNodeCertificate(ctx context.Context, req *swarmv1.IssueNo
 	}
 	if _, ok := swarmv1.NodeSpec_Availability_name[int32(req.GetAvailability())]; !ok {
 		return nil, status.Error(codes.InvalidArgument, "unknown availability")
+	}
+	if err := s.bounded(ctx); err != nil {
+		return nil, err
 	}
 	id, now := NewID(), timestamppb.Now()
 	n := &swarmv1.Node{
@@ -139,6 +144,11 @@ func (s *Service) NodeCertificateStatus(ctx context.Context, req *swarmv1.NodeCe
 	if req.GetNodeId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "InvalidArgument")
 	}
+	done, ok := s.joins.wait(ctx)
+	if !ok {
+		return nil, status.Errorf(codes.Unavailable, "%d calls of this connection wait for certificates already", maxWaits)
+	}
+	defer done()
 	for {
 		if n, _, _ := s.Board.Node(req.GetNodeId()); n == nil { // before anything is kept for the id
 			return nil, status.Error(codes.NotFound, "NotFound")

@@ -1,0 +1,221 @@
+package ca
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/hub/store"
+)
+
+// The bounds of what those can make who have a join token, or nothing. A source is an address, or
+// for IPv6 a network of 64 bits, whose owner has all its addresses.
+const (
+	sourceBurst = 100         // nodes of one source that may join at once
+	sourceEvery = time.Second // and one more in so much time
+	totalBurst  = 1000        // nodes that may join at once
+	totalEvery  = time.Second / 10
+	// maxNeverReady is how many nodes there may be that have never had a session.
+	maxNeverReady = 1000
+	// maxWaits is how many calls of one connection without a certificate may wait for one.
+	maxWaits = 4
+	// maxSources bounds how many sources are remembered; when there are more the oldest is forgotten.
+	maxSources = 10_000
+)
+
+// bucket is a token bucket, which is full at the beginning.
+type bucket struct {
+	full time.Time // when it is full again
+}
+
+// take reports whether one more is within the rate.
+func (b *bucket) take(now time.Time, burst int, every time.Duration) bool {
+	from := b.full
+	if from.Before(now) {
+		from = now
+	}
+	if from.Add(every).Sub(now) > time.Duration(burst)*every {
+		return false
+	}
+	b.full = from.Add(every)
+	return true
+}
+
+// joins bounds how many nodes join.
+type joins struct {
+	refused, dropped atomic.Uint64
+
+	mu      sync.Mutex // guards total, sources, waits, said
+	total   bucket
+	sources map[string]*bucket
+	waits   map[string]int // by the address of a connection
+	said    time.Time      // when an event last told that joins are refused
+}
+
+// sourceOf is from where a call comes; "" for one of this process.
+func sourceOf(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
+	}
+	text, _, err := net.SplitHostPort(p.Addr.String())
+	if err != nil {
+		return p.Addr.String()
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return text
+	}
+	if addr = addr.Unmap().WithZone(""); addr.Is6() && !addr.IsLoopback() {
+		if network, err := addr.Prefix(64); err == nil {
+			return network.String()
+		}
+	}
+	return addr.String()
+}
+
+// admit reports whether one more node of a source may join. tell reports that an event is due: one
+// in a minute, as an event is a record too.
+func (j *joins) admit(source string, now time.Time) (ok, tell bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.sources == nil {
+		j.sources = map[string]*bucket{}
+	}
+	b := j.sources[source]
+	if b == nil {
+		j.forgetLocked(now)
+		b = &bucket{}
+		j.sources[source] = b
+	}
+	if b.take(now, sourceBurst, sourceEvery) && j.total.take(now, totalBurst, totalEvery) {
+		return true, false
+	}
+	j.refused.Add(1)
+	if tell = now.Sub(j.said) >= time.Minute; tell {
+		j.said = now
+	}
+	return false, tell
+}
+
+// forgetLocked makes room for a source: those whose bucket is full again need not be remembered.
+func (j *joins) forgetLocked(now time.Time) {
+	if len(j.sources) < maxSources {
+		return
+	}
+	var oldest string
+	for source, b := range j.sources {
+		if !b.full.After(now) {
+			delete(j.sources, source)
+		} else if oldest == "" || b.full.Before(j.sources[oldest].full) {
+			oldest = source
+		}
+	}
+	if len(j.sources) >= maxSources {
+		delete(j.sources, oldest)
+	}
+}
+
+// wait counts a call that waits for a certificate, until done. False when the connection has too
+// many.
+func (j *joins) wait(ctx context.Context) (done func(), ok bool) {
+	p, has := peer.FromContext(ctx)
+	if !has || p.Addr == nil || callerOf(ctx) != nil {
+		return func() {}, true
+	}
+	at := p.Addr.String()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.waits == nil {
+		j.waits = map[string]int{}
+	}
+	if j.waits[at] >= maxWaits {
+		return nil, false
+	}
+	j.waits[at]++
+	return func() {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if j.waits[at]--; j.waits[at] == 0 {
+			delete(j.waits, at)
+		}
+	}, true
+}
+
+// JoinsRefused is how many nodes this hub has not let join because too many did, and NodesDropped
+// how many it has dropped that had never been ready.
+func (s *Service) JoinsRefused() uint64 { return s.joins.refused.Load() }
+
+// NodesDropped is described at JoinsRefused.
+func (s *Service) NodesDropped() uint64 { return s.joins.dropped.Load() }
+
+// NeverReady are the nodes that have never had a session, the oldest first.
+func (s *Service) NeverReady() (list []*swarmv1.Node) {
+	for _, n := range s.Board.Nodes() {
+		if n.GetDescription() == nil && n.GetStatus() == nil {
+			list = append(list, n)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *swarmv1.Node) int {
+		return a.GetMeta().GetCreatedAt().AsTime().Compare(b.GetMeta().GetCreatedAt().AsTime())
+	})
+	return list
+}
+
+// bounded returns an error when no more nodes may join from where a call comes, and drops the
+// oldest of those that have never been ready when there are too many.
+func (s *Service) bounded(ctx context.Context) error {
+	source := sourceOf(ctx)
+	if source == "" {
+		return nil
+	}
+	ok, tell := s.joins.admit(source, time.Now())
+	if !ok {
+		if tell {
+			s.Log.WarnContext(ctx, "nodes join faster than they may, and are refused", "source", source)
+			refused := events.Event{Kind: "join", Who: "source " + source, What: "nodes join faster than they may, and are refused; this is told once in a minute"}
+			if _, err := s.Board.Commit(ctx, refused.Write()); err != nil {
+				s.Log.WarnContext(ctx, "could not store that joins are refused", "err", err)
+			}
+		}
+		return status.Error(codes.ResourceExhausted, "too many nodes join at once; try again later")
+	}
+	waiting := s.NeverReady()
+	for _, n := range waiting[:max(0, len(waiting)-maxNeverReady+1)] {
+		if err := s.drop(ctx, n.GetId()); err != nil {
+			return s.failed(ctx, "drop a node that was never ready", n.GetId(), err)
+		}
+	}
+	return nil
+}
+
+// drop removes a node that has never been ready. Its certificate is of no use without its record,
+// so that nothing is kept of it.
+func (s *Service) drop(ctx context.Context, id string) error {
+	n, rev, seen := s.Board.Node(id)
+	if n == nil || seen != 0 {
+		return nil
+	}
+	dropped := events.Event{Kind: "node", Who: "hub", What: fmt.Sprintf("dropped node %s, the oldest of %d that have never been ready", id, maxNeverReady)}
+	_, err := s.Board.Commit(ctx, board.Delete(board.Nodes, id, rev), board.Delete(board.Clones, id, store.Any), dropped.Write())
+	if errdefs.IsAborted(err) { // it has changed meanwhile
+		return nil
+	}
+	if err == nil {
+		s.joins.dropped.Add(1)
+	}
+	return err
+}
