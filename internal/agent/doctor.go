@@ -169,7 +169,7 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 			all = append(all, f)
 		}
 	}
-	unused, err := n.engine.UnusedVolumes(ctx)
+	unused, err := n.engine.All().Volumes.Unused(ctx)
 	if err != nil {
 		return nil, err
 	}

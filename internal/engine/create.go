@@ -185,7 +185,7 @@ func (b *build) reserve(context.Context) error {
 	})
 	if err == nil {
 		// Who uses a volume is asked of the records, so this comes after the record is gone.
-		b.pipeline.undo.add("anonymous volumes", func(ctx context.Context) error { return b.e.removeAnonymous(ctx, &b.c) })
+		b.pipeline.undo.add("anonymous volumes", func(ctx context.Context) error { return b.e.volumes.Abandon(ctx, b.c.Owner, b.c.Config.Volumes) })
 		b.pipeline.undo.add("volumes", func(ctx context.Context) error { return b.e.volumes.Release(ctx, b.c.Owner, b.c.Config.Volumes) })
 		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, change{}) })
 	}

@@ -51,7 +51,7 @@ func (t teardown) containerStages(ct *core.Container, by change) []stage {
 		{"volumes", func(ctx context.Context) error {
 			err := t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes)
 			if ct.State == core.ContainerCreating { // its create was interrupted: nobody has seen what it made
-				err = errors.Join(err, t.e.removeAnonymous(ctx, ct))
+				err = errors.Join(err, t.e.volumes.Abandon(ctx, ct.Owner, ct.Config.Volumes))
 			}
 			return err
 		}},

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 
@@ -44,6 +43,11 @@ func (v Volumes) Remove(ctx context.Context, name string) error {
 	return v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: name})
 }
 
+// Unused returns the anonymous volumes that no container has.
+func (v Volumes) Unused(ctx context.Context) ([]core.Volume, error) {
+	return v.e.volumes.Unused(ctx, v.owner)
+}
+
 // Prune removes the volumes that no container uses, of those that fit, and returns them.
 func (v Volumes) Prune(ctx context.Context, fits func(core.Volume) bool) ([]core.Volume, error) {
 	owner, err := v.owns("prune volumes")
@@ -72,45 +76,6 @@ func (v Volumes) Prune(ctx context.Context, fits func(core.Volume) bool) ([]core
 		}
 	}
 	return gone, nil
-}
-
-// removeAnonymous removes the volumes that were made for a container whose create has failed or was
-// interrupted. Preconditions: the container has no record any more.
-func (e *Engine) removeAnonymous(ctx context.Context, c *core.Container) error {
-	var errs []error
-	for _, v := range c.Config.Volumes {
-		if v.Labels[core.AnonymousLabel] == "" {
-			continue
-		}
-		if err := e.volumes.Remove(ctx, volumes.Name{Owner: c.Owner, Name: v.Name}); err != nil && !errdefs.IsFailedPrecondition(err) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// UnusedVolumes returns the anonymous volumes that no container has. They break no invariant, as a
-// container that is removed leaves its volumes by default, and are kept until they are pruned.
-func (e *Engine) UnusedVolumes(ctx context.Context) (list []core.Volume, err error) {
-	all, err := e.o.Volumes.List(ctx, "")
-	if err != nil {
-		return nil, err
-	}
-	used := map[core.Owner]map[string]bool{}
-	for _, v := range all {
-		if !v.Anonymous() {
-			continue
-		}
-		if used[v.Owner] == nil {
-			if used[v.Owner], err = e.records.volumesInUse(v.Owner); err != nil {
-				return nil, err
-			}
-		}
-		if !used[v.Owner][v.Name] {
-			list = append(list, v)
-		}
-	}
-	return list, nil
 }
 
 // volumesInUse returns the owner's volumes that containers name.

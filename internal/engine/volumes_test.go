@@ -316,13 +316,13 @@ func TestUnusedVolumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list, err := n.Engine.UnusedVolumes(t.Context()); err != nil || len(list) != 0 {
+	if list, err := n.As(core.OwnerCRI).Volumes.Unused(t.Context()); err != nil || len(list) != 0 {
 		t.Errorf("with a container: %v, %v", list, err)
 	}
 	if err := n.As(core.OwnerCRI).RemoveContainer(t.Context(), c.ID, engine.RemoveOptions{Force: true}); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := n.Engine.UnusedVolumes(t.Context()); err != nil || len(list) != 1 || list[0].Name != "anonymous-c" {
+	if list, err := n.As(core.OwnerCRI).Volumes.Unused(t.Context()); err != nil || len(list) != 1 || list[0].Name != "anonymous-c" {
 		t.Errorf("without: %v, %v", list, err)
 	}
 }

@@ -250,6 +250,45 @@ func (t *Table) Remove(ctx context.Context, n Name) error {
 	return nil
 }
 
+// Abandon removes the volumes that were made for a container whose create has failed or was
+// interrupted, and which has no record any more.
+func (t *Table) Abandon(ctx context.Context, owner core.Owner, uses []core.VolumeMount) error {
+	var errs []error
+	for _, u := range uses {
+		if u.Labels[core.AnonymousLabel] == "" {
+			continue
+		}
+		if err := t.Remove(ctx, Name{owner, u.Name}); err != nil && !errdefs.IsFailedPrecondition(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Unused returns the anonymous volumes of an owner, or of all, that no container has. A container
+// that is removed leaves its volumes by default, and they are kept until they are pruned.
+func (t *Table) Unused(ctx context.Context, owner core.Owner) (list []core.Volume, err error) {
+	all, err := t.Volumes.List(ctx, owner)
+	if err != nil {
+		return nil, err
+	}
+	used := map[core.Owner]map[string]bool{}
+	for _, v := range all {
+		if !v.Anonymous() {
+			continue
+		}
+		if used[v.Owner] == nil {
+			if used[v.Owner], err = t.Users(v.Owner); err != nil {
+				return nil, err
+			}
+		}
+		if !used[v.Owner][v.Name] {
+			list = append(list, v)
+		}
+	}
+	return list, nil
+}
+
 // Mounts returns the volumes among the mount points of a node: those that are mounted.
 func (t *Table) Mounts(mountPoints map[string]bool) []Name {
 	var list []Name
