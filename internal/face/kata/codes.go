@@ -63,7 +63,10 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 			return nil, refuse(codes.Internal, "%s: the agent has not begun: %v", op, err)
 		}
 	}
-	answer, err = method(ctx, func(decoded any) error {
+	end := func(bool) {}
+	answered := false // not after a panic, which the policy takes for a failure
+	defer func() { end(!answered || err != nil) }()
+	answer, err = method(ctx, func(decoded any) (err error) {
 		if err := unmarshal(decoded); err != nil {
 			return err
 		}
@@ -72,8 +75,10 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 				return refuse(codes.InvalidArgument, "%s: %v", op, err)
 			}
 		}
-		return f.ask(ctx, name, decoded)
+		end, err = f.ask(ctx, name, decoded)
+		return err
 	})
+	answered = true
 	f.call()
 	if err == nil {
 		return answer, nil

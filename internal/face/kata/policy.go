@@ -24,8 +24,9 @@ type Policy interface {
 	Served() bool
 	// InForce reports whether there is a policy.
 	InForce() bool
-	// Ask decides about a request, which is input as JSON.
-	Ask(ctx context.Context, request string, input []byte) error
+	// Ask decides about a request, which is input as JSON. The caller calls end when the request
+	// has ended: the policy forgets what it remembered of one that failed.
+	Ask(ctx context.Context, request string, input []byte) (end func(failed bool), err error)
 	// Replace sets a policy if the one in force allows it; input is the request as JSON. It
 	// returns InvalidArgument for a text that is no policy.
 	Replace(ctx context.Context, text string, input []byte) error
@@ -61,27 +62,28 @@ func (s *service) SetPolicy(ctx context.Context, req *katav1.SetPolicyRequest) (
 
 // ask has the policy decide about a request that was decoded. SetPolicy asks by itself,
 // since no other policy may be set between the question and its answer.
-func (f *Face) ask(ctx context.Context, name string, decoded any) error {
+func (f *Face) ask(ctx context.Context, name string, decoded any) (end func(failed bool), err error) {
+	end = func(bool) {}
 	if f.o.Policy == nil || !f.o.Policy.InForce() || name == "" || name == setPolicyRequest {
-		return nil
+		return end, nil
 	}
 	m, ok := decoded.(proto.Message)
 	if !ok {
-		return refuse(codes.PermissionDenied, "%s is blocked by policy: it is no message", name)
+		return end, refuse(codes.PermissionDenied, "%s is blocked by policy: it is no message", name)
 	}
 	input, err := policyInput(m)
 	if err != nil {
-		return err
+		return end, err
 	}
-	err = f.o.Policy.Ask(ctx, name, input)
+	end, err = f.o.Policy.Ask(ctx, name, input)
 	if errdefs.IsPermissionDenied(err) {
 		if name == readStreamRequest {
 			withhold(ctx)
-			return nil
+			return end, nil
 		}
 		err = refuse(codes.PermissionDenied, "%v", err)
 	}
-	return err
+	return end, err
 }
 
 // withholding is the key of a call's *bool that says that its answer has no output.

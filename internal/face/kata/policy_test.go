@@ -20,10 +20,11 @@ import (
 
 // words is a policy whose text is a list of the requests that it denies.
 type words struct {
-	mu    sync.Mutex // guards denied, set, asked
+	mu    sync.Mutex // guards denied, set, asked, ended
 	deny  string
 	set   bool
 	asked []string // what it was asked about, with its input
+	ended []string // the requests that have ended, and whether they failed
 }
 
 func (w *words) Served() bool { return true }
@@ -34,18 +35,23 @@ func (w *words) InForce() bool {
 	return w.set
 }
 
-func (w *words) Ask(_ context.Context, request string, input []byte) error {
+func (w *words) Ask(_ context.Context, request string, input []byte) (func(bool), error) {
+	end := func(failed bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = append(w.ended, fmt.Sprint(request, " failed ", failed))
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = append(w.asked, request+" "+string(input))
 	if w.set && strings.Contains(w.deny, request) {
-		return fmt.Errorf("%s is blocked by policy: it says so: %w", request, errdefs.ErrPermissionDenied)
+		return end, fmt.Errorf("%s is blocked by policy: it says so: %w", request, errdefs.ErrPermissionDenied)
 	}
-	return nil
+	return end, nil
 }
 
 func (w *words) Replace(ctx context.Context, text string, input []byte) error {
-	if err := w.Ask(ctx, setPolicyRequest, input); err != nil {
+	if _, err := w.Ask(ctx, setPolicyRequest, input); err != nil {
 		return err
 	}
 	w.mu.Lock()
@@ -116,6 +122,15 @@ func TestPolicyDecides(t *testing.T) {
 	}
 	if got := code(r.PauseContainer(ctx, &katav1.PauseContainerRequest{ContainerId: "c1"})); got != codes.PermissionDenied {
 		t.Errorf("what the options deny and the policy allows: %v", got)
+	}
+	if got := code(r.StartContainer(ctx, &katav1.StartContainerRequest{ContainerId: "absent"})); got == codes.OK {
+		t.Error("a container that is not there was started")
+	}
+	w.mu.Lock()
+	ended := strings.Join(w.ended, ", ")
+	w.mu.Unlock()
+	if !strings.Contains(ended, "StartContainerRequest failed false") || !strings.HasSuffix(ended, "StartContainerRequest failed true") {
+		t.Errorf("the policy was told: %s", ended)
 	}
 	r.reads(t, "c1", "secret", "")
 	if _, err := katav1.NewHealthClient(r.dial(t)).Check(ctx, &katav1.CheckRequest{}); err != nil {

@@ -27,6 +27,9 @@ import (
 // so this is for a program that is stuck or lacks the processor.
 const askTime = 30 * time.Second
 
+// settleTime is how long a request that changes the policy's state holds up others that do.
+const settleTime = 30 * time.Second
+
 // Options are the parameters of New.
 type Options struct {
 	// Program returns the path of longshore-policy, or why there is none.
@@ -41,10 +44,12 @@ type Gate struct {
 	askTime time.Duration
 	inForce atomic.Bool
 
-	// turn is held by the one who asks. It guards text, state, lenient, running and closed.
+	// turn is held by the one who asks. It guards text, state, pending, lenient, running and
+	// closed.
 	turn    chan struct{}
 	text    string
-	state   json.RawMessage // what the policy remembers
+	state   json.RawMessage // what the policy remembers; nil before anything
+	pending *pending        // the change of state whose request is under way; nil if there is none
 	lenient bool
 	running program // nil when it has died
 	closed  bool
@@ -84,17 +89,91 @@ func (g *Gate) Served() bool {
 // console for debugging, may then only list and inspect.
 func (g *Gate) InForce() bool { return g.inForce.Load() }
 
-// Ask returns nil when the policy allows a request, or there is none. input is the request
+// pending is a change of a policy's state that its request has made and that is not final: the
+// agent may still refuse the request.
+type pending struct {
+	before json.RawMessage // the state that returns if the request fails
+	over   chan struct{}   // closed when the change is final or undone
+}
+
+// Ask returns a nil error when the policy allows a request, or there is none. input is the request
 // as JSON. Any other error than PermissionDenied is ctx's.
-func (g *Gate) Ask(ctx context.Context, request string, input []byte) error {
-	if !g.InForce() {
-		return nil
+//
+// The caller calls end when the request has ended. If it failed, the policy forgets what it
+// remembered of the request. Until then a request that changes the state too waits, for at most
+// settleTime.
+func (g *Gate) Ask(ctx context.Context, request string, input []byte) (end func(failed bool), err error) {
+	end = func(bool) {}
+	for g.InForce() {
+		if err := g.lock(ctx); err != nil {
+			return end, err
+		}
+		before := g.state
+		changes, err := g.askLocked(ctx, request, input)
+		if err != nil || !changes {
+			g.unlock()
+			return end, err
+		}
+		other := g.pending
+		if other == nil {
+			p := &pending{before: before, over: make(chan struct{})}
+			g.pending = p
+			g.unlock()
+			return func(failed bool) { g.settle(p, failed) }, nil
+		}
+		// The other request may still fail, and with it the state that this one was asked with.
+		g.restoreLocked(before)
+		g.unlock()
+		if err := g.await(ctx, other); err != nil {
+			return end, err
+		}
 	}
-	if err := g.lock(ctx); err != nil {
-		return err
+	return end, nil
+}
+
+// await waits until a change is final. One whose request takes longer than settleTime is final
+// then.
+func (g *Gate) await(ctx context.Context, p *pending) error {
+	timer := time.NewTimer(settleTime)
+	defer timer.Stop()
+	select {
+	case <-p.over:
+	case <-timer.C:
+		g.settle(p, false)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
+	return nil
+}
+
+// settle ends a change of the state, which is undone if its request failed.
+func (g *Gate) settle(p *pending, failed bool) {
+	g.turn <- struct{}{}
 	defer g.unlock()
-	return g.askLocked(ctx, request, input)
+	if g.pending != p {
+		return // it was final before, or the policy is another one
+	}
+	g.pending = nil
+	close(p.over)
+	if failed {
+		g.restoreLocked(p.before)
+	}
+}
+
+// restoreLocked gives the policy an earlier state. A program that does not take it is ended: the
+// next request starts one with the state that is in force.
+func (g *Gate) restoreLocked(state json.RawMessage) {
+	g.state = state
+	if g.running == nil {
+		return
+	}
+	if state != nil {
+		if answer, err := g.exchange(g.running, KindState, state); err == nil && answer.Done {
+			return
+		}
+	}
+	_ = g.running.End() // we have killed it
+	g.running = nil
 }
 
 // Replace sets a policy if the one that is in force allows that. Input is the request as
@@ -106,7 +185,7 @@ func (g *Gate) Replace(ctx context.Context, text string, input []byte) error {
 	}
 	defer g.unlock()
 	if g.InForce() {
-		if err := g.askLocked(ctx, "SetPolicyRequest", input); err != nil {
+		if _, err := g.askLocked(ctx, "SetPolicyRequest", input); err != nil {
 			return err
 		}
 	}
@@ -160,6 +239,10 @@ func (g *Gate) setLocked(ctx context.Context, text string) error {
 		_ = g.running.End() // we have killed it
 	}
 	g.text, g.state, g.lenient, g.running = text, nil, answer.Lenient, next
+	if g.pending != nil { // of the policy before
+		close(g.pending.over)
+		g.pending = nil
+	}
 	g.inForce.Store(true)
 	if answer.Lenient {
 		g.o.Logger.WarnContext(ctx, "the policy has AllowRequestsFailingPolicy: it allows everything")
@@ -202,21 +285,21 @@ func (g *Gate) exchange(p program, kind Kind, parts ...[]byte) (Answer, error) {
 	return ReadAnswer(p)
 }
 
-// askLocked asks about one request. The answer is awaited also when ctx ends meanwhile,
-// since the next question follows it.
-func (g *Gate) askLocked(ctx context.Context, request string, input []byte) error {
+// askLocked asks about one request, and reports whether it changes the policy's state. The answer
+// is awaited also when ctx ends meanwhile, since the next question follows it.
+func (g *Gate) askLocked(ctx context.Context, request string, input []byte) (changes bool, err error) {
 	answer, err := g.answerLocked(ctx, request, input)
 	if err != nil {
 		g.o.Logger.WarnContext(ctx, "the policy could not be asked; the request is denied, and the next one starts longshore-policy again", "request", request, "error", err)
-		return denied(request, "it could not be asked: "+printable(err.Error()))
+		return false, denied(request, "it could not be asked: "+printable(err.Error()))
 	}
 	if len(answer.State) > 0 {
 		g.state = answer.State
 	}
 	if !answer.Done {
-		return denied(request, answer.Reason)
+		return false, denied(request, answer.Reason)
 	}
-	return nil
+	return len(answer.State) > 0, nil
 }
 
 func (g *Gate) answerLocked(ctx context.Context, request string, input []byte) (Answer, error) {

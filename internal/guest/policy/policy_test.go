@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -122,10 +123,17 @@ func gate(t *testing.T) (*Gate, *fakes) {
 	return g, s
 }
 
+// asks asks about a request, which then succeeds.
+func asks(ctx context.Context, g *Gate, request string, input []byte) error {
+	end, err := g.Ask(ctx, request, input)
+	end(false)
+	return err
+}
+
 func TestGate(t *testing.T) {
 	ctx := t.Context()
 	g, s := gate(t)
-	if err := g.Ask(ctx, "No", nil); err != nil || s.started > 0 || g.InForce() {
+	if err := asks(ctx, g, "No", nil); err != nil || s.started > 0 || g.InForce() {
 		t.Errorf("without a policy: %v", err)
 	}
 	if err := g.Replace(ctx, "bad", nil); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "line 1") || g.InForce() {
@@ -134,10 +142,10 @@ func TestGate(t *testing.T) {
 	if err := g.Replace(ctx, "good", []byte(`"no"`)); err != nil || !g.InForce() {
 		t.Fatalf("the first policy: %v", err)
 	}
-	if err := g.Ask(ctx, "Yes", nil); err != nil {
+	if err := asks(ctx, g, "Yes", nil); err != nil {
 		t.Errorf("what it allows: %v", err)
 	}
-	if err := g.Ask(ctx, "No", []byte("x")); !errdefs.IsPermissionDenied(err) || err.Error() != "No is blocked by policy: because of x [31m" {
+	if err := asks(ctx, g, "No", []byte("x")); !errdefs.IsPermissionDenied(err) || err.Error() != "No is blocked by policy: because of x [31m" {
 		t.Errorf("what it denies: %v", err)
 	}
 	if err := g.Replace(ctx, "good", []byte(`"no"`)); !errdefs.IsPermissionDenied(err) {
@@ -146,21 +154,21 @@ func TestGate(t *testing.T) {
 	if err := g.Replace(ctx, "bad", []byte(`"yes"`)); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a malformed second policy: %v", err)
 	}
-	if err := g.Ask(ctx, "No", nil); !errdefs.IsPermissionDenied(err) {
+	if err := asks(ctx, g, "No", nil); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("after a malformed second policy: %v", err)
 	}
-	if err := g.Ask(ctx, "Yes", make([]byte, MaxMessage)); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "at most") {
+	if err := asks(ctx, g, "Yes", make([]byte, MaxMessage)); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "at most") {
 		t.Errorf("a request that is too long: %v", err)
 	}
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	g.turn <- struct{}{}
-	if err := g.Ask(over, "Yes", nil); !errors.Is(err, context.Canceled) {
+	if err := asks(over, g, "Yes", nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has gone: %v", err)
 	}
 	<-g.turn
 	g.Close()
-	if err := g.Ask(ctx, "Yes", nil); !errdefs.IsPermissionDenied(err) {
+	if err := asks(ctx, g, "Yes", nil); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("at the end: %v", err)
 	}
 	if err := g.Load(ctx, "good"); err == nil {
@@ -178,26 +186,26 @@ func TestADeadProgramAllowsNothing(t *testing.T) {
 			if err := g.Load(ctx, "good"); err != nil {
 				t.Fatal(err)
 			}
-			if err := g.Ask(ctx, "Keep", []byte(`"this"`)); err != nil {
+			if err := asks(ctx, g, "Keep", []byte(`"this"`)); err != nil {
 				t.Fatal(err)
 			}
 			if request == "Stuck" {
 				g.askTime = time.Millisecond
 			}
-			if err := g.Ask(ctx, request, []byte(`"other"`)); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "could not be asked") {
+			if err := asks(ctx, g, request, []byte(`"other"`)); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "could not be asked") {
 				t.Errorf("the request: %v", err)
 			}
 			g.askTime = askTime
-			if err := g.Ask(ctx, "Kept", []byte(`"this"`)); err != nil || s.started != 2 {
+			if err := asks(ctx, g, "Kept", []byte(`"this"`)); err != nil || s.started != 2 {
 				t.Errorf("the next one: %v, and %d were started", err, s.started)
 			}
 			s.fails = errors.New("there is none")
-			_ = g.Ask(ctx, "Dies", nil)
-			if err := g.Ask(ctx, "Kept", []byte(`"this"`)); !errdefs.IsPermissionDenied(err) {
+			_ = asks(ctx, g, "Dies", nil)
+			if err := asks(ctx, g, "Kept", []byte(`"this"`)); !errdefs.IsPermissionDenied(err) {
 				t.Errorf("when it cannot be started: %v", err)
 			}
 			s.fails = nil
-			if err := g.Ask(ctx, "Kept", []byte(`"this"`)); err != nil {
+			if err := asks(ctx, g, "Kept", []byte(`"this"`)); err != nil {
 				t.Errorf("when it can be started again: %v", err)
 			}
 		})
@@ -211,11 +219,11 @@ func TestAProgramThatDiedMeanwhile(t *testing.T) {
 	if err := g.Load(ctx, "good"); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Ask(ctx, "Keep", []byte(`"this"`)); err != nil {
+	if err := asks(ctx, g, "Keep", []byte(`"this"`)); err != nil {
 		t.Fatal(err)
 	}
 	_ = s.last.End()
-	if err := g.Ask(ctx, "Kept", []byte(`"this"`)); err != nil || s.started != 2 {
+	if err := asks(ctx, g, "Kept", []byte(`"this"`)); err != nil || s.started != 2 {
 		t.Errorf("%v, and %d were started", err, s.started)
 	}
 }
@@ -233,7 +241,7 @@ func TestAPolicyThatEndsTheProgram(t *testing.T) {
 	if err := g.Replace(ctx, "dies", []byte(`"yes"`)); err == nil {
 		t.Error("it was set")
 	}
-	if err := g.Ask(ctx, "No", nil); !errdefs.IsPermissionDenied(err) || strings.Contains(err.Error(), "could not be asked") {
+	if err := asks(ctx, g, "No", nil); !errdefs.IsPermissionDenied(err) || strings.Contains(err.Error(), "could not be asked") {
 		t.Errorf("the one before: %v", err)
 	}
 	if err := g.Replace(ctx, "lenient", []byte(`"yes"`)); err != nil {
@@ -248,7 +256,7 @@ func TestWithoutTheProgram(t *testing.T) {
 	if err := g.Replace(t.Context(), "good", nil); !errdefs.IsNotImplemented(err) || g.Served() || g.InForce() {
 		t.Errorf("%v", err)
 	}
-	if err := g.Ask(t.Context(), "No", nil); err != nil {
+	if err := asks(t.Context(), g, "No", nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -277,4 +285,104 @@ func FuzzMessage(f *testing.F) {
 			t.Errorf("%q was read as %+v", wire, a)
 		}
 	})
+}
+
+// TestAFailedRequestIsForgotten lets requests that change the state fail: the policy has the state of
+// before, be it its first, and whether or not the program still runs. The control keeps the change of
+// a request that succeeds.
+func TestAFailedRequestIsForgotten(t *testing.T) {
+	ctx := t.Context()
+	g, s := gate(t)
+	if err := g.Load(ctx, "good"); err != nil {
+		t.Fatal(err)
+	}
+	kept := func(want string) {
+		t.Helper()
+		if err := asks(ctx, g, "Kept", []byte(want)); err != nil {
+			t.Error(err)
+		}
+	}
+	fail := func(input string) {
+		t.Helper()
+		end, err := g.Ask(ctx, "Keep", []byte(input))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept(input)
+		end(true)
+		end(true) // has no effect
+	}
+	fail(`"first"`)
+	kept("")
+	if err := asks(ctx, g, "Keep", []byte(`"control"`)); err != nil {
+		t.Fatal(err)
+	}
+	kept(`"control"`)
+	fail(`"second"`)
+	kept(`"control"`)
+	end, err := g.Ask(ctx, "Keep", []byte(`"third"`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = asks(ctx, g, "Dies", nil)
+	end(true)
+	kept(`"control"`)
+	if s.started != 3 {
+		t.Errorf("%d programs were started", s.started)
+	}
+}
+
+// TestChangesOfTheStateFollowEachOther has a request that changes the state wait for another one,
+// which fails, which succeeds, which takes too long, and which belongs to an earlier policy.
+func TestChangesOfTheStateFollowEachOther(t *testing.T) {
+	for name, tc := range map[string]struct {
+		other  func(g *Gate, end func(bool))
+		before string // what the policy has if the second request fails
+	}{
+		"fails":          {func(_ *Gate, end func(bool)) { end(true) }, `"start"`},
+		"succeeds":       {func(_ *Gate, end func(bool)) { end(false) }, `"one"`},
+		"takes too long": {func(*Gate, func(bool)) {}, `"one"`},
+		"another policy": {func(g *Gate, _ func(bool)) { _ = g.Load(context.Background(), "good") }, ""}, //nolint:usetesting // it outlives no test
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			g, _ := gate(t)
+			defer g.Close()
+			if err := g.Load(ctx, "good"); err != nil {
+				t.Fatal(err)
+			}
+			if err := asks(ctx, g, "Keep", []byte(`"start"`)); err != nil {
+				t.Fatal(err)
+			}
+			endOne, err := g.Ask(ctx, "Keep", []byte(`"one"`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			began, two := time.Now(), make(chan func(bool))
+			go func() {
+				end, err := g.Ask(ctx, "Keep", []byte(`"two"`))
+				if err != nil {
+					t.Error(err)
+				}
+				two <- end
+			}()
+			synctest.Wait()
+			if err := asks(ctx, g, "Kept", []byte(`"one"`)); err != nil {
+				t.Errorf("%s: while the second waits: %v", name, err)
+			}
+			tc.other(g, endOne)
+			endTwo := <-two
+			if took := time.Since(began); (took >= settleTime) != (name == "takes too long") {
+				t.Errorf("%s: the second request waited for %s", name, took)
+			}
+			endOne(true) // it is final
+			if err := asks(ctx, g, "Kept", []byte(`"two"`)); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			endTwo(true)
+			if err := asks(ctx, g, "Kept", []byte(tc.before)); err != nil {
+				t.Errorf("%s: after the second failed: %v", name, err)
+			}
+		})
+	}
 }

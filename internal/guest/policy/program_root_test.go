@@ -74,7 +74,7 @@ StatsContainerRequest {
 		t.Errorf("it has %d files, %v", len(files), err)
 	}
 
-	ask := func(request string) error { return g.Ask(ctx, request, []byte("{}")) }
+	ask := func(request string) error { return asks(ctx, g, request, []byte("{}")) }
 	if err := ask("WaitProcessRequest"); !errdefs.IsPermissionDenied(err) {
 		t.Errorf("before there is a container: %v", err)
 	}
