@@ -87,6 +87,11 @@ func (a agent) ready(b *broker, _ uint32) {
 	if err == nil {
 		err = send(fd, body, other)
 	}
+	if other >= 0 && short(err) { // the answer says so; what was made ends with the descriptor
+		if body, err = json.Marshal(response{Error: "no descriptor can be sent: " + err.Error()}); err == nil {
+			err = send(fd, body, -1)
+		}
+	}
 	if other >= 0 {
 		_ = unix.Close(other)
 	}
@@ -113,7 +118,11 @@ func (b *broker) do(r request, came []int) (resp response, other int, err error)
 		if err != nil {
 			return resp, -1, err
 		}
-		other, err = b.newHandle(b.container(r.Container), h)
+		c := b.container(r.Container)
+		other, err = b.newHandle(c, h)
+		if err != nil {
+			b.left(c)
+		}
 		return resp, other, err
 	case opBind:
 		if len(came) != 1 {

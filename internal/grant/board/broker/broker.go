@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -92,6 +93,8 @@ type broker struct {
 }
 
 func newBroker(socket, files int, confinement string) (*broker, error) {
+	// Go's runtime makes descriptors of its own with the first timer, and dies when there is none: so it makes them now.
+	time.AfterFunc(time.Hour, func() {}).Stop()
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, err
@@ -316,4 +319,14 @@ func send(fd int, body []byte, descriptor int) error {
 		oob = unix.UnixRights(descriptor)
 	}
 	return unix.Sendmsg(fd, body, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+}
+
+// short reports whether an error means that the node or the user lacks something for now: descriptors, or memory.
+func short(err error) bool {
+	for _, e := range []error{unix.ETOOMANYREFS, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }

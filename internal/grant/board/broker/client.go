@@ -161,21 +161,45 @@ func (c *Client) hangUpLocked() {
 	}
 }
 
-// askLocked asks the process, and starts one if there is none.
+// askLocked asks the process, and starts one if there is none. A process that lives is never replaced, whatever else fails: programs have
+// their handles and servers in it, and another process would not know them.
 func (c *Client) askLocked(ctx context.Context, r request, f *os.File) (response, *os.File, error) {
-	if c.reachLocked(ctx) {
+	for range maxDials {
+		if c.conn == nil {
+			switch err := c.dialLocked(); {
+			case gone(err):
+				if err := c.startLocked(ctx); err != nil {
+					return response{}, nil, fmt.Errorf("board: %w", err)
+				}
+			case ended(err):
+				continue // the next dial tells whether the process lives
+			case err != nil:
+				return response{}, nil, fmt.Errorf("board: connect to the process: %w", err)
+			}
+		}
 		resp, got, err := c.callLocked(r, f)
-		if c.conn != nil { // it has answered
+		if !ended(err) {
 			return resp, got, err
 		}
 	}
-	if err := c.startLocked(ctx); err != nil {
-		return response{}, nil, fmt.Errorf("board: %w", err)
-	}
-	return c.callLocked(r, f)
+	return response{}, nil, errors.New("board: the process closes each connection: it may have no descriptor left")
 }
 
-// reachLocked connects to a process that runs, and reports whether there is one.
+// maxDials is how many connections to a process may end before it is given up: that of a process that has died, one that waited while it
+// died, and one more.
+const maxDials = 3
+
+// gone reports whether an error of a dial means that there is no process.
+func gone(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ENOENT)
+}
+
+// ended reports whether an error means that the process has closed the connection.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
+}
+
+// reachLocked connects to a process that runs, and reports whether there is one that answers.
 func (c *Client) reachLocked(context.Context) bool {
 	if c.conn != nil {
 		return true
@@ -265,7 +289,9 @@ func (c *Client) callLocked(r request, f *os.File) (resp response, got *os.File,
 		return resp, nil, fmt.Errorf("board: %w: too long", ErrInvalid)
 	}
 	if resp, got, err = exchange(c.conn, body, f); err != nil {
-		c.hangUpLocked()
+		if !short(err) { // a message that could not be sent or read is all that a shortage costs
+			c.hangUpLocked()
+		}
 		return resp, nil, fmt.Errorf("board: %w", err)
 	}
 	switch {

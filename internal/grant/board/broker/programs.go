@@ -123,8 +123,8 @@ func (h *handle) ready(b *broker, events uint32) {
 	if err == nil {
 		err = send(h.fd, body, other)
 	}
-	if errors.Is(err, unix.ETOOMANYREFS) { // too many descriptors are under way between processes of this user
-		answer = program.Answer{ID: answer.ID, Error: &program.Error{Code: program.Full, Text: "too many descriptors are under way"}}
+	if other >= 0 && short(err) { // mostly: too many descriptors are under way between processes of this user
+		answer = program.Answer{ID: answer.ID, Error: &program.Error{Code: program.Full, Text: "no descriptor can be sent: " + err.Error()}}
 		if body, err = program.Encode(answer); err == nil {
 			err = send(h.fd, body, -1)
 		}
