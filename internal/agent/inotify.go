@@ -11,7 +11,7 @@ import (
 )
 
 // inotifyFinding tries whether uid 0 may have one more inotify instance. All programs with uid 0
-// in the agent's user namespace share them, also those in containers.
+// share them, also those in containers, and the kernel counts a user namespace for its maker, too.
 func inotifyFinding() control.Finding {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	if err == nil {
@@ -24,7 +24,7 @@ func inotifyFinding() control.Finding {
 		return warn("inotify", "raise fs.inotify.max_user_instances", "uid 0 gets no instance: %v; %s", err, then)
 	}
 	what, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)) // it may have ended
-	return warn("inotify", fmt.Sprintf("stop that program or give its container a user namespace, or raise fs.inotify.max_user_instances; `cat /proc/%d/cgroup` names the container", pid),
+	return warn("inotify", fmt.Sprintf("stop that program, or raise fs.inotify.max_user_instances; `cat /proc/%d/cgroup` names the container", pid),
 		"uid 0 gets no instance: %v; process %d, %.15q, has most of them, %d; %s", err, pid, string(what), n, then)
 }
 
