@@ -172,6 +172,9 @@ func (p *process) add(req request, files []*os.File) error {
 	}
 	p.drop(req.Sandbox)
 	b := newBox(udp, tcp, asks{req.Networks, req.Upstream}, p.answer)
+	b.budget.exceeded = func() {
+		fmt.Fprintf(os.Stderr, "name server: sandbox %q asks more than %d questions per second; the rest is dropped\n", req.Sandbox, questionRate)
+	}
 	if req.Wait {
 		b.wait = p.awaitZones
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// The limits of one sandbox: its programs are not trusted. docs/limits.md names the cost without a limit.
+// The limits of one sandbox: its programs are not trusted. budget.go has those of its questions.
 const (
 	maxForwarded = 64 // questions that wait for an answer of others
 	maxStreams   = 16 // connections over TCP
@@ -40,6 +40,7 @@ type box struct {
 	forwards chan struct{}
 	streams  chan struct{}
 	answer   answerer
+	budget   *budget
 	patience time.Duration                                // for one server
 	wait     func(ctx context.Context, networks []string) // before the first question; nil for no wait
 
@@ -62,7 +63,7 @@ type answerer func(networks []string, question []byte, stream bool) ([]byte, err
 func newBox(udp net.PacketConn, tcp net.Listener, a asks, answer answerer) *box {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &box{
-		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, answer: answer, patience: upstreamTime,
+		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, answer: answer, patience: upstreamTime, budget: newBudget(),
 		forwards: make(chan struct{}, maxForwarded), streams: make(chan struct{}, maxStreams),
 	}
 }
@@ -101,7 +102,7 @@ func (b *box) whom() asks {
 
 func (b *box) packets() {
 	buf := make([]byte, maxUDP+1)
-	for {
+	for b.budget.wait(b.ctx) {
 		n, from, err := b.udp.ReadFrom(buf)
 		if err != nil {
 			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -137,7 +138,7 @@ func (b *box) packets() {
 }
 
 func (b *box) connections() {
-	for {
+	for b.budget.wait(b.ctx) {
 		conn, err := b.tcp.Accept()
 		if err != nil {
 			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
@@ -167,7 +168,7 @@ func (b *box) connections() {
 
 // stream answers the questions of one connection, one after the other.
 func (b *box) stream(conn net.Conn) {
-	for {
+	for b.budget.wait(b.ctx) {
 		if conn.SetDeadline(time.Now().Add(streamTime)) != nil {
 			return
 		}
