@@ -196,9 +196,14 @@ func (r *renewal) files(b *sandboxBuild, ctx context.Context) error { //nolint:r
 }
 
 // etc replaces the sandbox's files in the container, because their content depends on the
-// addresses. What an earlier run has written to them is lost, whether the sandbox was stopped
+// addresses and on the host's resolv.conf. What an earlier run has written to them is lost, whether the sandbox was stopped
 // meanwhile or not.
 func (r *renewal) etc(ctx context.Context) error {
+	if r.sandbox == nil { // a sandbox that was stopped has new files already
+		if err := r.v.e.All().Attachments.Refresh(ctx, r.sb.ID); err != nil {
+			return fmt.Errorf("refresh the files of its sandbox: %w", err)
+		}
+	}
 	var own []string
 	shared := false
 	for _, name := range etc.Files(r.sb.Dir) {
