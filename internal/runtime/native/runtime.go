@@ -381,7 +381,7 @@ func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, 
 		return cause
 	}
 	if strings.Contains(cause.Error(), plan.Died) {
-		return r.diedError(ctx, rec.Cgroup, cause)
+		return r.diedError(ctx, rec, cause)
 	}
 	if !errdefs.IsNotFound(cause) && !errdefs.IsFailedPrecondition(cause) {
 		return cause
@@ -412,7 +412,8 @@ func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, 
 
 // diedError explains why a child died before its program ran: starting it may need more
 // memory than its limit.
-func (r *Runtime) diedError(ctx context.Context, ref core.CgroupRef, cause error) error {
+func (r *Runtime) diedError(ctx context.Context, rec record, cause error) error {
+	ref := rec.Cgroup
 	level, _ := r.o.Cgroups.OOMLevel(ref)
 	b, err := os.ReadFile(level.Path)
 	if err != nil {
@@ -425,13 +426,28 @@ func (r *Runtime) diedError(ctx context.Context, ref core.CgroupRef, cause error
 		}
 		limit := "its memory limit"
 		if res, err := r.o.Cgroups.Resources(ctx, ref); err == nil && res != nil && res.Memory != nil && res.Memory.Limit != nil {
-			if limit += fmt.Sprintf(" of %d bytes", *res.Memory.Limit); *res.Memory.Limit == 0 { // the kernel counts pages
-				limit = "its memory limit, which is less than a page,"
-			}
+			limit = limitText(*res.Memory.Limit, rec.spec)
 		}
 		return fmt.Errorf("out of memory: %s is too small to start the program: raise it: %w", limit, errdefs.ErrResourceExhausted)
 	}
 	return cause
+}
+
+// limitText names a memory limit that the kernel has in force. The kernel counts whole pages: of
+// a limit below one page it answers 0, and the spec has the number that the user gave.
+func limitText(have int64, spec func() (*specs.Spec, error)) string {
+	if have == 0 {
+		if s, err := spec(); err == nil && s.Linux != nil && s.Linux.Resources != nil && s.Linux.Resources.Memory != nil && s.Linux.Resources.Memory.Limit != nil {
+			have = *s.Linux.Resources.Memory.Limit
+		}
+	}
+	switch have {
+	case 0:
+		return "its memory limit, which is less than a page,"
+	case 1:
+		return "its memory limit of 1 byte"
+	}
+	return fmt.Sprintf("its memory limit of %d bytes", have)
 }
 
 // Exec starts a further process in the container.
