@@ -152,7 +152,7 @@ func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*long
 			}) &&
 			f.Any("ancestor", func(v string) bool { return present.Image(v, c.GetImageId(), c.GetImage()) }) &&
 			f.Any("volume", func(v string) bool { return slices.Contains(c.GetVolumes(), v) }) &&
-			f.Any("network", func(v string) bool { return c.GetNetwork() == v }) &&
+			f.Any("network", func(v string) bool { return onNetwork(c, v) }) &&
 			f.Any("publish", func(v string) bool { return hasPort(c, v, (*longshorev1.Port).GetHost) }) &&
 			f.Any("expose", func(v string) bool { return hasPort(c, v, (*longshorev1.Port).GetContainer) }) &&
 			f.Labels(c.GetLabels()) && (after.IsZero() || created.After(after)) && (before.IsZero() || created.Before(before))
@@ -164,6 +164,14 @@ func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*long
 func anchored(name, pattern string) bool {
 	word := strings.TrimPrefix(strings.Trim(pattern, "^$"), "/")
 	return (!strings.HasPrefix(pattern, "^") || strings.HasPrefix(name, word)) && (!strings.HasSuffix(pattern, "$") || strings.HasSuffix(name, word))
+}
+
+// onNetwork reports whether a container is on the network of a name. The default one has two.
+func onNetwork(c *longshorev1.Container, name string) bool {
+	if name == "default" {
+		name = "bridge"
+	}
+	return slices.Contains(c.GetNetworks(), name)
 }
 
 // hasPort reports whether a container has a port as a filter names it, PORT[/PROTOCOL].
@@ -209,7 +217,7 @@ func containerRow(c *longshorev1.Container, full bool) present.Row {
 		"ID": id, "Names": c.GetKey(), "Name": c.GetKey(), "Image": c.GetImage(), "ImageID": c.GetImageId(), "Command": strconv.Quote(command),
 		"CreatedAt": c.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "RunningFor": base.Ago(c.GetCreated()), "Ports": base.PortText(c.GetPorts()),
 		"State": c.GetState(), "Status": statusText(c), "Size": sizeText(c), "Mounts": volumes, "LocalVolumes": strconv.Itoa(len(c.GetVolumes())),
-		"Networks": c.GetNetwork(), "Owner": c.GetOwner(), "Pid": int(c.GetPid()), "ExitCode": exit,
+		"Networks": strings.Join(c.GetNetworks(), ","), "Owner": c.GetOwner(), "Pid": int(c.GetPid()), "ExitCode": exit,
 	}.WithLabels(c.GetLabels())
 }
 

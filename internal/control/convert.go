@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -65,6 +66,29 @@ func toSandbox(sb core.Sandbox, containers int) *longshorev1.Sandbox {
 	}
 }
 
+// networkNames returns the names of the networks that a sandbox is on, as other tools write them.
+// The first is the one that --network names.
+func networkNames(sb core.Sandbox) []string {
+	switch plain := sb.Config.Network.Name == "" && len(sb.Config.Network.Attach) == 0; {
+	case sb.Network.Mode == "":
+		return nil // the sandbox has no network yet, or is not known
+	case sb.Config.Namespaces.Net.Mode == core.Host || plain && sb.Network.Mode != "builtin":
+		return []string{sb.Network.Mode} // CNI knows its default network's name
+	}
+	var names []string
+	for _, a := range sb.Config.Network.Attached() {
+		name := networkName(a.Network)
+		if name == core.NetworkDefault {
+			name = bridgeNetwork
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return []string{cmp.Or(sb.Config.Network.Name, sb.Network.Mode)}
+	}
+	return names
+}
+
 // toContainer converts a container. sb is its sandbox; image is the name of its image, if known.
 func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.Container {
 	if image == "" {
@@ -78,7 +102,7 @@ func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.C
 	for _, v := range c.Config.Volumes {
 		out.Volumes = append(out.Volumes, v.Name)
 	}
-	out.Network = sb.Network.Mode
+	out.Network, out.Networks = sb.Network.Mode, networkNames(sb)
 	// A stopped sandbox no longer has its addresses and ports.
 	if sb.State == core.SandboxReady {
 		out.Ports, out.Addresses = toPorts(sb.Network.Ports), toAddresses(sb.Network)

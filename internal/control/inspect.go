@@ -87,7 +87,7 @@ func networkOf(sb core.Sandbox) map[string]any {
 		"mode": sb.Network.Mode, "name": sb.Config.Network.Name, "hostname": sb.Config.Hostname, "config_ports": sb.Config.Network.Ports,
 		"namespace": sb.Config.Namespaces.Net.Path,
 	}
-	n["networks"] = endsOf(sb)
+	n["networks"], n["names"] = endsOf(sb), networkNames(sb)
 	if sb.State == core.SandboxReady {
 		n["addrs"], n["gateways"], n["interfaces"], n["ports"] = sb.Network.Addrs, sb.Network.Gateways, sb.Network.Interfaces, sb.Network.Ports
 	}

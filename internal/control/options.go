@@ -292,11 +292,14 @@ func attachment(n *longshorev1.NetworkAttachment) (core.Attachment, error) {
 
 // networkName returns the name by which records know a network.
 func networkName(name string) string {
-	if name == "" || name == "bridge" {
+	if name == "" || name == bridgeNetwork {
 		return core.NetworkDefault
 	}
 	return name
 }
+
+// bridgeNetwork is what other tools call the default network.
+const bridgeNetwork = "bridge"
 
 // maxHostName is the length of the longest name that can be asked for.
 const maxHostName = 253

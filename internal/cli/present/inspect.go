@@ -206,11 +206,21 @@ func hostConfig(o object) map[string]any {
 		"NanoCpus": nanoCPUs(o), "CpuShares": res.number("cpu", "shares"), "CpuQuota": res.number("cpu", "quota"), "CpuPeriod": res.number("cpu", "period"),
 		"CpusetCpus": res.text("cpu", "cpus"), "CpusetMems": res.text("cpu", "mems"), "PidsLimit": res.number("pids", "limit"),
 		"ReadonlyRootfs": o.is("spec", "root", "readonly"), "Privileged": o.is("privileged"), "Binds": binds, "PortBindings": bindings,
-		"NetworkMode": o.text("network", "mode"), "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": int64(0)}, "AutoRemove": o.is("auto_remove"),
+		"NetworkMode": networkMode(o), "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": int64(0)}, "AutoRemove": o.is("auto_remove"),
 		"Ulimits": ulimits, "OomScoreAdj": o.number("spec", "process", "oomScoreAdj"), "Sysctls": some(o.at("spec", "linux", "sysctl")),
 		"UsernsMode": usernsMode(o), "CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.is("config", "init"),
 		"LogConfig": map[string]any{"Type": "longshore", "Config": map[string]any{}}, "ExtraHosts": some(o.at("network", "hosts")),
 	}
+}
+
+// networkMode is the name of the first network, as docker shows it.
+func networkMode(o object) string {
+	for _, n := range o.list("network", "names") {
+		if name, ok := n.(string); ok {
+			return name
+		}
+	}
+	return o.text("network", "mode")
 }
 
 // usernsMode says whether a container has a user namespace of its own.
