@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
@@ -48,7 +49,13 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if boot > 0 {
 		note += fmt.Sprintf(", %d objects ended by the node's restart", boot)
 	}
-	return e.records.tell(core.Event{Kind: core.EventAgent, Note: note})
+	err = e.records.tell(core.Event{Kind: core.EventAgent, Note: note})
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		// A node without space serves: its user frees space with its commands.
+		e.o.Logger.ErrorContext(ctx, "no space is left for the event of this start; the agent serves without it", "event", note, "error", err)
+		return nil
+	}
+	return err
 }
 
 // recovery holds the steps of Recover.
