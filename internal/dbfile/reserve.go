@@ -59,7 +59,7 @@ func (r *Reserve) Fill() error {
 	}
 	err := r.fill()
 	if IsFull(err) {
-		return errors.Join(os.RemoveAll(r.dir))
+		return os.RemoveAll(r.dir)
 	}
 	return err
 }
