@@ -34,6 +34,9 @@ const (
 // name without one. A name that cannot be a host stays as it is, in lower case.
 func Host(name string) string {
 	host, port := address(name)
+	if !valid(host) {
+		return strings.ToLower(name)
+	}
 	for _, hub := range hubNames() {
 		if host == hub && port == securePort {
 			return DockerHub
@@ -43,6 +46,21 @@ func Host(name string) string {
 		return host
 	}
 	return host + ":" + port
+}
+
+// valid reports whether a host in its normal form is an address or has only the characters of a
+// host's name, and no empty label.
+func valid(host string) bool {
+	if strings.HasPrefix(host, "[") {
+		_, err := netip.ParseAddr(strings.TrimSuffix(host[1:], "]"))
+		return err == nil
+	}
+	for label := range strings.SplitSeq(host, ".") {
+		if label == "" || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // Address returns what is dialled for a registry's name, HOST:PORT in its normal form. The names of

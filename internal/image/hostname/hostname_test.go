@@ -147,16 +147,13 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// FuzzHost: a normal form is its own, and no name is dialled elsewhere for it.
+// FuzzHost: the normal form of a normal form is the same.
 func FuzzHost(f *testing.F) {
-	for _, s := range []string{"a.example:0443", "[::1]", "::1", "x:y:z", "Ä.example.", ":", "]:1"} {
+	for _, s := range []string{"a.example:0443", "[::1]", "::1", "x:y:z", "Ä.example.", ":", "]:1", "00000:a", "a..", "[a", "fe80::1%]:5"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
 		once := hostname.Host(name)
-		if reference.DomainRegexp.FindString(name) != name {
-			return // it cannot be in an image's name
-		}
 		if again := hostname.Host(once); again != once {
 			t.Errorf("%q: %q, then %q", name, once, again)
 		}
