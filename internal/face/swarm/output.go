@@ -7,6 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/swarm/publish"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
 	"github.com/longshore/longshore/internal/logs"
 )
 
@@ -28,14 +29,19 @@ func (x outputs) Outputs(ctx context.Context, match func(service, task string) b
 	for _, t := range tasks {
 		c, err := x.w.engine.ContainerByKey(ctx, core.Key(t.GetId()))
 		if err == nil && c.State != core.ContainerCreating && c.State != core.ContainerCreated {
-			list = append(list, outputOf(t, c))
+			list = append(list, x.of(t, c))
 		}
 	}
 	return list
 }
 
-func outputOf(t *swarmv1.Task, c core.Container) publish.Output {
-	return publish.Output{Service: t.GetServiceId(), Task: t.GetId(), Container: c.ID, Sinks: logs.Whole(c.Config.IO.Sinks)}
+// of returns the output of a task's container. A task that can no longer be read has no attributes.
+func (x outputs) of(t *swarmv1.Task, c core.Container) publish.Output {
+	o := publish.Output{Service: t.GetServiceId(), Task: t.GetId(), Container: c.ID, Sinks: logs.Whole(c.Config.IO.Sinks)}
+	if a, err := translate.Read(t, x.w.node); err == nil {
+		o.Attributes, _ = a.LogAttributes(c)
+	}
+	return o
 }
 
 // Ended implements publish.Source.
@@ -56,6 +62,6 @@ func (x outputs) started(ctx context.Context, e core.Event) {
 		return
 	}
 	if c, err := x.w.engine.Container(ctx, e.Container); err == nil {
-		x.w.output.Started(outputOf(s, c))
+		x.w.output.Started(x.of(s, c))
 	}
 }

@@ -92,6 +92,29 @@ func (r *rig) closes(id string) {
 	r.UntilPublished(id+" is closed", func() bool { _, closed := r.Published(id); return closed == 1 })
 }
 
+func TestEachLineHasTheAttributesThatTheLogOptionsName(t *testing.T) {
+	r := newRig(t)
+	r.join()
+	task := swarmtest.Task("a", image, "sleep")
+	task.GetSpec().GetContainer().Labels = map[string]string{"tier": "web"}
+	task.GetSpec().LogDriver = &swarmv1.Driver{Name: "json-file", Options: map[string]string{"labels": "tier", "tag": "{{.Name}}"}}
+	r.Assign(task)
+	r.Reaches("a", swarmv1.TaskState_RUNNING)
+	r.writes("a", line(1, "stdout", "F", "one"), line(2, "stdout", "F", "two"))
+	r.Subscribe(subscription("all", nil, ofService()))
+	r.closes("all")
+	r.publishes("all", "one\ntwo\n")
+	for _, m := range r.Output("all") {
+		got := map[string]string{}
+		for _, a := range m.GetAttrs() {
+			got[a.GetKey()] = a.GetValue()
+		}
+		if len(got) != 2 || got["tier"] != "web" || !strings.HasSuffix(got["tag"], ".a") {
+			t.Errorf("attributes: %v", m.GetAttrs())
+		}
+	}
+}
+
 // TestOutputThatIsThere: what a subscription without follow selects is sent, with whose
 // it is, and then the subscription is closed, also when there is nothing.
 func TestOutputThatIsThere(t *testing.T) {

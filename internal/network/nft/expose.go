@@ -59,12 +59,15 @@ func Expose(namespace *os.File, addr netip.Addr, ports []Exposed) error {
 		to = append(to, nftables.SetElement{Key: e.Key, Val: e.Val})
 		keys = append(keys, nftables.SetElement{Key: e.Key})
 	}
-	for set, elems := range map[*nftables.Set][]nftables.SetElement{targets: to, open: keys} {
-		if err := addSet(c, set, nil); err != nil {
+	for _, filled := range []struct {
+		set   *nftables.Set
+		elems []nftables.SetElement
+	}{{targets, to}, {open, keys}} {
+		if err := addSet(c, filled.set, nil); err != nil {
 			return fmt.Errorf("build table %s: %w", exposeTable, err)
 		}
-		for chunk := range slices.Chunk(elems, maxElements) {
-			if err := c.SetAddElements(set, chunk); err != nil {
+		for chunk := range slices.Chunk(filled.elems, maxElements) {
+			if err := c.SetAddElements(filled.set, chunk); err != nil {
 				return fmt.Errorf("build table %s: %w", exposeTable, err)
 			}
 		}

@@ -26,7 +26,8 @@ import (
 type Output struct {
 	Service, Task string
 	Container     core.ID
-	Sinks         []core.Sink // none: the output is not kept
+	Sinks         []core.Sink        // none: the output is not kept
+	Attributes    []*swarmv1.LogAttr // of each line; they are not changed
 }
 
 // Source has the output of the node's tasks. Its methods are called by several

@@ -267,7 +267,7 @@ func (s *subscription) note(o Output, text string) {
 func (s *subscription) message(o Output, at time.Time, stream string, data []byte) *swarmv1.LogMessage {
 	m := &swarmv1.LogMessage{
 		Context: &swarmv1.LogContext{NodeId: s.p.o.Node, ServiceId: o.Service, TaskId: o.Task}, Timestamp: timestamppb.New(at), Data: data,
-		Stream: swarmv1.LogStream_LOG_STREAM_STDOUT,
+		Stream: swarmv1.LogStream_LOG_STREAM_STDOUT, Attrs: o.Attributes,
 	}
 	if stream == "stderr" {
 		m.Stream = swarmv1.LogStream_LOG_STREAM_STDERR
@@ -278,7 +278,13 @@ func (s *subscription) message(o Output, at time.Time, stream string, data []byt
 // overhead is about what a message costs beside its text, in bytes.
 const overhead = 256
 
-func cost(m *swarmv1.LogMessage) int { return len(m.GetData()) + overhead }
+func cost(m *swarmv1.LogMessage) int {
+	n := len(m.GetData()) + overhead
+	for _, a := range m.GetAttrs() {
+		n += len(a.GetKey()) + len(a.GetValue())
+	}
+	return n
+}
 
 // put adds a message. Preconditions: mu is held.
 func (s *subscription) put(i item) {

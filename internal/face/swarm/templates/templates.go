@@ -48,6 +48,21 @@ type Context struct {
 	}
 }
 
+// LogTag is what the template of the log option tag names. A tag names the container, so it is
+// expanded when there is one.
+type LogTag struct {
+	ID, FullID           string
+	Name                 string
+	ImageID, ImageFullID string
+	ImageName            string
+	DaemonName, Hostname string
+	Command              string
+	ContainerLabels      map[string]string
+}
+
+// Expand expands a tag. InvalidArgument when that cannot be.
+func (l LogTag) Expand(text string) (string, error) { return expandText(text, l) }
+
 // Sources are what the templates of secrets and configs may have beside the context. The
 // targets are those of the task's references, as they are written there.
 type Sources struct {
@@ -56,7 +71,9 @@ type Sources struct {
 }
 
 // Expand expands a text in a task's spec. InvalidArgument when that cannot be.
-func (c Context) Expand(text string) (string, error) {
+func (c Context) Expand(text string) (string, error) { return expandText(text, c) }
+
+func expandText(text string, c any) (string, error) {
 	if !strings.Contains(text, "{{") {
 		return text, nil
 	}
@@ -103,7 +120,7 @@ func line(err error) string {
 
 func tooMuch(what string) error { return &ownError{"it is too much for a template: " + what} }
 
-func expand(text string, c Context, more template.FuncMap, limit int) (string, error) {
+func expand(text string, c any, more template.FuncMap, limit int) (string, error) {
 	if err := boundedText(text); err != nil {
 		return "", invalid.Errorf("%w", err)
 	}

@@ -137,7 +137,8 @@ func (a Task) Exclusive() bool {
 	})
 }
 
-// hosts are lines of /etc/hosts, "ADDRESS NAME...", by their addresses.
+// hosts are lines of /etc/hosts, "ADDRESS NAME...", by their addresses. A task on the node's own
+// network reaches the node at its loopback address.
 func (a Task) hosts() (map[string][]string, error) {
 	var hosts map[string][]string
 	for _, line := range a.spec.GetHosts() {
@@ -145,7 +146,15 @@ func (a Task) hosts() (map[string][]string, error) {
 		if len(words) < 2 {
 			return nil, invalid.Errorf("host %q is not ADDRESS NAME", line)
 		}
-		if _, err := netip.ParseAddr(words[0]); err != nil {
+		if words[0] == core.HostGateway {
+			host, err := a.network()
+			if err != nil {
+				return nil, err
+			}
+			if host {
+				words[0] = "127.0.0.1"
+			}
+		} else if _, err := netip.ParseAddr(words[0]); err != nil {
 			return nil, invalid.Errorf("host %q: %v", line, err)
 		}
 		if hosts == nil {

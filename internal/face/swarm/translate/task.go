@@ -232,59 +232,22 @@ func file(t *swarmv1.FileTarget, dir string) (File, error) {
 		return f, invalid.Errorf("file name %q", t.GetName())
 	}
 	var err error
-	for text, id := range map[string]*int{t.GetUid(): &f.UID, t.GetGid(): &f.GID} {
-		if text == "" {
-			continue
-		}
-		var n uint64
-		if n, err = strconv.ParseUint(text, 10, 31); err != nil {
-			return f, invalid.Errorf("owner %q of the file is not a number", text)
-		}
-		*id = int(n)
+	if f.UID, err = owner(t.GetUid()); err == nil {
+		f.GID, err = owner(t.GetGid())
 	}
-	return f, nil
+	return f, err
 }
 
-// What is kept of a container's output when its task does not say.
-const (
-	logBytes = 16 << 20
-	logFiles = 3
-)
-
-// readLog reads the log driver: those that write files here are ours.
-func (a *Task) readLog() error {
-	d := a.Swarm.GetLogDriver()
-	if d == nil {
-		d = a.Swarm.GetSpec().GetLogDriver()
+// owner reads a user or a group of a file. "" is root.
+func owner(text string) (int, error) {
+	if text == "" {
+		return 0, nil
 	}
-	switch d.GetName() {
-	case "none":
-		return nil
-	case "", "json-file", "local":
-	default:
-		return notServed("log driver %q", d.GetName())
+	n, err := strconv.ParseUint(text, 10, 31)
+	if err != nil {
+		return 0, invalid.Errorf("owner %q of the file is not a number", text)
 	}
-	a.log = core.Sink{Format: core.FormatCRI, Stdout: true, Stderr: true, MaxBytes: logBytes, MaxFiles: logFiles}
-	for _, name := range slices.Sorted(maps.Keys(d.GetOptions())) {
-		value := d.GetOptions()[name]
-		switch name {
-		case "max-size":
-			n, err := ocispec.Bytes(value)
-			if err != nil || n < 0 {
-				return invalid.Errorf("log option max-size %q", value)
-			}
-			a.log.MaxBytes = n
-		case "max-file":
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > 1000 {
-				return invalid.Errorf("log option max-file %q", value)
-			}
-			a.log.MaxFiles = n
-		default:
-			return notServed("log option %q", name)
-		}
-	}
-	return nil
+	return int(n), nil
 }
 
 // Name is the task's, as docker names its container.

@@ -168,9 +168,6 @@ func TestWhatIsRefused(t *testing.T) {
 			c.Configs = []*swarmv1.ConfigReference{{ConfigName: "x", Target: &swarmv1.ConfigReference_Runtime{}}}
 		})},
 		{`log driver "gelf"`, notServed, func(t *swarmv1.Task, _ *spec) { t.Spec.LogDriver = &swarmv1.Driver{Name: "gelf"} }},
-		{`log option "labels"`, notServed, func(t *swarmv1.Task, _ *spec) {
-			t.LogDriver = &swarmv1.Driver{Name: "json-file", Options: map[string]string{"labels": "x"}}
-		}},
 		{"max-file", wrong, func(t *swarmv1.Task, _ *spec) {
 			t.LogDriver = &swarmv1.Driver{Options: map[string]string{"max-file": "0"}}
 		}},
