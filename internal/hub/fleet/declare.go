@@ -196,6 +196,9 @@ func check(spec *swarmv1.ServiceSpec) error {
 	if err := checkUpdates(spec); err != nil {
 		return err
 	}
+	if err := checkMoveAfter(spec); err != nil {
+		return err
+	}
 	switch {
 	case len(spec.GetTask().GetPlacement().GetPreferences()) > 0:
 		return invalid.Errorf("it has placement preferences, which a hub does not follow")

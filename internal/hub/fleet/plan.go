@@ -81,20 +81,6 @@ func (p *planner) live(t board.Task) bool {
 	return !t.Ended() && t.M.GetDesiredState() <= swarmv1.TaskState_RUNNING && !p.moved(t)
 }
 
-// moved reports whether a replica is to be elsewhere, as its node has been Down for too long.
-func (p *planner) moved(t board.Task) bool {
-	n := p.nodes[t.M.GetNodeId()]
-	if t.M.GetSlot() == 0 || n.GetStatus().GetState() != swarmv1.NodeStatus_DOWN {
-		return false
-	}
-	at := n.GetMeta().GetUpdatedAt().AsTime().Add(p.MoveAfter)
-	if p.Now.Before(at) {
-		p.later(at)
-		return false
-	}
-	return true
-}
-
 // later has the next plan made at some time, at the latest.
 func (p *planner) later(at time.Time) {
 	if p.wake.IsZero() || at.Before(p.wake) {
@@ -224,23 +210,16 @@ func (p *planner) places(s *swarmv1.Service) (list []place) {
 	return list
 }
 
-// stopping reports whether a task of a place is about to end: the next one waits for that,
-// unless its node cannot say so.
-func (p *planner) stopping(tasks []board.Task) bool {
-	return slices.ContainsFunc(tasks, func(t board.Task) bool {
-		return !t.Ended() && p.nodes[t.M.GetNodeId()].GetStatus().GetState() != swarmv1.NodeStatus_DOWN
-	})
-}
-
 // start makes a task for a place, if what was there before may be followed by another, and reports
 // whether it did.
 func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) bool {
 	if !p.again(s, before) {
 		return false
 	}
-	node := pl.node
+	node, h := pl.node, home{}
 	if node == "" {
-		node = p.choose(s, before)
+		h = p.homeOf(s, before)
+		node = p.choose(s, h)
 	} else if !p.room[node].has(s) || p.nodes[node].GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE {
 		node = ""
 	}
@@ -248,6 +227,9 @@ func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) bool 
 		return false // until something changes
 	}
 	p.create(s, node, pl.slot, swarmv1.TaskState_RUNNING)
+	if h.left != "" {
+		p.recordMove(s, pl.slot, node, h.left)
+	}
 	return true
 }
 
@@ -303,22 +285,25 @@ func (p *planner) again(s *swarmv1.Service, before []board.Task) bool {
 // defaultDelay is between the end of a task and the start of the next one.
 const defaultDelay = 5 * time.Second
 
-// choose is the node for another replica, of those that are Ready and have room: the one where the
-// replica was, if it did not end there by itself, as its volumes are there; or else the one with the
-// fewest of the service, then with the fewest tasks. "" when there is none.
-func (p *planner) choose(s *swarmv1.Service, before []board.Task) string {
+// choose returns the node for another task of a replica, "" when there is none: its home if that
+// takes it, or else the node with the fewest tasks of the service, then with the fewest tasks.
+func (p *planner) choose(s *swarmv1.Service, h home) string {
+	if h.must {
+		if !p.ready(s, p.nodes[h.node]) {
+			return ""
+		}
+		return h.node
+	}
 	var best *room
-	was := lastNode(before)
 	for _, n := range p.Nodes {
 		r := p.room[n.GetId()]
-		if n.GetStatus().GetState() != swarmv1.NodeStatus_READY || n.GetSpec().GetMembership() != swarmv1.NodeSpec_ACCEPTED || n.GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE ||
-			!matches(s.GetSpec().GetTask().GetPlacement(), n) || !r.has(s) {
+		if !p.ready(s, n) {
 			continue
 		}
-		if n.GetId() == was {
-			return was
+		if n.GetId() == h.node && !h.avoid {
+			return h.node
 		}
-		if best == nil || cmp.Or(cmp.Compare(r.of[s.GetId()], best.of[s.GetId()]), cmp.Compare(r.tasks, best.tasks)) < 0 {
+		if best == nil || best.id == h.node || n.GetId() != h.node && cmp.Or(cmp.Compare(r.of[s.GetId()], best.of[s.GetId()]), cmp.Compare(r.tasks, best.tasks)) < 0 {
 			best = r
 		}
 	}
@@ -326,20 +311,6 @@ func (p *planner) choose(s *swarmv1.Service, before []board.Task) string {
 		return ""
 	}
 	return best.id
-}
-
-// lastNode is where the newest task of a place is or was, unless that ended by itself.
-func lastNode(tasks []board.Task) string {
-	if len(tasks) == 0 {
-		return ""
-	}
-	last := slices.MaxFunc(tasks, func(a, b board.Task) int {
-		return a.M.GetMeta().GetCreatedAt().AsTime().Compare(b.M.GetMeta().GetCreatedAt().AsTime())
-	})
-	if last.Ended() && last.M.GetDesiredState() <= swarmv1.TaskState_RUNNING {
-		return ""
-	}
-	return last.M.GetNodeId()
 }
 
 // newTask is a task of a service.

@@ -23,6 +23,7 @@ type world struct {
 	State
 	ids, plans int
 	declared   uint64
+	events     []string // what the events of the plans say
 }
 
 func newWorld(nodes ...string) *world {
@@ -98,6 +99,8 @@ func (w *world) plan(t interface{ Fatalf(string, ...any) }) (changes int, again 
 				t.Fatalf("%v", err)
 			}
 			w.Services[id] = board.Record[*swarmv1.Service]{M: m}
+		case kind == "event":
+			w.events = append(w.events, string(wr.Value))
 		case kind+"/" == board.Secrets && wr.Delete:
 			delete(w.Secrets, id)
 		case kind+"/" == board.Configs && wr.Delete:

@@ -198,6 +198,8 @@ func (r *rollout) judge() {
 			sp.progress = changing // it has none: one is about to end, or to be made
 			if sp.past {
 				sp.progress = done
+			} else if r.waits(r.s, sp.tasks) {
+				sp.progress = away
 			} else if n := r.nodes[sp.node]; n != nil && (n.GetStatus().GetState() == swarmv1.NodeStatus_DOWN || n.GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE) {
 				sp.progress = away
 			}
@@ -356,16 +358,29 @@ func (r *rollout) replace() {
 	}
 }
 
+// inTheWay reports whether the new task of a replica belongs where the old ones are, and has room
+// there only once they have ended.
+func (r *rollout) inTheWay(sp *spot) bool {
+	h := r.homeOf(r.s, sp.tasks)
+	n := r.nodes[h.node]
+	return h.must && n.GetStatus().GetState() == swarmv1.NodeStatus_READY && !r.room[h.node].has(r.s) && r.room[h.node].without(on(sp.old, h.node)).has(r.s)
+}
+
+// on returns those of the tasks that are on a node.
+func on(tasks []board.Task, node string) []board.Task {
+	return slices.DeleteFunc(slices.Clone(tasks), func(t board.Task) bool { return t.M.GetNodeId() != node })
+}
+
 // change begins to replace what is at a place.
 func (r *rollout) change(sp *spot) {
-	if r.config.GetOrder() == swarmv1.UpdateConfig_START_FIRST {
+	if r.config.GetOrder() == swarmv1.UpdateConfig_START_FIRST && !r.inTheWay(sp) {
 		if r.start(r.s, sp.place, sp.tasks) {
 			r.shut(slices.DeleteFunc(slices.Clone(sp.old), func(t board.Task) bool { return t.State() == swarmv1.TaskState_RUNNING }))
 		}
 		return
 	}
 	at := sp.old[0].M.GetNodeId()
-	n, left := r.nodes[at], r.room[at].without(slices.DeleteFunc(slices.Clone(sp.old), func(t board.Task) bool { return t.M.GetNodeId() != at }))
+	n, left := r.nodes[at], r.room[at].without(on(sp.old, at))
 	if r.s.GetSpec().GetAnnotations().GetLabels()[Prefetch] != "true" || n.GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE || !matches(r.s.GetSpec().GetTask().GetPlacement(), n) || !left.has(r.s) {
 		r.shut(sp.old)
 	} else if r.again(r.s, sp.tasks) {
