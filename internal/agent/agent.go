@@ -94,12 +94,14 @@ type node struct {
 	trialMu   sync.Mutex // serializes doctor's trials
 	tended    tended
 	findings  doctor.Board
+	// exposed receives when redundancy may have changed; it has room for one.
+	exposed chan struct{}
 }
 
 // Run runs the agent until ctx ends. Containers keep running without it. When there are none, Run
 // also ends the keeper and removes the bridge and the cgroups.
 func Run(ctx context.Context, o Options) (err error) {
-	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }}
+	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }, exposed: make(chan struct{}, 1)}
 	root, run := n.cfg.Agent.Root, n.cfg.Agent.State
 	if _, err := os.Stat(run); o.Teardown && errors.Is(err, fs.ErrNotExist) {
 		return nil // no agent has run since the boot
@@ -155,7 +157,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Started: n.settleKeeper, VersionOf: builtVersion, Logger: n.log}); err != nil {
+	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Started: n.settleKeeper, Changed: redundancy{n}.changed, VersionOf: builtVersion, Logger: n.log}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.keeper.Close()) }()

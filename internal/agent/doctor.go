@@ -35,7 +35,7 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices()}
 	findings = append(findings, doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State)...)
 	findings = append(findings, n.runtimeFindings()...)
-	findings = append(findings, n.keeperFinding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n), inotifyFinding())
+	findings = append(findings, n.keeperFinding(ctx), redundancy{n}.finding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n), inotifyFinding())
 	if n.swarm != nil {
 		st := n.swarm.Status()
 		findings = append(findings, swarmFinding(st), overlayFinding(ctx, n.network.Overlays, st.Overlays), gossipFinding(st), publishedFinding(st.Overlays))
@@ -78,8 +78,6 @@ func (n *node) keeperFinding(ctx context.Context) control.Finding {
 	switch {
 	case err != nil:
 		return fail("keeper", "see "+n.cfg.Agent.State+"/keeper", "%v", err)
-	case s.Exposed() != "":
-		return warn("keeper", "see "+n.cfg.Agent.State+"/keeper/keeper.log; a keeper of an earlier release gives no copies", "%s", s.Exposed())
 	case s.Lost > 0:
 		return warn("keeper", "check the disk space for the containers' logs; `longshore why` shows which containers lost output", "pid %d, nest %d, %d processes; %d bytes of output were dropped", s.KeeperPid, s.NestPid, s.Processes, s.Lost)
 	default:

@@ -44,10 +44,15 @@ func (n *node) tend(ctx context.Context) {
 		if round%watchEvery == 0 {
 			n.watch(ctx)
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-n.exposed:
+				report(n, n.findings.Put(redundancy{n}.finding(ctx)))
+			case <-tick.C:
+				waiting = false
+			}
 		}
 	}
 }
@@ -95,8 +100,13 @@ func (n *node) tell(note string) {
 
 // watch checks the findings that change while the agent runs, and reports changes. The metrics have them too.
 func (n *node) watch(ctx context.Context) {
-	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), n.keeperFinding(ctx), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n))
-	for _, f := range n.findings.Update(list) {
+	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), n.keeperFinding(ctx), redundancy{n}.finding(ctx), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n))
+	report(n, n.findings.Update(list))
+}
+
+// report logs findings whose status has changed, and appends them to the event log.
+func report(n *node, changed []control.Finding) {
+	for _, f := range changed {
 		n.tell(strings.TrimSpace(fmt.Sprintf("%s is %s: %s", f.Name, f.Status, f.Detail)))
 	}
 }

@@ -337,7 +337,7 @@ const (
 	PairGone       = "lost: keeper and nest died together, and the agent had no copies of what they held of it; nobody knows how it ended"
 	PairGoneKilled = "lost: keeper and nest died together while it ran, and the agent had no copies of what they held of it; what still ran of it was killed"
 	// Orphan is for a process that was taken over after the death of its parents.
-	Orphan = "lost: keeper and nest had died before it ended, and the kernel, older than 6.15, told nobody but its parent how"
+	Orphan = "lost: keeper and nest had died before it ended, and its exit status could not be read: kernels older than 6.15 give it to the parent alone"
 )
 
 // Boot returns the record of a process that was running when the node went down.

@@ -127,13 +127,34 @@ func (b *Board) Update(list []control.Finding) (changed []control.Finding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, f := range list {
-		i := slices.IndexFunc(b.list, func(o control.Finding) bool { return o.Name == f.Name })
-		if i < 0 && f.Status != control.FindingOK || i >= 0 && b.list[i].Status != f.Status {
+		if i := b.find(f.Name); i < 0 && f.Status != control.FindingOK || i >= 0 && b.list[i].Status != f.Status {
 			changed = append(changed, f)
 		}
 	}
 	b.list = slices.Clone(list)
 	return changed
+}
+
+// Put replaces one finding of the list, and returns it if its status is new. It does nothing before the first Update.
+func (b *Board) Put(f control.Finding) (changed []control.Finding) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := b.find(f.Name)
+	if i < 0 {
+		return nil
+	}
+	if b.list[i].Status != f.Status {
+		changed = append(changed, f)
+	}
+	b.list[i] = f
+	return changed
+}
+
+// find returns the index of a finding, or -1.
+//
+// Preconditions: mu is held.
+func (b *Board) find(name string) int {
+	return slices.IndexFunc(b.list, func(f control.Finding) bool { return f.Name == name })
 }
 
 var findingsDesc = prometheus.NewDesc("longshore_findings", "Findings of doctor that are watched, by name and status: always 1.", []string{"name", "status"}, nil) //nolint:gochecknoglobals // a constant

@@ -33,6 +33,9 @@ type Options struct {
 	// Started, unless nil, is called for each pair that was started, before that pair
 	// gets anything to run.
 	Started func(ctx context.Context, keeper, nest int)
+	// Changed, unless nil, is called when Status may have changed: a keeper was lost or
+	// reached again, has lost its nest, or sent a copy that could not be received. It must not block.
+	Changed func()
 	// VersionOf returns the version that is built into a program file, "" if there is none. It
 	// may be nil: the library that reads it is larger than this package.
 	VersionOf func(path string) string
@@ -62,6 +65,9 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	c := &Client{opts: opts, log: opts.Logger, changed: make(chan struct{}), busy: make(chan struct{}, 1)}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.opts.Changed == nil {
+		c.opts.Changed = func() {}
 	}
 	if err := os.MkdirAll(opts.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("keeper: %w", err)

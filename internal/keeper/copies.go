@@ -21,10 +21,13 @@ import (
 // 10 ms after it has stored it with the nest; what is younger when both die is lost.
 type copies struct {
 	items map[string]*copied
-	// failed are the keys of items whose descriptors could not be received.
-	failed map[string]struct{}
+	// failed are the keys of items whose descriptors could not be received. The value is true
+	// until the keeper has sent the item again over a new connection or after another request.
+	failed map[string]bool
 	// whole is set while the keeper has sent everything that it had when it was asked.
 	whole bool
+	// asking is set while another request waits for its time.
+	asking bool
 }
 
 // copied is one item.
@@ -34,22 +37,27 @@ type copied struct {
 	old bool // of the connection before, and not sent again yet
 }
 
-// take takes the copy of an item in place of the one before.
+// take takes the copy of an item in place of the one before. If descriptors are missing, because
+// there was no room for them, the one before stays: a process is better continued by an old record
+// than lost.
 func (k *copies) take(it *wire.Item, fds descriptors) {
-	if len(it.Roles) != len(fds) { // there was no room for descriptors
+	was := k.items[it.Key]
+	if was == nil {
+		was = &copied{}
+	}
+	lacks := func(r wire.Role) bool { return !slices.Contains(was.Roles, r) }
+	if len(it.Roles) != len(fds) || slices.ContainsFunc(it.Keep, lacks) {
 		fds.close()
-		k.drop(it.Key)
-		k.failed[it.Key] = struct{}{}
+		was.old = false
+		k.failed[it.Key] = false
 		return
 	}
 	one := &copied{Item: wire.Item{Key: it.Key, Roles: it.Roles, Pids: it.Pids, Blob: slices.Clone(it.Blob)}, fds: fds}
-	if was := k.items[it.Key]; was != nil {
-		for i, r := range was.Roles {
-			if slices.Contains(it.Keep, r) {
-				one.Roles, one.fds = append(one.Roles, r), append(one.fds, was.fds[i])
-			} else {
-				_ = unix.Close(was.fds[i])
-			}
+	for i, r := range was.Roles {
+		if slices.Contains(it.Keep, r) {
+			one.Roles, one.fds = append(one.Roles, r), append(one.fds, was.fds[i])
+		} else {
+			_ = unix.Close(was.fds[i])
 		}
 	}
 	k.items[it.Key] = one
@@ -72,15 +80,22 @@ func (k *copies) complete() {
 			k.drop(key)
 		}
 	}
+	for key, old := range k.failed {
+		if old {
+			delete(k.failed, key)
+		}
+	}
 	k.whole = true
 }
 
-// again prepares for a new connection, over which everything is sent again.
+// again prepares for a request after which everything is sent again.
 func (k *copies) again() {
 	for _, it := range k.items {
 		it.old = true
 	}
-	clear(k.failed)
+	for key := range k.failed {
+		k.failed[key] = true
+	}
 	k.whole = false
 }
 
@@ -102,7 +117,35 @@ func (p *pair) askCopies(conn *link) {
 // copied handles a frame with a copy.
 func (p *pair) copied(f *frame) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	before := len(p.copies.failed)
+	p.takeCopy(f)
+	changed := len(p.copies.failed) != before
+	missing := len(p.copies.failed) > 0 && p.copies.whole && !p.copies.asking
+	p.copies.asking = p.copies.asking || missing
+	p.mu.Unlock()
+	if changed {
+		p.c.opts.Changed()
+	}
+	if missing {
+		time.AfterFunc(restoring, p.askMissing)
+	}
+}
+
+// askMissing asks for all copies again, because some could not be received.
+func (p *pair) askMissing() {
+	p.mu.Lock()
+	p.copies.asking = false
+	conn, missing := p.conn, len(p.copies.failed)
+	p.mu.Unlock()
+	if conn != nil && missing > 0 {
+		p.askCopies(conn)
+	}
+}
+
+// takeCopy takes or drops a copy.
+//
+// Preconditions: mu is held.
+func (p *pair) takeCopy(f *frame) {
 	if f.kind == wire.KindCopy {
 		var it wire.Item
 		if !wire.Unmarshal(f.body, &it) {

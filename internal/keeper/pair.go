@@ -169,7 +169,7 @@ func newPair(c *Client, dir string, conn *link) *pair {
 	p := &pair{
 		c: c, dir: dir, conn: conn, up: make(chan struct{}),
 		calls: map[uint64]*pending{}, subs: map[*queue]struct{}{}, inputs: map[*stdinEnd]inputOf{},
-		copies: copies{items: map[string]*copied{}, failed: map[string]struct{}{}},
+		copies: copies{items: map[string]*copied{}, failed: map[string]bool{}},
 	}
 	close(p.up)
 	p.askCopies(conn)
@@ -189,9 +189,11 @@ func (p *pair) serve(conn *link) {
 		}
 		_ = conn.Close()
 		p.lostConn()
+		p.c.opts.Changed()
 		if conn = p.redial(); conn != nil {
 			p.askCopies(conn)
 		}
+		p.c.opts.Changed()
 	}
 	p.dropCopies()
 	p.c.remove(p)
@@ -212,6 +214,7 @@ func (p *pair) dispatch(f frame) {
 		p.mu.Lock()
 		p.nestLost = true
 		p.mu.Unlock()
+		p.c.opts.Changed()
 		p.c.log.Warn("keeper has lost its nest and could not start another one; new processes are started by a new keeper", "dir", p.dir)
 	case wire.KindCopy, wire.KindCopyDropped:
 		p.copied(&f)

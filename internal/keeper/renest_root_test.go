@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -238,6 +239,37 @@ func TestProcessesSurviveKeeperAndNest(t *testing.T) {
 		if text := texts(t, read(t, log), "stdout"); text != want.String() {
 			t.Errorf("log %q, want %q", text, want.String())
 		}
+	})
+}
+
+// TestCopiesThatCouldNotBeReceivedAreSentAgain keeps the client from opening descriptors while a
+// process starts. Its copy comes when there is room, without any change of the process, and the client's
+// owner is told of both changes.
+func TestCopiesThatCouldNotBeReceivedAreSentAgain(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		var changes atomic.Int64
+		e := newEnv(t)
+		_ = e.c.Close()
+		e.c = e.client(func(o *keeper.Options) { o.Changed = func() { changes.Add(1) } })
+		e.launch(e.shell("first", "exec sleep 1000"))
+		roottest.Eventually(t, "the client has copies of the first process", func() bool { return pidfds(t) == 1 })
+		second, before := e.shell("second", "exec sleep 1000"), changes.Load()
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		none := limit
+		none.Cur = 0
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+			t.Fatal(err)
+		}
+		e.launch(second)
+		roottest.Eventually(t, "the client tells that a copy is missing", func() bool { return e.status().Uncopied == 1 && changes.Load() > before })
+		before = changes.Load()
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+		roottest.Eventually(t, "the copy is there", func() bool { return e.status().Uncopied == 0 && changes.Load() > before && pidfds(t) == 2 })
 	})
 }
 

@@ -61,9 +61,13 @@ func (e *env) ctx() context.Context {
 	return ctx
 }
 
-func (e *env) client() *keeper.Client {
+func (e *env) client(set ...func(*keeper.Options)) *keeper.Client {
 	e.t.Helper()
-	c, err := keeper.New(e.ctx(), keeper.Options{StateDir: e.dir, Binary: e.binary})
+	opts := keeper.Options{StateDir: e.dir, Binary: e.binary}
+	for _, fn := range set {
+		fn(&opts)
+	}
+	c, err := keeper.New(e.ctx(), opts)
 	if err != nil {
 		e.t.Fatalf("New: %v", err)
 	}

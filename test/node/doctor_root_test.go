@@ -132,12 +132,7 @@ func TestTheAgentMendsTheHostsNetwork(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		const metrics = "127.0.0.1:17946" // of this test's namespace
 		ca := tlsconftest.New(t)
-		cert, key := ca.Issue("longshore")
-		token := filepath.Join(t.TempDir(), "token")
-		if err := os.WriteFile(token, []byte("s3cret\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		n := nodetest.Start(t, nodetest.Options{Config: fmt.Sprintf("[metrics]\nlisten = %q\ncert = %q\nkey = %q\ntoken_file = %q\n", metrics, cert, key, token)})
+		n := nodetest.Start(t, nodetest.Options{Config: metricsConfig(t, ca, metrics)})
 		image := n.Busybox(t)
 		pod := n.RunPod(t, n.PodConfig("web"))
 		pod.Run(t, nodetest.ContainerConfig("web", image, "sleep", "1000"))
@@ -183,6 +178,17 @@ func TestTheAgentMendsTheHostsNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// metricsConfig is the section of a config for metrics at an address, with the token "s3cret".
+func metricsConfig(t *testing.T, ca *tlsconftest.Authority, listen string) string {
+	t.Helper()
+	cert, key := ca.Issue("longshore")
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("[metrics]\nlisten = %q\ncert = %q\nkey = %q\ntoken_file = %q\n", listen, cert, key, token)
 }
 
 // scrape returns the metrics, "" when there is no answer.

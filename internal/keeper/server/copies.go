@@ -94,8 +94,10 @@ func (c *conn) sendCopies(s *Server) {
 	}
 }
 
-// trySend reports whether a copy was sent. If it was not, it is sent when there is room, or with
-// the next change.
+// copyRetry is when a copy is sent again that a shortage has kept back.
+const copyRetry = time.Second
+
+// trySend reports whether a copy was sent. If it was not, it is sent when there is room, or later.
 func (c *conn) trySend(s *Server, err error) bool {
 	switch {
 	case err == nil:
@@ -104,8 +106,9 @@ func (c *conn) trySend(s *Server, err error) bool {
 		s.change(c.fd, unix.EPOLLIN|unix.EPOLLOUT)
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
 		c.closeConn(s)
-	default: // a shortage of memory or of descriptors
-		logLine("send a copy: " + err.Error())
+	default: // a shortage of memory or of descriptors in flight
+		logLine("send a copy: " + err.Error() + "; trying again")
+		s.copying, s.copyAt = true, time.Now().Add(copyRetry)
 	}
 	return false
 }
