@@ -91,9 +91,6 @@ func (p *pruning) parse() (err error) {
 		}
 		p.until = at.AsTime()
 	}
-	if p.images && len(p.filters["label"])+len(p.filters["label!"]) > 0 {
-		return &base.UsageError{Err: errors.New("--filter label= does not select images: their labels are not listed; prune containers and volumes by label with their own prune commands")}
-	}
 	return nil
 }
 
@@ -116,7 +113,7 @@ func (a *app) prune(cmd *cobra.Command, c *base.Client, p pruning) error {
 	switch {
 	case !p.images:
 		return nil
-	case !p.until.IsZero():
+	case len(p.given) > 0:
 		return a.pruneImages(cmd, c, p)
 	}
 	resp, err := c.Images.PruneImages(cmd.Context(), &longshorev1.PruneImagesRequest{All: p.all})
@@ -126,7 +123,7 @@ func (a *app) prune(cmd *cobra.Command, c *base.Client, p pruning) error {
 	return a.Print("freed %s of images\n", base.Size(resp.GetFreedBytes()))
 }
 
-// pruneImages removes the images that were made before a time and that no container uses.
+// pruneImages removes the images that fit and that no container uses.
 func (a *app) pruneImages(cmd *cobra.Command, c *base.Client, p pruning) error {
 	resp, err := c.Images.ListImages(cmd.Context(), &longshorev1.ListImagesRequest{Owner: "cli"})
 	if err != nil {
@@ -134,7 +131,7 @@ func (a *app) pruneImages(cmd *cobra.Command, c *base.Client, p pruning) error {
 	}
 	var errs []error
 	for _, img := range resp.GetImages() {
-		if !p.all && len(img.GetNames()) > 0 || img.GetPinned() || !p.fits(img.GetCreated().AsTime(), nil) {
+		if !p.all && len(img.GetNames()) > 0 || img.GetPinned() || !p.fits(img.GetCreated().AsTime(), img.GetLabels()) {
 			continue
 		}
 		_, err := c.Images.RemoveImage(cmd.Context(), &longshorev1.RemoveImageRequest{Name: img.GetId()})

@@ -117,7 +117,7 @@ func toProcess(p core.Process) *longshorev1.Process {
 func toImage(owner core.Owner, img core.Image) *longshorev1.Image {
 	out := &longshorev1.Image{
 		Id: img.ID.String(), Owner: string(owner), Digest: img.Digest.String(), Names: img.Names, Digests: img.Digests,
-		SizeBytes: img.Size, UnpackedBytes: img.Unpacked, Pulled: stamp(img.Pulled), Pinned: img.Pinned,
+		SizeBytes: img.Size, UnpackedBytes: img.Unpacked, Pulled: stamp(img.Pulled), Pinned: img.Pinned, Labels: img.Config.Config.Labels,
 	}
 	if img.Config.Created != nil {
 		out.Created = stamp(*img.Config.Created)

@@ -35,6 +35,7 @@ type Image struct {
 	Created       *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=created,proto3" json:"created,omitempty"`
 	Pinned        bool                   `protobuf:"varint,10,opt,name=pinned,proto3" json:"pinned,omitempty"`
 	Platform      string                 `protobuf:"bytes,11,opt,name=platform,proto3" json:"platform,omitempty"`
+	Labels        map[string]string      `protobuf:"bytes,12,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // of the image's config
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -144,6 +145,13 @@ func (x *Image) GetPlatform() string {
 		return x.Platform
 	}
 	return ""
+}
+
+func (x *Image) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
 }
 
 type ListImagesRequest struct {
@@ -1185,7 +1193,7 @@ var File_longshore_v1_image_proto protoreflect.FileDescriptor
 
 const file_longshore_v1_image_proto_rawDesc = "" +
 	"\n" +
-	"\x18longshore/v1/image.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\xd9\x02\n" +
+	"\x18longshore/v1/image.proto\x12\flongshore.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1clongshore/v1/container.proto\"\xcd\x03\n" +
 	"\x05Image\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x16\n" +
@@ -1199,7 +1207,11 @@ const file_longshore_v1_image_proto_rawDesc = "" +
 	"\acreated\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x16\n" +
 	"\x06pinned\x18\n" +
 	" \x01(\bR\x06pinned\x12\x1a\n" +
-	"\bplatform\x18\v \x01(\tR\bplatform\")\n" +
+	"\bplatform\x18\v \x01(\tR\bplatform\x127\n" +
+	"\x06labels\x18\f \x03(\v2\x1f.longshore.v1.Image.LabelsEntryR\x06labels\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\")\n" +
 	"\x11ListImagesRequest\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\"A\n" +
 	"\x12ListImagesResponse\x12+\n" +
@@ -1281,7 +1293,7 @@ func file_longshore_v1_image_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_image_proto_rawDescData
 }
 
-var file_longshore_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_longshore_v1_image_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_longshore_v1_image_proto_goTypes = []any{
 	(*Image)(nil),                 // 0: longshore.v1.Image
 	(*ListImagesRequest)(nil),     // 1: longshore.v1.ListImagesRequest
@@ -1305,49 +1317,51 @@ var file_longshore_v1_image_proto_goTypes = []any{
 	(*PruneImagesResponse)(nil),   // 19: longshore.v1.PruneImagesResponse
 	(*ImageUsageRequest)(nil),     // 20: longshore.v1.ImageUsageRequest
 	(*ImageUsageResponse)(nil),    // 21: longshore.v1.ImageUsageResponse
-	(*timestamppb.Timestamp)(nil), // 22: google.protobuf.Timestamp
-	(*Credentials)(nil),           // 23: longshore.v1.Credentials
-	(*PullProgress)(nil),          // 24: longshore.v1.PullProgress
-	(*InspectResponse)(nil),       // 25: longshore.v1.InspectResponse
+	nil,                           // 22: longshore.v1.Image.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*Credentials)(nil),           // 24: longshore.v1.Credentials
+	(*PullProgress)(nil),          // 25: longshore.v1.PullProgress
+	(*InspectResponse)(nil),       // 26: longshore.v1.InspectResponse
 }
 var file_longshore_v1_image_proto_depIdxs = []int32{
-	22, // 0: longshore.v1.Image.pulled:type_name -> google.protobuf.Timestamp
-	22, // 1: longshore.v1.Image.created:type_name -> google.protobuf.Timestamp
-	0,  // 2: longshore.v1.ListImagesResponse.images:type_name -> longshore.v1.Image
-	23, // 3: longshore.v1.PullImageRequest.credentials:type_name -> longshore.v1.Credentials
-	24, // 4: longshore.v1.PullImageResponse.progress:type_name -> longshore.v1.PullProgress
-	0,  // 5: longshore.v1.PullImageResponse.image:type_name -> longshore.v1.Image
-	0,  // 6: longshore.v1.ImportImagesResponse.images:type_name -> longshore.v1.Image
-	23, // 7: longshore.v1.PushImageRequest.credentials:type_name -> longshore.v1.Credentials
-	24, // 8: longshore.v1.PushImageResponse.progress:type_name -> longshore.v1.PullProgress
-	23, // 9: longshore.v1.LoginRequest.credentials:type_name -> longshore.v1.Credentials
-	1,  // 10: longshore.v1.Images.ListImages:input_type -> longshore.v1.ListImagesRequest
-	3,  // 11: longshore.v1.Images.InspectImage:input_type -> longshore.v1.InspectImageRequest
-	4,  // 12: longshore.v1.Images.PullImage:input_type -> longshore.v1.PullImageRequest
-	6,  // 13: longshore.v1.Images.ImportImages:input_type -> longshore.v1.ImportImagesRequest
-	8,  // 14: longshore.v1.Images.ExportImages:input_type -> longshore.v1.ExportImagesRequest
-	10, // 15: longshore.v1.Images.PushImage:input_type -> longshore.v1.PushImageRequest
-	12, // 16: longshore.v1.Images.Login:input_type -> longshore.v1.LoginRequest
-	14, // 17: longshore.v1.Images.TagImage:input_type -> longshore.v1.TagImageRequest
-	16, // 18: longshore.v1.Images.RemoveImage:input_type -> longshore.v1.RemoveImageRequest
-	18, // 19: longshore.v1.Images.PruneImages:input_type -> longshore.v1.PruneImagesRequest
-	20, // 20: longshore.v1.Images.ImageUsage:input_type -> longshore.v1.ImageUsageRequest
-	2,  // 21: longshore.v1.Images.ListImages:output_type -> longshore.v1.ListImagesResponse
-	25, // 22: longshore.v1.Images.InspectImage:output_type -> longshore.v1.InspectResponse
-	5,  // 23: longshore.v1.Images.PullImage:output_type -> longshore.v1.PullImageResponse
-	7,  // 24: longshore.v1.Images.ImportImages:output_type -> longshore.v1.ImportImagesResponse
-	9,  // 25: longshore.v1.Images.ExportImages:output_type -> longshore.v1.ExportImagesResponse
-	11, // 26: longshore.v1.Images.PushImage:output_type -> longshore.v1.PushImageResponse
-	13, // 27: longshore.v1.Images.Login:output_type -> longshore.v1.LoginResponse
-	15, // 28: longshore.v1.Images.TagImage:output_type -> longshore.v1.TagImageResponse
-	17, // 29: longshore.v1.Images.RemoveImage:output_type -> longshore.v1.RemoveImageResponse
-	19, // 30: longshore.v1.Images.PruneImages:output_type -> longshore.v1.PruneImagesResponse
-	21, // 31: longshore.v1.Images.ImageUsage:output_type -> longshore.v1.ImageUsageResponse
-	21, // [21:32] is the sub-list for method output_type
-	10, // [10:21] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	23, // 0: longshore.v1.Image.pulled:type_name -> google.protobuf.Timestamp
+	23, // 1: longshore.v1.Image.created:type_name -> google.protobuf.Timestamp
+	22, // 2: longshore.v1.Image.labels:type_name -> longshore.v1.Image.LabelsEntry
+	0,  // 3: longshore.v1.ListImagesResponse.images:type_name -> longshore.v1.Image
+	24, // 4: longshore.v1.PullImageRequest.credentials:type_name -> longshore.v1.Credentials
+	25, // 5: longshore.v1.PullImageResponse.progress:type_name -> longshore.v1.PullProgress
+	0,  // 6: longshore.v1.PullImageResponse.image:type_name -> longshore.v1.Image
+	0,  // 7: longshore.v1.ImportImagesResponse.images:type_name -> longshore.v1.Image
+	24, // 8: longshore.v1.PushImageRequest.credentials:type_name -> longshore.v1.Credentials
+	25, // 9: longshore.v1.PushImageResponse.progress:type_name -> longshore.v1.PullProgress
+	24, // 10: longshore.v1.LoginRequest.credentials:type_name -> longshore.v1.Credentials
+	1,  // 11: longshore.v1.Images.ListImages:input_type -> longshore.v1.ListImagesRequest
+	3,  // 12: longshore.v1.Images.InspectImage:input_type -> longshore.v1.InspectImageRequest
+	4,  // 13: longshore.v1.Images.PullImage:input_type -> longshore.v1.PullImageRequest
+	6,  // 14: longshore.v1.Images.ImportImages:input_type -> longshore.v1.ImportImagesRequest
+	8,  // 15: longshore.v1.Images.ExportImages:input_type -> longshore.v1.ExportImagesRequest
+	10, // 16: longshore.v1.Images.PushImage:input_type -> longshore.v1.PushImageRequest
+	12, // 17: longshore.v1.Images.Login:input_type -> longshore.v1.LoginRequest
+	14, // 18: longshore.v1.Images.TagImage:input_type -> longshore.v1.TagImageRequest
+	16, // 19: longshore.v1.Images.RemoveImage:input_type -> longshore.v1.RemoveImageRequest
+	18, // 20: longshore.v1.Images.PruneImages:input_type -> longshore.v1.PruneImagesRequest
+	20, // 21: longshore.v1.Images.ImageUsage:input_type -> longshore.v1.ImageUsageRequest
+	2,  // 22: longshore.v1.Images.ListImages:output_type -> longshore.v1.ListImagesResponse
+	26, // 23: longshore.v1.Images.InspectImage:output_type -> longshore.v1.InspectResponse
+	5,  // 24: longshore.v1.Images.PullImage:output_type -> longshore.v1.PullImageResponse
+	7,  // 25: longshore.v1.Images.ImportImages:output_type -> longshore.v1.ImportImagesResponse
+	9,  // 26: longshore.v1.Images.ExportImages:output_type -> longshore.v1.ExportImagesResponse
+	11, // 27: longshore.v1.Images.PushImage:output_type -> longshore.v1.PushImageResponse
+	13, // 28: longshore.v1.Images.Login:output_type -> longshore.v1.LoginResponse
+	15, // 29: longshore.v1.Images.TagImage:output_type -> longshore.v1.TagImageResponse
+	17, // 30: longshore.v1.Images.RemoveImage:output_type -> longshore.v1.RemoveImageResponse
+	19, // 31: longshore.v1.Images.PruneImages:output_type -> longshore.v1.PruneImagesResponse
+	21, // 32: longshore.v1.Images.ImageUsage:output_type -> longshore.v1.ImageUsageResponse
+	22, // [22:33] is the sub-list for method output_type
+	11, // [11:22] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_image_proto_init() }
@@ -1366,7 +1380,7 @@ func file_longshore_v1_image_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_image_proto_rawDesc), len(file_longshore_v1_image_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
