@@ -30,13 +30,20 @@ func noSandbox(t *testing.T, n *nodetest.Node, cfg *runtimeapi.PodSandboxConfig,
 	if len(has.GetItems()) != len(had.GetItems()) {
 		t.Errorf("sandboxes before %v, after %v", had.GetItems(), has.GetItems())
 	}
+	left := map[string][]string{}
+	defer func() {
+		if t.Failed() {
+			t.Logf("of the refused sandbox is left: %v", left)
+		}
+	}()
 	nodetest.Eventually(t, "nothing of the sandbox is left", func() bool {
+		clear(left)
 		for kind, now := range n.Holdings(t).Lasting() {
-			if len(nodetest.More(now, before[kind])) > 0 {
-				return false
+			if more := nodetest.More(now, before[kind]); len(more) > 0 {
+				left[kind] = more
 			}
 		}
-		return true
+		return len(left) == 0
 	})
 	clean(t, n)
 }
