@@ -1,7 +1,12 @@
 package network_test
 
 import (
+	"context"
+	"errors"
+	"net"
 	"net/netip"
+	"regexp"
+	"strconv"
 	"testing"
 
 	"github.com/longshore/longshore/internal/network/networktest"
@@ -9,7 +14,8 @@ import (
 )
 
 // TestAPortOfLoopbackIsTheHostsAlone: another machine on a link of the host, whose root may send to any
-// address, does not reach a port that is published at 127.0.0.1.
+// address, does not reach a port that is published at 127.0.0.1. Its packets arrive at the host, which is
+// the control, and the second one, which is sent after a second without an answer, ends the attempt.
 func TestAPortOfLoopbackIsTheHostsAlone(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
@@ -23,8 +29,30 @@ func TestAPortOfLoopbackIsTheHostsAlone(t *testing.T) {
 		networktest.Run(t, in+"ip addr del 127.0.0.1/8 dev lo")
 		networktest.Run(t, in+"sysctl -q net.ipv4.conf.all.route_localnet=1")
 		networktest.Run(t, in+"ip route add 127.0.0.1 via 192.0.2.1 src 192.0.2.2")
-		if got, err := out.ns.Ask("tcp", "127.0.0.1:8080"); err == nil {
-			t.Errorf("another machine is served as %q", got)
+		networktest.Run(t, "nft add table netdev seen")
+		networktest.Run(t, "nft add chain netdev seen in { type filter hook ingress device "+out.hostLink+" priority 0; }")
+		networktest.Run(t, "nft add rule netdev seen in ip daddr 127.0.0.1 tcp dport 8080 counter")
+		ctx, giveUp := context.WithCancel(t.Context())
+		defer giveUp()
+		answered := make(chan error, 1)
+		go func() {
+			answered <- out.ns.Try(func() error {
+				c, err := (&net.Dialer{}).DialContext(ctx, "tcp4", "127.0.0.1:8080")
+				if err == nil {
+					_ = c.Close()
+				}
+				return err
+			})
+		}()
+		counter := regexp.MustCompile(`packets (\d+)`)
+		roottest.Eventually(t, "the connection is tried twice or answered", func() bool {
+			m := counter.FindStringSubmatch(networktest.Run(t, "nft list table netdev seen"))
+			n, err := strconv.Atoi(m[1])
+			return err == nil && n >= 2 || len(answered) > 0
+		})
+		giveUp()
+		if err := <-answered; !errors.Is(err, context.Canceled) {
+			t.Errorf("another machine is answered: %v", err)
 		}
 	})
 }
