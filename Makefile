@@ -61,10 +61,13 @@ bench-cli: build ## the command line beside podman and docker: run, an exec with
 	LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker PODMAN=$${PODMAN:-podman} $(GO) run ./test/bench -server longshore -steps cli
 
 .PHONY: bench-overlay
-bench-overlay: build ## overlay networks beside a dockerd's, both workers of one Swarm: first packets, memory, requests; what a published port costs (ROUNDS=)
+bench-overlay: build bench-network ## overlay networks beside a dockerd's, both workers of one Swarm: first packets, memory, requests (ROUNDS=)
 	hack/dockerd.sh .cache/docker
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} LONGSHORE_BENCH_ROUNDS=$${ROUNDS:-10} $(GO) test -count=1 -timeout 1h -v -run 'TestBench' ./test/e2e/swarm
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 $(GO) test -count=1 -v -run 'TestPublishedPortPace|TestOverlayPace' ./internal/network
+
+.PHONY: bench-network
+bench-network: ## what a sandbox's network, a published port and a large overlay cost
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_NETWORK_PACE=1 $(GO) test -count=1 -v -run 'Pace$$' ./internal/network
 
 .PHONY: bench-gossip
 bench-gossip: build ## our node among 200 others with 2000 endpoints on one overlay network: when a new one is usable, what it takes while idle, memory
@@ -222,7 +225,7 @@ board: build ## kill agent and keeper fifty times each while programs connect to
 e2e-hub: build ## kill hubs and members of their etcd a hundred times while they work, and cut the power of a hub twenty times
 	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
 
-test-long: e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+test-long: bench-network e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 BIN = bin
 install: build ## install binaries, systemd units, manual pages and completions below DESTDIR (BIN= for other binaries than those in bin/)

@@ -104,7 +104,7 @@ swarm() {
     sum swarm ./test/e2e/swarm -p 1 -parallel 6 -count=1 -short -timeout 20m
 }
 
-fuzz() { hack/fuzz.sh 3s; }
+fuzz() { hack/fuzz.sh 4s; }
 
 generated() {
   hack/proto.sh && hack/openapi.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp

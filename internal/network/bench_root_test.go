@@ -3,6 +3,7 @@ package network_test
 import (
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -13,8 +14,19 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
+// paceEnv must be 1 to measure; make bench-network does that.
+const paceEnv = "LONGSHORE_NETWORK_PACE"
+
+func measures(t *testing.T) {
+	t.Helper()
+	if os.Getenv(paceEnv) != "1" {
+		t.Skipf("measures and asserts nothing: set %s=1", paceEnv)
+	}
+}
+
 // TestBuiltinPace prints how long setup and teardown take, and asserts nothing about it.
 func TestBuiltinPace(t *testing.T) {
+	measures(t)
 	roottest.Run(t, func(t *testing.T) {
 		for _, ports := range [][]core.Port{nil, {{Proto: "tcp", Host: 8080, Container: 80}, {Proto: "tcp", Host: 8081, Container: 81}}, {{Proto: "udp", Host: 8081, Container: 81}}} {
 			r := newRig(t, nil)
@@ -41,6 +53,7 @@ func TestBuiltinPace(t *testing.T) {
 // TestPublishedPortPace prints what the way of a published port costs beside that of a sandbox's
 // host port, from another machine to a task of this node, and asserts nothing about it.
 func TestPublishedPortPace(t *testing.T) {
+	measures(t)
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		o := newOutside(t)
@@ -100,6 +113,7 @@ func TestPublishedPortPace(t *testing.T) {
 // TestOverlayPace prints what a large overlay costs, and asserts nothing about it: what other nodes
 // tell, tasks that come and go, and a service that changes for all tasks of this node.
 func TestOverlayPace(t *testing.T) {
+	measures(t)
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		def := anOverlay(1)
