@@ -72,6 +72,7 @@ race() { CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 sum race "$(go list ./... | grep
 
 # The root tests need the real kernel; each makes its own namespaces and cgroup.
 # The unit tests beside them have run under the race detector.
+# Three tests of a package run side by side, because they mostly wait.
 # The programs in bin/ are not among what go test knows of, so that no result is kept.
 root() {
   local files pkgs tests
@@ -79,7 +80,8 @@ root() {
   pkgs=$(xargs -n1 dirname <<<"$files" | sort -u | sed 's|^|./|' | tr '\n' ' ')
   # shellcheck disable=SC2086 # a list
   tests=$( (grep -hoE '^func Test\w+' $files && grep -rhoE --include='*_test.go' --exclude-dir=e2e '^func Test\w+' test) | cut -c6- | sort -u | paste -sd '|')
-  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_WEAK_BIN="$PWD/bin/weakened" sum root "$pkgs" -p 1 -count=1 -run "^($tests)\$" -timeout 15m
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_WEAK_BIN="$PWD/bin/weakened" \
+    sum root "$pkgs" -p 1 -parallel 3 -count=1 -run "^($tests)\$" -timeout 15m
 }
 
 # mesos-go drives the agent: a module of its own, which follows the tree's.

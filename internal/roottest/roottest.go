@@ -30,6 +30,9 @@ const Env = "LONGSHORE_ROOT_TESTS"
 // it comes, besides being reported at their end.
 const ProgressEnv = "LONGSHORE_TEST_PROGRESS"
 
+// ParallelEnv must be 1 to run the tests of a package side by side, as many as -parallel says.
+const ParallelEnv = "LONGSHORE_TEST_PARALLEL"
+
 const childEnv = "LONGSHORE_ROOTTEST_CHILD"
 
 // Run re-executes the calling top-level test in namespaces of its own and runs body
@@ -55,6 +58,9 @@ func isolate(t *testing.T) {
 	}
 	if strings.Contains(t.Name(), "/") {
 		t.Fatalf("Run wants a top-level test, not %s", t.Name())
+	}
+	if os.Getenv(ParallelEnv) == "1" {
+		t.Parallel()
 	}
 	args := []string{"-test.run=^" + t.Name() + "$", "-test.v=" + strconv.FormatBool(testing.Verbose()), "-test.count=1"}
 	if d, ok := t.Deadline(); ok {

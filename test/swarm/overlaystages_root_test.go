@@ -30,12 +30,11 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTheAgentDiesAtEveryStageOfAnOverlay kills the agent at every stage of the life of a task with overlay networks,
+// TestTheAgentDiesAtEveryStageOfAnOverlay kills the agent at every stage of the overlay networks of a task, with
 // a service's address and a published port, and starts it again. The task that nobody touches is the same
 // process, everything is there once, other members hear of what there is and nothing else, and in the end nothing is left.
 func TestTheAgentDiesAtEveryStageOfAnOverlay(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		o := newOverlayStages(t)
 		var all []stageDeath
 		for _, stage := range overlays.Stages() {
 			if !onlyAtTheStart(stage) {
@@ -45,23 +44,38 @@ func TestTheAgentDiesAtEveryStageOfAnOverlay(t *testing.T) {
 				all = append(all, stageDeath{stage, false})
 			}
 		}
+		dieAtEach(t, all)
+	})
+}
+
+// TestTheAgentDiesAtEveryStageOfAnOverlayTask is the same at every stage of the task itself.
+func TestTheAgentDiesAtEveryStageOfAnOverlayTask(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		var all []stageDeath
 		for _, stage := range engine.Stages() {
 			switch verb, _, _ := strings.Cut(stage, "."); verb {
 			case "create_sandbox", "create", "start", "stop", "stop_sandbox", "remove", "remove_sandbox":
 				all = append(all, stageDeath{stage, false})
 			}
 		}
-		step, offset := 6, 0
-		if os.Getenv("LONGSHORE_OVERLAY_STAGES") != "" {
-			step, offset = 1, 0
-		}
-		t.Logf("%d of %d deaths, from the %d-th", len(all)/step, len(all), offset)
-		for i := offset; i < len(all); i += step {
-			if !t.Run(all[i].String(), func(t *testing.T) { o.dies(t, all[i]) }) {
-				return
-			}
-		}
+		dieAtEach(t, all)
 	})
+}
+
+// dieAtEach kills the agent at every sixth stage, or at all.
+func dieAtEach(t *testing.T, all []stageDeath) {
+	t.Helper()
+	o := newOverlayStages(t)
+	step := 6
+	if os.Getenv("LONGSHORE_OVERLAY_STAGES") != "" {
+		step = 1
+	}
+	t.Logf("every %d-th of %d deaths", step, len(all))
+	for i := 0; i < len(all); i += step {
+		if !t.Run(all[i].String(), func(t *testing.T) { o.dies(t, all[i]) }) {
+			return
+		}
+	}
 }
 
 // stageDeath is where the agent dies: while it starts, if it comes there then, or when all that was there before is up.
