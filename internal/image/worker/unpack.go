@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore/longshore/internal/image/flight"
+	"github.com/longshore/longshore/internal/flight"
 	"github.com/longshore/longshore/internal/image/layer"
 	"github.com/longshore/longshore/internal/image/registry"
 	"github.com/longshore/longshore/internal/image/wasm"

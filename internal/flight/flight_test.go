@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/longshore/longshore/internal/image/flight"
+	"github.com/longshore/longshore/internal/flight"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

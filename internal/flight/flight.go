@@ -1,7 +1,7 @@
 // Package flight lets callers share one piece of work that continues when single callers leave,
 // and is stopped when nobody waits for it any more.
 //
-// It knows nothing about images. Start reading at Group.Join.
+// Start reading at Group.Join.
 package flight
 
 import (
