@@ -95,7 +95,8 @@ func modulesFinding(m modules) control.Finding {
 	if s.Confined == "" {
 		s.Confined = fmt.Sprintf("landlock abi %d (none has run yet)", confine.LandlockABI())
 	}
-	return ok("wasm", "%d compiled modules of %d bytes; who compiles is confined by %s", s.Entries, s.Bytes, s.Confined)
+	return ok("wasm", "%d compiled modules of %d bytes, %d being compiled, %d waiting, %d starts that did not wait; who compiles is confined by %s",
+		s.Entries, s.Bytes, s.Compiling, s.Waiting, s.Alone, s.Confined)
 }
 
 // openModules opens the cache of compiled WebAssembly modules. Without one, each start of a module compiles it.

@@ -54,7 +54,7 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 		if err := s.keep(img); err != nil {
 			return list, fmt.Errorf("import: %w", err)
 		}
-		s.modules.warm(s, img)
+		s.modules.warm(s, owner, img)
 		rec := nameRecord{Manifest: img.Manifest.Digest, Target: img.Target.Digest, At: s.now()}
 		s.write.Lock()
 		s.mu.RLock()

@@ -12,8 +12,10 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/wasm"
 	"github.com/longshore/longshore/internal/image/worker"
+	"github.com/longshore/longshore/internal/turns"
 )
 
 // imageID returns the digest by which an image is known: its config's. Tools that push a module as an artifact often push an empty config,
@@ -49,8 +51,8 @@ func (c *imageConfig) ofModule() {
 
 // Modules keeps what was compiled of WebAssembly modules. Modules are known by their SHA-256 in hexadecimal, which is also their blob's.
 type Modules interface {
-	// Warm compiles the module at path, if that was not done before.
-	Warm(ctx context.Context, path string) error
+	// Warm compiles the module at path, if that was not done before. by is its owner, namespace and image.
+	Warm(ctx context.Context, path string, by turns.Path) error
 	// Prune removes what was compiled of all modules that are not to be kept and were not used for so long, and returns its size.
 	Prune(unused time.Duration, keep func(module string) bool) (freed uint64, err error)
 }
@@ -62,13 +64,19 @@ type modules struct {
 	ctx  context.Context //nolint:containedctx // ends what is under way when the store is closed
 	end  context.CancelCauseFunc
 	busy sync.WaitGroup
+
+	mu      sync.Mutex                                // guards warming
+	warming map[digest.Digest]context.CancelCauseFunc // cancels a compilation, by module
 }
 
-var errClosed = errors.New("the image store was closed")
+var (
+	errClosed  = errors.New("the image store was closed")
+	errRemoved = errors.New("the image was removed")
+)
 
 func newModules(m Modules, log *slog.Logger) *modules {
 	ctx, end := context.WithCancelCause(context.Background())
-	return &modules{m: m, log: log, ctx: ctx, end: end}
+	return &modules{m: m, log: log, ctx: ctx, end: end, warming: map[digest.Digest]context.CancelCauseFunc{}}
 }
 
 func (m *modules) close() {
@@ -76,8 +84,8 @@ func (m *modules) close() {
 	m.busy.Wait()
 }
 
-// warm has an image's module compiled, if it is one: so its first start need not wait for that.
-func (m *modules) warm(s *Store, img worker.Image) {
+// warm compiles the module of img in the background, if img is one, so that its first start does not wait. abandon cancels it.
+func (m *modules) warm(s *Store, owner core.Owner, img worker.Image) {
 	if m.m == nil || len(img.Blobs) != 1 || len(img.Layers) != 1 || !wasm.IsLayer(img.Blobs[0].MediaType) {
 		return
 	}
@@ -88,11 +96,35 @@ func (m *modules) warm(s *Store, img worker.Image) {
 		return
 	}
 	path := filepath.Join(s.rec.layerPath(rec.Dir), wasm.File)
+	module := img.Blobs[0].Digest
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.warming[module] != nil {
+		return
+	}
+	ctx, end := context.WithCancelCause(m.ctx)
+	m.warming[module] = end
 	m.busy.Go(func() {
-		if err := m.m.Warm(m.ctx, path); err != nil && m.ctx.Err() == nil {
-			m.log.Warn("could not compile a WebAssembly module; its containers compile it at each start", "module", img.Blobs[0].Digest, "error", err)
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			end(nil)
+			delete(m.warming, module)
+		}()
+		err := m.m.Warm(ctx, path, turns.Path{string(owner), "", img.Manifest.Digest.String()})
+		if err != nil && ctx.Err() == nil {
+			m.log.Warn("could not compile a WebAssembly module after its pull; the starts of its containers take longer", "module", module, "error", err)
 		}
 	})
+}
+
+// abandon cancels the compilation of a module whose last image was removed.
+func (m *modules) abandon(module digest.Digest) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if end := m.warming[module]; end != nil {
+		end(errRemoved)
+	}
 }
 
 // forget removes what was compiled of the modules of removed images, and returns its size.
@@ -101,6 +133,7 @@ func (m *modules) forget(removed map[digest.Digest]*imageRecord, live map[digest
 	for _, rec := range removed {
 		if rec.isModule() && !live[rec.Blobs[0].Digest] {
 			gone[rec.Blobs[0].Digest.Encoded()] = true
+			m.abandon(rec.Blobs[0].Digest)
 		}
 	}
 	if len(gone) == 0 {

@@ -2,11 +2,13 @@ package image_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -16,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/image/wasm"
+	"github.com/longshore/longshore/internal/turns"
 )
 
 // program returns a module that differs from those of other names.
@@ -243,5 +246,47 @@ func TestAModuleIsNoArchive(t *testing.T) {
 	img, err := s.Pull(t.Context(), "cri", reg.Push("as/module", "v1", cncf(module).Build()), core.PullOptions{})
 	if err != nil || !bytes.Equal(moduleOf(t, s, img), module) {
 		t.Errorf("as a module: %+v, %v (as a layer: %v)", img, err, lerr)
+	}
+}
+
+// slowModules compiles until it is told to end.
+type slowModules struct{ begun, ended chan string }
+
+// Warm implements image.Modules.
+func (m slowModules) Warm(ctx context.Context, _ string, by turns.Path) error {
+	m.begun <- strings.Join(by, " ")
+	<-ctx.Done()
+	m.ended <- context.Cause(ctx).Error()
+	return ctx.Err()
+}
+
+// Prune implements image.Modules.
+func (slowModules) Prune(time.Duration, func(string) bool) (uint64, error) { return 0, nil }
+
+// TestAModuleIsCompiledForItsOwnerUntilItsImageIsRemoved: and once, however often it is pulled.
+func TestAModuleIsCompiledForItsOwnerUntilItsImageIsRemoved(t *testing.T) {
+	m := slowModules{begun: make(chan string, 10), ended: make(chan string, 10)}
+	s := openWith(t, image.Options{Root: t.TempDir(), InProcess: true, Modules: m})
+	b := cncf(program("slow")).Build()
+	name := imagetest.NewRegistry(t).Push("lib/slow", "v1", b)
+	for _, owner := range []core.Owner{"nomad", "cri"} {
+		if _, err := s.Pull(t.Context(), owner, name, core.PullOptions{Always: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if by := <-m.begun; by != "nomad  "+b.Manifest.Digest.String() {
+		t.Errorf("it is compiled for %q", by)
+	}
+	if err := s.Remove(t.Context(), "nomad", name); err != nil {
+		t.Fatal(err)
+	}
+	if len(m.ended) != 0 {
+		t.Error("it has ended while an owner has the image")
+	}
+	if err := s.Remove(t.Context(), "cri", name); err != nil {
+		t.Fatal(err)
+	}
+	if why := <-m.ended; why != "the image was removed" || len(m.begun) != 0 {
+		t.Errorf("it has ended because %s; %d more were begun", why, len(m.begun))
 	}
 }

@@ -122,7 +122,7 @@ var errCollected = errors.New("the image was removed while it was pulled")
 func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.Named, job worker.PullJob, opts core.PullOptions) (core.Image, error) {
 	key := fmt.Sprintf("%s %s %x", job.Ref, job.Platform, sha256.Sum256(fmt.Appendf(nil, "%q", job.Credentials)))
 	f := s.pulls.Join(ctx, key, func() *pulling { return &pulling{} }, func(ctx context.Context, p *pulling) error {
-		return s.runPull(ctx, p, job, named)
+		return s.runPull(ctx, p, owner, job, named)
 	})
 	defer f.Leave()
 	defer f.State.subscribe(opts.Progress)()
@@ -135,7 +135,7 @@ func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.
 	return s.name(owner, named, f.State.image, opts.Pin)
 }
 
-func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, named reference.Named) error {
+func (s *Store) runPull(ctx context.Context, p *pulling, owner core.Owner, job worker.PullJob, named reference.Named) error {
 	admission, err := s.gate.Open(named)
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (s *Store) runPull(ctx context.Context, p *pulling, job worker.PullJob, nam
 	if err := s.keep(img); err != nil {
 		return err
 	}
-	s.modules.warm(s, img)
+	s.modules.warm(s, owner, img)
 	return nil
 }
 

@@ -23,3 +23,8 @@ const LayerEntries Defence = "layer-entries"
 // OverlaySenders accepts packets of overlay networks only from nodes that the managers or the
 // gossip named, and keeps containers from the gossip's port.
 const OverlaySenders Defence = "overlay-senders"
+
+// CompileTurns gives each owner, namespace and image turns of its own for compiling WebAssembly
+// modules, on several slots, and lets a start wait for its turn for a bounded time. Without it,
+// all compilations wait in one queue.
+const CompileTurns Defence = "compile-turns"

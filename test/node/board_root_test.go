@@ -1,7 +1,6 @@
 package node
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -256,25 +255,5 @@ func TestModulesAreOnTheBoard(t *testing.T) {
 // boardSays returns what doctor says of it.
 func boardSays(t *testing.T, n *nodetest.Node) string {
 	t.Helper()
-	return findingOf(t, n, "board")
-}
-
-// findingOf returns what doctor says of something.
-func findingOf(t *testing.T, n *nodetest.Node, name string) string {
-	t.Helper()
-	out, err := n.CLI("doctor", "--json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all []struct{ Name, Detail string }
-	if err := json.Unmarshal([]byte(out), &all); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, f := range all {
-		if f.Name == name {
-			return f.Detail
-		}
-	}
-	t.Fatalf("doctor says nothing of %s: %s", name, out)
-	return ""
+	return n.Finding(t, "board")
 }

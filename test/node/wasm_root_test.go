@@ -149,7 +149,7 @@ func compiledOnce(t *testing.T, n *nodetest.Node, registry *imagetest.Registry, 
 		t.Fatal(err)
 	}
 	nodetest.Eventually(t, "the module is compiled after the pull", func() bool { return len(entries()) == 1 })
-	if said := findingOf(t, n, "wasm"); !strings.HasPrefix(said, "1 compiled modules of ") || !strings.Contains(said, "seccomp, 0 capabilities, no new privileges") {
+	if said := n.Finding(t, "wasm"); !strings.HasPrefix(said, "1 compiled modules of ") || !strings.Contains(said, "seccomp, 0 capabilities, no new privileges") {
 		t.Errorf("doctor says: %s", said)
 	}
 }

@@ -1,6 +1,7 @@
 package nodetest
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -129,4 +130,21 @@ func (c *Container) ReadLog(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// Finding returns what doctor says of name.
+func (n *Node) Finding(t *testing.T, name string) string {
+	t.Helper()
+	out, err := n.CLI("doctor", "--json") // which fails if anything is wrong
+	var all []struct{ Name, Detail string }
+	if perr := json.Unmarshal([]byte(out), &all); perr != nil {
+		t.Fatalf("%v, %v: %s", err, perr, out)
+	}
+	for _, f := range all {
+		if f.Name == name {
+			return f.Detail
+		}
+	}
+	t.Fatalf("doctor says nothing of %s: %s", name, out)
+	return ""
 }

@@ -1,7 +1,6 @@
 package compiled
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -9,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,20 +18,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore/longshore/internal/subprocess"
+	"github.com/longshore/longshore/internal/flight"
+	"github.com/longshore/longshore/internal/turns"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
-// ChildArg is the first argument with which longshore-wasm compiles: it reads a module from its standard input, writes what comes of it to
-// its standard output, and is confined to the directory that is its second argument.
-const ChildArg = "compile-child"
-
-// Bounds of a compilation and of the cache. The child limits its memory and processor time by itself, before it reads.
+// Bounds of the cache.
 const (
 	MaxModule    = 256 << 20 // bytes
-	ChildSeconds = 60        // of the processor
-	childTimeout = 3 * ChildSeconds * time.Second
-	defaultLimit = 1 << 30 // bytes of all entries
-	maxFailed    = 1024    // modules that are not tried again
+	defaultLimit = 1 << 30   // bytes of all entries
+	maxFailed    = 1024      // modules that are not tried again
 	touchEvery   = time.Hour
 	partPrefix   = ".compile-"
 )
@@ -41,16 +37,20 @@ type Cache struct {
 	dir, program string
 	limit        int64
 	log          *slog.Logger
-	// compiling is held by who compiles: one module at a time.
-	compiling chan struct{}
+	patience     time.Duration
+	turns        *turns.Turns
+	// compilations holds one compilation per key, which its callers share.
+	compilations flight.Group[string, *compilation]
+	compile      func(context.Context, *compilation) error
 
-	mu      sync.Mutex // guards build, version, sound, failed, confined
+	mu      sync.Mutex // guards build, version, sound, failed, confined, alone
 	build   identity   // of the program whose version is known
 	version string
 	sound   map[string]identity // entries that were checked
 	failed  map[string]bool     // keys of what cannot be compiled
 	// confined says by what the last child was confined.
 	confined string
+	alone    int // see Status.Alone
 }
 
 // identity tells a file from every other, and from itself before a change.
@@ -69,14 +69,22 @@ type Options struct {
 	Dir     string // absolute; it is made
 	Program string // the path of longshore-wasm
 	Limit   int64  // bytes of all entries; 0 is 1 GiB
-	Logger  *slog.Logger
+	Slots   int    // number of modules compiled at once; 0 is slotsHere
+	// Patience is how long Open waits for a slot; 0 is 10 s.
+	Patience time.Duration
+	Logger   *slog.Logger
 }
 
 // New opens a cache, and removes what a compilation left that was interrupted.
 func New(o Options) (*Cache, error) {
 	c := &Cache{
 		dir: o.Dir, program: o.Program, limit: cmp.Or(o.Limit, defaultLimit), log: o.Logger,
-		compiling: make(chan struct{}, 1), sound: map[string]identity{}, failed: map[string]bool{},
+		patience: cmp.Or(o.Patience, defaultPatience), turns: turns.New(cmp.Or(o.Slots, slotsHere()), maxWaiting),
+		sound: map[string]identity{}, failed: map[string]bool{},
+	}
+	c.compile = c.compileInChild
+	if weaken.Off(weaken.CompileTurns) {
+		c.turns, c.patience = turns.New(1, math.MaxInt), math.MaxInt64
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -149,9 +157,33 @@ func (c *Cache) wazero() (string, error) {
 	return c.version, nil
 }
 
-// Open returns the entry of a module, which is compiled if there is none. An error means that the module is to run without one: it says
-// why, and is the same when asked again.
-func (c *Cache) Open(ctx context.Context, module *os.File) (*os.File, error) {
+// errFailed is returned for a module whose compilation has failed before.
+var errFailed = errors.New("it could not be compiled before")
+
+// Open returns the entry of a module that a container is about to run, and compiles the module if there is no entry. by is the container's
+// owner, namespace and image. After an error the container runs without an entry. The error is turns.ErrFull if there was no slot in time.
+func (c *Cache) Open(ctx context.Context, module *os.File, by turns.Path) (*os.File, error) {
+	return c.open(ctx, module, by, true)
+}
+
+// Warm compiles the module at path if there is no entry for it. Calls of Open have priority.
+func (c *Cache) Warm(ctx context.Context, path string, by turns.Path) error {
+	module, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = module.Close() }()
+	entry, err := c.open(ctx, module, by, false)
+	if err != nil {
+		return err
+	}
+	return entry.Close()
+}
+
+func (c *Cache) open(ctx context.Context, module *os.File, by turns.Path, start bool) (*os.File, error) {
+	if weaken.Off(weaken.CompileTurns) {
+		by, start = nil, false
+	}
 	key, err := c.Key(module)
 	if err != nil {
 		return nil, err
@@ -159,31 +191,34 @@ func (c *Cache) Open(ctx context.Context, module *os.File) (*os.File, error) {
 	if f := c.entry(key); f != nil {
 		return f, nil
 	}
-	select {
-	case c.compiling <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if c.hasFailed(key) {
+		return nil, errFailed
 	}
-	defer func() { <-c.compiling }()
-	if f := c.entry(key); f != nil {
-		return f, nil // somebody else has compiled it meanwhile
+	work := c.compilations.Join(ctx, key.Name(), func() *compilation { return c.prepare(key, module) }, c.run)
+	defer work.Leave()
+	leave, err := work.State.turn.Ask(by, start)
+	if err != nil {
+		return nil, err
 	}
-	c.mu.Lock()
-	failed := c.failed[key.Name()]
-	c.mu.Unlock()
-	if failed {
-		return nil, errors.New("it could not be compiled before")
-	}
-	if err := c.compile(ctx, key, module); err != nil {
-		if ctx.Err() == nil {
-			c.fail(key)
+	defer leave()
+	if start {
+		if err := c.awaitTurn(ctx, work); err != nil {
+			return nil, err
 		}
+	}
+	if err := work.Wait(ctx); err != nil {
 		return nil, err
 	}
 	if f := c.entry(key); f != nil {
 		return f, nil
 	}
 	return nil, errors.New("what was compiled of it is not in the cache any more")
+}
+
+func (c *Cache) hasFailed(key Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed[key.Name()]
 }
 
 func (c *Cache) fail(key Key) {
@@ -230,77 +265,14 @@ func (c *Cache) entry(key Key) *os.File {
 	return f
 }
 
-// compile has a confined child compile a module, and keeps what came of it. Preconditions: c.compiling is held.
-func (c *Cache) compile(ctx context.Context, key Key, module *os.File) error {
-	scratch, err := os.MkdirTemp(c.dir, partPrefix)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.RemoveAll(scratch) }()
-	out, err := os.OpenFile(filepath.Join(scratch, "out"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = out.Close() }()
-	child := filepath.Join(scratch, "child")
-	if err := os.Mkdir(child, 0o700); err != nil {
-		return err
-	}
-	if err := c.run(ctx, child, module, out); err != nil {
-		return err
-	}
-	size, err := out.Seek(0, io.SeekEnd)
-	if err == nil && size > MaxEntry-maxHeader-sha256.Size {
-		err = fmt.Errorf("what comes of it has %d bytes", size)
-	}
-	if err != nil {
-		return err
-	}
-	part := filepath.Join(scratch, "entry")
-	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	err = errors.Join(seal(f, key, io.NewSectionReader(out, 0, size), size), f.Close())
-	if err == nil {
-		err = os.Rename(part, filepath.Join(c.dir, key.Name()))
-	}
-	if err != nil {
-		return err
-	}
-	_, err = c.remove(c.limit, func(e os.FileInfo) bool { return e.Name() != key.Name() })
-	return err
-}
-
-func (c *Cache) run(ctx context.Context, dir string, module, out *os.File) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, childTimeout, errors.New("it takes too long"))
-	defer cancel()
-	cmd := subprocess.Command(ctx, c.program, ChildArg, dir)
-	cmd.Env = []string{}
-	cmd.Dir = dir
-	in, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", module.Fd())) // with a position of its own
-	if err != nil {
-		return err
-	}
-	defer func() { _ = in.Close() }()
-	const most = 4096
-	told := &subprocess.Head{Max: most}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, told
-	err = subprocess.Run(ctx, cmd)
-	by, text, _ := bytes.Cut(told.Bytes(), []byte("\n"))
-	if err != nil {
-		return fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(text), []byte("?")))
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.confined = string(bytes.ToValidUTF8(by, []byte("?")))
-	return nil
-}
-
 // Status is what is in a cache.
 type Status struct {
 	Entries int
 	Bytes   int64
+	// Compiling counts the modules being compiled, Waiting the requests that wait for a slot.
+	Compiling, Waiting int
+	// Alone counts the starts that got no slot in time.
+	Alone int
 	// Confined says by what the last child was confined that compiled, "" if none has since the start.
 	Confined string
 }
@@ -314,24 +286,11 @@ func (c *Cache) Status() (s Status) {
 			s.Bytes += info.Size()
 		}
 	}
+	s.Compiling, s.Waiting = c.turns.Usage()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Confined = c.confined
+	s.Confined, s.Alone = c.confined, c.alone
 	return s
-}
-
-// Warm compiles the module at path, if there is no entry for it.
-func (c *Cache) Warm(ctx context.Context, path string) error {
-	module, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = module.Close() }()
-	entry, err := c.Open(ctx, module)
-	if err != nil {
-		return err
-	}
-	return entry.Close()
 }
 
 // Prune removes the entries of all modules that are not to be kept, by SHA-256 in hexadecimal, and were not used for so long. It returns

@@ -13,7 +13,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"runtime/debug"
+	"strconv"
 	"unsafe"
 
 	"github.com/tetratelabs/wazero"
@@ -74,22 +76,54 @@ func copyFile(w io.Writer, path string) error {
 
 // Limits of a child that compiles. Go reserves more than it uses.
 const (
-	childMemory     = 1 << 30
 	childSoftMemory = 640 << 20
+	childNice       = 19
+	firstToGo       = "1000" // oom_score_adj
 )
 
-// boundChild bounds what this process can take of the node.
+// boundChild limits the resources of this process: memory, processor time, and one processor at the lowest priority. The kernel kills it
+// first when memory runs out. Without that it would inherit the score of the agent, which the kernel kills last.
 func boundChild() error {
 	debug.SetMemoryLimit(childSoftMemory)
+	runtime.GOMAXPROCS(1)
 	for resource, limit := range map[int]uint64{
-		unix.RLIMIT_DATA: childMemory, unix.RLIMIT_CPU: compiled.ChildSeconds, unix.RLIMIT_FSIZE: compiled.MaxEntry, unix.RLIMIT_CORE: 0,
+		unix.RLIMIT_DATA: compiled.ChildMemory, unix.RLIMIT_CPU: compiled.ChildSeconds, unix.RLIMIT_FSIZE: compiled.MaxEntry, unix.RLIMIT_CORE: 0,
 	} {
 		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return fmt.Errorf("limit a resource: %w", err)
 		}
 	}
-	const nice = 10
-	return unix.Setpriority(unix.PRIO_PROCESS, 0, nice)
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(firstToGo), 0); err != nil {
+		return fmt.Errorf("limit memory: %w", err)
+	}
+	return lowerPriority()
+}
+
+// lowerPriority sets the nice value of all threads, because Linux has one per thread. A new thread inherits that of its creator, so the
+// loop ends when no thread needs a change.
+func lowerPriority() error {
+	for changed := true; changed; {
+		changed = false
+		threads, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			return fmt.Errorf("lower the priority: %w", err)
+		}
+		for _, t := range threads {
+			id, err := strconv.Atoi(t.Name())
+			if err != nil {
+				return fmt.Errorf("lower the priority: %w", err)
+			}
+			const kernelNice = 20 // the system call returns 20 minus the priority
+			if has, err := unix.Getpriority(unix.PRIO_PROCESS, id); err != nil || has == kernelNice-childNice {
+				continue // it has ended, or has been changed
+			}
+			if err := unix.Setpriority(unix.PRIO_PROCESS, id, childNice); err != nil {
+				return fmt.Errorf("lower the priority: %w", err)
+			}
+			changed = true
+		}
+	}
+	return nil
 }
 
 // fileCache is wazero's own interface of what keeps compiled code.

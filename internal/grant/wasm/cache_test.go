@@ -256,7 +256,7 @@ func TestTheCacheIsBounded(t *testing.T) {
 	first, second, third := writing("first"), writing("the second"), writing("the third one")
 	open := func(c *compiled.Cache, module []byte, age time.Duration) int64 {
 		t.Helper()
-		f, err := c.Open(t.Context(), moduleFile(t, module))
+		f, err := c.Open(t.Context(), moduleFile(t, module), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -302,8 +302,8 @@ func TestAModuleThatCannotBeCompiledIsTriedOnce(t *testing.T) {
 	c := cacheFor(t, dir, 0)
 	whole := writing("text")
 	for name, module := range map[string][]byte{"garbage": []byte("\x00asm\x01\x00\x00\x00garbage"), "truncated": whole[:len(whole)-20], "empty": nil} {
-		_, first := c.Open(t.Context(), moduleFile(t, module))
-		_, again := c.Open(t.Context(), moduleFile(t, module))
+		_, first := c.Open(t.Context(), moduleFile(t, module), nil)
+		_, again := c.Open(t.Context(), moduleFile(t, module), nil)
 		if first == nil || again == nil || strings.Contains(first.Error(), "before") || !strings.Contains(again.Error(), "before") || len(entries(t, dir)) != 0 {
 			t.Errorf("%s: %v, then %v; the cache has %v", name, first, again, entries(t, dir))
 		}
@@ -312,7 +312,7 @@ func TestAModuleThatCannotBeCompiledIsTriedOnce(t *testing.T) {
 	if err := os.Truncate(huge.Name(), compiled.MaxModule+1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Open(t.Context(), huge); err == nil || !strings.Contains(err.Error(), "at most") {
+	if _, err := c.Open(t.Context(), huge, nil); err == nil || !strings.Contains(err.Error(), "at most") {
 		t.Errorf("a huge module: %v", err)
 	}
 }
@@ -346,6 +346,19 @@ func TestWhoCompilesIsBoundAndConfined(t *testing.T) {
 	for _, want := range []string{"NoNewPrivs: 1", "CapEff: 0000000000000000", "CapPrm: 0000000000000000"} {
 		if got := fields("status"); !strings.Contains(got, want) {
 			t.Errorf("no %q in %s", want, got)
+		}
+	}
+	if got := fields("oom_score_adj"); got != "1000" {
+		t.Errorf("its oom_score_adj is %s", got)
+	}
+	threads, err := os.ReadDir(proc + "task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, thread := range threads {
+		const nice = 18 // the number of the field in proc(5), less one
+		if _, stat, _ := strings.Cut(fields("task/"+thread.Name()+"/stat"), ") "); strings.Fields(stat)[nice-2] != "19" {
+			t.Errorf("thread %s of %d: %s", thread.Name(), len(threads), stat)
 		}
 	}
 	_ = in.Close()

@@ -2,10 +2,12 @@ package wasm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -43,6 +45,9 @@ func Main(args []string) int {
 	case len(args) == 2 && args[0] == compiled.ChildArg:
 		if err := compileChild(ctx, args[1]); err != nil {
 			_, _ = fmt.Fprintf(os.Stderr, "%v\n", err)
+			if errno := syscall.Errno(0); errors.As(err, &errno) {
+				return compiled.StatusLocal
+			}
 			return 1
 		}
 		return 0
@@ -79,7 +84,7 @@ func compileInto(ctx context.Context, dir, path string) (string, error) {
 		return "", err
 	}
 	defer func() { _ = module.Close() }()
-	entry, err := cache.Open(ctx, module)
+	entry, err := cache.Open(ctx, module, nil)
 	if err != nil {
 		return "", fmt.Errorf("compile %s: %w", path, err)
 	}

@@ -69,3 +69,32 @@ func (w Wasm) Build() Built {
 	b.Manifest.Platform = w.Platform
 	return b
 }
+
+// SlowModule returns a module that takes long to compile: each of its functions, of 17 KB, takes about a second, for each of its many
+// variables may come from any of its many branches. Modules of other names differ.
+func SlowModule(functions int, name string) []byte {
+	const variables, branches = 1000, 1000
+	number := func(n int) []byte { return binary.AppendUvarint(nil, uint64(n)) }
+	code := append(append([]byte{1}, number(variables)...), 0x7f, 0x03, 0x40) // a loop
+	for i := range branches {
+		a, b, c := number(i*7%variables), number((i*13+1)%variables), number((i*31+2)%variables)
+		code = append(code, 0x02, 0x40, 0x20)         // begin a block, and get a
+		code = append(append(code, a...), 0x0d, 0)    // leave the block unless it is 0
+		code = append(append(code, 0x20), a...)       // get a
+		code = append(append(code, 0x20), b...)       // get b
+		code = append(append(code, 0x6a, 0x21), c...) // add them, and set c
+		code = append(code, 0x0b)
+	}
+	code = append(code, 0x20, 0, 0x0d, 0, 0x0b, 0x0b)
+	code = append(number(len(code)), code...)
+	out := []byte("\x00asm\x01\x00\x00\x00")
+	out = append(out, section(0, append(wasmName("name of the test"), name...))...)
+	out = append(out, section(1, []byte{1, 0x60, 0, 0})...)
+	types, bodies := number(functions), number(functions)
+	for range functions {
+		types, bodies = append(types, 0), append(bodies, code...)
+	}
+	out = append(out, section(3, types)...)
+	out = append(out, section(7, append(append([]byte{1}, wasmName("_start")...), 0, 0))...)
+	return append(out, section(10, bodies)...)
+}

@@ -45,6 +45,9 @@ func New(o Options) (*Runtime, error) {
 	if o.Inner == nil || o.Cgroups == nil || !filepath.IsAbs(o.Dir) {
 		return nil, fmt.Errorf("runtime %s: needs a runtime, cgroups and an absolute directory: %w", core.GrantHandler, errdefs.ErrInvalidArgument)
 	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	r := &Runtime{Runtime: o.Inner, o: o}
 	if err := os.MkdirAll(r.emptyRoot(), 0o555); err != nil {
 		return nil, fmt.Errorf("runtime %s: %w", core.GrantHandler, err)
@@ -152,7 +155,7 @@ func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error)
 	}
 	resolve := grant.Resolve
 	if module != nil {
-		if err := h.addModule(ctx, r.o.Modules, module); err != nil {
+		if err := r.addModule(ctx, h, c, module); err != nil {
 			return h, err
 		}
 		resolve = grant.ResolveWasm

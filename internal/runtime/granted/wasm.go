@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/grant"
+	"github.com/longshore/longshore/internal/turns"
 )
 
 // A container whose program is a WebAssembly module is launched like every other one here, with longshore-wasm as its program: that process holds
@@ -89,24 +90,26 @@ func openWorker() (*os.File, error) {
 
 // Modules keeps what was compiled of modules.
 type Modules interface {
-	// Open returns what was compiled of a module, which is compiled now if it was not before.
-	Open(ctx context.Context, module *os.File) (*os.File, error)
+	// Open returns the compiled form of a module, and compiles the module if there is none. by is the container's owner, namespace and image.
+	Open(ctx context.Context, module *os.File, by turns.Path) (*os.File, error)
 }
 
-// addModule opens what was compiled of a module. A module without that is compiled by its worker, in the container's own limits.
-func (h *held) addModule(ctx context.Context, modules Modules, module *os.File) error {
+// addModule opens the compiled form of a container's module. Without one, the worker compiles the module in the container's own limits.
+func (r *Runtime) addModule(ctx context.Context, h *held, c core.RuntimeCreate, module *os.File) error {
 	h.module = module
 	h.files = append(h.files, module)
-	if modules == nil {
+	if r.o.Modules == nil {
 		return nil
 	}
-	compiled, err := modules.Open(ctx, module)
+	compiled, err := r.o.Modules.Open(ctx, module, turns.Path{string(c.Identity.Owner), c.Identity.Namespace, c.Identity.Image})
 	switch {
 	case err == nil:
 		h.compiled = compiled
 		h.files = append(h.files, compiled)
 	case ctx.Err() != nil:
 		return err
+	default:
+		r.o.Logger.Info("the container compiles its WebAssembly module at its start, in its own limits", "container", c.ID, "reason", err)
 	}
 	return nil
 }
