@@ -90,7 +90,7 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 			return img, err
 		}
 	}
-	admission, err := s.gate.Open(named)
+	admission, err := s.gate.Open(owner, named)
 	if err != nil {
 		return core.Image{}, fmt.Errorf("pull %s: %w", named, err)
 	}
@@ -136,7 +136,7 @@ func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.
 }
 
 func (s *Store) runPull(ctx context.Context, p *pulling, owner core.Owner, job worker.PullJob, named reference.Named) error {
-	admission, err := s.gate.Open(named)
+	admission, err := s.gate.Open(owner, named)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -15,16 +16,26 @@ import (
 	"github.com/distribution/reference"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/turns"
 )
 
 // signatureTimeout is how long longshore-verify may take. It only computes.
 const signatureTimeout = 30 * time.Second
+
+// How many signatures are verified at once, and how many pulls of one owner wait for that.
+const (
+	minVerifying = 4
+	maxVerifying = 8
+	maxWaiting   = 256
+)
 
 // Gate decides about pulls.
 type Gate struct {
 	cfg     Config
 	program func() (string, error)
 	log     *slog.Logger
+	// verifying is shared by owner, registry and repository.
+	verifying *turns.Turns
 }
 
 // New returns a gate for a valid config. program returns the path of longshore-verify when a
@@ -38,7 +49,8 @@ func New(cfg Config, program func() (string, error), log *slog.Logger) *Gate {
 			return cfg.SignatureProgram, nil
 		}
 	}
-	return &Gate{cfg: cfg, program: program, log: log}
+	slots := min(max(minVerifying, runtime.NumCPU()), maxVerifying)
+	return &Gate{cfg: cfg, program: program, log: log, verifying: turns.New(slots, maxWaiting)}
 }
 
 // Problems returns what would keep the gate from deciding: files and programs that the config
@@ -74,14 +86,16 @@ func (g *Gate) Judges() bool {
 // Case is the decision about one image.
 type Case struct {
 	name string
+	by   turns.Path
 	rule Rule
 	gate *Gate
 }
 
-// Open returns what has to be decided about an image of this name. An error means that it is
-// refused whatever its content; see core.ErrImageRefused.
-func (g *Gate) Open(named reference.Named) (*Case, error) {
-	c := &Case{name: named.String(), rule: Rule{Verdict: g.cfg.Default}, gate: g}
+// Open returns what has to be decided about an image of this name, which an owner pulls. An error
+// means that it is refused whatever its content; see core.ErrImageRefused.
+func (g *Gate) Open(owner core.Owner, named reference.Named) (*Case, error) {
+	by := turns.Path{string(owner), reference.Domain(named), reference.Path(named)}
+	c := &Case{name: named.String(), by: by, rule: Rule{Verdict: g.cfg.Default}, gate: g}
 	for _, r := range g.cfg.Rules {
 		if r.has(named.Name()) {
 			c.rule = r
@@ -162,6 +176,11 @@ func (c *Case) signed(ctx context.Context, claim Claim) (string, error) {
 	if err != nil {
 		return "", cannot("%w", err)
 	}
+	release, err := c.gate.verifying.Take(ctx, c.by)
+	if err != nil {
+		return "", fmt.Errorf("policy: wait for the verification of other images: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	defer release()
 	res, err := run{
 		path: path, stdin: body, timeout: signatureTimeout, log: c.gate.log, confine: true,
 	}.do(ctx)

@@ -1,12 +1,14 @@
 package policy
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/turns"
 )
 
 var target = ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("x"), Size: 3}
@@ -94,7 +98,7 @@ func TestTheFirstRuleCounts(t *testing.T) {
 	for name, want := range map[string]string{
 		"r.example/worse/a:v1": "worse/* says reject", "r.example/signed/a": "signed", "r.example/a@" + target.Digest.String(): "", "redis": "no rule accepts it",
 	} {
-		c, err := g.Open(named(t, name))
+		c, err := g.Open("cri", named(t, name))
 		if want != "" && want != "signed" {
 			if !errors.Is(err, core.ErrImageRefused) || !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v", name, err)
@@ -129,7 +133,7 @@ func verifiers(t *testing.T, scripts map[string]string) string {
 
 func ask(t *testing.T, change func(*Config)) error {
 	t.Helper()
-	c, err := gate(t, change).Open(named(t, "r.example/a:v1"))
+	c, err := gate(t, change).Open("cri", named(t, "r.example/a:v1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +215,7 @@ func TestSignaturesAreAskedAbout(t *testing.T) {
 	c, err := gate(t, func(c *Config) {
 		c.Rules = []Rule{{Match: []string{"**"}, Verdict: Signed, Keys: []string{key}}}
 		c.SignatureProgram = filepath.Join(verifiers(t, map[string]string{"v": `grep -q '"keys":\["S0VZ"\]' || exit 1; cat; exit 0`}), "v")
-	}).Open(named(t, "r.example/a"))
+	}).Open("cri", named(t, "r.example/a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,4 +282,71 @@ func FuzzPatterns(f *testing.F) {
 			matches(pattern, name)
 		}
 	})
+}
+
+// TestVerifyingIsSharedByOwner: of the images of one owner, some are verified at once, and another owner's does not wait for them.
+func TestVerifyingIsSharedByOwner(t *testing.T) {
+	const slots = 3
+	dir := t.TempDir()
+	started, end := filepath.Join(dir, "started"), filepath.Join(dir, "end")
+	for path, mode := range map[string]os.FileMode{filepath.Dir(dir): 0o755, dir: 0o777} { // for the user nobody
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := gate(t, func(c *Config) {
+		c.Rules = []Rule{{Match: []string{"**"}, Verdict: Signed, Keys: []string{"/dev/null"}}}
+		c.SignatureProgram = filepath.Join(verifiers(t, map[string]string{
+			"v": `grep -q "$(printf quick | base64)" && exit 0; mktemp ` + started + `.XXXXXX >/dev/null; while ! [ -e ` + end + ` ]; do sleep 0.1; done`,
+		}), "v")
+	})
+	g.verifying = turns.New(slots, 10)
+	admit := func(ctx context.Context, owner core.Owner, name, payload string) error {
+		c, err := g.Open(owner, named(t, name))
+		if err != nil {
+			return err
+		}
+		return c.Admit(ctx, Claim{Target: target, Evidence: Evidence{Simple: []Simple{{Payload: []byte(payload)}}}})
+	}
+	var slow sync.WaitGroup
+	for i := range 6 {
+		slow.Go(func() {
+			if err := admit(t.Context(), "cri", fmt.Sprintf("r.example/slow%d", i), "slow"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	count := func() int {
+		list, err := filepath.Glob(started + ".*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	roottest.Eventually(t, "some are verified, and the others wait", func() bool {
+		running, waiting := g.verifying.Usage()
+		return running+waiting == 6 && count() == running
+	})
+	if n := count(); n != 1 { // one repository of one registry of one owner each
+		t.Errorf("%d images of one registry are verified at once, of %d", n, slots)
+	}
+	if err := admit(t.Context(), "nomad", "r.example/slow1", "quick"); err != nil {
+		t.Errorf("another owner's: %v", err)
+	}
+	if err := admit(t.Context(), "cri", "other.example/a", "quick"); err != nil {
+		t.Errorf("another registry's: %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("given up")
+	cancel(cause)
+	if err := admit(ctx, "cri", "r.example/more", "slow"); !errdefs.IsUnavailable(err) {
+		t.Errorf("one that gives up, or too many: %v", err)
+	}
+	if err := os.WriteFile(end, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	slow.Wait()
+	if n := count(); n != 6 {
+		t.Errorf("%d were verified", n)
+	}
 }

@@ -23,7 +23,7 @@ exit 1`
 	c, err := gate(t, func(c *Config) {
 		c.Rules = []Rule{{Match: []string{"**"}, Verdict: Signed, Keys: []string{"/dev/null"}}}
 		c.SignatureProgram = filepath.Join(verifiers(t, map[string]string{"v": script}), "v")
-	}).Open(named(t, "r.example/a"))
+	}).Open("cri", named(t, "r.example/a"))
 	if err != nil {
 		t.Fatal(err)
 	}
