@@ -65,7 +65,7 @@ func Run(ctx context.Context, j *Job, messages io.Writer) int {
 	if big || !known {
 		debug.FreeOSMemory() // what compiling took, the program does not need
 	}
-	_, err = r.InstantiateModule(ctx, code, config)
+	_, err = r.InstantiateModule(withMemory(ctx), code, config)
 	var exit *sys.ExitError
 	switch {
 	case err == nil:
