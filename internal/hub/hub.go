@@ -239,7 +239,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	group.Go(func() error { return h.CA.Authority.Run(ctx) })
 	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
 	group.Go(func() error { return h.Peers.Lead(ctx, h.lead) })
-	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Board: h.Board, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
+	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Board: h.Board, Pending: h.pending, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
 	group.Go(func() error { return operators.Operators.Run(ctx) })
 	group.Go(func() error { return operators.Serve(ctx, at.Operators) })
 	if at.Remote != nil {
@@ -291,6 +291,9 @@ func (h *Hub) call(ctx context.Context, method string, err *error) func() {
 	}
 }
 
+// pending returns the tasks that no node takes.
+func (h *Hub) pending() []board.Task { return fleet.Pending(fleet.StateOf(h.Board, h.o.MoveAfter)) }
+
 // dockerAPI answers docker's command line.
 func (h *Hub) dockerAPI() engineapi.Server {
 	host, err := os.Hostname()
@@ -298,7 +301,7 @@ func (h *Hub) dockerAPI() engineapi.Server {
 		host = h.CA.Authority.Hub
 	}
 	return engineapi.Server{
-		Records: h.Board, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
+		Records: h.Board, Pending: h.pending, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
 		Output: func(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions) engineapi.Output {
 			sub := h.Broker.Subscribe(selector, o, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
 			return engineapi.Output{Messages: sub.Messages, Done: sub.Done, Missing: sub.Missing, Close: sub.Close}

@@ -202,10 +202,13 @@ type Reauthorisation struct {
 
 // Service defines model for Service.
 type Service struct {
-	ID      string `json:"id"`
-	Image   string `json:"image"`
-	Mode    string `json:"mode"`
-	Name    string `json:"name"`
+	ID    string `json:"id"`
+	Image string `json:"image"`
+	Mode  string `json:"mode"`
+	Name  string `json:"name"`
+
+	// Pending Why the first of the tasks that are missing has no node; empty when none is missing.
+	Pending string `json:"pending,omitempty,omitzero"`
 	Running int    `json:"running"`
 	Stack   string `json:"stack"`
 

@@ -37,6 +37,7 @@ type Server struct {
 	CA         *ca.Service
 	Operators  *ca.Operators
 	Board      *board.Board
+	Pending    func() []board.Task // the tasks that no node takes; nil is none
 	Broker     *session.Broker
 	Dispatcher *session.Dispatcher
 	Log        *slog.Logger

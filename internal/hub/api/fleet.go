@@ -11,6 +11,7 @@ import (
 
 	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/fleet"
 )
 
@@ -84,6 +85,11 @@ func (s Server) ListTasks(w http.ResponseWriter, _ *http.Request) { reply(w, s.t
 // GetTask implements hubv1.ServerInterface.
 func (s Server) GetTask(w http.ResponseWriter, _ *http.Request, id string) {
 	t, ok := s.Board.Task(id)
+	for _, p := range s.pending() {
+		if p.M.GetId() == id {
+			t, ok = p, true
+		}
+	}
 	if !ok {
 		reply(w, nil, fmt.Errorf("there is no task %.100s: %w", id, errdefs.ErrNotFound))
 		return
@@ -96,7 +102,21 @@ func sorted[T any](list []T, by func(T) string) []T {
 	return list
 }
 
+// pending returns the tasks that no node takes.
+func (s Server) pending() []board.Task {
+	if s.Pending == nil {
+		return nil
+	}
+	return s.Pending()
+}
+
 func (s Server) services() []hubv1.Service {
+	missing := map[string]string{}
+	for _, t := range s.pending() {
+		if id := t.M.GetServiceId(); missing[id] == "" {
+			missing[id] = t.Status.M.GetErr()
+		}
+	}
 	running := map[string]int{}
 	places := map[string]uint64{} // of global services: those that have a task that is to run
 	for _, t := range s.Board.Tasks() {
@@ -113,7 +133,7 @@ func (s Server) services() []hubv1.Service {
 		v := hubv1.Service{
 			ID: id, Name: spec.GetAnnotations().GetName(), Stack: spec.GetAnnotations().GetLabels()[fleet.Stack], Mode: "replicated", Wanted: spec.GetReplicated().GetReplicas(),
 			Running: running[id], Version: r.M.GetSpecVersion().GetIndex(), Image: spec.GetTask().GetContainer().GetImage(),
-			Update: fleet.Progress(r.M.GetUpdateStatus()), UpdateMessage: r.M.GetUpdateStatus().GetMessage(),
+			Update: fleet.Progress(r.M.GetUpdateStatus()), UpdateMessage: r.M.GetUpdateStatus().GetMessage(), Pending: missing[id],
 		}
 		if spec.GetGlobal() != nil {
 			v.Mode, v.Wanted = "global", places[id]
@@ -133,7 +153,11 @@ func (s Server) tasks() []hubv1.Task {
 		hosts[n.GetId()] = n.GetDescription().GetHostname()
 	}
 	list := []hubv1.Task{}
-	for id, t := range s.Board.Tasks() {
+	all := s.Board.Tasks()
+	for _, t := range s.pending() {
+		all[t.M.GetId()] = t
+	}
+	for id, t := range all {
 		changed := t.Status.M.GetTimestamp()
 		if changed == nil {
 			changed = t.M.GetMeta().GetCreatedAt()

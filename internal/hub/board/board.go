@@ -49,10 +49,15 @@ type Task struct {
 	Status Record[*swarmv1.TaskStatus]
 	// RunningAt is when the hub was told first that the task runs; zero is never.
 	RunningAt time.Time
+	// Pending is set for a task that no node takes. Such a task is not stored.
+	Pending bool
 }
 
 // State is how far the task is.
 func (t Task) State() swarmv1.TaskState {
+	if t.Pending {
+		return swarmv1.TaskState_PENDING
+	}
 	return max(t.Status.M.GetState(), swarmv1.TaskState_ASSIGNED)
 }
 
@@ -288,7 +293,7 @@ func (b *Board) taskLocked(id string, r Record[*swarmv1.Task]) {
 		delete(b.tasks, id)
 		return
 	}
-	b.tasks[id] = Task{r, before.Status, before.RunningAt}
+	b.tasks[id] = Task{Record: r, Status: before.Status, RunningAt: before.RunningAt}
 	n := b.nodeLocked(r.M.GetNodeId())
 	n.tasks[id] = true
 	n.wake(true, false)

@@ -366,9 +366,9 @@ func (a *app) services() *cobra.Command {
 		if err := a.call(cmd.Context(), http.MethodGet, "/v1/services", nil, &list); err != nil {
 			return err
 		}
-		return a.show(list, "NAME\tMODE\tRUNNING\tVERSION\tIMAGE\tUPDATE", func(add func(...any)) {
+		return a.show(list, "NAME\tMODE\tRUNNING\tVERSION\tIMAGE\tUPDATE\tPENDING", func(add func(...any)) {
 			for _, s := range list {
-				add(s.Name, s.Mode, fmt.Sprintf("%d/%d", s.Running, s.Wanted), s.Version, s.Image, updateOf(s))
+				add(s.Name, s.Mode, fmt.Sprintf("%d/%d", s.Running, s.Wanted), s.Version, s.Image, updateOf(s), s.Pending)
 			}
 		})
 	}})

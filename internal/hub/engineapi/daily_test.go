@@ -27,6 +27,45 @@ func TestAServiceWithoutAName(t *testing.T) {
 	}
 }
 
+// TestAServiceWithoutPlacementHasAnEmptyOne: docker service update --replicas-max-per-node writes to
+// the placement of the answer.
+func TestAServiceWithoutPlacementHasAnEmptyOne(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	for _, task := range []string{`{"ContainerSpec": {"Image": "a"}}`, `{"ContainerSpec": {"Image": "a"}, "Placement": {}}`} {
+		var made struct{ ID string }
+		var is swarm.Service
+		d.must(201, "POST", "/services/create", `{"TaskTemplate": `+task+`}`, &made)
+		d.must(200, "GET", "/services/"+made.ID, "", &is)
+		if is.Spec.TaskTemplate.Placement == nil {
+			t.Errorf("%s has no placement", task)
+		}
+	}
+}
+
+func TestATaskThatNoNodeTakesIsPending(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	var made struct{ ID string }
+	d.must(201, "POST", "/services/create", `{"Name": "web", "TaskTemplate": {"ContainerSpec": {"Image": "a"}}}`, &made)
+	d.pending = []board.Task{{
+		Record: board.Record[*swarmv1.Task]{M: &swarmv1.Task{Id: "waits", ServiceId: made.ID, Slot: 1, DesiredState: swarmv1.TaskState_RUNNING}},
+		Status: board.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: swarmv1.TaskState_PENDING, Err: "no suitable node (memory: a)"}},
+	}}
+	var list []swarm.Task
+	var one swarm.Task
+	d.must(200, "GET", "/tasks", "", &list)
+	d.must(200, "GET", "/tasks/waits", "", &one)
+	for _, task := range append(list, one) {
+		if task.Status.State != swarm.TaskStatePending || task.Status.Err != "no suitable node (memory: a)" || task.NodeID != "" || task.DesiredState != swarm.TaskStateRunning {
+			t.Errorf("task: %+v", task)
+		}
+	}
+	if len(list) != 1 {
+		t.Errorf("%d tasks", len(list))
+	}
+}
+
 // TestASecretIsExchanged as docker's users do: the one of before can be removed when the update is completed, and a
 // rollback to what needs it is refused then. Until the update is completed it may go back by itself.
 func TestASecretIsExchanged(t *testing.T) {

@@ -70,6 +70,8 @@ type Output struct {
 // Server answers docker's command line.
 type Server struct {
 	Records Records
+	// Pending returns the tasks that no node takes; nil is none.
+	Pending func() []board.Task
 	Trust   Trust
 	Nodes   Nodes
 	// Output asks the nodes for the output of tasks.

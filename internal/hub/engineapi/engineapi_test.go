@@ -186,6 +186,7 @@ func TestLists(t *testing.T) {
 	d.tasks["old"] = task("old", s.ID, "node1", swarmv1.TaskState_SHUTDOWN, swarmv1.TaskState_FAILED, 0)
 	d.tasks["new"] = task("new", s.ID, "node2", swarmv1.TaskState_RUNNING, swarmv1.TaskState_RUNNING, 1)
 	d.tasks["every"] = task("every", agent.ID, "node1", swarmv1.TaskState_RUNNING, swarmv1.TaskState_PREPARING, 1)
+	d.tasks["ended"] = task("ended", s.ID, "node1", swarmv1.TaskState_RUNNING, swarmv1.TaskState_FAILED, 1)
 	for _, c := range []struct {
 		path    string
 		filters map[string][]string
@@ -198,14 +199,15 @@ func TestLists(t *testing.T) {
 		{"/services", map[string][]string{"label": {"tier=back"}}, ""},
 		{"/services", map[string][]string{"label": {"tier"}, "mode": {"replicated"}}, "web"},
 		{"/services", map[string][]string{"mode": {"global"}, "runtime": {"container"}}, "agent"},
-		{"/tasks", nil, "every new old"},
-		{"/tasks", map[string][]string{"service": {"web"}}, "new old"},
+		{"/tasks", nil, "ended every new old"},
+		{"/tasks", map[string][]string{"service": {"web"}}, "ended new old"},
 		{"/tasks", map[string][]string{"service": {"nothing"}}, ""},
-		{"/tasks", map[string][]string{"service": {s.ID}, "_up-to-date": {"true"}}, "new"},
-		{"/tasks", map[string][]string{"service": {"web"}, "desired-state": {"shutdown"}}, "old"},
-		{"/tasks", map[string][]string{"node": {"host-node1"}}, "every old"},
+		{"/tasks", map[string][]string{"service": {s.ID}, "_up-to-date": {"true"}}, "ended new"},
+		{"/tasks", map[string][]string{"service": {"web"}, "desired-state": {"shutdown"}}, "ended old"},
+		{"/tasks", map[string][]string{"service": {"web"}, "desired-state": {"running"}}, "new"},
+		{"/tasks", map[string][]string{"node": {"host-node1"}}, "ended every old"},
 		{"/tasks", map[string][]string{"node": {"self"}}, ""},
-		{"/tasks", map[string][]string{"label": {"tier=front"}, "id": {"e"}}, "every"},
+		{"/tasks", map[string][]string{"label": {"tier=front"}, "id": {"ev"}}, "every"},
 		{"/nodes", nil, "node1 node2 thehub"},
 		{"/nodes", map[string][]string{"role": {"manager"}}, "thehub"},
 		{"/nodes", map[string][]string{"name": {"host-"}, "membership": {"accepted"}}, "node1 node2"},

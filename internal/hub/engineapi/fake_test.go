@@ -186,6 +186,7 @@ type door struct {
 	t       *testing.T
 	server  Server
 	handler http.Handler
+	pending []board.Task
 }
 
 func newDoor(t *testing.T) *door {
@@ -205,6 +206,7 @@ func newDoor(t *testing.T) *door {
 		Records: m, Trust: m, Nodes: m, Log: slog.New(slog.DiscardHandler),
 		Self: Self{Cluster: "cluster", Hub: "thehub", Address: "hub.example:2377", Hostname: "hubhost", Version: "1.2", Heartbeat: 5 * time.Second, CertificateLife: time.Hour, TaskHistory: 4},
 	}}
+	d.server.Pending = func() []board.Task { return d.pending }
 	d.handler = d.server.Handler()
 	return d
 }

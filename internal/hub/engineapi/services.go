@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -237,10 +238,21 @@ func (s Server) task(ref string) (named[board.Task], error) {
 		return named[board.Task]{id: ref, v: t, rev: max(t.Rev, t.Status.Rev)}, nil
 	}
 	var list []named[board.Task]
-	for id, t := range s.Records.Tasks() {
+	for id, t := range s.allTasks() {
 		list = append(list, named[board.Task]{id: id, v: t, rev: max(t.Rev, t.Status.Rev)})
 	}
 	return find("task", ref, list)
+}
+
+// allTasks returns the stored tasks and the pending ones, by their IDs.
+func (s Server) allTasks() map[string]board.Task {
+	all := maps.Clone(s.Records.Tasks())
+	if s.Pending != nil {
+		for _, t := range s.Pending() {
+			all[t.M.GetId()] = t
+		}
+	}
+	return all
 }
 
 // taskName is a task's name as docker's command line shows it: SERVICE.SLOT.ID, or SERVICE.NODE.ID where there is one on each node.
@@ -275,11 +287,11 @@ func (s Server) listTasks(r *http.Request) (answer, error) {
 		}
 	}
 	list := []swarm.Task{}
-	for id, t := range s.Records.Tasks() {
+	for id, t := range s.allTasks() {
 		service := services[t.M.GetServiceId()].M
 		switch at := t.M.GetServiceAnnotations(); {
 		case len(f["service"]) > 0 && !wanted[t.M.GetServiceId()], len(f["node"]) > 0 && !nodes[t.M.GetNodeId()], !f.Prefix("id", id), !f.Prefix("name", taskName(t.M)):
-		case !f.Labels("label", at.GetLabels()), !f.Exact("runtime", "container"), !f.Exact("desired-state", strings.ToLower(t.M.GetDesiredState().String())):
+		case !f.Labels("label", at.GetLabels()), !f.Exact("runtime", "container"), !f.Exact("desired-state", string(view.DesiredState(t.M, t.State()))):
 		case f.Exact("_up-to-date", "true", "1") && len(f["_up-to-date"]) > 0 && t.M.GetSpecVersion().GetIndex() != service.GetSpecVersion().GetIndex():
 		default:
 			list = append(list, view.Task(t.M, t.Status.M, max(t.Rev, t.Status.Rev)))

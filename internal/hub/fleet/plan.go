@@ -43,18 +43,30 @@ type planner struct {
 	writes []store.Write
 	done   map[string]bool // tasks with a write: a transaction has at most one of each record
 	wake   time.Time       // when the next change is due, by the clock alone; zero is never
+	// pending are the tasks of places that no node takes.
+	pending []board.Task
 }
 
 // Plan is the next changes, and when to ask again though nothing has changed; zero is never.
 func Plan(s State) (writes []store.Write, again time.Time) {
+	p := newPlanner(s)
+	p.plan()
+	return p.writes, p.wake
+}
+
+func newPlanner(s State) *planner {
 	p := &planner{State: s, nodes: map[string]*swarmv1.Node{}, room: map[string]*room{}, done: map[string]bool{}}
 	for _, n := range s.Nodes {
 		p.nodes[n.GetId()] = n
 		p.room[n.GetId()] = newRoom(n)
 	}
+	return p
+}
+
+func (p *planner) plan() {
 	of := map[string][]board.Task{}
-	for _, id := range slices.Sorted(maps.Keys(s.Tasks)) {
-		t := s.Tasks[id]
+	for _, id := range slices.Sorted(maps.Keys(p.Tasks)) {
+		t := p.Tasks[id]
 		switch {
 		case p.nodes[t.M.GetNodeId()] == nil, t.Ended() && t.M.GetDesiredState() == swarmv1.TaskState_REMOVE:
 			p.remove(t)
@@ -65,15 +77,14 @@ func Plan(s State) (writes []store.Write, again time.Time) {
 		of[t.M.GetServiceId()] = append(of[t.M.GetServiceId()], t)
 	}
 	for _, id := range slices.Sorted(maps.Keys(of)) {
-		if s.Services[id].M == nil {
+		if p.Services[id].M == nil {
 			p.end(of[id])
 		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(s.Services)) {
-		p.service(s.Services[id].M, of[id])
+	for _, id := range slices.Sorted(maps.Keys(p.Services)) {
+		p.service(p.Services[id].M, of[id])
 	}
 	p.sweep()
-	return p.writes, p.wake
 }
 
 // live reports whether a task counts as one that runs, or will.
@@ -224,11 +235,12 @@ func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) bool 
 		node = ""
 	}
 	if node == "" {
+		p.hold(s, pl, refused(p, s, pl, h))
 		return false // until something changes
 	}
 	p.create(s, node, pl.slot, swarmv1.TaskState_RUNNING)
 	if h.left != "" {
-		p.recordMove(s, pl.slot, node, h.left)
+		recordMove(p, s, pl.slot, node, h.left)
 	}
 	return true
 }

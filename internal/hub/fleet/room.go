@@ -60,21 +60,29 @@ func (r *room) without(tasks []board.Task) *room {
 	return &left
 }
 
-// has reports whether there is room for another task of a service, and what drives it.
-func (r *room) has(s *swarmv1.Service) bool {
+// has reports whether there is room for another task of a service, and its drivers.
+func (r *room) has(s *swarmv1.Service) bool { return r.lacks(s) == "" }
+
+// lacks returns why there is no room for another task of a service, or "".
+func (r *room) lacks(s *swarmv1.Service) string {
 	want := s.GetSpec().GetTask().GetResources().GetReservations()
-	if r.limited && (want.GetNanoCpus() > 0 && want.GetNanoCpus() > r.cpus || want.GetMemoryBytes() > 0 && want.GetMemoryBytes() > r.memory) {
-		return false
-	}
-	if limit := s.GetSpec().GetTask().GetPlacement().GetMaxReplicas(); limit > 0 && uint64(r.of[s.GetId()]) >= limit {
-		return false
+	switch limit := s.GetSpec().GetTask().GetPlacement().GetMaxReplicas(); {
+	case r.limited && want.GetNanoCpus() > 0 && want.GetNanoCpus() > r.cpus:
+		return "insufficient resources, CPUs"
+	case r.limited && want.GetMemoryBytes() > 0 && want.GetMemoryBytes() > r.memory:
+		return "insufficient resources, memory"
+	case limit > 0 && uint64(r.of[s.GetId()]) >= limit:
+		return "max replicas per node limit exceeded"
 	}
 	for _, p := range s.GetSpec().GetEndpoint().GetPorts() {
 		if r.ports[portName(p)] {
-			return false
+			return "host-mode port " + strings.ToLower(portName(p)) + " already in use"
 		}
 	}
-	return drives(r.node, s.GetSpec().GetTask())
+	if !drives(r.node, s.GetSpec().GetTask()) {
+		return "missing plugin"
+	}
+	return ""
 }
 
 func portName(p *swarmv1.PortConfig) string {

@@ -26,10 +26,7 @@ type Term interface {
 func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, planned func(took time.Duration), log *slog.Logger) error {
 	for {
 		next, begun := b.Next(), time.Now()
-		secrets, configs := b.Secrets(), b.Configs() // before the services: the service of a new one is there then
-		writes, again := Plan(State{
-			Now: time.Now(), Services: b.Services(), Nodes: b.Nodes(), Tasks: b.Tasks(), Secrets: secrets, Configs: configs, MoveAfter: moveAfter, NewID: ca.NewID,
-		})
+		writes, again := Plan(StateOf(b, moveAfter))
 		planned(time.Since(begun))
 		for group := range slices.Chunk(writes, store.MaxWrites-1) { // the term has one more
 			if err := term.Commit(ctx, group...); err != nil {
@@ -47,6 +44,13 @@ func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration
 			return err
 		}
 	}
+}
+
+// StateOf returns the state of the fleet now.
+func StateOf(b *board.Board, moveAfter time.Duration) State {
+	s := State{Now: time.Now(), Secrets: b.Secrets(), Configs: b.Configs(), MoveAfter: moveAfter, NewID: ca.NewID}
+	s.Services, s.Nodes, s.Tasks = b.Services(), b.Nodes(), b.Tasks() // after the secrets: the service of each is there then
+	return s
 }
 
 // wait waits for the next change, or until some time if that is not zero; and a moment in any

@@ -198,7 +198,7 @@ func (p *planner) ready(s *swarmv1.Service, n *swarmv1.Node) bool {
 }
 
 // recordMove writes an event for a replica that starts without its volume.
-func (p *planner) recordMove(s *swarmv1.Service, slot uint64, node, why string) {
+func recordMove(p *planner, s *swarmv1.Service, slot uint64, node, why string) {
 	e := events.Event{Time: p.Now.UTC(), Kind: "moved", What: fmt.Sprintf("replica %s.%d is started on node %s %s", s.GetSpec().GetAnnotations().GetName(), slot, node, why)}
 	p.writes = append(p.writes, e.Write())
 }

@@ -319,6 +319,8 @@ func (r *rollout) tend(sp *spot) {
 	case sp.now.M == nil && len(sp.old) == 0:
 		if !r.stopping(sp.tasks) {
 			r.start(r.s, sp.place, sp.tasks)
+		} else if why := waitsFor(r.planner, r.s, sp.tasks); why != "" {
+			r.hold(r.s, sp.place, why)
 		}
 	case sp.now.M == nil:
 	case sp.now.M.GetDesiredState() < swarmv1.TaskState_RUNNING: // prefetched

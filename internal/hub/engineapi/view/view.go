@@ -135,14 +135,13 @@ func TaskSpec(t *swarmv1.TaskSpec) swarm.TaskSpec {
 			Condition: swarm.RestartPolicyCondition(word(r.GetCondition().String())), Delay: duration(r.GetDelay()), MaxAttempts: &n, Window: duration(r.GetWindow()),
 		}
 	}
-	if p := t.GetPlacement(); p != nil {
-		v.Placement = &swarm.Placement{Constraints: p.GetConstraints(), MaxReplicas: p.GetMaxReplicas()}
-		for _, pref := range p.GetPreferences() {
-			v.Placement.Preferences = append(v.Placement.Preferences, swarm.PlacementPreference{Spread: &swarm.SpreadOver{SpreadDescriptor: pref.GetSpread().GetSpreadDescriptor()}})
-		}
-		for _, f := range p.GetPlatforms() {
-			v.Placement.Platforms = append(v.Placement.Platforms, swarm.Platform{Architecture: f.GetArchitecture(), OS: f.GetOs()})
-		}
+	p := t.GetPlacement() // docker service update --replicas-max-per-node writes to it without a look whether it is there
+	v.Placement = &swarm.Placement{Constraints: p.GetConstraints(), MaxReplicas: p.GetMaxReplicas()}
+	for _, pref := range p.GetPreferences() {
+		v.Placement.Preferences = append(v.Placement.Preferences, swarm.PlacementPreference{Spread: &swarm.SpreadOver{SpreadDescriptor: pref.GetSpread().GetSpreadDescriptor()}})
+	}
+	for _, f := range p.GetPlatforms() {
+		v.Placement.Platforms = append(v.Placement.Platforms, swarm.Platform{Architecture: f.GetArchitecture(), OS: f.GetOs()})
 	}
 	for _, n := range t.GetNetworks() {
 		v.Networks = append(v.Networks, swarm.NetworkAttachmentConfig{Target: n.GetTarget(), Aliases: n.GetAliases()})
@@ -174,8 +173,12 @@ func resources(r *swarmv1.ResourceRequirements, pids int64) *swarm.ResourceRequi
 
 // Task is a task as it was at a revision, with what was told of it.
 func Task(t *swarmv1.Task, s *swarmv1.TaskStatus, rev int64) swarm.Task {
+	state := max(s.GetState(), swarmv1.TaskState_ASSIGNED)
+	if s.GetState() == swarmv1.TaskState_PENDING { // see fleet.Pending
+		state = s.GetState()
+	}
 	status := swarm.TaskStatus{
-		Timestamp: at(s.GetTimestamp()), State: swarm.TaskState(word(max(s.GetState(), swarmv1.TaskState_ASSIGNED).String())), Message: s.GetMessage(), Err: s.GetErr(),
+		Timestamp: at(s.GetTimestamp()), State: swarm.TaskState(word(state.String())), Message: s.GetMessage(), Err: s.GetErr(),
 		PortStatus: swarm.PortStatus{Ports: ports(s.GetPortStatus().GetPorts())},
 	}
 	if s == nil {
@@ -186,8 +189,18 @@ func Task(t *swarmv1.Task, s *swarmv1.TaskStatus, rev int64) swarm.Task {
 	}
 	return swarm.Task{
 		ID: t.GetId(), Meta: meta(t.GetMeta(), rev), Annotations: annotations(t.GetAnnotations()), Spec: TaskSpec(t.GetSpec()), ServiceID: t.GetServiceId(), Slot: int(t.GetSlot()), NodeID: t.GetNodeId(),
-		Status: status, DesiredState: swarm.TaskState(word(t.GetDesiredState().String())),
+		Status: status, DesiredState: DesiredState(t, s.GetState()),
 	}
+}
+
+// DesiredState returns the state that a task is to reach. A Swarm's managers shut down a task that
+// has ended, so it is not to run any more.
+func DesiredState(t *swarmv1.Task, now swarmv1.TaskState) swarm.TaskState {
+	desired := t.GetDesiredState()
+	if now > swarmv1.TaskState_RUNNING {
+		desired = max(desired, swarmv1.TaskState_SHUTDOWN)
+	}
+	return swarm.TaskState(word(desired.String()))
 }
 
 // Node is a node as its record was at a revision.
