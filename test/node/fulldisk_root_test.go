@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ type fullDisk struct {
 
 // newFullDisk starts a node on a file system below its root or state directory, with a container
 // that runs, one that has ended, a named volume, and an image that no container uses.
-func newFullDisk(t *testing.T, below, options string) fullDisk {
+func newFullDisk(t *testing.T, below string, mount mounting) fullDisk {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "longshore-full-")
 	if err != nil {
@@ -37,9 +38,7 @@ func newFullDisk(t *testing.T, below, options string) fullDisk {
 	if err := os.Mkdir(d.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("tmpfs", d.dir, "tmpfs", 0, options+",mode=700"); err != nil {
-		t.Fatal(err)
-	}
+	mount(t, d.dir)
 	t.Cleanup(func() { _ = unix.Unmount(d.dir, unix.MNT_DETACH) })
 	n := nodetest.Start(t, nodetest.Options{Dir: dir, Config: "[images]\nmin_free_bytes = 0\nmin_free_inodes = 0\n[face.nomad]\nenabled = true\n[face.mesos]\nenabled = true\n"})
 	d.volumes = volumes{n, n.Busybox(t)}
@@ -50,6 +49,39 @@ func newFullDisk(t *testing.T, below, options string) fullDisk {
 		d.must(t, "commit", "ended", fmt.Sprintf("unused:%d", i))
 	}
 	return d
+}
+
+// mounting mounts an empty file system.
+type mounting func(t *testing.T, at string)
+
+// tmpfs mounts a tmpfs.
+func tmpfs(options string) mounting {
+	return func(t *testing.T, at string) {
+		t.Helper()
+		if err := unix.Mount("tmpfs", at, "tmpfs", 0, options+",mode=700"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// ext4 makes an ext4 with so many inodes, of which root has no blocks in reserve, and mounts it.
+func ext4(size int64, inodes int) mounting {
+	return func(t *testing.T, at string) {
+		t.Helper()
+		image := at + ".img"
+		if err := os.WriteFile(image, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(image, size); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-F", "-m", "0", "-N", strconv.Itoa(inodes), image).CombinedOutput(); err != nil {
+			t.Skipf("no ext4 here: %v: %s", err, out)
+		}
+		if out, err := exec.CommandContext(t.Context(), "mount", "-n", "-o", "loop,nodev,nosuid", "-t", "ext4", image, at).CombinedOutput(); err != nil {
+			t.Skipf("ext4 cannot be mounted here: %v: %s", err, out)
+		}
+	}
 }
 
 // fillBytes takes all bytes of a file system, to the last page.
@@ -112,27 +144,35 @@ func (d fullDisk) knows(t *testing.T) string {
 }
 
 func TestTheAgentStartsWithoutBytesInItsRoot(t *testing.T) {
-	startsOnAFullDisk(t, "root", "size=64m", fullDisk.fillBytes)
+	startsOnAFullDisk(t, "root", tmpfs("size=64m"), fullDisk.fillBytes)
 }
 
 func TestTheAgentStartsWithoutInodesInItsRoot(t *testing.T) {
-	startsOnAFullDisk(t, "root", "size=64m,nr_inodes=3000", fullDisk.fillInodes)
+	startsOnAFullDisk(t, "root", tmpfs("size=64m,nr_inodes=3000"), fullDisk.fillInodes)
 }
 
 func TestTheAgentStartsWithoutBytesInItsState(t *testing.T) {
-	startsOnAFullDisk(t, "run", "size=24m", fullDisk.fillBytes)
+	startsOnAFullDisk(t, "run", tmpfs("size=24m"), fullDisk.fillBytes)
 }
 
 func TestTheAgentStartsWithoutInodesInItsState(t *testing.T) {
-	startsOnAFullDisk(t, "run", "size=24m,nr_inodes=3000", fullDisk.fillInodes)
+	startsOnAFullDisk(t, "run", tmpfs("size=24m,nr_inodes=3000"), fullDisk.fillInodes)
+}
+
+func TestTheAgentStartsWithoutBytesInItsRootOnExt4(t *testing.T) {
+	startsOnAFullDisk(t, "root", ext4(64<<20, 4096), fullDisk.fillBytes)
+}
+
+func TestTheAgentStartsWithoutInodesInItsRootOnExt4(t *testing.T) {
+	startsOnAFullDisk(t, "root", ext4(64<<20, 1024), fullDisk.fillInodes)
 }
 
 // startsOnAFullDisk fills a directory's file system before each of twenty starts after a kill.
 // Each time the agent serves and knows all that it knew, and in the end prune and rm free the
 // space of unused objects.
-func startsOnAFullDisk(t *testing.T, below, options string, fill func(fullDisk, *testing.T)) {
+func startsOnAFullDisk(t *testing.T, below string, mount mounting, fill func(fullDisk, *testing.T)) {
 	roottest.Run(t, func(t *testing.T) {
-		d := newFullDisk(t, below, options)
+		d := newFullDisk(t, below, mount)
 		before := d.knows(t)
 		for i := range fullStarts {
 			fill(d, t)
