@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,14 +33,14 @@ const (
 // disk is an ext4 of which the power can be cut.
 type disk struct{ image, at string }
 
-func newDisk(t *testing.T) *disk {
+func newDisk(t *testing.T, flags ...string) *disk {
 	t.Helper()
 	dir := t.TempDir()
 	d := &disk{filepath.Join(dir, "image"), filepath.Join(dir, "fs")}
 	if err := errors.Join(os.Mkdir(d.at, 0o700), os.WriteFile(d.image, nil, 0o600), os.Truncate(d.image, 512<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", "-q", "-F", d.image).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "mkfs.ext4", slices.Concat([]string{"-q", "-F"}, flags, []string{d.image})...).CombinedOutput(); err != nil {
 		t.Skipf("no ext4 here: %v: %s", err, out)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(d.at, unix.MNT_DETACH) })

@@ -50,6 +50,40 @@ func StartHub(t *testing.T, addr string, flags ...string) *Hub {
 // Up starts the hub, again after Kill.
 func (h *Hub) Up() {
 	h.t.Helper()
+	h.start()
+	roottest.Eventually(h.t, "the hub answers", h.answers)
+}
+
+// TryUp starts the hub, which may refuse to start. It returns whether it answers, and otherwise its last lines.
+func (h *Hub) TryUp() (string, bool) {
+	h.t.Helper()
+	log := h.Dir + "/log"
+	before, _ := os.ReadFile(log)
+	h.start()
+	up := false
+	roottest.Eventually(h.t, "the hub answers or ends", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.cmd.Process.Pid))
+		_, state, _ := strings.Cut(string(stat), ") ")
+		if err != nil || strings.HasPrefix(state, "Z") {
+			return true
+		}
+		up = h.answers()
+		return up
+	})
+	after, err := os.ReadFile(log)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return string(after[len(before):]), up
+}
+
+func (h *Hub) answers() bool {
+	_, err := h.CLI("", "token")
+	return err == nil
+}
+
+func (h *Hub) start() {
+	h.t.Helper()
 	log, err := os.OpenFile(h.Dir+"/log", os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		h.t.Fatal(err)
@@ -62,10 +96,6 @@ func (h *Hub) Up() {
 	if err := h.cmd.Start(); err != nil {
 		h.t.Fatal(err)
 	}
-	roottest.Eventually(h.t, "the hub answers", func() bool {
-		_, err := h.CLI("", "token")
-		return err == nil
-	})
 }
 
 func (h *Hub) socket() string { return h.Dir + "/hub.sock" }
