@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
 )
 
 func TestWhyATaskEndedIsTold(t *testing.T) {
@@ -85,6 +86,36 @@ func TestWhyATaskEndedWhileTheAgentWasAwayIsTold(t *testing.T) {
 	for _, want := range []*nomaddriver.TaskConfig{away, after} {
 		if e := next("exited with code"); e.GetTaskId() != want.GetId() {
 			t.Errorf("told is %v, want the end of %s", e, want.GetId())
+		}
+	}
+}
+
+// TestEventsGoToTheDriverThatStartedTheTask: of two plugin blocks, each has the events of its own
+// tasks.
+func TestEventsGoToTheDriverThatStartedTheTask(t *testing.T) {
+	r := newRig(t, nil)
+	ours := r.listen()
+	second := nomadtest.Relay(t, "-name=docker")
+	second.Configure(t, map[string]any{"socket": r.socket}, nil)
+	first := r.Client
+	r.Client = second
+	dockers := r.listen()
+	of := map[string]string{}
+	for _, start := range []struct {
+		suffix string
+		by     *nomadtest.Client
+	}{{"bbbbbbbb", second}, {"aaaaaaaa", first}} { // so the stream of ours would have the other one's event first
+		r.Client = start.by
+		task := r.task(start.suffix, nil)
+		_, ct := r.run(task)
+		of[start.suffix] = task.GetId()
+		r.Supervisor.Exit(main(ct), 3)
+	}
+	for suffix, next := range map[string]func(string) *nomaddriver.DriverTaskEvent{"aaaaaaaa": ours, "bbbbbbbb": dockers} {
+		for _, match := range []string{"Container started", "exited with code"} {
+			if e := next(match); e.GetTaskId() != of[suffix] {
+				t.Errorf("%s: %q of task %s, want %s", suffix, match, e.GetTaskId(), of[suffix])
+			}
 		}
 	}
 }

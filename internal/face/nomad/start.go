@@ -70,6 +70,9 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 	if err != nil {
 		return c, err
 	}
+	if err := task.MakeSources(); err != nil {
+		return c, err
+	}
 	sb, c, err := s.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		want, err := task.Container(sandbox, images)
 		want.Run = true
@@ -78,17 +81,17 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 	if err != nil {
 		return c, err
 	}
-	s.events.Tell(task.Nomad, "Container started", map[string]string{"container": c.ID.Short(), "runtime": c.Runtime})
+	s.events.Tell(task.Session.Name, task.Nomad, "Container started", map[string]string{"container": c.ID.Short(), "runtime": c.Runtime})
 	for _, w := range task.Conf.Warnings {
-		s.events.Tell(task.Nomad, "The job asks for something in vain", map[string]string{"warning": w})
+		s.events.Tell(task.Session.Name, task.Nomad, "The job asks for something in vain", map[string]string{"warning": w})
 	}
 	for _, a := range task.Conf.Addrs {
 		if !slices.Contains(sb.Network.Addrs, a) { // a CNI network whose plugins choose by themselves
-			s.events.Tell(task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": "the network of this node gives no address that is asked for: " + a.String()})
+			s.events.Tell(task.Session.Name, task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": "the network of this node gives no address that is asked for: " + a.String()})
 		}
 	}
 	for _, w := range c.Warnings {
-		s.events.Tell(task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": w})
+		s.events.Tell(task.Session.Name, task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": w})
 	}
 	return c, nil
 }

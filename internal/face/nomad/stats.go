@@ -66,5 +66,9 @@ func (s *server) TaskStats(req *nomaddriver.TaskStatsRequest, out nomaddriver.Dr
 
 // TaskEvents implements the service. It never ends by itself.
 func (s *server) TaskEvents(_ *nomaddriver.TaskEventsRequest, out nomaddriver.Driver_TaskEventsServer) error {
-	return s.events.Stream(out.Context(), out.Send)
+	sess, err := plugin.Incoming(out.Context())
+	if err != nil {
+		return err
+	}
+	return s.events.Stream(out.Context(), sess.Name, out.Send)
 }

@@ -18,6 +18,7 @@ import (
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/face/nomad/translate"
 )
 
 // backlog is how many events may wait for a stream's client; what comes on top
@@ -29,23 +30,27 @@ type Feed struct {
 	engine *engine.Client
 	log    *slog.Logger
 
-	mu      sync.Mutex // guards streams, told
-	streams map[chan *nomaddriver.DriverTaskEvent]struct{}
-	told    uint64 // the last of the engine's events that a stream has sent; 0 before the first stream
+	mu      sync.Mutex                                   // guards streams, told
+	streams map[chan *nomaddriver.DriverTaskEvent]string // the driver's name of each
+	told    uint64                                       // the last of the engine's events that a stream has sent; 0 before the first stream
 }
 
 // New returns a feed without streams.
 func New(e *engine.Client, log *slog.Logger) *Feed {
-	return &Feed{engine: e, log: log, streams: map[chan *nomaddriver.DriverTaskEvent]struct{}{}}
+	return &Feed{engine: e, log: log, streams: map[chan *nomaddriver.DriverTaskEvent]string{}}
 }
 
-// Tell tells all streams of a task's event. Without a stream it is told nobody.
-func (f *Feed) Tell(t *nomaddriver.TaskConfig, message string, annotations map[string]string) {
+// Tell sends an event of a task to the streams of the driver that started it. Nomad has no handler
+// for an event of another driver's task. Without a stream the event is lost.
+func (f *Feed) Tell(driver string, t *nomaddriver.TaskConfig, message string, annotations map[string]string) {
 	e := event(t.GetId(), t.GetAllocId(), t.GetName(), time.Now())
 	e.Message, e.Annotations = message, annotations
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for ch := range f.streams {
+	for ch, name := range f.streams {
+		if name != driver {
+			continue
+		}
 		select {
 		case ch <- e:
 		default:
@@ -58,10 +63,10 @@ func event(id, alloc, name string, at time.Time) *nomaddriver.DriverTaskEvent {
 	return &nomaddriver.DriverTaskEvent{TaskId: id, AllocId: alloc, TaskName: name, Timestamp: timestamppb.New(at)}
 }
 
-// Stream sends events until ctx ends. The ends of tasks go on where the last
+// Stream sends the events of a driver's tasks until ctx ends. The ends of tasks go on where the last
 // stream of this agent's stopped. The first one's begin with the agent: it records at
 // its start what has ended before, which the last agent could tell nobody.
-func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEvent) error) error {
+func (f *Feed) Stream(ctx context.Context, driver string, send func(*nomaddriver.DriverTaskEvent) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	from, err := f.since(ctx)
@@ -70,7 +75,7 @@ func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEven
 	}
 	told := make(chan *nomaddriver.DriverTaskEvent, backlog)
 	f.mu.Lock()
-	f.streams[told] = struct{}{}
+	f.streams[told] = driver
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
@@ -95,7 +100,7 @@ func (f *Feed) Stream(ctx context.Context, send func(*nomaddriver.DriverTaskEven
 				return err
 			}
 		case e := <-ends:
-			if out := ended(e); out != nil {
+			if out := ended(e); out != nil && f.of(ctx, e, driver) {
 				if err := send(out); err != nil {
 					return err
 				}
@@ -125,6 +130,14 @@ func (f *Feed) since(ctx context.Context) (uint64, error) {
 	}
 	f.told = seq
 	return f.engine.FirstSeq(), nil
+}
+
+// of reports whether a driver started the task of an event. A container without the label, or one that
+// is gone, may be any driver's.
+func (f *Feed) of(ctx context.Context, e core.Event, driver string) bool {
+	c, err := f.engine.Container(ctx, e.Container)
+	name := c.Labels[translate.DriverLabel]
+	return err != nil || name == "" || name == driver
 }
 
 // ended says how a task ended; nil for what is no task's.

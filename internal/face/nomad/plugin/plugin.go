@@ -89,6 +89,11 @@ type Config struct {
 	// the program docker-credential-AuthHelper, if the agent's configuration has it; ""
 	// asks nobody.
 	AuthHelper string
+	// AllowedModes are the modes of the namespaces pid, ipc and uts that tasks may name without
+	// AllowPrivileged, as patterns.
+	AllowedModes map[string][]string
+	// Ignored are the keys of the block that have no effect, sorted.
+	Ignored []string
 }
 
 // Users are ranges of user and group ids of the node, one after the other.
@@ -106,12 +111,38 @@ func Fields() []schema.Field {
 		{Name: "socket"},
 		{Name: "logs"},
 		{Name: "allow_privileged", Kind: schema.Bool},
-		{Name: "volumes", Kind: schema.Block, Fields: []schema.Field{{Name: "enabled", Kind: schema.Bool}}},
+		{Name: "volumes", Kind: schema.Block, Fields: []schema.Field{{Name: "enabled", Kind: schema.Bool}, {Name: "selinuxlabel"}}},
 		{Name: "create_network", Kind: schema.Bool},
 		{Name: "allow_caps", Kind: schema.Strings},
 		{Name: "allow_runtimes", Kind: schema.Strings},
 		{Name: "pids_limit", Kind: schema.Number},
-		{Name: "gc", Kind: schema.Block, Fields: []schema.Field{{Name: "image", Kind: schema.Bool}, {Name: "image_delay"}}},
+		{Name: "gc", Kind: schema.Block, Fields: []schema.Field{
+			{Name: "image", Kind: schema.Bool},
+			{Name: "image_delay"},
+			{Name: "container", Kind: schema.Bool},
+			{Name: "dangling_containers", Kind: schema.Block, Fields: []schema.Field{
+				{Name: "enabled", Kind: schema.Bool}, {Name: "period"}, {Name: "creation_grace"}, {Name: "dry_run", Kind: schema.Bool},
+			}},
+		}},
+		{Name: "allowed_modes", Kind: schema.Block, Fields: []schema.Field{
+			{Name: "pid", Kind: schema.Strings}, {Name: "ipc", Kind: schema.Strings}, {Name: "userns", Kind: schema.Strings}, {Name: "uts", Kind: schema.Strings},
+		}},
+		// Of docker's and podman's drivers, without effect here.
+		{Name: "endpoint"},
+		{Name: "tls", Kind: schema.Block, Fields: []schema.Field{{Name: "cert"}, {Name: "key"}, {Name: "ca"}}},
+		{Name: "logging", Kind: schema.Block, Fields: []schema.Field{{Name: "type"}, {Name: "driver"}, {Name: "config", Kind: schema.Map}, {Name: "options", Kind: schema.Map}}},
+		{Name: "nvidia_runtime"},
+		{Name: "infra_image"},
+		{Name: "infra_image_pull_timeout"},
+		{Name: "container_exists_attempts", Kind: schema.Number},
+		{Name: "oom_score_adj", Kind: schema.Number},
+		{Name: "pull_activity_timeout"},
+		{Name: "disable_log_collection", Kind: schema.Bool},
+		{Name: "windows_allow_insecure_container_admin", Kind: schema.Bool},
+		{Name: "socket_path"},
+		{Name: "recover_stopped", Kind: schema.Bool},
+		{Name: "client_http_timeout"},
+		{Name: "dns_servers", Kind: schema.Strings},
 		{Name: "image_pull_timeout"},
 		{Name: "auth", Kind: schema.Block, Fields: []schema.Field{{Name: "helper"}, {Name: "config"}}},
 		{Name: "extra_labels", Kind: schema.Strings}, // of docker's and podman's drivers: a container has all of them anyway
@@ -168,10 +199,47 @@ func ParseConfig(data []byte) (Config, error) {
 	if c.AuthHelper = v.Block("auth").String("helper"); strings.ContainsAny(c.AuthHelper, "/\x00") {
 		return c, invalid.Errorf("config.auth.helper %q is no name: it is what follows docker-credential- in the program's", c.AuthHelper)
 	}
-	if v.Block("auth").Has("config") {
-		return c, invalid.Errorf("config.auth.config is not for this plugin: use images.docker_config of the agent, for tasks of all orchestrators")
+	modes := v.Block("allowed_modes")
+	for _, name := range []string{"pid", "ipc", "uts"} {
+		if list := modes.Strings(name); len(list) > 0 {
+			if c.AllowedModes == nil {
+				c.AllowedModes = map[string][]string{}
+			}
+			c.AllowedModes[name] = list
+		}
 	}
+	c.Ignored = ignored(v)
 	return c, c.Users.read(v.Block("userns"))
+}
+
+// ignored returns the keys of docker's and podman's drivers in a block that have no effect here. The
+// guide says for each of them what does its work.
+func ignored(v schema.Values) (keys []string) {
+	for _, key := range []string{
+		"client_http_timeout", "container_exists_attempts", "disable_log_collection", "dns_servers", "endpoint", "extra_labels", "infra_image", "infra_image_pull_timeout", "logging",
+		"nvidia_runtime", "oom_score_adj", "pull_activity_timeout", "recover_stopped", "socket_path", "tls", "windows_allow_insecure_container_admin",
+	} {
+		if v.Has(key) {
+			keys = append(keys, key)
+		}
+	}
+	for block, names := range map[string][]string{"auth": {"config"}, "allowed_modes": {"userns"}, "gc": {"container", "dangling_containers"}, "volumes": {"selinuxlabel"}} {
+		for _, key := range names {
+			if v.Block(block).Has(key) {
+				keys = append(keys, block+"."+key)
+			}
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Allows reports whether tasks may have a mode of the namespaces pid, ipc or uts.
+func (c Config) Allows(namespace, mode string) bool {
+	return c.AllowPrivileged || slices.ContainsFunc(c.AllowedModes[namespace], func(pattern string) bool {
+		ok, err := path.Match(pattern, mode)
+		return ok && err == nil
+	})
 }
 
 // read takes over what is said. No range may reach the last id, which is nobody's.

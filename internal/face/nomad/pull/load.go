@@ -27,7 +27,7 @@ const loads = 3
 func (im *Images) load(ctx context.Context, from *lease.Lease, t translate.Task) (img core.Image, err error) {
 	ctx, cancel, _ := bounded(ctx, t)
 	defer cancel()
-	im.events.Tell(t.Nomad, "Loading image", map[string]string{"image": t.Conf.Image, "archive": t.Conf.Load})
+	im.events.Tell(t.Session.Name, t.Nomad, "Loading image", map[string]string{"image": t.Conf.Image, "archive": t.Conf.Load})
 	for range loads {
 		if img, err = im.read(ctx, t); err != nil {
 			break

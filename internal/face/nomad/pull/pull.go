@@ -117,9 +117,9 @@ const tellEvery = 20 * time.Second
 func (im *Images) pull(ctx context.Context, from *lease.Lease, t translate.Task, name string, always bool) (core.Image, error) {
 	ctx, cancel, limit := bounded(ctx, t)
 	defer cancel()
-	im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": name})
+	im.events.Tell(t.Session.Name, t.Nomad, "Downloading image", map[string]string{"image": name})
 	p := &progress{last: time.Now(), tell: func(done, total int64) {
-		im.events.Tell(t.Nomad, "Downloading image", map[string]string{"image": name, "progress": fmt.Sprintf("%d of %d MiB", done>>20, total>>20)})
+		im.events.Tell(t.Session.Name, t.Nomad, "Downloading image", map[string]string{"image": name, "progress": fmt.Sprintf("%d of %d MiB", done>>20, total>>20)})
 	}, blobs: map[digest.Digest]core.PullProgress{}}
 	opts := core.PullOptions{Always: always, Progress: p.step}
 	if im.registryOf(name) == im.registryOf(t.Conf.Image) { // nobody else is to see the task's password

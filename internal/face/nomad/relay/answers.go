@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -90,6 +91,9 @@ func (p *proxy) configure(data []byte) error {
 	}
 	if v := req.GetPluginApiVersion(); !slices.Contains([]string{"", plugin.APIVersion}, v) {
 		return fmt.Errorf("plugin API %s is not %s", v, plugin.APIVersion)
+	}
+	if len(cfg.Ignored) > 0 {
+		p.log.Warn("keys of the plugin's configuration have no effect in this driver; its guide says what to use instead", "keys", strings.Join(cfg.Ignored, ", "))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -24,7 +24,7 @@ func (t *Task) mounts(v schema.Values) error {
 		t.Mounts = append(t.Mounts, m)
 	}
 	for _, text := range v.Strings("volumes") {
-		m, err := volume(text)
+		m, err := volume(text, v.String("volume_driver"))
 		if err != nil {
 			return err
 		}
@@ -113,20 +113,28 @@ func mountOf(b schema.Values) (Mount, error) {
 	return m, nil
 }
 
-// volume reads "SOURCE:TARGET[:OPTIONS]". A source that is not absolute lies in
-// the task's directory.
-func volume(text string) (Mount, error) {
+// volume reads "SOURCE:TARGET[:OPTIONS]". A source that is not absolute lies in the task's directory;
+// with a volume driver it is the name of a volume.
+func volume(text, driver string) (Mount, error) {
 	p := strings.Split(text, ":")
 	if len(p) < 2 || len(p) > 3 || p[0] == "" {
 		return Mount{}, invalid.Errorf("config.volumes %q is not SOURCE:TARGET[:OPTIONS]", text)
 	}
-	m := Mount{Type: "bind", Source: p[0], Target: p[1]}
+	m := Mount{Type: "bind", Source: p[0], Target: p[1], Make: true}
+	if driver != "" && !path.IsAbs(p[0]) {
+		m.Type, m.Make = "volume", false
+		if strings.Contains(p[0], "/") {
+			return Mount{}, invalid.Errorf("config.volumes %q: with volume_driver the source is a path or a volume's name", text)
+		}
+	}
 	if len(p) == 3 {
 		for o := range strings.SplitSeq(p[2], ",") {
 			switch o {
 			case "ro":
 				m.ReadOnly = true
-			case "rw", "z", "Z":
+			case "rw", "z", "Z", "delegated", "cached", "consistent":
+			case "nocopy":
+				m.NoCopy = m.Type == "volume"
 			case "private", "rprivate", "slave", "rslave", "shared", "rshared":
 				m.Propagation = o
 			default:

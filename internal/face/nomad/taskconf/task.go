@@ -85,6 +85,7 @@ type Security struct {
 	Seccomp         string // "", unconfined, or a profile's path
 	AppArmor        string
 	NoNewPrivileges bool
+	AllPaths        bool // nothing of /proc and /sys is masked or read-only
 }
 
 // Mount is one of mount, tmpfs and volumes.
@@ -101,6 +102,7 @@ type Mount struct {
 	Options     map[string]string // of volume, when this use makes it; they may have a password
 	SubPath     string            // of image and volume: what of it is shown; "" is all
 	Pull        string            // of image: missing, always or never
+	Make        bool              // of bind: a source that is missing is made, as docker does for volumes
 }
 
 // Parse reads msgpack_driver_config. Rootfs is that of a task which names neither
@@ -112,7 +114,7 @@ func Parse(data []byte, rootfs string) (Task, error) {
 	}
 	t := Task{
 		// Docker's driver lets an image's name begin as a URL.
-		Image: strings.TrimPrefix(v.String("image"), "https://"), Rootfs: v.String("rootfs"), Hostname: v.String("hostname"),
+		Image: strings.TrimPrefix(strings.TrimPrefix(v.String("image"), "https://"), "docker://"), Rootfs: v.String("rootfs"), Hostname: v.String("hostname"),
 		Env: v.Map("env"), Labels: v.Map("labels"), Ports: v.Strings("ports"), ExtraHosts: v.Strings("extra_hosts"),
 		DNS:        DNS{v.Strings("dns_servers"), v.Strings("dns_search_domains"), v.Strings("dns_options")},
 		Privileged: v.Bool("privileged"), CapAdd: v.Strings("cap_add"), CapDrop: v.Strings("cap_drop"), Groups: v.Strings("group_add"),
@@ -228,6 +230,10 @@ func (t *Task) namespaces(v schema.Values) error {
 	for key, to := range map[string]*bool{"ipc_mode": &t.HostIPC, "pid_mode": &t.HostPID, "uts_mode": &t.HostUTS} {
 		switch mode := v.String(key); mode {
 		case "", "private", "none":
+		case "shareable": // others join a task's network namespace only
+			if key != "ipc_mode" {
+				return invalid.Errorf("config.%s %q is not host", key, mode)
+			}
 		case "host":
 			*to = true
 		default:
@@ -282,10 +288,14 @@ func (t *Task) security(v schema.Values) error {
 			t.Security.Seccomp = value
 		case name == "apparmor" && value != "":
 			t.Security.AppArmor = value
+		case name == "label": // of SELinux, which Nomad's nodes with this driver do not have
+			t.warn("config.security_opt %q has no effect", o)
+		case name == "systempaths" && value == "unconfined":
+			t.Security.AllPaths = true
 		case name == "no-new-privileges" && slices.Contains([]string{"", "true"}, value):
 			t.Security.NoNewPrivileges = true
 		default:
-			return invalid.Errorf("config.security_opt %q is none of seccomp=unconfined, seccomp=/PROFILE, apparmor=PROFILE, no-new-privileges", o)
+			return invalid.Errorf("config.security_opt %q is none of seccomp=unconfined, seccomp=/PROFILE, apparmor=PROFILE, systempaths=unconfined, no-new-privileges", o)
 		}
 	}
 	return nil

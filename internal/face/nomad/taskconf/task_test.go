@@ -55,7 +55,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 			{Type: "image", Source: "models", Target: "/m", SubPath: "/small", Pull: "always"},
 			{Type: "volume", Source: "data", Target: "/data", NoCopy: true, SubPath: "a/b", Options: map[string]string{"type": "tmpfs", "device": "tmpfs"}},
 			{Type: "tmpfs", Target: "/scratch", Size: 4096, Mode: 0o777},
-			{Type: "bind", Source: "local/x", Target: "/x", ReadOnly: true, Propagation: "rshared"},
+			{Type: "bind", Source: "local/x", Target: "/x", ReadOnly: true, Propagation: "rshared", Make: true},
 			{Type: "tmpfs", Target: "/t", Size: 1 << 20},
 		},
 		Devices: []ocispec.Device{{Source: "/dev/null", Target: "/dev/void", Access: "r"}},
@@ -135,65 +135,68 @@ func TestWhenAnImageIsPulled(t *testing.T) {
 
 func TestWhatCannotBeIsRefused(t *testing.T) {
 	for text, change := range map[string]map[string]any{
-		"image name required":         {"image": nil},
-		"an image and a rootfs":       {"rootfs": "/"},
-		"does not know the key":       {"colour": "blue"},
-		".command cannot be":          {"command": 7},
-		".args has int64 in it":       {"args": []any{1}},
-		".labels.a cannot be":         {"labels": map[string]any{"a": 1}},
-		".mount[0]":                   {"mount": []any{map[string]any{"typo": "x"}}},
-		"no whole number":             {"pids_limit": 1.5},
-		"is no number":                {"pids_limit": "many"},
-		"config.image_pull_policy":    {"image_pull_policy": "sometimes"},
-		"config.image_pull_timeout":   {"image_pull_timeout": "soon"},
-		"config.work_dir":             {"work_dir": "data"},
-		"config.env":                  {"env": map[string]any{"A=B": "x"}},
-		"config.network_mode":         {"network_mode": "cni/x"},
-		"config.pid_mode":             {"pid_mode": "task:x"},
-		"neither host nor auto":       {"userns": "auto:size=1000"},
-		"config.userns_mode":          {"userns_mode": "keep-id"},
-		"with privileged":             {"userns_mode": "auto", "privileged": true},
-		"with pid_mode = host":        {"userns_mode": "auto", "pid_mode": "host"},
-		"with rootfs":                 {"userns_mode": "auto", "image": nil, "rootfs": "/"},
-		"config.security_opt":         {"security_opt": []string{"label=disable"}},
-		"mount target":                {"volumes": []string{"a:b"}},
-		"is not SOURCE:TARGET":        {"volumes": []string{"a"}},
-		"config.volumes \"a:/b:odd\"": {"volumes": []string{"a:/b:odd"}},
-		"config.tmpfs":                {"tmpfs": []string{"/a:rw"}},
-		"is no volume's name":         {"mount": []any{map[string]any{"source": "a/b", "target": "/x"}}},
-		"an image is read-only":       {"mount": []any{map[string]any{"type": "image", "source": "a", "target": "/x", "readonly": false}}},
-		"type image with source":      {"mount": []any{map[string]any{"type": "image", "target": "/x"}}},
-		"with subpath \"../b\"":       {"mount": []any{map[string]any{"type": "image", "source": "a", "target": "/x", "image_options": map[string]any{"subpath": "../b"}}}},
-		"type volume with subpath":    {"mount": []any{map[string]any{"source": "a", "target": "/x", "image_options": map[string]any{"subpath": "b"}}}},
-		"config.devices":              {"devices": []any{map[string]any{"host_path": "null"}}},
-		"config.ulimit":               {"ulimit": map[string]any{"nofiles": "1"}},
-		"config.stop_signal":          {"stop_signal": "SIGNONE"},
-		"they are one key":            {"logging": map[string]any{"driver": "nomad", "type": "none"}},
-		"max-size \"huge\"":           {"logging": map[string]any{"config": map[string]any{"max-size": "huge"}}},
-		"max-file \"-1\"":             {"logging": map[string]any{"config": map[string]any{"max-file": "-1"}}},
-		"auth { helper } of":          {"auth": map[string]any{"helper": "ecr-login"}},
-		"images.docker_config":        {"auth": map[string]any{"config": "/root/.docker/config.json"}},
-		"use a service block":         {"network_aliases": []string{"db"}},
-		"use ipv4_address":            {"mac_address": "02:00:00:00:00:01"},
-		"is of Windows":               {"isolation": "hyperv"},
-		"ephemeral_disk":              {"storage_opt": map[string]any{"size": "10G"}},
-		"config.volume_driver":        {"volume_driver": "pxd"},
-		"use ports":                   {"port_map": []any{map[string]any{"http": "80"}}},
-		"advertise_ipv6_address":      {"advertise_ipv6_address": true},
-		"driver_config is not":        {"mount": []any{map[string]any{"source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "pxd"}}}}},
-		"with driver_config":          {"mount": []any{map[string]any{"type": "bind", "source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "local", "options": map[string]any{"type": "nfs"}}}}}},
-		"with subpath \"../c\"":       {"mount": []any{map[string]any{"source": "a", "target": "/x", "volume_options": map[string]any{"subpath": "../c"}}}},
-		"type bind with labels":       {"mount": []any{map[string]any{"type": "bind", "source": "a", "target": "/x", "volume_options": map[string]any{"labels": map[string]any{"a": "b"}}}}},
-		"config.ipv4_address":         {"ipv4_address": "fd00::1"},
-		"config.ipv6_address":         {"ipv6_address": "::ffff:192.0.2.1"},
-		"config.cgroupns":             {"cgroupns": "new"},
-		"config.load \"../x.tar\"":    {"load": "../x.tar"},
-		"config.load \"/x.tar\"":      {"load": "/x.tar"},
-		"config.working_dir":          {"work_dir": "/a", "working_dir": "/b"},
-		"use auto":                    {"userns": "keep-id:uid=200"},
-		"config.devices: device":      {"devices": []string{"null"}},
-		"of \"rwm\"":                  {"devices": []string{"/dev/null:/dev/x:z"}},
-		"Nomad runs":                  {"healthchecks": map[string]any{"disable": false}},
+		"image name required":           {"image": nil},
+		"an image and a rootfs":         {"rootfs": "/"},
+		"does not know the key":         {"colour": "blue"},
+		".command cannot be":            {"command": 7},
+		".args has int64 in it":         {"args": []any{1}},
+		".labels.a cannot be":           {"labels": map[string]any{"a": 1}},
+		".mount[0]":                     {"mount": []any{map[string]any{"typo": "x"}}},
+		"no whole number":               {"pids_limit": 1.5},
+		"is no number":                  {"pids_limit": "many"},
+		"config.image_pull_policy":      {"image_pull_policy": "sometimes"},
+		"config.image_pull_timeout":     {"image_pull_timeout": "soon"},
+		"config.work_dir":               {"work_dir": "data"},
+		"config.env":                    {"env": map[string]any{"A=B": "x"}},
+		"config.network_mode":           {"network_mode": "cni/x"},
+		"config.pid_mode":               {"pid_mode": "task:x"},
+		"neither host nor auto":         {"userns": "auto:size=1000"},
+		"config.userns_mode":            {"userns_mode": "keep-id"},
+		"with privileged":               {"userns_mode": "auto", "privileged": true},
+		"with pid_mode = host":          {"userns_mode": "auto", "pid_mode": "host"},
+		"with rootfs":                   {"userns_mode": "auto", "image": nil, "rootfs": "/"},
+		"config.security_opt":           {"security_opt": []string{"systempaths=all"}},
+		"config.ipc_mode":               {"ipc_mode": "container:x"},
+		"config.pid_mode \"shareable\"": {"pid_mode": "shareable"},
+		"a volume's name":               {"volume_driver": "local", "volumes": []string{"a/b:/x"}},
+		"mount target":                  {"volumes": []string{"a:b"}},
+		"is not SOURCE:TARGET":          {"volumes": []string{"a"}},
+		"config.volumes \"a:/b:odd\"":   {"volumes": []string{"a:/b:odd"}},
+		"config.tmpfs":                  {"tmpfs": []string{"/a:rw"}},
+		"is no volume's name":           {"mount": []any{map[string]any{"source": "a/b", "target": "/x"}}},
+		"an image is read-only":         {"mount": []any{map[string]any{"type": "image", "source": "a", "target": "/x", "readonly": false}}},
+		"type image with source":        {"mount": []any{map[string]any{"type": "image", "target": "/x"}}},
+		"with subpath \"../b\"":         {"mount": []any{map[string]any{"type": "image", "source": "a", "target": "/x", "image_options": map[string]any{"subpath": "../b"}}}},
+		"type volume with subpath":      {"mount": []any{map[string]any{"source": "a", "target": "/x", "image_options": map[string]any{"subpath": "b"}}}},
+		"config.devices":                {"devices": []any{map[string]any{"host_path": "null"}}},
+		"config.ulimit":                 {"ulimit": map[string]any{"nofiles": "1"}},
+		"config.stop_signal":            {"stop_signal": "SIGNONE"},
+		"they are one key":              {"logging": map[string]any{"driver": "nomad", "type": "none"}},
+		"max-size \"huge\"":             {"logging": map[string]any{"config": map[string]any{"max-size": "huge"}}},
+		"max-file \"-1\"":               {"logging": map[string]any{"config": map[string]any{"max-file": "-1"}}},
+		"auth { helper } of":            {"auth": map[string]any{"helper": "ecr-login"}},
+		"images.docker_config":          {"auth": map[string]any{"config": "/root/.docker/config.json"}},
+		"use a service block":           {"network_aliases": []string{"db"}},
+		"use ipv4_address":              {"mac_address": "02:00:00:00:00:01"},
+		"is of Windows":                 {"isolation": "hyperv"},
+		"ephemeral_disk":                {"storage_opt": map[string]any{"size": "10G"}},
+		"config.volume_driver":          {"volume_driver": "pxd"},
+		"use ports":                     {"port_map": []any{map[string]any{"http": "80"}}},
+		"advertise_ipv6_address":        {"advertise_ipv6_address": true},
+		"driver_config is not":          {"mount": []any{map[string]any{"source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "pxd"}}}}},
+		"with driver_config":            {"mount": []any{map[string]any{"type": "bind", "source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "local", "options": map[string]any{"type": "nfs"}}}}}},
+		"with subpath \"../c\"":         {"mount": []any{map[string]any{"source": "a", "target": "/x", "volume_options": map[string]any{"subpath": "../c"}}}},
+		"type bind with labels":         {"mount": []any{map[string]any{"type": "bind", "source": "a", "target": "/x", "volume_options": map[string]any{"labels": map[string]any{"a": "b"}}}}},
+		"config.ipv4_address":           {"ipv4_address": "fd00::1"},
+		"config.ipv6_address":           {"ipv6_address": "::ffff:192.0.2.1"},
+		"config.cgroupns":               {"cgroupns": "new"},
+		"config.load \"../x.tar\"":      {"load": "../x.tar"},
+		"config.load \"/x.tar\"":        {"load": "/x.tar"},
+		"config.working_dir":            {"work_dir": "/a", "working_dir": "/b"},
+		"use auto":                      {"userns": "keep-id:uid=200"},
+		"config.devices: device":        {"devices": []string{"null"}},
+		"of \"rwm\"":                    {"devices": []string{"/dev/null:/dev/x:z"}},
+		"Nomad runs":                    {"healthchecks": map[string]any{"disable": false}},
 	} {
 		config := map[string]any{"image": "redis:7"}
 		for k, v := range change {
@@ -235,4 +238,41 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestDockersWaysToWriteIt(t *testing.T) {
+	parse := func(config map[string]any) taskconf.Task {
+		t.Helper()
+		all := map[string]any{"image": "redis:7"}
+		for k, v := range config {
+			all[k] = v
+		}
+		task, err := taskconf.Parse(nomadtest.Encode(all), "")
+		if err != nil {
+			t.Errorf("%v: %v", config, err)
+		}
+		return task
+	}
+	for name, want := range map[string]string{"docker://redis:7": "redis:7", "https://redis:7": "redis:7", "https://docker://redis:7": "redis:7"} {
+		if got := parse(map[string]any{"image": name}).Image; got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+	for _, c := range []struct {
+		driver, text string
+		want         taskconf.Mount
+	}{
+		{"", "data:/data", taskconf.Mount{Type: "bind", Source: "data", Target: "/data", Make: true}},
+		{"local", "data:/data", taskconf.Mount{Type: "volume", Source: "data", Target: "/data"}},
+		{"local", "data:/data:ro,nocopy", taskconf.Mount{Type: "volume", Source: "data", Target: "/data", ReadOnly: true, NoCopy: true}},
+		{"local", "/srv:/data:cached", taskconf.Mount{Type: "bind", Source: "/srv", Target: "/data", Make: true}},
+	} {
+		if got := parse(map[string]any{"volume_driver": c.driver, "volumes": []string{c.text}}).Mounts; len(got) != 1 || !cmp.Equal(got[0], c.want) {
+			t.Errorf("%s with the driver %q: %+v", c.text, c.driver, got)
+		}
+	}
+	task := parse(map[string]any{"ipc_mode": "shareable", "security_opt": []string{"label=disable", "systempaths=unconfined"}})
+	if !task.Security.AllPaths || task.HostIPC || len(task.Warnings) != 1 {
+		t.Errorf("%+v, %q", task.Security, task.Warnings)
+	}
 }

@@ -1,6 +1,9 @@
 package translate
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"strings"
@@ -23,6 +26,44 @@ func (a Task) hostPath(p string) (string, error) {
 		return abs, nil
 	}
 	return "", invalid.Errorf("the path %s is outside of the allocation's directory: that needs volumes.enabled of the plugin", p)
+}
+
+// MakeSources makes the directories of the key volumes that are missing, as docker does: root's, with
+// the mode 0755. Below the allocation's directory no link is followed.
+func (a Task) MakeSources() error {
+	for _, m := range a.Conf.Mounts {
+		if !m.Make {
+			continue
+		}
+		source, err := a.hostPath(m.Source)
+		if err != nil {
+			return err
+		}
+		if err := makeDir(a.Nomad.GetAllocDir(), source); err != nil {
+			return invalid.Errorf("config.volumes: make the source %s: %w", m.Source, err)
+		}
+	}
+	return nil
+}
+
+// makeDir makes a directory unless its path exists. base is the directory below which no link is
+// followed.
+func makeDir(base, dir string) error {
+	rel, inside := beneath.Rel(base, dir)
+	if !inside {
+		if _, err := os.Lstat(dir); err == nil {
+			return nil
+		}
+		return os.MkdirAll(dir, 0o755)
+	}
+	if _, err := beneath.Stat(base, rel); !errors.Is(err, fs.ErrNotExist) {
+		return nil // it exists, or the mount reports the error
+	}
+	f, err := beneath.MkdirAll(base, rel, 0o755)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // mayBind refuses a directory that has in it what other mounts are made of: who

@@ -144,16 +144,33 @@ func (a Task) hosts() (map[string][]string, error) {
 	}
 	for _, e := range a.Conf.ExtraHosts {
 		name, addr, ok := strings.Cut(e, ":")
-		if _, err := netip.ParseAddr(strings.Trim(addr, "[]")); !ok || name == "" || err != nil {
+		if addr = strings.Trim(addr, "[]"); addr == core.HostGateway {
+			addr = a.gateway()
+		} else if _, err := netip.ParseAddr(addr); !ok || name == "" || err != nil {
 			return nil, invalid.Errorf("config.extra_hosts %q is not NAME:ADDRESS", e)
 		}
-		addr = strings.Trim(addr, "[]")
+		if addr == "" {
+			continue
+		}
 		hosts[addr] = append(hosts[addr], name)
 	}
 	if len(hosts) == 0 {
 		return nil, nil //nolint:nilnil // none
 	}
 	return hosts, nil
+}
+
+// gateway returns the address in the hosts file at which the task reaches the node: the bridge's, or
+// a loopback address on the node's own network. In the network of a group or of another task it is the
+// address of the group's gateway, which only Nomad's CNI knows, so the task has none.
+func (a Task) gateway() string {
+	switch a.network() {
+	case netBridge:
+		return core.HostGateway
+	case netHost:
+		return "127.0.0.1"
+	}
+	return ""
 }
 
 // ports are those of the node that Nomad gave to the labels which the task names,

@@ -60,6 +60,9 @@ func (a Task) base() (*specs.Spec, error) {
 		return nil, err
 	}
 	ocispec.AppArmor(s, a.Conf.Security.AppArmor)
+	if a.Conf.Security.AllPaths {
+		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
+	}
 	return s, a.filter(s)
 }
 

@@ -60,16 +60,25 @@ func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 	case !path.IsAbs(t.GetAllocDir()) || t.GetName() == "" || strings.ContainsAny(t.GetName(), "/\x00") || t.GetName() == "..":
 		return a, invalid.Errorf("task %q in %q", t.GetName(), t.GetAllocDir())
 	}
+	if mode := a.network(); len(a.Conf.Ports) > 0 && (mode == netHost || mode == netNone) {
+		a.Conf.Warnings = append(a.Conf.Warnings, "config.ports: a task with network "+mode+" publishes no ports; they are discarded, as docker does")
+		a.Conf.Ports = nil
+	}
 	return a, a.permitted()
 }
 
 // permitted holds the task against what the operator of the node allows.
 func (a Task) permitted() error {
 	c, p := a.Conf, a.Session.Config
+	for namespace, asked := range map[string]bool{"ipc": c.HostIPC, "pid": c.HostPID, "uts": c.HostUTS} {
+		if asked && !p.Allows(namespace, "host") {
+			return invalid.Errorf("%s_mode = host is not permitted on this node: allow_privileged or allowed_modes of the plugin", namespace)
+		}
+	}
 	if !p.AllowPrivileged {
 		for what, asked := range map[string]bool{
-			"privileged": c.Privileged, "ipc_mode = host": c.HostIPC, "pid_mode = host": c.HostPID, "uts_mode = host": c.HostUTS,
-			"security_opt seccomp": c.Security.Seccomp != "", "security_opt apparmor": c.Security.AppArmor == "unconfined",
+			"privileged": c.Privileged, "security_opt seccomp": c.Security.Seccomp != "", "security_opt apparmor": c.Security.AppArmor == "unconfined",
+			"security_opt systempaths": c.Security.AllPaths,
 		} {
 			if asked {
 				return invalid.Errorf("%s is not permitted on this node: allow_privileged of the plugin", what)
@@ -122,8 +131,12 @@ func (a Task) Labels() map[string]string {
 			l[LabelPrefix+k] = v
 		}
 	}
+	l[DriverLabel] = a.Session.Name
 	return l
 }
+
+// DriverLabel is the label with the name of the driver that started the task.
+const DriverLabel = "longshore.nomad.driver"
 
 // LabelPrefix begins the labels that say which task a container is.
 const LabelPrefix = "com.hashicorp.nomad."

@@ -209,7 +209,7 @@ func TestNetworks(t *testing.T) {
 		t.Errorf("%+v, %v", cfg.Network, err)
 	}
 	for text, config := range map[string]map[string]any{
-		"no port \"other\"": {"ports": []string{"other"}}, "publishes no ports": {"ports": []string{"http"}, "network_mode": "host"}, "extra_hosts": {"extra_hosts": []string{"db"}},
+		"no port \"other\"": {"ports": []string{"other"}}, "publishes no ports": {"ports": []string{"http"}, "network_mode": "task:db"}, "extra_hosts": {"extra_hosts": []string{"db"}},
 	} {
 		task, err := b.read(config, ports)
 		if err != nil {
@@ -221,6 +221,82 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
+func TestPortsOfATaskWithoutItsOwnNetworkAreDiscarded(t *testing.T) {
+	b := newBench(t)
+	for _, mode := range []string{"host", "none"} {
+		task, err := b.read(map[string]any{"ports": []string{"http"}, "network_mode": mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := task.Sandbox()
+		if err != nil || len(cfg.Network.Ports) > 0 || len(task.Conf.Warnings) != 1 || !strings.Contains(task.Conf.Warnings[0], "they are discarded") {
+			t.Errorf("%s: %+v, %q, %v", mode, cfg.Network, task.Conf.Warnings, err)
+		}
+	}
+}
+
+func TestHostGateway(t *testing.T) {
+	b := newBench(t)
+	for mode, want := range map[string]string{"bridge": core.HostGateway, "host": "127.0.0.1"} {
+		task, err := b.read(map[string]any{"extra_hosts": []string{"node:host-gateway"}, "network_mode": mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg, err := task.Sandbox(); err != nil || len(cfg.Network.Hosts[want]) != 1 || cfg.Network.Hosts[want][0] != "node" {
+			t.Errorf("%s: %v, %v", mode, cfg.Network.Hosts, err)
+		}
+	}
+}
+
+func TestMissingSourcesOfVolumesAreMade(t *testing.T) {
+	b := newBench(t)
+	outside := filepath.Join(t.TempDir(), "a/b")
+	task := filepath.Join(b.dir, alloc, "web")
+	if err := os.Symlink(outside, filepath.Join(task, "local/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name     string
+		config   map[string]any
+		volumes  bool
+		made     string
+		complete bool
+	}{
+		{"of the task", map[string]any{"volumes": []string{"local/x/y:/x"}}, false, filepath.Join(task, "local/x/y"), true},
+		{"of the node", map[string]any{"volumes": []string{outside + ":/x"}}, true, outside, true},
+		{"by a link", map[string]any{"volumes": []string{"local/link/z:/x"}}, false, filepath.Join(outside, "z"), false},
+		{"a bind mount", map[string]any{"mount": []any{map[string]any{"type": "bind", "source": "local/none", "target": "/x"}}}, false, filepath.Join(task, "local/none"), false},
+	} {
+		b.session.Volumes = c.volumes
+		task, err := b.read(c.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = task.MakeSources()
+		if err == nil {
+			_, err = task.Container("sandbox", translate.Images{})
+		}
+		info, missing := os.Stat(c.made)
+		if c.complete != (err == nil && missing == nil && info.IsDir()) {
+			t.Errorf("%s: %v, %v", c.name, err, missing)
+		}
+	}
+	b.session.Volumes = false
+	if _, err := b.read(map[string]any{"volumes": []string{filepath.Join(t.TempDir(), "no") + ":/x"}}); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("not permitted: %v", err)
+	}
+}
+
+func TestModesThatTheOperatorAllows(t *testing.T) {
+	b := newBench(t)
+	b.session.AllowedModes = map[string][]string{"pid": {"host"}, "ipc": {"h*"}}
+	for mode, ok := range map[string]bool{"pid_mode": true, "ipc_mode": true, "uts_mode": false} {
+		if _, err := b.read(map[string]any{mode: "host"}); (err == nil) != ok {
+			t.Errorf("%s: %v", mode, err)
+		}
+	}
+}
+
 func TestWhatTheOperatorPermits(t *testing.T) {
 	b := newBench(t)
 	asks := []map[string]any{
@@ -228,6 +304,7 @@ func TestWhatTheOperatorPermits(t *testing.T) {
 		{"pid_mode": "host"},
 		{"ipc_mode": "host"},
 		{"security_opt": []string{"seccomp=unconfined"}},
+		{"security_opt": []string{"systempaths=unconfined"}},
 		{"volumes": []string{"/etc:/etc2"}},
 		{"rootfs": "/"},
 		{"cap_add": []string{"NET_ADMIN"}},
