@@ -32,6 +32,7 @@ var signatures = map[string]string{
 	"path_open": "iiiiilliI", "fd_read": "iiii", "fd_write": "iiii", "fd_close": "i", "random_get": "ii", "clock_time_get": "ili", "proc_exit": "i",
 	"sock_accept": "iii", "sock_recv": "iiiiii", "sock_send": "iiiii", "sock_shutdown": "ii", "path_create_directory": "iii", "path_symlink": "iiiii",
 	"path_rename": "iiiiii", "path_unlink_file": "iii", "path_filestat_get": "iiiii", "fd_readdir": "iiili", "environ_sizes_get": "ii",
+	"path_link": "iiiiiii", "path_remove_directory": "iii", "path_readlink": "iiiiii",
 }
 
 func leb(n int64) []byte {
@@ -87,7 +88,7 @@ func (p *program) text(s string) (at, size int) {
 }
 
 // open opens a path below a preopen; the descriptor is at the address that it returns.
-func (p *program) open(dir int, path string, oflags int, rights int64) load {
+func (p *program) open(dir any, path string, oflags int, rights int64) load {
 	at, size := p.text(path)
 	result := atBuffers - 4 - 4*p.calls
 	p.call("path_open", dir, followLinks, at, size, oflags, rights, rights, 0, result)
@@ -99,6 +100,7 @@ const (
 	rightRead  = int64(1 << 1)
 	rightWrite = int64(1 << 6)
 	oCreate    = 1
+	oDirectory = 2
 
 	followLinks = 1
 )

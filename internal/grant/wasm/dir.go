@@ -24,11 +24,18 @@ func (d *dirFS) how(flags int, mode uint32) *unix.OpenHow {
 	return &unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Mode: uint64(mode), Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS}
 }
 
+// relative removes leading slashes from a path below the mount. wazero joins the path of an open directory and a path below it by a slash, and
+// the former is empty for the preopen itself. wazero has refused absolute paths of programs before.
+func relative(name string) string {
+	if name = strings.TrimLeft(name, "/"); name == "" {
+		return "."
+	}
+	return name
+}
+
 // openat opens a path below the mount.
 func (d *dirFS) openat(name string, flags int, mode uint32) (int, experimentalsys.Errno) {
-	if name == "" || name == "/" {
-		name = "."
-	}
+	name = relative(name)
 	for try := 0; ; try++ {
 		fd, errno := again(func() (int, error) { return unix.Openat2(d.fd, name, d.how(flags, mode)) })
 		// The kernel cannot tell where ".." leads while anything is renamed or mounted anywhere.
@@ -47,14 +54,12 @@ func (d *dirFS) parent(name string) (int, string, experimentalsys.Errno) {
 	if base == "" || base == "." || base == ".." {
 		return -1, "", experimentalsys.EINVAL
 	}
-	if dir == "" {
-		dir = "."
-	}
 	fd, errno := d.openat(dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	return fd, base, errno
 }
 
-// change calls f with the directory of a name, if the mount may be changed.
+// change calls f with the directory and the last part of a path, if the mount is writable. A slash at its end stays, so that the kernel
+// refuses files. f must not follow links.
 func (d *dirFS) change(name string, f func(dir int, base string) error) experimentalsys.Errno {
 	if d.rights&grant.Write == 0 {
 		return experimentalsys.EROFS
@@ -64,6 +69,9 @@ func (d *dirFS) change(name string, f func(dir int, base string) error) experime
 		return errno
 	}
 	defer func() { _ = unix.Close(dir) }()
+	if strings.HasSuffix(name, "/") {
+		base += "/"
+	}
 	_, errno = again(func() (int, error) { return 0, f(dir, base) })
 	return errno
 }
@@ -169,7 +177,18 @@ func (d *dirFS) Rename(from, to string) experimentalsys.Errno {
 // Link implements experimentalsys.FS.
 func (d *dirFS) Link(from, to string) experimentalsys.Errno {
 	return d.both(from, to, func(fromDir int, fromBase string, toDir int, toBase string) error {
-		return unix.Linkat(fromDir, fromBase, toDir, toBase, 0)
+		// A link with a slash at its end would be followed, out of the mount too.
+		file := strings.TrimRight(fromBase, "/")
+		var st unix.Stat_t
+		if file != fromBase {
+			if err := unix.Fstatat(fromDir, file, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+				return err
+			}
+			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+				return unix.ENOTDIR
+			}
+		}
+		return unix.Linkat(fromDir, file, toDir, toBase, 0)
 	})
 }
 
