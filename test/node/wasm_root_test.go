@@ -153,3 +153,31 @@ func compiledOnce(t *testing.T, n *nodetest.Node, registry *imagetest.Registry, 
 		t.Errorf("doctor says: %s", said)
 	}
 }
+
+// TestABusyModuleObeysAStop: on its only processor it makes no calls, and ends by the stop's signal within the grace.
+func TestABusyModuleObeysAStop(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		busy := []byte("\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x07\x0a\x01\x06_start\x00\x00\x0a\x09\x01\x07\x00\x03\x40\x0c\x00\x0b\x0b")
+		ref := imagetest.NewRegistry(t).Push("busy", "v1", imagetest.Image{Layers: [][]imagetest.File{{{Name: "busy.wasm", Body: busy}}}}.Build())
+		if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}}); err != nil {
+			t.Fatal(err)
+		}
+		pod := n.RunPod(t, n.PodConfig("busy"))
+		cfg := nodetest.ContainerConfig("busy", ref, "/busy.wasm")
+		cfg.Annotations = map[string]string{core.GrantAnnotation: "{}"}
+		cfg.Linux.Resources = &runtimeapi.LinuxContainerResources{CpusetCpus: "0"}
+		c := pod.Run(t, cfg)
+		nodetest.Eventually(t, "it is busy", func() bool {
+			r, err := n.CRI.ContainerStats(t.Context(), &runtimeapi.ContainerStatsRequest{ContainerId: c.ID})
+			return err == nil && r.GetStats().GetCpu().GetUsageCoreNanoSeconds().GetValue() > 1e9
+		})
+		if _, err := n.CRI.StopContainer(t.Context(), &runtimeapi.StopContainerRequest{ContainerId: c.ID, Timeout: 10}); err != nil {
+			t.Fatal(err)
+		}
+		if st := c.WaitExited(t); st.GetExitCode() != 128+15 {
+			t.Errorf("it ended with %d (%s)", st.GetExitCode(), st.GetReason())
+		}
+		pod.Remove(t)
+	})
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,12 +23,12 @@ func Main(args []string) int {
 	ctx := context.Background()
 	switch {
 	case len(args) == 1 && args[0] == "run":
-		endBySignal()
+		err := endBySignal()
 		unix.CloseOnExec(JobNumber)
 		f := os.NewFile(JobNumber, "job")
-		j, err := ReadJob(f)
+		j, jobErr := ReadJob(f)
 		_ = f.Close()
-		if err != nil {
+		if err = errors.Join(err, jobErr); err != nil {
 			_, _ = fmt.Fprintf(os.Stderr, "longshore-wasm: %v\n", err)
 			return StatusNoJob
 		}
@@ -56,17 +55,8 @@ func Main(args []string) int {
 	return StatusNoJob
 }
 
-// endBySignal has this process end as a shell says that a signal has ended a program: it is the first of its pid namespace, which signals
-// do not end by themselves, and Go's own way tells nobody which it was.
-func endBySignal() {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2)
-	go func() {
-		if n, ok := (<-asked).(unix.Signal); ok {
-			os.Exit(128 + int(n))
-		}
-	}()
-}
+// endingSignals end a process that has no handlers for them.
+var endingSignals = []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2}
 
 // compileInto compiles the module at path into the directory cache, and returns its entry's path. An entry that is there and right is left as
 // it is.

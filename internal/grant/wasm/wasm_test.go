@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -51,6 +52,7 @@ type worker struct {
 	job      Job
 	files    []*os.File // from descriptor 4 on
 	log      *os.File
+	env      []string
 	messages bytes.Buffer
 }
 
@@ -99,7 +101,7 @@ func (w *worker) start() *exec.Cmd {
 		w.t.Fatal(err)
 	}
 	cmd := exec.CommandContext(w.t.Context(), os.Args[0], "run")
-	cmd.Env = []string{}
+	cmd.Env = append([]string{}, w.env...)
 	cmd.Stderr = &w.messages
 	cmd.ExtraFiles = append([]*os.File{openFile(w.t, path, os.O_RDONLY)}, w.files...)
 	if err := cmd.Start(); err != nil {
@@ -266,6 +268,43 @@ func TestASignalEndsAProgram(t *testing.T) {
 	}
 	if status, out := w.end(cmd); status != 128+int(unix.SIGTERM) || string(out) != "ready" {
 		t.Errorf("status %d, wrote %q", status, out)
+	}
+}
+
+// TestASignalEndsABusyProgram: one that makes no calls, also while it has the only processor of Go's scheduler, or while a garbage
+// collection waits for it.
+func TestASignalEndsABusyProgram(t *testing.T) {
+	for _, env := range [][]string{{}, {"GOMAXPROCS=1"}, {"GOGC=1", "GODEBUG=gcstoptheworld=2"}} {
+		for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2} {
+			p := &program{}
+			p.write(1, "ready")
+			p.code = append(p.code, 0x03, 0x40, 0x0c, 0, 0x0b) // loop without end
+			w := newWorker(t, p.module())
+			w.env = env
+			cmd := w.start()
+			roottest.Eventually(t, "the program is busy", func() bool {
+				st, err := w.log.Stat()
+				return err == nil && st.Size() > 0
+			})
+			if err := cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan int, 1)
+			go func() {
+				status, _ := w.end(cmd)
+				ended <- status
+			}()
+			select {
+			case status := <-ended:
+				if status != 128+int(sig) {
+					t.Errorf("%v, %v: it ended with %d", env, sig, status)
+				}
+			case <-time.After(10 * time.Second):
+				t.Errorf("%v, %v: it goes on", env, sig)
+				_ = cmd.Process.Kill()
+				<-ended
+			}
+		}
 	}
 }
 
