@@ -138,7 +138,7 @@ func (g *ingress) buildLocked(want overlay.Attachment, on *overlay.Network, subn
 	}
 	defer func() { in.Close(); _ = ns.Close() }()
 	is6 := want.Addrs[0].Addr().Is6()
-	if err := overlay.Within(ns, func() error { return ingressSettings(is6) }); err != nil {
+	if err := overlay.Within(ns, func() error { return settings.Ingress(is6) }); err != nil {
 		return err
 	}
 	// Closed before there is anything that could come in.
@@ -183,46 +183,6 @@ func (g *ingress) elsewhereLocked(led []nft.Forward) error {
 		delete(g.led, claim)
 	}
 	return g.table.Remove(stale)
-}
-
-// ingressSettings has the calling thread's namespace forward, and answer for no address of another
-// interface.
-func ingressSettings(is6 bool) error {
-	set := [][2]string{
-		{"net/ipv4/ip_forward", "1"},
-		{"net/ipv4/conf/all/arp_ignore", "1"},
-		{"net/ipv4/conf/all/send_redirects", "0"},
-		{"net/ipv4/conf/default/send_redirects", "0"},
-		{"net/ipv4/conf/all/accept_redirects", "0"},
-		// A client may have an address as the overlay has.
-		{"net/ipv4/conf/all/rp_filter", "0"},
-		{"net/ipv4/conf/default/rp_filter", "0"},
-	}
-	off := "1"
-	if is6 {
-		off = "0"
-	}
-	for _, which := range []string{"all", "default"} {
-		set = append(set, [2]string{"net/ipv6/conf/" + which + "/disable_ipv6", off}, [2]string{"net/ipv6/conf/" + which + "/accept_ra", "0"})
-	}
-	if is6 {
-		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"},
-			// What is forwarded has its neighbours asked from a link-local address, which is to be ready at once.
-			[2]string{"net/ipv6/conf/all/accept_dad", "0"}, [2]string{"net/ipv6/conf/default/accept_dad", "0"})
-	}
-	own := []string{}
-	for _, kv := range set {
-		own = append(own, kv[0])
-	}
-	if err := settings.Fresh(settings.Forward{V4: true, V6: is6}, own...); err != nil {
-		return err
-	}
-	for _, kv := range set {
-		if _, err := settings.Set(kv[0], kv[1]); err != nil && (is6 || !errors.Is(err, fs.ErrNotExist)) {
-			return err
-		}
-	}
-	return nil
 }
 
 // joinLocked joins the namespace to the host by a pair of links with addresses of their own.
@@ -289,7 +249,9 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 	if err != nil {
 		return err
 	}
-	if !gateway.IsValid() {
+	if !gateway.IsValid() && g.inner.IsValid() && g.inner.Is6() == is6 { // lost: the host's rules lead there
+		gateway = netip.PrefixFrom(g.inner.Prev(), g.inner.BitLen()-2)
+	} else if !gateway.IsValid() {
 		if gateway, err = g.choose(subnets, is6); err != nil {
 			return err
 		}
@@ -327,13 +289,16 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 	return nil
 }
 
+func family(is6 bool) int {
+	if is6 {
+		return netlink.FAMILY_V6
+	}
+	return netlink.FAMILY_V4
+}
+
 // ingressGateway returns the address that the host's end has, the zero Prefix for none.
 func ingressGateway(host nlwrap.Handle, outer netlink.Link, is6 bool) (netip.Prefix, error) {
-	family := netlink.FAMILY_V4
-	if is6 {
-		family = netlink.FAMILY_V6
-	}
-	have, err := host.AddrList(outer, family)
+	have, err := host.AddrList(outer, family(is6))
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("list addresses of %s: %w", ingressLink, err)
 	}
@@ -408,10 +373,7 @@ func answersToHost(in nlwrap.Handle, inner netip.Addr) error {
 	byLink.IifName, byLink.Priority = ingressInner, ingressRoutes
 	byAddr.Src, byAddr.Priority = ipNet(netip.PrefixFrom(inner, inner.BitLen())), ingressRoutes+1
 	for _, r := range []*netlink.Rule{byLink, byAddr} {
-		r.Table, r.Family = ingressRoutes, netlink.FAMILY_V4
-		if inner.Is6() {
-			r.Family = netlink.FAMILY_V6
-		}
+		r.Table, r.Family = ingressRoutes, family(inner.Is6())
 		if err := in.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("route answers to the host: %w", err)
 		}

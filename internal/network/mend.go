@@ -172,6 +172,7 @@ func mendOverlays(o *Overlays, entries bool) (all []Change) {
 			all = append(all, mended(mendOverlay(o, v), "%v", what))
 		}
 	}
+	all = append(all, mendIngress(o)...)
 	restored, err := o.n.ingress.kernel.Mend()
 	if err != nil {
 		all = append(all, mended(err, "a kernel setting was changed"))

@@ -1,6 +1,7 @@
 package network_test
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -104,6 +105,63 @@ func TestAnOverlayThatOthersChangedIsMended(t *testing.T) {
 			if err := r.net.Overlays.Check(); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
+		}
+	})
+}
+
+// TestTheIngressThatOthersChangedIsMended: links, addresses and routes of both its ends. The namespace, and with it
+// the connections of the published ports, stays.
+func TestTheIngressThatOthersChangedIsMended(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		def := anOverlay(1)
+		r.open(def)
+		in := core.Ingress{Network: def.Name, Addrs: []netip.Prefix{netip.MustParsePrefix("10.99.1.2/24")}}
+		if err := r.net.Overlays.OpenIngress(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := r.net.Overlays.CloseIngress(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		port := core.PublishedPort{Proto: "tcp", Port: 8080, Backends: []core.OverlayBackend{{Addr: netip.MustParseAddr("10.99.1.9")}}}
+		if taken, err := r.net.Overlays.Publish(t.Context(), []core.PublishedPort{port}); err != nil || len(taken) != 0 {
+			t.Fatal(taken, err)
+		}
+		if list := network.Mend(r.net, true); len(list) != 0 {
+			t.Errorf("at first: %+v", list)
+		}
+		inside := "nsenter --net=" + filepath.Join(r.dir, "ingress") + " "
+		first := networktest.Run(t, inside+"ip -4 -o addr show dev host0")
+		for _, line := range []string{
+			"ip link del longshore-in0", "ip link set longshore-in0 down", "ip addr flush dev longshore-in0",
+			inside + "ip link set host0 down", inside + "ip addr flush dev host0", inside + "ip link del host0",
+			inside + "ip link del net0", inside + "ip addr flush dev net0", inside + "ip route flush table 100", inside + "ip rule del table 100",
+			"nft flush ruleset",
+		} {
+			networktest.Run(t, line)
+			if err := r.net.Overlays.Check(); err == nil {
+				t.Errorf("%s: check finds nothing", line)
+			}
+			list := network.Mend(r.net, true)
+			if len(list) == 0 {
+				t.Errorf("%s: nothing is found", line)
+			}
+			for _, c := range list {
+				if !c.Mended {
+					t.Errorf("%s: %+v", line, c)
+				}
+			}
+			if err := r.net.Overlays.Check(); err != nil {
+				t.Errorf("%s: %v", line, err)
+			}
+			if again := network.Mend(r.net, true); len(again) != 0 {
+				t.Errorf("%s: once more %+v", line, again)
+			}
+		}
+		if now := networktest.Run(t, inside+"ip -4 -o addr show dev host0"); strings.Fields(now)[3] != strings.Fields(first)[3] {
+			t.Errorf("the address inside is %s, was %s", now, first)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,11 +12,13 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/ports"
+	"github.com/longshore/longshore/internal/nlwrap"
 )
 
 // publish leads these ports of the host, and no others any more, to their backends. It returns
@@ -219,7 +222,6 @@ func protoName(number uint8) string {
 // taken it away. FailedPrecondition. What a sandbox has in its own namespace is left out: it may
 // change that itself.
 func (o *Overlays) Check() error {
-	on, err := o.n.ingress.check()
 	errs := []error{o.keys.Check(), o.guard.Check()}
 	for _, v := range o.all() {
 		v.use.RLock()
@@ -228,15 +230,45 @@ func (o *Overlays) Check() error {
 		} else {
 			errs = append(errs, v.path.Check())
 		}
+		v.use.RUnlock()
+	}
+	if err := checkIngress(o); err != nil {
+		errs = append(errs, fmt.Errorf("check published ports: %w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// checkIngress checks both ends of the ingress.
+func checkIngress(o *Overlays) error {
+	on, err := o.n.ingress.check()
+	for _, v := range o.all() {
+		v.use.RLock()
 		if err == nil && on == v.def.Name && v.path != nil {
 			err = v.path.CheckAttached(ingressKey, o.n.ingress.path)
 		}
 		v.use.RUnlock()
 	}
-	if err != nil {
-		errs = append(errs, fmt.Errorf("check published ports: %w", err))
+	return err
+}
+
+// mendIngress restores links, addresses, routes and rules of the ingress.
+func mendIngress(o *Overlays) []Change {
+	lacks := checkIngress(o)
+	if lacks == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	g := o.n.ingress
+	g.mu.Lock()
+	is := g.is
+	g.mu.Unlock()
+	if is == nil {
+		return nil // closed meanwhile
+	}
+	err := o.OpenIngress(context.Background(), *is)
+	if err == nil {
+		err = errors.Join(g.table.Rebuild(), checkIngress(o))
+	}
+	return []Change{mended(err, "published ports: %v", lacks)}
 }
 
 // check checks the host's part, and returns the network on which the other part is.
@@ -258,6 +290,9 @@ func (g *ingress) check() (on string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("find %s: %w", ingressLink, err)
 	}
+	if err := g.checkLinkLocked(host, link); err != nil {
+		return "", err
+	}
 	gone, err := g.table.Missing(g.table.Forwards(ports.Published))
 	if err == nil && len(gone) > 0 {
 		err = fmt.Errorf("%d ports are not led, %d one of them: %w", len(gone), gone[0].Port, errdefs.ErrFailedPrecondition)
@@ -266,6 +301,35 @@ func (g *ingress) check() (on string, err error) {
 		err = g.checkRulesLocked()
 	}
 	return g.is.Network, err
+}
+
+// checkLinkLocked checks the addresses of the pair of links, its other end, and the route to the host.
+func (g *ingress) checkLinkLocked(host nlwrap.Handle, outer netlink.Link) error {
+	if gateway, err := ingressGateway(host, outer, g.inner.Is6()); err != nil || gateway.Addr().Next() != g.inner {
+		return errors.Join(err, fmt.Errorf("link %s has lost its address: %w", ingressLink, errdefs.ErrFailedPrecondition))
+	}
+	in, ns, err := inside(g.path)
+	if err != nil {
+		return err
+	}
+	defer func() { in.Close(); _ = ns.Close() }()
+	link, err := in.LinkByName(ingressOuter)
+	if err != nil || link.Attrs().Flags&net.FlagUp == 0 {
+		return errors.Join(err, fmt.Errorf("link %s inside is down: %w", ingressOuter, errdefs.ErrFailedPrecondition))
+	}
+	routes, err := in.RouteGet(g.inner.Prev().AsSlice()) // by its own address, if it has one
+	if err != nil || len(routes) != 1 || routes[0].LinkIndex != link.Attrs().Index || !routes[0].Src.Equal(g.inner.AsSlice()) {
+		return errors.Join(err, fmt.Errorf("link %s inside has lost its address %s: %w", ingressOuter, g.inner, errdefs.ErrFailedPrecondition))
+	}
+	byTable := &netlink.Rule{Table: ingressRoutes}
+	rules, err := in.RuleListFiltered(family(g.inner.Is6()), byTable, netlink.RT_FILTER_TABLE)
+	if err == nil {
+		routes, err = in.RouteListFiltered(family(g.inner.Is6()), &netlink.Route{Table: ingressRoutes}, netlink.RT_FILTER_TABLE)
+	}
+	if err != nil || len(routes) == 0 || len(rules) < 2 {
+		return errors.Join(err, fmt.Errorf("the routes of answers to the host are missing: %w", errdefs.ErrFailedPrecondition))
+	}
+	return nil
 }
 
 // checkRulesLocked checks the rules inside.

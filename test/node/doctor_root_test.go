@@ -93,6 +93,42 @@ func TestDoctorSeesAFullDisk(t *testing.T) {
 	})
 }
 
+// TestAFailedStartSaysWhatTheMachineLacks starts an agent whose keeper is not installed, on a full root. It prints
+// both findings with their hints, and none that is in order.
+func TestAFailedStartSaysWhatTheMachineLacks(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		program, err := os.ReadFile(filepath.Join(nodetest.Bin(t), "longshore"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		root := filepath.Join(dir, "root")
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "longshore"), program, 0o700), os.WriteFile(filepath.Join(dir, "config.toml"), nil, 0o600), os.Mkdir(root, 0o700), unix.Mount("tmpfs", root, "tmpfs", 0, "size=16m,mode=700")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) })
+		start := func() string {
+			cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "longshore"), "agent", "--config", filepath.Join(dir, "config.toml"), "--root", root, "--state", filepath.Join(dir, "run"))
+			cmd.Env = []string{"PATH=" + dir}
+			out, err := cmd.CombinedOutput()
+			if err == nil {
+				t.Fatalf("it starts without a keeper: %s", out)
+			}
+			return string(out)
+		}
+		const keeper, full = "install the program longshore-keeper of the same version beside longshore", "root is full: no byte is left"
+		if out := start(); !strings.Contains(out, keeper) || strings.Contains(out, full) || strings.Contains(out, "readable: the victim") {
+			t.Errorf("without a keeper: %s", out)
+		}
+		if err := fillBytes(filepath.Join(root, "filler")); err != nil {
+			t.Fatal(err)
+		}
+		if out := start(); !strings.Contains(out, keeper) || !strings.Contains(out, full) || !strings.Contains(out, "system prune") {
+			t.Errorf("without a keeper, on a full root: %s", out)
+		}
+	})
+}
+
 func fillBytes(path string) error {
 	f, err := os.Create(path)
 	if err != nil {

@@ -368,6 +368,37 @@ func TestPackageLife(t *testing.T) {
 	})
 }
 
+// TestThePackageSaysWhatTheMachineLacks installs it where there are no cgroups, and again where there are.
+func TestThePackageSaysWhatTheMachineLacks(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		s := newSystem(t)
+		install := func(version string) string {
+			t.Helper()
+			_, out, err := s.dpkg("-i", build(t, version, "none")[engine])
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			for line := range strings.Lines(out) {
+				if strings.HasPrefix(line, "ok") {
+					t.Errorf("it prints what is in order: %q", line)
+				}
+			}
+			return out
+		}
+		const lack, hint = "/sys/fs/cgroup", "mount the cgroups of this machine at /sys/fs/cgroup"
+		if out := install("1.0.0"); !strings.Contains(out, lack) || !strings.Contains(out, hint) {
+			t.Errorf("without cgroups it prints %s", out)
+		}
+		if err := errors.Join(os.MkdirAll(s.path("sys/fs/cgroup"), 0o755), unix.Mount("tmpfs", s.path("sys/fs/cgroup"), "tmpfs", 0, "")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(s.path("sys/fs/cgroup"), unix.MNT_DETACH) })
+		if out := install("2.0.0"); strings.Contains(out, hint) {
+			t.Errorf("with cgroups it prints %s", out)
+		}
+	})
+}
+
 // TestPackageKeepsForeignCrictlConfig: crictl's configuration is often there before us.
 func TestPackageKeepsForeignCrictlConfig(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
