@@ -41,6 +41,7 @@ type Process struct {
 	Pid    int
 	Args   []string
 	Env    []string
+	Spec   *specs.Process // what the runtime was asked for; nil without a container
 	Stdin  io.Reader
 	Killed <-chan struct{} // closed when the process has ended
 	// Cgroup is the path of its cgroup.
@@ -106,7 +107,7 @@ func (s *Supervisor) launch(ref core.Ref, proc *specs.Process, stdio core.IO, cg
 	p := &Process{Ref: ref, Pid: s.lastPid, sup: s, io: stdio, killed: make(chan struct{}), Cgroup: cgroup, Size: stdio.Size}
 	p.Killed = p.killed
 	if proc != nil {
-		p.Args, p.Env = proc.Args, proc.Env
+		p.Args, p.Env, p.Spec = proc.Args, proc.Env, proc
 	}
 	r, w := io.Pipe()
 	p.Stdin, p.stdin = r, w

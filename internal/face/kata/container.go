@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -21,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // record is what the face keeps with a container.
@@ -33,6 +35,8 @@ type record struct {
 	TerminationFile string `json:"termination_file,omitempty"`
 	// PCI are the addresses of its devices in the machine, by those of the host.
 	PCI map[string]string `json:"pci,omitempty"`
+	// Capabilities are those of the container's first process. Execs without any have them too.
+	Capabilities *specs.LinuxCapabilities `json:"capabilities,omitempty"`
 }
 
 // CreateContainer implements katav1.AgentServiceService.
@@ -67,7 +71,7 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 	}
 	// What is shared outlives the container: the sandbox gives it back.
 	own := slices.DeleteFunc(slices.Clone(mounts), func(m guest.Storage) bool { return m.Shared })
-	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: own, TerminationFile: terminationFile(spec), PCI: pci})
+	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: own, TerminationFile: terminationFile(spec), PCI: pci, Capabilities: spec.Process.Capabilities})
 	if err != nil {
 		return nil, err
 	}
@@ -83,11 +87,14 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 			return nil, err
 		}
 	}
+	if err := s.face.setSysctls(spec); err != nil {
+		return nil, err
+	}
 	mounted, err := s.face.mountAll(ctx, mounts)
 	if err != nil {
 		return nil, err
 	}
-	ct, err := s.face.o.Engine.CreateContainer(ctx, cfg)
+	ct, err := s.face.create(ctx, cfg)
 	if err != nil {
 		s.face.unmountAll(ctx, mounted)
 		return nil, err
@@ -101,6 +108,42 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 		}
 	}
 	return &emptypb.Empty{}, nil
+}
+
+// create makes a container. A program that cannot be executed fails the call, as in the reference: for
+// the shim a container that has been created runs until it reports an end, so a start that fails would
+// leave one that cannot be removed.
+func (f *Face) create(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
+	ct, err := f.o.Engine.CreateContainer(ctx, cfg)
+	if err != nil || ct.Refused == nil {
+		return ct, err
+	}
+	err = errors.New(ct.Refused.Text)
+	return ct, errors.Join(err, f.o.Engine.RemoveContainer(context.WithoutCancel(ctx), ct.ID, engine.RemoveOptions{Force: true, Request: request("CreateContainer", 0)}))
+}
+
+// setSysctls sets the network's sysctls of a container on the machine and takes them out of the spec:
+// containers have the machine's network.
+func (f *Face) setSysctls(spec *specs.Spec) error {
+	settings, err := sysctl.ParseAll(spec.Linux.Sysctl)
+	if err != nil {
+		return err
+	}
+	set := f.o.SetSysctl
+	if set == nil {
+		set = sysctl.Setting.Set
+	}
+	spec.Linux.Sysctl = maps.Clone(spec.Linux.Sysctl) // the request's
+	for _, s := range settings {
+		if s.Kind != specs.NetworkNamespace {
+			continue
+		}
+		if err := set(s); err != nil {
+			return err
+		}
+		delete(spec.Linux.Sysctl, s.Name)
+	}
+	return nil
 }
 
 // unserved refuses what a request asks for and this agent cannot give.
@@ -216,6 +259,9 @@ func (s *service) ExecProcess(ctx context.Context, req *katav1.ExecProcessReques
 	p, err := toProcess(req.GetProcess())
 	if err != nil {
 		return nil, err
+	}
+	if p.Capabilities == nil {
+		p.Capabilities = recordOf(&ct).Capabilities
 	}
 	if err := execUser(p, req.GetStringUser(), ct.Main.Pid); err != nil {
 		return nil, err

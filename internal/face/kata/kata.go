@@ -24,6 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/logs"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 // Options are the parameters of New.
@@ -32,6 +33,8 @@ type Options struct {
 	face.Deps
 	// Machine is the guest. Required.
 	Machine Machine
+	// SetSysctl sets a sysctl of the machine's network; nil is Setting.Set.
+	SetSysctl func(sysctl.Setting) error
 	// Requests says which calls are answered.
 	Requests Requests
 	// Policy decides about those that Requests has answered. It may be nil.

@@ -26,6 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/sysctl"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -103,6 +104,10 @@ func (m *fakeMachine) SetDNS(lines []string) (func() error, error) {
 
 func (m *fakeMachine) FindHooks(dir string) (guest.Hooks, error) {
 	return guest.Hooks{Prestart: []string{dir + "/prestart/a"}, Poststop: []string{dir + "/poststop/z"}}, m.tell("hooks %s", dir)
+}
+
+func (m *fakeMachine) SetSysctl(s sysctl.Setting) error {
+	return m.tell("sysctl %s=%s", s.Name, s.Value)
 }
 
 func (*fakeMachine) Drivers() []string     { return []string{"ephemeral"} }
@@ -240,7 +245,7 @@ func newRigThatAllows(t *testing.T, requests Requests, policy Policy) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine, Requests: requests, Policy: policy})
+	f, err := New(Options{Deps: face.Deps{Engine: r.node.As(core.OwnerKata), Logger: slog.New(slog.DiscardHandler), Version: "1"}, Machine: r.machine, SetSysctl: r.machine.SetSysctl, Requests: requests, Policy: policy})
 	if err != nil {
 		t.Fatal(err)
 	}
