@@ -159,6 +159,7 @@ stage vet vet
 stage arch arch
 stage lint lint
 stage govulncheck govulncheck
+stage outdated hack/outdated.sh
 stage generated generated
 stage race race
 stage root root
