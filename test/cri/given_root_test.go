@@ -53,11 +53,22 @@ func (s *suite) cdi(t *testing.T) {
 	}
 	c := s.run(t, func(c *v1.ContainerConfig) { c.CDIDevices = []*v1.CDIDevice{{Name: "example.com/hole=black"}} })
 	s.want(t, c, "echo gone > /dev/hole && test -c /dev/hole && wc -c < /dev/hole; cat /proc/1/environ | tr '\\0' '\\n' | grep HOLE", "0\nHOLE=black")
-	p := s.pod(t)
-	cfg := s.config()
-	cfg.CDIDevices = []*v1.CDIDevice{{Name: "example.com/hole=white"}}
-	_, err := s.n.CRI.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: p.ID, Config: cfg, SandboxConfig: p.Config})
-	if status.Code(err) != codes.NotFound {
-		t.Errorf("a device that no vendor has: %v", err)
+	c = s.run(t, func(c *v1.ContainerConfig) {
+		c.Annotations = map[string]string{"cdi.k8s.io/example_black": "example.com/hole=black"}
+	})
+	s.want(t, c, "test -c /dev/hole; cat /proc/1/environ | tr '\\0' '\\n' | grep HOLE", "HOLE=black")
+	for name, ask := range map[string]func(c *v1.ContainerConfig){
+		"field": func(c *v1.ContainerConfig) { c.CDIDevices = []*v1.CDIDevice{{Name: "example.com/hole=white"}} },
+		"annotation": func(c *v1.ContainerConfig) {
+			c.Annotations = map[string]string{"cdi.k8s.io/x": "example.com/hole=white"}
+		},
+	} {
+		p := s.pod(t)
+		cfg := s.config()
+		ask(cfg)
+		_, err := s.n.CRI.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: p.ID, Config: cfg, SandboxConfig: p.Config})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("a device that no vendor has, by %s: %v", name, err)
+		}
 	}
 }

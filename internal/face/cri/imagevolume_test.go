@@ -2,6 +2,7 @@ package cri
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,6 +132,9 @@ func TestCDIDevicesAreAskedForByName(t *testing.T) {
 	n := newTestNode(t)
 	req := n.containerRequest(n.pod(t, "web"), "app")
 	req.Config.CDIDevices = []*v1.CDIDevice{{Name: "example.com/net=one"}, {Name: "example.com/net=two"}}
+	req.Config.Annotations = map[string]string{
+		"cdi.k8s.io/plugin_2": "example.com/net=four", "cdi.k8s.io/plugin_1": "example.com/net=two,example.com/net=three", "example.com/cdi": "example.com/net=five",
+	}
 	r, err := n.CreateContainer(t.Context(), req)
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +143,13 @@ func TestCDIDevicesAreAskedForByName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"example.com/net=one", "example.com/net=two"}; !slices.Equal(c.Config.CDI, want) {
+	if want := []string{"example.com/net=one", "example.com/net=two", "example.com/net=three", "example.com/net=four"}; !slices.Equal(c.Config.CDI, want) {
 		t.Errorf("asked for %q", c.Config.CDI)
+	}
+	for _, text := range []string{"", "one", "net=one", "example.com/net", "example.com/net=", "/net=one", "example.com/net=one,"} {
+		req := n.containerRequest(n.pod(t, "w"+fmt.Sprint(len(text))), "app")
+		req.Config.Annotations = map[string]string{"cdi.k8s.io/x": text}
+		_, err := n.CreateContainer(t.Context(), req)
+		wantCode(t, text, err, codes.InvalidArgument)
 	}
 }

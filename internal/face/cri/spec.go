@@ -71,8 +71,8 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	}
 	a.as.adapt(&out, a.program)
 	out.Images = a.imageMounts()
-	for _, d := range cfg.GetCDIDevices() {
-		out.CDI = append(out.CDI, d.GetName())
+	if out.CDI, err = cdiDevices(cfg); err != nil {
+		return out, err
 	}
 	if a.target != "" {
 		out.Join = []core.Join{{Namespace: specs.PIDNamespace, Container: a.target}}
@@ -93,6 +93,36 @@ func (a containerAsk) config() (core.ContainerConfig, error) {
 	out.Spec = func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) { return a.finish(base, rec, r) }
 	a.granted().Apply(&out)
 	return out, nil
+}
+
+// cdiAnnotation is the prefix of annotations with names of CDI devices, separated by commas. The CDI
+// specification defines them for clients without the field of the protocol.
+const cdiAnnotation = "cdi.k8s.io/"
+
+// cdiDevices returns the names of the CDI devices in the field and in annotations of a container, each
+// once. InvalidArgument for an annotation with something else.
+func cdiDevices(cfg *v1.ContainerConfig) (names []string, err error) {
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, d := range cfg.GetCDIDevices() {
+		add(d.GetName())
+	}
+	for _, key := range slices.Sorted(maps.Keys(cfg.GetAnnotations())) {
+		if !strings.HasPrefix(key, cdiAnnotation) {
+			continue
+		}
+		for name := range strings.SplitSeq(cfg.GetAnnotations()[key], ",") {
+			kind, device, ok := strings.Cut(name, "=")
+			if vendor, class, both := strings.Cut(kind, "/"); !ok || !both || vendor == "" || class == "" || device == "" {
+				return nil, invalid.Errorf("annotation %s: %q is not the name of a CDI device, VENDOR/CLASS=NAME", key, name)
+			}
+			add(name)
+		}
+	}
+	return names, nil
 }
 
 func (a containerAsk) logDirectory() string {
