@@ -158,7 +158,7 @@ const cleanupTime = 30 * time.Second
 
 // detached returns a context for cleanup: ctx's values without its end, for at most cleanupTime.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTime)
+	return context.WithTimeout(underway.Detach(ctx), cleanupTime)
 }
 
 // crash is the error that a fail point causes. The agent counts as dead, so nothing may be

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/underway"
 )
 
 // teardown gives back what sandboxes and containers hold on the node. Every step succeeds
@@ -86,6 +87,8 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stage {
 			if sb.Config.Namespaces.Net.Mode != core.Shared {
 				return nil
 			}
+			ctx, cancel := underway.Attend(ctx)
+			defer cancel()
 			return t.e.o.Network.Teardown(ctx, sb.NetworkRequest())
 		}},
 		{"unpin", func(ctx context.Context) error {

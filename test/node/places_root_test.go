@@ -316,6 +316,7 @@ func TestAContainerOnSeveralNetworks(t *testing.T) {
 			t.Errorf("the way out of app: %q", got)
 		}
 		var docs []struct {
+			HostConfig      struct{ NetworkMode string }
 			NetworkSettings struct {
 				Networks map[string]struct {
 					IPAddress string
@@ -328,6 +329,15 @@ func TestAContainerOnSeveralNetworks(t *testing.T) {
 		}
 		if n := docs[0].NetworkSettings.Networks; len(n) != 2 || n["front"].IPAddress != "10.77.0.9" || !slices.Equal(n["front"].Aliases, []string{"site"}) || n["back"].IPAddress == "" {
 			t.Errorf("networks of app: %+v", n)
+		}
+		if mode := docs[0].HostConfig.NetworkMode; mode != "front" && mode != "back" {
+			t.Errorf("the network mode of app is %q", mode)
+		}
+		if got := p.do("ps", "--filter", "network=back", "--filter", "name=app", "--format", "{{.Networks}}"); !strings.Contains(got, "front") || !strings.Contains(got, "back") {
+			t.Errorf("ps by the network of app: %q", got)
+		}
+		if got := p.do("ps", "-q", "--filter", "network=builtin"); got != "" {
+			t.Errorf("ps by the mode of the agent's network: %q", got)
 		}
 		p.Kill()
 		p.Up()

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,18 @@ type slowNetwork struct {
 	core.Network
 	entered chan core.ID  // each Setup's sandbox
 	answers chan struct{} // lets one Setup continue
+
+	hangs   atomic.Bool   // each Teardown waits for the end of its call, as for a plugin whose DEL hangs
+	leaving chan struct{} // each Teardown that hangs
+}
+
+func (n *slowNetwork) Teardown(ctx context.Context, req core.NetworkRequest) error {
+	if !n.hangs.Load() {
+		return n.Network.Teardown(ctx, req)
+	}
+	n.leaving <- struct{}{}
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 func (n *slowNetwork) Setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
@@ -34,7 +47,7 @@ func (n *slowNetwork) Setup(ctx context.Context, req core.NetworkRequest) (core.
 func slowNode(t *testing.T) (*testNode, *slowNetwork) {
 	t.Helper()
 	n := &testNode{Node: enginetest.Fakes(t), logs: t.TempDir()}
-	slow := &slowNetwork{Network: n.Options.Network, entered: make(chan core.ID, 10), answers: make(chan struct{}, 10)}
+	slow := &slowNetwork{Network: n.Options.Network, entered: make(chan core.ID, 10), answers: make(chan struct{}, 10), leaving: make(chan struct{}, 10)}
 	n.Options.Network = slow
 	n.Options.Runtimes = []core.Runtime{bundles{enginetest.Bundles{Runtime: n.Runtime}}}
 	n.Start()
@@ -161,6 +174,51 @@ func TestASandboxThatIsBeingCreatedCanBeStoppedAndRemoved(t *testing.T) {
 		}
 		if _, err := n.RemovePodSandbox(t.Context(), &v1.RemovePodSandboxRequest{PodSandboxId: again}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestADelThatHangsIsGivenUpByItsCaller gives up stops and removals of a pod whose network cannot be torn down. The pod
+// stays, and the same calls work when the network answers again.
+func TestADelThatHangsIsGivenUpByItsCaller(t *testing.T) {
+	n, slow := slowNode(t)
+	stop := func(ctx context.Context, id string) error {
+		_, err := n.StopPodSandbox(ctx, &v1.StopPodSandboxRequest{PodSandboxId: id})
+		return err
+	}
+	remove := func(ctx context.Context, id string) error {
+		_, err := n.RemovePodSandbox(ctx, &v1.RemovePodSandboxRequest{PodSandboxId: id})
+		return err
+	}
+	for name, calls := range map[string][]func(context.Context, string) error{"stopped": {stop, stop}, "removed": {remove, remove}, "both": {stop, remove}} {
+		done := n.run(t.Context(), n.podConfig(name))
+		<-slow.entered
+		slow.answers <- struct{}{}
+		pod := <-done
+		if pod.err != nil {
+			t.Fatal(pod.err)
+		}
+		slow.hangs.Store(true)
+		for _, call := range calls {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- call(ctx, pod.id) }()
+			<-slow.leaving
+			cancel()
+			wantCode(t, name+": a call that is given up", <-ended, codes.Canceled)
+			// The agent gives it up as well: the next call gets the sandbox's lock.
+			if _, there := n.states(t)[pod.id]; !there {
+				t.Fatalf("%s: the pod is gone, and its network is not", name)
+			}
+		}
+		slow.hangs.Store(false)
+		for _, call := range []func(context.Context, string) error{stop, remove} {
+			if err := call(t.Context(), pod.id); err != nil {
+				t.Errorf("%s: once more: %v", name, err)
+			}
+		}
+		if _, there := n.states(t)[pod.id]; there {
+			t.Errorf("%s: the pod is still there", name)
 		}
 	}
 }
