@@ -32,7 +32,7 @@ func TestContainerConfig(t *testing.T) {
 				if runtime == "native" {
 					runtime = "" // the default, which has no section
 				}
-				n := nodetest.Start(t, nodetest.Options{Runtime: runtime})
+				n := nodetest.Start(t, nodetest.Options{Runtime: runtime, Config: "[face.cri]\nhandlers = { nvidia = \"" + h.GetName() + "\" }\n"})
 				s := &suite{n: n, image: n.Busybox(t), handler: h}
 				t.Run("identity", s.identity)
 				t.Run("rights", s.rights)

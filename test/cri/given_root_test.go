@@ -1,6 +1,7 @@
 package cri
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/test/nodetest"
 )
 
 // imageVolumes shows an image, and a part of it, beside another root; they stay
@@ -41,6 +44,32 @@ func (s *suite) imageVolumes(t *testing.T) {
 	s.n.Check()
 }
 
+// ofRuntimeClass runs a pod with a device by the handler nvidia, which the node's configuration maps to
+// its runtime.
+func (s *suite) ofRuntimeClass(t *testing.T) {
+	t.Helper()
+	pod := s.n.PodConfig(s.handler.GetName() + "-class")
+	r, err := s.n.CRI.RunPodSandbox(t.Context(), &v1.RunPodSandboxRequest{Config: pod, RuntimeHandler: "nvidia"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := s.n.CRI.RemovePodSandbox(context.Background(), &v1.RemovePodSandboxRequest{PodSandboxId: r.GetPodSandboxId()}); err != nil {
+			t.Error(err)
+		}
+	})
+	cfg := s.config()
+	cfg.Annotations = map[string]string{"cdi.k8s.io/example_black": "example.com/hole=black"}
+	c, err := s.n.CRI.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: r.GetPodSandboxId(), Config: cfg, SandboxConfig: pod})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.n.CRI.StartContainer(t.Context(), &v1.StartContainerRequest{ContainerId: c.GetContainerId()}); err != nil {
+		t.Fatal(err)
+	}
+	s.want(t, &nodetest.Container{ID: c.GetContainerId()}, "test -c /dev/hole && echo there", "there")
+}
+
 // cdi gives a device by its name.
 func (s *suite) cdi(t *testing.T) {
 	if err := os.MkdirAll("/var/run/cdi", 0o755); err != nil {
@@ -57,6 +86,7 @@ func (s *suite) cdi(t *testing.T) {
 		c.Annotations = map[string]string{"cdi.k8s.io/example_black": "example.com/hole=black"}
 	})
 	s.want(t, c, "test -c /dev/hole; cat /proc/1/environ | tr '\\0' '\\n' | grep HOLE", "HOLE=black")
+	s.ofRuntimeClass(t)
 	for name, ask := range map[string]func(c *v1.ContainerConfig){
 		"field": func(c *v1.ContainerConfig) { c.CDIDevices = []*v1.CDIDevice{{Name: "example.com/hole=white"}} },
 		"annotation": func(c *v1.ContainerConfig) {
