@@ -294,6 +294,19 @@ func (h *Hub) call(ctx context.Context, method string, err *error) func() {
 // pending returns the tasks that no node takes.
 func (h *Hub) pending() []board.Task { return fleet.Pending(fleet.StateOf(h.Board, h.o.MoveAfter)) }
 
+// hubs returns the hubs of the fleet, this one first.
+func (h *Hub) hubs() (list []engineapi.Hub) {
+	all, _ := h.Peers.List()
+	leader := h.Peers.Leader()
+	if len(all) == 0 || all[0].ID != h.Peers.Self() { // this one is not there for the others
+		list = append(list, engineapi.Hub{ID: h.Peers.Self(), Address: h.o.Advertise})
+	}
+	for _, p := range all {
+		list = append(list, engineapi.Hub{ID: p.ID, Address: p.Addr, Leads: p.ID == leader})
+	}
+	return list
+}
+
 // dockerAPI answers docker's command line.
 func (h *Hub) dockerAPI() engineapi.Server {
 	host, err := os.Hostname()
@@ -301,7 +314,7 @@ func (h *Hub) dockerAPI() engineapi.Server {
 		host = h.CA.Authority.Hub
 	}
 	return engineapi.Server{
-		Records: h.Board, Pending: h.pending, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
+		Records: h.Board, Hubs: h.hubs, Pending: h.pending, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
 		Output: func(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions) engineapi.Output {
 			sub := h.Broker.Subscribe(selector, o, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
 			return engineapi.Output{Messages: sub.Messages, Done: sub.Done, Missing: sub.Missing, Close: sub.Close}

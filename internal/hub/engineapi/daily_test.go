@@ -66,6 +66,29 @@ func TestATaskThatNoNodeTakesIsPending(t *testing.T) {
 	}
 }
 
+func TestTheHubThatLeadsIsNamed(t *testing.T) {
+	t.Parallel()
+	d := newDoor(t)
+	d.server.Hubs = func() []Hub {
+		return []Hub{{ID: "run1", Address: "hub.example:2377"}, {ID: "run2", Address: "other.example:2377", Leads: true}}
+	}
+	d.handler = d.server.Handler()
+	var list []swarm.Node
+	d.must(200, "GET", "/nodes", "", &list)
+	leads := map[string]bool{}
+	for _, n := range list {
+		if n.ManagerStatus != nil {
+			leads[n.ID+" "+n.Description.Hostname] = n.ManagerStatus.Leader
+		}
+	}
+	if len(leads) != 2 || leads["thehub hubhost"] || !leads["run2 other.example"] {
+		t.Errorf("hubs: %v", leads)
+	}
+	if text := d.must(412, "DELETE", "/nodes/run2?force=1", "", nil); !strings.Contains(text, "is a hub") {
+		t.Errorf("removed: %s", text)
+	}
+}
+
 // TestASecretIsExchanged as docker's users do: the one of before can be removed when the update is completed, and a
 // rollback to what needs it is refused then. Until the update is completed it may go back by itself.
 func TestASecretIsExchanged(t *testing.T) {

@@ -67,9 +67,17 @@ type Output struct {
 	Close   func()
 }
 
+// Hub is a hub of the fleet.
+type Hub struct {
+	ID, Address string
+	Leads       bool
+}
+
 // Server answers docker's command line.
 type Server struct {
 	Records Records
+	// Hubs returns the hubs of the fleet, this one first; nil is this one alone, which leads.
+	Hubs func() []Hub
 	// Pending returns the tasks that no node takes; nil is none.
 	Pending func() []board.Task
 	Trust   Trust

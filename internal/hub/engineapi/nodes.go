@@ -154,8 +154,8 @@ func (s Server) nodes(m *routes) {
 		switch {
 		case err != nil:
 			return answer{}, err
-		case n.id == s.Self.Hub:
-			return answer{}, s.isHub()
+		case n.v.Spec.Role == swarm.NodeRoleManager:
+			return answer{}, s.isHub(n)
 		case n.v.Status.State == swarm.NodeStateReady && !boolean(r, "force"):
 			return answer{}, errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("node %s is not down and can't be removed", n.id))
 		}
@@ -163,20 +163,42 @@ func (s Server) nodes(m *routes) {
 	})
 }
 
-func (s Server) isHub() error {
-	return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("%s is the hub itself, not a node of it", s.Self.Hub))
+func (s Server) isHub(n named[swarm.Node]) error {
+	if n.id == s.Self.Hub {
+		return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("%s is the hub itself, not a node of it", n.id))
+	}
+	return errdefs.ErrFailedPrecondition.WithMessage(fmt.Sprintf("%s is a hub, not a node of it", n.id))
 }
 
-// everyNode are all nodes, and the hub in the place of their manager, where clients look for it.
-func (s Server) everyNode() []named[swarm.Node] {
+// hubs returns the hubs in the place of a Swarm's managers, this one first.
+func (s Server) hubs() (list []named[swarm.Node]) {
+	all := []Hub{{ID: s.Self.Hub, Address: s.Self.Address, Leads: true}}
+	if s.Hubs != nil {
+		all = s.Hubs()
+	}
 	cluster := s.cluster()
 	platform := swarm.Platform{Architecture: runtime.GOARCH, OS: runtime.GOOS}
-	list := []named[swarm.Node]{{id: s.Self.Hub, name: s.Self.Hostname, rev: 1, v: swarm.Node{
-		ID: s.Self.Hub, Meta: cluster.Meta,
-		Spec:        swarm.NodeSpec{Annotations: swarm.Annotations{Labels: map[string]string{}}, Role: swarm.NodeRoleManager, Availability: swarm.NodeAvailabilityDrain},
-		Description: swarm.NodeDescription{Hostname: s.Self.Hostname, Platform: platform, Engine: swarm.EngineDescription{EngineVersion: "longshore-hub " + s.Self.Version}, TLSInfo: cluster.TLSInfo},
-		Status:      swarm.NodeStatus{State: swarm.NodeStateReady, Message: "it runs no tasks"}, ManagerStatus: &swarm.ManagerStatus{Leader: true, Reachability: swarm.ReachabilityReachable, Addr: s.Self.Address},
-	}}}
+	for i, h := range all {
+		id, name, version := s.Self.Hub, s.Self.Hostname, "longshore-hub "+s.Self.Version
+		if i > 0 {
+			id, version = h.ID, "longshore-hub"
+			if name = h.Address; strings.Contains(name, ":") {
+				name = name[:strings.LastIndexByte(name, ':')]
+			}
+		}
+		list = append(list, named[swarm.Node]{id: id, name: name, rev: 1, v: swarm.Node{
+			ID: id, Meta: cluster.Meta,
+			Spec:        swarm.NodeSpec{Annotations: swarm.Annotations{Labels: map[string]string{}}, Role: swarm.NodeRoleManager, Availability: swarm.NodeAvailabilityDrain},
+			Description: swarm.NodeDescription{Hostname: name, Platform: platform, Engine: swarm.EngineDescription{EngineVersion: version}, TLSInfo: cluster.TLSInfo},
+			Status:      swarm.NodeStatus{State: swarm.NodeStateReady, Message: "it runs no tasks"}, ManagerStatus: &swarm.ManagerStatus{Leader: h.Leads, Reachability: swarm.ReachabilityReachable, Addr: h.Address},
+		}})
+	}
+	return list
+}
+
+// everyNode returns the hubs and all nodes.
+func (s Server) everyNode() []named[swarm.Node] {
+	list := s.hubs()
 	for _, n := range s.Records.Nodes() {
 		_, rev, _ := s.Records.Node(n.GetId())
 		list = append(list, named[swarm.Node]{id: n.GetId(), name: n.GetDescription().GetHostname(), rev: rev, v: view.Node(n, rev)})
@@ -219,8 +241,8 @@ func (s Server) updateNode(r *http.Request) (answer, error) {
 	switch {
 	case err != nil:
 		return answer{}, err
-	case n.id == s.Self.Hub:
-		return answer{}, s.isHub()
+	case n.v.Spec.Role == swarm.NodeRoleManager:
+		return answer{}, s.isHub(n)
 	case spec.GetDesiredRole() == swarmv1.NodeRole_MANAGER:
 		return answer{}, invalid.Errorf("node %s cannot be a manager: a fleet is managed by hubs, which are not nodes", n.id)
 	case spec.GetAnnotations().GetName() != "":

@@ -206,6 +206,16 @@ func (p *Peers) Self() string {
 	return p.self.ID
 }
 
+// Leader returns the ID of the hub that leads, "" when none does that is there.
+func (p *Peers) Leader() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, there := p.live[p.leader.ID]; !there {
+		return ""
+	}
+	return p.leader.ID
+}
+
 // Alive reports whether a hub is there.
 func (p *Peers) Alive(id string) bool {
 	_, ok := p.Get(id)
