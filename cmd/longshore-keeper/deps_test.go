@@ -24,7 +24,7 @@ func TestImportsStayFew(t *testing.T) {
 	rooms := []string{
 		"cmd/longshore-keeper", "internal/keeper/fork", "internal/keeper/kernel", "internal/keeper/nest", "internal/keeper/roles", "internal/keeper/server",
 		"internal/keeper/stdio", "internal/keeper/tinyinit", "internal/keeper/wire", "internal/runtime/native/plan", "internal/weaken",
-		"internal/beneath",
+		"internal/beneath", "internal/shortage",
 	}
 	for _, d := range deps {
 		inside := strings.HasPrefix(d, "internal/") || strings.HasPrefix(d, "runtime/") && d != "runtime/debug" && d != "runtime/pprof"

@@ -142,6 +142,7 @@ var small = map[string]string{
 	"internal/keylock":            "the engine and three faces lock by key",
 	"internal/nlwrap":             "the one place that may list by netlink without repeating what a signal interrupted; a linter rule names it",
 	"internal/passphrase":         "a worker of a Swarm and the hub read passphrases alike, and share nothing else",
+	"internal/shortage":           "keeper, board, name server and agent keep what they have through the same errors, and share no other package",
 	"internal/tlsconf":            "faces and metrics have the same TLS",
 	"internal/weaken":             "its build tag switches defences off, in packages of all layers",
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // watch wakes one reader when its file grows, and when a file of its sink appears, is renamed or
@@ -71,7 +72,7 @@ const pollAfter = 200 * time.Millisecond
 
 // usedUp reports whether an error means that there are no instances or no watches left.
 func usedUp(err error) bool {
-	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.ENOMEM)
+	return shortage.Is(err) || errors.Is(err, unix.ENOSPC)
 }
 
 // pollInstead has the reader woken at regular intervals.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // v1Counter is the name of the file of v1; a file of another name is v2's.
@@ -62,7 +64,7 @@ func (w *Watcher) Watch(counter string, grown func(kills uint64)) (*Watch, error
 		err = w.listenLocked(one)
 	} else {
 		err = w.notifyLocked(one)
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOSPC) {
+		if shortage.Is(err) || errors.Is(err, unix.ENOSPC) {
 			err = nil
 			w.readers.Go(one.poll)
 		}

@@ -193,6 +193,10 @@ func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
 		return nil // Add tells everything
 	}
 	err := c.changeLocked(network, old, had, z)
+	if errors.Is(err, errShort) {
+		c.behindLocked(err)
+		return nil
+	}
 	if err != nil {
 		c.killLocked()
 		err = c.restoreLocked(ctx)
@@ -205,7 +209,7 @@ func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
 func (c *Client) changeLocked(network string, old Zone, had bool, z *Zone) error {
 	if had && z != nil {
 		_, err := c.callLocked(request{Op: opPatch, Network: network, Patch: z.since(old)}, nil)
-		if !errors.Is(err, errRefused) {
+		if !errors.Is(err, errRefused) || errors.Is(err, errShort) {
 			return err
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/shortage"
 	"github.com/longshore/longshore/internal/subprocess"
 )
 
@@ -56,7 +57,7 @@ type Options struct {
 type Client struct {
 	o Options
 
-	mu    sync.Mutex // guards boxes, zones, kept, held, server, conn, gone, retrying, starting, waits, deaths; one request at a time
+	mu    sync.Mutex // guards boxes, zones, kept, held, server, conn, gone, behind, retrying, starting, waits, deaths; one request at a time
 	boxes map[core.ID]Box
 	// kept has the sockets of each sandbox, UDP and TCP: a process that takes the place of another
 	// gets the same, and answers what was asked meanwhile.
@@ -67,7 +68,10 @@ type Client struct {
 	zones  map[string]Zone
 	conn   *net.UnixConn
 	gone   bool // Close was called
-	// retrying says that a process that could not be started is tried again.
+	// behind says that the process lacks something, because descriptors or memory were used up when it
+	// was to be sent.
+	behind bool
+	// retrying says that a process that could not be started, or that is behind, is tried again.
 	retrying bool
 	starting bool // it is about to be told everything
 	waits    bool // after a start of the agent: sandboxes are told of before the zones are
@@ -91,7 +95,7 @@ func (c *Client) Add(ctx context.Context, b Box) error {
 	}
 	c.boxes[b.Sandbox] = b
 	err := c.addLocked(b)
-	if err != nil && had && !errors.Is(err, errRefused) { // the process has died, or hangs: its successor gets all
+	if err != nil && had && !isIntact(err) { // the process has died, or hangs: its successor gets all
 		c.killLocked()
 		err = c.connectLocked(ctx)
 	}
@@ -124,6 +128,9 @@ func (c *Client) Change(ctx context.Context, b Box) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, errShort):
+		c.behindLocked(err)
+		return nil
 	case errors.Is(err, errRefused):
 		c.boxes[b.Sandbox] = old
 		return fmt.Errorf("name server: %w", err)
@@ -154,7 +161,10 @@ func (c *Client) dropLocked(ctx context.Context, id core.ID) error {
 	if err == nil && len(c.boxes) == 0 {
 		return c.endLocked()
 	}
-	if err != nil && !errors.Is(err, errRefused) {
+	switch {
+	case errors.Is(err, errShort): // the caller repeats it, or the next round does
+		c.behindLocked(err)
+	case err != nil && !errors.Is(err, errRefused):
 		c.killLocked()
 		return c.restoreLocked(ctx)
 	}
@@ -282,7 +292,7 @@ func (c *Client) retryLocked() {
 }
 
 func (c *Client) retry() {
-	t := time.NewTicker(cmp.Or(c.o.Health, healthTime))
+	t := time.NewTicker(min(cmp.Or(c.o.Health, healthTime), shortTime))
 	defer t.Stop()
 	for range t.C {
 		if c.retried() {
@@ -291,12 +301,18 @@ func (c *Client) retry() {
 	}
 }
 
-// retried reports whether there is a process, or none is needed.
+// retried reports whether there is a process that knows everything, or none is needed.
 func (c *Client) retried() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn == nil && len(c.boxes) > 0 && !c.gone {
-		if c.connectLocked(context.Background()) != nil {
+	switch {
+	case c.gone:
+	case c.conn != nil && c.behind:
+		if !c.catchUpLocked() {
+			return false
+		}
+	case c.conn == nil && len(c.boxes) > 0:
+		if c.connectLocked(context.Background()) != nil || c.behind {
 			return false
 		}
 		c.o.Logger.Info("the name server of sandboxes runs again")
@@ -314,8 +330,16 @@ func (c *Client) connectLocked(ctx context.Context) error {
 	if c.gone {
 		return fmt.Errorf("the agent ends: %w", errdefs.ErrUnavailable)
 	}
-	if c.dialLocked() == nil {
+	err := c.dialLocked()
+	if shortage.Is(err) {
+		return err // it may be there
+	}
+	if err == nil {
 		err := c.tellLocked(false)
+		if errors.Is(err, errShort) {
+			c.behindLocked(err)
+			err = nil
+		}
 		if err == nil {
 			c.watch(c.conn)
 			return nil
@@ -326,13 +350,16 @@ func (c *Client) connectLocked(ctx context.Context) error {
 		}
 		c.killLocked() // it was about to end, or hangs
 	}
-	var err error
 	for range startTries { // it may die again before it knows everything
 		c.starting = true // it may take longer to answer
 		if err = c.startLocked(ctx); err == nil {
 			err = c.tellLocked(true)
 		}
 		c.starting = false
+		if errors.Is(err, errShort) && c.conn != nil {
+			c.behindLocked(err)
+			err = nil
+		}
 		if err == nil {
 			c.watch(c.conn)
 			return nil
@@ -438,7 +465,9 @@ func (c *Client) tellLocked(fresh bool) error {
 			}
 			continue
 		}
-		if err := c.addLocked(b); err != nil {
+		if err := c.addLocked(b); errors.Is(err, errShort) || shortage.Is(err) {
+			c.behindLocked(err)
+		} else if err != nil {
 			// One sandbox whose namespace has gone must not keep the others from their names.
 			if c.o.Logger.Warn("a sandbox has no name server", "sandbox", string(id), "error", err.Error()); !errors.Is(err, errNamespace) && !errors.Is(err, errRefused) {
 				return err
@@ -476,7 +505,11 @@ func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, g
 	if err := send(c.conn, req, files); err != nil {
 		return resp, nil, err
 	}
-	if got, err = receive(c.conn, &resp); err == nil && resp.Error != "" {
+	got, err = receive(c.conn, &resp)
+	switch {
+	case err == nil && resp.Short:
+		err = shortError(resp.Error)
+	case err == nil && resp.Error != "":
 		err = fmt.Errorf("%w: %s", errRefused, resp.Error)
 	}
 	return resp, got, err
@@ -510,6 +543,9 @@ func (c *Client) healthy(conn *net.UnixConn) bool {
 		return false
 	}
 	_, err := c.callLocked(request{Op: opHello}, nil)
+	if errors.Is(err, errShort) {
+		return true
+	}
 	if err == nil {
 		c.holdAgainLocked()
 		c.deaths = 0

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // held is what the holder has of ours, as far as we know.
@@ -31,7 +32,11 @@ const holderTime = 10 * time.Second
 
 func (c *Client) addLocked(b Box) error {
 	if len(c.kept[b.Sandbox]) == 0 {
-		c.kept[b.Sandbox] = c.heldLocked(b)
+		files, err := c.heldLocked(b)
+		if err != nil {
+			return err
+		}
+		c.kept[b.Sandbox] = files
 	}
 	if len(c.kept[b.Sandbox]) == 0 {
 		s, err := listen(b.Namespace, c.o.Redirect)
@@ -51,7 +56,11 @@ func (c *Client) keepLocked(id core.ID) error {
 		return nil
 	}
 	_, files, err := c.exchangeLocked(request{Op: opSockets, Sandbox: id}, nil)
-	if errors.Is(err, errRefused) { // of an earlier release
+	switch {
+	case errors.Is(err, errShort):
+		c.behindLocked(err)
+		return nil
+	case errors.Is(err, errRefused): // of an earlier release
 		return nil
 	}
 	c.kept[id] = files
@@ -81,47 +90,59 @@ func (c *Client) holdLocked(id core.ID) {
 }
 
 // heldLocked returns the sockets of a sandbox that an earlier agent had kept; nil when there are
-// none, or when they are in another network namespace than the sandbox is.
-func (c *Client) heldLocked(b Box) []*os.File {
+// none, or when they are in another network namespace than the sandbox is. It fails when a shortage
+// keeps them from being received.
+func (c *Client) heldLocked(b Box) ([]*os.File, error) {
 	if c.o.Holder == nil || c.held.known && !c.held.sandboxes[b.Sandbox] {
-		return nil
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), holderTime)
 	defer cancel()
 	files, err := c.o.Holder.Held(ctx, heldPrefix+string(b.Sandbox))
-	switch {
-	case err == nil && len(files) == 2 && isIn(files, b.Namespace):
-		return files
-	case err != nil && !errdefs.IsNotFound(err):
-		c.o.Logger.Warn("could not have the sockets of a sandbox's name server back; it gets new ones", "sandbox", string(b.Sandbox), "error", err.Error())
+	same := false
+	if err == nil && len(files) == 2 {
+		same, err = areIn(files, b.Namespace)
+	}
+	if same {
+		return files, nil
 	}
 	closeAll(files)
+	switch {
+	case shortage.Is(err) || errdefs.IsResourceExhausted(err):
+		return nil, fmt.Errorf("%w: receive the sockets that the keeper keeps: %w", errShort, err)
+	case err != nil && !errdefs.IsNotFound(err):
+		c.o.Logger.Warn("could not receive the sockets of a sandbox's name server from the keeper; it gets new ones", "sandbox", string(b.Sandbox), "error", err.Error())
+	}
 	delete(c.held.sandboxes, b.Sandbox) // the new ones take their place
-	return nil
+	return nil, nil
 }
 
-// isIn reports whether sockets are in a network namespace.
-func isIn(sockets []*os.File, namespace string) bool {
+// areIn reports whether sockets are in a network namespace.
+func areIn(sockets []*os.File, namespace string) (bool, error) {
 	var want, have unix.Stat_t
-	if unix.Stat(namespace, &want) != nil {
-		return false
+	if err := unix.Stat(namespace, &want); err != nil {
+		return false, err
 	}
 	for _, f := range sockets {
 		raw, err := f.SyscallConn()
 		if err != nil {
-			return false
+			return false, err
 		}
-		if err2 := raw.Control(func(fd uintptr) {
+		err2 := raw.Control(func(fd uintptr) {
 			var ns int
 			if ns, err = unix.IoctlRetInt(int(fd), unix.SIOCGSKNS); err == nil {
 				err = unix.Fstat(ns, &have)
 				_ = unix.Close(ns)
 			}
-		}); err != nil || err2 != nil || have.Ino != want.Ino || have.Dev != want.Dev {
-			return false
+		})
+		if err = errors.Join(err, err2); err != nil {
+			return false, fmt.Errorf("find the network namespace of a socket: %w", err)
+		}
+		if have.Ino != want.Ino || have.Dev != want.Dev {
+			return false, nil
 		}
 	}
-	return true
+	return true, nil
 }
 
 // unholdLocked has the holder close the sockets of a sandbox.

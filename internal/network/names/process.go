@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore/longshore/internal/confine"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // Arg is the first argument of a process that is the name server.
@@ -62,6 +63,10 @@ func (p *process) end() { p.once.Do(func() { close(p.ended) }) }
 func (p *process) accept(l net.Listener) {
 	for {
 		conn, err := l.Accept()
+		if shortage.Is(err) { // the agent that connects waits in the queue
+			<-time.After(shortPause)
+			continue
+		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "name server:", err)
 			p.end()
@@ -78,6 +83,9 @@ func (p *process) accept(l net.Listener) {
 	}
 }
 
+// shortPause is how long nothing is accepted after a shortage of descriptors.
+const shortPause = 100 * time.Millisecond
+
 // agent serves one connection.
 func (p *process) agent(c *net.UnixConn) {
 	defer func() {
@@ -91,22 +99,30 @@ func (p *process) agent(c *net.UnixConn) {
 	for {
 		var req request
 		files, err := receive(c, &req)
-		if err != nil {
+		if err != nil && !errors.Is(err, errShort) {
 			return
 		}
-		resp, err := p.do(req, files)
-		closeAll(files)
+		var resp response
 		var sockets []*os.File
+		if err == nil {
+			resp, err = p.do(req, files)
+		}
+		closeAll(files)
 		if err == nil && req.Op == opSockets {
 			sockets, err = p.sockets(req.Sandbox)
 		}
-		if err != nil {
-			resp.Error = err.Error()
+		if err == nil {
+			err = send(c, resp, sockets)
+			closeAll(sockets)
+			if err != nil && !errors.Is(err, errShort) {
+				return
+			}
 		}
-		err = send(c, resp, sockets)
-		closeAll(sockets)
 		if err != nil {
-			return
+			resp.Error, resp.Short = err.Error(), errors.Is(err, errShort) || shortage.Is(err)
+			if send(c, resp, nil) != nil {
+				return
+			}
 		}
 		if req.Op == opEnd {
 			p.end()

@@ -145,7 +145,7 @@ func (b *box) connections() {
 				return
 			}
 			select { // the process has too many files open
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(shortPause):
 			case <-b.ctx.Done():
 			}
 			continue

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // The operations of a request.
@@ -43,7 +44,9 @@ type request struct {
 }
 
 type response struct {
-	Error     string    `json:"error,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Short says that the process lacked descriptors or memory: the same request can succeed later.
+	Short     bool      `json:"short,omitempty"`
 	Sandboxes []core.ID `json:"sandboxes,omitempty"`
 	Pid       int       `json:"pid,omitempty"`
 }
@@ -74,13 +77,17 @@ func send(c *net.UnixConn, v any, files []*os.File) error {
 	}
 	head := binary.BigEndian.AppendUint32(nil, uint32(len(body)))
 	if _, _, err := c.WriteMsgUnix(head, oob, nil); err != nil {
+		if shortage.Is(err) { // nothing was sent, and the connection is as before
+			err = fmt.Errorf("%w: send a message: %w", errShort, err)
+		}
 		return err
 	}
 	_, err = c.Write(body)
 	return err
 }
 
-// receive receives a message with its descriptors.
+// receive receives a message with its descriptors. The error is errShort when the whole message was
+// received, but not its descriptors, because this process can open no more.
 func receive(c *net.UnixConn, v any) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -90,7 +97,7 @@ func receive(c *net.UnixConn, v any) (files []*os.File, err error) {
 	}()
 	var head [4]byte
 	oob := make([]byte, unix.CmsgSpace(2*4))
-	n, oobn, _, _, err := c.ReadMsgUnix(head[:], oob)
+	n, oobn, flags, _, err := c.ReadMsgUnix(head[:], oob)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +118,13 @@ func receive(c *net.UnixConn, v any) (files []*os.File, err error) {
 	if _, err := io.ReadFull(c, body); err != nil {
 		return files, err
 	}
-	return files, json.Unmarshal(body, v)
+	if err := json.Unmarshal(body, v); err != nil {
+		return files, err
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		return files, fmt.Errorf("%w: receive a message's descriptors: %w", errShort, unix.EMFILE)
+	}
+	return files, nil
 }
 
 func rights(oob []byte) (files []*os.File, err error) {
@@ -143,3 +156,7 @@ func closeAll(files []*os.File) {
 
 // errRefused is an answer of the process that says what was wrong.
 var errRefused = errors.New("the name server refused")
+
+// errShort means that descriptors or memory are used up for now, in this process or in the name
+// server. The connection can be used as before.
+var errShort = errors.New("no descriptors or no memory left for now")

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/grant/board"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // op says what the agent asks for.
@@ -87,7 +88,7 @@ func (a agent) ready(b *broker, _ uint32) {
 	if err == nil {
 		err = send(fd, body, other)
 	}
-	if other >= 0 && short(err) { // the answer says so; what was made ends with the descriptor
+	if other >= 0 && shortage.Is(err) { // the answer says so; what was made ends with the descriptor
 		if body, err = json.Marshal(response{Error: "no descriptor can be sent: " + err.Error()}); err == nil {
 			err = send(fd, body, -1)
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/confine"
 	"github.com/longshore/longshore/internal/grant/board"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // Arg is the first argument of a process that is the board.
@@ -85,6 +86,8 @@ type broker struct {
 	ended       bool
 	buf         []byte
 	oob         []byte
+	paused      listener // accepts nothing until resume; 0 for none
+	resume      time.Time
 
 	wake   int                 // an eventfd: something is in closed
 	mu     sync.Mutex          // guards closed
@@ -120,7 +123,7 @@ func newBroker(socket, files int, confinement string) (*broker, error) {
 func (b *broker) run() error {
 	var events [64]unix.EpollEvent
 	for !b.ended {
-		n, err := unix.EpollWait(b.ep, events[:], -1)
+		n, err := unix.EpollWait(b.ep, events[:], b.pause())
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -132,8 +135,29 @@ func (b *broker) run() error {
 				b.handle(p.peer, e.Events)
 			}
 		}
+		b.acceptAgain()
 	}
 	return nil
+}
+
+// acceptPause is how long no agent is accepted after a shortage of descriptors. The agent that could
+// not be accepted waits in the queue, and epoll would report it without end.
+const acceptPause = 100 * time.Millisecond
+
+// pause returns for how many milliseconds epoll may wait; -1 means for ever.
+func (b *broker) pause() int {
+	if b.paused == 0 {
+		return -1
+	}
+	return int(max(0, time.Until(b.resume))/time.Millisecond) + 1
+}
+
+// acceptAgain ends a pause that is over.
+func (b *broker) acceptAgain() {
+	if b.paused != 0 && !time.Now().Before(b.resume) {
+		b.await(int(b.paused), unix.EPOLLIN)
+		b.paused = 0
+	}
 }
 
 // handle handles one event. What it panics over costs the one whose it is, and nobody else.
@@ -222,6 +246,10 @@ type listener int
 func (l listener) ready(b *broker, _ uint32) {
 	fd, _, err := unix.Accept4(int(l), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	if err != nil {
+		if shortage.Is(err) {
+			b.await(int(l), 0)
+			b.paused, b.resume = l, time.Now().Add(acceptPause)
+		}
 		return
 	}
 	if err := b.add(fd, agent(fd), unix.EPOLLIN); err != nil {
@@ -319,14 +347,4 @@ func send(fd int, body []byte, descriptor int) error {
 		oob = unix.UnixRights(descriptor)
 	}
 	return unix.Sendmsg(fd, body, oob, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
-}
-
-// short reports whether an error means that the node or the user lacks something for now: descriptors, or memory.
-func short(err error) bool {
-	for _, e := range []error{unix.ETOOMANYREFS, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/grant/board"
+	"github.com/longshore/longshore/internal/shortage"
 	"github.com/longshore/longshore/internal/subprocess"
 )
 
@@ -289,7 +290,7 @@ func (c *Client) callLocked(r request, f *os.File) (resp response, got *os.File,
 		return resp, nil, fmt.Errorf("board: %w: too long", ErrInvalid)
 	}
 	if resp, got, err = exchange(c.conn, body, f); err != nil {
-		if !short(err) { // a message that could not be sent or read is all that a shortage costs
+		if !shortage.Is(err) { // a message that could not be sent or read is all that a shortage costs
 			c.hangUpLocked()
 		}
 		return resp, nil, fmt.Errorf("board: %w", err)
