@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/adjust"
 	"github.com/longshore/longshore/internal/adjust/cdi"
@@ -106,6 +107,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if _, err := os.Stat(run); o.Teardown && errors.Is(err, fs.ErrNotExist) {
 		return nil // no agent has run since the boot
 	}
+	unix.Umask(0o022) // the caller's must not affect volumes and containers
 	if before, after := raiseFiles(); before != after {
 		n.log.Info("raised the limit of descriptors", "from", before, "to", after)
 	}
