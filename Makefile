@@ -225,7 +225,11 @@ board: build ## kill agent and keeper fifty times each while programs connect to
 e2e-hub: build ## kill hubs and members of their etcd a hundred times while they work, and cut the power of a hub twenty times
 	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
 
-test-long: bench-network e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+.PHONY: root-parents
+root-parents: build weakened ## the root tests on a hardened and on a loosened host: sysctls, limits, umask, a firewall (KINDS=, PACKAGES=, RUN=)
+	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
+
+test-long: root-parents bench-network e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
 
 BIN = bin
 install: build ## install binaries, systemd units, manual pages and completions below DESTDIR (BIN= for other binaries than those in bin/)

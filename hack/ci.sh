@@ -84,6 +84,17 @@ root() {
     sum root "$pkgs" -p 1 -parallel 3 -count=1 -run "^($tests)\$" -timeout 15m
 }
 
+# The same on hosts whose administrators have hardened or loosened them: what depends on sysctls,
+# limits, umask or a firewall. make root-parents runs all tests so.
+parents() {
+  local kind
+  for kind in hardened loosened; do
+    CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$kind LONGSHORE_BIN="$PWD/bin" \
+      sum "$kind" "./internal/network ./internal/network/overlay ./internal/network/nft ./test/node" -p 1 -parallel 3 -count=1 \
+      -run '^Test(Builtin|HostIP|ChosenPorts|Pods|Forward|RulesArePutBack|Recover|APortOf|NobodyHeeds|APublishedPort|PublishedPortsPass|TheIngressKeeps|Overlays|TheGuard|Subnets|Untrack|ManyFlows|OnlyPublished|AnAddressLeads|Doctor|TheAgentMends|OnlyContainersDump|PortsThatAreTaken|AnExhaustedRange|NoRange|Volumes)' -timeout 10m || return
+  done
+}
+
 # mesos-go drives the agent: a module of its own, which follows the tree's.
 mesosgo() {
   local bin=$PWD/bin
@@ -163,6 +174,7 @@ stage outdated hack/outdated.sh
 stage generated generated
 stage race race
 stage root root
+stage parents parents
 stage mesosgo mesosgo
 stage swarm swarm
 stage fuzz fuzz

@@ -79,6 +79,9 @@ func (h hearer) taken(t *testing.T) string {
 // not kept from it.
 func deaf(t *testing.T, from *networktest.Namespace, link string, all ...hearer) {
 	t.Helper()
+	for _, h := range all { // where the host's default is off, nobody would hear anything
+		networktest.Run(t, h.in+"sysctl -q -w net.ipv6.conf."+h.link+".disable_ipv6=0")
+	}
 	roottest.Eventually(t, "all hear advertisements", func() bool {
 		advertise(t, from, link) // an interface that has just come up sends nothing yet
 		// When the third has come, the first has had its effect.
@@ -88,7 +91,7 @@ func deaf(t *testing.T, from *networktest.Namespace, link string, all ...hearer)
 		if got := h.taken(t); got != "" {
 			t.Errorf("%+v has taken on %s", h, got)
 		}
-		networktest.Run(t, h.in+"sysctl -q -w net.ipv6.conf."+h.link+".accept_ra=2")
+		networktest.Run(t, h.in+"sysctl -q -w net.ipv6.conf."+h.link+".accept_ra=2 net.ipv6.conf."+h.link+".autoconf=1")
 	}
 	roottest.Eventually(t, "all heed advertisements when they are told to", func() bool {
 		advertise(t, from, link)

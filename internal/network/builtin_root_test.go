@@ -86,6 +86,7 @@ func TestBuiltinReaches(t *testing.T) {
 
 func TestHostIP(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		networktest.Run(t, "sysctl -q -w net.ipv4.ip_nonlocal_bind=0") // else a host's port may be at any address
 		out := newOutside(t)
 		r := newRig(t, nil)
 		local, up := port("tcp", 8080, 80), port("tcp", 8080, 81)

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -51,7 +53,8 @@ func TestAPortOfLoopbackIsTheHostsAlone(t *testing.T) {
 			return err == nil && n >= 2 || len(answered) > 0
 		})
 		giveUp()
-		if err := <-answered; !errors.Is(err, context.Canceled) {
+		// A host that takes packets for its loopback by every link has nothing at this port itself.
+		if err := <-answered; !errors.Is(err, context.Canceled) && !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("another machine is answered: %v", err)
 		}
 	})

@@ -119,6 +119,7 @@ func TestRecover(t *testing.T) {
 
 func TestRulesArePutBack(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		networktest.Run(t, "nft flush ruleset") // others' rules would not be put back
 		out := newOutside(t)
 		r := newRig(t, nil)
 		one := r.setup(1, port("tcp", 8080, 80))

@@ -142,6 +142,7 @@ func prepare(t *testing.T) {
 	if err := loopbackUp(); err != nil {
 		t.Fatalf("set lo up: %v", err)
 	}
+	become(t)
 }
 
 // loopbackUp sets IFF_UP on lo.

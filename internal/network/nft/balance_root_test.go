@@ -29,6 +29,7 @@ type lan struct {
 func newLAN(t *testing.T, numbers ...int) *lan {
 	t.Helper()
 	l := &lan{t, map[int]*networktest.Namespace{}}
+	networktest.Run(t, "nft flush ruleset") // these tables do not open those of others
 	networktest.Run(t, "ip link add lan type bridge")
 	networktest.Run(t, "ip link set lan up")
 	for _, n := range numbers {

@@ -32,6 +32,7 @@ type node struct {
 // newNodes makes machines on one link.
 func newNodes(t *testing.T, count int) (list []*node) {
 	t.Helper()
+	networktest.Run(t, "nft flush ruleset") // the wire between the nodes has no firewall
 	networktest.Run(t, "ip link add wire type bridge")
 	networktest.Run(t, "ip link set wire up")
 	for i := 1; i <= count; i++ {
