@@ -159,7 +159,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Started: n.settleKeeper, Changed: redundancy{n}.changed, VersionOf: builtVersion, Logger: n.log}); err != nil {
+	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Started: n.settleKeeper, Changed: redundancy{n}.changed, LateCopies: true, VersionOf: builtVersion, Logger: n.log}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.keeper.Close()) }()
@@ -287,6 +287,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	group.Go(func() error { return n.tellSystemd(ctx) })
 	group.Go(func() error {
+		n.keeper.AskCopies()
 		n.tend(ctx)
 		return nil
 	})

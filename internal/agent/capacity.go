@@ -74,8 +74,18 @@ type room struct {
 	hint       string
 }
 
-// capacityFinding says how many containers the node's limits allow, and which one is met first.
-func capacityFinding(ctx context.Context, n *node) control.Finding {
+// keeperPid returns the pid of the keeper, 0 if it does not answer.
+func (n *node) keeperPid(ctx context.Context) int {
+	s, err := n.keeper.Status(ctx)
+	if err != nil {
+		return 0
+	}
+	return s.KeeperPid
+}
+
+// capacityFinding says how many containers the node's limits allow, and which one is met first. keeper is the keeper's
+// pid, or 0.
+func capacityFinding(n *node, keeper int) control.Finding {
 	var rooms []room
 	add := func(limit string, has, used, each uint64, hint string) {
 		if has == math.MaxUint64 {
@@ -83,10 +93,10 @@ func capacityFinding(ctx context.Context, n *node) control.Finding {
 		}
 		rooms = append(rooms, room{limit, (max(has, used) - used) / each, hint})
 	}
-	if s, err := n.keeper.Status(ctx); err == nil && s.KeeperPid > 0 {
+	if keeper > 0 {
 		var l unix.Rlimit
-		if unix.Prlimit(s.KeeperPid, unix.RLIMIT_NOFILE, nil, &l) == nil {
-			add("descriptors", l.Cur, entries(fmt.Sprintf("/proc/%d/fd", s.KeeperPid)), filesEach, "raise LimitNOFILE of the agent's unit, then end its keeper when no container runs")
+		if unix.Prlimit(keeper, unix.RLIMIT_NOFILE, nil, &l) == nil {
+			add("descriptors", l.Cur, entries(fmt.Sprintf("/proc/%d/fd", keeper)), filesEach, "raise LimitNOFILE of the agent's unit, then end its keeper when no container runs")
 		}
 	}
 	add("pids", min(number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max"), ownPids()), entries("/proc/self/task"), pidsEach, "raise kernel.pid_max, kernel.threads-max and TasksMax of the agent's slice")

@@ -31,11 +31,11 @@ func fail(name, hint, format string, args ...any) control.Finding {
 // doctor reports what works on this node, and what to do about the rest. With try it also starts
 // a container.
 func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
-	n.mend(true)
+	n.mend(true, true)
 	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices()}
 	findings = append(findings, doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State)...)
 	findings = append(findings, n.runtimeFindings()...)
-	findings = append(findings, n.keeperFinding(ctx), redundancy{n}.finding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n), inotifyFinding())
+	findings = append(findings, n.keeperFinding(ctx), redundancy{n}.finding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(n, n.keeperPid(ctx)), inotifyFinding())
 	if n.swarm != nil {
 		st := n.swarm.Status()
 		findings = append(findings, swarmFinding(st), overlayFinding(ctx, n.network.Overlays, st.Overlays), gossipFinding(st), publishedFinding(st.Overlays))
@@ -75,13 +75,22 @@ func (n *node) runtimeFindings() []control.Finding {
 
 func (n *node) keeperFinding(ctx context.Context) control.Finding {
 	s, err := n.keeper.Status(ctx)
+	f := keeperOf(s, err, n.cfg.Agent.State)
+	if f.Status == control.FindingOK { // measuring memory takes milliseconds on a full node
+		f.Detail += fmt.Sprintf(", %d KB together", (pss(s.KeeperPid)+pss(s.NestPid))/1024)
+	}
+	return f
+}
+
+// keeperOf is the finding about a keeper without its memory.
+func keeperOf(s core.SupervisorStatus, err error, state string) control.Finding {
 	switch {
 	case err != nil:
-		return fail("keeper", "see "+n.cfg.Agent.State+"/keeper", "%v", err)
+		return fail("keeper", "see "+state+"/keeper", "%v", err)
 	case s.Lost > 0:
 		return warn("keeper", "check the disk space for the containers' logs; `longshore why` shows which containers lost output", "pid %d, nest %d, %d processes; %d bytes of output were dropped", s.KeeperPid, s.NestPid, s.Processes, s.Lost)
 	default:
-		return ok("keeper", "pid %d, nest %d, %d processes, %d KB together", s.KeeperPid, s.NestPid, s.Processes, (pss(s.KeeperPid)+pss(s.NestPid))/1024)
+		return ok("keeper", "pid %d, nest %d, %d processes", s.KeeperPid, s.NestPid, s.Processes)
 	}
 }
 
@@ -155,7 +164,7 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 	for _, v := range violations {
 		all = append(all, fail(v.Kind, "", "%s: %s", v.Object, v.Detail))
 	}
-	for _, c := range n.mend(true) {
+	for _, c := range n.mend(true, true) {
 		if c.Mended {
 			all = append(all, warn("network", "it is restored", "another program has changed it: %s", c.Text))
 		} else {

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/nlwrap"
 )
 
 // tendEvery is the time between two comparisons of the host's network.
@@ -23,6 +24,10 @@ const tendEvery = 2 * time.Second
 const (
 	watchEvery    = 3
 	overlaysEvery = 5
+	// linksEvery is for a change that the kernel's messages have not told.
+	linksEvery = 15
+	// capacityEvery is for the room for more containers, which takes milliseconds to count on a full node.
+	capacityEvery = 5 * watchEvery
 )
 
 // tended has the results of the comparisons.
@@ -39,10 +44,21 @@ type tended struct {
 func (n *node) tend(ctx context.Context) {
 	tick := time.NewTicker(tendEvery)
 	defer tick.Stop()
+	changed := func() bool { return true }
+	if m, err := nlwrap.OpenMonitor(); err != nil {
+		n.log.Warn("links and addresses will be listed at each comparison, because changes cannot be watched", "error", err)
+	} else {
+		defer func() { _ = m.Close() }()
+		changed = m.Changed
+	}
+	var capacity control.Finding
 	for round := 0; ; round++ {
-		n.mend(round%overlaysEvery == 0)
+		n.mend(changed() || round%linksEvery == 0, round%overlaysEvery == 0)
+		if round%capacityEvery == 0 {
+			capacity = capacityFinding(n, n.keeperPid(ctx))
+		}
 		if round%watchEvery == 0 {
-			n.watch(ctx)
+			n.watch(ctx, capacity)
 		}
 		for waiting := true; waiting; {
 			select {
@@ -58,10 +74,10 @@ func (n *node) tend(ctx context.Context) {
 }
 
 // mend restores the host's network and returns the differences. Each difference gets a line in the log and an event.
-func (n *node) mend(overlays bool) []network.Change {
+func (n *node) mend(links, overlays bool) []network.Change {
 	n.tended.serial.Lock()
 	defer n.tended.serial.Unlock()
-	list := network.Mend(n.network, overlays)
+	list := network.Mend(n.network, links, overlays)
 	n.tended.mu.Lock()
 	before := n.tended.open
 	n.tended.open = nil
@@ -99,8 +115,11 @@ func (n *node) tell(note string) {
 }
 
 // watch checks the findings that change while the agent runs, and reports changes. The metrics have them too.
-func (n *node) watch(ctx context.Context) {
-	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), n.keeperFinding(ctx), redundancy{n}.finding(ctx), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(ctx, n))
+func (n *node) watch(ctx context.Context, capacity control.Finding) {
+	waits, cancel := context.WithTimeout(ctx, keeperPatience)
+	status, err := n.keeper.Status(waits)
+	cancel()
+	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), keeperOf(status, err, n.cfg.Agent.State), redundancyOf(status, err), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacity)
 	report(n, n.findings.Update(list))
 }
 

@@ -36,6 +36,9 @@ type Options struct {
 	// Changed, unless nil, is called when Status may have changed: a keeper was lost or
 	// reached again, has lost its nest, or sent a copy that could not be received. It must not block.
 	Changed func()
+	// LateCopies leaves the request for copies of what keeper and nest hold to Client.AskCopies, so that
+	// an agent that starts has its answers first.
+	LateCopies bool
 	// VersionOf returns the version that is built into a program file, "" if there is none. It
 	// may be nil: the library that reads it is larger than this package.
 	VersionOf func(path string) string

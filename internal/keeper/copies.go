@@ -99,6 +99,28 @@ func (k *copies) again() {
 	k.whole = false
 }
 
+// AskCopies asks all keepers for copies of what they hold, and those of later connections at once. It is
+// for clients with Options.LateCopies.
+func (c *Client) AskCopies() {
+	c.mu.Lock()
+	c.opts.LateCopies = false
+	pairs := slices.Clone(c.pairs)
+	c.mu.Unlock()
+	for _, p := range pairs {
+		p.ask()
+	}
+}
+
+// ask asks the keeper for copies, unless none is connected: it is asked when one is.
+func (p *pair) ask() {
+	p.mu.Lock()
+	conn := p.conn
+	p.mu.Unlock()
+	if conn != nil {
+		p.askCopies(conn)
+	}
+}
+
 // askCopies asks the keeper of a new connection for copies.
 func (p *pair) askCopies(conn *link) {
 	if conn.version < wire.VersionCopies {

@@ -172,7 +172,6 @@ func newPair(c *Client, dir string, conn *link) *pair {
 		copies: copies{items: map[string]*copied{}, failed: map[string]bool{}},
 	}
 	close(p.up)
-	p.askCopies(conn)
 	go p.serve(conn)
 	return p
 }
@@ -555,13 +554,18 @@ func pairNumber(name string) (int, bool) {
 
 func (c *Client) addPair(p *pair) (*pair, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed {
+		c.mu.Unlock()
 		p.close()
 		return nil, fmt.Errorf("keeper: the client is closed: %w", errdefs.ErrUnavailable)
 	}
 	c.pairs = append(c.pairs, p)
+	late := c.opts.LateCopies
 	c.changedLocked()
+	c.mu.Unlock()
+	if !late {
+		p.ask()
+	}
 	return p, nil
 }
 

@@ -21,13 +21,14 @@ type Change struct {
 
 // Mend restores the links, addresses, routes, masters and kernel parameters of the bridges, and the rules of the overlays,
 // where another program has changed them. It returns the differences. A kernel parameter that the agent has not set
-// stays unchanged. With overlays it also restores their devices and entries.
-func Mend(n *Network, overlays bool) []Change {
-	all := n.bridge.mend()
+// stays unchanged. With overlays it also restores their devices and entries. Without links it compares only kernel
+// parameters and rules: a caller that knows that no link, address or route has changed saves listing them.
+func Mend(n *Network, links, overlays bool) []Change {
+	all := n.bridge.mend(links)
 	for _, u := range n.users.all() {
 		u.use.RLock()
 		if !u.gone {
-			all = append(all, u.bridge.mend()...)
+			all = append(all, u.bridge.mend(links)...)
 		}
 		u.use.RUnlock()
 	}
@@ -42,26 +43,30 @@ func mended(err error, format string, args ...any) Change {
 	return c
 }
 
-// mend restores the bridge, if it is in use.
-func (b *bridge) mend() (all []Change) {
+// mend restores the bridge, if it is in use, and with links what belongs to it.
+func (b *bridge) mend(links bool) (all []Change) {
 	b.mu.Lock()
 	used, index := b.wall != nil, b.link.index
 	b.mu.Unlock()
 	if !used {
 		return nil
 	}
-	if what, err := b.differs(index); err != nil {
-		return []Change{mended(err, "bridge %s cannot be compared", b.cfg.Bridge)}
-	} else if what != "" {
-		b.stale()
-		_, _, err := b.ensure()
-		if all = append(all, mended(err, "%s", what)); err != nil {
-			return all
+	if links {
+		what, err := b.differs(index)
+		if err != nil {
+			return []Change{mended(err, "bridge %s cannot be compared", b.cfg.Bridge)}
 		}
-	}
-	ports, err := b.mendPorts()
-	if all = append(all, ports...); err != nil {
-		all = append(all, mended(err, "the links on bridge %s cannot be compared", b.cfg.Bridge))
+		if what != "" {
+			b.stale()
+			_, _, err := b.ensure()
+			if all = append(all, mended(err, "%s", what)); err != nil {
+				return all
+			}
+		}
+		ports, err := b.mendPorts()
+		if all = append(all, ports...); err != nil {
+			all = append(all, mended(err, "the links on bridge %s cannot be compared", b.cfg.Bridge))
+		}
 	}
 	restored, err := b.kernel.Mend()
 	if err != nil {

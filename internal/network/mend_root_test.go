@@ -34,7 +34,7 @@ func TestWhatOthersChangeOnTheHostIsMended(t *testing.T) {
 		if !answers() {
 			t.Fatal("the port answers to nobody")
 		}
-		if list := network.Mend(r.net, true); len(list) != 0 {
+		if list := network.Mend(r.net, true, true); len(list) != 0 {
 			t.Errorf("at first: %+v", list)
 		}
 		link := strings.Fields(networktest.Run(t, "ip -o link show master longshore0"))[1]
@@ -52,7 +52,7 @@ func TestWhatOthersChangeOnTheHostIsMended(t *testing.T) {
 			if !strings.Contains(c.line, "localnet") && answers() {
 				t.Errorf("%s: the port answers: nothing was changed", c.line)
 			}
-			list := network.Mend(r.net, true)
+			list := network.Mend(r.net, true, true)
 			if len(list) == 0 || !strings.HasPrefix(list[0].Text, c.text) {
 				t.Errorf("%s: found %+v", c.line, list)
 			}
@@ -62,7 +62,7 @@ func TestWhatOthersChangeOnTheHostIsMended(t *testing.T) {
 				}
 			}
 			roottest.Eventually(t, "the port answers again after "+c.line, answers)
-			if again := network.Mend(r.net, true); len(again) != 0 {
+			if again := network.Mend(r.net, true, true); len(again) != 0 {
 				t.Errorf("%s: once more %+v", c.line, again)
 			}
 			r.check(one)
@@ -70,7 +70,7 @@ func TestWhatOthersChangeOnTheHostIsMended(t *testing.T) {
 		// Somebody's own setting is told, and stays.
 		networktest.Run(t, "sysctl -qw net.ipv4.conf.longshore0.forwarding=0")
 		for range 2 {
-			if list := network.Mend(r.net, true); len(list) != 1 || list[0].Mended || list[0].Hint == "" || !strings.Contains(list[0].Text, "longshore0/forwarding is 0") {
+			if list := network.Mend(r.net, true, true); len(list) != 1 || list[0].Mended || list[0].Hint == "" || !strings.Contains(list[0].Text, "longshore0/forwarding is 0") {
 				t.Errorf("a user's setting: %+v", list)
 			}
 		}
@@ -90,7 +90,7 @@ func TestAnOverlayThatOthersChangedIsMended(t *testing.T) {
 		if err := r.net.Overlays.SetPeers(t.Context(), def.Name, map[string]core.OverlayPeer{"x": peer}, nil); err != nil {
 			t.Fatal(err)
 		}
-		if list := network.Mend(r.net, true); len(list) != 0 {
+		if list := network.Mend(r.net, true, true); len(list) != 0 {
 			t.Errorf("at first: %+v", list)
 		}
 		in := "nsenter --net=" + filepath.Join(r.dir, "overlays", def.Name) + " "
@@ -99,7 +99,7 @@ func TestAnOverlayThatOthersChangedIsMended(t *testing.T) {
 			in + "ip link set vx0 type vxlan learning", "nft delete table inet longshore-overlay-guard", "nft flush set inet longshore-overlay-guard senders4",
 		} {
 			networktest.Run(t, line)
-			if list := network.Mend(r.net, true); len(list) != 1 || !list[0].Mended {
+			if list := network.Mend(r.net, true, true); len(list) != 1 || !list[0].Mended {
 				t.Errorf("%s: %+v", line, list)
 			}
 			if err := r.net.Overlays.Check(); err != nil {
@@ -129,7 +129,7 @@ func TestTheIngressThatOthersChangedIsMended(t *testing.T) {
 		if taken, err := r.net.Overlays.Publish(t.Context(), []core.PublishedPort{port}); err != nil || len(taken) != 0 {
 			t.Fatal(taken, err)
 		}
-		if list := network.Mend(r.net, true); len(list) != 0 {
+		if list := network.Mend(r.net, true, true); len(list) != 0 {
 			t.Errorf("at first: %+v", list)
 		}
 		inside := "nsenter --net=" + filepath.Join(r.dir, "ingress") + " "
@@ -144,7 +144,7 @@ func TestTheIngressThatOthersChangedIsMended(t *testing.T) {
 			if err := r.net.Overlays.Check(); err == nil {
 				t.Errorf("%s: check finds nothing", line)
 			}
-			list := network.Mend(r.net, true)
+			list := network.Mend(r.net, true, true)
 			if len(list) == 0 {
 				t.Errorf("%s: nothing is found", line)
 			}
@@ -156,7 +156,7 @@ func TestTheIngressThatOthersChangedIsMended(t *testing.T) {
 			if err := r.net.Overlays.Check(); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
-			if again := network.Mend(r.net, true); len(again) != 0 {
+			if again := network.Mend(r.net, true, true); len(again) != 0 {
 				t.Errorf("%s: once more %+v", line, again)
 			}
 		}
