@@ -212,6 +212,10 @@ func (g *Guard) rebuildLocked() error {
 		return err
 	}
 	sets := newGuardSets()
+	if len(g.items) == 0 && absent(c, sets.table) {
+		g.built = true
+		return nil
+	}
 	c.AddTable(sets.table)
 	c.DelTable(sets.table)
 	if len(g.items) > 0 {

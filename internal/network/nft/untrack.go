@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -26,6 +27,9 @@ func Untrack(list []netip.AddrPort) error {
 		return err
 	}
 	table := &nftables.Table{Name: untrackTable, Family: nftables.TableFamilyINet}
+	if len(list) == 0 && absent(c, table) {
+		return nil
+	}
 	c.AddTable(table)
 	c.DelTable(table)
 	if len(list) > 0 {
@@ -41,6 +45,13 @@ func Untrack(list []netip.AddrPort) error {
 		return fmt.Errorf("build table %s: %w", untrackTable, err)
 	}
 	return nil
+}
+
+// absent reports whether the kernel certainly has no such table. Asking is much faster than a transaction
+// that removes none, for which the kernel waits until no packet is under way.
+func absent(c *nftables.Conn, table *nftables.Table) bool {
+	all, err := c.ListTablesOfFamily(table.Family)
+	return err == nil && !slices.ContainsFunc(all, func(t *nftables.Table) bool { return t.Name == table.Name })
 }
 
 func untrackRules(table *nftables.Table, list []netip.AddrPort) []chainRules {
