@@ -74,8 +74,8 @@ type room struct {
 	hint       string
 }
 
-// keeperPid returns the pid of the keeper, 0 if it does not answer.
-func (n *node) keeperPid(ctx context.Context) int {
+// keeperPid returns the pid of the node's keeper, 0 if it does not answer.
+func keeperPid(ctx context.Context, n *node) int {
 	s, err := n.keeper.Status(ctx)
 	if err != nil {
 		return 0

@@ -55,7 +55,7 @@ func (n *node) tend(ctx context.Context) {
 	for round := 0; ; round++ {
 		n.mend(changed() || round%linksEvery == 0, round%overlaysEvery == 0)
 		if round%capacityEvery == 0 {
-			capacity = capacityFinding(n, n.keeperPid(ctx))
+			capacity = capacityFinding(n, keeperPid(ctx, n))
 		}
 		if round%watchEvery == 0 {
 			n.watch(ctx, capacity)
