@@ -206,7 +206,7 @@ func (p *Peers) Self() string {
 	return p.self.ID
 }
 
-// Leader returns the ID of the hub that leads, "" when none does that is there.
+// Leader returns the ID of the leading hub, or "" while there is none.
 func (p *Peers) Leader() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

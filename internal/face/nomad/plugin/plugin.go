@@ -212,8 +212,8 @@ func ParseConfig(data []byte) (Config, error) {
 	return c, c.Users.read(v.Block("userns"))
 }
 
-// ignored returns the keys of docker's and podman's drivers in a block that have no effect here. The
-// guide says for each of them what does its work.
+// ignored returns the keys in a block that docker's and podman's drivers have and this driver ignores.
+// The guide has a replacement for each of them.
 func ignored(v schema.Values) (keys []string) {
 	for _, key := range []string{
 		"client_http_timeout", "container_exists_attempts", "disable_log_collection", "dns_servers", "endpoint", "extra_labels", "infra_image", "infra_image_pull_timeout", "logging",

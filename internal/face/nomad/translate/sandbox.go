@@ -144,13 +144,15 @@ func (a Task) hosts() (map[string][]string, error) {
 	}
 	for _, e := range a.Conf.ExtraHosts {
 		name, addr, ok := strings.Cut(e, ":")
-		if addr = strings.Trim(addr, "[]"); addr == core.HostGateway {
-			addr = a.gateway()
-		} else if _, err := netip.ParseAddr(addr); !ok || name == "" || err != nil {
+		addr = strings.Trim(addr, "[]")
+		_, err := netip.ParseAddr(addr)
+		if !ok || name == "" || err != nil && addr != core.HostGateway {
 			return nil, invalid.Errorf("config.extra_hosts %q is not NAME:ADDRESS", e)
 		}
-		if addr == "" {
-			continue
+		if addr == core.HostGateway {
+			if addr = a.gateway(); addr == "" {
+				continue // Read has warned
+			}
 		}
 		hosts[addr] = append(hosts[addr], name)
 	}

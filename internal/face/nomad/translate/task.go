@@ -64,6 +64,11 @@ func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 		a.Conf.Warnings = append(a.Conf.Warnings, "config.ports: a task with network "+mode+" publishes no ports; they are discarded, as docker does")
 		a.Conf.Ports = nil
 	}
+	for _, line := range a.Conf.ExtraHosts {
+		if strings.HasSuffix(line, ":"+core.HostGateway) && a.gateway() == "" {
+			a.Conf.Warnings = append(a.Conf.Warnings, "config.extra_hosts: a task with network "+a.network()+" has no address for "+line)
+		}
+	}
 	return a, a.permitted()
 }
 

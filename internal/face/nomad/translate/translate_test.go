@@ -248,6 +248,25 @@ func TestHostGateway(t *testing.T) {
 	}
 }
 
+func TestHostGatewayWithoutAnAddressIsWarnedOf(t *testing.T) {
+	b := newBench(t)
+	task, err := b.read(map[string]any{"extra_hosts": []string{"node:host-gateway"}, "network_mode": "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := task.Sandbox()
+	if err != nil || len(cfg.Network.Hosts) > 0 || len(task.Conf.Warnings) != 1 || !strings.Contains(task.Conf.Warnings[0], "node:host-gateway") {
+		t.Errorf("%v, %q, %v", cfg.Network.Hosts, task.Conf.Warnings, err)
+	}
+	task, err = b.read(map[string]any{"extra_hosts": []string{":host-gateway"}})
+	if err == nil {
+		_, err = task.Sandbox()
+	}
+	if !errdefs.IsInvalidArgument(err) {
+		t.Errorf("a line without a name: %v", err)
+	}
+}
+
 func TestMissingSourcesOfVolumesAreMade(t *testing.T) {
 	b := newBench(t)
 	outside := filepath.Join(t.TempDir(), "a/b")

@@ -48,8 +48,8 @@ type Context struct {
 	}
 }
 
-// LogTag is what the template of the log option tag names. A tag names the container, so it is
-// expanded when there is one.
+// LogTag has the fields for the template of the log option tag. A tag is expanded when its container
+// exists.
 type LogTag struct {
 	ID, FullID           string
 	Name                 string
