@@ -13,6 +13,10 @@ import (
 
 // Group holds the flights in progress. The zero value is ready to use.
 type Group[K comparable, T any] struct {
+	// Retire, unless nil, is called once for each flight, when its work has ended and everybody has left. It must be set
+	// before the first Join.
+	Retire func(T)
+
 	mu sync.Mutex // guards m
 	m  map[K]*Flight[K, T]
 }
@@ -27,7 +31,8 @@ type Flight[K comparable, T any] struct {
 	err   error
 	stop  context.CancelFunc
 
-	refs int // Group.mu guards it
+	refs  int  // guarded by Group.mu, as is ended
+	ended bool // the work has
 }
 
 // Join joins the flight under key or starts one: prepare makes its state, synchronously and in
@@ -58,8 +63,13 @@ func (g *Group[K, T]) Join(ctx context.Context, key K, prepare func() T, run fun
 		if g.m[key] == f {
 			delete(g.m, key)
 		}
+		f.ended = true
+		left := f.refs == 0
 		g.mu.Unlock()
 		f.err = err
+		if left {
+			f.retire()
+		}
 		close(f.done)
 	}()
 	return f
@@ -81,9 +91,21 @@ func (f *Flight[K, T]) Wait(ctx context.Context) error {
 // Leave undoes one Join. When nobody is left, the work's context is cancelled.
 func (f *Flight[K, T]) Leave() {
 	f.group.mu.Lock()
-	defer f.group.mu.Unlock()
-	if f.refs--; f.refs == 0 {
+	f.refs--
+	last := f.refs == 0
+	ended := f.ended
+	f.group.mu.Unlock()
+	if last {
 		f.stop()
+	}
+	if last && ended {
+		f.retire()
+	}
+}
+
+func (f *Flight[K, T]) retire() {
+	if f.group.Retire != nil {
+		f.group.Retire(f.State)
 	}
 }
 

@@ -121,3 +121,42 @@ func TestStopEndsAllFlights(t *testing.T) {
 	}
 	g.Stop() // nothing is left
 }
+
+// TestAFlightIsRetiredOnce lets the work end before its callers leave, and the callers leave before it ends.
+func TestAFlightIsRetiredOnce(t *testing.T) {
+	for name, abandoned := range map[string]bool{"ends first": false, "is abandoned": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var retired atomic.Int32
+				g := flight.Group[int, int]{Retire: func(int) { retired.Add(1) }}
+				letGo := make(chan struct{})
+				join := func() *flight.Flight[int, int] {
+					return g.Join(t.Context(), 1, func() int { return 0 }, func(context.Context, int) error {
+						<-letGo
+						return nil
+					})
+				}
+				first, second := join(), join()
+				first.Leave()
+				if abandoned {
+					second.Leave()
+				}
+				synctest.Wait()
+				if n := retired.Load(); n != 0 {
+					t.Errorf("retired %d times while the work goes on", n)
+				}
+				close(letGo)
+				<-second.Done()
+				if n := retired.Load(); n != 0 && !abandoned {
+					t.Errorf("retired %d times while a caller has not left", n)
+				}
+				if !abandoned {
+					second.Leave()
+				}
+				if n := retired.Load(); n != 1 {
+					t.Errorf("retired %d times, want 1", n)
+				}
+			})
+		})
+	}
+}

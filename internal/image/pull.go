@@ -30,6 +30,14 @@ type pulling struct {
 	// fetched is the number of bytes received of each blob that was missing.
 	fetched map[digest.Digest]int64
 	image   worker.Image
+	lease   *lease // nil when the pull was not admitted
+}
+
+// retire ends the lease of a pull, when everybody who waited for it has named the image.
+func (p *pulling) retire() {
+	if p.lease != nil {
+		p.lease.release()
+	}
 }
 
 func (p *pulling) progress(pr core.PullProgress) {
@@ -106,18 +114,17 @@ func (s *Store) Pull(ctx context.Context, owner core.Owner, ref string, opts cor
 	if job.Platform == "" {
 		job.Emulated = emulated(s.binfmt)
 	}
-	// The image can be collected between the end of the pull and the commit of the name, when
-	// another name of it is removed; then it is pulled again.
+	// A collection keeps the image until it has a name, but another program can damage a layer meanwhile, or remove it.
 	for range 3 {
 		img, err := s.pullOnce(ctx, owner, named, job, opts)
-		if !errors.Is(err, errCollected) {
+		if !errors.Is(err, errGone) {
 			return img, err
 		}
 	}
-	return core.Image{}, fmt.Errorf("pull %s: %w: %w", named, errdefs.ErrUnavailable, errCollected)
+	return core.Image{}, fmt.Errorf("pull %s: %w: %w", named, errdefs.ErrUnavailable, errGone)
 }
 
-var errCollected = errors.New("the image was removed while it was pulled")
+var errGone = errors.New("layers of the image were removed or damaged while it was pulled")
 
 func (s *Store) pullOnce(ctx context.Context, owner core.Owner, named reference.Named, job worker.PullJob, opts core.PullOptions) (core.Image, error) {
 	key := fmt.Sprintf("%s %s %x", job.Ref, job.Platform, sha256.Sum256(fmt.Appendf(nil, "%q", job.Credentials)))
@@ -141,7 +148,7 @@ func (s *Store) runPull(ctx context.Context, p *pulling, owner core.Owner, job w
 		return err
 	}
 	l := s.newLease(p.progress)
-	defer l.release()
+	p.lease = l
 	l.admission = admission
 	img, err := s.runner.Pull(ctx, l, job)
 	if s.pulled != nil {
@@ -329,7 +336,7 @@ func (s *Store) name(owner core.Owner, named reference.Named, img worker.Image, 
 	s.mu.RUnlock()
 	if gone {
 		s.write.Unlock()
-		return core.Image{}, errCollected
+		return core.Image{}, errGone
 	}
 	err := s.commit(&c)
 	s.write.Unlock()

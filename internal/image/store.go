@@ -128,6 +128,7 @@ func New(opts Options) (*Store, error) {
 		root: root, cfg: opts.Config, log: opts.Logger, now: opts.Now, pulled: opts.Pulled, binfmt: cmp.Or(opts.Binfmt, binfmtDir),
 		leases: map[*lease]bool{}, places: map[digest.Digest]string{}, checkouts: map[core.ID]*checkout{},
 	}
+	s.pulls.Retire = (*pulling).retire
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
