@@ -144,7 +144,6 @@ var small = map[string]string{
 	"internal/passphrase":         "a worker of a Swarm and the hub read passphrases alike, and share nothing else",
 	"internal/shortage":           "keeper, board, name server and agent keep what they have through the same errors, and share no other package",
 	"internal/tlsconf":            "faces and metrics have the same TLS",
-	"internal/weaken":             "its build tag switches defences off, in packages of all layers",
 }
 
 // TestSmallPackagesHaveAReason keeps budgets from splintering a package: what is small

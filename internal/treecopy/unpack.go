@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Owners says whom unpacked files belong to.
@@ -229,6 +230,9 @@ func modeOf(h *tar.Header, made fs.FileInfo) fs.FileMode {
 		mode |= m & fs.ModeSticky
 	}
 	st, ok := made.Sys().(*syscall.Stat_t)
+	if weaken.Off(weaken.CopiedModes) {
+		return mode | m&(fs.ModeSetuid|fs.ModeSetgid)
+	}
 	if !ok || int64(st.Uid) != int64(h.Uid) {
 		return mode
 	}

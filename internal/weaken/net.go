@@ -28,3 +28,7 @@ const OverlaySenders Defence = "overlay-senders"
 // modules, on several slots, and lets a start wait for its turn for a bounded time. Without it,
 // all compilations wait in one queue.
 const CompileTurns Defence = "compile-turns"
+
+// RegistryNames gives the spellings of a registry's name one normal form. Without it, image
+// policies compare names as they are typed.
+const RegistryNames Defence = "registry-names"

@@ -42,3 +42,6 @@ const (
 	// HostNull hides files behind a null device that the runtime has made.
 	HostNull Defence = "host-null"
 )
+
+// EnumValues refuses requests in which an enum has an unknown value.
+const EnumValues Defence = "enum-values"

@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
+	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/tlsconf/tlsconftest"
 	"github.com/longshore/longshore/internal/weaken"
@@ -37,7 +38,8 @@ type world struct {
 	bin    string            // directory of the binaries
 	nomad  *nomadtest.Client // nil until the first job
 	jobs   int
-	swarm  *swarmWorld // nil until the first attempt on one
+	banned *imagetest.Registry // which the node's image policy rejects
+	swarm  *swarmWorld         // nil until the first attempt on one
 }
 
 // secretText is the content of the host's secret file.
@@ -62,7 +64,7 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 	}
 	w := &world{t: t, weak: off, self: filepath.Join(public, "attacker"), secret: filepath.Join(dir, "secret"), inside: map[actor]*nodetest.Container{}, host: map[string]result{}}
 	w.pki = tlsconftest.New(t)
-	w.mesos, w.metric = freePort(t), freePort(t)
+	w.mesos, w.metric, w.banned = freePort(t), freePort(t), imagetest.NewRegistry(t)
 	own, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +86,7 @@ func newWorld(t *testing.T, off weaken.Defence) *world {
 	o := nodetest.Options{Dir: dir, Config: w.config(dir)}
 	o.Bin = nodetest.Bin(t)
 	if off != "" {
-		o.Bin, o.Env = nodetest.Weakened(t), []string{weaken.Env + "=" + string(off)}
+		o.Bin, o.Env = nodetest.Weakened(t), w.env()
 	}
 	w.bin = o.Bin
 	if err := os.Chmod(dir, 0o755); err != nil { // the mode of /run and /var/lib
@@ -149,6 +151,7 @@ func (w *world) config(dir string) string {
 "launch_standalone_containers": [{"principals": {"values": ["ops"]}, "users": {"type": "ANY"}}, {"principals": {"values": ["low"]}, "users": {"type": "NONE"}}],
 "launch_nested_containers_under_parent_with_user": [{"principals": {"values": ["low"]}, "users": {"type": "ANY"}}],
 "launch_nested_containers_as_user": [{"principals": {"values": ["low"]}, "users": {"values": ["nobody"]}}]}`)
+	_, port, _ := strings.Cut(w.banned.Host, ":")
 	cert, key := w.pki.Issue("node")
 	w.files = filepath.Join(dir, "files")
 	if err := errors.Join(os.Mkdir(w.files, 0o755), os.Symlink(w.secret, filepath.Join(w.files, "out"))); err != nil {
@@ -169,6 +172,8 @@ stall_timeout = "2s"
 max_layer_bytes = 16777216
 max_layer_entries = 2000
 max_concurrent_layers = 2
+[images.policy]
+rules = [{match = [%q, %q], verdict = "reject"}]
 [face.cri]
 log_max_bytes = 1048576
 log_max_files = 2
@@ -193,7 +198,7 @@ listen = %q
 cert = %q
 key = %q
 token_file = %q
-`, filepath.Join(dir, "cdi"), w.mesos, cert, key, credentials, acls, w.files, w.metric, cert, key, write("token", "metricstoken"))
+`, filepath.Join(dir, "cdi"), w.banned.Host+"/**", "localhost:"+port+"/**", w.mesos, cert, key, credentials, acls, w.files, w.metric, cert, key, write("token", "metricstoken"))
 }
 
 // container returns the container of an actor inside, started at its first attempt.
@@ -268,4 +273,12 @@ func (w *world) on(t *testing.T, how func(*exec.Cmd), name string, args ...strin
 		return is(unmade, "%v: %s", err, stderr.String())
 	}
 	return decode(out)
+}
+
+// env returns what the node's programs have in their environment.
+func (w *world) env() []string {
+	if w.weak == "" {
+		return nil
+	}
+	return []string{weaken.Env + "=" + string(w.weak)}
 }

@@ -42,7 +42,7 @@ type Options struct {
 	Runtime string
 	// Dir holds root, state and logs; "" makes a temporary one.
 	Dir string
-	// Env is added to the agent's environment.
+	// Env is added to the environment of the agent and of commands.
 	Env []string
 	// Bin is the directory of the binaries; "" is that of Bin.
 	Bin string
@@ -236,7 +236,7 @@ func (n *Node) end(sig syscall.Signal) {
 	n.cmd = nil
 }
 
-// SetEnv replaces what is added to the environment of the agent's next process.
+// SetEnv replaces what is added to the environment of the agent's next process and of commands.
 func (n *Node) SetEnv(env ...string) { n.opts.Env = env }
 
 // Died waits until the agent has ended of itself and returns how.
@@ -322,7 +322,7 @@ func (n *Node) CLI(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "longshore"), args...)
-	cmd.Env = append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock"))
+	cmd.Env = append(append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock")), n.opts.Env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

@@ -24,6 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Table has the volumes of a node.
@@ -255,7 +256,7 @@ func (t *Table) Remove(ctx context.Context, n Name) error {
 func (t *Table) Abandon(ctx context.Context, owner core.Owner, uses []core.VolumeMount) error {
 	var errs []error
 	for _, u := range uses {
-		if u.Labels[core.AnonymousLabel] == "" {
+		if u.Labels[core.AnonymousLabel] == "" || weaken.Off(weaken.FailedVolumes) {
 			continue
 		}
 		if err := t.Remove(ctx, Name{owner, u.Name}); err != nil && !errdefs.IsFailedPrecondition(err) {

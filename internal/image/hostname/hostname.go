@@ -11,6 +11,8 @@ import (
 
 	"github.com/distribution/reference"
 	"golang.org/x/net/idna"
+
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // DockerHub is the normal form of Docker Hub's names.
@@ -33,6 +35,9 @@ const (
 // it is the default. A name without a dot keeps its port, as it would be a part of a repository's
 // name without one. A name that cannot be a host stays as it is, in lower case.
 func Host(name string) string {
+	if weaken.Off(weaken.RegistryNames) {
+		return name
+	}
 	host, port := address(name)
 	if !valid(host) {
 		return strings.ToLower(name)
