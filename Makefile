@@ -164,8 +164,8 @@ e2e-mesos: build ## Mesos' own tools against the agent (MESOS_CLI=, MESOS_EXPORT
 	hack/deps.sh test
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 30m -v ./test/e2e/mesos
 
-kills: build ## the kill matrix of agent, keeper and nest, 20 rounds of each cell
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_MATRIX_ROUNDS=20 $(GO) test -timeout 60m -count=1 -v -run KillMatrix ./test/chaos
+kills: build ## the kill matrix of agent, keeper and nest for pods, Nomad, Mesos, Swarm and the command line, 20 rounds of each cell
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_MATRIX_ROUNDS=20 $(GO) test -timeout 2h -count=1 -v -run KillMatrix ./test/chaos
 
 chaos: build ## the chaos test with 1,000 kills
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos

@@ -54,13 +54,7 @@ func deaths() [][]string {
 func TestKillMatrix(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		reap(t)
-		rounds := 1
-		if s := os.Getenv("LONGSHORE_MATRIX_ROUNDS"); s != "" {
-			var err error
-			if rounds, err = strconv.Atoi(s); err != nil {
-				t.Fatal(err)
-			}
-		}
+		rounds := rounds(t)
 		m := &matrix{t: t, n: nodetest.Start(t, nodetest.Options{Config: "[network]\nmode = \"builtin\"\n"}), counts: map[string]int{}}
 		m.image = m.n.Busybox(t)
 		m.pod = m.n.RunPod(t, m.n.PodConfig("matrix"))
@@ -82,6 +76,20 @@ func TestKillMatrix(t *testing.T) {
 		}
 		m.once()
 	})
+}
+
+// rounds is how often each cell is tried.
+func rounds(t *testing.T) int {
+	t.Helper()
+	s := os.Getenv("LONGSHORE_MATRIX_ROUNDS")
+	if s == "" {
+		return 1
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // reap reaps what falls to this process, the first of its pid namespace, as a machine's first process
