@@ -24,8 +24,9 @@ const tendEvery = 2 * time.Second
 const (
 	watchEvery    = 3
 	overlaysEvery = 5
-	// linksEvery is for a change that the kernel's messages have not told.
-	linksEvery = 15
+	// linksEvery is for a change that the kernel's messages have not told. None is known, and a full node takes
+	// milliseconds.
+	linksEvery = 150
 	// capacityEvery is for the room for more containers, which takes milliseconds to count on a full node.
 	capacityEvery = 5 * watchEvery
 )

@@ -140,7 +140,6 @@ var small = map[string]string{
 	"internal/keeper/roles":       "the mains of two programs share it",
 	"internal/keeper/tinyinit":    "linked into the small binary, whose imports a test guards",
 	"internal/keylock":            "the engine and three faces lock by key",
-	"internal/nlwrap":             "the one place that may list by netlink without repeating what a signal interrupted; a linter rule names it",
 	"internal/passphrase":         "a worker of a Swarm and the hub read passphrases alike, and share nothing else",
 	"internal/shortage":           "keeper, board, name server and agent keep what they have through the same errors, and share no other package",
 	"internal/tlsconf":            "faces and metrics have the same TLS",

@@ -64,6 +64,7 @@ func (b *bridge) close() error {
 	defer b.mu.Unlock()
 	b.host.close()
 	b.flows.close()
+	b.kernel.Close()
 	var err error
 	if b.wall != nil {
 		err = b.wall.Close()

@@ -456,6 +456,7 @@ func (g *ingress) recover() error {
 func (g *ingress) stop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.kernel.Close()
 	var err error
 	if g.wall != nil {
 		err = g.wall.Close()

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/settings"
 )
 
 // Change is something of the network's that another program has changed.
@@ -68,17 +69,19 @@ func (b *bridge) mend(links bool) (all []Change) {
 			all = append(all, mended(err, "the links on bridge %s cannot be compared", b.cfg.Bridge))
 		}
 	}
-	restored, err := b.kernel.Mend()
+	return append(all, mendKernel(b.kernel)...)
+}
+
+func mendKernel(h *settings.Host) (all []Change) {
+	restored, others, err := h.Mend()
 	if err != nil {
 		all = append(all, mended(err, "a kernel setting was changed"))
 	}
 	for _, d := range restored {
 		all = append(all, mended(nil, "kernel setting %s", d))
 	}
-	for _, d := range b.kernel.Drifts() {
-		if !d.Ours {
-			all = append(all, Change{Text: "kernel setting " + d.String(), Hint: d.Hint})
-		}
+	for _, d := range others {
+		all = append(all, Change{Text: "kernel setting " + d.String(), Hint: d.Hint})
 	}
 	return all
 }
@@ -177,15 +180,7 @@ func mendOverlays(o *Overlays, entries bool) (all []Change) {
 			all = append(all, mended(mendOverlay(o, v), "%v", what))
 		}
 	}
-	all = append(all, mendIngress(o)...)
-	restored, err := o.n.ingress.kernel.Mend()
-	if err != nil {
-		all = append(all, mended(err, "a kernel setting was changed"))
-	}
-	for _, d := range restored {
-		all = append(all, mended(nil, "kernel setting %s", d))
-	}
-	return all
+	return append(append(all, mendIngress(o)...), mendKernel(o.n.ingress.kernel)...)
 }
 
 // check compares the data path with the kernel. It passes one that could not be adopted.

@@ -58,3 +58,36 @@ func TestTheMonitorReportsChanges(t *testing.T) {
 		}
 	})
 }
+
+// TestTheMonitorIgnoresTheStateOfPorts lets a port of a bridge change as the bridge changes it by itself. A port that
+// leaves its bridge is the control.
+func TestTheMonitorIgnoresTheStateOfPorts(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "monitored"}}
+		if err := netlink.LinkAdd(bridge); err != nil {
+			t.Fatal(err)
+		}
+		port := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "port", MasterIndex: bridge.Index}, PeerName: "peer"}
+		if err := netlink.LinkAdd(port); err != nil {
+			t.Fatal(err)
+		}
+		m, err := nlwrap.OpenMonitor()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = m.Close() }()
+		m.Changed()
+		if err := netlink.LinkSetHairpin(port, true); err != nil {
+			t.Fatal(err)
+		}
+		if m.Changed() {
+			t.Error("the state of a port counts as a change")
+		}
+		if err := netlink.LinkSetNoMaster(port); err != nil {
+			t.Fatal(err)
+		}
+		if !m.Changed() {
+			t.Error("a port that leaves its bridge is no change")
+		}
+	})
+}

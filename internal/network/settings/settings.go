@@ -8,6 +8,7 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -93,8 +94,11 @@ func Fresh(f Forward, own ...string) error {
 type Host struct {
 	log *slog.Logger
 
-	mu   sync.Mutex // guards want
+	mu   sync.Mutex // guards want and open
 	want map[string]wanted
+	// open has the files of parameters that were read. A path takes the kernel long to look up: it compares the entry of
+	// each network namespace of the machine.
+	open map[string]*os.File
 }
 
 // wanted is the value that a parameter must have.
@@ -106,7 +110,7 @@ type wanted struct {
 
 // NewHost returns a Host without parameters.
 func NewHost(log *slog.Logger) *Host {
-	return &Host{log: log, want: map[string]wanted{}}
+	return &Host{log: log, want: map[string]wanted{}, open: map[string]*os.File{}}
 }
 
 // Set sets a parameter, and remembers it as the agent's own.
@@ -132,11 +136,44 @@ func (h *Host) Expect(name, value, hint string) {
 	h.want[name] = wanted{value: value, hint: hint}
 }
 
-// Forget forgets the parameters below a directory, such as those of an interface that is removed.
-func (h *Host) Forget(dir string) {
+// Close closes the files of the parameters. The Host can be used again.
+func (h *Host) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	maps.DeleteFunc(h.want, func(name string, _ wanted) bool { return strings.HasPrefix(name, dir+"/") })
+	for name := range h.open {
+		h.close(name)
+	}
+}
+
+// close closes the file of a parameter. Preconditions: h.mu is held.
+func (h *Host) close(name string) {
+	if f := h.open[name]; f != nil {
+		_ = f.Close()
+		delete(h.open, name)
+	}
+}
+
+// read reads a parameter from its open file, and opens it again when that is of an interface that was removed.
+// Preconditions: h.mu is held.
+func (h *Host) read(name string) (string, error) {
+	var buf [256]byte
+	if f := h.open[name]; f != nil {
+		if n, err := f.ReadAt(buf[:], 0); n > 0 && (err == nil || errors.Is(err, io.EOF)) {
+			return strings.TrimSpace(string(buf[:n])), nil
+		}
+		h.close(name)
+	}
+	f, err := os.Open(filepath.Join(root, name))
+	if err != nil {
+		return "", fmt.Errorf("read kernel setting %s: %w", name, err)
+	}
+	n, err := f.ReadAt(buf[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		_ = f.Close()
+		return "", fmt.Errorf("read kernel setting %s: %w", name, err)
+	}
+	h.open[name] = f
+	return strings.TrimSpace(string(buf[:n])), nil
 }
 
 // Drift is a parameter that another program has changed.
@@ -155,17 +192,19 @@ func (h *Host) Drifts() []Drift {
 	var list []Drift
 	for _, name := range slices.Sorted(maps.Keys(h.want)) {
 		w := h.want[name]
-		if have, err := read(name); err == nil && have != w.value {
+		if have, err := h.read(name); err == nil && have != w.value {
 			list = append(list, Drift{name, have, w.value, w.ours, w.hint})
 		}
 	}
 	return list
 }
 
-// Mend sets the agent's own parameters again, and returns the ones that it has changed.
-func (h *Host) Mend() (mended []Drift, err error) {
+// Mend sets the agent's own parameters again, and returns the ones that it has changed. others are those that have
+// another value afterwards and are not the agent's: the kernel sets some of them with one that is.
+func (h *Host) Mend() (mended, others []Drift, err error) {
+	list := h.Drifts()
 	var errs []error
-	for _, d := range h.Drifts() {
+	for _, d := range list {
 		if !d.Ours {
 			continue
 		}
@@ -175,7 +214,11 @@ func (h *Host) Mend() (mended []Drift, err error) {
 		}
 		mended = append(mended, d)
 	}
-	return mended, errors.Join(errs...)
+	if len(mended) > 0 {
+		list = h.Drifts()
+	}
+	others = slices.DeleteFunc(list, func(d Drift) bool { return d.Ours })
+	return mended, others, errors.Join(errs...)
 }
 
 // Router makes the host forward packets of an interface.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/settings"
 	"github.com/longshore/longshore/internal/roottest"
@@ -74,16 +76,46 @@ func TestChangesOfOthersAreFound(t *testing.T) {
 		if d := h.Drifts(); len(d) != 2 || d[0].Ours || d[0].Hint != "set it back" || !d[1].Ours || d[1].String() != "net/ipv4/ip_forward is 0 instead of 1" {
 			t.Errorf("changed: %v", d)
 		}
-		mended, err := h.Mend()
-		if err != nil || len(mended) != 1 || mended[0].Name != "net/ipv4/ip_forward" || get(t, "net/ipv4/ip_forward") != "1" {
-			t.Errorf("mended: %v, %v", mended, err)
+		mended, others, err := h.Mend()
+		if err != nil || len(others) != 1 || others[0].Name != "net/ipv4/conf/lo/rp_filter" || len(mended) != 1 || mended[0].Name != "net/ipv4/ip_forward" || get(t, "net/ipv4/ip_forward") != "1" {
+			t.Errorf("mended: %v, %v, %v", mended, others, err)
 		}
 		if got := get(t, "net/ipv4/conf/lo/rp_filter"); got != "2" {
 			t.Errorf("another's setting is %s", got)
 		}
-		h.Forget("net/ipv4/conf/lo")
+	})
+}
+
+// TestAnInterfaceThatWasMadeAgain: the parameters of the new interface are read, not those of the one that is gone.
+func TestAnInterfaceThatWasMadeAgain(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "again0"}, PeerName: "again1"}
+		add := func() {
+			if err := netlink.LinkAdd(link); err != nil {
+				t.Fatal(err)
+			}
+		}
+		add()
+		h := settings.NewHost(slog.New(slog.NewTextHandler(t.Output(), nil)))
+		defer h.Close()
+		if err := h.Set("net/ipv4/conf/again0/route_localnet", "1"); err != nil {
+			t.Fatal(err)
+		}
 		if d := h.Drifts(); len(d) != 0 {
-			t.Errorf("at last: %v", d)
+			t.Errorf("at first: %v", d)
+		}
+		if err := netlink.LinkDel(link); err != nil {
+			t.Fatal(err)
+		}
+		if d := h.Drifts(); len(d) != 0 {
+			t.Errorf("without the interface: %v", d)
+		}
+		add()
+		if d := h.Drifts(); len(d) != 1 || d[0].Have != "0" {
+			t.Errorf("of the new interface: %v", d)
+		}
+		if _, _, err := h.Mend(); err != nil || get(t, "net/ipv4/conf/again0/route_localnet") != "1" {
+			t.Errorf("not mended: %v", err)
 		}
 	})
 }
