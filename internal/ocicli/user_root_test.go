@@ -1,13 +1,17 @@
 package ocicli_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore/longshore/internal/beneath/beneathtest"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -67,22 +71,49 @@ func users(t *testing.T, m *machine) {
 
 // links: a mount onto a link of the root that leads to nothing is made where the link leads, inside.
 func links(t *testing.T, m *machine) {
-	etc := m.bundle + "/rootfs/etc"
-	if err := os.MkdirAll(etc, 0o755); err != nil {
+	root := m.bundle + "/rootfs"
+	before, err := os.ReadDir(root)
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _, _ = os.RemoveAll(etc), os.RemoveAll(m.bundle+"/rootfs/linked") }()
-	if err := os.Symlink("../../../linked/resolv.conf", etc+"/resolv.conf"); err != nil {
+	defer func() { // other cases have the same root
+		after, _ := os.ReadDir(root)
+		for _, e := range after {
+			if !slices.ContainsFunc(before, func(b os.DirEntry) bool { return b.Name() == e.Name() }) {
+				_ = os.RemoveAll(filepath.Join(root, e.Name()))
+			}
+		}
+	}()
+	dir := t.TempDir()
+	if err := errors.Join(os.MkdirAll(beneathtest.Outside, 0o777), os.WriteFile(dir+"/file", []byte("mounted\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	s := m.spec("cat /etc/resolv.conf")
-	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/etc/resolv.conf", Type: "bind", Source: m.bundle + "/config.json", Options: []string{"bind", "ro"}})
+	mount := func(s *specs.Spec, d beneathtest.Dangling) {
+		if err := d.Make(root); err != nil {
+			t.Fatal(err)
+		}
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: d.Mount, Type: "bind", Source: d.Source(dir), Options: []string{"bind", "ro"}})
+	}
+	list, script, want := beneathtest.DanglingMounts()
+	s := m.spec(script)
+	for _, d := range list {
+		mount(s, d)
+	}
 	m.write(t, s)
-	if out := m.must(t, "run", "a"); !strings.Contains(out, "ociVersion") {
-		t.Errorf("%q", out)
-	}
-	if _, err := os.Lstat("/linked"); !os.IsNotExist(err) {
-		t.Errorf("made outside of the root: %v", err)
+	if out := m.must(t, "run", "a"); out != want {
+		t.Errorf("%q, want %q", out, want)
 	}
 	m.gone(t, "a")
+	for _, d := range beneathtest.DanglingRefused() {
+		s := m.spec("true")
+		mount(s, d)
+		m.write(t, s)
+		if r := m.do(t, "run", "a"); r.status == 0 {
+			t.Errorf("%s was not refused: %q", d.Name, r.out)
+		}
+		m.gone(t, "a")
+	}
+	if left, err := os.ReadDir(beneathtest.Outside); err != nil || len(left) > 0 {
+		t.Errorf("made outside of the root: %v, %v", left, err)
+	}
 }

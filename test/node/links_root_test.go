@@ -10,6 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/beneath/beneathtest"
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
@@ -57,6 +58,55 @@ func TestMountsOntoLinksOfAnImageThatLeadNowhere(t *testing.T) {
 		for _, text := range []string{" zone\n", " ok\n"} {
 			if err != nil || !strings.Contains(string(log), text) {
 				t.Errorf("cri: %q, %v", log, err)
+			}
+		}
+		pod.Remove(t)
+		clean(t, n)
+	})
+}
+
+// TestEachMountOntoALinkThatLeadsNowhere: the table of such links, by CLI and CRI.
+func TestEachMountOntoALinkThatLeadsNowhere(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image, dir := nodetest.DanglingImage(t)
+		if _, err := n.Images.PullImage(t.Context(), &runtimeapi.PullImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil {
+			t.Fatal(err)
+		}
+		list, script, want := beneathtest.DanglingMounts()
+		typed := func(list []beneathtest.Dangling, script string) (string, error) {
+			args := []string{"run", "--rm"}
+			for _, d := range list {
+				args = append(args, "-v", d.Source(dir)+":"+d.Mount+":ro")
+			}
+			return n.CLI(append(args, image, "/bin/sh", "-c", script)...)
+		}
+		if out, err := typed(list, script); err != nil || out != want {
+			t.Errorf("cli: %q, %v, want %q", out, err, want)
+		}
+		pod := n.RunPod(t, n.PodConfig("links"))
+		config := func(list []beneathtest.Dangling, script string) *runtimeapi.ContainerConfig {
+			cfg := nodetest.ContainerConfig("c", image, "/bin/sh", "-c", script)
+			for _, d := range list {
+				cfg.Mounts = append(cfg.Mounts, &runtimeapi.Mount{ContainerPath: d.Mount, HostPath: d.Source(dir), Readonly: true})
+			}
+			return cfg
+		}
+		c := pod.Run(t, config(list, script))
+		c.WaitExited(t)
+		for line := range strings.Lines(want) {
+			if log := c.ReadLog(t); !strings.Contains(log, line) {
+				t.Errorf("cri: %q lacks %q", log, line)
+			}
+		}
+		for _, d := range beneathtest.DanglingRefused() {
+			if out, err := typed([]beneathtest.Dangling{d}, "true"); err == nil {
+				t.Errorf("cli: %s was not refused: %q", d.Name, out)
+			}
+			cfg := config([]beneathtest.Dangling{d}, "true")
+			cfg.Metadata.Name = "refused"
+			if r, err := n.CRI.CreateContainer(t.Context(), &runtimeapi.CreateContainerRequest{PodSandboxId: pod.ID, Config: cfg, SandboxConfig: pod.Config}); err == nil {
+				t.Errorf("cri: %s was not refused: %v", d.Name, r)
 			}
 		}
 		pod.Remove(t)

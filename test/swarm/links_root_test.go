@@ -1,6 +1,7 @@
 package swarm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/beneath/beneathtest"
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
@@ -51,6 +53,43 @@ func TestATaskMountsOntoLinksThatLeadNowhere(t *testing.T) {
 		}
 		if _, err := os.Stat("/zoneinfo"); err == nil {
 			t.Error("the target of a link was made on the host")
+		}
+	})
+}
+
+// TestATaskMountsOntoEachLinkThatLeadsNowhere: the table of such links.
+func TestATaskMountsOntoEachLinkThatLeadsNowhere(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n, m := nodetest.Start(t, nodetest.Options{Config: "[face.swarm]\nenabled = true\n"}), swarmtest.New(t)
+		image, dir := nodetest.DanglingImage(t)
+		if _, err := n.CLI("swarm", "join", m.Addr, "--token", m.Token); err != nil {
+			t.Fatal(err)
+		}
+		assign := func(name string, list []beneathtest.Dangling, script string) {
+			task := swarmtest.Task(name, image, "sh", "-c", script)
+			task.Spec.Restart = &swarmv1.RestartPolicy{Condition: swarmv1.RestartPolicy_NONE}
+			for _, d := range list {
+				c := task.GetSpec().GetContainer()
+				c.Mounts = append(c.Mounts, &swarmv1.Mount{Type: swarmv1.Mount_BIND, Source: d.Source(dir), Target: d.Mount, Readonly: true})
+			}
+			m.Assign(task)
+		}
+		list, script, want := beneathtest.DanglingMounts()
+		assign("all", list, script)
+		m.Reaches("all", swarmv1.TaskState_COMPLETE)
+		if out, err := n.CLI("logs", "all"); err != nil || out != want {
+			t.Errorf("%q, %v, want %q", out, err, want)
+		}
+		for i, d := range beneathtest.DanglingRefused() {
+			name := fmt.Sprintf("refused%d", i)
+			assign(name, []beneathtest.Dangling{d}, "true")
+			m.Until(name+" has ended", func() bool {
+				list := m.Statuses(name)
+				return len(list) > 0 && list[len(list)-1].GetState() > swarmv1.TaskState_RUNNING
+			})
+			if list := m.Statuses(name); list[len(list)-1].GetState() == swarmv1.TaskState_COMPLETE {
+				t.Errorf("%s was not refused: %v", d.Name, list)
+			}
 		}
 	})
 }

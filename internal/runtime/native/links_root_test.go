@@ -13,30 +13,10 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// dangling are links of an image that lead to nothing, and a mount onto each.
-var dangling = []struct {
-	name  string
-	links [][2]string // path in the root, target
-	mount string
-	file  bool
-	at    string // where the mount must be; "" is refused
-}{
-	{"absolute", [][2]string{{"l1/localtime", "/zone1/UTC"}}, "/l1/localtime", true, "/zone1/UTC"},
-	{"relative", [][2]string{{"l2/localtime", "../share2/UTC"}}, "/l2/localtime", true, "/share2/UTC"},
-	{"a directory", [][2]string{{"l3/run", "/run3"}}, "/l3/run", false, "/run3"},
-	{"below a directory", [][2]string{{"l4/run", "/run4"}}, "/l4/run/secrets/x", true, "/run4/secrets/x"},
-	{"a chain", [][2]string{{"l5/a", "b"}, {"l5/b", "/l5/c"}, {"l5/c", "d/e"}}, "/l5/a", true, "/l5/d/e"},
-	{"out of the root", [][2]string{{"l6/up", "../../../../../../run/outside/new"}}, "/l6/up", true, "/run/outside/new"},
-	{"absolute, of the host's directory", [][2]string{{"l7/up", "/run/outside/other"}}, "/l7/up/sub", false, "/run/outside/other/sub"},
-	{"through what is missing", [][2]string{{"l8/a", "gone/../b"}}, "/l8/a", true, "/l8/b"},
-	{"a loop", [][2]string{{"l9/a", "b"}, {"l9/b", "a"}}, "/l9/a", true, ""},
-	{"through a file", [][2]string{{"l10/a", "/bin/busybox/x"}}, "/l10/a", true, ""},
-}
-
 func TestAMountOntoALinkThatLeadsNowhere(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
-		if err := os.MkdirAll("/run/outside", 0o777); err != nil {
+		if err := os.MkdirAll(beneathtest.Outside, 0o777); err != nil {
 			t.Fatal(err)
 		}
 		dir := t.TempDir()
@@ -51,44 +31,37 @@ func TestAMountOntoALinkThatLeadsNowhere(t *testing.T) {
 			if kind == "" {
 				edit = func(s *specs.Spec) *specs.Spec { return s }
 			}
-			for _, c := range dangling {
+			for _, c := range beneathtest.DanglingLinks() {
 				// What an earlier container has made goes.
-				top, _, _ := strings.Cut(strings.TrimPrefix(c.at, "/"), "/")
-				if top = filepath.Join(n.root, top); c.at != "" && !strings.HasPrefix(c.at, "/run/outside") {
+				top, _, _ := strings.Cut(strings.TrimPrefix(c.At, "/"), "/")
+				if top = filepath.Join(n.root, top); c.At != "" && !strings.HasPrefix(c.At, beneathtest.Outside) {
 					if err := os.RemoveAll(top); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if err := os.RemoveAll(n.root + "/run/outside"); err != nil {
+				if err := os.RemoveAll(n.root + beneathtest.Outside); err != nil {
 					t.Fatal(err)
 				}
-				for _, l := range c.links {
-					at := filepath.Join(n.root, l[0])
-					if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.RemoveAll(at), os.Symlink(l[1], at)); err != nil {
-						t.Fatal(err)
-					}
+				if err := c.Make(n.root); err != nil {
+					t.Fatal(err)
 				}
 				if strings.HasSuffix(kind, "root") {
 					give(t, n.root, 100000)
 				}
-				source, want := dir, c.at+"/file"
-				if c.file {
-					source, want = dir+"/file", c.at
-				}
-				s := edit(script("cat " + want))
-				s.Mounts = append(s.Mounts, specs.Mount{Destination: c.mount, Type: "bind", Source: source, Options: []string{"bind", "ro"}})
-				if c.at == "" {
+				s := edit(script("cat " + c.Visible()))
+				s.Mounts = append(s.Mounts, specs.Mount{Destination: c.Mount, Type: "bind", Source: c.Source(dir), Options: []string{"bind", "ro"}})
+				if c.At == "" {
 					if id, err := n.held(t.Context(), t, s); err == nil {
-						t.Errorf("%s%s: container %s, %v", c.name, kind, id, err)
+						t.Errorf("%s%s: container %s, %v", c.Name, kind, id, err)
 					}
 					continue
 				}
 				if out := n.output(t, s); out != "mounted\n" {
-					t.Errorf("%s%s: %q", c.name, kind, out)
+					t.Errorf("%s%s: %q", c.Name, kind, out)
 				}
 			}
 		}
-		if left, err := os.ReadDir("/run/outside"); err != nil || len(left) > 0 {
+		if left, err := os.ReadDir(beneathtest.Outside); err != nil || len(left) > 0 {
 			t.Errorf("made outside of the root: %v, %v", left, err)
 		}
 	})
@@ -150,7 +123,7 @@ func TestAMountBelowALinkToAMount(t *testing.T) {
 func TestNothingIsMadeOutsideWhileLinksAreExchanged(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
-		const outside = "/run/outside"
+		const outside = beneathtest.Outside
 		if err := errors.Join(os.MkdirAll(outside, 0o777), os.MkdirAll(n.root+"/x/dir", 0o755)); err != nil {
 			t.Fatal(err)
 		}
