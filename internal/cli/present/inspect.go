@@ -47,6 +47,9 @@ func numbers(v any) any {
 		if n, err := v.Int64(); err == nil {
 			return n
 		}
+		if n, err := strconv.ParseUint(v.String(), 10, 64); err == nil { // such as RLIM_INFINITY
+			return n
+		}
 		f, err := v.Float64()
 		if err != nil {
 			return v.String()

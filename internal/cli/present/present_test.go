@@ -2,6 +2,7 @@ package present
 
 import (
 	"bytes"
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -138,5 +139,17 @@ func TestDocument(t *testing.T) {
 	const want = "137 true killed sh [-c x] 500000000 1 bind /y false rslave true\n"
 	if err := f.One(&out, doc); err != nil || out.String() != want {
 		t.Errorf("%q, %v, want %q", out.String(), err, want)
+	}
+}
+
+// TestNumbersAreExact, up to the highest that a record can have.
+func TestNumbersAreExact(t *testing.T) {
+	doc, err := Document("sandbox", []byte(`{"limit": 18446744073709551615, "size": -9223372036854775808}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := json.Marshal(doc)
+	if want := `{"limit":18446744073709551615,"size":-9223372036854775808}`; err != nil || string(out) != want {
+		t.Errorf("%s, %v; want %s", out, err, want)
 	}
 }
