@@ -365,7 +365,11 @@ func TestPrivilegedTakesTheWallsDown(t *testing.T) {
 	if err := DefaultSeccomp(s); err != nil || s.Linux.Seccomp == nil {
 		t.Fatal(err)
 	}
+	s.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/x", Minor: 7}, {Path: "/dev/mapped"}}
 	Privileged(s, Node{Capabilities: []string{"CAP_KILL"}}, []specs.LinuxDevice{{Path: "/dev/x"}})
+	if d := s.Linux.Devices; len(d) != 2 || d[0].Minor != 0 || d[1].Path != "/dev/mapped" {
+		t.Errorf("devices %v", d)
+	}
 	for _, m := range s.Mounts {
 		if slices.Contains(m.Options, "ro") {
 			t.Errorf("%s is still read-only", m.Destination)

@@ -27,7 +27,7 @@ func New() *specs.Spec {
 }
 
 // Privileged takes every wall but the namespaces down: all capabilities of this
-// node, all devices, /sys writable, nothing masked, no filter.
+// node, all devices, /sys writable, nothing masked, no filter. Devices that s has at other paths stay there.
 func Privileged(s *specs.Spec, n Node, devices []specs.LinuxDevice) {
 	s.Process.NoNewPrivileges = false
 	s.Process.Capabilities = CapabilitySets(n.Capabilities)
@@ -35,7 +35,10 @@ func Privileged(s *specs.Spec, n Node, devices []specs.LinuxDevice) {
 	s.Mounts = writableSys(s.Mounts)
 	s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
 	s.Linux.Seccomp, s.Linux.MountLabel = nil, ""
-	s.Linux.Devices = devices
+	named := slices.DeleteFunc(slices.Clone(s.Linux.Devices), func(d specs.LinuxDevice) bool {
+		return slices.ContainsFunc(devices, func(o specs.LinuxDevice) bool { return o.Path == d.Path })
+	})
+	s.Linux.Devices = slices.Concat(devices, named)
 	if s.Linux.Resources == nil {
 		s.Linux.Resources = &specs.LinuxResources{}
 	}
