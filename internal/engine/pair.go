@@ -17,6 +17,9 @@ type Pair struct {
 	// Container returns the config of the container for the sandbox of that ID. It is called
 	// before anything is created, and its config need not name the sandbox.
 	Container func(sandbox core.ID) (core.ContainerConfig, error)
+	// ShortName makes the short ID of the container the sandbox's hostname, as Docker does for
+	// a container that names none.
+	ShortName bool
 }
 
 // CreatePair creates a sandbox and its one container, both or neither. An error leaves nothing. A
@@ -40,6 +43,9 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 	}
 	if err != nil {
 		return core.Sandbox{}, core.Container{}, err
+	}
+	if p.ShortName {
+		s.sb.Config.Hostname = b.c.ID.Short()
 	}
 	made := false
 	err = c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &s.sb}, func() error {

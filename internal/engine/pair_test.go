@@ -173,3 +173,14 @@ func TestAPairThatCannotBeMadeLeavesNothing(t *testing.T) {
 	}
 	sweep(t, n)
 }
+
+// TestAPairsHostnameIsTheContainersShortID, where it is asked for.
+func TestAPairsHostnameIsTheContainersShortID(t *testing.T) {
+	n := enginetest.New(t)
+	p := pairOf(n.AddImage("busybox", ocispec.ImageConfig{}, nil), enginetest.Args("sleep"), false)
+	p.ShortName = true
+	sb, c, err := n.As(core.OwnerCLI).CreatePair(t.Context(), p)
+	if err != nil || sb.Config.Hostname != c.ID.Short() {
+		t.Errorf("hostname %q of %s, %v", sb.Config.Hostname, c.ID, err)
+	}
+}
