@@ -3,6 +3,7 @@ package nomad_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,21 @@ func TestWhatAJobAsksForInVainIsSaid(t *testing.T) {
 	r.run(r.task("bbbbbbbb", map[string]any{"network_mode": "bridge", "ipv4_address": "198.51.100.7"}))
 	if e := next("could not give"); !strings.Contains(e.GetAnnotations()["warning"], "198.51.100.7") {
 		t.Errorf("event %v", e)
+	}
+}
+
+// TestATaskKnowsThePortsOfPortMap: in Nomad's variables, as with docker's driver, and by what services ask.
+func TestATaskKnowsThePortsOfPortMap(t *testing.T) {
+	r := newRig(t, nil)
+	task := r.task("aaaaaaaa", map[string]any{"port_map": map[string]any{"http-in": "80"}})
+	task.Env["NOMAD_PORT_http_in"] = "21000"
+	task.Resources.AllocatedResources.Networks = []*nomaddriver.NetworkResource{{DynamicPorts: []*nomaddriver.NetworkPort{{Label: "http-in", Value: 21000}}}}
+	resp, c := r.run(task)
+	if env := r.Runtime.Spec(c.ID).Process.Env; !slices.Contains(env, "NOMAD_PORT_http_in=80") || slices.Contains(env, "NOMAD_PORT_http_in=21000") {
+		t.Errorf("environment %q", env)
+	}
+	if ports := resp.GetNetworkOverride().GetPortMap(); ports["http-in"] != 80 {
+		t.Errorf("a service finds the ports %v", ports)
 	}
 }
 

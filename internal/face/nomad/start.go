@@ -73,7 +73,7 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 	if err := task.MakeSources(); err != nil {
 		return c, err
 	}
-	sb, c, err := s.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+	sb, c, err := s.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, ShortName: task.ShortName(), Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		want, err := task.Container(sandbox, images)
 		want.Run = true
 		return want, err

@@ -185,8 +185,8 @@ func (r *rig) outcome(name, body string) string {
 	for _, x := range [][2]string{
 		{`(?m)^((NOMAD_[A-Z_]*(PORT|ADDR|IP)_http|NOMAD_PARENT_CGROUP)=).*$`, "${1}X"},
 		{`(?m)^(NOMAD_SHORT_ALLOC_ID=).*$`, "${1}X"},
-		{`(?m)^(HOSTNAME=|\S+ )?([0-9a-f]{12}|main)$`, "${1}OWN NAME"}, // docker's is the container's id
-		{`(?m)^127\.0\.1\.1 .*\n`, ""},                                 // without a network a task of ours knows its name too
+		{`(?m)^(HOSTNAME=|\S+ )?[0-9a-f]{12}$`, "${1}OWN NAME"}, // the container's id
+		{`(?m)^127\.0\.1\.1 .*\n`, ""},                          // without a network a task of ours knows its name too
 		{`\b172\.\d+\.\d+\.\d+\b|\b10\.\d+\.\d+\.\d+\b`, "ADDRESS"},
 	} {
 		out = regexp.MustCompile(x[0]).ReplaceAllString(out, x[1])

@@ -44,7 +44,6 @@ func refused(v schema.Values) error {
 		{"isolation", v.Has("isolation"), "it is of Windows: use userns_mode = \"auto\" for a stronger wall"},
 		{"storage_opt", len(v.Map("storage_opt")) > 0, "it is of docker's storage drivers: use ephemeral_disk { size } of the group"},
 		{"volume_driver", !slices.Contains([]string{"", "local"}, v.String("volume_driver")), instead},
-		{"port_map", len(v.Map("port_map")) > 0, "use ports, and port { to } of the group's network"},
 		{"advertise_ipv6_address", v.Bool("advertise_ipv6_address"), "use address of the service block, or the group's network"},
 	} {
 		if k.asked {
@@ -66,6 +65,21 @@ func (t *Task) addresses(v schema.Values) error {
 			return invalid.Errorf("config.%s %q is no such address", key, text)
 		}
 		t.Addrs = append(t.Addrs, a)
+	}
+	return nil
+}
+
+// portMap reads port_map, which is for the ports of the block network in the task's resources.
+func (t *Task) portMap(v schema.Values) error {
+	for label, text := range v.Map("port_map") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > 65535 {
+			return invalid.Errorf("config.port_map: %s = %q is no port", label, text)
+		}
+		if t.PortMap == nil {
+			t.PortMap = map[string]int{}
+		}
+		t.PortMap[label] = n
 	}
 	return nil
 }

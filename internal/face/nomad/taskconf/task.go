@@ -32,7 +32,8 @@ type Task struct {
 
 	Network             string // "", host, none, bridge, task:NAME
 	Ports               []string
-	Addrs               []netip.Addr // those that the task is to have on our bridge
+	PortMap             map[string]int // ports in the task, by the labels of the ports that resources of the task ask for
+	Addrs               []netip.Addr   // those that the task is to have on our bridge
 	DNS                 DNS
 	ExtraHosts          []string // NAME:ADDRESS
 	HostIPC, HostPID    bool
@@ -127,7 +128,7 @@ func Parse(data []byte, rootfs string) (Task, error) {
 		t.Rootfs = rootfs
 	}
 	t.Granted, t.Grants = v.Has("grants"), v.Block("grants").String("document")
-	for _, read := range []func(schema.Values) error{refused, t.image, t.command, t.namespaces, t.addresses, t.security, t.mounts, t.limits, t.logs} {
+	for _, read := range []func(schema.Values) error{refused, t.image, t.command, t.namespaces, t.addresses, t.portMap, t.security, t.mounts, t.limits, t.logs} {
 		if err := read(v); err != nil {
 			return Task{}, err
 		}
@@ -223,6 +224,8 @@ func (t *Task) namespaces(v schema.Values) error {
 	name, isTask := strings.CutPrefix(t.Network, "task:")
 	switch {
 	case isTask && name != "":
+	case t.Network == "default": // docker's name of its bridge
+		t.Network = "bridge"
 	case slices.Contains([]string{"", "host", "none", "bridge"}, t.Network):
 	default:
 		return invalid.Errorf("config.network_mode %q is none of host, none, bridge, task:NAME", t.Network)

@@ -181,7 +181,7 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"is of Windows":                 {"isolation": "hyperv"},
 		"ephemeral_disk":                {"storage_opt": map[string]any{"size": "10G"}},
 		"config.volume_driver":          {"volume_driver": "pxd"},
-		"use ports":                     {"port_map": []any{map[string]any{"http": "80"}}},
+		"config.port_map":               {"port_map": []any{map[string]any{"http": "many"}}},
 		"advertise_ipv6_address":        {"advertise_ipv6_address": true},
 		"driver_config is not":          {"mount": []any{map[string]any{"source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "pxd"}}}}},
 		"with driver_config":            {"mount": []any{map[string]any{"type": "bind", "source": "a", "target": "/x", "volume_options": map[string]any{"driver_config": map[string]any{"name": "local", "options": map[string]any{"type": "nfs"}}}}}},
@@ -270,6 +270,9 @@ func TestDockersWaysToWriteIt(t *testing.T) {
 		if got := parse(map[string]any{"volume_driver": c.driver, "volumes": []string{c.text}}).Mounts; len(got) != 1 || !cmp.Equal(got[0], c.want) {
 			t.Errorf("%s with the driver %q: %+v", c.text, c.driver, got)
 		}
+	}
+	if task := parse(map[string]any{"network_mode": "default", "port_map": map[string]any{"http": "80"}}); task.Network != "bridge" || task.PortMap["http"] != 80 {
+		t.Errorf("network %q, ports %v", task.Network, task.PortMap)
 	}
 	task := parse(map[string]any{"ipc_mode": "shareable", "security_opt": []string{"label=disable", "systempaths=unconfined"}})
 	if !task.Security.AllPaths || task.HostIPC || len(task.Warnings) != 1 {

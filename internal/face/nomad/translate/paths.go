@@ -39,12 +39,22 @@ func (a Task) MakeSources() error {
 		if err != nil {
 			return err
 		}
-		if err := makeDir(a.Nomad.GetAllocDir(), source); err != nil {
+		err = makeDir(a.Nomad.GetAllocDir(), source)
+		if errors.Is(err, errNoDocker) {
+			return invalid.Errorf("config.volumes: %s is the socket of a dockerd, which this node does not run: keep the job off such nodes, by a constraint that the attribute driver.%s.runtime is_not_set", m.Source, a.Session.Name)
+		}
+		if err != nil {
 			return invalid.Errorf("config.volumes: make the source %s: %w", m.Source, err)
 		}
 	}
 	return nil
 }
+
+// dockerSocket is the name of dockerd's socket. A directory of that name would be of no use to the task, and
+// would keep a dockerd that is installed later from starting.
+const dockerSocket = "docker.sock"
+
+var errNoDocker = errors.New("the node has no dockerd")
 
 // makeDir makes a directory unless its path exists. base is the directory below which no link is
 // followed.
@@ -53,6 +63,9 @@ func makeDir(base, dir string) error {
 	if !inside {
 		if _, err := os.Lstat(dir); err == nil {
 			return nil
+		}
+		if path.Base(dir) == dockerSocket {
+			return errNoDocker
 		}
 		return os.MkdirAll(dir, 0o755)
 	}

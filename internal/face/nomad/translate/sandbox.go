@@ -33,7 +33,7 @@ func (a Task) network() string {
 		return mode
 	case group:
 		return netGroup
-	case len(a.Conf.Ports) > 0 || a.Session.Name == plugin.DockerName:
+	case len(a.Conf.Ports) > 0 || len(a.Conf.PortMap) > 0 || a.Session.Name == plugin.DockerName:
 		return netBridge
 	}
 	return netHost
@@ -126,6 +126,13 @@ func (a Task) hostname() string {
 	return strings.Trim(h[:min(len(h), maxHostname)], "-")
 }
 
+// ShortName reports whether the hostname is the container's short ID, as docker's driver has it. Otherwise
+// a task that names none has its own name.
+func (a Task) ShortName() bool {
+	return a.Session.Name == plugin.DockerName && a.Conf.Hostname == "" && a.Nomad.GetNetworkIsolationSpec().GetHostsConfig().GetHostname() == "" &&
+		!a.Conf.HostUTS && a.network() != netHost
+}
+
 func (a Task) dns() core.DNS {
 	d, c := a.Nomad.GetDns(), a.Conf.DNS
 	or := func(own, nomads []string) []string {
@@ -179,6 +186,9 @@ func (a Task) gateway() string {
 // for tcp and udp alike, as jobs do not say which.
 func (a Task) ports() ([]core.Port, error) {
 	var list []core.Port
+	if len(a.Conf.Ports) == 0 || len(a.Nomad.GetResources().GetPorts()) == 0 && len(a.taskNetworks()) > 0 {
+		return a.taskPorts()
+	}
 	for _, label := range a.Conf.Ports {
 		i := slices.IndexFunc(a.Nomad.GetResources().GetPorts(), func(p *nomaddriver.PortMapping) bool { return p.GetLabel() == label })
 		if i < 0 {
@@ -189,19 +199,57 @@ func (a Task) ports() ([]core.Port, error) {
 		if to <= 0 {
 			to = p.GetValue()
 		}
-		if p.GetValue() < 1 || p.GetValue() > 65535 || to > 65535 {
-			return nil, invalid.Errorf("config.ports: port %q is %d to %d", label, p.GetValue(), to)
+		both, err := published(label, p.GetHostIp(), p.GetValue(), to)
+		if err != nil {
+			return nil, err
 		}
-		var addr netip.Addr
-		if p.GetHostIp() != "" {
-			var err error
-			if addr, err = netip.ParseAddr(p.GetHostIp()); err != nil {
-				return nil, invalid.Errorf("config.ports: port %q: %v", label, err)
-			}
+		list = append(list, both...)
+	}
+	return list, nil
+}
+
+// taskNetworks are those of the block network in the task's own resources.
+func (a Task) taskNetworks() []*nomaddriver.NetworkResource {
+	return a.Nomad.GetResources().GetAllocatedResources().GetNetworks()
+}
+
+// taskPorts returns the ports of the network that the task's own resources ask for, the way before Nomad
+// 0.12. As docker's driver does, it publishes all of them, to the ports that port_map names.
+func (a Task) taskPorts() ([]core.Port, error) {
+	networks := a.taskNetworks()
+	if len(networks) == 0 {
+		return nil, nil
+	}
+	var list []core.Port
+	for _, p := range slices.Concat(networks[0].GetReservedPorts(), networks[0].GetDynamicPorts()) {
+		to := p.GetValue()
+		if n, ok := a.Conf.PortMap[p.GetLabel()]; ok {
+			to = int32(n)
 		}
-		for _, proto := range []string{"tcp", "udp"} {
-			list = append(list, core.Port{Proto: proto, HostIP: addr, Host: uint16(p.GetValue()), Container: uint16(to)})
+		both, err := published(p.GetLabel(), networks[0].GetIp(), p.GetValue(), to)
+		if err != nil {
+			return nil, err
 		}
+		list = append(list, both...)
+	}
+	return list, nil
+}
+
+// published is a port of the node for tcp and udp.
+func published(label, ip string, value, to int32) ([]core.Port, error) {
+	if value < 1 || value > 65535 || to > 65535 {
+		return nil, invalid.Errorf("port %q is %d to %d", label, value, to)
+	}
+	var addr netip.Addr
+	if ip != "" {
+		var err error
+		if addr, err = netip.ParseAddr(ip); err != nil {
+			return nil, invalid.Errorf("port %q: %v", label, err)
+		}
+	}
+	var list []core.Port
+	for _, proto := range []string{"tcp", "udp"} {
+		list = append(list, core.Port{Proto: proto, HostIP: addr, Host: uint16(value), Container: uint16(to)})
 	}
 	return list, nil
 }
@@ -213,10 +261,19 @@ func Override(t *nomaddriver.TaskConfig, sb core.Sandbox) *nomaddriver.NetworkOv
 		return nil
 	}
 	o := &nomaddriver.NetworkOverride{Addr: sb.Network.Addrs[0].String(), PortMap: map[string]int32{}}
+	labels := map[string]int32{}
 	for _, p := range t.GetResources().GetPorts() {
+		labels[p.GetLabel()] = p.GetValue()
+	}
+	for _, n := range t.GetResources().GetAllocatedResources().GetNetworks() {
+		for _, p := range slices.Concat(n.GetReservedPorts(), n.GetDynamicPorts()) {
+			labels[p.GetLabel()] = p.GetValue()
+		}
+	}
+	for label, value := range labels {
 		for _, q := range sb.Config.Network.Ports {
-			if int32(q.Host) == p.GetValue() {
-				o.PortMap[p.GetLabel()] = int32(q.Container)
+			if int32(q.Host) == value {
+				o.PortMap[label] = int32(q.Container)
 			}
 		}
 	}

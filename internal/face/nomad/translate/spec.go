@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -237,7 +238,7 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 			Args: func(img *imagespec.ImageConfig) ([]string, error) {
 				return ocispec.Command(img, a.Conf.Entrypoint, a.Conf.Command)
 			},
-			WorkDir: a.Conf.WorkDir, Hostname: hostnameOf(r.Sandbox), Env: [][]string{envList(a.Nomad.GetEnv()), envList(a.Conf.Env)},
+			WorkDir: a.Conf.WorkDir, Hostname: hostnameOf(r.Sandbox), Env: [][]string{envList(a.Nomad.GetEnv()), envList(a.portEnv()), envList(a.Conf.Env)},
 		}
 		if a.asExec() {
 			h.Program = asExec
@@ -284,6 +285,20 @@ func hostnameOf(sb core.Sandbox) string {
 		return ""
 	}
 	return name
+}
+
+// portEnv has the ports of port_map in the variables that Nomad has for ports of tasks.
+func (a Task) portEnv() map[string]string {
+	env := map[string]string{}
+	for label, port := range a.Conf.PortMap {
+		env["NOMAD_PORT_"+strings.Map(func(r rune) rune {
+			if r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+				return r
+			}
+			return '_'
+		}, label)] = strconv.Itoa(port)
+	}
+	return env
 }
 
 func envList(env map[string]string) []string {

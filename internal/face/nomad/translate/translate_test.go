@@ -1,6 +1,7 @@
 package translate_test
 
 import (
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -217,6 +218,52 @@ func TestNetworks(t *testing.T) {
 		}
 		if _, err := task.Sandbox(); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v: %v", config, err)
+		}
+	}
+}
+
+// TestPortMapPublishesThePortsOfTheTasksOwnNetwork: all of them, and those that it names to its own ports.
+func TestPortMapPublishesThePortsOfTheTasksOwnNetwork(t *testing.T) {
+	session := plugin.Session{Config: plugin.Default(), Name: plugin.DockerName}
+	config := nomadtest.Task(t.TempDir(), alloc, "web", "aaaaaaaa", map[string]any{"image": "redis:7", "port_map": map[string]any{"http-in": "80"}})
+	if _, err := translate.Read(session, config); err == nil || !strings.Contains(err.Error(), "use ports") {
+		t.Errorf("without such a network: %v", err)
+	}
+	config.Resources.AllocatedResources.Networks = []*nomaddriver.NetworkResource{{
+		Ip: "192.0.2.1", ReservedPorts: []*nomaddriver.NetworkPort{{Label: "http-in", Value: 21000}}, DynamicPorts: []*nomaddriver.NetworkPort{{Label: "raw", Value: 21001}},
+	}}
+	task, err := translate.Read(session, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb, err := task.Sandbox()
+	ip := netip.MustParseAddr("192.0.2.1")
+	want := []core.Port{
+		{Proto: "tcp", HostIP: ip, Host: 21000, Container: 80},
+		{Proto: "udp", HostIP: ip, Host: 21000, Container: 80},
+		{Proto: "tcp", HostIP: ip, Host: 21001, Container: 21001},
+		{Proto: "udp", HostIP: ip, Host: 21001, Container: 21001},
+	}
+	if err != nil || !slices.Equal(sb.Network.Ports, want) {
+		t.Errorf("ports %v, %v", sb.Network.Ports, err)
+	}
+}
+
+// TestAMissingSocketOfDockerIsNoDirectory: where it is missing there is no dockerd, and the error says what
+// keeps the job off.
+func TestAMissingSocketOfDockerIsNoDirectory(t *testing.T) {
+	dir := t.TempDir()
+	session := plugin.Session{Config: plugin.Default(), Name: plugin.DockerName}
+	session.Volumes = true
+	for _, name := range []string{"docker.sock", "other.sock"} {
+		source := filepath.Join(dir, name)
+		task, err := translate.Read(session, nomadtest.Task(dir, alloc, "web", "aaaaaaaa", map[string]any{"image": "redis:7", "volumes": []string{source + ":/sock"}}))
+		if err == nil {
+			err = task.MakeSources()
+		}
+		_, missing := os.Stat(source)
+		if refused := err != nil && strings.Contains(err.Error(), "driver.docker.runtime is_not_set"); refused != (name == "docker.sock") || refused != os.IsNotExist(missing) {
+			t.Errorf("%s: %v, %v", name, err, missing)
 		}
 	}
 }
