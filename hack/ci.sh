@@ -119,6 +119,14 @@ swarm() {
 
 fuzz() { hack/fuzz.sh 4s; }
 
+# How many of the shapes of public Nomad jobs run as docker's driver runs them.
+corpus() {
+  local code=0
+  CGO_ENABLED=0 go test -count=1 -v -run '^TestShapesOfPublicJobsRunAsWithDocker$' ./internal/face/nomad >"$out/corpus" 2>&1 || code=$?
+  cat "$out/corpus"
+  [ "$code" -eq 0 ] && grep -q "run as docker's driver runs them" "$out/corpus"
+}
+
 generated() {
   hack/proto.sh && hack/openapi.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp
 }
@@ -177,6 +185,7 @@ stage root root
 stage parents parents
 stage mesosgo mesosgo
 stage swarm swarm
+stage corpus corpus
 stage fuzz fuzz
 stage arm64 arm64
 totals
