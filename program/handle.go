@@ -224,9 +224,13 @@ func receive(c *net.UnixConn, v any) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if flags&(syscall.MSG_TRUNC|syscall.MSG_CTRUNC) != 0 || n > MaxAnswer {
+	if flags&syscall.MSG_TRUNC != 0 || n > MaxAnswer {
 		closeFile(f)
 		return nil, errors.New("a message is too long")
+	}
+	if flags&syscall.MSG_CTRUNC != 0 {
+		closeFile(f)
+		return nil, fmt.Errorf("board: receive a descriptor: %w", syscall.EMFILE)
 	}
 	if err := json.Unmarshal(b[:n], v); err != nil {
 		closeFile(f)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/coreos/go-systemd/v22/activation"
 
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/face"
 )
@@ -132,7 +133,7 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
-	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := srv.Serve(connlimit.Lasting(l)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"syscall"
+
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // Listen limits the connections that inner accepts.
@@ -13,6 +15,15 @@ func (l *Limit) Listen(inner net.Listener) net.Listener {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &listener{Listener: inner, limit: l, ctx: ctx, cancel: cancel}
 }
+
+// Lasting returns a listener without a limit that, as those with one, outlasts a shortage of descriptors
+// or memory. Servers end when an accept fails with an error other than EMFILE and ENFILE.
+func Lasting(l net.Listener) net.Listener { return lasting{l} }
+
+type lasting struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l lasting) Accept() (net.Conn, error) { return shortage.Accept(l.Listener.Accept) }
 
 type listener struct {
 	net.Listener
@@ -24,12 +35,8 @@ type listener struct {
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		c, err := shortage.Accept(l.acceptOrEvict)
 		if err != nil {
-			// When no descriptors are left, closing an idle connection helps as well.
-			if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.limit.evictIdle(l.ctx) {
-				continue
-			}
 			return nil, err
 		}
 		slot, err := l.limit.Admit(l.ctx, c.RemoteAddr(), func() { _ = c.Close() })
@@ -40,6 +47,17 @@ func (l *listener) Accept() (net.Conn, error) {
 		if !errors.Is(err, ErrRefused) {
 			return nil, err
 		}
+	}
+}
+
+// acceptOrEvict accepts a connection. When no descriptors are left, closing an idle connection helps as well.
+func (l *listener) acceptOrEvict() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && l.limit.evictIdle(l.ctx) {
+			continue
+		}
+		return c, err
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"
@@ -138,18 +139,18 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		})
 	}
 	full := s.grpcServer(false)
-	serve("control", func() error { return full.Serve(l.Control) })
+	serve("control", func() error { return full.Serve(connlimit.Lasting(l.Control)) })
 	stops := []func(){func() { stopGRPC(full) }}
 	for name, l := range map[string]net.Listener{"control read socket": l.Read, "control on the board": l.Board} {
 		if l != nil {
 			read := s.grpcServer(true)
-			serve(name, func() error { return read.Serve(l) })
+			serve(name, func() error { return read.Serve(connlimit.Lasting(l)) })
 			stops = append(stops, func() { stopGRPC(read) })
 		}
 	}
 	if l.HTTP != nil && s.o.HTTP != nil {
 		srv := &http.Server{Handler: s.o.HTTP, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(s.o.Logger.Handler(), slog.LevelDebug)}
-		serve("control http", func() error { return srv.Serve(l.HTTP) })
+		serve("control http", func() error { return srv.Serve(connlimit.Lasting(l.HTTP)) })
 		stops = append(stops, func() { _ = srv.Close() })
 	}
 	wg.Go(func() { s.sweep(ctx) })

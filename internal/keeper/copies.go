@@ -21,7 +21,8 @@ import (
 // 10 ms after it has stored it with the nest; what is younger when both die is lost.
 type copies struct {
 	items map[string]*copied
-	// failed are the keys of items whose descriptors could not be received. The value is true
+	// failed are the keys of items whose descriptors could not be received, "" of one whose key could not
+	// be received either. The value is true
 	// until the keeper has sent the item again over a new connection or after another request.
 	failed map[string]bool
 	// whole is set while the keeper has sent everything that it had when it was asked.
@@ -168,6 +169,10 @@ func (p *pair) askMissing() {
 //
 // Preconditions: mu is held.
 func (p *pair) takeCopy(f *frame) {
+	if f.kind == wire.KindCopy && f.err != nil {
+		p.copies.failed[""] = false // its key was among what could not be received
+		return
+	}
 	if f.kind == wire.KindCopy {
 		var it wire.Item
 		if !wire.Unmarshal(f.body, &it) {
@@ -286,14 +291,14 @@ func (p *pair) sendCopies(to int) (n int, err error) {
 	p.mu.Unlock() // only the caller changes them, by its reader
 	var out kernel.Sender
 	for _, it := range all {
-		if err := out.Send(kernel.Send, to, wire.Header{Kind: wire.KindNestItem}, &it.Item, it.fds); err != nil {
+		if err := out.SendAgain(to, wire.Header{Kind: wire.KindNestItem}, &it.Item, it.fds); err != nil {
 			return n, fmt.Errorf("send a copy: %w", err)
 		}
 		if len(it.Pids) > 0 {
 			n++
 		}
 	}
-	return n, out.Send(kernel.Send, to, wire.Header{Kind: wire.KindNestReady}, nil, nil)
+	return n, out.SendAgain(to, wire.Header{Kind: wire.KindNestReady}, nil, nil)
 }
 
 // settled tells of the processes of a pair that this client has started.

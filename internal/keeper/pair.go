@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // patience is how long a request waits for the next keeper, when one has died, before
@@ -418,6 +419,10 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 		return nil, p.cancelled(ctx, call, kind)
 	}
 	switch {
+	case errors.Is(r.err, errShort): // what the keeper has done is undone
+		call.done <- r
+		go p.discardLate(context.WithoutCancel(ctx), call, kind)
+		return nil, r.err
 	case r.err != nil:
 		return nil, r.err
 	case r.kind == wire.KindFail:
@@ -431,15 +436,19 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 }
 
 // unsent removes a request that could not be sent. It closes the connection, so that
-// the reader notices now that it is broken.
+// the reader notices now that it is broken. A shortage concerns only the one request.
 func (p *pair) unsent(conn *link, id uint64, err error) error {
+	short := shortage.Is(err)
 	p.mu.Lock()
 	delete(p.calls, id)
-	if p.conn == conn {
+	if p.conn == conn && !short {
 		p.conn = nil
 		p.up = make(chan struct{})
 	}
 	p.mu.Unlock()
+	if short {
+		return fmt.Errorf("keeper: send a request: %w: %w", err, errdefs.ErrResourceExhausted)
+	}
 	_ = conn.Close()
 	if dropped(err) {
 		return errUnsent

@@ -35,6 +35,10 @@ func receive(conn *net.UnixConn) (f frame, err error) {
 	return f, err
 }
 
+// errShort means that this process can open no descriptors for an answer or for a request. Of an answer,
+// the keeper has carried out the request.
+var errShort = fmt.Errorf("keeper: this process has no descriptors left for a request or its answer: %w: %w", unix.EMFILE, errdefs.ErrResourceExhausted)
+
 // receiveNow receives a frame that has come; EAGAIN if none has.
 func receiveNow(fd int) (frame, error) {
 	// Most frames are a few hundred bytes; the longest has 32 KB.
@@ -64,6 +68,15 @@ func receiveNow(fd int) (frame, error) {
 		// This process can open no more descriptors. Without the copy only redundancy is lost.
 		fds.close()
 		return frame{reply{kind: h.Kind, body: inline}, h.ID}, nil
+	}
+	if ok && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == unix.MSG_CTRUNC && h.Kind != wire.KindExitEvent {
+		// As above. The one request has failed, and the connection is intact. The body stays, unless it
+		// is in a memory file.
+		fds.close()
+		if h.Flags != 0 {
+			inline = nil
+		}
+		return frame{reply{kind: h.Kind, body: inline, err: errShort}, h.ID}, nil
 	}
 	if !ok || flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		fds.close()

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"net"
 	"sync"
+
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // answers knows which requests on the connections of a server have no answer yet. The
@@ -66,7 +68,7 @@ type answeredListener struct {
 }
 
 func (l answeredListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
+	c, err := shortage.Accept(l.Listener.Accept)
 	if err != nil {
 		return nil, err
 	}

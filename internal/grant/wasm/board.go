@@ -77,9 +77,12 @@ func errnoOfBoard(err error) experimentalsys.Errno {
 // arrival takes the next connection of a server on the board.
 func arrival(fd int) (int, error) {
 	body, oob := make([]byte, programs.MaxAnswer), make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := unix.Recvmsg(fd, body, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	n, oobn, flags, _, err := unix.Recvmsg(fd, body, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return -1, err
+	}
+	if flags&unix.MSG_CTRUNC != 0 { // this process can open no more: the connection is lost, and the board is there
+		return -1, unix.EMFILE
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if n == 0 || err != nil || len(messages) != 1 { // the board has ended

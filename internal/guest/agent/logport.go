@@ -7,6 +7,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // What a log port keeps for a host that does not read, and how long it waits for one.
@@ -68,7 +70,7 @@ func (p *LogPort) Close() {
 func (p *LogPort) run() {
 	var left []byte // of the line that the last connection did not take
 	for {
-		c, err := p.listener.Accept()
+		c, err := shortage.Accept(p.listener.Accept)
 		if err != nil {
 			return
 		}

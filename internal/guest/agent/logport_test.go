@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -89,6 +90,42 @@ func TestALogPortWithoutAReader(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	if got, err := r.ReadString('\n'); got != "again\n" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// shortListener has no descriptors for the first connections.
+type shortListener struct {
+	net.Listener
+	failures int
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	if l.failures > 0 {
+		l.failures--
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+// TestALogPortOutlastsAShortageOfDescriptors: the host gets the lines afterwards.
+func TestALogPortOutlastsAShortageOfDescriptors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := NewLogPort(&shortListener{Listener: l, failures: 2})
+	defer p.Close()
+	if _, err := io.WriteString(p, "a line\n"); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if got, err := bufio.NewReader(c).ReadString('\n'); got != "a line\n" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
 }

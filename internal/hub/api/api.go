@@ -80,7 +80,7 @@ func (s Server) Serve(ctx context.Context, l net.Listener) error {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	err := server.Serve(l)
+	err := server.Serve(connlimit.Lasting(l))
 	if ctx.Err() != nil {
 		<-stopped
 		return context.Cause(ctx)

@@ -22,6 +22,7 @@ import (
 	"github.com/moby/moby/api/types/common"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
@@ -118,7 +119,7 @@ func (s Server) Serve(ctx context.Context, l net.Listener) error {
 		<-ctx.Done()
 		_ = server.Close()
 	}()
-	err := server.Serve(l)
+	err := server.Serve(connlimit.Lasting(l))
 	if ctx.Err() != nil {
 		<-stopped
 		return context.Cause(ctx)

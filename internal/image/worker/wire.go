@@ -168,12 +168,15 @@ func (c *Conn) Send(m Message, file *os.File) error {
 // Receive reads the next message, and the file that came with it or nil.
 func (c *Conn) Receive() (m Message, file *os.File, err error) {
 	head, oob := make([]byte, 4), make([]byte, unix.CmsgSpace(4))
-	n, oobn, _, _, err := c.c.ReadMsgUnix(head, oob)
+	n, oobn, flags, _, err := c.c.ReadMsgUnix(head, oob)
 	if err != nil {
 		return m, nil, err
 	}
 	if n == 0 {
 		return m, nil, io.EOF
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		return m, nil, fmt.Errorf("receive a message's file: %w", unix.EMFILE)
 	}
 	if oobn > 0 {
 		if file, err = received(oob[:oobn]); err != nil {

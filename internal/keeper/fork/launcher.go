@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // Launcher is a process that clones children for the process that made it, as that
@@ -29,6 +30,10 @@ type Launcher struct {
 
 // ErrNoLauncher means that the launcher has ended.
 var ErrNoLauncher = errors.New("the launcher has ended")
+
+// ErrShort means that the launcher could not be asked, because descriptors or memory are used up for now.
+// It has not ended.
+var ErrShort = errors.New("the launcher could not be asked: descriptors or memory are used up")
 
 // maxPassed is how many descriptors can be sent to a launcher with one plan.
 const maxPassed = 32 + plan.MaxGiven
@@ -135,7 +140,7 @@ func (l *Launcher) Ready() bool {
 
 // Start clones a child for p as the function Start does, by the launcher. blob is the
 // sealed file that p came in, which the child maps for itself. The error ErrNoLauncher
-// means that the launcher has ended and no child was made.
+// means that the launcher has ended and no child was made; ErrShort, that it made none and is there.
 func (l *Launcher) Start(p plan.Placed, blob int, f Files) (Child, error) {
 	b, err := prepare(p, f)
 	if err != nil {
@@ -179,6 +184,9 @@ func (l *Launcher) ask(req *request, fds []int) (pid int, err error) {
 		if err != unix.EINTR {
 			break
 		}
+	}
+	if shortage.Is(err) {
+		return 0, ErrShort
 	}
 	if err != nil {
 		l.end()

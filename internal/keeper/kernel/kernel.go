@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // Send sends one message with descriptors, and waits for room if there is none.
@@ -83,7 +84,8 @@ type Receiver struct {
 
 // Recv receives one message with its descriptors, which are close-on-exec. The message
 // is valid until the next call. An empty message without an error means that the peer
-// has gone. A message that was cut short fails with EMSGSIZE.
+// has gone. The error EMFILE means that this process had no room for the descriptors: the message
+// is returned without them, and they are lost. A message that was cut short fails with EMSGSIZE.
 func (r *Receiver) Recv(fd, flags int) (b []byte, fds []int, err error) {
 	var n, on, rf int
 	for {
@@ -98,9 +100,13 @@ func (r *Receiver) Recv(fd, flags int) (b []byte, fds []int, err error) {
 	if on > 0 {
 		fds = rights(r.oob[:on])
 	}
-	if rf&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+	switch {
+	case rf&unix.MSG_TRUNC != 0:
 		CloseAll(fds)
 		return nil, nil, unix.EMSGSIZE
+	case rf&unix.MSG_CTRUNC != 0:
+		CloseAll(fds)
+		return r.b[:n], nil, unix.EMFILE
 	}
 	return r.b[:n], fds, nil
 }
@@ -152,6 +158,20 @@ func (s *Sender) Send(send func(int, []byte, []int) error, fd int, h wire.Header
 	defer func() { _ = unix.Close(mem) }()
 	h.Flags |= wire.FlagMemfd
 	return send(fd, h.Append(nil), append([]int{mem}, fds...))
+}
+
+// SendAgain sends a frame with Send, and repeats that while descriptors or memory are used up and the
+// receiver is there.
+func (s *Sender) SendAgain(fd int, h wire.Header, m wire.Message, fds []int) error {
+	for {
+		err := s.Send(Send, fd, h, m, fds)
+		if !shortage.Is(err) {
+			return err
+		}
+		if err := Wait(fd, 0, int(shortage.Pause.Milliseconds())); err != nil { // until the receiver ends, at most
+			return err
+		}
+	}
 }
 
 // Body returns a frame's body, from its memory file if it has one, and the remaining

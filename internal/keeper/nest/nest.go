@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // ListenFD is the descriptor of the socket for agents when a nest starts.
@@ -48,7 +49,14 @@ type nest struct {
 	quit     bool
 	in       kernel.Receiver
 	outgo    kernel.Sender
-	sinceGC  int // frames since the last garbage collection
+	answers  []answer // that a shortage of memory has kept back
+	sinceGC  int      // frames since the last garbage collection
+}
+
+// answer is a frame for the keeper that serves now.
+type answer struct {
+	kind wire.Kind
+	m    wire.Message
 }
 
 // gcInterval is how many frames may pass before the next garbage collection. Go's own
@@ -98,6 +106,11 @@ func Main(dir string, handed int) int {
 			if !n.start() {
 				continue
 			}
+		}
+		if len(n.answers) > 0 {
+			n.wait(int(shortage.Pause.Milliseconds()))
+			n.flush()
+			continue
 		}
 		n.wait(-1)
 	}
@@ -203,7 +216,7 @@ func (n *nest) failed(what string, err error) bool {
 }
 
 // handOver sends all items to a new keeper. The keeper reads nothing else until it has
-// them, so blocking here cannot deadlock.
+// them, so blocking here cannot deadlock. A shortage delays it.
 func (n *nest) handOver() {
 	hello := &wire.NestHello{Version: wire.NestVersion, Pid: os.Getpid(), Restarts: n.restarts}
 	if n.send(wire.KindNestHello, hello, nil) != nil {
@@ -219,7 +232,40 @@ func (n *nest) handOver() {
 }
 
 func (n *nest) send(k wire.Kind, m wire.Message, fds []int) error {
-	return n.outgo.Send(kernel.Send, n.sock, wire.Header{Kind: k}, m, fds)
+	return n.outgo.SendAgain(n.sock, wire.Header{Kind: k}, m, fds)
+}
+
+// answer sends a frame without descriptors to the keeper, which has items to send meanwhile: a shortage
+// does not block, and the frame is sent later.
+func (n *nest) answer(k wire.Kind, m wire.Message) {
+	n.answers = append(n.answers, answer{k, m})
+	if len(n.answers) == 1 {
+		n.flush()
+	}
+}
+
+// flush sends the answers that were kept back.
+func (n *nest) flush() {
+	for len(n.answers) > 0 && n.sock >= 0 {
+		a := n.answers[0]
+		if shortage.Is(n.outgo.Send(kernel.Send, n.sock, wire.Header{Kind: a.kind}, a.m, nil)) {
+			return
+		}
+		n.answers = n.answers[1:]
+	}
+	n.answers = nil
+}
+
+// lacks asks the keeper to send an item again whose descriptors could not be received, because this
+// process can open no more. The one before stays until then.
+func (n *nest) lacks(frame []byte) {
+	h, body, ok := wire.ParseHeader(frame)
+	var it wire.Item
+	if !ok || h.Kind != wire.KindNestPut || h.Flags != 0 || !wire.Unmarshal(body, &it) {
+		it.Key = "" // its record was among the descriptors
+	}
+	logLine("no descriptors left for what the keeper sends: it is to send it again")
+	n.answer(wire.KindNestLacks, &wire.Drop{Key: it.Key})
 }
 
 // wait handles one batch of events; timeout is in milliseconds.
@@ -282,6 +328,7 @@ func (n *nest) forgetSocket() {
 		_ = unix.Close(n.sock)
 		n.sock = -1
 	}
+	n.answers = nil
 }
 
 // receive handles one frame from the keeper. It reports false if there is none.
@@ -289,6 +336,10 @@ func (n *nest) receive() bool {
 	frame, fds, err := n.in.Recv(n.sock, unix.MSG_DONTWAIT)
 	if errors.Is(err, unix.EAGAIN) {
 		return false
+	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.EMSGSIZE) {
+		n.lacks(frame)
+		return true
 	}
 	if err != nil || len(frame) == 0 {
 		n.forgetSocket()
@@ -304,6 +355,11 @@ func (n *nest) receive() bool {
 		runtime.GC()
 	}
 	body, fds, err := kernel.Body(h, inline, fds)
+	if shortage.Is(err) {
+		kernel.CloseAll(fds)
+		n.lacks(nil)
+		return true
+	}
 	if err != nil || !n.handle(h.Kind, body, fds) {
 		logLine("cannot decode a frame of the keeper")
 		kernel.CloseAll(fds)
@@ -332,9 +388,9 @@ func (n *nest) handle(kind wire.Kind, body []byte, fds []int) bool {
 		}
 		switch {
 		case kind == wire.KindNestAsk && c.Pid == 0: // the keeper only asks whether all frames before were handled
-			_ = n.send(wire.KindNestTold, &c, nil)
+			n.answer(wire.KindNestTold, &c)
 		case kind == wire.KindNestAsk:
-			_ = n.send(wire.KindNestTold, n.stateOf(c.Pid), nil)
+			n.answer(wire.KindNestTold, n.stateOf(c.Pid))
 		default:
 			kernel.Reap(c.Pid)
 			delete(n.pids, c.Pid)

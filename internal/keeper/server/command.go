@@ -184,7 +184,7 @@ func (cmd *command) orphanReady(s *Server) {
 	case s.nest.fd >= 0:
 		cmd.askedNest = true
 		s.remove(cmd.pidfd)
-		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: cmd.pid}, nil)
+		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: cmd.pid})
 	default:
 		w, _, final := strangersEnd(cmd.pid, cmd.pidfd)
 		if !final {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // maxQueued is how many answers may wait for a client that does not read. A client
@@ -20,6 +21,11 @@ type listener struct{}
 func (listener) ready(s *Server, _ uint32) {
 	for {
 		fd, _, err := unix.Accept4(s.listenFD, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+		if shortage.Is(err) { // the agent waits in the queue
+			s.change(s.listenFD, 0)
+			s.delays.after(shortage.Pause, func() { s.change(s.listenFD, unix.EPOLLIN) })
+			return
+		}
 		if err != nil {
 			return
 		}
@@ -86,6 +92,10 @@ func (c *conn) ready(s *Server, events uint32) {
 	if errors.Is(err, unix.EAGAIN) {
 		return
 	}
+	if errors.Is(err, unix.EMFILE) {
+		c.short(s, frame)
+		return
+	}
 	if err != nil || len(frame) == 0 {
 		c.closeConn(s)
 		return
@@ -107,6 +117,16 @@ func (c *conn) ready(s *Server, events uint32) {
 		return
 	}
 	c.request(s, h, body, fds)
+}
+
+// short refuses a request whose descriptors could not be received, because this process can open no more.
+func (c *conn) short(s *Server, frame []byte) {
+	h, _, ok := wire.ParseHeader(frame)
+	if !ok || !c.greeted {
+		c.closeConn(s)
+		return
+	}
+	c.fail(s, h.ID, wire.ResourceExhausted, "request: the keeper has no descriptors left: "+unix.EMFILE.Error())
 }
 
 // greet answers the first frame, the client's hello. A client whose versions do not
@@ -168,6 +188,11 @@ func (c *conn) flush(s *Server) {
 		err := s.sender.Send(kernel.TrySend, c.fd, a.h, a.m, a.fds)
 		if errors.Is(err, unix.EAGAIN) {
 			s.change(c.fd, unix.EPOLLIN|unix.EPOLLOUT)
+			return
+		}
+		if shortage.Is(err) {
+			s.change(c.fd, unix.EPOLLIN)
+			s.delays.after(shortage.Pause, func() { c.flush(s) })
 			return
 		}
 		kernel.CloseAll(a.fds)
@@ -338,7 +363,10 @@ func (c *conn) onKeeper(s *Server, h wire.Header) {
 			c.fail(s, h.ID, wire.FailedPrecondition, "shutdown: there are still processes")
 			return
 		}
-		s.nest.send(s, wire.KindNestQuit, nil, nil)
+		if err := s.nest.trySend(s, wire.KindNestQuit, nil, nil); err != nil {
+			c.fail(s, h.ID, wire.ResourceExhausted, "shutdown: tell the nest: "+err.Error())
+			return
+		}
 		c.ok(s, h.ID, nil)
 		_ = unix.Unlink(s.dir + "/keeper.sock")
 		s.quit = true

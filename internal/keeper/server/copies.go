@@ -152,15 +152,10 @@ func (k *copies) knows(key string, one sentCopy) bool {
 // copyOf is the item with this key, without the FIFOs that are sinks: their readers see the end
 // only when the last descriptor has closed, which must not wait for a client.
 func copyOf(s *Server, key string) (it wire.Item, fds []int, ok bool) {
-	if name, held := heldName(key); held {
-		fds = s.held[name]
-		return heldItem(name, len(fds)), fds, len(fds) > 0
+	all, open, ok := itemOf(s, key)
+	if _, held := heldName(key); held || !ok {
+		return all, open, ok
 	}
-	p := s.byKey[key]
-	if p == nil || !p.stored {
-		return it, nil, false
-	}
-	all, open := p.item(s)
 	it = all
 	it.Roles = nil
 	for i, r := range all.Roles {

@@ -37,7 +37,7 @@ func (p *proc) ready(s *Server, _ uint32) {
 	case s.nest.fd >= 0 && !p.stranger:
 		p.askedNest = true
 		s.remove(p.pidfd)
-		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: p.pid}, nil)
+		s.nest.send(s, wire.KindNestAsk, &wire.Child{Pid: p.pid})
 	case kernel.Revents(p.pidfd, unix.POLLIN) == 0:
 		// It still runs.
 	default:

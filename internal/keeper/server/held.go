@@ -75,7 +75,7 @@ func (c *conn) onHeld(s *Server, h wire.Header, name string, fds []int) {
 		kernel.CloseAll(have)
 		// The nest may have some that we do not know of: a program without this request was in our
 		// place for a while.
-		s.nest.send(s, wire.KindNestDrop, &wire.Drop{Key: wire.HeldPrefix + name}, nil)
+		s.nest.drop(s, wire.HeldPrefix+name)
 		s.changed(wire.HeldPrefix + name)
 	}
 	s.inFlight++ // an upgrade waits for it

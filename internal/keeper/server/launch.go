@@ -371,7 +371,7 @@ func (p *proc) discard(s *Server) {
 		delete(s.procs, p.ref)
 		delete(s.bySerial, p.serial)
 		delete(s.byKey, p.key)
-		s.nest.send(s, wire.KindNestDrop, &wire.Drop{Key: p.key}, nil)
+		s.nest.drop(s, p.key)
 		p.stored = false
 		s.changed(p.key)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
 	"github.com/longshore/longshore/internal/keeper/wire"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // nest is the connection to the nest, the parent process that holds a copy of every
@@ -20,6 +21,7 @@ type nest struct {
 	in      kernel.Receiver // separate from the clients', whose request may be in progress
 	inbox   []wire.Child
 	syncs   []func() // called when the nest has done all that it was sent before
+	unsent  unsent
 }
 
 // item is an item that was handed over, with its descriptors.
@@ -83,30 +85,27 @@ func (s *Server) inherit(resume int) ([]item, error) {
 	}
 }
 
-// put stores an item with the nest. It is safe once it is sent: the nest reads what is
-// in the socket even if the keeper dies.
-func (n *nest) put(s *Server, it *wire.Item, fds []int) {
-	n.send(s, wire.KindNestPut, it, fds)
-}
-
-// send sends a message to the nest and waits for room if it must. While it waits it
+// trySend sends a message to the nest and waits for room if it must. While it waits it
 // receives the nest's messages: the nest may itself be waiting for room, and each
-// would wait for the other.
-func (n *nest) send(s *Server, k wire.Kind, m wire.Message, fds []int) {
+// would wait for the other. It returns only the errors of a shortage.
+func (n *nest) trySend(s *Server, k wire.Kind, m wire.Message, fds []int) error {
 	for n.fd >= 0 {
 		err := s.sender.Send(kernel.TrySend, n.fd, wire.Header{Kind: k}, m, fds)
-		switch kernel.Errno(err) {
-		case 0:
-			return
-		case unix.EAGAIN:
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EAGAIN):
 			if kernel.Wait(n.fd, unix.POLLIN|unix.POLLOUT, -1) == nil && n.receive(s) {
 				s.post(func() { n.handleInbox(s) })
 			}
+		case shortage.Is(err):
+			return err
 		default:
 			logLine("send to the nest: " + err.Error())
 			n.gone(s)
 		}
 	}
+	return nil
 }
 
 // receive receives one message of the nest for handleInbox to handle later. It reports false
@@ -123,8 +122,12 @@ func (n *nest) receive(s *Server) bool {
 	}
 	h, body, ok := wire.ParseHeader(frame)
 	var c wire.Child
-	if ok && h.Kind == wire.KindNestTold && wire.Unmarshal(body, &c) {
+	var d wire.Drop
+	switch {
+	case ok && h.Kind == wire.KindNestTold && wire.Unmarshal(body, &c):
 		n.inbox = append(n.inbox, c)
+	case ok && h.Kind == wire.KindNestLacks && wire.Unmarshal(body, &d):
+		n.putAgain(s, d.Key)
 	}
 	return true
 }
@@ -153,7 +156,7 @@ func (n *nest) ready(s *Server, _ uint32) {
 // sync calls fn when the nest has done all that it was sent before.
 func (n *nest) sync(s *Server, fn func()) {
 	n.syncs = append(n.syncs, fn)
-	n.send(s, wire.KindNestAsk, &wire.Child{}, nil)
+	n.ask(s)
 	if n.fd < 0 {
 		n.synced(len(n.syncs))
 	}
@@ -177,6 +180,7 @@ func (n *nest) gone(s *Server) {
 	n.lostPid = n.pid
 	s.drop(&n.fd)
 	n.pid = 0
+	n.unsent = unsent{}
 	n.synced(len(n.syncs))
 	for _, cmd := range s.commands {
 		if cmd.askedNest { // no answer will come
@@ -223,7 +227,7 @@ func (s *Server) childReport(c *wire.Child) {
 // reap reaps an ended process, whether it is our child or the nest's.
 func (s *Server) reap(pid int) {
 	kernel.Reap(pid)
-	s.nest.send(s, wire.KindNestReap, &wire.Child{Pid: pid}, nil)
+	s.nest.send(s, wire.KindNestReap, &wire.Child{Pid: pid})
 }
 
 // isOurs reports whether pid is our child or the nest's, to which our children fall

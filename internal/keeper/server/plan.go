@@ -1,10 +1,12 @@
 package server
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -86,15 +88,20 @@ func (c *conn) launchPlan(s *Server, id uint64, p *proc, l *planned, child []int
 func (l *planned) fork(s *Server, put bool) {
 	defer l.closeFiles()
 	if launcher := s.launcher.Load(); launcher != nil && !put && l.mem.file >= 0 && l.files.Progress != nil {
-		if l.child, l.err = launcher.Start(l.placed, l.mem.file, l.files); l.err != fork.ErrNoLauncher { //nolint:errorlint // returned as it is
+		l.child, l.err = launcher.Start(l.placed, l.mem.file, l.files)
+		switch {
+		case errors.Is(l.err, fork.ErrNoLauncher):
+			s.post(func() { s.newLauncher(launcher) })
+		case errors.Is(l.err, fork.ErrShort):
+		default:
 			return
 		}
-		s.post(func() { s.newLauncher(launcher) })
 	}
 	l.child, l.err = fork.Start(l.placed, l.files)
 }
 
-// newLauncher starts a launcher in place of old, which has ended.
+// newLauncher starts a launcher in place of old, which has ended. If that fails, it is tried again
+// later, after a pause that doubles.
 func (s *Server) newLauncher(old *fork.Launcher) {
 	if s.launcher.Load() != old {
 		return
@@ -105,11 +112,22 @@ func (s *Server) newLauncher(old *fork.Launcher) {
 	}
 	l, err := fork.NewLauncher(s.progress.words)
 	if err != nil {
-		logLine("start the launcher: " + err.Error() + "; the keeper forks by itself")
+		if s.launcherPause = min(max(2*s.launcherPause, launcherPause), launcherPauseMax); s.launcherPause == launcherPause {
+			logLine("start the launcher: " + err.Error() + "; the keeper forks by itself until that works")
+		}
+		s.delays.after(s.launcherPause, func() { s.newLauncher(nil) })
+	} else {
+		s.launcherPause = 0
 	}
 	s.launcher.Store(l)
 	s.waiter.Arm()
 }
+
+// The pauses between attempts to start the launcher.
+const (
+	launcherPause    = time.Second
+	launcherPauseMax = time.Minute
+)
 
 func (l *planned) closeFiles() {
 	f := l.files

@@ -191,7 +191,7 @@ func (r *resumption) restore(s *Server) {
 	s.afterResume = func() {
 		again()
 		for _, key := range keys {
-			s.nest.send(s, wire.KindNestDrop, &wire.Drop{Key: key}, nil)
+			s.nest.drop(s, key)
 		}
 	}
 }

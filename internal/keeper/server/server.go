@@ -57,6 +57,7 @@ type Server struct {
 	progress      progress
 	firstChildren []int                         // pids of first children that have made a second one, until they are reaped
 	launcher      atomic.Pointer[fork.Launcher] // nil if there is none
+	launcherPause time.Duration                 // the last one before another attempt to start it
 	inFlight      int                           // commands and launches begun and not done
 	begun         uint64                        // commands and launches begun since the start
 	parked        []func()                      // requests that wait in case the upgrade fails
@@ -65,6 +66,7 @@ type Server struct {
 	renewal      renewal
 	copying      bool      // some client is to be sent copies
 	copyAt       time.Time // when
+	delays       delays
 	waiter       *kernel.Waiter
 	stray        stray
 	journal      *stdio.Journal
@@ -176,7 +178,7 @@ func (s *Server) begin(resume int) error {
 	s.progress.open()
 	s.newLauncher(nil)
 	s.waiter.Arm()
-	s.nest.send(s, wire.KindNestServing, nil, nil)
+	s.nest.send(s, wire.KindNestServing, nil)
 	if s.afterResume != nil {
 		s.afterResume()
 		s.afterResume = nil
@@ -236,6 +238,7 @@ func (s *Server) turn() {
 			h.ready(s, ev.Events)
 		}
 	}
+	s.delays.call(time.Now())
 	s.partialLines.write(s)
 	s.watch.poll(s)
 	sendCopies(s)
@@ -251,7 +254,7 @@ func (s *Server) wait() int {
 	if s.upgrade == nil {
 		renewal = s.renewal.wait(time.Now())
 	}
-	for _, ms := range []int{s.watch.wait(), copyWait(s), renewal} {
+	for _, ms := range []int{s.watch.wait(), copyWait(s), renewal, s.delays.wait(time.Now())} {
 		if ms >= 0 && (least < 0 || ms < least) {
 			least = ms
 		}

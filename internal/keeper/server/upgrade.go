@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -32,6 +33,9 @@ func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 	}
 }
 
+// errBehind refuses an upgrade while the nest lacks something, of which the next program would not know.
+var errBehind = errors.New("descriptors or memory are used up, and the nest does not hold everything: try again later")
+
 // doUpgrade executes the new program: same process, same children, same sockets. If it
 // returns, the upgrade has failed and the keeper goes on as before.
 func (s *Server) doUpgrade() {
@@ -47,6 +51,9 @@ func (s *Server) doUpgrade() {
 }
 
 func (s *Server) become(u *upgrade) error {
+	if s.nest.behind() {
+		return errBehind
+	}
 	s.dropUnsent()
 	st := s.newHandover(u)
 	st.items = append(st.items, handedItems(s)...)
@@ -324,7 +331,7 @@ func (s *Server) reconnect(f *handover) {
 		}
 	}
 	if f.path != "" {
-		s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path}, nil)
+		s.nest.send(s, wire.KindNestBinary, &wire.Program{Path: f.path})
 	}
 	if c := s.conns[int(f.upConn)-1]; f.upConn > 0 && c != nil {
 		c.ok(s, f.upID, nil)

@@ -103,6 +103,9 @@ const (
 	KindNestBinary                    // keeper → nest: the program to start next time
 	KindNestQuit                      // keeper → nest: both processes end
 	KindNestServing                   // keeper → nest: the keeper has taken everything over
+	// nest → keeper: the descriptors of this item could not be received; with an empty key: of any. The
+	// keeper sends it again. A keeper or a nest of an earlier release does not know this kind.
+	KindNestLacks
 )
 
 // HeaderLen is the length of a frame's header: kind, flags, two zero bytes, and the id

@@ -62,11 +62,7 @@ func (p *process) end() { p.once.Do(func() { close(p.ended) }) }
 
 func (p *process) accept(l net.Listener) {
 	for {
-		conn, err := l.Accept()
-		if shortage.Is(err) { // the agent that connects waits in the queue
-			<-time.After(shortPause)
-			continue
-		}
+		conn, err := shortage.Accept(l.Accept)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "name server:", err)
 			p.end()
@@ -82,9 +78,6 @@ func (p *process) accept(l net.Listener) {
 		go p.agent(c)
 	}
 }
-
-// shortPause is how long nothing is accepted after a shortage of descriptors.
-const shortPause = 100 * time.Millisecond
 
 // agent serves one connection.
 func (p *process) agent(c *net.UnixConn) {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // The limits of one sandbox: its programs are not trusted. budget.go has those of its questions.
@@ -139,16 +141,9 @@ func (b *box) packets() {
 
 func (b *box) connections() {
 	for b.budget.wait(b.ctx) {
-		conn, err := b.tcp.Accept()
+		conn, err := shortage.Accept(b.tcp.Accept)
 		if err != nil {
-			if b.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
-			}
-			select { // the process has too many files open
-			case <-time.After(shortPause):
-			case <-b.ctx.Done():
-			}
-			continue
+			return
 		}
 		select {
 		case b.streams <- struct{}{}:

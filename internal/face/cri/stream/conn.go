@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/shortage"
 )
 
 // lingerTime is how long a client may take to close after we have.
@@ -39,7 +40,7 @@ type listener struct {
 // Accept implements net.Listener.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
-		c, err := l.Listener.Accept()
+		c, err := shortage.Accept(l.Listener.Accept)
 		if err != nil {
 			return nil, err
 		}

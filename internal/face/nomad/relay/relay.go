@@ -25,6 +25,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
 
@@ -105,7 +106,7 @@ func run(ctx context.Context, o Options, name string, log *slog.Logger) (err err
 	if _, err := fmt.Fprintf(o.Stdout, protocol, l.Addr()); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
-	if err := srv.Serve(l); ctx.Err() == nil {
+	if err := srv.Serve(connlimit.Lasting(l)); ctx.Err() == nil {
 		return err
 	}
 	return nil
