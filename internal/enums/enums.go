@@ -25,6 +25,17 @@ func Check(m proto.Message) error {
 	return check(m.ProtoReflect(), "")
 }
 
+// Receive receives a message of a stream by recv, and checks it.
+func Receive(recv func(any) error, m any) error {
+	if err := recv(m); err != nil {
+		return err
+	}
+	if m, ok := m.(proto.Message); ok {
+		return Check(m)
+	}
+	return nil
+}
+
 func check(m protoreflect.Message, at string) (err error) {
 	if !holdsEnums(m.Descriptor()) {
 		return nil

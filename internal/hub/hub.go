@@ -217,7 +217,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 		}),
 		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 			defer h.call(stream.Context(), info.FullMethod, &err)()
-			if !info.IsClientStream {
+			if stream = session.Checked(stream); !info.IsClientStream {
 				stream = session.Shallow(stream)
 			}
 			return next(srv, stream)

@@ -92,12 +92,4 @@ func Interceptors(convert func(context.Context, error) error) (grpc.UnaryServerI
 type checked struct{ grpc.ServerStream }
 
 // RecvMsg implements grpc.ServerStream.
-func (c checked) RecvMsg(m any) error {
-	if err := c.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	if m, ok := m.(proto.Message); ok {
-		return enums.Check(m)
-	}
-	return nil
-}
+func (c checked) RecvMsg(m any) error { return enums.Receive(c.ServerStream.RecvMsg, m) }

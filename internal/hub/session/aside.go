@@ -4,8 +4,12 @@ import (
 	"context"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/longshore/longshore/internal/enums"
 	"github.com/longshore/longshore/internal/hub/ca"
 )
 
@@ -73,6 +77,20 @@ func (d *Dispatcher) ended(s *session, caller ca.Caller) error {
 		}
 	})
 	return context.Cause(s.ctx)
+}
+
+// Checked is a stream whose messages are refused when an enum in them has a value that is not known.
+func Checked(stream grpc.ServerStream) grpc.ServerStream { return checked{stream} }
+
+type checked struct{ grpc.ServerStream }
+
+// RecvMsg implements grpc.ServerStream.
+func (c checked) RecvMsg(m any) error {
+	err := enums.Receive(c.ServerStream.RecvMsg, m)
+	if errdefs.IsInvalidArgument(err) {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	return err
 }
 
 // Shallow is a stream whose one request is read aside.
