@@ -110,13 +110,32 @@ func copyLink(in *os.Root, name string, f File) error {
 	if len(f.Data) == 0 || f.Offset != 0 {
 		return invalid.Errorf("a link's target comes in one part")
 	}
-	if err := in.RemoveAll(name); err != nil {
+	// What has the name keeps it until the link can replace it.
+	part := name + partSuffix
+	if err := in.RemoveAll(part); err != nil {
 		return err
 	}
-	if err := in.Symlink(string(f.Data), name); err != nil {
+	if err := in.Symlink(string(f.Data), part); err != nil {
 		return err
 	}
-	return in.Lchown(name, f.UID, f.GID)
+	err := in.Lchown(part, f.UID, f.GID)
+	if err == nil {
+		err = appear(in, part, name)
+	}
+	if err != nil {
+		err = errors.Join(err, in.RemoveAll(part))
+	}
+	return err
+}
+
+// appear gives a file or a link its name, which a directory may have.
+func appear(in *os.Root, part, name string) error {
+	if st, err := in.Lstat(name); err == nil && st.IsDir() {
+		if err := in.RemoveAll(name); err != nil {
+			return err
+		}
+	}
+	return in.Rename(part, name)
 }
 
 func copyPart(in *os.Root, name string, f File) error {
@@ -136,15 +155,13 @@ func copyPart(in *os.Root, name string, f File) error {
 		return err
 	}
 	whole, err := writePart(w, f)
-	if err = errors.Join(err, w.Close()); err != nil || !whole {
+	if err = errors.Join(err, w.Close()); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return errors.Join(err, in.Remove(part)) // it would keep the disk full
+	}
+	if err != nil || !whole {
 		return err
 	}
-	if st, err := in.Lstat(name); err == nil && st.IsDir() {
-		if err := in.RemoveAll(name); err != nil {
-			return err
-		}
-	}
-	return in.Rename(part, name)
+	return appear(in, part, name)
 }
 
 // writePart writes a part, and reports whether it was the last.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -43,7 +44,7 @@ func startAs(t *testing.T, program []string, args ...string) *agent {
 	a := &agent{state: filepath.Join(dir, "state"), ended: make(chan error, 1), root: rootfs(t), cgroup: "/" + strings.TrimPrefix(roottest.Cgroup(t), "/")}
 	socket := filepath.Join(dir, "agent.sock")
 	a.socket = socket
-	a.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), program[0], append(append(program[1:], args...), "--listen", "unix://"+socket, "--state", a.state, "--cgroup-root", a.cgroup, "--log-level", "debug")...)
+	a.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), program[0], append(append(slices.Clone(program[1:]), "--listen", "unix://"+socket, "--state", a.state, "--cgroup-root", a.cgroup, "--log-level", "debug"), args...)...)
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,17 @@ import (
 // TestAWorkerStartsOnAFullDisk kills an agent whose root, and then state, has no byte left. It starts each
 // time, is the same member of the Swarm, and has its tasks, of which none is started again.
 func TestAWorkerStartsOnAFullDisk(t *testing.T) {
+	onAFullDisk(t, "size=64m", func(dir string) string { return filepath.Join(dir, "filler") }, fillFile)
+}
+
+// TestAWorkerStartsWithoutInodes is the same with no inode left.
+func TestAWorkerStartsWithoutInodes(t *testing.T) {
+	onAFullDisk(t, "size=256m,nr_inodes=3000", func(dir string) string { return filepath.Join(dir, "fillers") }, fillInodes)
+}
+
+// onAFullDisk runs a worker whose root and state are file systems that fill takes up.
+func onAFullDisk(t *testing.T, options string, filler func(dir string) string, fill func(*testing.T, string)) {
+	t.Helper()
 	roottest.Run(t, func(t *testing.T) {
 		dir, err := os.MkdirTemp("", "longshore-swarm-full-")
 		if err != nil {
@@ -26,7 +37,7 @@ func TestAWorkerStartsOnAFullDisk(t *testing.T) {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		for _, name := range []string{"root", "run"} {
 			at := filepath.Join(dir, name)
-			if err := errors.Join(os.Mkdir(at, 0o700), unix.Mount("tmpfs", at, "tmpfs", 0, "size=64m,mode=700")); err != nil {
+			if err := errors.Join(os.Mkdir(at, 0o700), unix.Mount("tmpfs", at, "tmpfs", 0, options+",mode=700")); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
@@ -53,11 +64,11 @@ func TestAWorkerStartsOnAFullDisk(t *testing.T) {
 		}
 		before := member()
 		for _, full := range []string{"root", "run"} {
-			filler := filepath.Join(dir, full, "filler")
+			taken := filler(filepath.Join(dir, full))
 			for i := range 5 {
-				fillFile(t, filler)
+				fill(t, taken)
 				n.Kill()
-				fillFile(t, filler)
+				fill(t, taken)
 				m.Forget()
 				n.Up()
 				m.Reaches("kept", swarmv1.TaskState_RUNNING)
@@ -69,7 +80,7 @@ func TestAWorkerStartsOnAFullDisk(t *testing.T) {
 				}
 			}
 			m.Assign(swarmtest.Task("on-full-"+full, ref, "true"))
-			if err := os.Remove(filler); err != nil {
+			if err := os.RemoveAll(taken); err != nil {
 				t.Fatal(err)
 			}
 			m.Assign(swarmtest.Task("after-full-"+full, ref, "true"))
@@ -95,5 +106,23 @@ func fillFile(t *testing.T, path string) {
 			t.Fatal(err)
 		}
 		err = nil
+	}
+}
+
+// fillInodes makes empty files in a directory until the file system has no inode left.
+func fillInodes(t *testing.T, dir string) {
+	t.Helper()
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, os.ErrExist) {
+		err = nil
+	}
+	for err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ""); err == nil {
+			_ = f.Close()
+		}
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
 	}
 }

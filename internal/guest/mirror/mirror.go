@@ -23,6 +23,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a mirror takes at most: entries, the directory itself being one, and bytes in its
@@ -344,6 +346,10 @@ func (m *Mirror) writeFile(from *os.Root, now map[string]entry) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
+	// Without room for all of it the last copy stays whole.
+	if err := reserve(f, int64(text.Len())); err != nil {
+		return err
+	}
 	if _, err := f.WriteString(text.String()); err != nil {
 		return err
 	}
@@ -354,4 +360,17 @@ func (m *Mirror) writeFile(from *os.Root, now map[string]entry) error {
 		return err
 	}
 	return f.Chmod(e.mode.Perm())
+}
+
+// reserve makes sure that size bytes can be written to a file, where its file system can tell. It does
+// not change the file's size.
+func reserve(f *os.File, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("reserve %d bytes: %w", size, err)
+	}
+	return nil
 }
