@@ -35,7 +35,7 @@ func histogram(name, help string) prometheus.Histogram {
 type collector struct {
 	h                                                                              *Hub
 	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc
-	rotating, missing, neverReady, dropped, refused                                *prometheus.Desc
+	rotating, missing, neverReady, dropped, refused, renewals                      *prometheus.Desc
 }
 
 func newCollector(h *Hub) *collector {
@@ -57,6 +57,7 @@ func newCollector(h *Hub) *collector {
 		neverReady: desc("nodes_never_ready", "Nodes that have joined and have never had a session."),
 		dropped:    desc("nodes_dropped_total", "Nodes that this hub has dropped because too many had never had a session."),
 		refused:    desc("joins_refused_total", "Nodes that this hub has not let join because too many did at once."),
+		renewals:   desc("renewals_refused_total", "Renewals of certificates that this hub has refused because their node made too many."),
 		missing:    desc("root_missing_nodes", "Nodes that have no certificate of the new root yet."),
 	}
 }
@@ -101,6 +102,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	set(c.neverReady, len(c.h.CA.NeverReady()))
 	count(c.dropped, c.h.CA.NodesDropped())
 	count(c.refused, c.h.CA.JoinsRefused())
+	count(c.renewals, c.h.CA.RenewalsRefused())
 	banned, clones := c.h.Board.Banned()
 	set(c.clones, clones)
 	set(c.banned, len(banned))

@@ -98,6 +98,9 @@ func (h *Hub) start() {
 	}
 }
 
+// Pid is the hub's process.
+func (h *Hub) Pid() int { return h.cmd.Process.Pid }
+
 func (h *Hub) socket() string { return h.Dir + "/hub.sock" }
 
 // Kill ends it as a crash does.

@@ -32,8 +32,12 @@ const (
 	maxNeverReady = 1000
 	// maxWaits is how many calls of one connection without a certificate may wait for one.
 	maxWaits = 4
-	// maxSources bounds how many sources are remembered; when there are more the oldest is forgotten.
-	maxSources = 10_000
+	// maxBuckets bounds how many sources, or nodes that renew, are remembered; when there are more the
+	// oldest is forgotten.
+	maxBuckets = 10_000
+
+	renewBurst = 30               // renewals of one node that may come at once
+	renewEvery = 10 * time.Second // and one more in so much time
 )
 
 // bucket is a token bucket, which is full at the beginning.
@@ -54,15 +58,81 @@ func (b *bucket) take(now time.Time, burst int, every time.Duration) bool {
 	return true
 }
 
+// rates are buckets by whatever is bounded: a source or a node.
+type rates map[string]*bucket
+
+// of returns the bucket of a key.
+func (r rates) of(key string, now time.Time) *bucket {
+	b := r[key]
+	if b == nil {
+		r.forget(now)
+		b = &bucket{}
+		r[key] = b
+	}
+	return b
+}
+
+// forget makes room for a key: those whose bucket is full again need not be remembered.
+func (r rates) forget(now time.Time) {
+	if len(r) < maxBuckets {
+		return
+	}
+	var oldest string
+	for key, b := range r {
+		if !b.full.After(now) {
+			delete(r, key)
+		} else if oldest == "" || b.full.Before(r[oldest].full) {
+			oldest = key
+		}
+	}
+	if len(r) >= maxBuckets {
+		delete(r, oldest)
+	}
+}
+
+// due reports whether an event of a refusal is due: one in a minute, as an event is a record too.
+func due(said *time.Time, now time.Time) bool {
+	if now.Sub(*said) < time.Minute {
+		return false
+	}
+	*said = now
+	return true
+}
+
 // joins bounds how many nodes join.
 type joins struct {
 	refused, dropped atomic.Uint64
 
 	mu      sync.Mutex // guards total, sources, waits, said
 	total   bucket
-	sources map[string]*bucket
+	sources rates
 	waits   map[string]int // by the address of a connection
 	said    time.Time      // when an event last told that joins are refused
+}
+
+// renewers bounds how often a node renews its certificate: each renewal is a signature, a record and an
+// event.
+type renewers struct {
+	refused atomic.Uint64
+
+	mu    sync.Mutex // guards nodes, said
+	nodes rates
+	said  time.Time // when an event last told that renewals are refused
+}
+
+// admit reports whether a node may renew its certificate once more, and whether an event that it may
+// not is due.
+func (r *renewers) admit(node string, now time.Time) (ok, tell bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodes == nil {
+		r.nodes = rates{}
+	}
+	if r.nodes.of(node, now).take(now, renewBurst, renewEvery) {
+		return true, false
+	}
+	r.refused.Add(1)
+	return false, due(&r.said, now)
 }
 
 // sourceOf is from where a call comes; "" for one of this process.
@@ -87,46 +157,19 @@ func sourceOf(ctx context.Context) string {
 	return addr.String()
 }
 
-// admit reports whether one more node of a source may join. tell reports that an event is due: one
-// in a minute, as an event is a record too.
+// admit reports whether one more node of a source may join, and whether an event that it may not is
+// due.
 func (j *joins) admit(source string, now time.Time) (ok, tell bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.sources == nil {
-		j.sources = map[string]*bucket{}
+		j.sources = rates{}
 	}
-	b := j.sources[source]
-	if b == nil {
-		j.forgetLocked(now)
-		b = &bucket{}
-		j.sources[source] = b
-	}
-	if b.take(now, sourceBurst, sourceEvery) && j.total.take(now, totalBurst, totalEvery) {
+	if j.sources.of(source, now).take(now, sourceBurst, sourceEvery) && j.total.take(now, totalBurst, totalEvery) {
 		return true, false
 	}
 	j.refused.Add(1)
-	if tell = now.Sub(j.said) >= time.Minute; tell {
-		j.said = now
-	}
-	return false, tell
-}
-
-// forgetLocked makes room for a source: those whose bucket is full again need not be remembered.
-func (j *joins) forgetLocked(now time.Time) {
-	if len(j.sources) < maxSources {
-		return
-	}
-	var oldest string
-	for source, b := range j.sources {
-		if !b.full.After(now) {
-			delete(j.sources, source)
-		} else if oldest == "" || b.full.Before(j.sources[oldest].full) {
-			oldest = source
-		}
-	}
-	if len(j.sources) >= maxSources {
-		delete(j.sources, oldest)
-	}
+	return false, due(&j.said, now)
 }
 
 // wait counts a call that waits for a certificate, until done. False when the connection has too
@@ -162,6 +205,9 @@ func (s *Service) JoinsRefused() uint64 { return s.joins.refused.Load() }
 // NodesDropped is described at JoinsRefused.
 func (s *Service) NodesDropped() uint64 { return s.joins.dropped.Load() }
 
+// RenewalsRefused is how many renewals this hub has refused because their node made too many.
+func (s *Service) RenewalsRefused() uint64 { return s.renewals.refused.Load() }
+
 // NeverReady are the nodes that have never had a session, the oldest first.
 func (s *Service) NeverReady() (list []*swarmv1.Node) {
 	for _, n := range s.Board.Nodes() {
@@ -185,11 +231,7 @@ func (s *Service) bounded(ctx context.Context) error {
 	ok, tell := s.joins.admit(source, time.Now())
 	if !ok {
 		if tell {
-			s.Log.WarnContext(ctx, "nodes join faster than they may, and are refused", "source", source)
-			refused := events.Event{Kind: "join", Who: "source " + source, What: "nodes join faster than they may, and are refused; this is told once in a minute"}
-			if _, err := s.Board.Commit(ctx, refused.Write()); err != nil {
-				s.Log.WarnContext(ctx, "could not store that joins are refused", "err", err)
-			}
+			s.tell(ctx, events.Event{Kind: "join", Who: "source " + source, What: "nodes join faster than they may, and are refused; this is told once in a minute"})
 		}
 		return status.Error(codes.ResourceExhausted, "too many nodes join at once; try again later")
 	}
@@ -200,6 +242,26 @@ func (s *Service) bounded(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// tell logs and stores that something is refused.
+func (s *Service) tell(ctx context.Context, e events.Event) {
+	s.Log.WarnContext(ctx, "a client asks too often", "who", e.Who, "event", e.What)
+	if _, err := s.Board.Commit(ctx, e.Write()); err != nil {
+		s.Log.WarnContext(ctx, "could not store an event", "event", e.What, "err", err)
+	}
+}
+
+// renewing returns an error when a node renews its certificate more often than it may.
+func (s *Service) renewing(ctx context.Context, node string) error {
+	ok, tell := s.renewals.admit(node, time.Now())
+	if ok {
+		return nil
+	}
+	if tell {
+		s.tell(ctx, events.Event{Kind: "certificate", Who: "node " + node, What: "renews its certificate faster than it may, and is refused; this is told once in a minute"})
+	}
+	return status.Errorf(codes.ResourceExhausted, "node %s renews its certificate too often; try again later", node)
 }
 
 // drop removes a node that has never been ready. Its certificate is of no use without its record,

@@ -102,3 +102,41 @@ func TestStrangersThatWait(t *testing.T) {
 		}
 	}
 }
+
+// TestRenewalsOfOneNodeAreBounded: a node that renews its certificate in a loop is refused, told so once
+// in the events, and keeps its session; another node renews.
+func TestRenewalsOfOneNodeAreBounded(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
+	loops, other := h.Join(), h.Join()
+	session := hubtest.MustOpen(t, loops, "").First.GetSessionId()
+	_, csr := hubtest.Request(t)
+	renew := func(n *hubtest.Node) error {
+		_, err := n.NodeCA.IssueNodeCertificate(hubtest.Within(t), &swarmv1.IssueNodeCertificateRequest{Csr: csr})
+		return err
+	}
+	issued, renewed := h.CA.Authority.Issued(), 0
+	var err error
+	for range 100 {
+		if err = renew(loops); err != nil {
+			break
+		}
+		renewed++
+	}
+	hubtest.Wants(t, "the renewal after the last", err, codes.ResourceExhausted, "too often")
+	if renewed < 30 || h.CA.Authority.Issued()-issued != uint64(renewed) {
+		t.Errorf("%d renewals, %d certificates", renewed, h.CA.Authority.Issued()-issued)
+	}
+	for range 10 {
+		hubtest.Wants(t, "another renewal", renew(loops), codes.ResourceExhausted, "too often")
+	}
+	if n := h.CA.RenewalsRefused(); n != 11 {
+		t.Errorf("%d renewals were counted as refused", n)
+	}
+	if err := renew(other); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	if _, err := loops.Dispatcher.Heartbeat(hubtest.Within(t), &swarmv1.HeartbeatRequest{SessionId: session}); err != nil {
+		t.Errorf("the node's session: %v", err)
+	}
+}

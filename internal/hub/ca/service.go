@@ -34,7 +34,8 @@ type Service struct {
 	BanClones bool
 	Log       *slog.Logger
 
-	joins joins
+	joins    joins
+	renewals renewers
 }
 
 // GetRootCACertificate answers everyone: a join token says whether it is true.
@@ -112,6 +113,9 @@ func (s *Service) renew(ctx context.Context, req *swarmv1.IssueNodeCertificateRe
 	}
 	if _, err := parseCSR(req.GetCsr()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if err := s.renewing(ctx, caller.Node); err != nil {
+		return nil, err
 	}
 	var membership swarmv1.NodeSpec_Membership
 	renews := events.Event{Kind: "certificate", Who: "node " + caller.Node, What: "has renewed its certificate, from " + caller.Addr}
