@@ -60,6 +60,8 @@ type ContainerConfig struct {
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
+	// HookID is the id that hooks read as the container's; "" is the engine's own.
+	HookID string `json:"hook_id,omitempty"`
 	// Run starts the program in the same call, which saves a call of StartContainer. A program
 	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`

@@ -78,6 +78,8 @@ type RuntimeCreate struct {
 	Confined func(Confinement)
 	// Grants is for the runtime of programs that hold only their descriptors.
 	Grants GrantAsk
+	// HookID is the id that hooks read as the container's; "" is ID.
+	HookID string
 	// Init says that this is the tiny init of a sandbox.
 	Init bool
 	// Run starts the program at once, as Start would. When that fails, nothing of the container

@@ -295,7 +295,7 @@ func (b *build) launch(ctx context.Context) error {
 	}
 	pid, warnings, err := try.create(ctx, core.RuntimeCreate{
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
-		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&b.c), Grants: b.c.Config.Grants,
+		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&b.c), Grants: b.c.Config.Grants, HookID: b.cfg.HookID,
 	})
 	if err != nil {
 		return b.refuse(ctx, err)

@@ -252,7 +252,7 @@ func (r *renewal) launch(ctx context.Context) error {
 	r.pipeline.undo.add("launch", r.unmake) // before the namespaces are given back
 	pid, err := r.rt.Create(ctx, core.RuntimeCreate{
 		ID: r.c.ID, Bundle: r.c.Bundle, Spec: r.spec, IO: cfg.IO, Cgroup: r.c.Cgroup, Limited: true,
-		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&r.c), Grants: cfg.Grants,
+		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&r.c), Grants: cfg.Grants, HookID: cfg.HookID,
 	})
 	if err != nil {
 		if err := b.refuse(ctx, err); err != nil {

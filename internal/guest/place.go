@@ -66,14 +66,15 @@ func (p *place) close() {
 
 // makePlace makes a directory with those above it.
 func makePlace(at string, mode fs.FileMode) (*place, error) {
-	dir, err := makeParent(at)
+	name := filepath.Base(at)
+	dir, err := makeIn(at, func(dir *os.File) error {
+		if err := unix.Mkdirat(int(dir.Fd()), name, uint32(mode.Perm())); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("make directory %s: %w", clip(at), err)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	name := filepath.Base(at)
-	err = unix.Mkdirat(int(dir.Fd()), name, uint32(mode.Perm()))
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, errors.Join(fmt.Errorf("make directory %s: %w", clip(at), err), dir.Close())
 	}
 	on, err := beneath.Child(dir, name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -84,21 +85,39 @@ func makePlace(at string, mode fs.FileMode) (*place, error) {
 
 // makeFile makes an empty file with the directories above it, unless it is there.
 func makeFile(at string) (*place, error) {
-	dir, err := makeParent(at)
+	name := filepath.Base(at)
+	dir, err := makeIn(at, func(dir *os.File) error {
+		made, err := beneath.Child(dir, name, os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o644)
+		if err == nil {
+			_ = made.Close() // only made
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	name := filepath.Base(at)
-	made, err := beneath.Child(dir, name, os.O_CREATE|os.O_RDONLY|unix.O_NONBLOCK, 0o644)
-	if err != nil {
-		return nil, errors.Join(err, dir.Close())
-	}
-	_ = made.Close() // only made
 	on, err := beneath.Child(dir, name, unix.O_PATH, 0)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
 	return &place{at: at, dir: dir, on: on}, nil
+}
+
+// makeIn makes a place by a function that gets the directory of the place, open (O_PATH), and returns the directory. It
+// makes the directory again when the end of another storage removes it meanwhile.
+func makeIn(at string, make func(dir *os.File) error) (dir *os.File, err error) {
+	for range maxLooks {
+		if dir, err = makeParent(at); err == nil {
+			if err = make(dir); err == nil {
+				return dir, nil
+			}
+			_ = dir.Close() // only named something
+		}
+		if !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	return nil, err
 }
 
 // makeParent makes the directory of a place, with those above it, and opens it (O_PATH).
@@ -185,8 +204,8 @@ func remountPlace(at, fstype string, flags uintptr, data string) error {
 	return unix.Mount("", byNumber(f), fstype, flags|unix.MS_REMOUNT, data)
 }
 
-// removeEmpty removes an empty directory or file, on which something was mounted. One
-// that has something stays.
+// removeEmpty removes an empty directory or file, on which something was mounted, and the empty directories of a container
+// above it. One that has something stays.
 func removeEmpty(at string) error {
 	if filepath.Dir(at) == "/" {
 		return nil // a part of the image
@@ -209,13 +228,27 @@ func removeEmpty(at string) error {
 	case st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size == 0:
 		err = unix.Unlinkat(int(dir.Fd()), name, 0)
 	}
-	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOTEMPTY) {
 		return nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("remove %s: %w", at, err)
 	}
+	if above := filepath.Dir(at); ofContainer(above) {
+		return removeEmpty(above)
+	}
 	return nil
+}
+
+// containersDir has a directory for each container and, below it, what the host shares.
+const containersDir = "/run/kata-containers"
+
+// ofContainer reports whether a directory is there for storages alone. Those of the sandbox's own and those that the host
+// shares are not.
+func ofContainer(at string) bool {
+	rel, ok := beneath.Rel(containersDir, at)
+	first, _, _ := strings.Cut(rel, "/")
+	return ok && rel != "." && rel != "sandbox" && first != "shared"
 }
 
 // setGroup gives the directory at a place a group, which what is made in it inherits; -1

@@ -1,7 +1,9 @@
 package kata
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -171,5 +173,46 @@ func TestProcessesOfAContainer(t *testing.T) {
 				t.Errorf("ps shows %q", got)
 			}
 		})
+	})
+}
+
+// TestTheAgentIsTheLastToBeKilled: when memory runs out, the kernel kills containers before the agent and what it has
+// started. A process with a raised score is the control that containers do not inherit it.
+func TestTheAgentIsTheLastToBeKilled(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		const score = "/proc/self/oom_score_adj"
+		before, err := os.ReadFile(score)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(score, []byte("300"), 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.WriteFile(score, before, 0) })
+		a := start(t)
+		want := "-997"
+		if err := os.WriteFile(score, []byte(want), 0); err != nil {
+			want = "300" // the agent may not lower it either
+		}
+		a.sandbox(t)
+		for name, set := range map[string]int64{"c1": 0, "c2": 500} {
+			spec := a.spec("cat /proc/self/oom_score_adj")
+			spec.Process.OOMScoreAdj = set
+			a.run(t, name, spec)
+			if got := a.stdout(t, name, name); got != fmt.Sprintln(set) {
+				t.Errorf("a container with %d has %q", set, got)
+			}
+		}
+		for _, program := range []string{"longshore-guest", "longshore-keeper"} {
+			found, err := exec.CommandContext(t.Context(), "pidof", program).Output() // in the test's own namespace of pids
+			if err != nil || len(strings.Fields(string(found))) == 0 {
+				t.Fatalf("%s: %q, %v", program, found, err)
+			}
+			for _, pid := range strings.Fields(string(found)) {
+				if b, err := os.ReadFile("/proc/" + pid + "/oom_score_adj"); err != nil || strings.TrimSpace(string(b)) != want {
+					t.Errorf("%s has %q, want %s (%v)", program, b, want, err)
+				}
+			}
+		}
 	})
 }

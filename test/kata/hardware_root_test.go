@@ -2,6 +2,7 @@ package kata
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -95,7 +97,7 @@ func TestTheContainersOwnThings(t *testing.T) {
 			command(t, "mount", "--bind", dir+"/sbin", sbin)
 		}
 		for _, kind := range []string{"prestart", "poststop"} {
-			write(dir+"/hooks/"+kind+"/tell", "#!/bin/sh\necho \"$1\" >> "+dir+"/told\ncat > /dev/null\n", 0o755)
+			write(dir+"/hooks/"+kind+"/tell", "#!/bin/sh\necho \"$1\" >> "+dir+"/told\ncat > "+dir+"/state-"+kind+"\n", 0o755)
 		}
 		a := start(t)
 		req := &katav1.CreateSandboxRequest{
@@ -159,6 +161,12 @@ func TestTheContainersOwnThings(t *testing.T) {
 		a.remove(t, "c1")
 		if b, err := os.ReadFile(dir + "/told"); err != nil || string(b) != "prestart\npoststop\n" {
 			t.Errorf("the hooks say %q, %v", b, err)
+		}
+		for _, kind := range []string{"prestart", "poststop"} {
+			var state specs.State
+			if b, err := os.ReadFile(dir + "/state-" + kind); err != nil || json.Unmarshal(b, &state) != nil || state.ID != "c1" {
+				t.Errorf("the %s hook reads %q, %v", kind, b, err)
+			}
 		}
 		if _, err := a.DestroySandbox(t.Context(), &katav1.DestroySandboxRequest{}); err != nil {
 			t.Fatal(err)

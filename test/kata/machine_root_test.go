@@ -158,6 +158,29 @@ func TestFilesFromTheHost(t *testing.T) {
 				t.Errorf("CopyFile to %s: %v", path, err)
 			}
 		}
+		// The host makes a link, and has the container mount what it leads to.
+		secret := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(secret, []byte("the guest's"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for name, target := range map[string]string{"c2-link": secret, "dir": filepath.Dir(secret)} {
+			_, err := a.CopyFile(t.Context(), &katav1.CopyFileRequest{Path: guest.Shared + "/" + name, FileSize: int64(len(target)), FileMode: unix.S_IFLNK | 0o777, Data: []byte(target)})
+			if err != nil {
+				t.Fatalf("CopyFile of a link: %v", err)
+			}
+		}
+		for _, source := range []string{"/c2-link", "/dir", "/dir/secret"} {
+			spec := a.spec("cat /secret /secret/secret")
+			spec.Mounts = append(spec.Mounts, &katav1.Mount{Destination: "/secret", Type: "bind", Source: guest.Shared + source, Options: []string{"rbind", "ro"}})
+			deep := &katav1.Storage{Driver: "ephemeral", Source: "tmpfs", Fstype: "tmpfs", MountPoint: "/run/kata-containers/c2/deep/er"}
+			if _, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: "c2", ExecId: "c2", OCI: spec, Storages: []*katav1.Storage{deep}}); err == nil {
+				t.Errorf("a container mounts %s, a link out of the share", source)
+				a.remove(t, "c2")
+			}
+			if left, err := filepath.Glob("/run/kata-containers/c2*"); err != nil || len(left) > 0 {
+				t.Errorf("the container that failed left %q, %v", left, err)
+			}
+		}
 		r, err := a.GetVolumeStats(t.Context(), &katav1.VolumeStatsRequest{VolumeGuestPath: guest.Shared})
 		if err != nil || len(r.GetUsage()) != 2 || r.GetUsage()[0].GetTotal() == 0 || r.GetUsage()[0].GetUsed() == 0 || r.GetVolumeCondition().GetAbnormal() {
 			t.Errorf("GetVolumeStats: %v, %v", r, err)

@@ -19,9 +19,11 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
@@ -60,6 +62,7 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 	if err != nil {
 		return nil, err
 	}
+	stayInShare(spec.Mounts)
 	mounts, err := storages(req.GetStorages())
 	if err != nil {
 		return nil, err
@@ -76,8 +79,9 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 		return nil, err
 	}
 	cfg := core.ContainerConfig{
-		Key: core.Key(req.GetContainerId()), Data: data, Sandbox: sb.ID, Root: core.Root{Dir: spec.Root.Path, ReadOnly: spec.Root.Readonly},
-		IO: core.IO{Hold: true, TTY: spec.Process.Terminal, Stdin: core.StdinOpen, Size: sizeOf(spec.Process.ConsoleSize)},
+		Key: core.Key(req.GetContainerId()), Data: data, Sandbox: sb.ID, HookID: req.GetContainerId(),
+		Root: core.Root{Dir: spec.Root.Path, Below: trusted(spec.Root.Path), ReadOnly: spec.Root.Readonly},
+		IO:   core.IO{Hold: true, TTY: spec.Process.Terminal, Stdin: core.StdinOpen, Size: sizeOf(spec.Process.ConsoleSize)},
 		Spec: func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 			return spec, nil, mainUser(spec.Process, req.GetStringUser(), r.FS, spec.Mounts)
 		},
@@ -155,8 +159,35 @@ func unserved(req *katav1.CreateContainerRequest) error {
 		return refuse(codes.Unimplemented, "annotation %s: a guest's agent grants nothing; an ordinary container would get more than its document says", core.GrantAnnotation)
 	case req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0:
 		return refuse(codes.Unimplemented, "output by ports of vsock is not served")
+	case hasUserNamespace(req.GetOCI().GetLinux()):
+		return refuse(codes.Unimplemented, "namespace user: not served; the container's users are those of the guest")
 	}
 	return nil
+}
+
+func hasUserNamespace(l *katav1.Linux) bool {
+	return len(l.GetUIDMappings())+len(l.GetGIDMappings()) > 0 ||
+		slices.ContainsFunc(l.GetNamespaces(), func(n *katav1.LinuxNamespace) bool { return n.GetType() == string(specs.UserNamespace) })
+}
+
+// trusted returns the directory below which no link of a path is followed, "" for a path outside of what the host shares.
+// The host can make links there, and so can a container that has a part of it.
+func trusted(path string) string {
+	if rel, ok := beneath.Rel(guest.Shared, path); !ok || rel == "." {
+		return ""
+	}
+	return guest.Shared
+}
+
+// stayInShare makes the sources of mounts that the host shares stay below its directory.
+func stayInShare(mounts []specs.Mount) {
+	for i := range mounts {
+		m := &mounts[i]
+		m.Options = slices.DeleteFunc(slices.Clone(m.Options), ocispec.IsBelowOption) // only the agent decides
+		if base := trusted(m.Source); base != "" {
+			m.Options = append(m.Options, ocispec.BelowOption(base))
+		}
+	}
 }
 
 func hasGrants(s *katav1.Spec) bool {

@@ -58,13 +58,12 @@ func toProcess(in *katav1.Process) (*specs.Process, error) {
 	for _, r := range in.GetRlimits() {
 		p.Rlimits = append(p.Rlimits, specs.POSIXRlimit{Type: r.GetType(), Hard: r.GetHard(), Soft: r.GetSoft()})
 	}
-	if adj := in.GetOOMScoreAdj(); adj != 0 {
-		if adj < -1000 || adj > 1000 {
-			return nil, fmt.Errorf("oom_score_adj is %d, and can be from -1000 to 1000", adj)
-		}
-		n := int(adj)
-		p.OOMScoreAdj = &n
+	adj := in.GetOOMScoreAdj()
+	if adj < -1000 || adj > 1000 {
+		return nil, fmt.Errorf("oom_score_adj is %d, and can be from -1000 to 1000", adj)
 	}
+	score := int(adj)
+	p.OOMScoreAdj = &score // never nil: the process would inherit the keeper's
 	return p, nil
 }
 

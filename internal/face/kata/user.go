@@ -9,15 +9,15 @@ import (
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 	"github.com/longshore/longshore/internal/guest"
+	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// setUser looks up whom a process is to run as by the names of a container's own files,
-// nil for whom the spec names, and sets its HOME.
+// setUser looks up whom a process runs as by the names of a container's own files, and sets its HOME. The names are those
+// of by or, when that is nil, the username of the spec.
 func setUser(p *specs.Process, by *katav1.StringUser, files ocispec.UserFiles) error {
 	if by == nil {
-		files.AddHome(p)
-		return nil
+		return setUsername(p, files)
 	}
 	name := by.GetUid()
 	if by.GetGid() != "" {
@@ -39,10 +39,32 @@ func setUser(p *specs.Process, by *katav1.StringUser, files ocispec.UserFiles) e
 	return nil
 }
 
+// setUsername looks up the spec's username, if there is one. A spec with a uid besides must have the same user's.
+func setUsername(p *specs.Process, files ocispec.UserFiles) error {
+	if p.User.Username != "" {
+		user, err := files.LookUp(p.User.Username)
+		if err != nil {
+			return err
+		}
+		if p.User.UID == 0 && p.User.GID == 0 {
+			files.SwitchUser(p, user)
+			return nil
+		}
+		if p.User.UID != user.UID {
+			return invalid.Errorf("user: %q has the uid %d in the container, and the spec has %d", clip(p.User.Username), user.UID, p.User.UID)
+		}
+	}
+	files.AddHome(p)
+	return nil
+}
+
+// named reports whether the files of the container are needed to know a process's user.
+func named(p *specs.Process, by *katav1.StringUser) bool { return by != nil || p.User.Username != "" }
+
 // mainUser is setUser for a container's main process.
 func mainUser(p *specs.Process, by *katav1.StringUser, root *os.Root, mounts []specs.Mount) error {
 	files, err := ocispec.ReadUserFilesBelow(root, mounts)
-	if err != nil && by != nil { // for a number they are needed for HOME only
+	if err != nil && named(p, by) { // for a number they are needed for HOME only
 		return err
 	}
 	return setUser(p, by, files)
@@ -51,7 +73,7 @@ func mainUser(p *specs.Process, by *katav1.StringUser, root *os.Root, mounts []s
 // execUser is setUser for a further process of a container that runs.
 func execUser(p *specs.Process, by *katav1.StringUser, pid int) error {
 	files, err := filesOf(pid)
-	if err != nil && by != nil {
+	if err != nil && named(p, by) {
 		return fmt.Errorf("root of the container: %w", err)
 	}
 	return setUser(p, by, files)

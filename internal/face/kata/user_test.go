@@ -54,6 +54,24 @@ func TestAProcessHasWhatItsOwnUserHas(t *testing.T) {
 			t.Errorf("%s: %q, capabilities %v, groups %v", name, p.Env, p.Capabilities.Effective, p.User.AdditionalGids)
 		}
 	}
+	for name, c := range map[string]struct {
+		user specs.User
+		want uint32
+		fail bool
+	}{
+		"a username":                      {user: specs.User{Username: "app"}, want: 1000},
+		"a username and its uid":          {user: specs.User{Username: "app", UID: 1000, GID: 44}, want: 1000},
+		"a username and another's uid":    {user: specs.User{Username: "app", UID: 5}, fail: true},
+		"a username that is not there":    {user: specs.User{Username: "nobody-here"}, fail: true},
+		"a group, and root's username":    {user: specs.User{Username: "root", GID: 44}},
+		"a uid and no username at all":    {user: specs.User{UID: 77}, want: 77},
+		"root's username, and root's ids": {user: specs.User{Username: "root"}},
+	} {
+		p := &specs.Process{User: c.user, Capabilities: ocispec.CapabilitySets(all)}
+		if err := mainUser(p, nil, root, nil); (err != nil) != c.fail || err == nil && (p.User.UID != c.want || c.user.GID != 0 && p.User.GID != c.user.GID) {
+			t.Errorf("%s: %+v, %v", name, p.User, err)
+		}
+	}
 	self := &specs.Process{}
 	if err := execUser(self, nil, os.Getpid()); err != nil || len(self.Env) != 1 {
 		t.Errorf("exec: %q, %v", self.Env, err)

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -159,6 +160,9 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	for _, w := range s.warnings {
 		log.WarnContext(ctx, "an option has no effect", "option", w)
 	}
+	if err := protect(); err != nil {
+		log.WarnContext(ctx, "a lack of memory can end the agent before the containers", "error", err)
+	}
 	keeper, err := s.Keeper()
 	if err != nil {
 		return err
@@ -186,6 +190,15 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		o.Images = store
 	}
 	return agent.Run(ctx, o)
+}
+
+// ownScore is the oom_score_adj of the agent, and so of the keeper and the nest that it starts. Kata's unit file has it
+// for its agent.
+const ownScore = -997
+
+// protect makes the kernel kill other processes first when memory runs out.
+func protect() error {
+	return os.WriteFile("/proc/self/oom_score_adj", strconv.AppendInt(nil, ownScore, 10), 0)
 }
 
 // beside returns what serves the control API, or nil.

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,7 @@ import (
 // hooked is what is stored of a container with hooks, for the verbs after its creation.
 // Later changes of its config.json have no effect.
 type hooked struct {
+	ID          string            `json:"id,omitempty"` // as hooks read it; "" is the engine's
 	Pid         int               `json:"pid"`
 	Version     string            `json:"ociVersion"`
 	Annotations map[string]string `json:"annotations,omitempty"`
@@ -34,12 +36,13 @@ type hooked struct {
 	Ran string `json:"ran,omitempty"`
 }
 
-// hookedOf returns nil for a container without hooks, which then stores nothing.
-func hookedOf(s *specs.Spec) *hooked {
+// hookedOf returns nil for a container without hooks, which then stores nothing. The hooks read id as the
+// container's.
+func hookedOf(s *specs.Spec, id string) *hooked {
 	if !hasHooks(s.Hooks) {
 		return nil
 	}
-	h := &hooked{Version: s.Version, Annotations: s.Annotations, Hooks: s.Hooks, Linux: execSpec(s).Linux}
+	h := &hooked{ID: id, Version: s.Version, Annotations: s.Annotations, Hooks: s.Hooks, Linux: execSpec(s).Linux}
 	if len(s.Hooks.StartContainer) > 0 {
 		h.Process = s.Process
 	}
@@ -141,7 +144,7 @@ func (r *Runtime) hooks(id core.ID, rec record, status specs.ContainerState) *ho
 // state returns the container's state as hooks read it. Inside the container's
 // namespaces, its process has another pid.
 func (h *hookRun) state(inside bool) ([]byte, error) {
-	s := specs.State{Version: h.kept.Version, ID: string(h.id), Status: h.status, Bundle: h.rec.Bundle, Annotations: h.kept.Annotations}
+	s := specs.State{Version: h.kept.Version, ID: cmp.Or(h.kept.ID, string(h.id)), Status: h.status, Bundle: h.rec.Bundle, Annotations: h.kept.Annotations}
 	if h.status != specs.StateStopped {
 		s.Pid = h.kept.Pid
 		if inside {

@@ -205,7 +205,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	}
 	// Make the cgroup in parallel with the plan and the mount points: they do not depend
 	// on each other.
-	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec)}
+	rec := record{Cgroup: c.Cgroup, Bundle: c.Bundle, Hooked: hookedOf(c.Spec, c.HookID)}
 	beside := make(chan error, 1)
 	if c.Limited {
 		beside <- nil
