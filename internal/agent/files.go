@@ -140,8 +140,15 @@ func executable(p string) bool {
 }
 
 // files returns what a sandbox's containers find in /etc, using the host's present resolv.conf.
-func (n *node) files(_ context.Context, sb core.Sandbox) (engine.Files, error) {
+func (n *node) files(ctx context.Context, sb core.Sandbox) (engine.Files, error) {
 	host := dns.Read()
+	if ns := sb.Config.Namespaces.Net; ns.Mode == core.Adopted && len(sb.Network.Addrs) == 0 {
+		addrs, err := dns.Addresses(ns.Path)
+		if err != nil { // the name resolves to a loopback address then
+			n.log.WarnContext(ctx, "the addresses of a sandbox in somebody else's network are not known", "sandbox", sb.ID, "error", err)
+		}
+		sb.Network.Addrs = addrs
+	}
 	f := dns.Render(sb, host)
 	return engine.Files{ResolvConf: f.ResolvConf, Hosts: f.Hosts, Hostname: f.Hostname}, nil
 }

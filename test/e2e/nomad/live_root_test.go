@@ -160,7 +160,7 @@ func pty(t *testing.T) (ours, theirs *os.File) {
 // task in the other's.
 func TestNetworks(t *testing.T) {
 	start(t, options{}, func(r *rig) {
-		serve := `args = ["-c", "mkdir /www; echo from $NOMAD_TASK_NAME > /www/index.html; exec httpd -f -p 8080 -h /www"]`
+		serve := `args = ["-c", "mkdir /www; echo from $NOMAD_TASK_NAME > /www/index.html; grep $(hostname) /etc/hosts; exec httpd -f -p 8080 -h /www"]`
 		ours := job("ours", "service", `
     network {
       port "http" { to = 8080 }
@@ -213,6 +213,9 @@ func TestNetworks(t *testing.T) {
 		b := r.allocation("group", "running")
 		if got := fetch(t, r, fmt.Sprintf("http://127.0.0.1:%d/", r.port(b, "http"))); got != "from main\n" {
 			t.Errorf("through the group's port: %q", got)
+		}
+		if out := r.logged(b, "\n"); strings.HasPrefix(out, "127.") || !strings.HasSuffix(strings.TrimSpace(out), "\tmain") {
+			t.Errorf("its own name is at %q", out)
 		}
 		r.eventually("the other task of the group reaches it by loopback", func() bool {
 			out, err := r.nomad("alloc", "logs", b.ID, "side")
