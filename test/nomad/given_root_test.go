@@ -80,6 +80,11 @@ func TestWhatATaskIsGiven(t *testing.T) {
 			{name: "shm", config: map[string]any{"shm_size": 1 << 20}, script: "df /dev/shm", want: []string{" 1024 "}},
 			{name: "tmpfs", config: map[string]any{"tmpfs": []string{"/scratch:size=64k"}}, script: "df /scratch", want: []string{" 64 "}},
 			{name: "sysctl", config: map[string]any{"sysctl": []any{map[string]any{"kernel.shmmni": "123"}}}, script: "cat /proc/sys/kernel/shmmni", want: []string{"123\n"}},
+			{
+				name: "podman", config: map[string]any{"tmpfs": []string{"/t:size=64k,mode=0700,noexec"}, "volumes": []string{host + ":/h:ro,noexec,nosuid:rprivate"}, "entrypoint": []any{`"string"`, "/bin/sh"}, "command": nil, "args": []string{"-c", "for d in /t /h; do grep \" $d .*noexec\" /proc/self/mountinfo >/dev/null && echo $d has it; done; stat -c %a /t"}},
+				want: []string{"/t has it\n/h has it\n700\n"},
+			},
+			{name: "anonymous", config: map[string]any{"volumes": []string{"/data"}, "mount": []any{map[string]any{"target": "/more"}}}, script: "touch /data/x /more/x && grep -cE ' /(data|more) ' /proc/self/mountinfo", want: []string{"2\n"}},
 			{name: "ulimit", config: map[string]any{"ulimit": []any{map[string]any{"nofile": "333:444"}}}, script: "grep 'open files' /proc/self/limits", want: []string{"333 ", "444 "}},
 			{name: "score", config: map[string]any{"oom_score_adj": 100}, script: "cat /proc/self/oom_score_adj", want: []string{"100\n"}},
 			{name: "hostname", config: map[string]any{"hostname": "box", "network_mode": "none"}, script: "hostname; ip -o link | wc -l", want: []string{"box\n1\n"}},
@@ -112,6 +117,9 @@ func TestWhatATaskIsGiven(t *testing.T) {
 			{name: "kept", config: map[string]any{"cap_drop": []string{"all"}, "cap_add": []string{"fowner", "CAP_MKNOD"}}, script: "grep CapEff /proc/self/status", want: []string{fmt.Sprintf("%016x", 1<<3|1<<27)}},
 			{name: "privileges", config: map[string]any{"security_opt": []string{"no-new-privileges"}}, script: "grep NoNewPrivs /proc/self/status", want: []string{"NoNewPrivs:\t1"}},
 		})
+		if out, err := r.CLI("volume", "ls", "-q"); err != nil || strings.Contains(out, "anonymous-") {
+			t.Errorf("volumes %q, %v: those without a name are left", out, err)
+		}
 		r.nothingLeft()
 	})
 }
@@ -183,8 +191,10 @@ func TestWhoseNetwork(t *testing.T) {
 			t.Skip("no iproute2")
 		}
 		r := newRig(t, nil)
-		if out, err := exec.CommandContext(t.Context(), "ip", "netns", "add", "group").CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
+		for _, args := range []string{"netns add group", "-n group link add eth0 type veth peer name eth1", "-n group addr add 192.0.2.20/24 dev eth0", "-n group link set eth0 up"} {
+			if out, err := exec.CommandContext(t.Context(), "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+				t.Fatalf("ip %s: %v: %s", args, err, out)
+			}
 		}
 		out, err := exec.CommandContext(t.Context(), "ip", "netns", "exec", "group", "readlink", "/proc/self/ns/net").Output()
 		if err != nil {
@@ -201,6 +211,7 @@ func TestWhoseNetwork(t *testing.T) {
 		r.answers([]asks{
 			{name: "host", script: look, want: []string{own}},
 			{name: "group", change: group, script: look, want: []string{strings.TrimSpace(string(out))}},
+			{name: "named", change: group, script: "grep named /etc/hosts", want: []string{"192.0.2.20\tnamed\n"}},
 			{name: "apart", change: group, config: map[string]any{"network_mode": "host"}, script: look, want: []string{own}},
 		})
 		// A job for docker's driver expects a network of its own when it says nothing,

@@ -21,6 +21,7 @@ import (
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
@@ -538,5 +539,42 @@ func TestAStartThatTheAgentDiedOver(t *testing.T) {
 	}
 	if all, err := r.As(core.OwnerNomad).Containers(t.Context(), core.Filter{}); err != nil || len(all) != 1 || all[0].ID != c.ID {
 		t.Errorf("containers %v, %v", all, err)
+	}
+}
+
+// TestAVolumeWithoutANameGoesWithItsTask: also when the agent dies after it has removed the task.
+func TestAVolumeWithoutANameGoesWithItsTask(t *testing.T) {
+	r := newRig(t, nil)
+	volumes := func() (names []string) {
+		t.Helper()
+		list, err := r.As(core.OwnerNomad).Volumes.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range list {
+			names = append(names, v.Name)
+		}
+		return names
+	}
+	task := r.task("aaaaaaaa", map[string]any{"volumes": []string{"/data"}, "mount": []any{map[string]any{"source": "kept", "target": "/kept"}}})
+	if _, c := r.run(task); len(c.Config.Volumes) != 2 || len(volumes()) != 2 {
+		t.Errorf("volumes %v, %v", c.Config.Volumes, volumes())
+	}
+	if _, err := r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: task.GetId(), Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := volumes(); !slices.Equal(got, []string{"kept"}) {
+		t.Errorf("volumes %v", got)
+	}
+	_, c := r.run(r.task("bbbbbbbb", map[string]any{"volumes": []string{"/data"}}))
+	if err := r.As(core.OwnerNomad).RemoveSandbox(t.Context(), c.Sandbox, engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if len(volumes()) != 2 {
+		t.Errorf("volumes %v", volumes())
+	}
+	r.restart()
+	if !eventually(t, func() bool { return len(volumes()) == 1 }) {
+		t.Errorf("volumes %v", volumes())
 	}
 }

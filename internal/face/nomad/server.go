@@ -2,6 +2,7 @@ package nomad
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -47,7 +48,27 @@ func newServer(o Options, log *slog.Logger) *server {
 }
 
 // run looks after images that no task uses, until ctx ends.
-func (s *server) run(ctx context.Context) error { return s.images.Run(ctx) }
+func (s *server) run(ctx context.Context) error {
+	// An agent that died between a task's removal and that of its volumes has left these.
+	if _, err := s.engine.Volumes.Prune(ctx, core.Volume.Anonymous); err != nil {
+		s.log.WarnContext(ctx, "volumes without a name, of tasks that are gone, are left; longshore volume prune removes them", "error", err)
+	}
+	return s.images.Run(ctx)
+}
+
+// forgetVolumes removes the volumes of a container that has been removed for which its job has no name.
+func (s *server) forgetVolumes(ctx context.Context, c core.Container) error {
+	var errs []error
+	for _, v := range c.Config.Volumes {
+		if v.Labels[core.AnonymousLabel] == "" {
+			continue
+		}
+		if err := s.engine.Volumes.Remove(ctx, v.Name); err != nil && !errdefs.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
 
 // Init implements the service; nothing is to be done.
 func (s *server) Init(context.Context, *nomaddriver.InitRequest) (*nomaddriver.InitResponse, error) {

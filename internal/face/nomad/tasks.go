@@ -110,6 +110,9 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 	if err := s.engine.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: asked("DestroyTask")}); err != nil {
 		return nil, err
 	}
+	if err := s.forgetVolumes(ctx, c); err != nil {
+		return nil, err
+	}
 	s.usage.Forget(c.ID)
 	s.images.Released(c, sess)
 	return &nomaddriver.DestroyTaskResponse{}, nil

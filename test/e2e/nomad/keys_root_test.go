@@ -1,6 +1,7 @@
 package nomad
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -40,6 +41,23 @@ func TestKeysOfOtherDriversAreNomadsToo(t *testing.T) {
 				t.Errorf("%s: nobody says that the log goes elsewhere:\n%s", name, said)
 			}
 		}
+		r.run(strings.Replace(job("podman", "batch", once, "", `
+        entrypoint = "/bin/sh"
+        args = ["-c", "df -k /dev/shm | tail -1; touch /data/x && grep -c noexec.*uid=5 /proc/self/mountinfo"]
+        shm_size = "1m"
+        tmpfs = ["/t:size=64k,noexec,uid=5"]
+        volumes = ["/data"]
+        memory_reservation = "16m"
+        arch = "`+runtime.GOARCH+`"
+        selinux_opts = ["type:x"]
+        static_ips = []
+        auth {
+          tls_verify = true
+        }`), `command = "/bin/sh"`, "", 1))
+		a := r.allocation("podman", "complete")
+		if out := r.logged(a, "\n1\n"); !strings.Contains(out, " 1024 ") || !strings.Contains(a.said("main"), "selinux_opts") {
+			t.Errorf("podman's job says %q\n%s", out, a.said("main"))
+		}
 		for name, c := range map[string]struct{ config, want string }{
 			"ports":   {"port_map {\n http = 80\n }", "use ports"},
 			"mac":     {`mac_address = "02:00:00:00:00:01"`, "use ipv4_address"},
@@ -51,7 +69,7 @@ func TestKeysOfOtherDriversAreNomadsToo(t *testing.T) {
 				t.Errorf("%s:\n%s", name, said)
 			}
 		}
-		r.purge("texts", "blocks", "list", "ports", "mac", "aliases", "storage")
+		r.purge("podman", "texts", "blocks", "list", "ports", "mac", "aliases", "storage")
 		r.must("system", "gc")
 		r.nothingLeft()
 	})

@@ -25,6 +25,8 @@ const (
 	Map                 // { a = "text" }, as a block or an attribute
 	Block               // a block of keys, at most once
 	Blocks              // blocks of keys, any number
+	Size                // 64000000 or "64m"
+	Words               // as Strings, or one string
 	Texts               // as Strings, or as Blocks: jobs of two drivers write the key each in its own way
 )
 
@@ -49,7 +51,7 @@ func (f Field) spec() *nomadhclspec.Spec {
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_Attr{Attr: &nomadhclspec.Attr{Name: f.Name, Type: typ}}}
 	}
 	switch f.Kind {
-	case String:
+	case String, Size:
 		return attr("string")
 	case Number:
 		return attr("number")
@@ -59,7 +61,7 @@ func (f Field) spec() *nomadhclspec.Spec {
 		return attr("list(string)")
 	case Map:
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_BlockAttrs{BlockAttrs: &nomadhclspec.BlockAttrs{Name: f.Name, Type: "string"}}}
-	case Texts:
+	case Words, Texts:
 		return attr("any") // which Nomad gives blocks to as well, by way of JSON
 	case Block:
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_BlockValue{BlockValue: &nomadhclspec.Block{Name: f.Name, Nested: Spec(f.Fields)}}}

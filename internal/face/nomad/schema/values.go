@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -60,6 +61,13 @@ func (f Field) read(where string, v any) (any, error) {
 		if s, ok := v.(string); ok {
 			return s, nil
 		}
+	case Size:
+		switch n := v.(type) {
+		case string:
+			return n, nil
+		case int64, uint64: // by a schema of an older version
+			return fmt.Sprint(n), nil
+		}
 	case Bool:
 		if b, ok := v.(bool); ok {
 			return b, nil
@@ -74,6 +82,15 @@ func (f Field) read(where string, v any) (any, error) {
 		return values(f.Fields, where, v)
 	case Blocks:
 		return f.blocks(where, v)
+	case Words:
+		v = untyped(v)
+		if s, ok := v.(string); ok {
+			return []string{s}, nil
+		}
+		if v == nil {
+			return nil, nil //nolint:nilnil // it is not set
+		}
+		return stringList(where, v)
 	case Texts:
 		return f.texts(where, v)
 	}
@@ -160,20 +177,27 @@ func (f Field) blocks(where string, v any) (any, error) {
 	return out, nil
 }
 
-// texts takes a list of strings or of blocks, as []string or []Values. One that is
-// not set comes as its type, and nothing: it is of any.
+// untyped returns the value of a key of the kind any, which Nomad sends with its type.
+func untyped(v any) any {
+	list, ok := v.([]any)
+	if !ok || len(list) != 2 {
+		return v
+	}
+	if typ, ok := list[0].(string); ok && (strings.HasPrefix(typ, `"`) || strings.HasPrefix(typ, "[")) && json.Valid([]byte(typ)) {
+		return list[1]
+	}
+	return v
+}
+
+// texts takes a list of strings or of blocks, as []string or []Values.
 func (f Field) texts(where string, v any) (any, error) {
+	v = untyped(v)
+	if v == nil {
+		return nil, nil //nolint:nilnil // it is not set
+	}
 	list, ok := v.([]any)
 	if !ok {
 		return nil, invalid.Errorf("config%s cannot be %T", where, v)
-	}
-	if len(list) == 2 {
-		if typ, ok := list[0].(string); ok && (strings.HasPrefix(typ, `"`) || strings.HasPrefix(typ, "[")) {
-			if list[1] == nil {
-				return nil, nil //nolint:nilnil // it is not set
-			}
-			return f.texts(where, list[1])
-		}
 	}
 	if len(list) > 0 {
 		if _, ok := list[0].(string); ok {
@@ -192,13 +216,13 @@ func get[T any](v Values, key string) (value T) {
 // Has reports whether the key is set.
 func (v Values) Has(key string) bool { return v.of[key] != nil }
 
-// String is a String key's value.
+// String is a String or Size key's value.
 func (v Values) String(key string) string { return get[string](v, key) }
 
 // Bool is a Bool key's value.
 func (v Values) Bool(key string) bool { return get[bool](v, key) }
 
-// Strings is a Strings key's value.
+// Strings is a Strings or Words key's value.
 func (v Values) Strings(key string) []string { return get[[]string](v, key) }
 
 // Map is a Map key's value.

@@ -28,6 +28,8 @@ func either(v schema.Values, key, alias string) (string, error) {
 // instead is what does what drivers of volumes do for docker.
 const instead = "there are no drivers of volumes: use a volume block of the group with a CSI or host volume, which Nomad mounts"
 
+const insteadOfMAC = "it is 0a:58 and the last four bytes of the address, so that no task has another's: use ipv4_address, which keeps both"
+
 // refused says of each key that other drivers have, and this one cannot have, what
 // does it instead.
 func refused(v schema.Values) error {
@@ -40,7 +42,7 @@ func refused(v schema.Values) error {
 		{"auth.helper", auth.Has("helper"), "a job runs no program of the node: auth { helper } of the plugin names one for all"},
 		{"auth.config", auth.Has("config"), "a job reads no file of the node: use auth { username, password }, or images.docker_config of the agent"},
 		{"network_aliases", len(v.Strings("network_aliases")) > 0, "our bridge has no name server: use a service block, or extra_hosts of those who look for it"},
-		{"mac_address", v.Has("mac_address"), "it is 0a:58 and the last four bytes of the address, so that no task has another's: use ipv4_address, which keeps both"},
+		{"mac_address", v.Has("mac_address"), insteadOfMAC},
 		{"isolation", v.Has("isolation"), "it is of Windows: use userns_mode = \"auto\" for a stronger wall"},
 		{"storage_opt", len(v.Map("storage_opt")) > 0, "it is of docker's storage drivers: use ephemeral_disk { size } of the group"},
 		{"volume_driver", !slices.Contains([]string{"", "local"}, v.String("volume_driver")), instead},

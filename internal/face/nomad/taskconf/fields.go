@@ -15,7 +15,7 @@ import (
 // Fields is the schema of the block.
 func Fields() []schema.Field {
 	fields := []schema.Field{
-		{Name: "auth", Kind: schema.Block, Fields: keys(schema.String, "username", "password", "email", "server_address", "helper", "config")},
+		{Name: "auth", Kind: schema.Block, Fields: append(keys(schema.String, "username", "password", "email", "server_address", "helper", "config"), keys(schema.Bool, "tls_verify")...)},
 		{Name: "devices", Kind: schema.Texts, Fields: keys(schema.String, "host_path", "container_path", "cgroup_permissions")},
 		{Name: "mount", Kind: schema.Blocks, Fields: mountFields()},
 		{Name: "mounts", Kind: schema.Blocks, Fields: mountFields()},
@@ -26,10 +26,12 @@ func Fields() []schema.Field {
 	fields = append(fields, keys(schema.String, "image", "image_pull_policy", "image_pull_timeout", "rootfs", "command", "work_dir", "hostname",
 		"network_mode", "ipc_mode", "pid_mode", "uts_mode", "userns_mode", "cpuset_cpus", "runtime", "stop_signal",
 		"load", "ipv4_address", "ipv6_address", "mac_address", "cgroupns", "volume_driver", "isolation", "working_dir", "userns")...)
-	fields = append(fields, keys(schema.Strings, "args", "entrypoint", "cap_add", "cap_drop", "dns_servers", "dns_search_domains", "dns_options",
+	fields = append(fields, schema.Field{Name: "entrypoint", Kind: schema.Words}, schema.Field{Name: "shm_size", Kind: schema.Size})
+	fields = append(fields, podmanFields()...)
+	fields = append(fields, keys(schema.Strings, "args", "cap_add", "cap_drop", "dns_servers", "dns_search_domains", "dns_options",
 		"extra_hosts", "group_add", "ports", "security_opt", "tmpfs", "volumes", "cdi_devices", "network_aliases")...)
 	fields = append(fields, keys(schema.Bool, "force_pull", "privileged", "readonly_rootfs", "init", "tty", "interactive", "cpu_hard_limit", "auth_soft_fail", "advertise_ipv6_address")...)
-	fields = append(fields, keys(schema.Number, "shm_size", "pids_limit", "cpu_cfs_period", "memory_hard_limit", "oom_score_adj", "container_exists_attempts")...)
+	fields = append(fields, keys(schema.Number, "pids_limit", "cpu_cfs_period", "memory_hard_limit", "oom_score_adj", "container_exists_attempts")...)
 	return append(fields, keys(schema.Map, "env", "labels", "sysctl", "ulimit", "storage_opt", "port_map")...)
 }
 

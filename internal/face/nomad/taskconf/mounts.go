@@ -1,6 +1,7 @@
 package taskconf
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"path/filepath"
@@ -31,15 +32,9 @@ func (t *Task) mounts(v schema.Values) error {
 		t.Mounts = append(t.Mounts, m)
 	}
 	for _, text := range v.Strings("tmpfs") {
-		target, size, _ := strings.Cut(text, ":")
-		m := Mount{Type: "tmpfs", Target: target}
-		if s, ok := strings.CutPrefix(size, "size="); ok {
-			var err error
-			if m.Size, err = ocispec.Bytes(s); err != nil {
-				return err
-			}
-		} else if size != "" {
-			return invalid.Errorf("config.tmpfs %q is not TARGET[:size=BYTES]", text)
+		m, err := tmpfsOf(text)
+		if err != nil {
+			return err
 		}
 		t.Mounts = append(t.Mounts, m)
 	}
@@ -71,6 +66,7 @@ func mountOf(b schema.Values) (Mount, error) {
 	if m.Type == "" {
 		m.Type = "volume" // as docker has it
 	}
+	m.Anonymous = m.Type == "volume" && m.Source == ""
 	m.SubPath = b.Block("image_options").String("subpath")
 	m.Propagation, m.NoCopy = b.Block("bind_options").String("propagation"), b.Block("volume_options").Bool("no_copy")
 	if m.Labels = b.Block("volume_options").Map("labels"); len(m.Labels) == 0 {
@@ -96,6 +92,7 @@ func mountOf(b schema.Values) (Mount, error) {
 	switch {
 	case !slices.Contains([]string{"bind", "volume", "tmpfs", "image"}, m.Type):
 		return m, invalid.Errorf("config.mount: type %q is none of bind, tmpfs, volume, image", m.Type)
+	case m.Anonymous:
 	case (m.Type == "tmpfs") != (m.Source == ""):
 		return m, invalid.Errorf("config.mount %s: type %s with source %q", m.Target, m.Type, m.Source)
 	case m.Type == "volume" && strings.Contains(m.Source, "/"):
@@ -113,12 +110,15 @@ func mountOf(b schema.Values) (Mount, error) {
 	return m, nil
 }
 
-// volume reads "SOURCE:TARGET[:OPTIONS]". A source that is not absolute lies in the task's directory;
-// with a volume driver it is the name of a volume.
+// volume reads "SOURCE:TARGET[:OPTIONS]", or "TARGET" for a volume without a name. A source that is not
+// absolute lies in the task's directory; with a volume driver it is the name of a volume.
 func volume(text, driver string) (Mount, error) {
 	p := strings.Split(text, ":")
-	if len(p) < 2 || len(p) > 3 || p[0] == "" {
-		return Mount{}, invalid.Errorf("config.volumes %q is not SOURCE:TARGET[:OPTIONS]", text)
+	if len(p) == 1 && path.IsAbs(text) {
+		return Mount{Type: "volume", Target: text, Anonymous: true}, nil
+	}
+	if len(p) < 2 || len(p) > 4 || p[0] == "" {
+		return Mount{}, invalid.Errorf("config.volumes %q is neither SOURCE:TARGET[:OPTIONS] nor an absolute TARGET", text)
 	}
 	m := Mount{Type: "bind", Source: p[0], Target: p[1], Make: true}
 	if driver != "" && !path.IsAbs(p[0]) {
@@ -127,18 +127,24 @@ func volume(text, driver string) (Mount, error) {
 			return Mount{}, invalid.Errorf("config.volumes %q: with volume_driver the source is a path or a volume's name", text)
 		}
 	}
-	if len(p) == 3 {
-		for o := range strings.SplitSeq(p[2], ",") {
+	for _, options := range p[2:] {
+		for o := range strings.SplitSeq(options, ",") {
 			switch o {
 			case "ro":
 				m.ReadOnly = true
-			case "rw", "z", "Z", "delegated", "cached", "consistent":
+			case "rw", "z", "Z", "delegated", "cached", "consistent", "bind", "rbind", "copy":
 			case "nocopy":
 				m.NoCopy = m.Type == "volume"
 			case "private", "rprivate", "slave", "rslave", "shared", "rshared":
 				m.Propagation = o
 			default:
-				return m, invalid.Errorf("config.volumes %q: option %q", text, o)
+				err := m.flag(o)
+				if err == nil && m.Type == "volume" {
+					err = errors.New("a volume has no such options")
+				}
+				if err != nil {
+					return m, invalid.Errorf("config.volumes %q: option %q: %v", text, o, err)
+				}
 			}
 		}
 	}

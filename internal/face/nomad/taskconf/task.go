@@ -2,7 +2,6 @@ package taskconf
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"path"
 	"path/filepath"
@@ -65,7 +64,11 @@ type Task struct {
 	CPUPeriod    int64 // microseconds; 0 is the default
 	Cpuset       string
 	HardMemoryMB int64
-	OOMScoreAdj  int
+	// ReservedMemory is in place of the job's memory where that is reclaimed down to; bytes, 0 is none.
+	ReservedMemory int64
+	Swap           int64   // memory and swap together, bytes; -1 is no limit, 0 the node's default
+	Swappiness     *uint64 // nil is the node's default
+	OOMScoreAdj    int
 
 	NoLogs   bool
 	LogFiles int   // 0: the default
@@ -103,6 +106,8 @@ type Mount struct {
 	Options     map[string]string // of volume, when this use makes it; they may have a password
 	SubPath     string            // of image and volume: what of it is shown; "" is all
 	Pull        string            // of image: missing, always or never
+	Flags       []string          // of bind and tmpfs: further mount options
+	Anonymous   bool              // of volume: it has no name, and is removed with the task
 	Make        bool              // of bind: a source that is missing is made, as docker does for volumes
 }
 
@@ -128,7 +133,7 @@ func Parse(data []byte, rootfs string) (Task, error) {
 		t.Rootfs = rootfs
 	}
 	t.Granted, t.Grants = v.Has("grants"), v.Block("grants").String("document")
-	for _, read := range []func(schema.Values) error{refused, t.image, t.command, t.namespaces, t.addresses, t.portMap, t.security, t.mounts, t.limits, t.logs} {
+	for _, read := range []func(schema.Values) error{refused, t.image, t.command, t.namespaces, t.addresses, t.portMap, t.security, t.podman, t.mounts, t.limits, t.logs} {
 		if err := read(v); err != nil {
 			return Task{}, err
 		}
@@ -189,7 +194,7 @@ func (t *Task) command(v schema.Values) error {
 	if args := v.Strings("args"); t.Command != nil || args != nil {
 		t.Command = append(t.Command, args...)
 	}
-	if v.Has("entrypoint") {
+	if v.Has("entrypoint") { // a list, or one word as podman's jobs have it
 		t.Entrypoint = append([]string{}, v.Strings("entrypoint")...)
 	}
 	var err error
@@ -310,7 +315,6 @@ func (t *Task) limits(v schema.Values) error {
 		low, high int64
 		to        *int64
 	}{
-		{"shm_size", 0, math.MaxInt64 >> 10, &t.ShmBytes},
 		{"pids_limit", -1, 1 << 22, &t.Pids},
 		{"cpu_cfs_period", 1000, 1000000, &t.CPUPeriod},
 		{"memory_hard_limit", 0, 1 << 40, &t.HardMemoryMB},
@@ -319,6 +323,13 @@ func (t *Task) limits(v schema.Values) error {
 		if *n.to, err = v.Int(n.key, n.low, n.high); err != nil {
 			return err
 		}
+	}
+	if text := v.String("shm_size"); text != "" { // bytes, or a size with a unit as podman's jobs have it
+		n, err := ocispec.Bytes(text)
+		if err != nil || n < 0 {
+			return invalid.Errorf("config.shm_size %q is no size such as 64m", text)
+		}
+		t.ShmBytes = n
 	}
 	score, err := v.Int("oom_score_adj", -1000, 1000)
 	t.OOMScoreAdj = int(score)

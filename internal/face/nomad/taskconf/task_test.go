@@ -3,6 +3,7 @@ package taskconf_test
 import (
 	"maps"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,37 @@ func TestKeysOfOtherDrivers(t *testing.T) {
 			map[string]any{"logging": map[string]any{"driver": "journald", "options": map[string]any{"tag": "x"}}},
 			taskconf.Task{Warnings: []string{"config.logging: the output goes to Nomad's log files and not to journald; ship it from there"}},
 		},
+		"podman's security": {
+			map[string]any{"apparmor_profile": "web", "selinux_opts": []string{"type:x"}, "init_path": "/tini", "socket": "app", "os": "linux", "arch": runtime.GOARCH, "auth": map[string]any{"tls_verify": true}},
+			taskconf.Task{Security: taskconf.Security{AppArmor: "web"}, Warnings: []string{
+				"config.selinux_opts has no effect", "config.init_path has no effect: the agent has an init of its own", `config.socket "app" has no effect: the agent runs all tasks`,
+			}},
+		},
+		"podman's memory": {
+			map[string]any{"memory_reservation": "16m", "memory_swap": "-1", "memory_swappiness": 60, "shm_size": "64m"},
+			taskconf.Task{ReservedMemory: 16 << 20, Swap: -1, Swappiness: new(uint64(60)), ShmBytes: 64 << 20},
+		},
+		"podman's addresses": {map[string]any{"static_ips": []string{"192.0.2.7"}}, taskconf.Task{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}},
+		"one word":           {map[string]any{"entrypoint": []any{`"string"`, "/bin/sh"}}, taskconf.Task{Entrypoint: []string{"/bin/sh"}}},
+		"two words":          {map[string]any{"entrypoint": []any{`["tuple",["string","string"]]`, []string{"[", "-f"}}}, taskconf.Task{Entrypoint: []string{"[", "-f"}}},
+		"no word":            {map[string]any{"entrypoint": []any{`"dynamic"`, nil}}, taskconf.Task{}},
+		"podman's tmpfs": {
+			map[string]any{"tmpfs": []string{"/t:rw,size=1m,mode=0700,noexec,uid=5,noatime", "/u:ro"}},
+			taskconf.Task{Mounts: []taskconf.Mount{
+				{Type: "tmpfs", Target: "/t", Size: 1 << 20, Mode: 0o700, Flags: []string{"noexec", "uid=5", "noatime"}}, {Type: "tmpfs", Target: "/u", ReadOnly: true},
+			}},
+		},
+		"podman's volumes": {
+			map[string]any{"volumes": []string{"local/x:/x:rw:rprivate", "local/y:/y:ro,noexec,nosuid,nodev,rbind,Z"}},
+			taskconf.Task{Mounts: []taskconf.Mount{
+				{Type: "bind", Source: "local/x", Target: "/x", Propagation: "rprivate", Make: true},
+				{Type: "bind", Source: "local/y", Target: "/y", ReadOnly: true, Make: true, Flags: []string{"noexec", "nosuid", "nodev"}},
+			}},
+		},
+		"volumes without a name": {
+			map[string]any{"volumes": []string{"/data"}, "mount": []any{map[string]any{"target": "/more"}}},
+			taskconf.Task{Mounts: []taskconf.Mount{{Type: "volume", Target: "/more", Anonymous: true}, {Type: "volume", Target: "/data", Anonymous: true}}},
+		},
 		"no logs": {map[string]any{"logging": map[string]any{"type": "none"}}, taskconf.Task{NoLogs: true}},
 	} {
 		config := map[string]any{"image": "redis:7"}
@@ -160,9 +192,29 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		"config.pid_mode \"shareable\"": {"pid_mode": "shareable"},
 		"a volume's name":               {"volume_driver": "local", "volumes": []string{"a/b:/x"}},
 		"mount target":                  {"volumes": []string{"a:b"}},
-		"is not SOURCE:TARGET":          {"volumes": []string{"a"}},
+		"neither SOURCE:TARGET":         {"volumes": []string{"a"}},
+		"nor an absolute TARGET":        {"volumes": []string{"a:/b:ro:Z:x"}},
+		"no owners are changed":         {"volumes": []string{"a:/b:U"}},
+		"no overlays of directories":    {"volumes": []string{"a:/b:O"}},
+		"owners are mapped":             {"volumes": []string{"a:/b:idmap"}},
+		"a volume has no such options":  {"volume_driver": "local", "volumes": []string{"a:/b:noexec"}},
+		"nothing of the image is":       {"tmpfs": []string{"/a:tmpcopyup"}},
+		"option \"mode=9\"":             {"tmpfs": []string{"/a:mode=9"}},
+		"option \"uid=x\"":              {"tmpfs": []string{"/a:uid=x"}},
+		"config.arch \"riscv64\"":       {"arch": "riscv64"},
+		"config.os \"windows\"":         {"os": "windows"},
+		"config.variant":                {"variant": "v7"},
+		"config.static_mac":             {"static_mac": "02:00:00:00:00:01"},
+		"config.static_ips":             {"static_ips": []string{"::ffff:192.0.2.1"}},
+		"skip_verify":                   {"auth": map[string]any{"tls_verify": false}},
+		"config.memory_reservation":     {"memory_reservation": "much"},
+		"config.memory_swap \"0\"":      {"memory_swap": "0"},
+		"config.memory_swappiness":      {"memory_swappiness": 101},
+		"config.shm_size":               {"shm_size": "big"},
+		"of config.security_opt":        {"apparmor_profile": "a", "security_opt": []string{"apparmor=b"}},
+		"config.entrypoint cannot be":   {"entrypoint": 7},
 		"config.volumes \"a:/b:odd\"":   {"volumes": []string{"a:/b:odd"}},
-		"config.tmpfs":                  {"tmpfs": []string{"/a:rw"}},
+		"config.tmpfs":                  {"tmpfs": []string{"/a:odd"}},
 		"is no volume's name":           {"mount": []any{map[string]any{"source": "a/b", "target": "/x"}}},
 		"an image is read-only":         {"mount": []any{map[string]any{"type": "image", "source": "a", "target": "/x", "readonly": false}}},
 		"type image with source":        {"mount": []any{map[string]any{"type": "image", "target": "/x"}}},

@@ -85,6 +85,9 @@ func (a Task) resources() (*specs.LinuxResources, error) {
 		}
 		r.Memory.Reservation = &soft
 	}
+	if err := a.podmanMemory(r); err != nil {
+		return nil, err
+	}
 	if n := linux.GetCpuShares(); n > 0 {
 		shares := uint64(min(max(n, minShares), maxShares))
 		r.CPU.Shares = &shares
@@ -111,6 +114,32 @@ func (a Task) resources() (*specs.LinuxResources, error) {
 		r.Pids = &specs.LinuxPids{Limit: &pids}
 	}
 	return r, nil
+}
+
+// podmanMemory adds the limits that jobs of podman's driver have beside Nomad's.
+func (a Task) podmanMemory(r *specs.LinuxResources) error {
+	c := a.Conf
+	if c.ReservedMemory == 0 && c.Swap == 0 && c.Swappiness == nil {
+		return nil
+	}
+	if r.Memory == nil {
+		r.Memory = &specs.LinuxMemory{}
+	}
+	limit := r.Memory.Limit
+	switch {
+	case limit != nil && c.ReservedMemory > *limit:
+		return invalid.Errorf("config.memory_reservation of %d bytes is above the task's limit of %d", c.ReservedMemory, *limit)
+	case c.Swap != 0 && limit == nil, limit != nil && c.Swap > 0 && c.Swap < *limit:
+		return invalid.Errorf("config.memory_swap of %d bytes is memory and swap together, and must not be below the task's memory limit", c.Swap)
+	}
+	if c.ReservedMemory > 0 {
+		r.Memory.Reservation = &c.ReservedMemory
+	}
+	if c.Swap != 0 {
+		r.Memory.Swap = &c.Swap
+	}
+	r.Memory.Swappiness = c.Swappiness
+	return nil
 }
 
 // memory is the limit that kills and the one that is reclaimed down to, bytes; 0

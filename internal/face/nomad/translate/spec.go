@@ -179,7 +179,7 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 	for _, m := range a.Conf.Mounts {
 		switch m.Type {
 		case "tmpfs":
-			t := tmpfs(m.Target, m.Size, m.Mode, "nosuid", "nodev")
+			t := tmpfs(m.Target, m.Size, m.Mode, append([]string{"nosuid", "nodev"}, m.Flags...)...)
 			if m.ReadOnly {
 				t.Options = append(t.Options, "ro")
 			}
@@ -199,6 +199,7 @@ func (a Task) ownMounts() ([]specs.Mount, error) {
 			if err != nil {
 				return nil, err
 			}
+			bind.Options = append(bind.Options, m.Flags...)
 			list = append(list, bind)
 		case "image":
 			list = append(list, ocispec.ImageMount(m.Target, images))

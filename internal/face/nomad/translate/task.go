@@ -5,7 +5,10 @@
 package translate
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"path"
 	"path/filepath"
 	"slices"
@@ -143,6 +146,18 @@ func (a Task) Labels() map[string]string {
 	return l
 }
 
+// anonymous names a volume for which the job has no name. A call that is made again finds it.
+func (a Task) anonymous(target string) string {
+	sum := sha256.Sum256([]byte(a.Nomad.GetId() + "\x00" + target))
+	return "anonymous-" + hex.EncodeToString(sum[:16])
+}
+
+func withAnonymous(labels map[string]string) map[string]string {
+	all := map[string]string{core.AnonymousLabel: "true"}
+	maps.Copy(all, labels)
+	return all
+}
+
 // DriverLabel is the label with the name of the driver that started the task.
 const DriverLabel = "longshore.nomad.driver"
 
@@ -174,6 +189,9 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 	}
 	for _, m := range a.Conf.Mounts {
 		if m.Type == "volume" {
+			if m.Anonymous {
+				m.Source, m.Labels = a.anonymous(m.Target), withAnonymous(m.Labels)
+			}
 			c.Volumes = append(c.Volumes, core.VolumeMount{
 				Name: m.Source, Target: m.Target, ReadOnly: m.ReadOnly, NoCopy: m.NoCopy, Labels: m.Labels, Options: m.Options, SubPath: strings.TrimPrefix(m.SubPath, "/"),
 			})

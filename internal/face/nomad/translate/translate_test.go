@@ -545,3 +545,33 @@ func TestATaskOfExecs(t *testing.T) {
 		t.Errorf("a task with an image: %v", err)
 	}
 }
+
+// TestLimitsOfPodmansJobs: they are checked against the task's memory.
+func TestLimitsOfPodmansJobs(t *testing.T) {
+	b := newBench(t)
+	for _, tc := range []struct {
+		config map[string]any
+		want   specs.LinuxMemory
+		text   string
+	}{
+		{map[string]any{"memory_reservation": "16m"}, specs.LinuxMemory{Limit: new(int64(64 << 20)), Reservation: new(int64(16 << 20))}, ""},
+		{map[string]any{"memory_swap": "128m", "memory_swappiness": 10}, specs.LinuxMemory{Limit: new(int64(64 << 20)), Swap: new(int64(128 << 20)), Swappiness: new(uint64(10))}, ""},
+		{map[string]any{"memory_swap": "-1"}, specs.LinuxMemory{Limit: new(int64(64 << 20)), Swap: new(int64(-1))}, ""},
+		{map[string]any{"memory_reservation": "65m"}, specs.LinuxMemory{}, "is above the task's limit"},
+		{map[string]any{"memory_swap": "63m"}, specs.LinuxMemory{}, "must not be below"},
+	} {
+		if tc.text == "" {
+			if diff := cmp.Diff(&tc.want, b.spec(tc.config).Linux.Resources.Memory); diff != "" {
+				t.Errorf("%v: %s", tc.config, diff)
+			}
+			continue
+		}
+		task, err := b.read(tc.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := task.Container("sandbox", translate.Images{Root: core.Image{ID: "sha256:00"}}); err == nil || !strings.Contains(err.Error(), tc.text) {
+			t.Errorf("%v: %v, want %s", tc.config, err, tc.text)
+		}
+	}
+}

@@ -31,6 +31,7 @@ var Differs = []Difference{
 	{"`advertise_ipv6_address`", has("advertise_ipv6_address")},
 	{"`ipv4_address`, `ipv6_address`", has("ipv4_address")},
 	{"`tmpfs`", has("tmpfs")},
+	{"`volumes` with a target alone", has("volumes", "anonymous")},
 	{"a mount of dockerd's socket", has("volumes", "socket")},
 	{"`host-gateway` in the network of a group", func(s Shape) bool {
 		return has("extra_hosts", "gateway")(s) && s.Keys["network_mode"] == "" && (s.Group == "bridge" || s.Group == "cni")
