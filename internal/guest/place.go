@@ -105,10 +105,10 @@ func makeFile(at string) (*place, error) {
 
 // makeIn makes a place by a function that gets the directory of the place, open (O_PATH), and returns the directory. It
 // makes the directory again when the end of another storage removes it meanwhile.
-func makeIn(at string, make func(dir *os.File) error) (dir *os.File, err error) {
+func makeIn(at string, add func(dir *os.File) error) (dir *os.File, err error) {
 	for range maxLooks {
 		if dir, err = makeParent(at); err == nil {
-			if err = make(dir); err == nil {
+			if err = add(dir); err == nil {
 				return dir, nil
 			}
 			_ = dir.Close() // only named something

@@ -54,7 +54,11 @@ func TestAUserNamespaceIsRefused(t *testing.T) {
 func TestPathsOfTheShareFollowNoLink(t *testing.T) {
 	mounts := []specs.Mount{
 		{Source: guest.Shared + "/c1-hosts", Options: []string{"rbind", ocispec.BelowOption("/")}},
-		{Source: guest.Shared + "/deep/er/file"}, {Source: guest.Shared + "er/file"}, {Source: guest.Shared + "/../x"}, {Source: "proc"}, {Source: guest.Shared},
+		{Source: guest.Shared + "/deep/er/file"},
+		{Source: guest.Shared + "er/file"},
+		{Source: guest.Shared + "/../x"},
+		{Source: "proc"},
+		{Source: guest.Shared},
 	}
 	stayInShare(mounts)
 	for i, below := range []string{guest.Shared, guest.Shared, "", "", "", ""} {
