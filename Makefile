@@ -11,7 +11,7 @@ build: ## build the binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
 
 weakened: ## build the same with single defences that can be switched off, for the attack suite
-	CGO_ENABLED=0 $(GO) build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm
+	CGO_ENABLED=0 $(GO) build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub
 
 demo: ## install what is missing, build, and show a real pod from pull to autopsy
 	hack/deps.sh demo

@@ -33,7 +33,7 @@ tools() {
 
 build() {
   CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
-  CGO_ENABLED=0 go build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm
+  CGO_ENABLED=0 go build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub
 }
 
 vet() { go vet ./...; }

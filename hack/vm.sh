@@ -73,7 +73,7 @@ collect() { # directory, package…
     for package in cmd/*/; do
       nice go build -trimpath -o "$dir/bin/" "./$package" || true
     done
-    case " $* " in *' test/attack'*) nice go build -trimpath -tags weakened -o "$dir/bin/weakened/" ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm || true ;; esac
+    case " $* " in *' test/attack'*) nice go build -trimpath -tags weakened -o "$dir/bin/weakened/" ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub || true ;; esac
   fi
   # What tests build; the guest has no compiler.
   for package in "$@"; do

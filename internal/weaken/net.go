@@ -32,3 +32,10 @@ const CompileTurns Defence = "compile-turns"
 // RegistryNames gives the spellings of a registry's name one normal form. Without it, image
 // policies compare names as they are typed.
 const RegistryNames Defence = "registry-names"
+
+// HubRoles keeps operators of a hub from being taken for a hub: their names and certificates are
+// not a hub's, and a worker takes only a certificate with the role of a manager.
+const HubRoles Defence = "hub-roles"
+
+// HubJoins limits how many nodes join a hub.
+const HubJoins Defence = "hub-joins"

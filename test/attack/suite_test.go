@@ -24,10 +24,12 @@ const (
 	jobAuthor     actor = "job author"
 	registry      actor = "registry"
 	networkClient actor = "network client"
+	hubOperator   actor = "operator of a hub"
+	hubToken      actor = "holder of a join token"
 )
 
 func actors() []actor {
-	return []actor{containerRoot, withPtrace, withoutAdmin, hostUser, jobAuthor, registry, networkClient}
+	return []actor{containerRoot, withPtrace, withoutAdmin, hostUser, jobAuthor, registry, networkClient, hubOperator, hubToken}
 }
 
 // outcome is how an attempt ended.

@@ -182,6 +182,8 @@ max_streams_per_peer = 64
 max_streams_unauthenticated = 32
 [face.nomad]
 enabled = true
+[face.swarm]
+enabled = true
 [face.mesos]
 enabled = true
 listen = %q

@@ -21,11 +21,19 @@ type Hub struct {
 
 	t     *testing.T
 	flags []string
+	bin   string
+	env   []string
 	cmd   *exec.Cmd
 }
 
 // StartHub runs a hub for nodes at an address, and waits until it answers. It ends with the test.
 func StartHub(t *testing.T, addr string, flags ...string) *Hub {
+	t.Helper()
+	return StartHubOf(t, Bin(t), nil, addr, flags...)
+}
+
+// StartHubOf is StartHub of another directory of binaries, with more in the hub's environment.
+func StartHubOf(t *testing.T, bin string, env []string, addr string, flags ...string) *Hub {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "longshore-hub-")
 	if err != nil {
@@ -35,7 +43,7 @@ func StartHub(t *testing.T, addr string, flags ...string) *Hub {
 	if err := os.WriteFile(dir+"/passphrase", []byte("a passphrase of tests\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h := &Hub{t: t, Addr: addr, Dir: dir, flags: flags}
+	h := &Hub{t: t, Addr: addr, Dir: dir, flags: flags, bin: bin, env: env}
 	h.Up()
 	t.Cleanup(func() {
 		h.Kill()
@@ -89,8 +97,9 @@ func (h *Hub) start() {
 		h.t.Fatal(err)
 	}
 	defer func() { _ = log.Close() }()
-	args := append([]string{"serve", "--dir", h.Dir + "/store", "--passphrase-file", h.Dir + "/passphrase", "--listen", h.Addr, "--socket", h.socket()}, h.flags...)
-	h.cmd = exec.Command(filepath.Join(Bin(h.t), "longshore-hub"), args...) //nolint:forbidigo // it ends by Kill
+	args := append([]string{"serve", "--dir", h.Dir + "/store", "--passphrase-file", h.Dir + "/passphrase", "--listen", h.Addr, "--socket", h.Socket()}, h.flags...)
+	h.cmd = exec.Command(filepath.Join(h.bin, "longshore-hub"), args...) //nolint:forbidigo // it ends by Kill
+	h.cmd.Env = append(os.Environ(), h.env...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := h.cmd.Start(); err != nil {
@@ -101,7 +110,8 @@ func (h *Hub) start() {
 // Pid is the hub's process.
 func (h *Hub) Pid() int { return h.cmd.Process.Pid }
 
-func (h *Hub) socket() string { return h.Dir + "/hub.sock" }
+// Socket is where the hub serves operators of its own machine.
+func (h *Hub) Socket() string { return h.Dir + "/hub.sock" }
 
 // Kill ends it as a crash does.
 func (h *Hub) Kill() {
@@ -119,7 +129,14 @@ func (h *Hub) Signal(s syscall.Signal) {
 
 // CLI runs a command of the hub's command line with something as its input.
 func (h *Hub) CLI(input string, args ...string) (string, error) {
-	cmd := exec.CommandContext(h.t.Context(), filepath.Join(Bin(h.t), "longshore-hub"), append([]string{"--socket", h.socket()}, args...)...)
+	return h.CLIAs("", input, append([]string{"--socket", h.Socket()}, args...)...)
+}
+
+// CLIAs runs the hub's command line in a directory, "" for the test's own. The arguments say which
+// hub it asks.
+func (h *Hub) CLIAs(dir, input string, args ...string) (string, error) {
+	cmd := exec.CommandContext(h.t.Context(), filepath.Join(h.bin, "longshore-hub"), args...)
+	cmd.Dir = dir
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
 	if err := cmd.Run(); err != nil {

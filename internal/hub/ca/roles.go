@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Roles as certificates have them, and the name at which a hub answers nodes that join.
@@ -26,7 +28,7 @@ const NameAPI = "longshore-hub"
 // the name of a role, so a certificate with that name and the right to serve could pass for the
 // hub's. An operator only dials: its certificate has no names and cannot serve.
 func names(id, role string, more []string) ([]string, []x509.ExtKeyUsage) {
-	if role == RoleOperator {
+	if role == RoleOperator && !weaken.Off(weaken.HubRoles) {
 		return nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	}
 	return append([]string{role, id}, more...), []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -38,6 +40,9 @@ var idForm = regexp.MustCompile(fmt.Sprintf("^[0-9a-z]{%d}$", idDigits))
 // Reserved reports whether a name may not be that of an operator: names of roles, names at which a
 // hub answers, and ids of nodes. Certificates compare names without regard to case.
 func Reserved(name string) bool {
+	if weaken.Off(weaken.HubRoles) {
+		return false
+	}
 	name = strings.ToLower(name)
 	return strings.HasPrefix(name, "swarm-") || strings.HasPrefix(name, "longshore-") || idForm.MatchString(name)
 }
