@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/shortage"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // watch wakes one reader when its file grows, and when a file of its sink appears, is renamed or
@@ -72,7 +73,7 @@ const pollAfter = 200 * time.Millisecond
 
 // usedUp reports whether an error means that there are no instances or no watches left.
 func usedUp(err error) bool {
-	return shortage.Is(err) || errors.Is(err, unix.ENOSPC)
+	return (shortage.Is(err) || errors.Is(err, unix.ENOSPC)) && !weaken.Off(weaken.InotifyPolling)
 }
 
 // pollInstead has the reader woken at regular intervals.

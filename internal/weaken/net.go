@@ -39,3 +39,6 @@ const HubRoles Defence = "hub-roles"
 
 // HubJoins limits how many nodes join a hub.
 const HubJoins Defence = "hub-joins"
+
+// NameBudget limits how many questions per second the name server answers a sandbox.
+const NameBudget Defence = "name-budget"

@@ -45,3 +45,10 @@ const (
 
 // EnumValues refuses requests in which an enum has an unknown value.
 const EnumValues Defence = "enum-values"
+
+// InotifyPolling lets readers of logs poll when uid 0 has used up its inotify instances.
+const InotifyPolling Defence = "inotify-polling"
+
+// KeyringQuota starts a process without a session keyring of its own when uid 0 has used up its
+// quota of keys.
+const KeyringQuota Defence = "keyring-quota"

@@ -1,7 +1,7 @@
 // Package attack is the attack suite: attempts to cross the node's boundary by a
-// container's root, a host user, the author of a job, a registry and a network
-// client. Each is counted as refused, bounded or reached, and one that was not
-// made fails the run.
+// container's root, a host user, the author of a job, a registry, a network
+// client, an operator of a hub and a holder of its join token. Each is counted
+// as refused, bounded or reached, and one that was not made fails the run.
 //
 // To add an attempt, add it to the table of its actor (container_test.go,
 // hostuser_root_test.go, …); one that a single defence stops names it in weak,

@@ -36,13 +36,13 @@ func hubAttempts() []attempt {
 	}
 }
 
-// hub starts a hub. The world's node may join it.
+// hub starts a hub that the world's node may join.
 func (w *world) hub(t *testing.T, flags ...string) *nodetest.Hub {
 	t.Helper()
 	return nodetest.StartHubOf(t, w.bin, w.env(), freePort(t), flags...)
 }
 
-// operator asks a hub for a certificate of an operator, and returns it.
+// operator creates an operator of a hub with a certificate, and returns the directory with its files.
 func operator(t *testing.T, h *nodetest.Hub, name string) (dir string, err error) {
 	t.Helper()
 	dir = t.TempDir()
@@ -50,8 +50,8 @@ func operator(t *testing.T, h *nodetest.Hub, name string) (dir string, err error
 	return dir, err
 }
 
-// passForAManager has an operator answer the node in the place of its hub, with a certificate for each
-// of the names that a hub has, and with one that the hub has issued.
+// passForAManager stops the node's hub and answers at its address with operators' certificates: with those
+// named like a hub, if the hub issues any, and with an ordinary one.
 func passForAManager(t *testing.T, w *world) result {
 	h := w.hub(t)
 	w.must(t, "swarm", "join", h.Addr, "--token", h.Must("", "token"))
@@ -128,7 +128,8 @@ func askAfterRemoval(t *testing.T, w *world) result {
 	return is(refused, "%v", err)
 }
 
-// joinAll joins nodes by one token from addresses of the loopback network. More than most are too many.
+// joinAll joins nodes by one token from some addresses of the loopback network. The attempt reaches when
+// more than most have joined.
 func (w *world) joinAll(t *testing.T, addresses, nodes, most int) result {
 	t.Helper()
 	h := w.hub(t)
@@ -189,5 +190,5 @@ func strangerAt(from net.IP, addr string) (*grpc.ClientConn, error) {
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}
 	return grpc.NewClient("passthrough:///"+addr, grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", addr)
-	}), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, NextProtos: []string{"h2"}}))) //nolint:gosec // an attacker verifies nothing
+	}), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, NextProtos: []string{"h2"}})))
 }

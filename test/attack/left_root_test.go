@@ -15,13 +15,16 @@ import (
 
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/weaken"
+	"github.com/longshore/longshore/test/nodetest"
 )
 
-// leftAttempts leave something on the host: a program that has root's rights, or volumes that nobody has.
+// leftAttempts leave something on the host: a program that has root's rights, files beyond a container's root, or
+// volumes that nobody has.
 func leftAttempts() []attempt {
 	return []attempt{
 		{name: "cp: a setuid program of a user that becomes root's", actor: containerRoot, weak: weaken.CopiedModes, run: copiedSetuid},
 		{name: "cp: a program with capabilities", actor: containerRoot, run: copiedCapabilities},
+		{name: "mounts onto links that lead out of the root", actor: registry, run: linkedTargets},
 		{name: "volumes of a create that fails", actor: registry, weak: weaken.FailedVolumes, run: failedVolumes},
 		{name: "volumes of a create during which the agent dies", actor: registry, alone: true, weak: weaken.FailedVolumes, run: interruptedVolumes},
 		{name: "100,000 volumes of an image", actor: registry, weak: weaken.ImageVolumes, run: manyVolumes},
@@ -38,7 +41,8 @@ func (w *world) must(t *testing.T, args ...string) string {
 	return out
 }
 
-// copied copies a directory that a script makes out of a container, as the host's root does.
+// copied runs a script in a container, copies the directory /planted out of it as the host's root, and returns
+// the copy.
 func (w *world) copied(t *testing.T, script string) (dir string) {
 	t.Helper()
 	w.jobs++
@@ -54,7 +58,7 @@ func (w *world) copied(t *testing.T, script string) (dir string) {
 // bits are the modes that matter for an owner.
 const bits = fs.ModeSetuid | fs.ModeSetgid
 
-// copiedSetuid has root copy a user's setuid program and setgid directory out of a container.
+// copiedSetuid copies a user's setuid program and setgid directory out of a container as the host's root.
 func copiedSetuid(t *testing.T, w *world) result {
 	dir := w.copied(t, `mkdir /planted /planted/d && cp /bin/busybox /planted/f && b=/bin/busybox && $b chown -R 1000:1000 /planted && $b chmod 6755 /planted/f /planted/d && test -u /planted/f`)
 	var said []string
@@ -71,7 +75,7 @@ func copiedSetuid(t *testing.T, w *world) result {
 	return is(refused, "%s", strings.Join(said, ", "))
 }
 
-// copiedCapabilities has root copy a program with capabilities out of a container.
+// copiedCapabilities copies a program with capabilities out of a container as the host's root.
 func copiedCapabilities(t *testing.T, w *world) result {
 	dir := w.copied(t, `mkdir /planted && cp /bin/busybox /planted/f && /attacker `+probeArg+` "set capabilities" /planted/f >/planted/said`)
 	said, err := os.ReadFile(filepath.Join(dir, "said"))
@@ -115,8 +119,8 @@ func (w *world) volumesLeft(t *testing.T) int {
 	return len(strings.Fields(w.must(t, "volume", "ls", "-q")))
 }
 
-// volumeImage pushes an image that declares volumes, each with a file at its place, and a user that is
-// nobody.
+// volumeImage pushes an image that declares volumes and a user. Each volume gets a file, unless there are very
+// many.
 func volumeImage(t *testing.T, volumes int, user string) string {
 	t.Helper()
 	files, err := imagetest.Busybox("/bin/busybox", "sh", "sleep")
@@ -155,7 +159,7 @@ func failedVolumes(t *testing.T, w *world) result {
 	return is(refused, "three creates of 20 volumes each failed and left none: %v", last)
 }
 
-// interruptedVolumes lets the agent die when a create has made the volumes of an image.
+// interruptedVolumes kills the agent after a create has made the volumes of an image.
 func interruptedVolumes(t *testing.T, w *world) result {
 	ref := volumeImage(t, 20, "")
 	w.must(t, "pull", ref)
@@ -188,4 +192,44 @@ func manyVolumes(t *testing.T, w *world) result {
 		return is(unmade, "%v", err)
 	}
 	return is(refused, "%v", err)
+}
+
+// linkedTargets mounts a file and a directory onto links of an image. The links lead to paths that do not exist on
+// the host or in the container.
+func linkedTargets(t *testing.T, w *world) result {
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.Mkdir(outside, 0o777); err != nil {
+		return is(unmade, "%v", err)
+	}
+	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
+	if err != nil {
+		return is(unmade, "%v", err)
+	}
+	up := strings.Repeat("../", 20)
+	ref := imagetest.NewRegistry(t).Push("team/links", "v1", imagetest.Image{Layers: [][]imagetest.File{append(
+		files,
+		imagetest.File{Name: "absolute", Link: outside + "/absolute"},
+		imagetest.File{Name: "dots", Link: up + outside[1:] + "/dots"},
+		imagetest.File{Name: "first", Link: "second"}, imagetest.File{Name: "second", Link: up + outside[1:] + "/chain"},
+		imagetest.File{Name: "process", Link: "/proc/1/root" + outside + "/process"},
+	)}}.Build())
+	if err := w.pull(t, ref); err != nil {
+		return is(unmade, "%v", err)
+	}
+	defer w.forget(t, ref)
+	var said []string
+	for _, target := range []string{"absolute", "dots", "first", "process"} {
+		for _, source := range []string{w.self, t.TempDir()} {
+			out, err := w.CLI("run", "--rm", "-v", source+":/"+target+":ro", ref, "/bin/sh", "-c", "test -e /"+target+" && echo there")
+			if left, err := os.ReadDir(outside); err != nil || len(left) > 0 {
+				return is(reached, "on the host there is now %v, %v", left, err)
+			}
+			// A link through another process is refused.
+			if (err != nil || !strings.Contains(out, "there")) && (target != "process" || !strings.Contains(err.Error(), "symbolic links")) {
+				return is(unmade, "%s: %q, %v", target, out, err)
+			}
+			said = append(said, fmt.Sprintf("%s: %s, %v", target, one(out), err))
+		}
+	}
+	return is(bounded, "the host has none of the targets: %s", strings.Join(said, "; "))
 }

@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -27,6 +28,7 @@ func requestAttempts() []attempt {
 			})
 		}},
 	}
+	all = append(all, attempt{name: "exec: more rights than its container has", actor: jobAuthor, run: rightsOfAnExec})
 	for name, spelling := range map[string]struct{ host, port string }{
 		"a port with a zero":        {"127.0.0.1:", "0"},
 		"a port with many zeros":    {"127.0.0.1:", "00000000"},
@@ -43,8 +45,8 @@ func requestAttempts() []attempt {
 	}})
 }
 
-// pullBanned pulls from the registry that the policy rejects. The registry's name is that of a host and
-// the registry's port after the zeros.
+// pullBanned pulls from the registry that the policy rejects, by a host's name with a colon and the registry's
+// port after some zeros.
 func (w *world) pullBanned(t *testing.T, host, zeros string) result {
 	t.Helper()
 	_, port, _ := strings.Cut(w.banned.Host, ":")
@@ -65,13 +67,11 @@ func (w *world) pullBanned(t *testing.T, host, zeros string) result {
 	return is(refused, "%s: %v", ref, err)
 }
 
-// unknownEnum runs a container with a value of an enum that the node does not know.
+// unknownEnum creates a pod and a container. set gives an enum in one of them a value that the node does not know.
 func (w *world) unknownEnum(t *testing.T, set func(*runtimeapi.PodSandboxConfig, *runtimeapi.ContainerConfig)) result {
 	t.Helper()
-	w.jobs++
 	pod := w.PodConfig("unknown")
 	c := w.attacker("unknown", containerRoot)
-	c.Command = []string{"/bin/sh", "-c", "grep Seccomp: /proc/self/status; cat /proc/self/attr/current 2>&1; echo ran"}
 	set(pod, c)
 	made, err := w.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: pod})
 	if err == nil {
@@ -89,4 +89,34 @@ func (w *world) unknownEnum(t *testing.T, set func(*runtimeapi.PodSandboxConfig,
 		return is(refused, "%v", err)
 	}
 	return is(unmade, "%v", err)
+}
+
+// rightsOfAnExec runs processes of other users in containers: root where the container has no capabilities, and a
+// user where root has them. The control is root's exec in an ordinary container.
+func rightsOfAnExec(t *testing.T, w *world) result {
+	const none = "0000000000000000"
+	rights := func(user string, flags ...string) string {
+		w.jobs++
+		name := fmt.Sprint("rights", w.jobs)
+		w.must(t, append(append([]string{"run", "-d", "--name", name}, flags...), w.image, "/bin/sleep", "100000")...)
+		defer func() { _, _ = w.CLI("rm", "-f", name) }()
+		return one(w.must(t, "exec", "-u", user, name, "/bin/sh", "-c", "grep Cap /proc/self/status"))
+	}
+	if ordinary := rights("0"); strings.Contains(ordinary, "CapEff: "+none) {
+		return is(unmade, "root's exec in an ordinary container has %s", ordinary)
+	}
+	var said []string
+	for _, c := range []struct {
+		user  string
+		flags []string
+	}{
+		{"0", []string{"--cap-drop", "ALL"}}, {"0", []string{"--cap-drop", "ALL", "-u", "1000"}}, {"1000", nil}, {"1000", []string{"--privileged"}},
+	} {
+		got := rights(c.user, c.flags...)
+		if !strings.Contains(got, "CapEff: "+none) || !strings.Contains(got, "CapPrm: "+none) {
+			return is(reached, "an exec of user %s has, with %q, %s", c.user, c.flags, got)
+		}
+		said = append(said, fmt.Sprintf("user %s with %q: %s", c.user, c.flags, got))
+	}
+	return is(bounded, "%s", strings.Join(said, "; "))
 }

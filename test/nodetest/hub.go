@@ -132,8 +132,8 @@ func (h *Hub) CLI(input string, args ...string) (string, error) {
 	return h.CLIAs("", input, append([]string{"--socket", h.Socket()}, args...)...)
 }
 
-// CLIAs runs the hub's command line in a directory, "" for the test's own. The arguments say which
-// hub it asks.
+// CLIAs runs the hub's command line in a directory, "" for the test's own. Its arguments name the
+// socket or the address of the hub.
 func (h *Hub) CLIAs(dir, input string, args ...string) (string, error) {
 	cmd := exec.CommandContext(h.t.Context(), filepath.Join(h.bin, "longshore-hub"), args...)
 	cmd.Dir = dir

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // The budget of one sandbox. A busy resolver without a cache asks some hundred questions per second,
@@ -32,6 +34,9 @@ func newBudget() *budget {
 
 // take takes a token, or reports that there is none.
 func (l *budget) take() bool {
+	if weaken.Off(weaken.NameBudget) {
+		return true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/shortage"
 	"github.com/longshore/longshore/internal/subprocess"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // Box is a sandbox whose questions are to be answered.
@@ -412,7 +413,7 @@ func (c *Client) startLocked(ctx context.Context) error {
 	defer func() { _ = log.Close() }()
 	cmd := subprocess.Daemon(c.o.Command[0], c.o.Command[1:]...) // it outlives the agent
 	cmd.Args[0] = programName
-	cmd.Env, cmd.Dir = []string{"GOMAXPROCS=2", "GOMEMLIMIT=64MiB", "GOGC=50"}, "/"
+	cmd.Env, cmd.Dir = append([]string{"GOMAXPROCS=2", "GOMEMLIMIT=64MiB", "GOGC=50"}, weaken.Environ()...), "/"
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{f}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", c.o.Command[0], err)

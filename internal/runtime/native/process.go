@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/weaken"
 )
 
 // processSetup is the part of the compiler that makes the child the program's process:
@@ -27,7 +28,11 @@ func (ps processSetup) process(p *specs.Process) error {
 		return err
 	}
 	if !ps.c.in.KeepKeyring {
-		ps.c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(ps.c.plan.String("_ses."+ps.c.in.ID))).Allow(uint16(unix.ENOSYS), uint16(unix.EDQUOT))
+		allowed := []uint16{uint16(unix.ENOSYS), uint16(unix.EDQUOT)}
+		if weaken.Off(weaken.KeyringQuota) {
+			allowed = allowed[:1]
+		}
+		ps.c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(ps.c.plan.String("_ses."+ps.c.in.ID))).Allow(allowed...)
 	}
 	for _, l := range ps.c.labels {
 		ps.c.plan.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(ps.c.plan.String(l.text)), plan.V(len(l.text)))
