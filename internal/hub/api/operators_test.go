@@ -184,6 +184,37 @@ func TestRemovalEndsRequestsInProgress(t *testing.T) {
 	}
 }
 
+// TestAnExchangedRootReachesOpenConnections: an operator's certificate of the root that was exchanged is
+// refused by the connection too that began before.
+func TestAnExchangedRootReachesOpenConnections(t *testing.T) {
+	t.Parallel()
+	h := hubtest.New(t)
+	key, csr := hubtest.Request(t)
+	anna := remote(t, h, "", pair(t, key, operator(t, h, hubv1.NewOperator{Name: "anna", Scope: "read", Csr: string(csr)}).Certificate))
+	ask := func() error { return anna.Call(hubtest.Within(t), http.MethodGet, "/v1/nodes", nil, new([]hubv1.Node)) }
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.CA.Authority.RotateRoot(hubtest.Within(t)); err != nil {
+		t.Fatal(err)
+	}
+	for h.CA.Authority.Rotating() {
+		changed := h.CA.Authority.Changed()
+		if !h.CA.Authority.Rotating() {
+			break
+		}
+		select {
+		case <-changed:
+		case <-hubtest.Within(t).Done():
+			t.Fatal("the root is never exchanged")
+		}
+	}
+	// A new connection would fail in its handshake, with another text.
+	if err := ask(); err == nil || !strings.Contains(err.Error(), "is of no operator") {
+		t.Errorf("by the connection that it has: %v", err)
+	}
+}
+
 // TestAnOperatorsCertificateCannotServe: it names no host, and is of use to a client alone.
 func TestAnOperatorsCertificateCannotServe(t *testing.T) {
 	t.Parallel()

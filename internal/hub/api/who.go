@@ -77,7 +77,7 @@ func (s Server) known(next http.Handler) http.Handler {
 // operator is whose certificate or token a request has.
 func (s Server) operator(r *http.Request) (ca.Operator, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		return s.Operators.ByCertificate(r.TLS.PeerCertificates[0])
+		return s.Operators.ByCertificate(r.TLS.PeerCertificates)
 	}
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {

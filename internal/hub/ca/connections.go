@@ -31,6 +31,25 @@ func (s *stranger) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// lapsing is the connection of a node. From the moment when the node is let in no more it may send as
+// much as a stranger: its calls are refused, and what it has open ends.
+type lapsing struct {
+	net.Conn
+	allowed func() bool
+	left    int
+}
+
+// Read implements net.Conn. One goroutine reads.
+func (l *lapsing) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	if !l.allowed() {
+		if l.left -= n; l.left < 0 {
+			return 0, errStranger
+		}
+	}
+	return n, err
+}
+
 // maxConnections is how many connections one node may have. It needs one, and has more for a
 // moment when it comes back before the hub has noticed that it was gone.
 const maxConnections = 8

@@ -71,7 +71,13 @@ func (s *Service) Credentials() credentials.TransportCredentials {
 // ClientCredentials are those by which a hub calls another one of the fleet.
 func (a *Authority) ClientCredentials() credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
-		MinVersion: tls.VersionTLS12, RootCAs: a.trust.Load().pool, ServerName: RoleManager, VerifyConnection: IsHub,
+		MinVersion: tls.VersionTLS12, RootCAs: a.trust.Load().pool, ServerName: RoleManager,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if !slices.Equal(s.PeerCertificates[0].Subject.Organization, []string{a.Cluster}) {
+				return errors.New("the hub is of another fleet")
+			}
+			return IsHub(s)
+		},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return a.certificate() },
 	})
 }
@@ -105,7 +111,8 @@ func (t transport) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	if slot, ok := raw.RemoteAddr().(interface{ Authenticate() }); ok {
 		slot.Authenticate()
 	}
-	return t.open.begin(caller.Node, conn, raw), info, nil
+	let := &lapsing{conn, func() bool { return t.member(*caller) == nil }, maxStranger}
+	return t.open.begin(caller.Node, let, raw), info, nil
 }
 
 func host(addr net.Addr) string {

@@ -13,6 +13,13 @@ func IssueAs(a *Authority, id, role string, key crypto.PublicKey) ([]byte, error
 	return encodeChain(chain), err
 }
 
+// IssueOf is IssueAs for another fleet of the same root.
+func IssueOf(a *Authority, cluster, id, role string, key crypto.PublicKey) ([]byte, error) {
+	b := &Authority{Cluster: cluster, life: a.life}
+	b.trust.Store(a.trust.Load())
+	return IssueAs(b, id, role, key)
+}
+
 // IssueOldOperator makes an operator's certificate as earlier versions did: with its name among the
 // DNS names, and usable by a server.
 func IssueOldOperator(a *Authority, name string, key crypto.PublicKey) ([]byte, error) {

@@ -279,9 +279,25 @@ func (o *Operators) ByToken(token string) (Operator, error) {
 	return o.find(KindToken, name, []byte(token))
 }
 
-// ByCertificate is the operator of a certificate that the handshake has verified.
-func (o *Operators) ByCertificate(leaf *x509.Certificate) (Operator, error) {
-	return o.find(KindCertificate, leaf.Subject.CommonName, leaf.RawSubjectPublicKeyInfo)
+// ByCertificate is the operator of a certificate and those that lead to its root. They are verified for
+// each request: a connection may be older than the root that is trusted now.
+func (o *Operators) ByCertificate(certs []*x509.Certificate) (Operator, error) {
+	if err := o.verify(certs); err != nil {
+		return Operator{}, errUnknown
+	}
+	return o.find(KindCertificate, certs[0].Subject.CommonName, certs[0].RawSubjectPublicKeyInfo)
+}
+
+// verify returns an error unless a certificate is of an operator of this fleet.
+func (o *Operators) verify(certs []*x509.Certificate) error {
+	caller, err := transport{a: o.a}.verify(certs, time.Now())
+	if err != nil {
+		return err
+	}
+	if caller == nil || caller.Role != RoleOperator || caller.Cluster != o.a.Cluster {
+		return errors.New("the certificate is of no operator")
+	}
+	return nil
 }
 
 // TLS is the TLS of a listener for operators, who have a certificate, or show a token later.
@@ -290,14 +306,7 @@ func (o *Operators) TLS() *tls.Config {
 		if len(s.PeerCertificates) == 0 {
 			return nil
 		}
-		caller, err := transport{a: o.a}.verify(s.PeerCertificates, time.Now())
-		if err != nil {
-			return err
-		}
-		if caller.Role != RoleOperator || caller.Cluster != o.a.Cluster {
-			return errors.New("the certificate is of no operator")
-		}
-		return nil
+		return o.verify(s.PeerCertificates)
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequestClientCert, SessionTicketsDisabled: true, VerifyConnection: verify,

@@ -72,6 +72,13 @@ func TestNoOperatorPassesForAHub(t *testing.T) {
 			}
 			continue
 		}
+		others, err := ca.IssueOf(authority, "another", authority.Hub, ca.RoleManager, key.Public())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.call(serve(t, key, others)); err == nil || !strings.Contains(err.Error(), "is of another") {
+			t.Errorf("%s dials a hub of another fleet with the same root: %v", c.client, err)
+		}
 		if err := c.call(serve(t, key, hubs)); err != nil {
 			t.Errorf("%s dials a hub: %v", c.client, err)
 		}

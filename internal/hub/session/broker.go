@@ -173,6 +173,7 @@ func (b *Broker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, stre
 		select {
 		case <-l.subs:
 		case <-l.tasks:
+		case <-l.self:
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
 		}
@@ -186,7 +187,7 @@ type listening struct {
 	told   map[string]*Subscription
 	node   string
 	// What may change of it.
-	subs, tasks <-chan struct{}
+	subs, tasks, self <-chan struct{}
 }
 
 // end notes what the node cannot send any more.
@@ -202,7 +203,10 @@ func (l *listening) step() error {
 	if err != nil {
 		return err
 	}
-	l.node = caller.Node
+	l.node, l.self = caller.Node, l.b.board.NodeChanged(caller.Node)
+	if err := l.b.ca.Allowed(caller); err != nil { // it may have been removed before that
+		return err
+	}
 	var now map[string]*Subscription
 	now, l.subs, l.tasks = l.b.concerning(caller.Node)
 	for id, s := range now {
@@ -231,6 +235,9 @@ func (b *Broker) PublishLogs(stream grpc.ClientStreamingServer[swarmv1.PublishLo
 	if err != nil {
 		return err
 	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go b.cut(caller, ended)
 	var s *Subscription
 	incomplete := true
 	defer func() {
@@ -246,6 +253,9 @@ func (b *Broker) PublishLogs(stream grpc.ClientStreamingServer[swarmv1.PublishLo
 		if err != nil {
 			return err
 		}
+		if err := b.ca.Allowed(caller); err != nil {
+			return err
+		}
 		if s == nil {
 			if s, err = b.find(msg.GetSubscriptionId()); err != nil {
 				return err
@@ -259,6 +269,23 @@ func (b *Broker) PublishLogs(stream grpc.ClientStreamingServer[swarmv1.PublishLo
 		if msg.GetClose() {
 			incomplete = false
 			return stream.SendAndClose(&swarmv1.PublishLogsResponse{})
+		}
+	}
+}
+
+// cut closes the connection of a node that is let in no more while a stream of its output is open:
+// nothing else would end a stream that waits for its client.
+func (b *Broker) cut(caller ca.Caller, ended <-chan struct{}) {
+	for {
+		changed := b.board.NodeChanged(caller.Node)
+		if b.ca.Allowed(caller) != nil {
+			caller.Cut()
+			return
+		}
+		select {
+		case <-changed:
+		case <-ended:
+			return
 		}
 	}
 }
