@@ -65,29 +65,31 @@ type Options struct {
 
 // node is everything that Run opened, for doctor and the shutdown.
 type node struct {
-	cfg      config.Config
-	log      *slog.Logger
-	level    *slog.LevelVar
-	version  string
-	started  time.Time
-	metrics  *obs.Metrics
-	limits   *connlimit.Table
-	store    *state.Store
-	keeper   *keeper.Client
-	images   *image.Store
-	board    *broker.Client
-	boardAPI *boardAPI
-	modules  modules         // nil if compiled modules cannot be kept
-	programs *programs.Store // nil without CRI's API of 2017
-	network  *network.Network
-	cgroups  *cgroup.Tree
-	runtimes runtimes
-	spare    *pin.Spare
-	release  func() error // removes what the native runtime keeps for all containers
-	engine   *engine.Engine
-	nri      *nri.Host   // nil without a socket for plugins
-	swarm    *swarm.Face // nil without the face
-	criu     criuProbe
+	cfg     config.Config
+	log     *slog.Logger
+	level   *slog.LevelVar
+	version string
+	started time.Time
+	metrics *obs.Metrics
+	limits  *connlimit.Table
+	// unanswered are the questions of sandboxes that the name server did not answer.
+	unanswered unanswered
+	store      *state.Store
+	keeper     *keeper.Client
+	images     *image.Store
+	board      *broker.Client
+	boardAPI   *boardAPI
+	modules    modules         // nil if compiled modules cannot be kept
+	programs   *programs.Store // nil without CRI's API of 2017
+	network    *network.Network
+	cgroups    *cgroup.Tree
+	runtimes   runtimes
+	spare      *pin.Spare
+	release    func() error // removes what the native runtime keeps for all containers
+	engine     *engine.Engine
+	nri        *nri.Host   // nil without a socket for plugins
+	swarm      *swarm.Face // nil without the face
+	criu       criuProbe
 	// scrapes is the handler of CRI's metrics of pods; nil until that face exists.
 	scrapes atomic.Pointer[http.Handler]
 	// recovered is closed when the engine has recovered.
@@ -129,6 +131,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	n.limits = connlimit.NewTable(n.log)
 	if err := n.metrics.Register(obs.Connections(n.limits.Usage)); err != nil {
 		return fmt.Errorf("agent: metrics of connections: %w", err)
+	}
+	if err := n.metrics.Register(obs.UnansweredNames(n.unanswered.load)); err != nil {
+		return fmt.Errorf("agent: metrics of the name server: %w", err)
 	}
 	if err := n.metrics.Register(&n.findings); err != nil {
 		return fmt.Errorf("agent: metrics of findings: %w", err)
@@ -173,7 +178,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Config: n.cfg.Network, Avoid: rangesOfOthers(n.cfg), Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
 		Names: &names.Options{Dir: filepath.Join(run, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: n.keeper.Held(), Started: func(ctx context.Context, pid int) {
 			settle(ctx, n.log, fmt.Sprintf("longshore-names-%d.scope", pid), pid)
-		}},
+		}, Unanswered: n.unanswered.store},
 	}); err != nil {
 		return err
 	}

@@ -90,6 +90,9 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 	if err := m.Register(Connections(func() []connlimit.Usage { return []connlimit.Usage{usage} })); err != nil {
 		t.Fatal(err)
 	}
+	if err := m.Register(UnansweredNames(func() map[string]uint64 { return map[string]uint64{"loud": 8} })); err != nil {
+		t.Fatal(err)
+	}
 	m.Request("cri", "Version", "OK", time.Millisecond)
 	m.Stage("cri", "create.checkout", time.Millisecond)
 	m.StoreTransaction("update", time.Millisecond)
@@ -107,6 +110,7 @@ func TestMetricsShowTheMinimumSet(t *testing.T) {
 		`longshore_connections_open{socket="cri"} 2`, `longshore_connections_limit{socket="cri"} 9`,
 		`longshore_connections_closed_total{reason="idle",socket="cri"} 3`, `longshore_connections_closed_total{reason="unauthenticated",socket="cri"} 4`,
 		`longshore_connections_closed_total{reason="peer",socket="cri"} 5`,
+		`longshore_name_questions_unanswered_total{sandbox="loud"} 8`,
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("metrics lack %s", want)

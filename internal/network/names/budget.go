@@ -21,15 +21,17 @@ const (
 type budget struct {
 	burst    float64
 	exceeded func() // called once, the first time it is used up; may be nil
+	pool     *pool
 
-	mu     sync.Mutex // guards tokens, last, told
-	tokens float64
-	last   time.Time
-	told   bool
+	mu    sync.Mutex // guards own, share, told
+	own   bucket
+	share bucket // of the pool
+	told  bool
 }
 
-func newBudget() *budget {
-	return &budget{burst: questionBurst, tokens: questionBurst, last: time.Now()}
+func newBudget(p *pool) *budget {
+	now := time.Now()
+	return &budget{burst: questionBurst, pool: p, own: bucket{questionBurst, now}, share: bucket{poolRate, now}}
 }
 
 // take takes a token, or reports that there is none.
@@ -40,11 +42,8 @@ func (l *budget) take() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	l.tokens = min(l.burst, l.tokens+now.Sub(l.last).Seconds()*questionRate)
-	l.last = now
-	if l.tokens >= 1 {
-		l.tokens--
-		return true
+	if l.own.fill(now, questionRate, l.burst); l.own.tokens >= 1 {
+		return l.pool.take(&l.share, now) && l.own.take()
 	}
 	if !l.told && l.exceeded != nil {
 		l.exceeded()

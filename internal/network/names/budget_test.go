@@ -14,7 +14,7 @@ import (
 // TestBudget: a burst is taken at once, then the rate holds, and an excess is reported once.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newBudget()
+		l := newBudget(nil)
 		reports := 0
 		l.exceeded = func() { reports++ }
 		taken := 0
@@ -66,9 +66,9 @@ func TestAFloodIsReadAtTheRate(t *testing.T) {
 	read := func(t *testing.T, bounded bool) int64 {
 		f := &flood{question: q, limit: all}
 		z := testZone()
-		b := newBox(f, nil, asks{}, func(_ []string, q []byte, stream bool) ([]byte, error) { return Answer([]Zone{z}, q, stream) })
+		b := newBox(f, nil, asks{}, func(_ []string, q []byte, stream bool) ([]byte, error) { return Answer([]Zone{z}, q, stream) }, nil)
 		if !bounded {
-			b.budget.burst, b.budget.tokens = 2*all, 2*all
+			b.budget.burst, b.budget.own.tokens = 2*all, 2*all
 		}
 		b.ended.Go(b.packets)
 		<-time.After(time.Second)

@@ -50,7 +50,10 @@ type Options struct {
 	// Holder keeps the sockets, so that questions wait for the next agent when process and agent are
 	// dead; nil for none.
 	Holder core.Holder
-	Logger *slog.Logger
+	// Unanswered is called after each look at the process's health, with how many questions and
+	// connections of each sandbox were not answered because of a bound; nil for nobody.
+	Unanswered func(map[core.ID]uint64)
+	Logger     *slog.Logger
 }
 
 // Client is the agent's side of the name server. It starts the process when there is something to
@@ -514,50 +517,6 @@ func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, g
 		err = fmt.Errorf("%w: %s", errRefused, resp.Error)
 	}
 	return resp, got, err
-}
-
-// healthTime is how often the process is asked whether it still answers.
-const healthTime = 10 * time.Second
-
-// probe asks the process behind conn at intervals whether it answers, until it has gone, and
-// replaces it when it does not.
-func (c *Client) probe(conn *net.UnixConn, gone <-chan struct{}) {
-	t := time.NewTicker(cmp.Or(c.o.Health, healthTime))
-	defer t.Stop()
-	for {
-		select {
-		case <-gone:
-			return
-		case <-t.C:
-		}
-		if !c.healthy(conn) {
-			return
-		}
-	}
-}
-
-// healthy returns false when the process behind conn is not the one in use any more.
-func (c *Client) healthy(conn *net.UnixConn) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conn != conn {
-		return false
-	}
-	_, err := c.callLocked(request{Op: opHello}, nil)
-	if errors.Is(err, errShort) {
-		return true
-	}
-	if err == nil {
-		c.holdAgainLocked()
-		c.deaths = 0
-		return true
-	}
-	c.o.Logger.Warn("the name server of sandboxes does not answer; starting another one", "error", err.Error())
-	c.killLocked()
-	if err := c.restoreLocked(context.Background()); err != nil {
-		c.o.Logger.Error("could not start the name server of sandboxes again; it is tried again and again", "error", err.Error())
-	}
-	return false
 }
 
 // watch waits on a connection of its own for the end of the process behind conn, and has another

@@ -25,6 +25,7 @@ const Arg = "names-server"
 type process struct {
 	ended chan struct{}
 	once  sync.Once
+	pool  *pool
 
 	mu     sync.RWMutex // guards zones, told, boxes, agents
 	zones  map[string]Zone
@@ -55,7 +56,7 @@ func Main() int {
 }
 
 func newProcess() *process {
-	return &process{ended: make(chan struct{}), zones: map[string]Zone{}, told: make(chan struct{}), boxes: map[core.ID]*box{}}
+	return &process{ended: make(chan struct{}), pool: newPool(), zones: map[string]Zone{}, told: make(chan struct{}), boxes: map[core.ID]*box{}}
 }
 
 func (p *process) end() { p.once.Do(func() { close(p.ended) }) }
@@ -130,6 +131,14 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		resp.Sandboxes, resp.Pid = slices.Sorted(maps.Keys(p.boxes)), os.Getpid()
+		for id, b := range p.boxes {
+			if n := b.unanswered(); n > 0 {
+				if resp.Unanswered == nil {
+					resp.Unanswered = map[core.ID]uint64{}
+				}
+				resp.Unanswered[id] = n
+			}
+		}
 	case opZone:
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -180,13 +189,14 @@ func (p *process) add(req request, files []*os.File) error {
 		return errors.Join(err, udp.Close())
 	}
 	p.drop(req.Sandbox)
-	b := newBox(udp, tcp, asks{req.Networks, req.Upstream}, p.answer)
+	b := newBox(udp, tcp, asks{req.Networks, req.Upstream}, p.answer, p.pool)
 	b.budget.exceeded = func() {
 		fmt.Fprintf(os.Stderr, "name server: sandbox %q asks more than %d questions per second; the rest is dropped\n", req.Sandbox, questionRate)
 	}
 	if req.Wait {
 		b.wait = p.awaitZones
 	}
+	p.pool.join()
 	b.serve()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,6 +235,7 @@ func (p *process) drop(id core.ID) {
 	p.mu.Unlock()
 	if ok {
 		b.close()
+		p.pool.leave()
 	}
 }
 

@@ -9,9 +9,13 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/shortage"
 )
@@ -41,6 +45,7 @@ type box struct {
 	ended    sync.WaitGroup
 	forwards chan struct{}
 	streams  chan struct{}
+	refused  atomic.Uint64 // questions that were answered with a failure, and connections that were closed, at a bound
 	answer   answerer
 	budget   *budget
 	patience time.Duration                                // for one server
@@ -62,10 +67,10 @@ var errDropped = errors.New("the sandbox has no name server any more")
 type answerer func(networks []string, question []byte, stream bool) ([]byte, error)
 
 // newBox returns one that does not answer yet. The sockets are the box's.
-func newBox(udp net.PacketConn, tcp net.Listener, a asks, answer answerer) *box {
+func newBox(udp net.PacketConn, tcp net.Listener, a asks, answer answerer, p *pool) *box {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &box{
-		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, answer: answer, patience: upstreamTime, budget: newBudget(),
+		udp: udp, tcp: tcp, ctx: ctx, cancel: cancel, asks: a, answer: answer, patience: upstreamTime, budget: newBudget(p),
 		forwards: make(chan struct{}, maxForwarded), streams: make(chan struct{}, maxStreams),
 	}
 }
@@ -125,18 +130,64 @@ func (b *box) packets() {
 			_, _ = b.udp.WriteTo(answer, from)
 			continue
 		}
-		select {
-		case b.forwards <- struct{}{}:
-		default:
+		done, ok := b.mayForward()
+		if !ok {
+			b.refused.Add(1)
 			_, _ = b.udp.WriteTo(failed(buf[:n]), from)
 			continue
 		}
 		question := append([]byte(nil), buf[:n]...)
 		b.ended.Go(func() {
-			defer func() { <-b.forwards }()
+			defer done()
 			_, _ = b.udp.WriteTo(b.forward("udp", a.upstream, question), from)
 		})
 	}
+}
+
+// mayForward reports whether one more question may be forwarded over UDP. done ends it.
+func (b *box) mayForward() (done func(), ok bool) {
+	shared, ok := b.budget.pool.forward(len(b.forwards))
+	if !ok {
+		return nil, false
+	}
+	select {
+	case b.forwards <- struct{}{}:
+		return func() { <-b.forwards; shared() }, true
+	default:
+		shared()
+		return nil, false
+	}
+}
+
+// unanswered returns how many questions and connections were not answered because of a bound. The kernel
+// counts the packets that it drops while the budget is used up.
+func (b *box) unanswered() uint64 {
+	n := b.refused.Load()
+	udp, ok := b.udp.(syscall.Conn)
+	if !ok {
+		return n
+	}
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		return n
+	}
+	_ = raw.Control(func(fd uintptr) {
+		drops, err := droppedBy(int(fd))
+		if err == nil {
+			n += uint64(drops)
+		}
+	})
+	return n
+}
+
+// droppedBy returns how many packets the kernel has dropped for want of room in a socket.
+func droppedBy(fd int) (uint32, error) {
+	var info [9]uint32 // SK_MEMINFO_VARS
+	size := uint32(unsafe.Sizeof(info))
+	if _, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)), uintptr(unsafe.Pointer(&size)), 0); e != 0 {
+		return 0, e
+	}
+	return info[8], nil // SK_MEMINFO_DROPS
 }
 
 func (b *box) connections() {
@@ -148,6 +199,7 @@ func (b *box) connections() {
 		select {
 		case b.streams <- struct{}{}:
 		default:
+			b.refused.Add(1)
 			_ = conn.Close()
 			continue
 		}

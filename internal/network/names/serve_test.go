@@ -207,7 +207,7 @@ func alone(t *testing.T, udp net.PacketConn, patience time.Duration, servers ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBox(udp, tcp, asks{upstream: servers}, func(_ []string, q []byte, stream bool) ([]byte, error) { return Answer(nil, q, stream) })
+	b := newBox(udp, tcp, asks{upstream: servers}, func(_ []string, q []byte, stream bool) ([]byte, error) { return Answer(nil, q, stream) }, nil)
 	b.patience = patience
 	t.Cleanup(b.close)
 	return b

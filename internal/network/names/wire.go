@@ -18,7 +18,7 @@ import (
 
 // The operations of a request.
 const (
-	opHello = "hello" // Answer.Sandboxes
+	opHello = "hello" // the answer has Sandboxes, Pid and Unanswered
 	opZone  = "zone"  // Network, Zone; nil removes it
 	opPatch = "patch" // Network, Patch
 	opAdd   = "add"   // Sandbox, Networks, Upstream, Wait, and two sockets
@@ -49,6 +49,8 @@ type response struct {
 	Short     bool      `json:"short,omitempty"`
 	Sandboxes []core.ID `json:"sandboxes,omitempty"`
 	Pid       int       `json:"pid,omitempty"`
+	// Unanswered counts, by sandbox, the questions and connections that were not answered because of a bound.
+	Unanswered map[core.ID]uint64 `json:"unanswered,omitempty"`
 }
 
 // maxMessage bounds a message: a network of ten thousand names is a megabyte.

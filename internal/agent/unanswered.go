@@ -1,0 +1,28 @@
+package agent
+
+import (
+	"sync/atomic"
+
+	"github.com/longshore/longshore/internal/core"
+)
+
+// unanswered holds how many questions of each sandbox the name server has not answered because of a bound,
+// as it said last.
+type unanswered struct {
+	last atomic.Pointer[map[core.ID]uint64]
+}
+
+func (u *unanswered) store(all map[core.ID]uint64) { u.last.Store(&all) }
+
+// load returns the numbers by the ids of sandboxes.
+func (u *unanswered) load() map[string]uint64 {
+	all := u.last.Load()
+	if all == nil {
+		return nil
+	}
+	m := make(map[string]uint64, len(*all))
+	for id, n := range *all {
+		m[string(id)] = n
+	}
+	return m
+}
