@@ -34,7 +34,7 @@ func moduleImage(module []byte) imagetest.Built {
 }
 
 // firstStart is how long a neighbour's first start may take: a start waits ten seconds for its turn at most.
-const firstStart = 40 * time.Second
+const firstStart = 25 * time.Second
 
 // slowModules pulls and starts modules that take a minute each to compile. Meanwhile a neighbour in another namespace starts a
 // module of some 50 bytes for the first time.
