@@ -94,6 +94,9 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		if cfg, err = s.config(rec); err == nil {
 			err = s.checkPlatform(cfg.Platform)
 		}
+		if err == nil && old == nil { // an earlier release stored images without this check; their containers stay
+			err = worker.CheckVolumes(cfg.Config)
+		}
 		out.Config = cfg.Image
 	}
 	if err != nil {

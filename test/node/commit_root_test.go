@@ -3,6 +3,7 @@ package node
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -65,6 +66,13 @@ line" && touch ready && exec sleep 1000`)
 			if out, err := v.CLI(wrong...); err == nil {
 				t.Errorf("%q: %s", wrong, out)
 			}
+		}
+		many := "VOLUME"
+		for i := range 129 {
+			many += " /v" + strconv.Itoa(i)
+		}
+		if _, err := v.CLI("commit", "-c", many, "x", "many"); err == nil || !strings.Contains(err.Error(), "it declares 129 volumes, at most 128") {
+			t.Errorf("a commit with 129 volumes: %v", err)
 		}
 		v.must(t, "rm", "x")
 		if left, err := os.ReadDir(filepath.Join(v.Dir, "root/image/content/ingest")); err == nil && len(left) > 0 {

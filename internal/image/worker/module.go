@@ -43,9 +43,13 @@ func moduleDiffs(config []byte, m manifestDoc) ([]digest.Digest, error) {
 		RootFS       struct {
 			DiffIDs []digest.Digest `json:"diff_ids"`
 		} `json:"rootfs"`
+		Config ocispec.ImageConfig `json:"config"`
 	}
 	if err := json.Unmarshal(config, &names); err != nil {
 		return nil, fmt.Errorf("read image config: %w: %w", errdefs.ErrInvalidArgument, err)
+	}
+	if err := CheckVolumes(names.Config); err != nil {
+		return nil, fmt.Errorf("read image config: %w", err)
 	}
 	for _, list := range [][]digest.Digest{names.LayerDigests, names.RootFS.DiffIDs} {
 		if len(list) > 0 && (len(list) != 1 || list[0] != blob) {

@@ -362,6 +362,14 @@ func (s *source) fetchConfig(ctx context.Context, desc ocispec.Descriptor) ([]by
 // MaxVolumes is how many volumes an image may declare. Each container of it gets as many.
 const MaxVolumes = 128
 
+// CheckVolumes refuses an image that declares more than MaxVolumes volumes.
+func CheckVolumes(c ocispec.ImageConfig) error {
+	if n := len(c.Volumes); n > MaxVolumes && !weaken.Off(weaken.ImageVolumes) {
+		return fmt.Errorf("it declares %d volumes, at most %d are made for a container: %w", n, MaxVolumes, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
 // ParseConfig returns the diff IDs in an image config. It is an error unless there are as many as
 // layers, or when the config declares more than MaxVolumes volumes.
 func ParseConfig(body []byte, layers int) ([]digest.Digest, error) {
@@ -369,8 +377,8 @@ func ParseConfig(body []byte, layers int) ([]digest.Digest, error) {
 	if err := json.Unmarshal(body, &img); err != nil {
 		return nil, fmt.Errorf("read image config: %w: %w", errdefs.ErrInvalidArgument, err)
 	}
-	if n := len(img.Config.Volumes); n > MaxVolumes && !weaken.Off(weaken.ImageVolumes) {
-		return nil, fmt.Errorf("read image config: it declares %d volumes, at most %d are made for a container: %w", n, MaxVolumes, errdefs.ErrInvalidArgument)
+	if err := CheckVolumes(img.Config); err != nil {
+		return nil, fmt.Errorf("read image config: %w", err)
 	}
 	diffs := img.RootFS.DiffIDs
 	if len(diffs) != layers {
