@@ -2,9 +2,9 @@ package engine_test
 
 import (
 	"context"
-	"slices"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
