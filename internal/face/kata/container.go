@@ -94,11 +94,16 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 	if err := s.face.setSysctls(spec); err != nil {
 		return nil, err
 	}
-	mounted, err := s.face.mountAll(ctx, mounts)
+	wires, err := s.face.wires(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	ct, err := s.face.create(ctx, cfg)
+	mounted, err := s.face.mountAll(ctx, mounts)
+	if err != nil {
+		wires.close()
+		return nil, err
+	}
+	ct, err := s.face.create(ctx, cfg, wires)
 	if err != nil {
 		s.face.unmountAll(ctx, mounted)
 		return nil, err
@@ -117,12 +122,22 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 // create makes a container. A program that cannot be executed fails the call, as in the reference: for
 // the shim a container that has been created runs until it reports an end, so a start that fails would
 // leave one that cannot be removed.
-func (f *Face) create(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
+func (f *Face) create(ctx context.Context, cfg core.ContainerConfig, wires *wires) (core.Container, error) {
 	ct, err := f.o.Engine.CreateContainer(ctx, cfg)
-	if err != nil || ct.Refused == nil {
+	if err != nil {
+		wires.close()
 		return ct, err
 	}
-	err = errors.New(ct.Refused.Text)
+	if ct.Refused != nil {
+		wires.close()
+		err = errors.New(ct.Refused.Text)
+	} else if wires != nil {
+		err = f.connect(ctx, wires, string(cfg.Key), &ct.Main, core.Ref{Container: ct.ID, Process: core.Main})
+	}
+	if err == nil {
+		return ct, nil
+	}
+	f.outs.drop(core.Ref{Container: ct.ID})
 	return ct, errors.Join(err, f.o.Engine.RemoveContainer(context.WithoutCancel(ctx), ct.ID, engine.RemoveOptions{Force: true, Request: request("CreateContainer", 0)}))
 }
 
@@ -157,8 +172,6 @@ func unserved(req *katav1.CreateContainerRequest) error {
 		return refuse(codes.Unimplemented, "shared mounts are not served")
 	case hasGrants(req.GetOCI()):
 		return refuse(codes.Unimplemented, "annotation %s: a guest's agent grants nothing; an ordinary container would get more than its document says", core.GrantAnnotation)
-	case req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0:
-		return refuse(codes.Unimplemented, "output by ports of vsock is not served")
 	case hasUserNamespace(req.GetOCI().GetLinux()):
 		return refuse(codes.Unimplemented, "namespace user: not served; the container's users are those of the guest")
 	}
@@ -284,9 +297,6 @@ func (s *service) ExecProcess(ctx context.Context, req *katav1.ExecProcessReques
 	if initExec(&ct) == req.GetExecId() {
 		return nil, fmt.Errorf("exec %q: %w", req.GetExecId(), errdefs.ErrAlreadyExists)
 	}
-	if req.GetStdinPort() != 0 || req.GetStdoutPort() != 0 || req.GetStderrPort() != 0 {
-		return nil, refuse(codes.Unimplemented, "output by ports of vsock is not served")
-	}
 	p, err := toProcess(req.GetProcess())
 	if err != nil {
 		return nil, err
@@ -298,11 +308,27 @@ func (s *service) ExecProcess(ctx context.Context, req *katav1.ExecProcessReques
 		return nil, err
 	}
 	setPCIAddresses(p.Env, recordOf(&ct).PCI)
-	_, _, err = s.face.o.Engine.Exec(ctx, ct.ID, core.ProcessConfig{
+	wires, err := s.face.wires(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	made, _, err := s.face.o.Engine.Exec(ctx, ct.ID, core.ProcessConfig{
 		ID: core.ProcessID(req.GetExecId()), Spec: p, Ephemeral: true, KeepExit: true,
 		IO: core.IO{Hold: true, TTY: p.Terminal, Stdin: core.StdinOpen, Size: sizeOf(p.ConsoleSize)},
 	})
-	return &emptypb.Empty{}, err
+	if err != nil {
+		wires.close()
+		return nil, err
+	}
+	if wires == nil {
+		return &emptypb.Empty{}, nil
+	}
+	ref := core.Ref{Container: ct.ID, Process: made.ID}
+	if err := s.face.connect(ctx, wires, req.GetContainerId(), &made, ref); err != nil {
+		kill := s.face.o.Engine.Signal(context.WithoutCancel(ctx), ref, int(syscall.SIGKILL), request("ExecProcess", int(syscall.SIGKILL)))
+		return nil, errors.Join(err, kill)
+	}
+	return &emptypb.Empty{}, nil
 }
 
 // SignalProcess implements katav1.AgentServiceService.
@@ -377,6 +403,9 @@ func (s *service) WaitProcess(ctx context.Context, req *katav1.WaitProcessReques
 	ref := core.Ref{Container: ct.ID, Process: p.ID}
 	a, err := s.face.o.Engine.Wait(ctx, ref)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.face.outs.copied(ctx, ref); err != nil {
 		return nil, err
 	}
 	if p.ID != core.Main && s.face.outs.read(ref) {

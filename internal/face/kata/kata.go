@@ -50,6 +50,8 @@ type Options struct {
 	Unified func() bool
 	// Recent gets what the shim reads of containers' output. It may be nil.
 	Recent *logs.Recent
+	// Streams has the connections that calls name by their ports. It may be nil: such calls are refused.
+	Streams Streams
 	// End is called once, after DestroySandbox was answered. It may be nil.
 	End func()
 }

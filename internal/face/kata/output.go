@@ -59,6 +59,40 @@ func (o *outputs) of(ctx context.Context, ref core.Ref, tty bool) (*stdio, error
 	return s, nil
 }
 
+// wire has the connections of a process closed with its streams.
+func (o *outputs) wire(s *stdio, w *wires) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.wires = w
+	if o.done {
+		w.close()
+	}
+}
+
+// copied waits until the output of a process that has ended was copied to its connections, if it has any.
+func (o *outputs) copied(ctx context.Context, ref core.Ref) error {
+	o.mu.Lock()
+	var w *wires
+	if s := o.open[ref]; s != nil {
+		w = s.wires
+	}
+	o.mu.Unlock()
+	if w == nil {
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		w.copying.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // drop closes the streams of a process that is being removed, if they are open; with
 // Main those of all processes of the container.
 func (o *outputs) drop(ref core.Ref) {
@@ -67,7 +101,7 @@ func (o *outputs) drop(ref core.Ref) {
 	for r, s := range o.open {
 		if r == ref || ref.Process == core.Main && r.Container == ref.Container {
 			delete(o.open, r)
-			_ = s.streams.Close()
+			s.close()
 		}
 	}
 	if o.recent != nil && ref.Process == core.Main {
@@ -81,7 +115,7 @@ func (o *outputs) close() {
 	o.done = true
 	for r, s := range o.open {
 		delete(o.open, r)
-		_ = s.streams.Close()
+		s.close()
 	}
 }
 
@@ -98,6 +132,12 @@ type stdio struct {
 	streams        *core.Streams
 	stdout, stderr *pipe
 	writing        chan struct{} // held by the call that writes
+	wires          *wires        // nil while the streams are read and written by calls; guarded by outputs.mu
+}
+
+func (s *stdio) close() {
+	_ = s.streams.Close()
+	s.wires.close()
 }
 
 // write gives the process all of data. It returns before that only with an error, or

@@ -71,6 +71,8 @@ type Options struct {
 	CgroupRoot string
 	// Listeners are where the shim calls. Run closes them.
 	Listeners []net.Listener
+	// Streams has the connections that calls name by their ports; it may be nil.
+	Streams kata.Streams
 	// Requests says which of the shim's calls are answered.
 	Requests kata.Requests
 	// PolicyFile is the policy that decides from the beginning; "" is none.
@@ -105,7 +107,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	var p *parts // there when calls are answered
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
-		Machine: machine, Requests: o.Requests, Policy: gate, Recent: o.Recent, Quiet: debug.FreeOSMemory,
+		Machine: machine, Requests: o.Requests, Policy: gate, Streams: o.Streams, Recent: o.Recent, Quiet: debug.FreeOSMemory,
 		Unified: func() bool { return p.groups.Mode() == core.CgroupV2 },
 		OOMCounter: func(ref core.CgroupRef) string {
 			level, _ := p.groups.OOMLevel(ref)

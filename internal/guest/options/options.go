@@ -28,6 +28,9 @@ type Options struct {
 	// LogPort is the port of vsock at which the log is given out; 0 means that the log
 	// goes to the console.
 	LogPort uint32
+	// StreamPort is the port of vsock to which the shim connects for the streams of processes; 0 means that it reads and
+	// writes them by calls.
+	StreamPort uint32
 	// ControlPort is the port of vsock at which the host may ask what runs here; 0 means that
 	// it may not. The option is not Kata's.
 	ControlPort uint32

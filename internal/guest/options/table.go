@@ -57,6 +57,13 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 		o.LogPort, err = toPort(v)
 		return err
 	}},
+	"passfd_listener_port": {needs: true, apply: func(o *Options, v string, _ bool) (err error) {
+		if v == "0" { // Kata's own default
+			return nil
+		}
+		o.StreamPort, err = toPort(v)
+		return err
+	}},
 	"control_vport": {needs: true, apply: func(o *Options, v string, _ bool) (err error) {
 		o.ControlPort, err = toPort(v)
 		return err
@@ -88,7 +95,7 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 	}},
 
 	"debug_console": flag, "devmode": flag, "trace": flag, "supports_seccomp": flag, "secure_storage_integrity": flag, "mem_agent_enable": flag,
-	"debug_console_vport": port, "passfd_listener_port": port,
+	"debug_console_vport": port,
 	"container_pipe_size": number, "cdh_api_timeout": number, "image_pull_timeout": number, "cdi_timeout": number, "launch_process_timeout": number,
 	"https_proxy": text, "no_proxy": text, "visible_cdi_devices": text, "image_policy_file": text, "initdata": text,
 	"guest_components_rest_api": oneOf("all", "attestation", "resource"),

@@ -125,7 +125,7 @@ func (b Build) told(file string, lookup func(string) (string, bool)) (s settings
 	if err != nil {
 		return s, false, err
 	}
-	s = settings{Build: b, listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, plugTime: o.HotplugTimeout}
+	s = settings{Build: b, listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, streamPort: o.StreamPort, plugTime: o.HotplugTimeout}
 	if s.policyFile, err = firstPolicy(o.PolicyFile, kataPolicy); err != nil {
 		return s, false, err
 	}

@@ -142,6 +142,7 @@ type settings struct {
 	level         slog.Level
 	plugTime      time.Duration
 	logPort       uint32   // of vsock; 0 means out
+	streamPort    uint32   // of vsock; 0 means none
 	warnings      []string // about options, to be logged
 }
 
@@ -180,6 +181,15 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	}
 	o := agent.Options{
 		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
+	}
+	if s.streamPort != 0 {
+		l, err := vsock.Listen(vsock.Any, s.streamPort)
+		if err != nil {
+			return errors.Join(fmt.Errorf("the port of streams: %w", err), o.Listeners[0].Close())
+		}
+		port := agent.NewStreamPort(l, agent.HostPort)
+		defer port.Close()
+		o.Streams = port
 	}
 	if s.Images != nil {
 		store, err := s.Images(filepath.Join(s.state, "image"), s.Version, log)
