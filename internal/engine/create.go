@@ -19,24 +19,27 @@ var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an erro
 
 // CreateContainer creates a container in a ready sandbox. Its process waits before the program
 // until StartContainer, unless cfg.Run is set. With a Key that is in use it returns the first
-// object and AlreadyExists; an empty Key becomes the ID.
+// object and AlreadyExists; an empty Key becomes the ID. Stopping the sandbox meanwhile ends the create
+// with Aborted.
 func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
 	b, err := c.view.newBuild(cfg)
 	if err != nil {
 		return core.Container{}, err
 	}
 	return b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
-		unlock, err := c.e.sandboxes.Lock(ctx, b.c.Sandbox)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		sb, err := c.view.sandbox(b.c.Sandbox)
-		if err != nil {
-			return err
-		}
-		b.pipeline = c.e.pipeline(b.c.Owner, "create")
-		return b.in(ctx, c.view, sb)
+		return c.e.create(ctx, b.c.Sandbox, func(ctx context.Context) error {
+			unlock, err := c.e.sandboxes.Lock(ctx, b.c.Sandbox)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			sb, err := c.view.sandbox(b.c.Sandbox)
+			if err != nil {
+				return err
+			}
+			b.pipeline = c.e.pipeline(b.c.Owner, "create")
+			return b.in(ctx, c.view, sb)
+		})
 	}))
 }
 

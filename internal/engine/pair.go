@@ -62,7 +62,7 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 			// The container's stages continue the sandbox's pipeline: an error undoes the sandbox
 			// too.
 			made, b.pipeline = true, s.pipeline.as("create")
-			return b.in(ctx, c.view, s.sb)
+			return c.e.create(ctx, s.sb.ID, func(ctx context.Context) error { return b.in(ctx, c.view, s.sb) })
 		})
 	})
 	if err != nil && !made {

@@ -140,7 +140,7 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
 	pl := c.e.pipeline(sb.Owner, "stop_sandbox")
 	opts.Request = c.request(opts.Request, "StopSandbox")
-	c.e.creates.GiveUp(sb.ID)
+	defer c.e.creates.GiveUp(sb.ID)()
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err
 	}

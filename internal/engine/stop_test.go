@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/roottest"
 )
 
 // stubborn returns a running container that ignores SIGTERM.
@@ -144,6 +145,58 @@ func TestACancelledCreateLeavesNothing(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 	n.Clean()
+}
+
+// TestAStopDoesNotWaitForCreates: a create in the sandbox that waits for something, as for the
+// compilation of its program, and one that waits for it, are given up by the stop of the sandbox.
+func TestAStopDoesNotWaitForCreates(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, c *engine.Client, id core.ID) error{
+		"stop": func(ctx context.Context, c *engine.Client, id core.ID) error {
+			return c.StopSandbox(ctx, id, engine.StopOptions{})
+		},
+		"remove": func(ctx context.Context, c *engine.Client, id core.ID) error {
+			return c.RemoveSandbox(ctx, id, engine.RemoveOptions{Force: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := enginetest.New(t)
+			img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+			client, sb := n.As(core.OwnerCRI), n.Pod(core.OwnerCRI, "pod")
+			before := n.Left()
+			waits := make(chan struct{})
+			done := make(chan error, 2)
+			create := func(key core.Key, spec core.SpecFunc) {
+				_, err := client.CreateContainer(t.Context(), core.ContainerConfig{Key: key, Sandbox: sb.ID, Root: core.Root{Image: img.ID}, Spec: spec})
+				done <- err
+			}
+			go create("waits", func(ctx context.Context, _ core.Rootfs) (*specs.Spec, []byte, error) {
+				close(waits)
+				<-ctx.Done()
+				return nil, nil, context.Cause(ctx)
+			})
+			<-waits
+			go create("next", enginetest.Args("sleep"))
+			ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
+			defer cancel()
+			if err := end(ctx, client, sb.ID); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for range 2 {
+				if err := <-done; !errdefs.IsAborted(err) && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
+					t.Errorf("a create: %v", err)
+				}
+			}
+			if name == "stop" {
+				if err := client.RemoveSandbox(t.Context(), sb.ID, engine.RemoveOptions{}); err != nil {
+					t.Error(err)
+				}
+			}
+			if left := n.Left(); len(left) >= len(before) {
+				t.Errorf("left: %v, before %v", left, before)
+			}
+			n.Clean()
+		})
+	}
 }
 
 func TestASecondCreateAnswersTheFirstObject(t *testing.T) {

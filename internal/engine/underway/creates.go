@@ -18,11 +18,19 @@ import (
 // ErrGivenUp is the cause with which GiveUp ends a create's context.
 var ErrGivenUp = fmt.Errorf("it was stopped while it was being created: %w", errdefs.ErrAborted)
 
-// Creates has the creates that are under way, so that they can be given up: a step of one may
-// wait for a program that does not answer. The zero value is ready to use.
+// Creates has the creates that are under way, by the sandbox in which something is created, so that
+// they can be given up: a step of one may wait for a program that does not answer, or for its turn.
+// The zero value is ready to use.
 type Creates struct {
-	mu      sync.Mutex // guards cancels
-	cancels map[core.ID]context.CancelCauseFunc
+	mu sync.Mutex // guards of
+	of map[core.ID]*ofSandbox
+}
+
+// ofSandbox is what is under way in one sandbox.
+type ofSandbox struct {
+	cancels map[int]context.CancelCauseFunc
+	next    int
+	stops   int // that are under way: no create begins
 }
 
 // Begin returns the context of a create. The caller must call end when the create has ended.
@@ -30,25 +38,57 @@ func (c *Creates) Begin(ctx context.Context, id core.ID) (_ context.Context, end
 	ctx, cancel := context.WithCancelCause(ctx)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cancels == nil {
-		c.cancels = map[core.ID]context.CancelCauseFunc{}
+	o := c.getLocked(id)
+	n := o.next
+	o.next++
+	o.cancels[n] = cancel
+	if o.stops > 0 {
+		cancel(ErrGivenUp)
 	}
-	c.cancels[id] = cancel
 	return ctx, func() {
 		cancel(nil)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.cancels, id)
+		delete(o.cancels, n)
+		c.dropLocked(id, o)
 	}
 }
 
-// GiveUp ends the context of an object's create, if one is under way.
-func (c *Creates) GiveUp(id core.ID) {
+// GiveUp ends the contexts of the creates in a sandbox that are under way, and of those that begin
+// before the caller calls end.
+func (c *Creates) GiveUp(id core.ID) (end func()) {
 	c.mu.Lock()
-	cancel := c.cancels[id]
-	c.mu.Unlock()
-	if cancel != nil {
+	defer c.mu.Unlock()
+	o := c.getLocked(id)
+	o.stops++
+	for _, cancel := range o.cancels {
 		cancel(ErrGivenUp)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		o.stops--
+		c.dropLocked(id, o)
+	}
+}
+
+// getLocked returns what is under way in a sandbox.
+func (c *Creates) getLocked(id core.ID) *ofSandbox {
+	o := c.of[id]
+	if o == nil {
+		if c.of == nil {
+			c.of = map[core.ID]*ofSandbox{}
+		}
+		o = &ofSandbox{cancels: map[int]context.CancelCauseFunc{}}
+		c.of[id] = o
+	}
+	return o
+}
+
+// dropLocked forgets a sandbox in which nothing is under way.
+func (c *Creates) dropLocked(id core.ID, o *ofSandbox) {
+	if len(o.cancels) == 0 && o.stops == 0 {
+		delete(c.of, id)
 	}
 }
 
