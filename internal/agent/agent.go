@@ -376,7 +376,7 @@ func (n *node) controller() (*control.Server, error) {
 	return control.New(control.Options{
 		Engine: n.engine, LogDir: filepath.Join(n.cfg.Agent.Root, "logs"), Logger: n.log, Doctor: n.doctor, Check: n.check, Config: n.shownConfig,
 		LostOutput: n.lostOutput, Version: n.version, Started: n.started, Metrics: n.metrics, HTTP: n.httpHandler(), Swarm: membershipOf(n.swarm), Networks: n.network, Programs: n.programs,
-		Paused: n.store.Scope("commits", false),
+		Paused: n.store.Scope("commits", false), Namespaces: n.keeper.Namespaces,
 	})
 }
 

@@ -133,7 +133,7 @@ func (a *app) copyOut(ctx context.Context, c *base.Client, name, from, to string
 	}
 	defer func() { _ = dir.Close() }()
 	target.At = "."
-	return treecopy.Unpack(tar, dir, target, f.owners())
+	return treecopy.Unpack(tar, dir, target, f.owners(), treecopy.IDs{})
 }
 
 func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string, f copyFlags) error {
@@ -157,7 +157,7 @@ func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string,
 			return err
 		}
 		ask.Source = &longshorev1.CopySource{Name: src.Name, Dir: src.Dir, Contents: src.Contents}
-		pack = func(w io.Writer) error { return treecopy.Pack(w, root, p, src.Name, f.follow) }
+		pack = func(w io.Writer) error { return treecopy.Pack(w, root, p, src.Name, f.follow, treecopy.IDs{}) }
 	}
 	stream, err := c.Containers.CopyIn(ctx)
 	if err != nil {

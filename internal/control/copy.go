@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +28,7 @@ import (
 
 // CopyOut sends what a container has at a path.
 func (s *containerServer) CopyOut(req *longshorev1.CopyOutRequest, stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) error {
-	return s.srv.inRoot(stream.Context(), req.GetName(), req.GetForce(), func(root *os.File) error {
+	return s.srv.inRoot(stream.Context(), req.GetName(), req.GetForce(), func(root *os.File, ids treecopy.IDs) error {
 		src, err := treecopy.Look(root, req.GetPath(), req.GetFollow())
 		if err != nil {
 			return err
@@ -46,7 +45,7 @@ func (s *containerServer) CopyOut(req *longshorev1.CopyOutRequest, stream grpc.S
 			}
 			return nil
 		}), exportChunk)
-		if err := treecopy.Pack(w, root, req.GetPath(), src.Name, req.GetFollow()); err != nil {
+		if err := treecopy.Pack(w, root, req.GetPath(), src.Name, req.GetFollow(), ids); err != nil {
 			return err
 		}
 		return w.Flush()
@@ -63,16 +62,16 @@ func (s *containerServer) CopyIn(stream grpc.ClientStreamingServer[longshorev1.C
 	if to == nil {
 		return invalid.Errorf("the first message does not say where to copy")
 	}
-	err = s.srv.inRoot(stream.Context(), to.GetName(), to.GetForce(), func(root *os.File) error {
+	err = s.srv.inRoot(stream.Context(), to.GetName(), to.GetForce(), func(root *os.File, ids treecopy.IDs) error {
 		target, err := targetOf(root, to)
 		if err != nil {
 			return err
 		}
-		owners := treecopy.Mine // the agent's, which are root's
+		owners := treecopy.Mine // those of the container's root
 		if to.GetOwners() {
 			owners = treecopy.Theirs
 		}
-		return treecopy.Unpack(&copyReader{recv: stream.Recv}, root, target, owners)
+		return treecopy.Unpack(&copyReader{recv: stream.Recv}, root, target, owners, ids)
 	})
 	if err != nil {
 		return err
@@ -113,7 +112,7 @@ func (r *copyReader) Read(p []byte) (int, error) {
 var _ io.Reader = (*copyReader)(nil)
 
 // inRoot calls fn with the root of a container as the container sees it, with its mounts.
-func (s *Server) inRoot(ctx context.Context, name string, force bool, fn func(root *os.File) error) error {
+func (s *Server) inRoot(ctx context.Context, name string, force bool, in func(root *os.File, ids treecopy.IDs) error) error {
 	c, err := s.container(ctx, name)
 	if err != nil {
 		return err
@@ -121,8 +120,19 @@ func (s *Server) inRoot(ctx context.Context, name string, force bool, fn func(ro
 	if _, err := s.changer(c.Meta, force); err != nil {
 		return err
 	}
+	sb, err := s.all.Sandbox(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	ids := treecopy.IDs{UIDs: sb.Config.UIDs, GIDs: sb.Config.GIDs}
+	fn := func(root *os.File) error { return asRootOf(ids, func() error { return in(root, ids) }) }
 	if c.Main.Pid == 0 || c.State == core.ContainerExited {
-		if err := inEnded(c, fn); err != nil {
+		users, err := usersOf(ctx, s.o, ids)
+		if err != nil {
+			return fmt.Errorf("copy files of %s: %w", c.Key, err)
+		}
+		defer func() { _ = users.Close() }()
+		if err := inEnded(c, users, fn); err != nil {
 			return fmt.Errorf("copy files of %s: %w", c.Key, err)
 		}
 		return nil
@@ -132,7 +142,7 @@ func (s *Server) inRoot(ctx context.Context, name string, force bool, fn func(ro
 		return fmt.Errorf("copy files of %s: %w", c.Key, err)
 	}
 	defer func() { _ = root.Close() }()
-	if err := fn(root); err != nil {
+	if err := onThread(func() error { return fn(root) }); err != nil {
 		return fmt.Errorf("copy files of %s: %w", c.Key, err)
 	}
 	return nil
@@ -164,18 +174,12 @@ func rootOf(c core.Container) (*os.File, error) {
 
 // inEnded calls fn with the root of a container that has no process, in a mount namespace that
 // exists for this call alone: the container's volumes and binds are mounted there as they were.
-func inEnded(c core.Container, fn func(root *os.File) error) error {
-	result := make(chan error, 1)
-	go func() {
-		// The thread gets a mount namespace, and is not given back: it ends with the goroutine.
-		runtime.LockOSThread()
-		result <- inMounts(c, fn)
-	}()
-	return <-result
+func inEnded(c core.Container, users *os.File, fn func(root *os.File) error) error {
+	return onThread(func() error { return inMounts(c, users, fn) })
 }
 
 // inMounts must be called on a thread of its own.
-func inMounts(c core.Container, fn func(root *os.File) error) error {
+func inMounts(c core.Container, users *os.File, fn func(root *os.File) error) error {
 	own, err := os.Open("/proc/thread-self/ns/mnt")
 	if err != nil {
 		return err
@@ -203,7 +207,7 @@ func inMounts(c core.Container, fn func(root *os.File) error) error {
 		if !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
 			continue
 		}
-		if err := mountIn(root, m); err != nil && !errors.Is(err, unix.ENOENT) { // what a mount was of may be gone
+		if err := mountIn(root, m, users); err != nil && !errors.Is(err, unix.ENOENT) { // what a mount was of may be gone
 			return fmt.Errorf("mount %s: %w", m.Destination, err)
 		}
 	}
@@ -211,7 +215,7 @@ func inMounts(c core.Container, fn func(root *os.File) error) error {
 }
 
 // mountIn mounts a bind of a spec in a root.
-func mountIn(root *os.File, m specs.Mount) error {
+func mountIn(root *os.File, m specs.Mount, users *os.File) error {
 	base, rel, err := ocispec.Below(m)
 	if err != nil {
 		return err
@@ -231,6 +235,12 @@ func mountIn(root *os.File, m specs.Mount) error {
 		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
 			return err
+		}
+	}
+	if len(m.UIDMappings) > 0 && users != nil {
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())}
+		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return fmt.Errorf("map its owners: %w", err)
 		}
 	}
 	target, err := beneath.In(root, m.Destination, unix.O_PATH, 0)

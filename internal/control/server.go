@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -54,6 +56,8 @@ type Options struct {
 	Paused core.KV
 	// Networks are those that users define; nil when there can be none.
 	Networks Networks
+	// Namespaces makes namespaces; nil when nobody does.
+	Namespaces func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
 	// Recent has what containers without sinks have written last; nil when nobody keeps it.
 	Recent *logs.Recent
 	// Restricted says whether only calls are served that list and inspect; it may change.

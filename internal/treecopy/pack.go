@@ -18,7 +18,10 @@ import (
 // Pack writes what is at p in root as a tar, in which every name begins with as. Sockets are left
 // out. A file that grows while it is read is packed as long as it was, and one that shrinks is
 // filled up with zeros.
-func Pack(w io.Writer, root *os.File, p, as string, follow bool) error {
+//
+// With ids the owners in the tar are those that the container's programs see, and setuid and setgid are
+// left out: the owners of the tar have other rights on the node than those of the files.
+func Pack(w io.Writer, root *os.File, p, as string, follow bool, ids IDs) error {
 	f, err := open(root, p, follow)
 	if err != nil {
 		return err
@@ -28,7 +31,7 @@ func Pack(w io.Writer, root *os.File, p, as string, follow bool) error {
 	if err != nil {
 		return err
 	}
-	tw := tar.NewWriter(w)
+	tw := tarWriter{tar.NewWriter(w), ids}
 	if info.IsDir() {
 		err = packDir(tw, f, as)
 	} else {
@@ -40,13 +43,19 @@ func Pack(w io.Writer, root *os.File, p, as string, follow bool) error {
 	return tw.Close()
 }
 
+// tarWriter writes a tar with the owners of a container.
+type tarWriter struct {
+	*tar.Writer
+	ids IDs
+}
+
 // entry is a single file that was opened for what it is.
 type entry struct {
 	dir, name string
 	root, f   *os.File
 }
 
-func packOne(tw *tar.Writer, e entry, info fs.FileInfo, as string) error {
+func packOne(tw tarWriter, e entry, info fs.FileInfo, as string) error {
 	link := ""
 	if info.Mode()&fs.ModeSymlink != 0 {
 		buf := make([]byte, unix.PathMax)
@@ -62,7 +71,7 @@ func packOne(tw *tar.Writer, e entry, info fs.FileInfo, as string) error {
 }
 
 // packDir packs an open directory with all that is in it.
-func packDir(tw *tar.Writer, dir *os.File, as string) error {
+func packDir(tw tarWriter, dir *os.File, as string) error {
 	root, err := beneath.RootIn(dir, ".")
 	if err != nil {
 		return err
@@ -95,7 +104,7 @@ func packDir(tw *tar.Writer, dir *os.File, as string) error {
 }
 
 // pack writes one entry. content opens the file that info tells of.
-func pack(tw *tar.Writer, name string, info fs.FileInfo, link string, content func() (*os.File, error)) error {
+func pack(tw tarWriter, name string, info fs.FileInfo, link string, content func() (*os.File, error)) error {
 	if info.Mode()&fs.ModeSocket != 0 {
 		return nil
 	}
@@ -106,6 +115,10 @@ func pack(tw *tar.Writer, name string, info fs.FileInfo, link string, content fu
 	h.Format = tar.FormatPAX // others round times
 	// The names of users are those of the node, and the container has others.
 	h.Name, h.Uname, h.Gname, h.AccessTime, h.ChangeTime = name, "", "", time.Time{}, time.Time{}
+	if tw.ids.Mapped() {
+		h.Uid, h.Gid = tw.ids.inside(h.Uid, h.Gid)
+		h.Mode &^= unix.S_ISUID | unix.S_ISGID
+	}
 	if info.IsDir() {
 		h.Name += "/"
 	}

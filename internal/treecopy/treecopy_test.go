@@ -96,10 +96,10 @@ func copyTo(from *os.File, src string, to *os.File, dest string, follow bool) er
 		return err
 	}
 	var b bytes.Buffer
-	if err := Pack(&b, from, src, what.Name, follow); err != nil {
+	if err := Pack(&b, from, src, what.Name, follow, IDs{}); err != nil {
 		return err
 	}
-	return Unpack(&b, to, target, Mine)
+	return Unpack(&b, to, target, Mine, IDs{})
 }
 
 // TestDockersRules of where a copy goes.
@@ -227,7 +227,7 @@ func hostileTars() map[string][]byte {
 func TestHostileTars(t *testing.T) {
 	for name, b := range hostileTars() {
 		root, dir := testRoot(t, map[string]string{"in/own": "own"})
-		err := Unpack(bytes.NewReader(b), root, Target{At: "/in"}, Mine)
+		err := Unpack(bytes.NewReader(b), root, Target{At: "/in"}, Mine, IDs{})
 		if got := tree(t, filepath.Dir(dir)); !strings.Contains(got, "outside=secret") || !strings.Contains(" "+got, " etc/passwd=host's") {
 			t.Errorf("%s: %v: %s", name, err, got)
 		}
@@ -255,7 +255,7 @@ func FuzzUnpack(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer func() { _ = root.Close() }()
-		_ = Unpack(&limited{bytes.NewReader(b)}, root, Target{At: "/in", Name: name, Strip: strip}, Mine)
+		_ = Unpack(&limited{bytes.NewReader(b)}, root, Target{At: "/in", Name: name, Strip: strip}, Mine, IDs{})
 		entries, err := os.ReadDir(base)
 		if got, rerr := os.ReadFile(filepath.Join(base, "outside")); err != nil || rerr != nil || string(got) != "secret" || len(entries) != 2 {
 			t.Fatal(fmt.Sprint("outside: ", string(got), rerr, entries, err))
@@ -300,7 +300,7 @@ func TestBitsOfAnOwnerGoWithTheOwner(t *testing.T) {
 			if err := w.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if err := Unpack(&b, root, Target{At: "/in"}, c.owners); err != nil {
+			if err := Unpack(&b, root, Target{At: "/in"}, c.owners, IDs{}); err != nil {
 				t.Fatal(err)
 			}
 			for p, want := range map[string]fs.FileMode{"in/x/f": c.file, "in/x/d": c.file | fs.ModeSticky} {

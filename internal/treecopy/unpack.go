@@ -35,6 +35,7 @@ type unpacker struct {
 	root   *os.File
 	to     Target
 	owners Owners
+	ids    IDs
 	dirs   []made
 }
 
@@ -48,9 +49,10 @@ type made struct {
 
 // Unpack unpacks a tar. Files that are there are replaced, directories are kept, and neither takes
 // the place of the other. Devices are left out. The tar may be anybody's: its names are those of a
-// process whose root directory is root, and what it says decides nothing else.
-func Unpack(r io.Reader, root *os.File, to Target, owners Owners) error {
-	u := &unpacker{root: root, to: to, owners: owners}
+// process whose root directory is root, and what it says decides nothing else. Its owners are those of
+// a container with these ids.
+func Unpack(r io.Reader, root *os.File, to Target, owners Owners, ids IDs) error {
+	u := &unpacker{root: root, to: to, owners: owners, ids: ids}
 	tr := tar.NewReader(r)
 	for {
 		h, err := tr.Next()
@@ -199,7 +201,7 @@ func (u *unpacker) dir(in *os.Root, h *tar.Header, p string) error {
 	if err != nil {
 		return err
 	}
-	u.dirs = append(u.dirs, made{p, modeOf(h, info), h.ModTime})
+	u.dirs = append(u.dirs, made{p, u.mode(h, info), h.ModTime})
 	return nil
 }
 
@@ -219,11 +221,11 @@ func (u *unpacker) finish(d made) error {
 	return in.Chtimes(base, d.when, d.when)
 }
 
-// modeOf returns the mode that a file or directory gets. The tar's bits setuid and setgid are of use
+// mode returns the mode that a file or directory gets. The tar's bits setuid and setgid are of use
 // to the owner and the group that the tar names, and are left out when the file has others: a user's
 // setuid program must not become root's. The sticky bit is left out of files, for which it has no
 // meaning; a directory keeps it, as it only takes permissions away.
-func modeOf(h *tar.Header, made fs.FileInfo) fs.FileMode {
+func (u *unpacker) mode(h *tar.Header, made fs.FileInfo) fs.FileMode {
 	m := h.FileInfo().Mode()
 	mode := m.Perm()
 	if m.IsDir() {
@@ -233,21 +235,34 @@ func modeOf(h *tar.Header, made fs.FileInfo) fs.FileMode {
 	if weaken.Off(weaken.CopiedModes) {
 		return mode | m&(fs.ModeSetuid|fs.ModeSetgid)
 	}
-	if !ok || int64(st.Uid) != int64(h.Uid) {
+	if !ok {
+		return mode
+	}
+	uid, gid := u.ids.inside(int(st.Uid), int(st.Gid))
+	if uid != h.Uid {
 		return mode
 	}
 	mode |= m & fs.ModeSetuid
-	if int64(st.Gid) == int64(h.Gid) {
+	if gid == h.Gid {
 		mode |= m & fs.ModeSetgid
 	}
 	return mode
+}
+
+// errOwner refuses an owner that the container's user namespace does not have.
+func errOwner(h *tar.Header) error {
+	return fmt.Errorf("the container's user namespace has no user %d with group %d: %w", h.Uid, h.Gid, errdefs.ErrInvalidArgument)
 }
 
 func (u *unpacker) own(in *os.Root, h *tar.Header, base string) error {
 	if u.owners == Mine {
 		return nil
 	}
-	return in.Lchown(base, h.Uid, h.Gid)
+	uid, gid, ok := u.ids.Host(h.Uid, h.Gid)
+	if !ok {
+		return errOwner(h)
+	}
+	return in.Lchown(base, uid, gid)
 }
 
 func (u *unpacker) file(tr io.Reader, in *os.Root, h *tar.Header, base string) error {
@@ -271,7 +286,11 @@ func (u *unpacker) file(tr io.Reader, in *os.Root, h *tar.Header, base string) e
 		return err
 	}
 	if u.owners == Theirs {
-		if err := f.Chown(h.Uid, h.Gid); err != nil {
+		uid, gid, ok := u.ids.Host(h.Uid, h.Gid)
+		if !ok {
+			return errOwner(h)
+		}
+		if err := f.Chown(uid, gid); err != nil {
 			return err
 		}
 	}
@@ -279,7 +298,7 @@ func (u *unpacker) file(tr io.Reader, in *os.Root, h *tar.Header, base string) e
 	if err != nil {
 		return err
 	}
-	if err := f.Chmod(modeOf(h, info)); err != nil {
+	if err := f.Chmod(u.mode(h, info)); err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {

@@ -1,0 +1,72 @@
+package control
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/treecopy"
+)
+
+// onThread runs fn on a thread of its own, which ends with it: fn may change what belongs to a thread.
+func onThread(fn func() error) error {
+	result := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		result <- fn()
+	}()
+	return <-result
+}
+
+// asRootOf runs fn so that files which it makes belong to the root of a container with these ids: the
+// node's root is nobody there, and a mount with mapped owners takes no file of it. The capabilities stay.
+// It must be called on a thread of its own.
+func asRootOf(ids treecopy.IDs, fn func() error) error {
+	if !ids.Mapped() {
+		return fn()
+	}
+	uid, gid, ok := ids.Host(0, 0)
+	if !ok {
+		return fn() // it has no root
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&header, &have[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	defer func() { _ = setOwner(0, 0) }() // the main thread does not end with its goroutine
+	if err := setOwner(uid, gid); err != nil {
+		return err
+	}
+	if err := unix.Capset(&header, &have[0]); err != nil { // those about files went with the user
+		return fmt.Errorf("keep capabilities: %w", err)
+	}
+	return fn()
+}
+
+// setOwner sets to whom files belong that this thread makes.
+func setOwner(uid, gid int) error {
+	if _, err := unix.SetfsgidRetGid(gid); err != nil {
+		return fmt.Errorf("set the group of new files: %w", err)
+	}
+	if _, err := unix.SetfsuidRetUid(uid); err != nil {
+		return fmt.Errorf("set the owner of new files: %w", err)
+	}
+	return nil
+}
+
+// usersOf returns a user namespace with these ids, nil without ids.
+func usersOf(ctx context.Context, o Options, ids treecopy.IDs) (*os.File, error) {
+	if !ids.Mapped() || o.Namespaces == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	made, err := o.Namespaces(ctx, ids.UIDs, ids.GIDs, specs.UserNamespace)
+	if err != nil {
+		return nil, fmt.Errorf("make a user namespace: %w", err)
+	}
+	return made[0], nil
+}
