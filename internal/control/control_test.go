@@ -2,6 +2,7 @@ package control_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -444,5 +445,39 @@ func TestWhyHasTheStartInItsParts(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the start is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestAContainerIsShownByItsNameForPeople, and found by it and by its key.
+func TestAContainerIsShownByItsNameForPeople(t *testing.T) {
+	r := newRig(t)
+	img, err := r.As(core.OwnerSwarm).Images.Get(t.Context(), "busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := r.As(core.OwnerSwarm).CreateContainer(t.Context(), core.ContainerConfig{
+		Key: "task", Sandbox: r.Pod(core.OwnerSwarm, "task").ID, Root: core.Root{Image: img.ID}, Spec: enginetest.Args("sh"), Shown: core.Shown{Name: "web.1.task", Image: "busybox:1@sha256:0123"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := r.containers.ListContainers(t.Context(), &longshorev1.ListContainersRequest{All: true})
+	if err != nil || len(list.GetContainers()) != 1 || list.GetContainers()[0].GetKey() != "web.1.task" || list.GetContainers()[0].GetImage() != "busybox:1@sha256:0123" {
+		t.Errorf("list %v, %v", list, err)
+	}
+	for _, name := range []string{"task", "web.1.task"} {
+		resp, err := r.containers.Inspect(t.Context(), &longshorev1.InspectRequest{Name: name})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		var got struct {
+			ID        core.ID
+			Name      string
+			ImageName string `json:"image_name"`
+		}
+		if err := json.Unmarshal(resp.GetJson(), &got); err != nil || got.ID != c.ID || got.Name != "web.1.task" || got.ImageName != "busybox:1@sha256:0123" {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
 	}
 }

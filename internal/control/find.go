@@ -13,23 +13,29 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// pick returns the index of the object in metas that name means, by the best match: a whole ID,
-// our own key, another owner's key, a prefix of an ID. It returns -1 when there is none, and
+// object is a container or sandbox by its names.
+type object struct {
+	core.Meta
+	shown string // its name for people, "" for none beside the key
+}
+
+// pick returns the index of the object that name means, by the best match: a whole ID, our own
+// key, another owner's key or name, a prefix of an ID. It returns -1 when there is none, and
 // InvalidArgument when name is ambiguous.
-func pick(name string, metas []core.Meta) (int, error) {
+func pick(name string, objects []object) (int, error) {
 	if name == "" {
 		return -1, invalid.Errorf("a name is needed")
 	}
-	ranks := []func(core.Meta) bool{
-		func(m core.Meta) bool { return string(m.ID) == name },
-		func(m core.Meta) bool { return m.Owner == core.OwnerCLI && string(m.Key) == name },
-		func(m core.Meta) bool { return string(m.Key) == name },
-		func(m core.Meta) bool { return strings.HasPrefix(string(m.ID), name) },
+	ranks := []func(object) bool{
+		func(o object) bool { return string(o.ID) == name },
+		func(o object) bool { return o.Owner == core.OwnerCLI && string(o.Key) == name },
+		func(o object) bool { return string(o.Key) == name || o.shown == name },
+		func(o object) bool { return strings.HasPrefix(string(o.ID), name) },
 	}
 	for _, matches := range ranks {
 		var found []int
-		for i, m := range metas {
-			if matches(m) {
+		for i, o := range objects {
+			if matches(o) {
 				found = append(found, i)
 			}
 		}
@@ -41,7 +47,7 @@ func pick(name string, metas []core.Meta) (int, error) {
 		}
 		var names []string
 		for _, i := range found {
-			names = append(names, fmt.Sprintf("%s (%s)", metas[i].ID.Short(), metas[i].Owner))
+			names = append(names, fmt.Sprintf("%s (%s)", objects[i].ID.Short(), objects[i].Owner))
 		}
 		slices.Sort(names)
 		return -1, invalid.Errorf("%q is ambiguous: it may be any of %s", name, strings.Join(names, ", "))
@@ -55,11 +61,11 @@ func (s *Server) container(ctx context.Context, name string) (core.Container, er
 	if err != nil {
 		return core.Container{}, err
 	}
-	metas := make([]core.Meta, len(list))
+	objects := make([]object, len(list))
 	for i := range list {
-		metas[i] = list[i].Meta
+		objects[i] = object{list[i].Meta, list[i].Config.Shown.Name}
 	}
-	i, err := pick(name, metas)
+	i, err := pick(name, objects)
 	if err != nil {
 		return core.Container{}, err
 	}
@@ -75,11 +81,11 @@ func (s *Server) sandbox(ctx context.Context, name string) (core.Sandbox, error)
 	if err != nil {
 		return core.Sandbox{}, err
 	}
-	metas := make([]core.Meta, len(list))
+	objects := make([]object, len(list))
 	for i := range list {
-		metas[i] = list[i].Meta
+		objects[i] = object{Meta: list[i].Meta}
 	}
-	i, err := pick(name, metas)
+	i, err := pick(name, objects)
 	if err != nil {
 		return core.Sandbox{}, err
 	}

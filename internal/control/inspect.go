@@ -57,7 +57,10 @@ func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv
 	if sb, err := s.all.Sandbox(ctx, c.Sandbox); err == nil {
 		extra["network"] = networkOf(sb)
 	}
-	if rec.Image == "" && c.Image != "" {
+	extra["name"] = c.Name()
+	if rec.Image == "" && c.Config.Shown.Image != "" {
+		extra["image_name"] = c.Config.Shown.Image
+	} else if rec.Image == "" && c.Image != "" {
 		names, err := s.imageNames(ctx)
 		if err != nil {
 			return nil, err

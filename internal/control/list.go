@@ -119,7 +119,7 @@ func (s *Server) show(ctx context.Context, containers []core.Container) ([]*long
 	slices.SortFunc(containers, func(a, b core.Container) int { return newest(a.Meta, b.Meta) })
 	var out []*longshorev1.Container
 	for _, c := range containers {
-		image := names[c.Image]
+		image := cmp.Or(c.Config.Shown.Image, names[c.Image])
 		if r := recordOf(c); r.Image != "" {
 			image = r.Image
 		}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"time"
@@ -60,12 +61,23 @@ type ContainerConfig struct {
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
+	// Shown says how people find the container, where the key is not what they call it.
+	Shown Shown `json:"shown,omitzero"`
 	// HookID is the id that hooks read as the container's; "" is the engine's own.
 	HookID string `json:"hook_id,omitempty"`
 	// Run starts the program in the same call, which saves a call of StartContainer. A program
 	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`
 }
+
+// Shown is what people see of a container.
+type Shown struct {
+	Name  string `json:"name,omitempty"`  // "" is the key
+	Image string `json:"image,omitempty"` // the image's name, as the request has it; "" is one that the node knows
+}
+
+// Name returns what people call the container.
+func (c *Container) Name() string { return cmp.Or(c.Config.Shown.Name, string(c.Key)) }
 
 // Join takes one namespace from another container of the same sandbox.
 type Join struct {

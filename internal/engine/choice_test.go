@@ -147,3 +147,19 @@ func TestAContainerNamesItsRuntime(t *testing.T) {
 		}
 	}
 }
+
+// TestANameThatHasNoAddressIsWarnedOf: of host-gateway, where no network leads to the node.
+func TestANameThatHasNoAddressIsWarnedOf(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	sb, err := n.As(core.OwnerSwarm).CreateSandbox(t.Context(), core.SandboxConfig{
+		Key: "task", Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Shared}}, Network: core.NetworkConfig{Hosts: map[string][]string{core.HostGateway: {"node", "host"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"node, host has no address: no network of the container leads to the node"}
+	if c := n.Container(sb, "task", img, "sleep"); !slices.Equal(c.Warnings, want) {
+		t.Errorf("warnings %q, want %q", c.Warnings, want)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
 	specutil "github.com/longshore/longshore/internal/ocispec"
 )
@@ -285,6 +286,7 @@ func (b *build) launch(ctx context.Context) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
 		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error { c.Runtime = rt.Name(); return nil })
 	}}
+	b.c.Warnings = append(b.c.Warnings, etc.Without(&b.sb)...)
 	if b.cfg.Run {
 		// Everything is recorded before the launch: after a crash, recovery finds the process and
 		// may have to complete the create.

@@ -136,7 +136,7 @@ func container(r map[string]any) map[string]any {
 	}
 	return map[string]any{
 		"Id": o.text("id"), "Created": o.text("created"), "Path": program, "Args": rest, "State": state(o), "Image": o.text("image"),
-		"ImageName": o.text("image_name"), "Name": o.text("key"), "Owner": o.text("owner"), "Driver": "overlay", "Platform": "linux",
+		"ImageName": o.text("image_name"), "Name": o.text("name"), "Owner": o.text("owner"), "Driver": "overlay", "Platform": "linux",
 		"LogPath": logPath, "Pod": o.text("sandbox"), "HostConfig": hostConfig(o), "Mounts": mounts(o), "Config": config(o, args), "NetworkSettings": network(o),
 		"OCIRuntime": o.text("runtime"), "HostnamePath": o.text("etc", "hostname"), "RestartCount": int64(0),
 	}

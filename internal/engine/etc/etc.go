@@ -64,6 +64,16 @@ func Files(dir string) []string {
 	})
 }
 
+// Without warns of names in a sandbox's hosts that have no address there: those of the node, where
+// no network of the sandbox leads to it.
+func Without(sb *core.Sandbox) []string {
+	names := sb.Config.Network.Hosts[core.HostGateway]
+	if len(names) == 0 || len(sb.Network.Gateways) > 0 {
+		return nil
+	}
+	return []string{strings.Join(names, ", ") + " has no address: no network of the container leads to the node"}
+}
+
 // Write creates the files of names, copied from a sandbox's directory, in the root filesystem of
 // a container that has a layer of its own. They belong to the container's root user. It returns
 // the names that it left out because the image has something in their place that must not be

@@ -419,3 +419,44 @@ func TestLeaving(t *testing.T) {
 	r.Assign(swarmtest.Task("b", image, "well"))
 	r.Reaches("b", swarmv1.TaskState_COMPLETE)
 }
+
+// TestATaskHasDockersNames: its hostname is its container's short id, and people see it by its task's name and
+// its image as the service names it.
+func TestATaskHasDockersNames(t *testing.T) {
+	r := newRig(t)
+	r.join()
+	r.Assign(swarmtest.Task("a", image, "sleep"))
+	r.Reaches("a", swarmv1.TaskState_RUNNING)
+	c := r.container("a")
+	sb, err := r.As(core.OwnerSwarm).Sandbox(t.Context(), c.Sandbox)
+	if err != nil || sb.Config.Hostname != c.ID.Short() {
+		t.Errorf("hostname %q of %s, %v", sb.Config.Hostname, c.ID, err)
+	}
+	if !strings.HasSuffix(c.Name(), ".a") || strings.Count(c.Name(), ".") != 2 || c.Config.Shown.Image != image {
+		t.Errorf("it is shown as %q, %q", c.Name(), c.Config.Shown.Image)
+	}
+}
+
+// TestAMountOfDockersSocketIsRejected, with the constraint that keeps the service off the node; and no
+// directory is made in its place.
+func TestAMountOfDockersSocketIsRejected(t *testing.T) {
+	r := newRig(t)
+	r.join()
+	source := filepath.Join(t.TempDir(), "docker.sock")
+	task := swarmtest.Task("a", image, "sleep")
+	task.GetSpec().GetContainer().Mounts = []*swarmv1.Mount{{Type: swarmv1.Mount_BIND, Source: source, Target: "/sock", BindOptions: &swarmv1.Mount_BindOptions{Createmountpoint: true}}}
+	r.Assign(task)
+	if s := r.Reaches("a", swarmv1.TaskState_REJECTED); !strings.Contains(s.GetErr(), "has no dockerd") || !strings.Contains(s.GetErr(), "--constraint-add 'node.id!="+r.face.Status().NodeID+"'") {
+		t.Errorf("status %v", s)
+	}
+	if _, err := os.Lstat(source); !os.IsNotExist(err) {
+		t.Errorf("it was made: %v", err)
+	}
+	if err := os.WriteFile(source, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := swarmtest.Task("b", image, "sleep")
+	again.GetSpec().GetContainer().Mounts = task.GetSpec().GetContainer().GetMounts()
+	r.Assign(again)
+	r.Reaches("b", swarmv1.TaskState_RUNNING)
+}

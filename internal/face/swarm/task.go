@@ -244,6 +244,9 @@ func (w *worker) create(ctx context.Context, s *swarmv1.Task) (c core.Container,
 func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Image, content [][]byte, volumes map[string]string) (core.Container, error) {
 	cfg, err := t.Sandbox()
 	if err == nil {
+		err = translate.WithoutDocker(t)
+	}
+	if err == nil {
 		err = onOverlays{w}.hold(ctx, t)
 	}
 	if err != nil {
@@ -256,12 +259,15 @@ func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Imag
 		return core.Container{}, fmt.Errorf("make the directory of logs: %w", err)
 	}
 	for _, dir := range t.MissingSources() {
+		if _, err := os.Lstat(dir); err == nil {
+			continue // a file or a socket, perhaps
+		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return core.Container{}, invalid.Errorf("make the source of a bind mount: %w", err)
 		}
 	}
 	var wrote core.ID
-	_, c, err := w.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+	_, c, err := w.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, ShortName: translate.ShortName(t), Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		wrote = sandbox
 		paths, err := w.face.files().write(sandbox, t.Files(), content)
 		if err != nil {
@@ -274,6 +280,9 @@ func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Imag
 	}
 	if wrote != c.Sandbox {
 		err = errors.Join(err, w.face.files().remove(wrote))
+	}
+	for _, warning := range c.Warnings {
+		w.log.WarnContext(ctx, "a task could not be given all that it asks for", "task", t.Swarm.GetId(), "warning", warning)
 	}
 	if err == nil {
 		w.nets.Attached(t.Swarm.GetId())

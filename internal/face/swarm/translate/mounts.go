@@ -2,7 +2,10 @@ package translate
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -115,6 +118,23 @@ func (a Task) MissingSources() (dirs []string) {
 		}
 	}
 	return dirs
+}
+
+// dockerSocket is the name of dockerd's socket.
+const dockerSocket = "docker.sock"
+
+// WithoutDocker refuses a mount of dockerd's socket on a node that has none, and says what keeps the service
+// off. A directory, which would be made of its name, would be of no use to the task.
+func WithoutDocker(a Task) error {
+	for _, m := range a.mounts {
+		if m.GetType() != swarmv1.Mount_BIND || path.Base(path.Clean(m.GetSource())) != dockerSocket {
+			continue
+		}
+		if _, err := os.Lstat(path.Clean(m.GetSource())); errors.Is(err, fs.ErrNotExist) {
+			return invalid.Errorf("mount of %s: this node has no dockerd; keep the service off by --constraint-add 'node.id!=%s', or by a label of face.swarm.labels for all such nodes: --constraint-add 'engine.labels.NAME!=VALUE'", m.GetSource(), a.Node.ID)
+		}
+	}
+	return nil
 }
 
 // ownMounts are the task's but for volumes, which the engine mounts.

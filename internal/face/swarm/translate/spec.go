@@ -27,9 +27,6 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 		return cfg, invalid.Errorf("hostname %q is longer than %d bytes", cfg.Hostname, maxHostname)
 	}
 	cfg.Namespaces.Net.Mode, cfg.Namespaces.UTS.Mode = core.Shared, core.Shared
-	if cfg.Hostname == "" {
-		cfg.Hostname = a.Swarm.GetId()[:min(len(a.Swarm.GetId()), 12)]
-	}
 	host, err := a.network()
 	if err != nil {
 		return cfg, err
@@ -50,6 +47,12 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 	}
 	cfg.Network.Hosts, err = a.hosts()
 	return cfg, err
+}
+
+// ShortName reports whether the task's hostname is the container's short ID.
+func ShortName(a Task) bool {
+	host, err := a.network()
+	return err == nil && !host && a.spec.GetHostname() == ""
 }
 
 // join has the sandbox on the task's networks, with its ports.
