@@ -52,3 +52,6 @@ const InotifyPolling Defence = "inotify-polling"
 // KeyringQuota starts a process without a session keyring of its own when uid 0 has used up its
 // quota of keys.
 const KeyringQuota Defence = "keyring-quota"
+
+// SessionKeyring keeps the session keyring of the agent's caller from containers' processes.
+const SessionKeyring Defence = "session-keyring"

@@ -5,9 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/core"
@@ -30,6 +32,7 @@ func sharedAttempts() []attempt {
 		{name: "keys without end", actor: containerRoot, run: func(t *testing.T, w *world) result {
 			return w.whileHeld(t, containerRoot, "take keys", func() result { return w.started(t) })
 		}},
+		{name: "the host's keys, with keys without end", actor: withPtrace, alone: true, weak: weaken.SessionKeyring, run: hostKeys},
 		{name: "descriptors in flight without end", actor: containerRoot, weak: weaken.BoardShortage, run: flight},
 		{name: "questions for names without end", actor: containerRoot, weak: weaken.NameBudget, run: questionFlood},
 	}
@@ -155,4 +158,28 @@ func flight(t *testing.T, w *world) result {
 		nodetest.Pause(50)
 	}
 	return is(reached, "%s, and long afterwards %q", r.Evidence, state())
+}
+
+// hostKeys searches the session keyring for a key of the host's session in which the node was started, by a
+// container that starts while there is no quota for a keyring of its own.
+func hostKeys(t *testing.T, w *world) result {
+	const name = "the host's key"
+	runtime.LockOSThread() // a session is a thread's and its children's; the thread ends with this test
+	if _, err := unix.KeyctlJoinSessionKeyring("longshore-attack"); err != nil {
+		return is(unmade, "%v", err)
+	}
+	if _, err := unix.AddKey("user", name, []byte(secretText), unix.KEY_SPEC_SESSION_KEYRING); err != nil {
+		return is(unmade, "%v", err)
+	}
+	w.Kill()
+	w.KillPair()
+	w.Up()
+	if r := w.on(t, func(*exec.Cmd) {}, "find a key", name); r.Outcome != reached {
+		return is(unmade, "the host's root does not find its key: %s", r)
+	}
+	return w.whileHeld(t, withPtrace, "take keys", func() result {
+		out, _ := w.alone(t, withPtrace, nil, "/attacker", probeArg, "find a key", name)
+		_, said, _ := strings.Cut(out, " F ")
+		return decode([]byte(said))
+	})
 }

@@ -24,6 +24,13 @@ func sharedProbes() []probe {
 			})
 		}},
 		{name: "take keys", run: takeKeys},
+		{name: "find a key", run: func(args []string) result {
+			_, err := unix.KeyctlSearch(unix.KEY_SPEC_SESSION_KEYRING, "user", args[0], 0)
+			if errors.Is(err, unix.ENOKEY) {
+				return is(refused, "search: %v", err)
+			}
+			return answered("search", err)
+		}},
 		{name: "send descriptors", run: sendDescriptors},
 		{name: "flood names", run: floodNames},
 	}

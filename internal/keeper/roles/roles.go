@@ -4,6 +4,8 @@
 package roles
 
 import (
+	"runtime"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/keeper/kernel"
@@ -69,6 +71,11 @@ func start(dir string, socket int) int {
 		self, done := kernel.Shielded("/proc/self/exe")
 		defer done()
 		kernel.HugePages(false) // for the nest and the processes it starts
+		runtime.LockOSThread()  // which has the keyring
+		if err = kernel.LockKeyring(); err != nil {
+			_ = kernel.WriteAll(2, []byte("start: session keyring: "+err.Error()+"; if containers have used up uid 0's quota of keys, raise kernel.keys.root_maxkeys and root_maxbytes\n"))
+			return 1
+		}
 		_, _, err = kernel.Start(self, args, kernel.SmallEnv(1), []int{0, 1, 2, fd})
 	}
 	if err != nil {

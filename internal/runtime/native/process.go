@@ -28,9 +28,9 @@ func (ps processSetup) process(p *specs.Process) error {
 		return err
 	}
 	if !ps.c.in.KeepKeyring {
-		allowed := []uint16{uint16(unix.ENOSYS), uint16(unix.EDQUOT)}
-		if weaken.Off(weaken.KeyringQuota) {
-			allowed = allowed[:1]
+		allowed := []uint16{uint16(unix.ENOSYS)}
+		if ps.c.in.Host.LockedKeyring && !weaken.Off(weaken.KeyringQuota) {
+			allowed = append(allowed, uint16(unix.EDQUOT))
 		}
 		ps.c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(ps.c.plan.String("_ses."+ps.c.in.ID))).Allow(allowed...)
 	}

@@ -64,6 +64,7 @@ func New(o Options) (*Runtime, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
+	o.Host.LockedKeyring = true // the keeper has one
 	if o.Launcher == nil || o.Supervisor == nil || o.Cgroups == nil || !filepath.IsAbs(o.Dir) {
 		return nil, fmt.Errorf("runtime %s: needs a launcher, a supervisor, cgroups and an absolute directory: %w", o.Name, errdefs.ErrInvalidArgument)
 	}
