@@ -88,6 +88,7 @@ func (f *Face) connect(ctx context.Context, w *wires, id string, p *core.Process
 		w.close()
 		return err
 	}
+	ctx = context.WithoutCancel(ctx) // the streams outlive the call
 	exec := string(p.ID)
 	if p.ID == core.Main {
 		exec = id
@@ -102,22 +103,22 @@ func (f *Face) connect(ctx context.Context, w *wires, id string, p *core.Process
 			continue
 		}
 		w.copying.Go(func() {
-			err := f.send(o.from, o.to, call)
+			err := f.send(ctx, o.from, o.to, call)
 			if cerr := o.to.Close(); err == nil {
 				err = cerr
 			}
 			if err != nil {
-				f.o.Logger.Warn("a process's output could not be sent to the shim, and is dropped", "container", ref.Container, "process", ref.Process, "error", err)
+				f.o.Logger.WarnContext(ctx, "a process's output could not be sent to the shim, and is dropped", "container", ref.Container, "process", ref.Process, "error", err)
 			}
 		})
 	}
 	go func() {
-		err := f.receive(w.stdin, s, id, exec)
+		err := f.receive(ctx, w.stdin, s, id, exec)
 		if errors.Is(err, net.ErrClosed) {
 			return // with the process's streams
 		}
 		if err != nil {
-			f.o.Logger.Warn("a process's input could not be taken from the shim", "container", ref.Container, "process", ref.Process, "error", err)
+			f.o.Logger.WarnContext(ctx, "a process's input could not be taken from the shim", "container", ref.Container, "process", ref.Process, "error", err)
 		}
 		if w.stdin != nil {
 			_ = w.stdin.Close()
@@ -125,8 +126,8 @@ func (f *Face) connect(ctx context.Context, w *wires, id string, p *core.Process
 		if p.TTY {
 			return // its input ends with the process
 		}
-		if err := f.closeStdin(context.Background(), ref, s); err != nil {
-			f.o.Logger.Warn("a process's input could not be closed", "container", ref.Container, "process", ref.Process, "error", err)
+		if err := f.closeStdin(ctx, ref, s); err != nil {
+			f.o.Logger.WarnContext(ctx, "a process's input could not be closed", "container", ref.Container, "process", ref.Process, "error", err)
 		}
 	}()
 	return nil
@@ -134,13 +135,13 @@ func (f *Face) connect(ctx context.Context, w *wires, id string, p *core.Process
 
 // send copies output to a connection. What the connection does not take, and what the host may not read, is read
 // nevertheless: otherwise the process would block.
-func (f *Face) send(from *pipe, to net.Conn, call *katav1.ReadStreamRequest) (failed error) {
+func (f *Face) send(ctx context.Context, from *pipe, to net.Conn, call *katav1.ReadStreamRequest) (failed error) {
 	for {
-		data, err := from.take(context.Background(), copyBytes)
+		data, err := from.take(ctx, copyBytes)
 		if err != nil || len(data) == 0 {
 			return errors.Join(failed, err)
 		}
-		if failed != nil || !f.mayRead(call) {
+		if failed != nil || !f.mayRead(ctx, call) {
 			continue
 		}
 		_, failed = to.Write(data)
@@ -148,9 +149,9 @@ func (f *Face) send(from *pipe, to net.Conn, call *katav1.ReadStreamRequest) (fa
 }
 
 // mayRead reports whether the host may read output now, as it could by a call.
-func (f *Face) mayRead(call *katav1.ReadStreamRequest) bool {
+func (f *Face) mayRead(ctx context.Context, call *katav1.ReadStreamRequest) bool {
 	hidden := false
-	ctx := context.WithValue(context.Background(), withholding{}, &hidden)
+	ctx = context.WithValue(ctx, withholding{}, &hidden)
 	return f.o.Requests.allowed(readStreamRequest) && f.asked(ctx, readStreamRequest, call) == nil && !hidden
 }
 
@@ -163,7 +164,7 @@ func (f *Face) asked(ctx context.Context, name string, req any) error {
 
 // receive copies input from a connection, which may be nil, until its end. The error is net.ErrClosed when the connection was
 // closed here.
-func (f *Face) receive(from net.Conn, s *stdio, id, exec string) error {
+func (f *Face) receive(ctx context.Context, from net.Conn, s *stdio, id, exec string) error {
 	if from == nil {
 		return nil
 	}
@@ -175,10 +176,10 @@ func (f *Face) receive(from net.Conn, s *stdio, id, exec string) error {
 			if !f.o.Requests.allowed(request) {
 				return fmt.Errorf("%s is blocked", request)
 			}
-			if err := f.asked(context.Background(), request, &katav1.WriteStreamRequest{ContainerId: id, ExecId: exec, Data: buf[:n]}); err != nil {
+			if err := f.asked(ctx, request, &katav1.WriteStreamRequest{ContainerId: id, ExecId: exec, Data: buf[:n]}); err != nil {
 				return err
 			}
-			if _, err := s.write(context.Background(), buf[:n]); err != nil {
+			if _, err := s.write(ctx, buf[:n]); err != nil {
 				return nil //nolint:nilerr // the process takes no more input
 			}
 		}
