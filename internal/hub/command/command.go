@@ -325,7 +325,10 @@ func (a *app) apply(dry bool) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		d, err := compose.Read(cmd.Context(), compose.Source{Path: path, Data: data, Name: name, Env: a.env()})
+		d, notes, err := compose.Read(cmd.Context(), compose.Source{Path: path, Data: data, Name: name, Env: a.env()})
+		for _, note := range notes {
+			cmd.PrintErrln(note)
+		}
 		if err != nil {
 			return err
 		}

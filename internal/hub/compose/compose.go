@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/template"
 	"github.com/compose-spec/compose-go/v2/types"
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -39,22 +40,32 @@ type Source struct {
 	Env map[string]string
 }
 
-// Read reads a declaration.
-func Read(ctx context.Context, s Source) (fleet.Declaration, error) {
-	var d fleet.Declaration
+// Read reads a declaration. The notes are lines for the user about what has no effect and what is empty. The error names
+// everything that is not possible, each with its line and what to write instead.
+func Read(ctx context.Context, s Source) (d fleet.Declaration, notes []string, err error) {
 	if len(s.Data) > fleet.MaxBytes {
-		return d, invalid.Errorf("%s has %d bytes, at most %d", s.Path, len(s.Data), fleet.MaxBytes)
+		return d, nil, invalid.Errorf("%s has %d bytes, at most %d", s.Path, len(s.Data), fleet.MaxBytes)
 	}
 	var doc yaml.Node
 	if err := yaml.Unmarshal(s.Data, &doc); err != nil {
-		return d, invalid.Errorf("%s: %w", s.Path, err)
+		return d, nil, invalid.Errorf("%s: %w", s.Path, err)
 	}
 	if len(doc.Content) == 0 {
-		return d, invalid.Errorf("%s declares nothing", s.Path)
+		return d, nil, invalid.Errorf("%s declares nothing", s.Path)
 	}
-	if err := check(doc.Content[0], file(), s.Path, ""); err != nil {
-		return d, err
+	c := &checker{path: s.Path}
+	if err := c.check(doc.Content[0], file(), "", 0); err != nil {
+		return d, nil, err
 	}
+	if err := c.unset(doc.Content[0], s.Env); err != nil {
+		return d, nil, err
+	}
+	d, err = c.declare(ctx, s, doc.Content[0])
+	return d, c.notes, err
+}
+
+// declare loads a file and makes its declaration, unless something is refused.
+func (c *checker) declare(ctx context.Context, s Source, doc *yaml.Node) (d fleet.Declaration, err error) {
 	dir, err := filepath.Abs(filepath.Dir(s.Path))
 	if err != nil {
 		return d, err
@@ -63,42 +74,48 @@ func Read(ctx context.Context, s Source) (fleet.Declaration, error) {
 		WorkingDir: dir, ConfigFiles: []types.ConfigFile{{Filename: s.Path, Content: s.Data}}, Environment: s.Env,
 	}, func(o *loader.Options) {
 		o.SkipExtends, o.SkipInclude, o.SkipNormalization = true, true, true
+		o.Interpolate.Substitute = func(text string, variables template.Mapping) (string, error) {
+			return template.SubstituteWithOptions(text, variables, template.WithoutLogging)
+		}
 		if s.Name != "" {
 			o.SetProjectName(s.Name, true)
 		}
 	})
 	if err != nil {
-		return d, invalid.Errorf("%s: %w", s.Path, err)
+		return d, errors.Join(append(c.refused, invalid.Errorf("%s: %w", s.Path, err))...)
 	}
 	d = fleet.Declaration{Name: project.Name, Secrets: map[string][]byte{}, Configs: map[string][]byte{}}
 	if s.Name != "" {
 		d.Name = s.Name
 	}
-	for name, f := range project.Secrets {
-		if err = keep(types.FileObjectConfig(f), fileOf{"secret", name, doc.Content[0], dir, s}, d.Secrets, &d.ExternalSecrets); err != nil {
-			return d, err
+	fail := func(err error) {
+		if err != nil {
+			c.refused = append(c.refused, err)
 		}
 	}
-	for name, f := range project.Configs {
-		if err = keep(types.FileObjectConfig(f), fileOf{"config", name, doc.Content[0], dir, s}, d.Configs, &d.ExternalConfigs); err != nil {
-			return d, err
-		}
+	for _, name := range slices.Sorted(maps.Keys(project.Secrets)) {
+		fail(keep(types.FileObjectConfig(project.Secrets[name]), fileOf{"secret", name, doc, dir, s}, d.Secrets, &d.ExternalSecrets))
 	}
+	for _, name := range slices.Sorted(maps.Keys(project.Configs)) {
+		fail(keep(types.FileObjectConfig(project.Configs[name]), fileOf{"config", name, doc, dir, s}, d.Configs, &d.ExternalConfigs))
+	}
+	c.networks(project, doc)
 	for _, name := range slices.Sorted(maps.Keys(project.Services)) {
+		c.gateways(project.Services[name])
 		spec, err := service(d.Name, project.Services[name])
 		if err != nil {
-			return d, fmt.Errorf("%s: service %s: %w", s.Path, name, err)
+			fail(fmt.Errorf("%s: service %s: %w", s.Path, name, err))
+			continue
 		}
-		if spec.Task.Networks, err = networks(project, project.Services[name], doc.Content[0], s.Path); err != nil {
-			return d, err
-		}
+		spec.Task.Networks = c.attached(project, project.Services[name], doc)
 		data, err := protojson.Marshal(spec)
 		if err != nil {
-			return d, fmt.Errorf("%s: service %s: %w", s.Path, name, err)
+			fail(fmt.Errorf("%s: service %s: %w", s.Path, name, err))
+			continue
 		}
 		d.Services = append(d.Services, json.RawMessage(data))
 	}
-	return d, nil
+	return d, errors.Join(c.refused...)
 }
 
 // fileOf says where a secret or config is declared.
@@ -178,7 +195,8 @@ func file() keys {
 		with("update_config", list("parallelism", "delay", "order", "failure_action", "monitor", "max_failure_ratio")).
 		with("rollback_config", list("parallelism", "delay", "order", "failure_action", "monitor", "max_failure_ratio"))
 	service := list("image", "command", "entrypoint", "environment", "hostname", "user", "working_dir", "init", "tty", "read_only", "stop_signal", "stop_grace_period", "labels",
-		"cap_add", "cap_drop", "sysctls", "ulimits", "extra_hosts", "dns", "dns_search", "dns_opt", "network_mode").
+		"cap_add", "cap_drop", "sysctls", "ulimits", "extra_hosts", "dns", "dns_search", "dns_opt", "network_mode", "restart", "expose").
+		with("env_file", keys{"[]": list("path", "required", "format")}).
 		with("networks", keys{"*": list()}).
 		with("secrets", reference).with("configs", reference).
 		with("ports", keys{"[]": list("target", "published", "protocol", "mode")}).
@@ -188,47 +206,6 @@ func file() keys {
 		with("deploy", deploy)
 	return list("version", "name").with("services", keys{"*": service}).with("volumes", keys{"*": list()}).with("networks", keys{"*": list("external", "name")}).
 		with("secrets", keys{"*": list("file", "environment", "external", "name")}).with("configs", keys{"*": list("file", "environment", "content", "external", "name")})
-}
-
-// check refuses keys that are not known, with their lines. Keys that begin with x- are the
-// user's own.
-func check(n *yaml.Node, known keys, path, at string) error {
-	for n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	if known == nil {
-		return nil
-	}
-	if n.Kind == yaml.SequenceNode {
-		for i, e := range n.Content {
-			if err := check(e, known["[]"], path, fmt.Sprintf("%s[%d].", strings.TrimSuffix(at, "."), i)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if n.Kind != yaml.MappingNode || known["[]"] != nil {
-		return nil // what it must be is for the schema to say
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i].Value
-		below, ok := known[key]
-		if !ok {
-			below, ok = known["*"]
-		}
-		if n.Content[i].Tag == "!!merge" {
-			return invalid.Errorf("%s:%d: %s<<: merging mappings is not possible here", path, n.Content[i].Line, at)
-		}
-		if !ok && !strings.HasPrefix(key, "x-") {
-			return invalid.Errorf("%s:%d: %s%s is not possible here", path, n.Content[i].Line, at, key)
-		}
-		if ok {
-			if err := check(n.Content[i+1], below, path, at+key+"."); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // service is a service of the file as workers know it.
@@ -373,7 +350,7 @@ func ports(all []types.ServicePortConfig) (*swarmv1.EndpointSpec, error) {
 	for _, p := range all {
 		c := &swarmv1.PortConfig{TargetPort: p.Target, PublishMode: swarmv1.PortConfig_HOST}
 		if p.Mode != "host" {
-			return nil, invalid.Errorf("port %d: only the mode host is possible, which the long form of a port says", p.Target)
+			return nil, invalid.Errorf("port %d: only the mode host is possible, as a hub has no ingress network: write {target: %d, published: \"PORT\", mode: host}", p.Target, p.Target)
 		}
 		if p.Published != "" {
 			n, err := strconv.ParseUint(p.Published, 10, 16)

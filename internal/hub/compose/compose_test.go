@@ -4,6 +4,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func read(t *testing.T, text string) (map[string]*swarmv1.ServiceSpec, map[strin
 	if err := os.WriteFile(filepath.Join(dir, "key"), []byte("from a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d, err := compose.Read(t.Context(), compose.Source{Path: filepath.Join(dir, "stack.yaml"), Data: []byte(text), Name: "shop", Env: map[string]string{"KEY": "from a variable", "TAG": "7"}})
+	d, _, err := compose.Read(t.Context(), compose.Source{Path: filepath.Join(dir, "stack.yaml"), Data: []byte(text), Name: "shop", Env: map[string]string{"KEY": "from a variable", "TAG": "7"}})
 	specs := map[string]*swarmv1.ServiceSpec{}
 	for _, raw := range d.Services {
 		s := new(swarmv1.ServiceSpec)
@@ -133,7 +134,7 @@ configs: {conf: {content: "some text"}}
 // TestWhatIsThereAlready is named by the file, with the line that says so.
 func TestWhatIsThereAlready(t *testing.T) {
 	t.Parallel()
-	d, err := compose.Read(t.Context(), compose.Source{Path: "stack.yaml", Name: "shop", Data: []byte(`
+	d, _, err := compose.Read(t.Context(), compose.Source{Path: "stack.yaml", Name: "shop", Data: []byte(`
 services: {web: {image: i, secrets: [key, other], configs: [{source: conf, target: /c}]}}
 secrets:
   key: {external: true}
@@ -173,9 +174,13 @@ func TestWhatIsNotPossible(t *testing.T) {
 		"include: [other.yaml]":                                                                           ":1: include is not possible here",
 		service("extends: {service: x}"):                                                                  ":4: services.web.extends is not possible here",
 		service("privileged: true"):                                                                       ":4: services.web.privileged is not possible here",
-		service("<<: {privileged: true}"):                                                                 ":4: services.web.<<: merging",
+		service("<<: {privileged: true}"):                                                                 ":4: services.web.privileged is not possible here: write cap_add",
 		service("networks: [a]"):                                                                          "undefined network a",
-		service("env_file: .env"):                                                                         ":4: services.web.env_file is not possible here",
+		service("env_file: .env"):                                                                         ".env",
+		service("env_file: [{path: a, other: b}]"):                                                        ":4: services.web.env_file[0].other is not possible here",
+		service("mem_limit: 1g"):                                                                          ":4: services.web.mem_limit is not possible here: write deploy.resources.limits.memory",
+		service("scale: 2"):                                                                               "write deploy.replicas",
+		"a: &a {<<: *a}":                                                                                  "",
 		service("ports: [\"80:80\"]"):                                                                     "port 80: only the mode host is possible",
 		service("ports: [{target: 80, published: \"80-90\", mode: host}]"):                                "is no number",
 		service("ports: [{target: 80, name: x, mode: host}]"):                                             ":4: services.web.ports[0].name is not possible here",
@@ -206,13 +211,79 @@ func TestWhatIsNotPossible(t *testing.T) {
 	}
 }
 
+// TestAllRefusalsAreNamed: a user mends a file in one go.
+func TestAllRefusalsAreNamed(t *testing.T) {
+	t.Parallel()
+	_, _, err := read(t, `
+services:
+  web: {image: i, mem_limit: 1g, privileged: true, networks: [a], ports: ["80:80"]}
+  db: {image: i, container_name: db, deploy: {mode: replicated-job}, volumes: [{type: npipe, source: a, target: /a}]}
+networks: {a: {driver: overlay}}
+secrets: {s: {file: missing}}
+`)
+	for _, want := range []string{":3: services.web.mem_limit is", ":3: services.web.privileged is", "service web: port 80", ":4: services.db.container_name is", "service db: mounts", ":5: networks.a.driver is", ":5: networks.a is", "secret s:"} {
+		if err == nil || strings.Count(err.Error(), want) != 1 {
+			t.Errorf("%q is not named once: %v", want, err)
+		}
+	}
+}
+
+// TestWhatDockersStackDeployTakes is taken: files of variables, merge keys, and keys without effect, of which a note tells.
+func TestWhatDockersStackDeployTakes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "vars"), []byte("A=file\nB=file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d, notes, err := compose.Read(t.Context(), compose.Source{Path: filepath.Join(dir, "stack.yaml"), Name: "shop", Env: map[string]string{"SET": "x"}, Data: []byte(`
+x-all: &all
+  image: "i:${SET}${UNSET}${DEFAULT:-d}"
+  restart: always
+  env_file: vars
+services:
+  web:
+    <<: *all
+    environment: {B: own, C: "$UNSET"}
+    expose: ["80"]
+    extra_hosts: ["up:host-gateway"]
+  db:
+    <<: [*all]
+`)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var specs []*swarmv1.ServiceSpec
+	for _, raw := range d.Services {
+		s := new(swarmv1.ServiceSpec)
+		if err := protojson.Unmarshal(raw, s); err != nil {
+			t.Fatal(err)
+		}
+		specs = append(specs, s)
+	}
+	db, web := specs[0].GetTask().GetContainer(), specs[1].GetTask().GetContainer()
+	if want := []string{"A=file", "B=own", "C="}; !slices.Equal(web.GetEnv(), want) || web.GetImage() != "i:xd" {
+		t.Errorf("web: %q, %s", web.GetEnv(), web.GetImage())
+	}
+	if want := []string{"A=file", "B=file"}; !slices.Equal(db.GetEnv(), want) || db.GetImage() != "i:xd" {
+		t.Errorf("db: %q, %s", db.GetEnv(), db.GetImage())
+	}
+	for _, want := range []string{":4: services.web.restart is ignored: deploy.restart_policy", "services.db.restart is ignored", ":10: services.web.expose is ignored", "the variable UNSET is not set", "up is the address of the node"} {
+		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, want) }) {
+			t.Errorf("no note of %q: %q", want, notes)
+		}
+	}
+	if len(notes) != 5 {
+		t.Errorf("%d notes: %q", len(notes), notes)
+	}
+}
+
 // FuzzRead: a file is a declaration, or refused.
 func FuzzRead(f *testing.F) {
 	f.Add("services: {web: {image: i, deploy: {replicas: 2}}}")
 	f.Add("a: &a [*a]")
 	f.Add("services: {web: {image: i, ports: [{target: 1, mode: host}], volumes: [a:/b]}}")
 	f.Fuzz(func(t *testing.T, text string) {
-		d, err := compose.Read(t.Context(), compose.Source{Path: "/nowhere/stack.yaml", Data: []byte(text), Name: "shop"})
+		d, _, err := compose.Read(t.Context(), compose.Source{Path: "/nowhere/stack.yaml", Data: []byte(text), Name: "shop"})
 		if err == nil && d.Name != "shop" {
 			t.Errorf("a declaration of %q", d.Name)
 		}

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -9,7 +10,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/invalid"
 )
 
 // The networks that each node has. They are the only ones: the hub makes none.
@@ -18,29 +18,38 @@ const (
 	host   = "host"
 )
 
-// networks is the network of a service: its network_mode, or the one of its networks. None is the
-// node's bridge.
-func networks(p *types.Project, s types.ServiceConfig, doc *yaml.Node, path string) ([]*swarmv1.NetworkAttachmentConfig, error) {
+// networks refuses the networks of a file that a hub does not have.
+func (c *checker) networks(p *types.Project, doc *yaml.Node) {
 	for _, key := range slices.Sorted(maps.Keys(p.Networks)) {
 		if n := p.Networks[key]; !bool(n.External) || nameOf(n, key) != bridge && nameOf(n, key) != host {
-			return nil, invalid.Errorf("%s:%d: networks.%s is not possible here: a network is external, and its name is %s or %s, as nodes have these alone", path, line(doc, "networks", key), key, bridge, host)
+			c.refuse(line(doc, "networks", key), "networks."+key, "a network is external, and its name is "+bridge+" or "+host+", as nodes have these alone: publish ports with the mode host, or give the service network_mode: host. "+
+				"What needs an overlay stays with the managers of a Swarm, of which a node can be a worker as well")
 		}
 	}
+}
+
+// attached is the network of a service: its network_mode, or the one of its networks. None is the
+// node's bridge.
+func (c *checker) attached(p *types.Project, s types.ServiceConfig, doc *yaml.Node) []*swarmv1.NetworkAttachmentConfig {
 	target := s.NetworkMode
 	for _, key := range slices.Sorted(maps.Keys(s.Networks)) {
 		n, declared := p.Networks[key]
 		if !declared || target != "" {
-			return nil, invalid.Errorf("%s:%d: services.%s.networks is not possible here: it is one network, of those that the file declares", path, line(doc, "services", s.Name, "networks"), s.Name)
+			c.refuse(line(doc, "services", s.Name, "networks"), "services."+s.Name+".networks", "it is one network, of those that the file declares")
+			return nil
 		}
-		target = nameOf(n, key)
+		if target = nameOf(n, key); target != bridge && target != host {
+			return nil // networks has refused it
+		}
 	}
 	switch target {
 	case "":
-		return nil, nil
+		return nil
 	case bridge, host:
-		return []*swarmv1.NetworkAttachmentConfig{{Target: target}}, nil
+		return []*swarmv1.NetworkAttachmentConfig{{Target: target}}
 	}
-	return nil, invalid.Errorf("%s:%d: services.%s.network_mode %q is not possible here: it is %s or %s", path, line(doc, "services", s.Name, "network_mode"), s.Name, target, bridge, host)
+	c.refuse(line(doc, "services", s.Name, "network_mode"), fmt.Sprintf("services.%s.network_mode %q", s.Name, target), "it is "+bridge+" or "+host)
+	return nil
 }
 
 // nameOf is the name of a network that the file calls key.
