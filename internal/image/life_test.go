@@ -525,3 +525,27 @@ func BenchmarkCheckout(b *testing.B) {
 		}
 	}
 }
+
+// TestTheWorkerIsKilledBeforeTheAgent: the process that unpacks images does not have the agent's oom_score_adj.
+func TestTheWorkerIsKilledBeforeTheAgent(t *testing.T) {
+	reg := imagetest.NewRegistry(t)
+	name := reg.Push("lib/app", "v1", imagetest.Image{Layers: [][]imagetest.File{{{Name: "a"}}}}.Build())
+	s := open(t, t.TempDir())
+	var score string
+	_, err := s.Pull(t.Context(), "owner", name, core.PullOptions{Progress: func(core.PullProgress) {
+		lists, _ := filepath.Glob("/proc/self/task/*/children")
+		for _, list := range lists {
+			pids, _ := os.ReadFile(list)
+			for pid := range strings.FieldsSeq(string(pids)) {
+				args, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+				if strings.Contains(string(args), image.WorkerArg) {
+					b, _ := os.ReadFile("/proc/" + pid + "/oom_score_adj")
+					score = strings.TrimSpace(string(b))
+				}
+			}
+		}
+	}})
+	if err != nil || score != "500" {
+		t.Errorf("the worker has %q, want 500 (%v)", score, err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -38,6 +39,10 @@ func Main() int {
 	return 0
 }
 
+// oomScore is the worker's oom_score_adj. It would inherit that of the agent, which the kernel kills last; a pull that fails
+// is tried again.
+const oomScore = "500"
+
 func serve(conn *Conn) error {
 	m, _, err := conn.Receive()
 	if err != nil {
@@ -48,6 +53,9 @@ func serve(conn *Conn) error {
 	}
 	if err := log.SetLevel("error"); err != nil {
 		return err
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil && !errors.Is(err, fs.ErrPermission) { // of one that is above already
+		return fmt.Errorf("limit memory: %w", err)
 	}
 	// A worker whose agent was killed may not have ended yet.
 	lock, err := os.OpenFile(filepath.Join(m.Hello.Root, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
