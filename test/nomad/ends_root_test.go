@@ -16,6 +16,7 @@ import (
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
 	nomadstructs "github.com/longshore/longshore/api/nomad/structs"
+	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/sysctl/sysctltest"
 	"github.com/longshore/longshore/test/nodetest"
@@ -171,6 +172,15 @@ func TestTasksThatCannotBe(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		ref := func(name string) string { return strings.Replace(r.image, "busybox:1", name, 1) }
+		r.write("cannot/local/file", "text")
+		files, err := imagetest.Busybox("/bin/busybox", "sh", "sleep")
+		if err != nil {
+			t.Fatal(err)
+		}
+		linked := func(to string) string {
+			link := []imagetest.File{{Name: "dev", Link: to}, {Name: "file", Body: []byte("text")}}
+			return imagetest.NewRegistry(t).Push("linked", "1", imagetest.Image{Layers: [][]imagetest.File{files, link}}.Build())
+		}
 		for _, c := range []struct {
 			text   string
 			config map[string]any
@@ -212,6 +222,10 @@ func TestTasksThatCannotBe(t *testing.T) {
 			{"no such file", map[string]any{"load": "none.tar"}, nil, false},
 			{"port", map[string]any{"ports": []string{"http"}}, nil, false},
 			{"colour", map[string]any{"colour": "blue"}, nil, false},
+			{"create /v/file: read-only file system", map[string]any{"volumes": []string{"local/dir:/v:ro", "local/file:/v/file"}}, nil, true},
+			{"make /v/more: read-only file system", map[string]any{"volumes": []string{"local/dir:/v:ro", "local/more:/v/more"}}, nil, true},
+			{"path /dev in the root, where /dev is a link to /file: it is a file", map[string]any{"image": linked("/file")}, nil, false},
+			{"path /dev in the root, where /dev is a link to dev: too many levels", map[string]any{"image": linked("dev")}, nil, false},
 		} {
 			task := r.given("cannot", "sleep 1000", c.config)
 			if c.change != nil {

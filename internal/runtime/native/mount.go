@@ -214,9 +214,9 @@ func (c *compiler) provide(p string, file bool) {
 		fd, _ := c.target(s.parent)
 		arg := plan.P(c.plan.String(s.name))
 		if s.file {
-			c.plan.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
+			c.plan.Add("create "+p, unix.SYS_MKNODAT, plan.V(fd), arg, plan.V(unix.S_IFREG|0o644), plan.V(0)).Allow(uint16(unix.EEXIST))
 		} else {
-			c.plan.Add("make "+p, unix.SYS_MKDIRAT, plan.V(fd), arg, plan.V(0o755)).Allow(uint16(unix.EEXIST), uint16(unix.EROFS))
+			c.plan.Add("make "+p, unix.SYS_MKDIRAT, plan.V(fd), arg, plan.V(0o755)).Allow(uint16(unix.EEXIST))
 		}
 		c.closeLast(fd)
 	}

@@ -31,10 +31,30 @@ func MakePoints(root string, out Output) error {
 	}
 	for _, p := range out.Points {
 		if err := makePoint(dir, p); err != nil {
-			return fmt.Errorf("path %s in the root: %w: %w", p.Path, err, classOf(err))
+			return fmt.Errorf("path %s in the root%s: %w: %w", p.Path, linkIn(dir, p.Path), err, classOf(err))
 		}
 	}
 	return nil
+}
+
+// linkIn names the first link in a path that could not be made, "" if it has none: what the error
+// says is true of the place that the link leads to.
+func linkIn(dir int, p string) string {
+	at := ""
+	for name := range strings.SplitSeq(relative(p), "/") {
+		at = path.Join(at, name)
+		fd, err := unix.Openat2(dir, at, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+		if err != nil {
+			return ""
+		}
+		to := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(fd, "", to)
+		_ = unix.Close(fd)
+		if err == nil {
+			return ", where /" + at + " is a link to " + string(to[:n])
+		}
+	}
+	return ""
 }
 
 func inRoot(dir int, p string) (int, error) {
