@@ -20,8 +20,8 @@ var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an erro
 
 // CreateContainer creates a container in a ready sandbox. Its process waits before the program
 // until StartContainer, unless cfg.Run is set. With a Key that is in use it returns the first
-// object and AlreadyExists; an empty Key becomes the ID. Stopping the sandbox meanwhile ends the create
-// with Aborted.
+// object and AlreadyExists; an empty Key becomes the ID. Stopping or removing the sandbox or the container
+// meanwhile ends the create with Aborted.
 func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) (core.Container, error) {
 	b, err := c.view.newBuild(cfg)
 	if err != nil {
@@ -101,7 +101,7 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	}
 	defer unlock()
 	defer b.close()
-	return b.pipeline.run(ctx, b.stages())
+	return b.e.create(ctx, b.c.ID, func(ctx context.Context) error { return b.pipeline.run(ctx, b.stages()) })
 }
 
 // place chooses the container's runtime and cgroup.

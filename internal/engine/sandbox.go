@@ -12,7 +12,6 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
-	"github.com/longshore/longshore/internal/engine/underway"
 )
 
 // CreateSandbox creates a sandbox and returns it ready. With a Key that is in use it returns the
@@ -45,16 +44,9 @@ func (b *sandboxBuild) create(ctx context.Context) error {
 	return b.e.create(ctx, b.sb.ID, func(ctx context.Context) error { return b.pipeline.run(ctx, b.stages()) })
 }
 
-// create calls do with a context that ends when the sandbox is stopped, and returns
-// underway.ErrGivenUp then.
+// create runs a part of the create of a sandbox or container, which is given up when that is stopped.
 func (e *Engine) create(ctx context.Context, id core.ID, do func(context.Context) error) error {
-	ctx, end := e.creates.Begin(ctx, id)
-	defer end()
-	err := do(ctx)
-	if err != nil && !crashed(err) && underway.GivenUp(ctx) {
-		return underway.ErrGivenUp
-	}
-	return err
+	return e.creates.Run(ctx, id, crashed, do)
 }
 
 // awaitFirst waits for the end of the create of the sandbox that has a key, if it is under way. It

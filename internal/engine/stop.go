@@ -77,8 +77,11 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 		return nil
 	}
 	if ct.State == core.ContainerCreating {
-		// The create that is in progress holds this lock; what exists afterwards is stopped.
+		// The create that is in progress holds this lock, and is given up; what exists afterwards, if it
+		// had been completed, is stopped.
+		done := e.creates.GiveUp(ct.ID)
 		unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
+		done()
 		if err != nil {
 			return err
 		}

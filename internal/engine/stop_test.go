@@ -199,6 +199,56 @@ func TestAStopDoesNotWaitForCreates(t *testing.T) {
 	}
 }
 
+// TestAStopOfAContainerThatIsBeingCreated gives up its create, and no other one in the sandbox.
+func TestAStopOfAContainerThatIsBeingCreated(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, c *engine.Client, id core.ID) error{
+		"stop": func(ctx context.Context, c *engine.Client, id core.ID) error {
+			return c.StopContainer(ctx, id, engine.StopOptions{})
+		},
+		"remove": func(ctx context.Context, c *engine.Client, id core.ID) error {
+			return c.RemoveContainer(ctx, id, engine.RemoveOptions{Force: true})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := enginetest.New(t)
+			img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+			client, sb := n.As(core.OwnerCRI), n.Pod(core.OwnerCRI, "pod")
+			waits := make(chan struct{})
+			create := func(key core.Key, spec core.SpecFunc) <-chan error {
+				done := make(chan error, 1)
+				go func() {
+					_, err := client.CreateContainer(t.Context(), core.ContainerConfig{Key: key, Sandbox: sb.ID, Root: core.Root{Image: img.ID}, Spec: spec})
+					done <- err
+				}()
+				return done
+			}
+			first := create("waits", func(ctx context.Context, _ core.Rootfs) (*specs.Spec, []byte, error) {
+				close(waits)
+				<-ctx.Done()
+				return nil, nil, context.Cause(ctx)
+			})
+			<-waits
+			next := create("next", enginetest.Args("sleep"))
+			all, err := client.Stored.ContainersOf(sb.ID)
+			if err != nil || len(all) != 1 {
+				t.Fatalf("%d containers, %v", len(all), err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
+			defer cancel()
+			if err := end(ctx, client, all[0].ID); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if err := <-first; !errdefs.IsAborted(err) {
+				t.Errorf("its create: %v", err)
+			}
+			if err := <-next; err != nil {
+				t.Errorf("another create: %v", err)
+			}
+			n.Clean()
+		})
+	}
+}
+
 func TestASecondCreateAnswersTheFirstObject(t *testing.T) {
 	n := enginetest.New(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)

@@ -18,16 +18,16 @@ import (
 // ErrGivenUp is the cause with which GiveUp ends a create's context.
 var ErrGivenUp = fmt.Errorf("it was stopped while it was being created: %w", errdefs.ErrAborted)
 
-// Creates has the creates that are under way, by the sandbox in which something is created, so that
-// they can be given up: a step of one may wait for a program that does not answer, or for its turn.
-// The zero value is ready to use.
+// Creates has the creates that are under way, by the container that is created and the sandbox in which
+// it is, so that they can be given up: a step of one may wait for a program that does not answer, or
+// for its turn. The zero value is ready to use.
 type Creates struct {
 	mu sync.Mutex // guards of
-	of map[core.ID]*ofSandbox
+	of map[core.ID]*ofObject
 }
 
-// ofSandbox is what is under way in one sandbox.
-type ofSandbox struct {
+// ofObject is what is under way in one sandbox, or of one container.
+type ofObject struct {
 	cancels map[int]context.CancelCauseFunc
 	next    int
 	stops   int // that are under way: no create begins
@@ -54,7 +54,7 @@ func (c *Creates) Begin(ctx context.Context, id core.ID) (_ context.Context, end
 	}
 }
 
-// GiveUp ends the contexts of the creates in a sandbox that are under way, and of those that begin
+// GiveUp ends the contexts of the creates of an object that are under way, and of those that begin
 // before the caller calls end.
 func (c *Creates) GiveUp(id core.ID) (end func()) {
 	c.mu.Lock()
@@ -72,21 +72,33 @@ func (c *Creates) GiveUp(id core.ID) (end func()) {
 	}
 }
 
-// getLocked returns what is under way in a sandbox.
-func (c *Creates) getLocked(id core.ID) *ofSandbox {
+// Run calls do with a context that ends when the object is given up. It returns ErrGivenUp in place of
+// do's error then, unless asIs reports that this error must be returned.
+func (c *Creates) Run(ctx context.Context, id core.ID, asIs func(error) bool, do func(context.Context) error) error {
+	ctx, end := c.Begin(ctx, id)
+	defer end()
+	err := do(ctx)
+	if err != nil && !asIs(err) && GivenUp(ctx) {
+		return ErrGivenUp
+	}
+	return err
+}
+
+// getLocked returns what is under way of an object.
+func (c *Creates) getLocked(id core.ID) *ofObject {
 	o := c.of[id]
 	if o == nil {
 		if c.of == nil {
-			c.of = map[core.ID]*ofSandbox{}
+			c.of = map[core.ID]*ofObject{}
 		}
-		o = &ofSandbox{cancels: map[int]context.CancelCauseFunc{}}
+		o = &ofObject{cancels: map[int]context.CancelCauseFunc{}}
 		c.of[id] = o
 	}
 	return o
 }
 
-// dropLocked forgets a sandbox in which nothing is under way.
-func (c *Creates) dropLocked(id core.ID, o *ofSandbox) {
+// dropLocked forgets an object of which nothing is under way.
+func (c *Creates) dropLocked(id core.ID, o *ofObject) {
 	if len(o.cancels) == 0 && o.stops == 0 {
 		delete(c.of, id)
 	}
