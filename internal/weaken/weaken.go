@@ -53,5 +53,6 @@ const InotifyPolling Defence = "inotify-polling"
 // quota of keys.
 const KeyringQuota Defence = "keyring-quota"
 
-// SessionKeyring keeps the session keyring of the agent's caller from containers' processes.
+// SessionKeyring keeps session keyrings of others from containers' processes: that of the agent's
+// caller, and those that have a name.
 const SessionKeyring Defence = "session-keyring"

@@ -33,6 +33,7 @@ func sharedAttempts() []attempt {
 			return w.whileHeld(t, containerRoot, "take keys", func() result { return w.started(t) })
 		}},
 		{name: "the host's keys, with keys without end", actor: withPtrace, alone: true, weak: weaken.SessionKeyring, run: hostKeys},
+		{name: "a keyring with the name of another container's", actor: withPtrace, weak: weaken.SessionKeyring, run: namedKeyring},
 		{name: "descriptors in flight without end", actor: containerRoot, weak: weaken.BoardShortage, run: flight},
 		{name: "questions for names without end", actor: containerRoot, weak: weaken.NameBudget, run: questionFlood},
 	}
@@ -40,12 +41,12 @@ func sharedAttempts() []attempt {
 
 // whileHeld runs a probe in a container of an actor that takes all there is of something, and calls others while
 // the probe holds it.
-func (w *world) whileHeld(t *testing.T, a actor, probe string, others func() result) result {
+func (w *world) whileHeld(t *testing.T, a actor, probe string, others func() result, args ...string) result {
 	t.Helper()
 	w.jobs++
 	dir := t.TempDir()
 	c := w.attacker(fmt.Sprint("holder", w.jobs), a) // each has a log of its own
-	c.Command = []string{"/attacker", probeArg, probe, "/hold"}
+	c.Command = append([]string{"/attacker", probeArg, probe, "/hold"}, args...)
 	c.Mounts = append(c.Mounts, &runtimeapi.Mount{HostPath: dir, ContainerPath: "/hold"})
 	made := w.container(t, a).Pod.Run(t, c)
 	nodetest.Eventually(t, "all is taken, or the attacker has ended", func() bool {
@@ -182,4 +183,12 @@ func hostKeys(t *testing.T, w *world) result {
 		_, said, _ := strings.Cut(out, " F ")
 		return decode([]byte(said))
 	})
+}
+
+// namedKeyring gives a keyring the name that the keyrings of another container might have, and searches it from an
+// exec there.
+func namedKeyring(t *testing.T, w *world) result {
+	const name = "the attacker's key"
+	other := w.container(t, withoutAdmin)
+	return w.whileHeld(t, withPtrace, "name a keyring", func() result { return w.probe(t, other, "find a key", name) }, "_ses."+other.ID, name)
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,7 @@ func sharedProbes() []probe {
 			})
 		}},
 		{name: "take keys", run: takeKeys},
+		{name: "name a keyring", run: nameKeyring},
 		{name: "find a key", run: func(args []string) result {
 			_, err := unix.KeyctlSearch(unix.KEY_SPEC_SESSION_KEYRING, "user", args[0], 0)
 			if errors.Is(err, unix.ENOKEY) {
@@ -61,20 +63,50 @@ func holding(dir string, end unix.Errno, take func() error) result {
 	}
 }
 
-// takeKeys adds keys until their user may have no byte more. The kernel removes them with this thread.
+// takeKeys adds keys, and makes the first one longer in the end, until their user may have no byte more. The kernel
+// removes them with this thread.
 func takeKeys(args []string) result {
 	runtime.LockOSThread()
-	size, n := 32000, 0
-	payload := make([]byte, size)
+	payload := make([]byte, 32000)
+	add := func(name string, size int) error {
+		_, err := unix.AddKey("user", name, payload[:size], unix.KEY_SPEC_THREAD_KEYRING)
+		return err
+	}
+	first := 1
+	if err := add("first", first); err != nil {
+		return answered("add_key", err)
+	}
+	size, n := len(payload), 0
 	return holding(args[0], unix.EDQUOT, func() error {
-		for {
+		for ; size > 0; size /= 2 {
 			n++
-			_, err := unix.AddKey("user", strings.Repeat("k", 1+n%3)+string(rune('a'+n%26))+time.Duration(n).String(), payload[:size], unix.KEY_SPEC_THREAD_KEYRING)
-			if !errors.Is(err, unix.EDQUOT) || size == 1 {
+			if err := add(strconv.Itoa(n), size); !errors.Is(err, unix.EDQUOT) {
 				return err
 			}
-			size = max(size/2, 1)
 		}
+		err := add("first", first+1)
+		if err == nil {
+			first++
+		}
+		return err
+	})
+}
+
+// nameKeyring creates a session keyring that all programs may use, with a name and a key.
+func nameKeyring(args []string) result {
+	runtime.LockOSThread()
+	made := false
+	return holding(args[0], unix.EEXIST, func() error {
+		if made {
+			return unix.EEXIST
+		}
+		id, err := unix.KeyctlJoinSessionKeyring(args[1])
+		if err != nil {
+			return err
+		}
+		made = true
+		_, err = unix.AddKey("user", args[2], []byte(secretText), id)
+		return errors.Join(err, unix.KeyctlSetperm(id, 0x3f3f3f3f))
 	})
 }
 

@@ -32,7 +32,13 @@ func (ps processSetup) process(p *specs.Process) error {
 		if ps.c.in.Host.LockedKeyring && !weaken.Off(weaken.KeyringQuota) {
 			allowed = append(allowed, uint16(unix.EDQUOT))
 		}
-		ps.c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), plan.P(ps.c.plan.String("_ses."+ps.c.in.ID))).Allow(allowed...)
+		// Without a name: the kernel would join a keyring of that name that another program of the
+		// same user has made accessible.
+		name := plan.V(0)
+		if weaken.Off(weaken.SessionKeyring) {
+			name = plan.P(ps.c.plan.String("_ses." + ps.c.in.ID))
+		}
+		ps.c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), name).Allow(allowed...)
 	}
 	for _, l := range ps.c.labels {
 		ps.c.plan.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(ps.c.plan.String(l.text)), plan.V(len(l.text)))
