@@ -129,6 +129,11 @@ e2e-swarm: build ## a real manager of a Swarm, Debian's dockerd, whose worker th
 	hack/dockerd.sh .cache/docker
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -p 1 -parallel 6 -count=1 -timeout 45m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
 
+.PHONY: e2e-nomad-vm
+e2e-nomad-vm: build ## a real Nomad on cgroup v2, in QEMU: jobs of every kind, and what a task is given (NOMAD=its binary; RUN=)
+	hack/deps.sh vm
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_VM_RUN=$${RUN:-'^(TestJobsOfEveryKind|TestATaskGetsWhatItsJobSays|TestAServiceFromPullToStop)$$'} LONGSHORE_VM_TEST_TIMEOUT=55m LONGSHORE_TEST_PATIENCE=10 hack/vm.sh test/e2e/nomad
+
 .PHONY: e2e-swarm-vm
 e2e-swarm-vm: build ## overlay networks beside a dockerd that balances and encrypts, which this kernel may not: Debian's in QEMU (RUN=)
 	hack/deps.sh vm

@@ -11,6 +11,7 @@
 #
 # LONGSHORE_BIN         binaries to test, instead of those built from this tree
 # LONGSHORE_DOCKER_DIR  Debian's dockerd for test/e2e/swarm and swarmkit, as hack/dockerd.sh unpacks it
+# NOMAD                 Nomad's binary for test/e2e/nomad
 # KUBELET               a kubelet for test/systemd, from k8s.io/kubernetes (test/e2e/kubelet builds one)
 # LONGSHORE_VM_RUN      a regular expression of test names, instead of those in *_root_test.go
 # LONGSHORE_VM_VERBOSE  1 shows all output, not only that of packages that failed
@@ -96,6 +97,7 @@ collect() { # directory, package…
   case " $* " in *' test/cri '*)
     nice go build -modfile=tools/crictl/go.mod -o "$dir/bin/crictl" sigs.k8s.io/cri-tools/cmd/crictl || true ;;
   esac
+  case " $* " in *' test/e2e/nomad '*) [ -z "${NOMAD:-}" ] || install "$NOMAD" "$dir/bin/nomad" ;; esac
   case " $* " in *' test/e2e/swarm '* | *' test/e2e/swarmkit '*) dockerd "$dir" ;; esac
   : >"$dir/packages"
   for package in "$@"; do
@@ -115,6 +117,7 @@ collect() { # directory, package…
     echo 'LONGSHORE_BIN=/longshore/bin'
     echo 'LONGSHORE_TEST_PATIENCE=5' # everything takes longer when it is emulated
     env | grep -e '^LONGSHORE_' -e '^STANDIN_' | grep -v -e '^LONGSHORE_ROOT_TESTS=' -e '^LONGSHORE_BIN=' -e '^LONGSHORE_WEAK_BIN=' -e '^LONGSHORE_DOCKER_DIR=' | sed "s/'/'\\\\''/g; s/=\(.*\)/='\1'/" || true
+    [ ! -e "$dir/bin/nomad" ] || echo 'NOMAD=/longshore/bin/nomad'
     [ ! -d "$dir/docker" ] || echo 'LONGSHORE_DOCKER_DIR=/longshore/docker'
   } >"$dir/env"
 }
