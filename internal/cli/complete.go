@@ -56,7 +56,7 @@ func containerNames(states ...string) func(context.Context, *base.Client) ([]str
 		var out []string
 		for _, ct := range resp.GetContainers() {
 			if len(states) == 0 || slices.Contains(states, ct.GetState()) {
-				out = append(out, ct.GetKey())
+				out = append(out, ct.GetName())
 			}
 		}
 		return out, err

@@ -131,7 +131,7 @@ func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*long
 	var after, before time.Time
 	for name, at := range map[string]*time.Time{"since": &after, "before": &before} {
 		for _, v := range f[name] {
-			i := slices.IndexFunc(list, func(c *longshorev1.Container) bool { return c.GetKey() == v || strings.HasPrefix(c.GetId(), v) })
+			i := slices.IndexFunc(list, func(c *longshorev1.Container) bool { return c.GetKey() == v || c.GetName() == v || strings.HasPrefix(c.GetId(), v) })
 			if i < 0 {
 				return nil, fmt.Errorf("--filter %s=%s: no container has this name", name, v)
 			}
@@ -141,7 +141,7 @@ func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*long
 	fits := func(c *longshorev1.Container) bool {
 		created := c.GetCreated().AsTime()
 		return f.Any("name", func(v string) bool {
-			return strings.Contains(c.GetKey(), strings.Trim(v, "^$/")) && anchored(c.GetKey(), v)
+			return strings.Contains(c.GetName(), strings.Trim(v, "^$/")) && anchored(c.GetName(), v)
 		}) &&
 			f.Any("id", func(v string) bool { return strings.HasPrefix(c.GetId(), v) }) &&
 			f.Any("owner", func(v string) bool { return c.GetOwner() == v }) &&
@@ -214,7 +214,7 @@ func containerRow(c *longshorev1.Container, full bool) present.Row {
 	}
 	volumes := strings.Join(c.GetVolumes(), ",")
 	return present.Row{
-		"ID": id, "Names": c.GetKey(), "Name": c.GetKey(), "Image": c.GetImage(), "ImageID": c.GetImageId(), "Command": strconv.Quote(command),
+		"ID": id, "Names": c.GetName(), "Name": c.GetName(), "Image": c.GetImage(), "ImageID": c.GetImageId(), "Command": strconv.Quote(command),
 		"CreatedAt": c.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "RunningFor": base.Ago(c.GetCreated()), "Ports": base.PortText(c.GetPorts()),
 		"State": c.GetState(), "Status": statusText(c), "Size": sizeText(c), "Mounts": volumes, "LocalVolumes": strconv.Itoa(len(c.GetVolumes())),
 		"Networks": strings.Join(c.GetNetworks(), ","), "Owner": c.GetOwner(), "Pid": int(c.GetPid()), "ExitCode": exit,
@@ -236,7 +236,7 @@ func sizeText(c *longshorev1.Container) string {
 func psTable(a *app, list []*longshorev1.Container, full, sizes bool) error {
 	var rows [][]string
 	for _, c := range list {
-		id, name, image, command := c.GetId(), c.GetKey(), c.GetImage(), strings.Join(c.GetCommand(), " ")
+		id, name, image, command := c.GetId(), c.GetName(), c.GetImage(), strings.Join(c.GetCommand(), " ")
 		if !full {
 			id, name, image, command = base.Short(id), base.Cut(name, 40), base.Cut(image, 40), base.Cut(command, 30)
 			if strings.HasPrefix(c.GetImage(), "sha256:") {

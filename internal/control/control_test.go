@@ -462,7 +462,7 @@ func TestAContainerIsShownByItsNameForPeople(t *testing.T) {
 		t.Fatal(err)
 	}
 	list, err := r.containers.ListContainers(t.Context(), &longshorev1.ListContainersRequest{All: true})
-	if err != nil || len(list.GetContainers()) != 1 || list.GetContainers()[0].GetKey() != "web.1.task" || list.GetContainers()[0].GetImage() != "busybox:1@sha256:0123" {
+	if err != nil || len(list.GetContainers()) != 1 || list.GetContainers()[0].GetKey() != "task" || list.GetContainers()[0].GetName() != "web.1.task" || list.GetContainers()[0].GetImage() != "busybox:1@sha256:0123" {
 		t.Errorf("list %v, %v", list, err)
 	}
 	for _, name := range []string{"task", "web.1.task"} {

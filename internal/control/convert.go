@@ -95,7 +95,7 @@ func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.C
 		image = c.Image.String()
 	}
 	out := &longshorev1.Container{
-		Id: string(c.ID), Owner: string(c.Owner), Key: c.Name(), Sandbox: string(c.Sandbox), State: string(c.State),
+		Id: string(c.ID), Owner: string(c.Owner), Key: string(c.Key), Name: c.Name(), Sandbox: string(c.Sandbox), State: string(c.State),
 		Image: image, ImageId: c.Image.String(), Command: c.Main.Args, Created: stamp(c.Created), Started: stamp(c.Main.Started), Finished: stamp(c.Main.Finished),
 		Pid: int32(c.Main.Pid), Autopsy: toAutopsy(c.Main.Autopsy), Labels: c.Labels, Runtime: c.Runtime, Warnings: c.Warnings, Health: statusOf(c),
 	}

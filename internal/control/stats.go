@@ -105,7 +105,7 @@ func known(v core.Value) *uint64 {
 
 func toStats(c core.Container, st, last core.Stats) *longshorev1.ContainerStats {
 	out := &longshorev1.ContainerStats{
-		Id: string(c.ID), Owner: string(c.Owner), Key: c.Name(), At: stamp(st.At),
+		Id: string(c.ID), Owner: string(c.Owner), Key: string(c.Key), At: stamp(st.At),
 		CpuUsageNs: known(st.CPU.Usage), MemoryBytes: known(st.Memory.Usage), WorkingSetBytes: known(st.Memory.WorkingSet),
 		MemoryLimitBytes: known(st.Memory.Limit), MemoryPeakBytes: known(st.Memory.Peak), SwapBytes: known(st.Memory.Swap),
 		Pids: known(st.Pids.Current), PidsLimit: known(st.Pids.Limit), RootBytes: known(st.Root.Bytes),

@@ -178,6 +178,7 @@ type Container struct {
 	Volumes       []string               `protobuf:"bytes,30,rep,name=volumes,proto3" json:"volumes,omitempty"`                             // names of volumes that it has
 	Network       string                 `protobuf:"bytes,31,opt,name=network,proto3" json:"network,omitempty"`                             // of its sandbox: builtin, cni, host, none
 	Networks      []string               `protobuf:"bytes,34,rep,name=networks,proto3" json:"networks,omitempty"`                           // names of its networks: host, none, bridge for the default one
+	Name          string                 `protobuf:"bytes,35,opt,name=name,proto3" json:"name,omitempty"`                                   // what people call it: the key, or another name
 	SizeRw        *uint64                `protobuf:"varint,32,opt,name=size_rw,json=sizeRw,proto3,oneof" json:"size_rw,omitempty"`          // bytes that it has written to its root; only where asked for
 	SizeImage     *uint64                `protobuf:"varint,33,opt,name=size_image,json=sizeImage,proto3,oneof" json:"size_image,omitempty"` // bytes of its image, unpacked where known; only where asked for
 	Health        string                 `protobuf:"bytes,40,opt,name=health,proto3" json:"health,omitempty"`                               // starting, healthy, unhealthy; "": it has no health check
@@ -360,6 +361,13 @@ func (x *Container) GetNetworks() []string {
 		return x.Networks
 	}
 	return nil
+}
+
+func (x *Container) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
 }
 
 func (x *Container) GetSizeRw() uint64 {
@@ -5569,7 +5577,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04note\x18\f \x01(\tR\x04note\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe0\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf4\x06\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -5592,7 +5600,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\taddresses\x18\x12 \x03(\tR\taddresses\x12\x18\n" +
 	"\avolumes\x18\x1e \x03(\tR\avolumes\x12\x18\n" +
 	"\anetwork\x18\x1f \x01(\tR\anetwork\x12\x1a\n" +
-	"\bnetworks\x18\" \x03(\tR\bnetworks\x12\x1c\n" +
+	"\bnetworks\x18\" \x03(\tR\bnetworks\x12\x12\n" +
+	"\x04name\x18# \x01(\tR\x04name\x12\x1c\n" +
 	"\asize_rw\x18  \x01(\x04H\x00R\x06sizeRw\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x12\x16\n" +
