@@ -131,7 +131,9 @@ func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*long
 	var after, before time.Time
 	for name, at := range map[string]*time.Time{"since": &after, "before": &before} {
 		for _, v := range f[name] {
-			i := slices.IndexFunc(list, func(c *longshorev1.Container) bool { return c.GetKey() == v || c.GetName() == v || strings.HasPrefix(c.GetId(), v) })
+			i := slices.IndexFunc(list, func(c *longshorev1.Container) bool {
+				return c.GetKey() == v || c.GetName() == v || strings.HasPrefix(c.GetId(), v)
+			})
 			if i < 0 {
 				return nil, fmt.Errorf("--filter %s=%s: no container has this name", name, v)
 			}
