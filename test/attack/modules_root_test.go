@@ -80,7 +80,7 @@ func slowModules(t *testing.T, w *world) result {
 	_, err := w.CRI.CreateContainer(patient, &runtimeapi.CreateContainerRequest{PodSandboxId: neighbour.ID, Config: moduleConfig("small", ref), SandboxConfig: neighbour.Config})
 	took := time.Since(begin).Round(time.Millisecond)
 	switch {
-	case patient.Err() != nil:
+	case expired(patient):
 		return is(reached, "a neighbour's module of 50 bytes has not started after %s; %s", took, w.Finding(t, "wasm"))
 	case err != nil:
 		return is(unmade, "%v", err)
