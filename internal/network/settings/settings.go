@@ -125,6 +125,7 @@ func (h *Host) Set(name, value string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.want[name] = wanted{value: value, ours: true}
+	_, _ = h.read(name) // opens it: comparisons use no further descriptors
 	return nil
 }
 
@@ -134,6 +135,7 @@ func (h *Host) Expect(name, value, hint string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.want[name] = wanted{value: value, hint: hint}
+	_, _ = h.read(name) // opens it, if it is there
 }
 
 // Close closes the files of the parameters. The Host can be used again.
