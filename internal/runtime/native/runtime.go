@@ -478,7 +478,7 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	}
 	l.Levels, l.Peak = r.levels(e.Levels)
 	launched, err := r.o.Launcher.LaunchPlan(ctx, l)
-	if err != nil && r.ends(ctx, e.Ref.Container) {
+	if err != nil && r.ends(ctx, e.Ref.Container, strings.Contains(err.Error(), plan.Died)) {
 		return launched, fmt.Errorf("exec in container %s: it has ended or is about to (%s): %w", e.Ref.Container, err.Error(), errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
