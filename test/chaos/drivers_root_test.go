@@ -291,7 +291,14 @@ func (d *byNomad) stop(name string) error {
 }
 
 func (d *byNomad) remove(name string) {
-	if _, err := d.Driver.DestroyTask(d.m.t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: d.task(name), Force: true}); err != nil {
+	_, err := d.Driver.DestroyTask(d.m.t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: d.task(name), Force: true})
+	// A start that failed with the keeper has left no task, as Nomad expects.
+	if err != nil && strings.Contains(err.Error(), "task not found") {
+		if list, lerr := d.m.n.CLI("ps", "-a", "--json"); lerr == nil && !strings.Contains(list, name) {
+			return
+		}
+	}
+	if err != nil {
 		d.m.t.Errorf("destroy %s: %v", name, err)
 	}
 }
