@@ -149,11 +149,16 @@ func (s *survey) volumeMounts() {
 			}
 		}
 	}
-	for _, n := range slices.SortedFunc(maps.Keys(mounted), volumes.Name.Compare) {
+	unused := map[string]volumes.Name{}
+	for n := range mounted {
 		if !used[n] {
-			s.orphan("mount of volume "+string(n.Owner)+"/"+n.Name, "no container uses it", core.Ref{}, func(ctx context.Context) error {
-				return e.volumes.Release(ctx, n.Owner, []core.VolumeMount{{Name: n.Name}})
-			})
+			unused[string(n.Owner)+"/"+n.Name] = n
 		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(unused)) {
+		n := unused[path]
+		s.orphan("mount of volume "+path, "no container uses it", core.Ref{}, func(ctx context.Context) error {
+			return e.volumes.Release(ctx, n.Owner, []core.VolumeMount{{Name: n.Name}})
+		})
 	}
 }

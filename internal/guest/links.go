@@ -239,20 +239,14 @@ func (m *Machine) UpdateRoutes(_ context.Context, routes []Route) error {
 		return err
 	}
 	defer h.Close()
-	ordered := slices.Clone(routes)
-	slices.SortStableFunc(ordered, func(a, b Route) int {
-		switch {
-		case a.Gateway.IsValid() == b.Gateway.IsValid():
-			return 0
-		case b.Gateway.IsValid():
-			return -1
-		default:
-			return 1
-		}
-	})
-	for _, r := range ordered {
-		if err := replaceRoute(h, r); err != nil {
-			return fmt.Errorf("route to %s by %s: %w", r.To, r.Link, err)
+	for _, gateway := range []bool{false, true} {
+		for _, r := range routes {
+			if r.Gateway.IsValid() != gateway {
+				continue
+			}
+			if err := replaceRoute(h, r); err != nil {
+				return fmt.Errorf("route to %s by %s: %w", r.To, r.Link, err)
+			}
 		}
 	}
 	return nil

@@ -7,7 +7,6 @@
 package volumes
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,11 +43,6 @@ type Table struct {
 type Name struct {
 	Owner core.Owner
 	Name  string
-}
-
-// Compare orders names.
-func (n Name) Compare(o Name) int {
-	return cmp.Or(strings.Compare(string(n.Owner), string(o.Owner)), strings.Compare(n.Name, o.Name))
 }
 
 // Use is a container's use of one volume.

@@ -79,8 +79,9 @@ func hierarchies(mountinfo string) []Hierarchy {
 				opts = append(opts, o)
 			}
 		}
-		all = append(all, Hierarchy{Name: name, Options: strings.Join(opts, ",")})
+		if at, found := slices.BinarySearchFunc(all, name, func(h Hierarchy, name string) int { return strings.Compare(h.Name, name) }); !found {
+			all = slices.Insert(all, at, Hierarchy{Name: name, Options: strings.Join(opts, ",")})
+		}
 	}
-	slices.SortFunc(all, func(a, b Hierarchy) int { return strings.Compare(a.Name, b.Name) })
-	return slices.CompactFunc(all, func(a, b Hierarchy) bool { return a.Name == b.Name })
+	return all
 }

@@ -204,13 +204,25 @@ func rulesFor(s *specs.LinuxSeccomp, a arch, def uint32, unknown map[string]bool
 		}
 	}
 	rules := make([]rule, 0, len(by))
-	for _, r := range by {
+	var numbers []int
+	for nr := range by {
+		numbers = append(numbers, int(nr))
+	}
+	slices.Sort(numbers)
+	for _, n := range numbers {
+		r := by[uint32(n)]
 		// A branch without conditions ends the list. Put the conditional ones first,
 		// because a rule for some arguments is meant as an exception.
-		slices.SortStableFunc(r.branches, func(x, y branch) int { return min(len(y.args), 1) - min(len(x.args), 1) })
-		rules = append(rules, *r)
+		var first, last []branch
+		for _, b := range r.branches {
+			if len(b.args) > 0 {
+				first = append(first, b)
+			} else {
+				last = append(last, b)
+			}
+		}
+		rules = append(rules, rule{nr: r.nr, branches: append(first, last...)})
 	}
-	slices.SortFunc(rules, func(x, y rule) int { return int(x.nr) - int(y.nr) })
 	return rules, nil
 }
 
