@@ -33,7 +33,7 @@ func sharedAttempts() []attempt {
 			return w.whileHeld(t, containerRoot, "take keys", func() result { return w.started(t) })
 		}},
 		{name: "the host's keys, with keys without end", actor: withPtrace, alone: true, weak: weaken.SessionKeyring, run: hostKeys},
-		{name: "a keyring with the name of another container's", actor: withPtrace, weak: weaken.SessionKeyring, run: namedKeyring},
+		{name: "a keyring with the name of another container's", actor: withPtrace, alone: true, weak: weaken.SessionKeyring, run: namedKeyring},
 		{name: "descriptors in flight without end", actor: containerRoot, weak: weaken.BoardShortage, run: flight},
 		{name: "questions for names without end", actor: containerRoot, weak: weaken.NameBudget, run: questionFlood},
 	}
