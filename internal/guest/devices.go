@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -107,11 +106,22 @@ func nodeAt(path string) (Node, error) {
 	return n, nil
 }
 
-// pciAddress is a domain, a bus, a slot and a function.
-var pciAddress = regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
-
-// IsPCIAddress reports whether s is a PCI address as the kernel writes it.
-func IsPCIAddress(s string) bool { return pciAddress.MatchString(s) }
+// IsPCIAddress reports whether s is a PCI address as the kernel writes it: domain, bus, slot and function.
+func IsPCIAddress(s string) bool {
+	const form = "hhhh:hh:1h.7" // h is a hexadecimal digit, another digit the highest at its place
+	if len(s) != len(form) {
+		return false
+	}
+	for i, f := range []byte(form) {
+		c := s[i]
+		digit := c >= '0' && c <= '9'
+		switch {
+		case f == 'h' && !digit && (c < 'a' || c > 'f'), f >= '0' && f <= '9' && (!digit || c > f), (f == ':' || f == '.') && c != f:
+			return false
+		}
+	}
+	return true
+}
 
 // wholeDevice waits for the functions of a whole device. One that programs drive
 // themselves loses its driver, and has the file of its IOMMU group.

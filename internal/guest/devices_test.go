@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -120,5 +121,26 @@ func TestNodes(t *testing.T) {
 	}
 	if n, err := nodeAt("/dev/no-such-device"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing: %v, %v", n, err)
+	}
+}
+
+func TestIsPCIAddress(t *testing.T) {
+	pattern := regexp.MustCompile(`^[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+	found := 0
+	const good = "00fe:3a:1f.7"
+	for i := range len(good) {
+		for c := range byte(128) {
+			s := good[:i] + string(rune(c)) + good[i+1:]
+			want := pattern.MatchString(s)
+			if IsPCIAddress(s) != want {
+				t.Errorf("%q: %t, want %t", s, !want, want)
+			}
+			if want {
+				found++
+			}
+		}
+	}
+	if found < 100 || IsPCIAddress("") || IsPCIAddress(good+"0") || IsPCIAddress(good[:11]) {
+		t.Errorf("%d addresses", found)
 	}
 }

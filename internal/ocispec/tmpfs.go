@@ -1,7 +1,6 @@
 package ocispec
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -16,9 +15,30 @@ func TmpfsOption(option string) bool {
 			"relatime", "norelatime", "strictatime", "nostrictatime", "defaults", "noswap", "inode32", "inode64",
 		}, name)
 	}
-	pattern := map[string]string{
-		"size": `^[0-9]{1,19}[kKmMgG%]?$`, "nr_blocks": `^[0-9]{1,19}[kKmMgG]?$`, "nr_inodes": `^[0-9]{1,19}[kKmMgG]?$`, "mode": `^[0-7]{1,5}$`,
-		"uid": `^[0-9]{1,10}$`, "gid": `^[0-9]{1,10}$`, "huge": `^(never|always|within_size|advise)$`, "mpol": `^[a-z0-9=:,-]{1,64}$`,
-	}[name]
-	return pattern != "" && regexp.MustCompile(pattern).MatchString(value)
+	number, letters := value, ""
+	if i := strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
+		number, letters = value[:i], value[i:]
+	}
+	switch name {
+	case "size":
+		return digits(number, 19) && (letters == "" || len(letters) == 1 && strings.Contains("kKmMgG%", letters))
+	case "nr_blocks", "nr_inodes":
+		return digits(number, 19) && (letters == "" || len(letters) == 1 && strings.Contains("kKmMgG", letters))
+	case "mode":
+		return digits(value, 5) && !strings.ContainsAny(value, "89")
+	case "uid", "gid":
+		return digits(value, 10)
+	case "huge":
+		return slices.Contains([]string{"never", "always", "within_size", "advise"}, value)
+	case "mpol":
+		return value != "" && len(value) <= 64 && !strings.ContainsFunc(value, func(r rune) bool {
+			return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("=:,-", r)
+		})
+	}
+	return false
+}
+
+// digits reports whether s is 1 to limit decimal digits.
+func digits(s string, limit int) bool {
+	return s != "" && len(s) <= limit && !strings.ContainsFunc(s, func(r rune) bool { return r < '0' || r > '9' })
 }
