@@ -1,20 +1,19 @@
 package guest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/guest/rtnetlink"
 	"github.com/longshore/longshore/internal/invalid"
-	"github.com/longshore/longshore/internal/nlwrap"
 )
 
 // Link is a network link as it is, or shall be.
@@ -28,13 +27,14 @@ type Link struct {
 	PCI string
 }
 
-// routing opens the kernel's routing by netlink.
-func routing() (nlwrap.Handle, error) {
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nlwrap.Handle{}, fmt.Errorf("netlink: %w", err)
+// linkNamed returns the link with a name.
+func linkNamed(list []rtnetlink.Link, name string) (rtnetlink.Link, error) {
+	for _, l := range list {
+		if l.Name == name {
+			return l, nil
+		}
 	}
-	return nlwrap.Handle{Handle: h}, nil
+	return rtnetlink.Link{}, fmt.Errorf("there is no link %q", name)
 }
 
 // UpdateLink finds a link by its PCI path, for which it waits, or by its MAC address, or
@@ -51,77 +51,75 @@ func (m *Machine) UpdateLink(ctx context.Context, want Link) error {
 			return fmt.Errorf("link %s: %w", want.Name, err)
 		}
 	}
-	h, err := routing()
+	h, err := rtnetlink.Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	var link netlink.Link
+	list, err := h.Links()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var link rtnetlink.Link
 	if plugged != "" {
-		link, err = h.LinkByName(plugged)
+		link, err = linkNamed(list, plugged)
 	} else {
-		link, err = findLink(h, want)
+		link, err = findLink(list, want)
 	}
 	if err != nil {
 		return err
 	}
-	if err := setLink(h, link, want); err != nil {
+	if err := setLink(h, list, link, want); err != nil {
 		return fmt.Errorf("link %s: %w", want.Name, err)
 	}
 	return nil
 }
 
-func findLink(h nlwrap.Handle, want Link) (netlink.Link, error) {
-	list, err := h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
+func findLink(list []rtnetlink.Link, want Link) (rtnetlink.Link, error) {
 	mac, err := net.ParseMAC(want.MAC)
 	if err != nil && want.MAC != "" {
-		return nil, invalid.Errorf("link %s: MAC address %q", want.Name, want.MAC)
+		return rtnetlink.Link{}, invalid.Errorf("link %s: MAC address %q", want.Name, want.MAC)
 	}
 	for _, l := range list {
-		if want.MAC != "" && slices.Equal(l.Attrs().HardwareAddr, mac) {
+		if want.MAC != "" && bytes.Equal(l.MAC, mac) {
 			return l, nil
 		}
 	}
-	for _, l := range list {
-		if l.Attrs().Name == want.Name {
-			return l, nil
-		}
+	link, err := linkNamed(list, want.Name)
+	if err != nil {
+		return link, fmt.Errorf("there is no link with the address %q or the name %q: %w", want.MAC, want.Name, errdefs.ErrNotFound)
 	}
-	return nil, fmt.Errorf("there is no link with the address %q or the name %q: %w", want.MAC, want.Name, errdefs.ErrNotFound)
+	return link, nil
 }
 
-func setLink(h nlwrap.Handle, link netlink.Link, want Link) error {
-	at := link.Attrs()
-	if err := h.LinkSetDown(link); err != nil {
+func setLink(h *rtnetlink.Conn, list []rtnetlink.Link, link rtnetlink.Link, want Link) error {
+	if err := h.SetFlags(link.Index, 0, unix.IFF_UP); err != nil {
 		return fmt.Errorf("set down: %w", err)
 	}
-	if mac, err := net.ParseMAC(want.MAC); err == nil && !slices.Equal(at.HardwareAddr, mac) {
-		if err := h.LinkSetHardwareAddr(link, mac); err != nil {
+	if mac, err := net.ParseMAC(want.MAC); err == nil && !bytes.Equal(link.MAC, mac) {
+		if err := h.SetMAC(link.Index, mac); err != nil {
 			return fmt.Errorf("set MAC address: %w", err)
 		}
 	}
-	if err := rename(h, link, want.Name); err != nil {
+	if err := rename(h, list, link, want.Name); err != nil {
 		return err
 	}
 	if want.MTU > 0 {
-		if err := h.LinkSetMTU(link, want.MTU); err != nil {
+		if err := h.SetMTU(link.Index, want.MTU); err != nil {
 			return fmt.Errorf("MTU %d: %w", want.MTU, err)
 		}
 	}
 	if want.NoARP {
-		if err := h.LinkSetARPOff(link); err != nil {
+		if err := h.SetFlags(link.Index, unix.IFF_NOARP, unix.IFF_NOARP); err != nil {
 			return fmt.Errorf("switch ARP off: %w", err)
 		}
 	}
-	if err := h.LinkSetUp(link); err != nil {
+	if err := h.SetFlags(link.Index, unix.IFF_UP, unix.IFF_UP); err != nil {
 		return fmt.Errorf("set up: %w", err)
 	}
 	// IPv6 addresses go when a link is set down, so addresses come last.
 	for _, p := range want.Addresses {
-		if err := h.AddrReplace(link, &netlink.Addr{IPNet: ipNet(p)}); err != nil {
+		if err := h.ReplaceAddress(rtnetlink.Address{Link: link.Index, Prefix: p}); err != nil {
 			return fmt.Errorf("address %s: %w", p, err)
 		}
 	}
@@ -129,62 +127,57 @@ func setLink(h nlwrap.Handle, link netlink.Link, want Link) error {
 }
 
 // rename gives link a name. A link that has it gets link's.
-func rename(h nlwrap.Handle, link netlink.Link, name string) error {
-	old := link.Attrs().Name
+func rename(h *rtnetlink.Conn, list []rtnetlink.Link, link rtnetlink.Link, name string) error {
+	old := link.Name
 	if old == name {
 		return nil
 	}
-	holder, err := h.LinkByName(name)
-	var none netlink.LinkNotFoundError
-	if errors.As(err, &none) {
-		return h.LinkSetName(link, name)
-	}
+	holder, err := linkNamed(list, name)
 	if err != nil {
-		return err
+		return h.SetName(link.Index, name)
 	}
 	// A link that is up may have another name in newer kernels only.
-	up := holder.Attrs().Flags&net.FlagUp != 0
+	up := holder.Flags&unix.IFF_UP != 0
 	if up {
-		if err := h.LinkSetDown(holder); err != nil {
+		if err := h.SetFlags(holder.Index, 0, unix.IFF_UP); err != nil {
 			return err
 		}
 	}
 	// The middle name is short: the kernel allows 15 bytes.
-	if err := h.LinkSetName(holder, fmt.Sprintf("swap%d", holder.Attrs().Index)); err != nil {
+	if err := h.SetName(holder.Index, fmt.Sprintf("swap%d", holder.Index)); err != nil {
 		return fmt.Errorf("move %s, which has the name: %w", name, err)
 	}
-	if err := h.LinkSetName(link, name); err != nil {
-		return errors.Join(err, h.LinkSetName(holder, name))
+	if err := h.SetName(link.Index, name); err != nil {
+		return errors.Join(err, h.SetName(holder.Index, name))
 	}
-	err = h.LinkSetName(holder, old)
+	err = h.SetName(holder.Index, old)
 	if up {
-		err = errors.Join(err, h.LinkSetUp(holder))
+		err = errors.Join(err, h.SetFlags(holder.Index, unix.IFF_UP, unix.IFF_UP))
 	}
 	return err
 }
 
 // Links returns the machine's links.
 func (m *Machine) Links(context.Context) ([]Link, error) {
-	h, err := routing()
+	h, err := rtnetlink.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	list, err := h.LinkList()
+	list, err := h.Links()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
+	addresses, err := h.Addresses()
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
 	var out []Link
 	for _, l := range list {
-		at := l.Attrs()
-		one := Link{Name: at.Name, MAC: at.HardwareAddr.String(), MTU: at.MTU, NoARP: at.RawFlags&unix.IFF_NOARP != 0}
-		addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
-		if err != nil {
-			return nil, fmt.Errorf("addresses of %s: %w", at.Name, err)
-		}
-		for _, a := range addrs {
-			if p, ok := prefix(a.IPNet); ok {
-				one.Addresses = append(one.Addresses, p)
+		one := Link{Name: l.Name, MAC: net.HardwareAddr(l.MAC).String(), MTU: l.MTU, NoARP: l.Flags&unix.IFF_NOARP != 0}
+		for _, a := range addresses {
+			if a.Link == l.Index {
+				one.Addresses = append(one.Addresses, a.Prefix)
 			}
 		}
 		out = append(out, one)
@@ -194,24 +187,23 @@ func (m *Machine) Links(context.Context) ([]Link, error) {
 
 // LinkStats returns what the machine's links have sent and received, but the loopback.
 func (m *Machine) LinkStats(context.Context) ([]core.NetStats, error) {
-	h, err := routing()
+	h, err := rtnetlink.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	list, err := h.LinkList()
+	list, err := h.Links()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	var out []core.NetStats
 	for _, l := range list {
-		at := l.Attrs()
-		if at.Statistics == nil || at.Flags&net.FlagLoopback != 0 {
+		n := l.Stats
+		if n == nil || l.Flags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		n := at.Statistics
 		out = append(out, core.NetStats{
-			Name: at.Name, RxBytes: n.RxBytes, RxPackets: n.RxPackets, RxErrors: n.RxErrors, RxDropped: n.RxDropped,
+			Name: l.Name, RxBytes: n.RxBytes, RxPackets: n.RxPackets, RxErrors: n.RxErrors, RxDropped: n.RxDropped,
 			TxBytes: n.TxBytes, TxPackets: n.TxPackets, TxErrors: n.TxErrors, TxDropped: n.TxDropped,
 		})
 	}
@@ -234,17 +226,21 @@ type Route struct {
 // UpdateRoutes adds routes, or replaces them: first those without a gateway, by which
 // the gateways of the others are reached. Other routes stay.
 func (m *Machine) UpdateRoutes(_ context.Context, routes []Route) error {
-	h, err := routing()
+	h, err := rtnetlink.Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
+	links, err := h.Links()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
 	for _, gateway := range []bool{false, true} {
 		for _, r := range routes {
 			if r.Gateway.IsValid() != gateway {
 				continue
 			}
-			if err := replaceRoute(h, r); err != nil {
+			if err := replaceRoute(h, links, r); err != nil {
 				return fmt.Errorf("route to %s by %s: %w", r.To, r.Link, err)
 			}
 		}
@@ -252,28 +248,12 @@ func (m *Machine) UpdateRoutes(_ context.Context, routes []Route) error {
 	return nil
 }
 
-func replaceRoute(h nlwrap.Handle, r Route) error {
-	link, err := h.LinkByName(r.Link)
+func replaceRoute(h *rtnetlink.Conn, links []rtnetlink.Link, r Route) error {
+	link, err := linkNamed(links, r.Link)
 	if err != nil {
 		return err
 	}
-	n := &netlink.Route{
-		LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_BOOT, Scope: netlink.Scope(r.Scope), Flags: int(r.Flags), MTU: r.MTU,
-		Family: netlink.FAMILY_V4,
-	}
-	if r.IPv6 {
-		n.Family = netlink.FAMILY_V6
-	}
-	if r.To.IsValid() && r.To.Bits() > 0 {
-		n.Dst = ipNet(r.To)
-	}
-	if r.Gateway.IsValid() {
-		n.Gw = r.Gateway.AsSlice()
-	}
-	if r.Source.IsValid() {
-		n.Src = r.Source.AsSlice()
-	}
-	err = h.RouteReplace(n)
+	err = h.ReplaceRoute(rtnetlink.Route{IPv6: r.IPv6, To: r.To, Gateway: r.Gateway, Source: r.Source, Link: link.Index, Scope: r.Scope, Flags: r.Flags, MTU: r.MTU})
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
@@ -282,34 +262,27 @@ func replaceRoute(h nlwrap.Handle, r Route) error {
 
 // Routes returns the routes of the main table, IPv4's first.
 func (m *Machine) Routes(context.Context) ([]Route, error) {
-	h, err := routing()
+	h, err := rtnetlink.Open()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
+	links, err := h.Links()
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	names := map[int]string{}
 	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
+		names[l.Index] = l.Name
 	}
 	var out []Route
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := h.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	for _, ipv6 := range []bool{false, true} {
+		list, err := h.Routes(ipv6)
 		if err != nil {
 			return nil, fmt.Errorf("list routes: %w", err)
 		}
 		for _, r := range list {
-			one := Route{IPv6: family == netlink.FAMILY_V6, Link: names[r.LinkIndex], Scope: uint8(r.Scope), Flags: uint32(r.Flags), MTU: r.MTU}
-			if r.Dst != nil {
-				one.To, _ = prefix(r.Dst)
-			}
-			one.Gateway, _ = netip.AddrFromSlice(r.Gw)
-			one.Source, _ = netip.AddrFromSlice(r.Src)
-			one.Gateway, one.Source = one.Gateway.Unmap(), one.Source.Unmap()
-			out = append(out, one)
+			out = append(out, Route{To: r.To, IPv6: ipv6, Gateway: r.Gateway, Source: r.Source, Link: names[r.Link], Scope: r.Scope, Flags: r.Flags, MTU: r.MTU})
 		}
 	}
 	return out, nil
@@ -326,48 +299,36 @@ type Neighbor struct {
 
 // AddNeighbors adds neighbours, or replaces them.
 func (m *Machine) AddNeighbors(_ context.Context, list []Neighbor) error {
-	h, err := routing()
+	h, err := rtnetlink.Open()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
+	links, err := h.Links()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
 	for _, n := range list {
-		if err := setNeighbor(h, n); err != nil {
+		if err := setNeighbor(h, links, n); err != nil {
 			return fmt.Errorf("neighbour %s of %s: %w", n.Address, n.Link, err)
 		}
 	}
 	return nil
 }
 
-func setNeighbor(h nlwrap.Handle, n Neighbor) error {
-	link, err := h.LinkByName(n.Link)
+func setNeighbor(h *rtnetlink.Conn, links []rtnetlink.Link, n Neighbor) error {
+	link, err := linkNamed(links, n.Link)
 	if err != nil {
 		return err
 	}
-	entry := &netlink.Neigh{LinkIndex: link.Attrs().Index, IP: n.Address.AsSlice(), State: n.State, Flags: n.Flags, Family: netlink.FAMILY_V4}
-	if n.Address.Is6() {
-		entry.Family = netlink.FAMILY_V6
-	}
+	entry := rtnetlink.Neighbor{Address: n.Address, Link: link.Index, State: uint16(n.State), Flags: uint8(n.Flags)}
 	if n.State == 0 {
-		entry.State = netlink.NUD_PERMANENT
+		entry.State = unix.NUD_PERMANENT
 	}
 	if n.MAC != "" {
-		if entry.HardwareAddr, err = net.ParseMAC(n.MAC); err != nil {
+		if entry.MAC, err = net.ParseMAC(n.MAC); err != nil {
 			return invalid.Errorf("MAC address %q", n.MAC)
 		}
 	}
-	return h.NeighSet(entry)
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-func prefix(n *net.IPNet) (netip.Prefix, bool) {
-	a, ok := netip.AddrFromSlice(n.IP)
-	if !ok {
-		return netip.Prefix{}, false
-	}
-	bits, _ := n.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), bits), true
+	return h.ReplaceNeighbor(entry)
 }
