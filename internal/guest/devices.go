@@ -106,6 +106,15 @@ func nodeAt(path string) (Node, error) {
 	return n, nil
 }
 
+// Permissions returns those of the machine's file at a path, 0 where there is none.
+func Permissions(path string) fs.FileMode {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0
+	}
+	return fs.FileMode(st.Mode) & fs.ModePerm
+}
+
 // IsPCIAddress reports whether s is a PCI address as the kernel writes it: domain, bus, slot and function.
 func IsPCIAddress(s string) bool {
 	const form = "hhhh:hh:1h.7" // h is a hexadecimal digit, another digit the highest at its place

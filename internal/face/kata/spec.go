@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/guest"
 )
 
 // toSpec is the container's configuration in OCI's own form. A value of 0, which the
@@ -47,6 +47,9 @@ func toProcess(in *katav1.Process) (*specs.Process, error) {
 		ApparmorProfile: in.GetApparmorProfile(), SelinuxLabel: in.GetSelinuxLabel(),
 		User: specs.User{UID: u.GetUID(), GID: u.GetGID(), AdditionalGids: u.GetAdditionalGids(), Username: u.GetUsername()},
 	}
+	if p.Cwd == "" {
+		p.Cwd = "/"
+	}
 	if size := in.GetConsoleSize(); size.GetHeight() > 0 && size.GetWidth() > 0 {
 		p.ConsoleSize = &specs.Box{Height: uint(size.GetHeight()), Width: uint(size.GetWidth())}
 	}
@@ -79,9 +82,12 @@ func toHooks(in *katav1.Hooks) *specs.Hooks {
 	return h
 }
 
+// hookTimeout is how many seconds a hook may take of which nothing else is said.
+const hookTimeout = 10
+
 func hooks(in []*katav1.Hook) (out []specs.Hook) {
 	for _, h := range in {
-		one := specs.Hook{Path: h.GetPath(), Args: h.GetArgs(), Env: h.GetEnv()}
+		one := specs.Hook{Path: h.GetPath(), Args: h.GetArgs(), Env: h.GetEnv(), Timeout: new(hookTimeout)}
 		if t := int(h.GetTimeout()); t > 0 {
 			one.Timeout = &t
 		}
@@ -104,7 +110,10 @@ func toLinux(in *katav1.Linux) (*specs.Linux, error) {
 		l.Namespaces = append(l.Namespaces, specs.LinuxNamespace{Type: t, Path: n.GetPath()})
 	}
 	for _, d := range in.GetDevices() {
-		mode, uid, gid := os.FileMode(d.GetFileMode())&fs.ModePerm, d.GetUID(), d.GetGID()
+		mode, uid, gid := fs.FileMode(d.GetFileMode())&fs.ModePerm, d.GetUID(), d.GetGID()
+		if mode == 0 {
+			mode = guest.Permissions(d.GetPath())
+		}
 		l.Devices = append(l.Devices, specs.LinuxDevice{Path: d.GetPath(), Type: d.GetType(), Major: d.GetMajor(), Minor: d.GetMinor(), FileMode: &mode, UID: &uid, GID: &gid})
 	}
 	if c := in.GetIntelRdt(); c != nil {

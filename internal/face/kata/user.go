@@ -107,7 +107,7 @@ func addHooks(s *specs.Spec, more guest.Hooks) {
 	}
 	add := func(to *[]specs.Hook, programs []string, kind string) {
 		for _, p := range programs {
-			*to = append(slices.Clone(*to), specs.Hook{Path: p, Args: []string{p, kind}})
+			*to = append(slices.Clone(*to), specs.Hook{Path: p, Args: []string{p, kind}, Timeout: new(hookTimeout)})
 		}
 	}
 	add(&s.Hooks.Prestart, more.Prestart, "prestart") //nolint:staticcheck // as the shim says it
