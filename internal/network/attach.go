@@ -34,8 +34,8 @@ func (n *Network) bridges() []*bridge {
 	return list
 }
 
-// split divides what a sandbox asks for into what is made first, and by one of the two that make
-// the default network, and the interfaces that are attached to it then.
+// split divides the interfaces of a request: first has the one on a user-defined network, or those
+// that the bridge or CNI plugins make in one call; more are attached afterwards.
 func split(n *Network, cfg core.NetworkConfig) (first core.NetworkConfig, more []core.Attachment) {
 	first = cfg
 	all := cfg.Attached()
@@ -90,7 +90,7 @@ func (n *Network) setupAll(ctx context.Context, req core.NetworkRequest) (st cor
 	return st, nil
 }
 
-// undo takes back a Setup that has failed after its first interface.
+// undo reverts a Setup that failed after its first interface.
 func (n *Network) undo(ctx context.Context, req core.NetworkRequest) error {
 	errs := []error{n.delUser(ctx, req), n.bridge.del(req.Sandbox), n.cni.del(ctx, req)}
 	for _, a := range req.Last.Interfaces {
@@ -355,7 +355,7 @@ func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network s
 	if _, held := b.leases.Held(req.Sandbox); !held {
 		return st, nil
 	}
-	// The names first: nobody is told an address that is about to go.
+	// The names first, so that no answer has an address that is about to be freed.
 	if st.Resolver.IsValid() {
 		if err := n.names.Change(ctx, n.box(req, st)); err != nil {
 			return st, err
@@ -370,7 +370,8 @@ func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network s
 	return st, b.give(req.Sandbox)
 }
 
-// checkAttached compares each interface that is on a bridge of ours with what was returned.
+// checkAttached compares each interface on a bridge or an overlay with the status that Setup
+// returned.
 func (n *Network) checkAttached(req core.NetworkRequest) error {
 	var errs []error
 	for _, a := range req.Last.Interfaces {

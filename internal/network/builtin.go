@@ -28,7 +28,7 @@ type bridge struct {
 	leases *ipam.Leases
 	claims *ports.Claims // all bridges' together
 	table  *nft.Table
-	// names are those by which a request may ask for this network.
+	// names are the network names in a request that mean this network.
 	names []string
 	// internal says that there is no way out.
 	internal bool
@@ -81,8 +81,7 @@ func (b *bridge) stale() {
 	b.link = bridgeLink{}
 }
 
-// trouble returns what keeps sandboxes from being reached although they can be created, "" when
-// nothing is known.
+// trouble returns why other hosts cannot reach new sandboxes, "" if no reason is known.
 func (b *bridge) trouble() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,7 +157,7 @@ func addrsOf(list []netip.Prefix) (addrs []netip.Addr) {
 	return addrs
 }
 
-// wanted is what a request asks of one interface.
+// wanted is one requested interface, checked.
 type wanted struct {
 	name   string
 	addrs  []netip.Addr
@@ -189,7 +188,7 @@ func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
 // firstInterface is the name of an interface that is the only one.
 const firstInterface = "eth0"
 
-// wants checks what is asked of an interface; name is its name when it has none of its own.
+// wants checks a requested interface; name is its default name.
 func (b *bridge) wants(a core.Attachment, name string) (wanted, error) {
 	w := wanted{
 		name: cmp.Or(a.Interface, name), addrs: addrsOf(a.Addrs), mac: a.MAC, mtu: a.MTU, routes: a.Routes, noDefault: a.NoDefault || b.internal,
@@ -250,9 +249,9 @@ func forwards(id core.ID, claimed []core.Port, lease ipam.Lease) ([]nft.Forward,
 	return fwds, nil
 }
 
-// claim claims the host ports of a sandbox, on which no process of the host may listen, and
-// chooses those that are left to us. It returns all, in their order. After an error the sandbox
-// has none.
+// claim claims the host ports of a sandbox and chooses those that the request leaves open. It fails
+// if a process of the host listens on one. It returns all, in their order. After an error the
+// sandbox has none.
 func (b *bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) {
 	if len(want) == 0 {
 		return nil, nil
@@ -310,7 +309,7 @@ func claimOf(p core.Port) ports.Claim {
 	return c
 }
 
-// del gives back what a sandbox has, and its ports of the host.
+// del releases the sandbox's addresses and host ports.
 func (b *bridge) del(id core.ID) error {
 	err := b.give(id)
 	if err == nil {
@@ -319,8 +318,8 @@ func (b *bridge) del(id core.ID) error {
 	return err
 }
 
-// give gives back what a sandbox has of this bridge. Rules are removed first, so that no packet is
-// sent to an address that is free.
+// give releases the sandbox's rules, neighbour entries and lease on this bridge. Rules are removed
+// first, so that no packet is sent to an address that is free.
 func (b *bridge) give(id core.ID) error {
 	if err := b.shut(id); err != nil {
 		return err
@@ -329,7 +328,7 @@ func (b *bridge) give(id core.ID) error {
 	return b.leases.Release(id)
 }
 
-// shut leads no port of the host to a sandbox any more.
+// shut removes the rules of the sandbox's host ports.
 func (b *bridge) shut(id core.ID) error {
 	fwds := b.table.Forwards(id)
 	if err := b.table.Remove(fwds); err != nil {
@@ -339,7 +338,7 @@ func (b *bridge) shut(id core.ID) error {
 	return nil
 }
 
-// lead leads claimed ports of the host to a sandbox.
+// lead adds rules that forward claimed host ports to the sandbox.
 func (b *bridge) lead(id core.ID, claimed []core.Port) error {
 	lease, ok := b.leases.Held(id)
 	if !ok {
@@ -389,6 +388,6 @@ func (b *bridge) release() error {
 		return err
 	}
 	defer host.Close()
-	// Links whose namespaces are being destroyed need no bridge.
+	// Links in namespaces that are being destroyed need no bridge.
 	return errors.Join(b.table.Withdraw(), unlink(host, b.cfg.Bridge))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// check compares link, addresses and ports with what Setup returned.
+// check compares link, addresses and ports with the status that Setup returned.
 func (b *bridge) check(req core.NetworkRequest) error {
 	missing := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
@@ -86,8 +86,8 @@ func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) err
 			continue
 		}
 		used = true
-		// As Setup returned them: the request does not know the ports that were chosen. Nobody is
-		// asked whether a process has come to listen there.
+		// Use the ports that Setup returned, because the request lacks the ports that Setup chose.
+		// Whether a process of the host listens on them is not checked.
 		more, err := forwards(req.Sandbox, req.Last.Ports, lease)
 		if err == nil {
 			err = b.claims.Take(req.Sandbox, claims(req.Last.Ports))

@@ -25,9 +25,8 @@ import (
 	"github.com/longshore/longshore/internal/network/plugins"
 )
 
-// keyCNI starts the keys of what CNI plugins were asked to make. The record is written before the
-// first plugin runs and contains the configuration: whatever happens then, DEL gets the
-// configuration that ADD got.
+// keyCNI starts the keys of the records of CNI calls. A record is written before the first plugin
+// runs and contains the configuration, so that DEL always gets the configuration that ADD got.
 const keyCNI = "cni/"
 
 const (
@@ -49,7 +48,7 @@ type cni struct {
 	ranges []netip.Prefix
 }
 
-// attached is one interface that plugins were asked to make.
+// attached is one interface in the record of a CNI call.
 type attached struct {
 	Interface string            `json:"interface"`
 	List      json.RawMessage   `json:"list"`
@@ -193,8 +192,8 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// The burst of the bandwidth capability, in bits: a tenth of a second's worth, at least a few
-// full packets, at most what the plugin accepts.
+// The burst of the bandwidth capability, in bits: a tenth of a second's worth, at least a few full
+// packets, at most the plugin's maximum.
 const (
 	minBurst = 64 * 1024 * 8
 	maxBurst = 1<<31 - 1
@@ -299,7 +298,7 @@ func collect(st *core.NetworkStatus, network string, result types.Result) (json.
 	return raw, nil
 }
 
-// record returns what plugins were asked to make; nil when nothing was.
+// record returns the record of the sandbox's CNI calls; nil if there is none.
 func (c *cni) record(id core.ID) ([]attached, error) {
 	raw, err := c.store.Get(keyCNI + string(id))
 	if errdefs.IsNotFound(err) {
@@ -315,7 +314,7 @@ func (c *cni) record(id core.ID) ([]attached, error) {
 	return all, nil
 }
 
-// del runs DEL for all that add was asked to make, in reverse order.
+// del runs DEL for each interface in the sandbox's record, in reverse order.
 func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
 	all, err := c.record(req.Sandbox)
 	if err != nil || all == nil {
@@ -360,7 +359,7 @@ func (c *cni) check(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// sandboxes returns the sandboxes for which plugins have made something.
+// sandboxes returns the sandboxes that have a record of CNI calls.
 func (c *cni) sandboxes() []core.ID {
 	var ids []core.ID
 	for key := range c.store.All(keyCNI) {

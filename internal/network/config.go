@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
-// Mode says who makes the sandboxes' interfaces.
+// Mode selects the builtin bridge or CNI plugins.
 type Mode string
 
 // The modes.
@@ -29,7 +29,7 @@ const (
 	statusNone = "none"
 )
 
-// FromKubelet is the Config.PodCIDR with which there is no range until SetRanges is called.
+// FromKubelet as Config.PodCIDR means that SetRanges sets the ranges; there are none before.
 const FromKubelet = "from-kubelet"
 
 // Config is the [network] section.
@@ -51,9 +51,9 @@ type Config struct {
 	// translates the other end's address: the pods of all nodes. The range that kubelet gives is
 	// always one.
 	NoMasquerade []string `toml:"no_masquerade"`
-	// HostPorts is the range, such as "61000-65535", from which the builtin network chooses host
-	// ports that nobody has named; "" is what lies above the kernel's own range
-	// (net.ipv4.ip_local_port_range), without net.ipv4.ip_local_reserved_ports.
+	// HostPorts is the range, such as "61000-65535", of host ports that the builtin network chooses
+	// for requests without a host port; "" is the range above net.ipv4.ip_local_port_range, without
+	// net.ipv4.ip_local_reserved_ports.
 	HostPorts string `toml:"host_ports"`
 	// LeaseRest is how long a freed address is not leased again, in seconds.
 	LeaseRest int `toml:"lease_rest"`
@@ -88,7 +88,7 @@ func DefaultConfig() Config {
 // maxBridge is the longest name of a link in the kernel.
 const maxBridge = 15
 
-// Check returns what is wrong with c. Errors are InvalidArgument.
+// Check returns InvalidArgument if a value of c is not valid.
 func (c Config) Check() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("network: "+format+": %w", append(args, errdefs.ErrInvalidArgument)...)

@@ -22,8 +22,8 @@ import (
 // thread is in ours.
 const hostCounters = "/proc/thread-self/net/dev"
 
-// Stats implements core.Network. With the builtin bridge it reads the host's ends of the links,
-// which receive what the sandbox sends; with CNI it has to enter each namespace.
+// Stats implements core.Network. With the builtin bridge it reads the host's ends of the links and
+// swaps receive and transmit counters; with CNI it enters each namespace.
 func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	out := make(map[core.ID][]core.NetStats, len(reqs))
 	var host map[string]core.NetStats
@@ -67,7 +67,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 	return out, nil
 }
 
-// otherEnd exchanges what the host's end of a link has received and sent.
+// otherEnd swaps the receive and transmit counters of the host's end of a link.
 func otherEnd(h core.NetStats, name string) core.NetStats {
 	return core.NetStats{
 		Name:    name,
@@ -76,8 +76,8 @@ func otherEnd(h core.NetStats, name string) core.NetStats {
 	}
 }
 
-// counters parses the kernel's table: two header lines, then for each interface its name, a
-// colon, and eight numbers each for what it received and sent. Lines of another form are skipped.
+// counters parses the kernel's table: two header lines, then for each interface its name, a colon,
+// and eight numbers each for received and sent packets. Lines of another form are skipped.
 func counters(text []byte) map[string]core.NetStats {
 	out := map[string]core.NetStats{}
 	for line := range bytes.Lines(text) {

@@ -26,12 +26,12 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// The ingress leads ports of the host to backends on an overlay, on this node and on others. It is
-// a network namespace between the two: a pair of links joins it to the host, whose table (nft.Table)
-// leads the ports into it as it leads those of sandboxes, and an interface of the node's own joins
-// it to the overlay. There each connection gets a backend (nft.Balancer), which sees the node's
-// address on the overlay. Neither the host nor another network can be reached from the overlay
-// through it (nft.Gate).
+// The ingress leads ports of the host to backends on an overlay, on this node and on others. It is a
+// network namespace between the two: a veth pair connects it to the host, and an interface of its
+// own connects it to the overlay. The host's rules (nft.Table) forward the ports into it, as for
+// sandboxes. There each connection gets a backend (nft.Balancer), which sees the node's address on
+// the overlay. Neither the host nor another network can be reached from the overlay through it
+// (nft.Gate).
 //
 // All of it is in the kernel: it works on while no agent runs, and the next agent adopts it.
 type ingress struct {
@@ -64,8 +64,8 @@ const (
 // ingressKey names the interface on the overlay. No sandbox's ID is so short.
 const ingressKey = "ingress"
 
-// ingressRoutes is the number of the table with which the namespace routes answers: to the host,
-// whatever the client's address is, because a machine of the site may have one of the overlay's.
+// ingressRoutes is the number of the routing table for answers. It routes all of them to the host,
+// because a client at the site may have an address in the overlay's range.
 const ingressRoutes = 100
 
 func newIngress(path string, claims *ports.Claims, used func() ([]netip.Prefix, error), log *slog.Logger) *ingress {
@@ -109,8 +109,8 @@ func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.Over
 	return nil
 }
 
-// ingressAttachment is the interface on the overlay. Errors are InvalidArgument: what is there is
-// not given up for what cannot be.
+// ingressAttachment is the interface on the overlay. Errors are InvalidArgument; the caller then
+// keeps the present interface.
 func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (overlay.Attachment, error) {
 	a := overlay.Attachment{Key: ingressKey, Interface: ingressInner, Addrs: in.Addrs}
 	if len(in.Addrs) == 0 {
@@ -130,7 +130,7 @@ func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (overlay.A
 	return a, nil
 }
 
-// buildLocked makes what is not there, and touches nothing that is.
+// buildLocked makes the missing parts and does not change existing ones.
 func (g *ingress) buildLocked(want overlay.Attachment, on *overlay.Network, subnets []core.OverlaySubnet, others []*overlay.Network) error {
 	in, ns, err := inside(g.path)
 	if err != nil {
@@ -173,8 +173,8 @@ func (g *ingress) buildLocked(want overlay.Attachment, on *overlay.Network, subn
 	return err
 }
 
-// elsewhereLocked forgets ports that lead to an address that the namespace had before its links
-// were made anew; the next Publish leads them again.
+// elsewhereLocked removes ports that are forwarded to a former address of the namespace; the next
+// Publish adds them again.
 func (g *ingress) elsewhereLocked(led []nft.Forward) error {
 	stale := slices.DeleteFunc(led, func(f nft.Forward) bool { return f.Target.Addr() == g.inner })
 	for _, f := range stale {
@@ -366,8 +366,7 @@ func ingressOn(n *overlay.Network) int {
 	return slices.IndexFunc(n.Attached(), func(a overlay.Attachment) bool { return a.Key == ingressKey })
 }
 
-// answersToHost routes what comes from the overlay, and what the namespace itself answers, to the
-// host.
+// answersToHost routes packets from the overlay, and the namespace's own answers, to the host.
 func answersToHost(in nlwrap.Handle, inner netip.Addr) error {
 	byLink, byAddr := netlink.NewRule(), netlink.NewRule()
 	byLink.IifName, byLink.Priority = ingressInner, ingressRoutes

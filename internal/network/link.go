@@ -292,7 +292,7 @@ func hint(err error) error {
 	return err
 }
 
-// neighbour is a neighbour that is known for now; the kernel verifies it later.
+// neighbour returns a reachable neighbour entry; the kernel verifies it later.
 func neighbour(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_REACHABLE, IP: a.AsSlice(), HardwareAddr: mac}
 }
@@ -415,7 +415,7 @@ func bridgeMAC(name string) net.HardwareAddr {
 	return binary.BigEndian.AppendUint32([]byte{0x0a, 0x59}, sum.Sum32())
 }
 
-// networks returns the present ranges and those in which sandboxes still live.
+// networks returns the configured ranges and former ranges that still have sandboxes.
 func (b *bridge) networks() []ipam.Range {
 	nets := b.leases.Ranges()
 	for _, lease := range b.leases.All() {

@@ -44,7 +44,7 @@ func mended(err error, format string, args ...any) Change {
 	return c
 }
 
-// mend restores the bridge, if it is in use, and with links what belongs to it.
+// mend restores the bridge, if it is in use, and with links also its addresses, routes and ports.
 func (b *bridge) mend(links bool) (all []Change) {
 	b.mu.Lock()
 	used, index := b.wall != nil, b.link.index

@@ -3,8 +3,8 @@
 // (host network, loopback only).
 //
 // It implements core.Network and uses only core's nouns: it knows neither engine nor faces.
-// Subpackages: ipam (addresses), ports (who has which port of the host), nft (rules), dns
-// (resolv.conf, hosts, hostname).
+// Subpackages: ipam (addresses), ports (claims of host ports), nft (rules), dns (resolv.conf,
+// hosts, hostname).
 //
 // Start at Network.
 package network
@@ -39,12 +39,12 @@ type Options struct {
 	// Store is a durable key-value store for the mode and the ranges, which are chosen once.
 	// Required.
 	Store core.KV
-	// Leases stores who has which address; nil uses Store. It need not be durable where the
-	// records of sandboxes do not outlive a boot either, because each lease and each release is
-	// one write.
+	// Leases stores the address leases; nil uses Store. Each lease and each release is one write,
+	// so a store that does not outlive a boot is faster; it suffices if the records of sandboxes do
+	// not outlive a boot either.
 	Leases core.KV
-	// Avoid are ranges of which none is chosen while there are others: networks over several nodes are
-	// likely to have them.
+	// Avoid are ranges that are chosen only if no other is free, because networks over several nodes
+	// are likely to use them.
 	Avoid []netip.Prefix
 	// StateDir is the directory for the results of CNI plugins. Required in mode cni.
 	StateDir string
@@ -70,7 +70,7 @@ type Network struct {
 	names   *names.Client
 	now     func() time.Time
 	ingress *ingress
-	// leaseStore is where who has which address is stored.
+	// leaseStore stores the address leases.
 	leaseStore core.KV
 	// Overlays are the networks that reach over several nodes.
 	Overlays *Overlays
@@ -89,15 +89,15 @@ const (
 
 // ranges is the record of the address ranges.
 type ranges struct {
-	// From is the PodCIDR (and whether IPv6 was asked for) from which the ranges were chosen:
-	// when the configuration has another one, they are chosen again.
+	// From is the PodCIDR (and " +ipv6") at the time of the choice: with another configuration the
+	// ranges are chosen again.
 	From  string   `json:"from"`
 	CIDRs []string `json:"cidrs"`
 }
 
-// New reads what was chosen and leased before, and chooses what was not. It changes nothing on
-// the host: the first Setup does, or Recover, which must be called before anything else when
-// sandboxes may be alive.
+// New reads the stored mode, ranges and leases, and chooses mode and ranges if none are stored. It
+// changes nothing on the host: the first Setup or Recover does. If sandboxes may be alive, Recover
+// must be the first call.
 func New(o Options) (*Network, error) {
 	if o.Store == nil {
 		return nil, fmt.Errorf("network: no store: %w", errdefs.ErrInvalidArgument)
@@ -321,8 +321,8 @@ func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	return info, nil
 }
 
-// Setup implements core.Network. A request without a Namespace is for the host's network. After
-// an error nothing is left; another call for the same sandbox begins anew.
+// Setup implements core.Network. A request without a Namespace is for the host's network. After an
+// error nothing is left; another call for the same sandbox starts from nothing.
 func (n *Network) Setup(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
 	st, err := n.setup(ctx, req)
 	if err != nil {
@@ -352,7 +352,7 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 }
 
 // Check implements core.Network: link, address and ports must exist as Setup returned them.
-// FailedPrecondition says what is missing.
+// FailedPrecondition names the missing part.
 func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	var err error
 	switch Mode(req.Last.Mode) {
@@ -369,13 +369,13 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// Teardown implements core.Network. With the builtin bridge it gives back addresses and ports and
-// leaves the link: the kernel deletes that in the background when the engine unpins the
-// namespace, where deleting it here would take 9 to 23 ms. A link that survives, because somebody
-// else keeps the namespace, is deleted before its address is leased again.
+// Teardown implements core.Network. With the builtin bridge it releases addresses and ports and
+// leaves the link: the kernel deletes that in the background when the engine unpins the namespace,
+// where deleting it here would take 9 to 23 ms. A link that survives, because somebody else keeps
+// the namespace, is deleted before its address is leased again.
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
-	// Both are called whatever the mode is now: the sandbox may be older than the configuration,
-	// or its Setup may have been interrupted.
+	// Call all of them in each mode: the sandbox may be older than the configuration, or its Setup
+	// may have been interrupted.
 	err := errors.Join(n.bridge.del(req.Sandbox), n.delUser(ctx, req), n.Overlays.leave(req.Sandbox), n.cni.del(ctx, req))
 	if err == nil && req.Last.Mode == string(ModeBuiltin) {
 		err = n.leaveBuiltin()
@@ -418,10 +418,10 @@ func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 	return ids, nil
 }
 
-// Recover makes the host's network what the live sandboxes need, after a start of the agent, a
-// boot, or a flush of all rules: bridge, rules and ports are rebuilt from the leases, and the
-// leases of other sandboxes are released and their links removed. Requests of live sandboxes have
-// their Last status.
+// Recover restores the host's network for the live sandboxes, after a start of the agent, a boot,
+// or a flush of all rules: bridge, rules and ports are rebuilt from the leases, and the leases of
+// other sandboxes are released and their links removed. Requests of live sandboxes have their Last
+// status.
 func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error {
 	alive := map[core.ID]bool{}
 	for _, req := range live {

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
-// planned is what a sandbox asks for: interfaces on overlays, and those on other networks. Each has
-// a name, in the order of the request.
+// planned is a request, divided into interfaces on overlays and interfaces on other networks. Each
+// has a name.
 type planned struct {
 	over []core.Attachment
 	rest core.NetworkConfig
@@ -27,7 +27,7 @@ type planned struct {
 	order []string
 }
 
-// planOf divides what a sandbox asks for.
+// planOf divides a request.
 func planOf(cfg core.NetworkConfig) (p planned, err error) {
 	all := cfg.Attached()
 	taken := map[string]bool{}
@@ -117,7 +117,7 @@ func ordered(st core.NetworkStatus, order []string) core.NetworkStatus {
 		if i := slices.Index(order, a.Interface); i >= 0 {
 			return i
 		}
-		return len(order) // more than CNI plugins were asked for
+		return len(order) // CNI plugins made one that was not requested
 	}
 	st.Interfaces = slices.Clone(st.Interfaces)
 	slices.SortStableFunc(st.Interfaces, func(a, b core.Attachment) int { return cmp.Compare(at(a), at(b)) })
@@ -182,7 +182,7 @@ func expose(namespace string, a core.Attachment) error {
 	return nft.Expose(ns, a.Addrs[0].Addr(), list)
 }
 
-// conceal takes back an expose.
+// conceal reverts expose.
 func conceal(namespace string, a core.Attachment) error {
 	if len(a.Open) == 0 {
 		return nil
@@ -233,11 +233,11 @@ func (o *Overlays) attach(ctx context.Context, req core.NetworkRequest, a core.A
 	return st, nil
 }
 
-// detach takes a sandbox's interface on an overlay away.
+// detach removes a sandbox's interface on an overlay.
 func (o *Overlays) detach(ctx context.Context, req core.NetworkRequest, network string) (core.NetworkStatus, error) {
 	name, _ := core.OverlayName(network)
 	st := req.Last.Without(network)
-	// The names first: nobody is told an address that is about to go.
+	// The names first, so that no answer has an address that is about to be freed.
 	if st.Resolver.IsValid() {
 		if err := o.n.names.Change(ctx, o.n.box(req, st)); err != nil {
 			return st, err
@@ -255,7 +255,7 @@ func (o *Overlays) detach(ctx context.Context, req core.NetworkRequest, network 
 	return st, o.serve(req, st)
 }
 
-// part takes a sandbox's interface on an overlay away, if it has one.
+// part removes a sandbox's interface on an overlay, if there is one.
 func (o *Overlays) part(id core.ID, name string) error {
 	o.mu.RLock()
 	v := o.byName[name]
@@ -279,7 +279,7 @@ func (v *over) part(id core.ID) error {
 	return v.path.Detach(string(id))
 }
 
-// leave takes a sandbox off all overlays. Its namespace need not exist.
+// leave removes a sandbox's interfaces on all overlays. Its namespace need not exist.
 func (o *Overlays) leave(id core.ID) error {
 	o.served.drop(id)
 	var errs []error
@@ -315,7 +315,7 @@ func (v *over) sandboxes() (ids []core.ID) {
 	return ids
 }
 
-// checkOn compares an interface with what Setup returned.
+// checkOn compares an interface with the status that Setup returned.
 func (o *Overlays) checkOn(req core.NetworkRequest, a core.Attachment) error {
 	name, _ := core.OverlayName(a.Network)
 	v, err := o.get(name)
@@ -356,7 +356,7 @@ func (o *Overlays) counters(name string) map[string]core.NetStats {
 		o.log.Warn("cannot read the counters of an overlay", "network", name, "error", err.Error())
 	}
 	for key, s := range list {
-		// The other end has sent what this one has received.
+		// The sandbox's end sends the packets that this end receives.
 		all[key] = otherEnd(core.NetStats{
 			RxBytes: s.RxBytes, RxPackets: s.RxPackets, RxErrors: s.RxErrors, RxDropped: s.RxDropped,
 			TxBytes: s.TxBytes, TxPackets: s.TxPackets, TxErrors: s.TxErrors, TxDropped: s.TxDropped,
@@ -365,8 +365,8 @@ func (o *Overlays) counters(name string) map[string]core.NetStats {
 	return all
 }
 
-// recover adopts the data paths of an earlier process, and takes away the interfaces that no live
-// request has. What carries packets is not touched.
+// recover adopts the data paths of an earlier process and removes interfaces that belong to no live
+// request. Packets of others flow meanwhile.
 func (o *Overlays) recover(live []core.NetworkRequest) error {
 	o.define.Lock()
 	defer o.define.Unlock()
@@ -390,7 +390,7 @@ func (o *Overlays) recover(live []core.NetworkRequest) error {
 		if o.dir == "" {
 			return errors.Join(errs...)
 		}
-		// Of a definition whose store is lost.
+		// Data paths without a stored definition.
 		list, err := overlay.List(o.dir)
 		for _, name := range list {
 			if !known[name] {
@@ -401,8 +401,7 @@ func (o *Overlays) recover(live []core.NetworkRequest) error {
 	})
 }
 
-// adopt adopts one data path. One that cannot be has no effect on others: whoever opens it tries
-// again.
+// adopt adopts one data path. A failure does not affect the others; the next Open tries again.
 func (o *Overlays) adopt(v *over, on map[string][]core.ID) (name string, err error) {
 	v.use.Lock()
 	defer v.use.Unlock()
@@ -421,7 +420,7 @@ func (o *Overlays) adopt(v *over, on map[string][]core.ID) (name string, err err
 	return name, v.tidyLocked(func(id core.ID) bool { return slices.Contains(on[name], id) })
 }
 
-// tidyLocked takes the interfaces away that belong to no live sandbox.
+// tidyLocked removes the interfaces that belong to no live sandbox.
 func (v *over) tidyLocked(alive func(core.ID) bool) error {
 	var errs []error
 	for _, a := range v.path.Attached() {

@@ -25,9 +25,9 @@ import (
 // Overlays implements core.Overlays beside the other networks of a node.
 //
 // A sandbox on overlays has an interface on each, and a further one on the network that leads out.
-// What is made outlives the agent: namespaces with the data paths, interfaces, names, rules. The
-// definitions are stored beside the leases, so that the next agent adopts all of it in Recover,
-// before anybody tells it of the networks.
+// Namespaces with the data paths, interfaces, names and rules outlive the agent. The definitions
+// are stored beside the leases, so that Recover of the next agent adopts all of it before the first
+// Open.
 type Overlays struct {
 	n   *Network
 	dir string // of the data paths' pinned namespaces; "": there can be none
@@ -54,8 +54,7 @@ type able struct {
 
 // over is an overlay that is open.
 type over struct {
-	// use is held for reading by those who need the data path, and for writing by those who change
-	// what it is.
+	// use is locked for reading while the data path is used, and for writing while it is replaced.
 	use sync.RWMutex // guards def, path
 	// unseen has the sandboxes that are on it, while the data path could not be adopted.
 	unseen sync.Map
@@ -119,7 +118,7 @@ func (o *Overlays) possible() error {
 	return nil
 }
 
-// held is an overlay that stays what it is until done is called.
+// held is an overlay that does not change until done is called.
 type held struct {
 	def  core.Overlay
 	path *overlay.Network
@@ -211,7 +210,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	return nil
 }
 
-// reopen makes an overlay that is there what it is said to be now. Preconditions: define is held.
+// reopen applies a new definition to an open overlay. Preconditions: define is held.
 func (o *Overlays) reopen(v *over, def core.Overlay) error {
 	v.use.Lock()
 	defer v.use.Unlock()
@@ -267,10 +266,10 @@ func (o *Overlays) pathOf(def core.Overlay) overlay.Definition {
 	return d
 }
 
-// maxOverlayMTU is what VXLAN's headers leave of the longest packet.
+// maxOverlayMTU is the size of the longest packet without VXLAN's headers.
 const maxOverlayMTU = 65535 - 50
 
-// check returns what is wrong with a definition. Errors are InvalidArgument.
+// check returns InvalidArgument if a value of the definition is not valid.
 func (o *Overlays) check(def core.Overlay) error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
@@ -338,8 +337,9 @@ func overlaps(def core.Overlay, p netip.Prefix) bool {
 	return slices.ContainsFunc(def.Subnets, func(s core.OverlaySubnet) bool { return s.Range.Overlaps(p) })
 }
 
-// collides returns AlreadyExists when an overlay would have what another network of this node has.
-// What the host itself reaches in its ranges is hidden from the overlay's sandboxes only.
+// collides returns AlreadyExists if the overlay's ranges or VXLAN ids are in use by another network
+// of this node. Routes of the host do not count: the overlay hides those addresses from its own
+// sandboxes only.
 func (o *Overlays) collides(def core.Overlay) error {
 	taken := map[netip.Prefix]string{}
 	for _, r := range o.n.leases.Ranges() {
@@ -436,7 +436,7 @@ func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.
 	for key, p := range set {
 		list[key] = overlay.Peer(p)
 	}
-	// What is told of anew first: an address that another node takes over is not unknown in between.
+	// Set before dropping, so that an address that moves to another node is known all the time.
 	return shortened(v.path.SetPeers(list), v.path.DropPeers(drop))
 }
 
@@ -452,8 +452,8 @@ func (o *Overlays) Prune(_ context.Context, name string) error {
 	return errors.Join(err, o.pruneKeys())
 }
 
-// pruneKeys has nothing stay encrypted to nodes that no overlay knows: what could not be adopted
-// may know some.
+// pruneKeys removes the encryption state of nodes that are in no overlay. It does nothing while an
+// overlay could not be adopted, because its nodes are not known.
 func (o *Overlays) pruneKeys() error {
 	o.mu.RLock()
 	known := len(o.byName)

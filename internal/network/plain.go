@@ -16,13 +16,13 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// The attributes with which a bridge sends what it passes on through the IP rules.
+// The attributes that make a bridge send forwarded packets through the IP rules.
 const (
 	brCallIPTables  = 36 // IFLA_BR_NF_CALL_IPTABLES
 	brCallIP6Tables = 37 // IFLA_BR_NF_CALL_IP6TABLES
 )
 
-// bridgeFilter exists when the kernel can send what a bridge passes on through the IP rules.
+// bridgeFilter exists if the kernel can send a bridge's packets through the IP rules.
 const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
 
 // plainNets returns the ranges within which nothing is masqueraded: those of the configuration,
@@ -51,7 +51,7 @@ func (c Config) plainNets(given []ipam.Range) ([]netip.Prefix, error) {
 	return nets, nil
 }
 
-// setPlain excludes from masquerading what stays within the present ranges. When a sandbox has
+// setPlain excludes traffic within the configured ranges from masquerading. When a sandbox has
 // asked another by an address that is translated on this host, the answer must then pass through
 // the host's rules, although the bridge could pass it on by itself. b.mu is held.
 func (b *bridge) setPlain(link netlink.Link) error {
@@ -89,9 +89,8 @@ func (b *bridge) filterBridged(index int) (bool, error) {
 	return true, nil
 }
 
-// Trouble returns what keeps sandboxes of this node and of others from reaching each other under
-// their own addresses, or which published ports are taken here, "" when nothing is known; hint is
-// what to do about it.
+// Trouble returns why sandboxes of this node and of others cannot reach each other under their own
+// addresses, or the published ports that are in use here, "" if all is well; hint is advice.
 func (n *Network) Trouble() (trouble, hint string) {
 	if trouble, hint := n.ingress.trouble(); trouble != "" {
 		return trouble, hint

@@ -58,7 +58,7 @@ func (g *ingress) publish(list []core.PublishedPort) ([]core.TakenPort, error) {
 	return slices.Clone(taken), errors.Join(g.leadLocked(led), odd)
 }
 
-// servicesLocked checks what is to be published. odd is what is wrong with single backends.
+// servicesLocked checks ports before they are published. odd has the errors of single backends.
 func (g *ingress) servicesLocked(list []core.PublishedPort) (services []nft.Service, odd, err error) {
 	for _, p := range list {
 		proto, err := ports.Number(p.Proto)
@@ -93,7 +93,7 @@ func (g *ingress) servicesLocked(list []core.PublishedPort) (services []nft.Serv
 	return services, odd, nft.Check(services)
 }
 
-// checkBackendLocked returns what keeps an address from being that of a backend.
+// checkBackendLocked returns why an address cannot be a backend's.
 func (g *ingress) checkBackendLocked(a netip.Addr) error {
 	i := slices.IndexFunc(g.subnets, func(s core.OverlaySubnet) bool { return s.Range.Contains(a) })
 	switch {
@@ -109,7 +109,7 @@ func (g *ingress) checkBackendLocked(a netip.Addr) error {
 	return nil
 }
 
-// claim claims a port on which no process of the host listens.
+// claim claims a port. It fails if a process of the host listens there.
 func (g *ingress) claim(c ports.Claim) error {
 	if c.Proto == "sctp" {
 		if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established"); err != nil {
@@ -155,14 +155,14 @@ func (g *ingress) leadLocked(services []nft.Service) error {
 	}
 	outdated := ended(gone)
 	for _, f := range more {
-		if err == nil && f.Proto == unix.IPPROTO_UDP { // what asked the host itself before
+		if err == nil && f.Proto == unix.IPPROTO_UDP { // flows to the host itself
 			outdated = append(outdated, nft.Service{Proto: f.Proto, Port: f.Port, Backends: []nft.Backend{{Addr: g.inner}}})
 		}
 	}
 	return errors.Join(err, nft.Cut(nil, outdated))
 }
 
-// sayLocked logs which ports have come to be taken, or are not any more.
+// sayLocked logs changes of the list of ports that others use.
 func (g *ingress) sayLocked(taken []core.TakenPort) {
 	same := func(t core.TakenPort) func(core.TakenPort) bool {
 		return func(o core.TakenPort) bool { return t.Proto == o.Proto && t.Port == o.Port }
@@ -180,8 +180,8 @@ func (g *ingress) sayLocked(taken []core.TakenPort) {
 	g.taken = taken
 }
 
-// trouble says which published ports are taken, or what else keeps clients from them, "" for
-// nothing; hint is what to do about it.
+// trouble names the published ports that others use, or another reason why clients cannot reach
+// them, "" if there is none; hint is advice.
 func (g *ingress) trouble() (trouble, hint string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -218,9 +218,9 @@ func protoName(number uint8) string {
 	}
 }
 
-// Check says what overlays and published ports lack of what was made, as another program may have
-// taken it away. FailedPrecondition. What a sandbox has in its own namespace is left out: it may
-// change that itself.
+// Check returns FailedPrecondition with the missing parts of overlays and published ports, which
+// another program may have removed. It does not check sandboxes' own namespaces, which they may
+// change.
 func (o *Overlays) Check() error {
 	errs := []error{o.keys.Check(), o.guard.Check()}
 	for _, v := range o.all() {
@@ -271,7 +271,7 @@ func mendIngress(o *Overlays) []Change {
 	return []Change{mended(err, "published ports: %v", lacks)}
 }
 
-// check checks the host's part, and returns the network on which the other part is.
+// check checks the host's part, and returns the network that has the other part.
 func (g *ingress) check() (on string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 )
 
 // When a link comes up it asks the whole bridge, in IPv6, whether anybody has the link-local
-// address it is about to take, reports twice to which groups it listens, and looks for routers.
-// Each of these packets goes to all ports: beside 500 sandboxes that is most of the cost of a new
-// one. So an end of a pair gets an IPv6 address only where it is needed.
+// address it is about to take, reports its multicast groups twice, and looks for routers. Each of
+// these packets goes to all ports: beside 500 sandboxes that is most of the cost of a new one. So
+// an end of a pair gets an IPv6 address only where it is needed.
 
 // noAddr6 makes the kernel take no link-local address by itself
 // (IN6_ADDR_GEN_MODE_NONE of linux/if_link.h).

@@ -12,9 +12,9 @@ import (
 // queueTime is how long a packet may wait in the queue before it is dropped.
 const queueTime = 0.025 // seconds
 
-// limitRates shapes what the sandbox receives at the host's end of its link, and what it sends at
-// its own end, because an end can shape only what it sends. A sandbox that may configure its
-// network can therefore remove the second limit.
+// limitRates shapes received traffic at the host's end of the link and sent traffic at the
+// sandbox's end, because an end can shape only its outgoing packets. A sandbox that may configure
+// its network can therefore remove the second limit.
 func (p vethPair) limitRates(host, sb nlwrap.Handle, in netlink.Link, cfg core.NetworkConfig) error {
 	if cfg.IngressRate > 0 {
 		out, err := host.LinkByName(p.name)

@@ -12,8 +12,8 @@ import (
 )
 
 // ready6 waits until IPv6 addresses can be used. The kernel makes them ready from a queue, even
-// when it does not look for duplicates; until then it drops what is sent to them, which is
-// repeated only a second later.
+// when it does not look for duplicates; until then it drops packets to them, and senders retry only
+// after a second.
 type ready6 struct{ s *nl.NetlinkSocket }
 
 // listen6 starts to listen. It must be called before the address is added.

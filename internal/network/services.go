@@ -19,8 +19,9 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// served leads sandboxes on overlays to the backends of services. Each sandbox has rules of its
-// own, for the services of all its networks: what one does to its rules is its own loss.
+// served keeps the rules that forward service addresses to backends, in each sandbox on overlays. A
+// sandbox has rules of its own, for the services of all its networks; by changing them it harms
+// only itself.
 type served struct {
 	log *slog.Logger
 
@@ -29,7 +30,7 @@ type served struct {
 	boxes    map[core.ID]*servedBox
 }
 
-// servedNetwork is what is known of one network's services.
+// servedNetwork has the services of one network.
 type servedNetwork struct {
 	list []nft.Service
 	// told says that this process knows them: an earlier one's rules stay until then.
@@ -62,7 +63,7 @@ func networksOf(st core.NetworkStatus) (list []string) {
 	return list
 }
 
-// box remembers on which networks a sandbox is.
+// box records a sandbox's networks.
 func (s *served) box(req core.NetworkRequest, st core.NetworkStatus) *servedBox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +78,7 @@ func (s *served) box(req core.NetworkRequest, st core.NetworkStatus) *servedBox 
 	return b
 }
 
-// adopt remembers a sandbox whose rules an earlier process has made.
+// adopt records a sandbox that has rules from an earlier process.
 func (s *served) adopt(req core.NetworkRequest) {
 	if len(networksOf(req.Last)) == 0 {
 		return
@@ -107,7 +108,7 @@ func (o *Overlays) serve(req core.NetworkRequest, st core.NetworkStatus) error {
 	return o.served.apply(o.served.box(req, st))
 }
 
-// set sets the services of a network, unless list is nil and they are known.
+// set sets the services of a network. With known false it keeps those that are set.
 func (s *served) set(name string, list []nft.Service, known bool) {
 	s.mu.Lock()
 	n := s.networks[name]
@@ -130,7 +131,7 @@ func (s *served) set(name string, list []nft.Service, known bool) {
 		}
 	}
 	s.mu.Unlock()
-	// The kernel takes milliseconds for each, most of which it waits.
+	// Each takes the kernel milliseconds, mostly waiting.
 	var all errgroup.Group
 	all.SetLimit(maxChanges)
 	for _, b := range boxes {
@@ -142,7 +143,7 @@ func (s *served) set(name string, list []nft.Service, known bool) {
 // maxChanges is how many sandboxes are changed at a time.
 const maxChanges = 8
 
-// refresh applies a change to one sandbox, whose trouble is its own.
+// refresh applies a change to one sandbox. An error does not affect the others.
 func (s *served) refresh(id core.ID, b *servedBox, same bool) {
 	b.apply.Lock()
 	ill := b.ill
@@ -159,7 +160,7 @@ func (s *served) refresh(id core.ID, b *servedBox, same bool) {
 	}
 }
 
-// apply makes the rules of a sandbox what is known.
+// apply replaces the rules of a sandbox.
 func (s *served) apply(b *servedBox) error {
 	b.apply.Lock()
 	defer b.apply.Unlock()
@@ -198,8 +199,8 @@ func (s *served) wanted(b *servedBox) (list []nft.Service, namespace string, ok 
 	return list, b.namespace, true
 }
 
-// servicesOf checks services. Those that can be are returned, whatever the others are: the errors,
-// InvalidArgument, name these.
+// servicesOf checks services. It returns the valid ones, and an error, InvalidArgument, for each of
+// the others.
 func servicesOf(def core.Overlay, services []core.OverlayService) (list []nft.Service, errs []error) {
 	invalid := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...))
@@ -248,7 +249,8 @@ func usable(def core.Overlay, a netip.Addr) bool {
 	})
 }
 
-// shortened shortens what many errors say: who floods us with records does not flood a log.
+// shortened joins errors and shortens a long list, so that a flood of bad records does not flood
+// the log.
 func shortened(errs ...error) error {
 	const most = 5
 	var all []error
@@ -259,7 +261,7 @@ func shortened(errs ...error) error {
 			all = append(all, err)
 		}
 	}
-	// What is worse than one that is odd comes first, and gives the error its class: it is tried again.
+	// Errors other than InvalidArgument come first and determine the class, so that the caller retries.
 	slices.SortStableFunc(all, func(a, b error) int { return odd(a) - odd(b) })
 	if len(all) == 0 || odd(all[0]) == odd(all[len(all)-1]) && len(all) <= most {
 		return errors.Join(all...)

@@ -153,8 +153,8 @@ func (n *Network) reserved() []string {
 	return append([]string{core.NetworkNone, statusHost, "bridge", "container", "ns", "private", "slirp4netns", "pasta", "podman"}, n.bridge.names...)
 }
 
-// Define makes a network of this definition, whose Subnets may be left to us. It is stored, and
-// its bridge made when the first sandbox needs it. AlreadyExists, InvalidArgument.
+// Define stores a network. It chooses Subnets if there are none. The first sandbox on the network
+// creates its bridge. AlreadyExists, InvalidArgument.
 func (n *Network) Define(_ context.Context, def core.NetworkDefinition) (core.NetworkDefinition, error) {
 	n.users.define.Lock()
 	defer n.users.define.Unlock()
@@ -289,7 +289,7 @@ func (n *Network) Undefine(ctx context.Context, name string) error {
 	if err := u.bridge.release(); err != nil {
 		return fmt.Errorf("remove network %s: %w", name, err)
 	}
-	// What rests of freed addresses would keep them from a network that is made again.
+	// Records of freed addresses would delay their reuse in a later network of this name.
 	leases := scoped{n.leaseStore, keyUser + name + "/"}
 	for key := range maps.Collect(leases.All("")) {
 		if err := leases.Delete(key); err != nil {
@@ -306,8 +306,8 @@ func (n *Network) Undefine(ctx context.Context, name string) error {
 	return errors.Join(n.names.SetZone(ctx, name, nil), u.bridge.close())
 }
 
-// SetNames sets what the name server of a network answers: the addresses of each name, and the
-// name of each address.
+// SetNames sets the records of a network's name server: the addresses of each name, and the name of
+// each address.
 func (n *Network) SetNames(ctx context.Context, network string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
 	return n.names.SetZone(ctx, network, &names.Zone{Names: byName, Owners: owners})
 }
@@ -320,7 +320,7 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 	out := false
 	for _, a := range st.Interfaces {
 		if _, ok := core.OverlayName(a.Network); ok {
-			// Where only some ports are open nobody has a name: none would ever be told.
+			// An interface with open ports is on the ingress network, which has no names.
 			if len(a.Open) == 0 {
 				b.Networks = append(b.Networks, a.Network)
 			}
@@ -343,7 +343,7 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 	return b
 }
 
-// delUser gives back what a sandbox has of networks that users have defined.
+// delUser releases a sandbox's addresses and names on user-defined networks.
 func (n *Network) delUser(ctx context.Context, req core.NetworkRequest) error {
 	errs := []error{n.names.Drop(ctx, req.Sandbox)}
 	for _, u := range n.users.all() {

@@ -1,10 +1,10 @@
 // Package dns makes the resolv.conf, hosts and hostname of a sandbox. All of it is pure but Read,
 // which reads the host's files.
 //
-// A loopback name server of the host (127.0.0.53 of systemd-resolved, a dnsmasq) can be reached
-// only on the host, so it is never given to a sandbox. The servers to which it forwards take its
-// place; where they cannot be found, the file has no server and a comment that says so. A name server of
-// ours, which is on the host, may ask it (Ask).
+// A loopback name server of the host (127.0.0.53 of systemd-resolved, a dnsmasq) can be reached only on
+// the host, so it is never given to a sandbox. The servers it forwards to replace it; if they cannot be
+// found, the file has no server and a comment that says so. A name server of ours, which is on the host,
+// may ask it (Ask).
 //
 // Start at Render.
 package dns
@@ -32,9 +32,9 @@ type Host struct {
 	Name   string   // its host name
 }
 
-// resolvFiles are tried in order until one has a server that is not loopback: the host's own
-// file, then those in which systemd-resolved and NetworkManager list the servers to which their
-// loopback servers forward.
+// resolvFiles are tried in order until one has a server that is not loopback: the host's own file,
+// then the files of systemd-resolved and NetworkManager that list the real servers behind their
+// loopback servers.
 var resolvFiles = [...]string{
 	"/etc/resolv.conf",
 	"/run/systemd/resolve/resolv.conf",
@@ -91,8 +91,8 @@ func local(content []byte) (list []string) {
 }
 
 // Ask returns the servers that a name server on the host asks for a sandbox: those of Resolve, and those
-// that answer on the host alone where it has no others. What a sandbox calls its loopback is not the
-// host's: it is asked for nobody who names it.
+// that answer on the host alone where it has no others. A loopback server in the sandbox's own config is
+// ignored, because its loopback is not the host's.
 func Ask(asked, driver core.DNS, host Host) []string {
 	servers := Resolve(asked, driver, host.Resolv).Servers
 	switch {
@@ -130,9 +130,9 @@ func Parse(content []byte) core.DNS {
 	return d
 }
 
-// Resolve returns what a sandbox uses: asked is its own config, driver what the network gave (a
-// CNI result, or the agent's configuration). The first that has any setting counts; when it has
-// no servers, they are those of the next.
+// Resolve returns the DNS settings of a sandbox: asked is its own config, driver the network's (a
+// CNI result, or the agent's configuration). The first that has any setting counts; when it has no
+// servers, they are those of the next.
 func Resolve(asked, driver, host core.DNS) core.DNS {
 	d := asked
 	if empty(d) {
@@ -149,8 +149,8 @@ func Resolve(asked, driver, host core.DNS) core.DNS {
 	return d
 }
 
-// behind returns what a sandbox uses that asks its own name server, which asks the others. Names
-// without a dot are those of its network first.
+// behind returns the DNS settings of a sandbox with its own name server, which forwards to the
+// others. Names without a dot are those of its network first.
 func behind(d core.DNS, resolver netip.Addr) core.DNS {
 	d.Servers = []string{resolver.String()}
 	if !slices.ContainsFunc(d.Options, func(o string) bool { return strings.HasPrefix(o, "ndots:") }) {

@@ -32,7 +32,7 @@ type Lease struct {
 // key returns the lease's key in the store.
 func (l Lease) key() string { return keyPrefix + l.Addrs[0].Addr().String() }
 
-// Leases leases addresses from the ranges and remembers who has which. It is safe for concurrent
+// Leases leases addresses from the ranges and records the holder of each. It is safe for concurrent
 // use.
 type Leases struct {
 	kv   core.KV
@@ -248,7 +248,7 @@ func (l *Leases) namesLocked(is4 bool) string {
 	return s
 }
 
-// Release gives back the sandbox's addresses. It is idempotent.
+// Release frees the sandbox's addresses. It is idempotent.
 func (l *Leases) Release(id core.ID) error {
 	lease, ok := l.Held(id)
 	if !ok {
@@ -286,7 +286,7 @@ func (l *Leases) All() []Lease {
 	return all
 }
 
-// Former returns who had an address before it was freed, and when it was freed.
+// Former returns the last holder of a freed address, and the time at which it was freed.
 func (l *Leases) Former(a netip.Addr) (core.ID, time.Time, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

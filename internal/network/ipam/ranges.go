@@ -112,7 +112,7 @@ func lastAddr(p netip.Prefix) netip.Addr {
 // the host's routes overlaps. ResourceExhausted when every one is taken.
 func Choose(routes []netip.Prefix) (Range, error) { return choose(routes, 16) }
 
-// ChooseSmall is Choose for a /24, of which a node may have many.
+// ChooseSmall is Choose for a /24; a node may have many of these.
 func ChooseSmall(routes []netip.Prefix) (Range, error) { return choose(routes, 24) }
 
 func choose(routes []netip.Prefix, bits int) (Range, error) {

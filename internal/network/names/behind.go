@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// shortTime is how long a client waits until it repeats what a shortage prevented.
+// shortTime is how long a client waits before it retries after a shortage.
 const shortTime = time.Second
 
 // isIntact reports whether the connection can be used as before after an error: the process has
 // refused the request, or descriptors or memory were used up.
 func isIntact(err error) bool { return errors.Is(err, errRefused) || errors.Is(err, errShort) }
 
-// behindLocked has everything sent to the process again until it knows all of it.
+// behindLocked schedules a full update of the process, repeated until it succeeds.
 func (c *Client) behindLocked(err error) {
 	if !c.behind {
 		c.o.Logger.Warn("the name server of sandboxes could not be told something; trying again", "error", err.Error())

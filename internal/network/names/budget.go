@@ -16,8 +16,9 @@ const (
 	questionPause = 50 * time.Millisecond // how long reading stops when the budget is used up
 )
 
-// budget is a token bucket. Who has used it up does not read: the kernel then drops the packets that
-// do not fit into the socket's buffer, and a dropped question costs the server nothing.
+// budget is a token bucket. While it is empty, the sandbox's socket is not read: the kernel then
+// drops the packets that do not fit into the socket's buffer, and a dropped question costs the
+// server nothing.
 type budget struct {
 	burst    float64
 	exceeded func() // called once, the first time it is used up; may be nil

@@ -12,8 +12,8 @@ import (
 const (
 	maxNames = 1 << 16 // names, and addresses that have one
 	maxAddrs = 1 << 12 // of one name
-	// maxZone bounds the bytes of a zone as it is told: one that fits into no message could be told to
-	// no process, and no sandbox of the node would have any names. A change tells two zones at most.
+	// maxZone bounds the encoded bytes of a zone. A zone that does not fit into a message could not be
+	// sent, and no sandbox of the node would have names. A change sends two zones at most.
 	maxZone = maxMessage / 2
 )
 
@@ -62,8 +62,8 @@ func (z Zone) bounded() (Zone, int) {
 	return z, left + z.shrink()
 }
 
-// shrink takes names out until a zone is small enough, always the same ones, and returns how many. What
-// addresses are called has as much room as what is called by a name.
+// shrink removes names until a zone is small enough, always the same ones, and returns how many. Names
+// and owners have equal room.
 func (z Zone) shrink() (left int) {
 	names, owners := -maxZone/2, -maxZone/2
 	for name, addrs := range z.Names {
@@ -146,7 +146,7 @@ func (z Zone) since(old Zone) *patch {
 	return p
 }
 
-// fill makes the maps of a zone that was told without them.
+// fill makes the missing maps of a decoded zone.
 func (z *Zone) fill() {
 	if z.Names == nil {
 		z.Names = map[string][]netip.Addr{}
@@ -168,7 +168,7 @@ func (z Zone) apply(p *patch) {
 	}
 }
 
-// clone keeps a zone as it was told.
+// clone returns a copy that later changes do not affect.
 func (z Zone) clone() Zone { return Zone{maps.Clone(z.Names), maps.Clone(z.Owners)} }
 
 // SetZone sets the names of a network; nil removes the network. Names that nobody can ask for are left out.
@@ -204,8 +204,8 @@ func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
 	return err
 }
 
-// changeLocked tells the process of a change; all of it where the process does not know what was
-// before.
+// changeLocked sends the difference of a zone to the process, or all of the zone if the process
+// does not have the old one.
 func (c *Client) changeLocked(network string, old Zone, had bool, z *Zone) error {
 	if had && z != nil {
 		_, err := c.callLocked(request{Op: opPatch, Network: network, Patch: z.since(old)}, nil)

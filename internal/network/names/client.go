@@ -26,32 +26,32 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Box is a sandbox whose questions are to be answered.
+// Box is a sandbox with a name server.
 type Box struct {
 	Sandbox   core.ID
 	Namespace string   // path of its network namespace
-	Networks  []string // whose names it may know
-	// Upstream are the servers to which all other questions are forwarded; none for a sandbox that
-	// is on internal networks only.
+	Networks  []string // the sandbox sees their names
+	// Upstream are the servers for all other questions; none for a sandbox on internal networks
+	// only.
 	Upstream []netip.AddrPort
 }
 
 // Options are the parameters of New.
 type Options struct {
 	Dir     string   // of the process's socket and log; made when it is missing
-	Command []string // what Main is to be called by
+	Command []string // runs Main
 	// Started is called with the pid of a new process, which must outlive the agent.
 	Started func(ctx context.Context, pid int)
-	// Health is how often the process is asked whether it still answers, and Patience how long it
-	// may take for that and for any other answer; 0 is ten seconds each.
+	// Health is the interval of health checks of the process, and Patience the timeout of each
+	// request to it; 0 is ten seconds each.
 	Health, Patience time.Duration
-	// Redirect leads what a network namespace sends to Address's port 53 to these ports.
+	// Redirect redirects packets of a network namespace to Address's port 53 to these ports.
 	Redirect func(namespace *os.File, udp, tcp uint16) error
 	// Holder keeps the sockets, so that questions wait for the next agent when process and agent are
 	// dead; nil for none.
 	Holder core.Holder
-	// Unanswered is called after each look at the process's health, with how many questions and
-	// connections of each sandbox were not answered because of a bound; nil for nobody.
+	// Unanswered, unless nil, is called after each health check with the number of questions and
+	// connections of each sandbox that were dropped because of a bound.
 	Unanswered func(map[core.ID]uint64)
 	Logger     *slog.Logger
 }
@@ -63,8 +63,8 @@ type Client struct {
 
 	mu    sync.Mutex // guards boxes, zones, kept, held, server, conn, gone, behind, retrying, starting, waits, deaths; one request at a time
 	boxes map[core.ID]Box
-	// kept has the sockets of each sandbox, UDP and TCP: a process that takes the place of another
-	// gets the same, and answers what was asked meanwhile.
+	// kept has the sockets of each sandbox, UDP and TCP: a process that replaces another gets the
+	// same, and answers the questions that arrived meanwhile.
 	kept map[core.ID][]*os.File
 	held held
 	// server is the process, once it has said which one it is.
@@ -77,8 +77,8 @@ type Client struct {
 	behind bool
 	// retrying says that a process that could not be started, or that is behind, is tried again.
 	retrying bool
-	starting bool // it is about to be told everything
-	waits    bool // after a start of the agent: sandboxes are told of before the zones are
+	starting bool // a full update follows
+	waits    bool // after a start of the agent, sandboxes are sent before zones
 	deaths   int  // of processes since one has answered while it served
 }
 
@@ -117,8 +117,8 @@ func (c *Client) releaseLocked(id core.ID) {
 	delete(c.kept, id)
 }
 
-// Change changes whom a sandbox asks; its sockets stay. It is Add when the sandbox has no name
-// server yet.
+// Change changes the networks and upstream servers of a sandbox; its sockets stay. It is Add if the
+// sandbox has no name server yet.
 func (c *Client) Change(ctx context.Context, b Box) error {
 	c.mu.Lock()
 	old, ok := c.boxes[b.Sandbox]
@@ -175,8 +175,8 @@ func (c *Client) dropLocked(ctx context.Context, id core.ID) error {
 	return err
 }
 
-// Recover answers these sandboxes and no others, after a start of the agent. A process that an
-// earlier agent has started goes on, with the names that it has.
+// Recover answers these sandboxes and no others, after a start of the agent. A process from an
+// earlier agent continues, with its names.
 func (c *Client) Recover(ctx context.Context, live []Box) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +210,7 @@ func (c *Client) endLocked() error {
 	return c.tidy()
 }
 
-// Close ends the connection. The process goes on.
+// Close ends the connection. The process continues.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,7 +221,7 @@ func (c *Client) Close() {
 	}
 }
 
-// tidy removes what a process that has ended has left.
+// tidy removes the files of a process that has ended.
 func (c *Client) tidy() error { return os.RemoveAll(c.o.Dir) }
 
 func (c *Client) hangUpLocked() {
@@ -266,7 +266,7 @@ func (c *Client) written() *os.Process {
 	if err != nil {
 		return nil
 	}
-	// The process is held by now: it cannot become another one after it was looked at.
+	// The pidfd keeps the pid from naming another process after this check.
 	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil || !strings.HasPrefix(string(line), programName+"\x00") {
 		_ = p.Release()
@@ -325,8 +325,8 @@ func (c *Client) retried() bool {
 	return true
 }
 
-// connectLocked connects to the process, starts one where there is none, and tells it what it does
-// not know.
+// connectLocked connects to the process, starts one if there is none, and sends it the state that
+// it lacks.
 func (c *Client) connectLocked(ctx context.Context) error {
 	if c.conn != nil {
 		return nil
@@ -336,7 +336,7 @@ func (c *Client) connectLocked(ctx context.Context) error {
 	}
 	err := c.dialLocked()
 	if shortage.Is(err) {
-		return err // it may be there
+		return err // the process may exist
 	}
 	if err == nil {
 		err := c.tellLocked(false)
@@ -436,8 +436,8 @@ func (c *Client) startLocked(ctx context.Context) error {
 	return c.dialLocked()
 }
 
-// tellLocked tells a process what it is to know. What an earlier agent has told one that goes on
-// stays until it is set again: the engine's records are read a moment later.
+// tellLocked sends sandboxes and zones to a process. Zones from an earlier agent stay until they
+// are set again, because the engine reads its records a moment later.
 func (c *Client) tellLocked(fresh bool) error {
 	hello, err := c.callLocked(request{Op: opHello}, nil)
 	if err != nil {
@@ -472,7 +472,7 @@ func (c *Client) tellLocked(fresh bool) error {
 		if err := c.addLocked(b); errors.Is(err, errShort) || shortage.Is(err) {
 			c.behindLocked(err)
 		} else if err != nil {
-			// One sandbox whose namespace has gone must not keep the others from their names.
+			// A sandbox without its namespace must not delay the others.
 			if c.o.Logger.Warn("a sandbox has no name server", "sandbox", string(id), "error", err.Error()); !errors.Is(err, errNamespace) && !errors.Is(err, errRefused) {
 				return err
 			}
@@ -484,8 +484,8 @@ func (c *Client) tellLocked(fresh bool) error {
 // callTime bounds one request: the process does nothing that takes long.
 const callTime = 10 * time.Second
 
-// helloTime is how long a process that an earlier agent has started may take to say that it is there. The
-// agent recovers meanwhile, and after five seconds other nodes of its networks take it for dead.
+// helloTime is how long a process of an earlier agent may take to answer. The agent recovers meanwhile,
+// and after five seconds other nodes of its networks take it for dead.
 const helloTime = 2 * time.Second
 
 func (c *Client) callLocked(req request, files []*os.File) (response, error) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// healthTime is how often the process is asked whether it still answers.
+// healthTime is the default interval of health checks.
 const healthTime = 10 * time.Second
 
 // probe asks the process behind conn at intervals whether it answers, until it has gone, and

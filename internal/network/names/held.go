@@ -15,11 +15,10 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
-// held is what the holder has of ours, as far as we know.
+// held is our record of the sockets in the holder.
 type held struct {
 	sandboxes map[core.ID]bool
-	// known says that the holder was asked for all that it has, and that what no sandbox needs is
-	// dropped.
+	// known says that the holder's list was read, and that sockets of no sandbox were dropped.
 	known  bool
 	warned bool // that it does not keep them
 }
@@ -27,7 +26,7 @@ type held struct {
 // heldPrefix starts the names of our sockets.
 const heldPrefix = "names/"
 
-// holderTime bounds what the holder is asked, at a time when all other requests wait.
+// holderTime is the timeout of a request to the holder. All other requests wait meanwhile.
 const holderTime = 10 * time.Second
 
 func (c *Client) addLocked(b Box) error {
@@ -157,7 +156,7 @@ func (c *Client) unholdLocked(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-// Sandboxes returns those whose sockets the holder has.
+// Sandboxes returns the sandboxes that have sockets in the holder.
 func (c *Client) Sandboxes(ctx context.Context) (ids []core.ID, err error) {
 	if c.o.Holder == nil {
 		return nil, nil
@@ -171,7 +170,7 @@ func (c *Client) Sandboxes(ctx context.Context) (ids []core.ID, err error) {
 	return ids, err
 }
 
-// sweepLocked finds out what the holder has, and has it drop what no sandbox needs.
+// sweepLocked lists the holder's sockets and drops those of no sandbox.
 func (c *Client) sweepLocked(ctx context.Context) {
 	ids, err := c.Sandboxes(ctx)
 	c.held.sandboxes = map[core.ID]bool{}

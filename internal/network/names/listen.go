@@ -18,8 +18,9 @@ type sockets struct {
 // errNamespace means that the sandbox is gone.
 var errNamespace = errors.New("open its network namespace")
 
-// listen opens sockets in a network namespace, at ports that the kernel chooses: 53 is the
-// sandbox's, which may run a name server itself. What asks there is led to the sockets.
+// listen opens sockets in a network namespace, at ports that the kernel chooses: the sandbox may
+// run a name server of its own at 53. Questions to port 53 of our address are redirected to the
+// sockets.
 func listen(namespace string, redirect func(*os.File, uint16, uint16) error) (*sockets, error) {
 	ns, err := os.Open(namespace)
 	if err != nil {

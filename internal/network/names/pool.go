@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// The bounds of the whole process. What a sandbox has for itself does not depend on the others; all
-// sandboxes share the rest. So sandboxes without number that ask without pause cost a bounded part of a
-// CPU, and a quiet one beside them is answered.
+// The bounds of the whole process. Each sandbox has a share of its own, and all share the rest. So any
+// number of sandboxes that ask without pause cost a bounded part of a CPU, and a quiet one beside them
+// is answered.
 const (
 	poolRate     = 20_000 // questions and connections per second: once in equal shares, and once in common
 	poolBurst    = 20_000
@@ -36,7 +36,7 @@ func (b *bucket) take() bool {
 	return true
 }
 
-// pool is what the sandboxes of a process share. A nil pool has no bounds.
+// pool is the shared budget of a process's sandboxes. A nil pool has no bounds.
 type pool struct {
 	mu       sync.Mutex // guards common, members, forwards
 	common   bucket

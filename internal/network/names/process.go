@@ -37,7 +37,7 @@ type process struct {
 // Main is the process. Its descriptor 3 is the socket at which agents connect. It ends when it has
 // nothing to answer and no agent is connected.
 func Main() int {
-	// What it reads was written by workloads and by servers on the network.
+	// Its input is written by workloads and by servers on the network.
 	if _, err := confine.Apply(confine.Leave{Families: []uint32{unix.AF_INET, unix.AF_INET6}}); err != nil {
 		fmt.Fprintln(os.Stderr, "name server:", err)
 		return 1
@@ -239,11 +239,11 @@ func (p *process) drop(id core.ID) {
 	}
 }
 
-// zonesTime is how long questions wait for zones that are about to be told. Resolvers ask again
-// after five seconds.
+// zonesTime is how long questions wait for zones after a start. Resolvers ask again after five
+// seconds.
 const zonesTime = 4 * time.Second
 
-// awaitZones waits until the zones of networks are known, for a limited time.
+// awaitZones waits for the zones of networks, for a limited time.
 func (p *process) awaitZones(ctx context.Context, networks []string) {
 	late := time.NewTimer(zonesTime)
 	defer late.Stop()
@@ -268,7 +268,7 @@ func (p *process) awaitZones(ctx context.Context, networks []string) {
 	}
 }
 
-// answer answers a question by what is known of networks.
+// answer answers a question from the zones of networks.
 func (p *process) answer(networks []string, question []byte, stream bool) ([]byte, error) {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -29,11 +29,11 @@ const (
 const (
 	upstreamTime = 2 * time.Second // how long one server has to answer
 	streamTime   = 10 * time.Second
-	maxServers   = 3 // how many servers are asked, as resolvers do
+	maxServers   = 3 // of upstream servers, as resolvers do
 )
 
-// maxPacket bounds what is taken of a server over UDP: many wait at once. Who asks is told to ask for
-// a longer answer over TCP.
+// maxPacket bounds an upstream answer over UDP, because many wait at once. For a longer one the
+// client must use TCP.
 const maxPacket = maxUDP
 
 // box answers one sandbox.
@@ -55,7 +55,7 @@ type box struct {
 	asks asks
 }
 
-// asks are the networks whose names a sandbox may know, and the servers of all other questions.
+// asks are the networks with names that a sandbox sees, and the servers for all other questions.
 type asks struct {
 	networks []string
 	upstream []netip.AddrPort
@@ -63,7 +63,7 @@ type asks struct {
 
 var errDropped = errors.New("the sandbox has no name server any more")
 
-// answerer answers questions by what is known of networks, as Answer does.
+// answerer answers questions from the zones of networks, as Answer does.
 type answerer func(networks []string, question []byte, stream bool) ([]byte, error)
 
 // newBox returns one that does not answer yet. The sockets are the box's.
@@ -257,9 +257,9 @@ func writeStream(w io.Writer, msg []byte) error {
 	return err
 }
 
-// forward returns what the first server says that answers. One that says that it cannot, or does not
-// want to, is passed over for the next, as resolvers do. The question gets an id of our own, and a
-// port that the kernel chooses: what others send is not taken for an answer.
+// forward returns the answer of the first server that gives one. After SERVFAIL or REFUSED it tries
+// the next, as resolvers do. The question gets an id of our own, and a port that the kernel chooses,
+// so that forged answers are refused.
 func (b *box) forward(network string, servers []netip.AddrPort, question []byte) []byte {
 	own := append([]byte(nil), question...)
 	_, _ = rand.Read(own[:2]) // never fails

@@ -29,7 +29,7 @@ const (
 	opSockets = "sockets"
 )
 
-// request is what the agent asks of the process. Both are of one release or of two that follow
+// request is a message of the agent to the process. Both are of one release or of two that follow
 // each other: fields are added, and none changes its meaning.
 type request struct {
 	Op       string           `json:"op"`
@@ -39,7 +39,7 @@ type request struct {
 	Sandbox  core.ID          `json:"sandbox,omitempty"`
 	Networks []string         `json:"networks,omitempty"`
 	Upstream []netip.AddrPort `json:"upstream,omitempty"`
-	// Wait says that the zones of Networks are about to be told: questions wait for them.
+	// Wait makes questions wait for the zones of Networks, which follow.
 	Wait bool `json:"wait,omitempty"`
 }
 
@@ -66,7 +66,7 @@ func send(c *net.UnixConn, v any, files []*os.File) error {
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {
-			// Fd would make the socket a blocking one, for everybody who has it.
+			// Fd would make the socket a blocking one, also in other processes.
 			raw, err := f.SyscallConn()
 			if err == nil {
 				err = raw.Control(func(fd uintptr) { fds[i] = int(fd) })
@@ -156,7 +156,7 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// errRefused is an answer of the process that says what was wrong.
+// errRefused is an error answer of the process.
 var errRefused = errors.New("the name server refused")
 
 // errShort means that descriptors or memory are used up for now, in this process or in the name

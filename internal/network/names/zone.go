@@ -1,10 +1,10 @@
 // Package names is the name server of user-defined networks. It runs in a process of its own,
 // which outlives the agent: names resolve while the agent is dead or being replaced.
 //
-// Each sandbox on such a network asks 127.0.0.11, in its own network namespace. The agent opens
-// the sockets there, hands them to the process together with the names of each network, and knows
-// what is to be known (Client); the process answers, and forwards other questions to the name
-// servers of the node or of the sandbox (Main). It knows addresses and names, and no engine.
+// Each sandbox on such a network asks 127.0.0.11, in its own network namespace. The agent (Client)
+// keeps the names, opens the sockets there, and sends both to the process (Main), which answers,
+// and forwards other questions to the name servers of the node or of the sandbox. It knows
+// addresses and names, and no engine.
 //
 // Start at Answer.
 package names
@@ -23,7 +23,7 @@ import (
 // Address is where sandboxes ask.
 func Address() netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, 11}) }
 
-// Zone is what the name server knows of one network.
+// Zone has the names of one network.
 type Zone struct {
 	// Names has the addresses of each name, which is in lower case and without a final dot.
 	Names map[string][]netip.Addr `json:"names"`
@@ -39,7 +39,7 @@ func (z Zone) Equal(o Zone) bool {
 // The sizes of messages over UDP.
 const (
 	minUDP = 512
-	maxUDP = 4096 // what our answers may have when the client takes that
+	maxUDP = 4096 // limit of our answers to clients that accept as much
 )
 
 // maxAnswers bounds the addresses of one answer: more fit into no message that clients read.
@@ -163,7 +163,7 @@ func find(zones []Zone, q dnsmessage.Question) (body []dnsmessage.ResourceBody, 
 			}
 		}
 	}
-	// Those who share an alias share the work.
+	// Sandboxes with the same alias share the work.
 	//nolint:gosec // it spreads load, and nothing is secret
 	rand.Shuffle(len(body), func(i, j int) { body[i], body[j] = body[j], body[i] })
 	return body, known
@@ -226,7 +226,7 @@ func reply(head dnsmessage.Header, questions []dnsmessage.Question, code dnsmess
 // failed is the answer to a question that nobody could answer.
 func failed(question []byte) []byte { return refusal(question, dnsmessage.RCodeServerFailure) }
 
-// cut is the answer to a question whose answer is too long for a packet.
+// cut returns the answer that makes the client ask again over TCP.
 func cut(question []byte) []byte {
 	answer := refusal(question, dnsmessage.RCodeSuccess)
 	if len(answer) > 2 {
@@ -253,8 +253,8 @@ func refusal(question []byte, why dnsmessage.RCode) []byte {
 	return answer
 }
 
-// answers reports whether answer is one to question, as those who ask must see for themselves:
-// anybody may send one.
+// answers reports whether answer belongs to question. A client must check this, because anybody may
+// send a packet.
 func answers(question, answer []byte) bool {
 	var p, a dnsmessage.Parser
 	want, err := p.Start(question)

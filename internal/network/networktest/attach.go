@@ -80,7 +80,7 @@ func contractAttach(t *testing.T, s Subject) {
 	if err := s.Network.Check(t.Context(), two); err != nil {
 		t.Errorf("check after a refused attach: %v", err)
 	}
-	// Detach is idempotent, and what was attached goes with the rest.
+	// Detach is idempotent, and Teardown removes attached interfaces too.
 	s.detach(t, &one, app)
 	s.detach(t, &one, app)
 	s.wantInterfaces(t, one, "eth0")

@@ -16,7 +16,7 @@ type Subject struct {
 	Network core.Network
 	// Namespace makes a new network namespace and returns its path. A fake may return any path.
 	Namespace func(t *testing.T) string
-	// Ports says that the network forwards ports and records who has which.
+	// Ports says that the network forwards ports and keeps claims of them.
 	Ports bool
 	// Ranges says that SetRanges takes effect.
 	Ranges bool
@@ -65,8 +65,8 @@ func Contract(t *testing.T, subject func(t *testing.T) Subject) {
 	})
 }
 
-// ContractWithout tests a network that sets up none against the parts of the contract about the
-// host's network and about what does not exist.
+// ContractWithout tests a network that makes no interfaces against the parts of the contract about
+// the host's network and about unknown sandboxes.
 func ContractWithout(t *testing.T, network core.Network) {
 	s := Subject{Network: network}
 	t.Run("Host", func(t *testing.T) { contractHost(t, s) })
@@ -282,7 +282,7 @@ func contractChosenPorts(t *testing.T, s Subject) {
 	if one.Config.Ports[0].Host != 0 {
 		t.Error("the request was changed")
 	}
-	// Who names a port that was chosen does not get it, before it is given back.
+	// A request for a chosen port fails until the port is released.
 	taken := core.Port{Proto: "tcp", Host: got[0].Host, Container: 80}
 	if _, err := s.setup(t, 3, taken); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("a port that was chosen for another: %v", err)

@@ -9,12 +9,12 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// IngressSubject is an implementation of core.Overlays whose ingress is tested.
+// IngressSubject is an implementation of core.Overlays with an ingress under test.
 type IngressSubject struct {
 	Overlays core.Overlays
 	// Overlay is open, and Other too.
 	Overlay, Other core.Overlay
-	// Take has somebody else of the node take a port, until free is called.
+	// Take occupies a port of the node until free is called.
 	Take func(t *testing.T, proto string, port uint16) (free func())
 	// Led reports whether a port is led to backends. nil: it is not known.
 	Led func(t *testing.T, proto string, port uint16) bool
@@ -60,7 +60,7 @@ func (s IngressSubject) port(proto string, port uint16) core.PublishedPort {
 	return core.PublishedPort{Proto: proto, Port: port, Backends: []core.OverlayBackend{{Addr: nth(s.Overlay, 9)}, {Addr: nth(s.Overlay, 10), Draining: true}}}
 }
 
-// publish publishes ports, of which these are taken, and checks which are led then.
+// publish publishes ports, expects an error for the taken ones, and checks the forwarded ones.
 func (s IngressSubject) publish(t *testing.T, list []core.PublishedPort, taken ...uint16) {
 	t.Helper()
 	got, err := s.Overlays.Publish(t.Context(), list)

@@ -11,18 +11,18 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// OverlaySubject are core.Overlays under test, and the network whose sandboxes are on them.
+// OverlaySubject is a core.Overlays under test, and the network of its sandboxes.
 type OverlaySubject struct {
 	Overlays core.Overlays
 	Subject
 	// Local is an address of the node's.
 	Local netip.Addr
-	// Restart begins anew as the next agent does, with these sandboxes.
+	// Restart starts again as the next agent does, with these live sandboxes.
 	Restart func(t *testing.T, live ...core.NetworkRequest) OverlaySubject
 }
 
-// OverlayContract tests core.Overlays, and a core.Network whose sandboxes are on them. subject is
-// called for each part.
+// OverlayContract tests core.Overlays and a core.Network with sandboxes on them. subject is called
+// for each part.
 func OverlayContract(t *testing.T, subject func(t *testing.T) OverlaySubject) {
 	for name, part := range map[string]func(*testing.T, OverlaySubject){
 		"Open": overlaysOpen, "Refused": overlaysRefused, "Told": overlaysTold, "Sandboxes": overlaysSandboxes, "Attach": overlaysAttach, "Restart": overlaysRestart, "Ingress": overlaysIngress,
@@ -151,8 +151,8 @@ func overlaysRefused(t *testing.T, s OverlaySubject) {
 	s.wantOpen(t)
 }
 
-// overlaysTold: what is told of a network that is not open is refused, and one bad peer does not
-// keep others away.
+// overlaysTold: calls for a network that is not open are refused, and one bad peer does not affect
+// the others.
 func overlaysTold(t *testing.T, s OverlaySubject) {
 	ctx, name := t.Context(), s.overlay(1).Name
 	tell := func() (errs []error) {
@@ -262,8 +262,8 @@ func overlaysAttach(t *testing.T, s OverlaySubject) {
 	s.close(t, 2)
 }
 
-// overlaysRestart: the next agent knows the networks and who is on them, and takes away who is not
-// recorded.
+// overlaysRestart: the next agent knows the networks and their sandboxes, and removes interfaces of
+// unrecorded sandboxes.
 func overlaysRestart(t *testing.T, s OverlaySubject) {
 	s.open(t, 1, 2)
 	one := s.mustTask(t, 1, s.at(1, 7))

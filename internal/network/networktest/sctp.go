@@ -45,9 +45,8 @@ func rawSCTP(a netip.Addr) (int, error) {
 	return fd, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
 }
 
-// KnockSCTP sends the first packet of an association from one namespace (nil: the test's own) to
-// an address, and returns the source address and destination port with which it arrives in the
-// other namespace.
+// KnockSCTP sends the first packet of an association from one namespace (nil: the test's own) to an
+// address, and returns the source address and destination port that the other namespace sees.
 func KnockSCTP(t testing.TB, from *Namespace, to netip.AddrPort, arrives *Namespace) (saw netip.Addr, port uint16, err error) {
 	t.Helper()
 	listener := -1

@@ -28,12 +28,12 @@ const (
 	chainRefuseForward = "refuse-forward"
 )
 
-// Balancer leads connections that a network namespace makes or forwards to the backends of
-// services, in turn. It is safe for concurrent use.
+// Balancer forwards a network namespace's connections to services, its own and forwarded ones, to
+// their backends in turn. It is safe for concurrent use.
 //
 // It has a table of its own in the namespace. A change is one transaction, and leaves the
-// connections of those backends that stay. Nothing of it is kept but in memory: the first Set
-// after a start replaces what an earlier process has left there.
+// connections of those backends that stay. Its state is in memory only: the first Set after a start
+// replaces the rules of an earlier process.
 type Balancer struct {
 	o BalancerOptions
 
@@ -44,10 +44,10 @@ type Balancer struct {
 
 // BalancerOptions are the parameters of NewBalancer.
 type BalancerOptions struct {
-	// Source, unless zero, is the address that backends of its family see in place of the
-	// client's. Only for a namespace in which nobody else translates addresses.
+	// Source, unless zero, is the address that backends of its family see in place of the client's.
+	// Nobody else may translate addresses in the namespace then.
 	Source netip.Addr
-	// Ports says that services may be ports of the namespace itself. Each connection is looked up for that.
+	// Ports allows services that are ports of the namespace itself. It costs a lookup for each connection.
 	Ports bool
 	// First says which backend gets the first connection: clients that have the same backends
 	// should not all begin with the same one.
@@ -184,8 +184,7 @@ func (s balanceSets) element(k serviceKey) (in *nftables.Set, e nftables.SetElem
 	return s.ports[familyOf(k.is4)], nftables.SetElement{Key: key, VerdictData: verdict}
 }
 
-// buildLocked makes the whole table anew, in one transaction, so that there is no moment without
-// it.
+// buildLocked replaces the whole table in one transaction, so that there is no moment without it.
 func (b *Balancer) buildLocked(namespace *os.File, want map[serviceKey]Service) error {
 	c, err := dialIn(namespace)
 	if err != nil {
@@ -221,7 +220,7 @@ func (b *Balancer) buildLocked(namespace *os.File, want map[serviceKey]Service) 
 	return nil
 }
 
-// changeLocked changes what differs, so that the others' turns go on.
+// changeLocked changes only the services that differ, so that the turns of the others continue.
 func (b *Balancer) changeLocked(namespace *os.File, want map[serviceKey]Service) error {
 	c, err := dialIn(namespace)
 	if err != nil {
@@ -399,20 +398,20 @@ func (b *Balancer) rules(table *nftables.Table, sets balanceSets) []chainRules {
 		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{toServices}},
 		{base(chainOutput, nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest), [][]expr.Any{toServices}},
 		{base(chainPostrouting, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource), b.sources(sets)},
-		// What still has a service's address as its destination has got no backend.
+		// A packet that still has a service's address as its destination has no backend.
 		{base(chainRefuseOutput, nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityFilter), refuse},
 		{base(chainRefuseForward, nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter), refuse},
 	}
 }
 
-// sources translates the source of what must be answered through us.
+// sources translates the source of connections that must be answered through us.
 func (b *Balancer) sources(sets balanceSets) [][]expr.Any {
 	rules := [][]expr.Any{
 		seq(family(unix.NFPROTO_IPV4), []expr.Any{load(reg0, 12, 4), load(reg1, 16, 4), &expr.Lookup{SourceRegister: reg0, SetName: sets.selves[four].Name, SetID: sets.selves[four].ID}}, masquerade()),
 		seq(family(unix.NFPROTO_IPV6), []expr.Any{load(reg0, 8, 16), load(reg4, 24, 16), &expr.Lookup{SourceRegister: reg0, SetName: sets.selves[six].Name, SetID: sets.selves[six].ID}}, masquerade()),
 	}
 	if !b.o.Ports {
-		rules = nil // nobody reaches itself, who does not ask itself
+		rules = nil // not needed: no client is a backend
 	}
 	if !b.o.Source.IsValid() {
 		return rules

@@ -15,9 +15,9 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// outdatedServices are those of which the kernel may have connections that lead nowhere any more:
-// a backend is gone, or the service is, or it has backends now where the machine itself was asked
-// before. all says that it is not known what was there before.
+// outdatedServices returns the services with connections that may have lost their backend: a
+// backend or the service was removed, or a port that the machine itself answered has backends now.
+// all says that the former services are not known.
 func outdatedServices(before, after map[serviceKey]Service, all bool) []Service {
 	var list []Service
 	for k, s := range after {
@@ -163,7 +163,7 @@ func (o outdatedFlows) match(f flow) bool {
 		return false
 	}
 	if from == to {
-		// It was not translated: whoever keeps sending datagrams would never come to a backend.
+		// It was not translated: a client that keeps sending datagrams would never reach a backend.
 		return s.taken && f.asked.proto == unix.IPPROTO_UDP
 	}
 	return !s.backends[from]

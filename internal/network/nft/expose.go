@@ -29,10 +29,9 @@ type Exposed struct {
 	Target    uint16
 }
 
-// Expose has a namespace take connections at one of its addresses to published ports only, each of
-// which is led to the port behind it. All else that others send to that address is dropped, but for
-// the answers to what the sandbox itself has asked from there; its other addresses are as they
-// were. A second call takes the place of the first, also for another address.
+// Expose restricts one address of a namespace to published ports, and redirects each to its target
+// port. Other packets to that address are dropped, except answers to the sandbox's own connections.
+// Its other addresses are not affected. A second call replaces the first, also for another address.
 func Expose(namespace *os.File, addr netip.Addr, ports []Exposed) error {
 	if err := checkExposed(addr, ports); err != nil {
 		return fmt.Errorf("expose ports: %w", err)
@@ -74,7 +73,7 @@ func Expose(namespace *os.File, addr netip.Addr, ports []Exposed) error {
 	}
 	ours := seq(family(byte(fam)), []expr.Any{load(1, offset, uint32(len(addr.AsSlice()))), &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr.AsSlice()}})
 	for _, r := range []chainRules{
-		// Before the ports are changed, and when the kernel knows what is an answer.
+		// After conntrack, which recognizes answers, and before the ports are translated.
 		{&nftables.Chain{Table: table, Name: chainClosed, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle}, [][]expr.Any{
 			seq(ifname(expr.MetaKeyIIFNAME, "lo"), leave()),
 			seq(ours, answers(), leave()),
@@ -97,7 +96,7 @@ func Expose(namespace *os.File, addr netip.Addr, ports []Exposed) error {
 	return nil
 }
 
-// Conceal takes back Expose: all ports of all addresses are open. It is idempotent.
+// Conceal reverts Expose: all ports of all addresses are open. It is idempotent.
 func Conceal(namespace *os.File) error {
 	c, err := dialIn(namespace)
 	if err != nil {
@@ -112,8 +111,8 @@ func Conceal(namespace *os.File) error {
 	return nil
 }
 
-// neighbours matches what IPv6 has in place of ARP, which is no connection's: types 133 to 137 of
-// ICMPv6.
+// neighbours matches IPv6's neighbour discovery, which belongs to no connection: types 133 to 137
+// of ICMPv6.
 func neighbours() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
@@ -135,7 +134,7 @@ func answers() []expr.Any {
 	}
 }
 
-// checkExposed returns what is wrong. Errors are InvalidArgument.
+// checkExposed returns InvalidArgument if an argument is not valid.
 func checkExposed(addr netip.Addr, ports []Exposed) error {
 	if !routable(addr) {
 		return fmt.Errorf("address %s is none that a host may have: %w", addr, errdefs.ErrInvalidArgument)

@@ -11,9 +11,8 @@ import (
 // gateTable is the name of the table of Gate, in the inet family.
 const gateTable = "longshore-gate"
 
-// Gate closes a namespace that leads ports of the machine to a network. Only what a Balancer has
-// given a backend goes in by outer and out by inner; of what comes by inner, nothing but answers
-// goes anywhere.
+// Gate closes a namespace that forwards ports of the machine to a network. From outer to inner it
+// passes only packets that a Balancer sends to a backend; from inner it passes only answers.
 func Gate(namespace *os.File, outer, inner string) error {
 	c, err := dialIn(namespace)
 	if err != nil {
@@ -35,7 +34,7 @@ func Gate(namespace *os.File, outer, inner string) error {
 	return nil
 }
 
-// CheckGate says what is missing of a Gate. FailedPrecondition.
+// CheckGate returns FailedPrecondition with the missing part of a Gate.
 func CheckGate(namespace *os.File, outer, inner string) error {
 	c, err := dialIn(namespace)
 	if err != nil {
@@ -48,7 +47,7 @@ func CheckGate(namespace *os.File, outer, inner string) error {
 func gateRules(table *nftables.Table, outer, inner string) []chainRules {
 	from, to := expr.MetaKeyIIFNAME, expr.MetaKeyOIFNAME
 	return []chainRules{
-		// When the kernel knows what is an answer, and before the Balancer.
+		// After conntrack, which recognizes answers, and before the Balancer.
 		{&nftables.Chain{Table: table, Name: chainClosed, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityMangle}, [][]expr.Any{
 			seq(ifname(from, inner), answers(), leave()),
 			seq(ifname(from, inner), neighbours(), leave()),
@@ -59,8 +58,8 @@ func gateRules(table *nftables.Table, outer, inner string) []chainRules {
 			seq(ifname(from, inner), ifname(to, outer), answers(), leave()),
 			seq([]expr.Any{&expr.Counter{}}, drop()),
 		}},
-		// What has no backend is refused by the kernel; it sends nothing else to the network but
-		// requests for neighbours, which are none of IP's or have no connection.
+		// The kernel refuses packets without a backend. Otherwise it sends only requests for
+		// neighbours to the network, which are ARP or have no connection.
 		{&nftables.Chain{Table: table, Name: chainOutput, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityFilter}, [][]expr.Any{
 			seq(ifname(to, inner), neighbours(), leave()),
 			seq(ifname(to, inner), answers(), leave()),

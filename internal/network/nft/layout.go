@@ -26,7 +26,7 @@ func (t *Table) ours() *nftables.Table {
 	return &nftables.Table{Name: t.name, Family: nftables.TableFamilyINet}
 }
 
-// The 4-byte registers in which a concatenation is built.
+// The 4-byte registers for building a concatenation.
 const (
 	reg0 = unix.NFT_REG32_00
 	reg1 = unix.NFT_REG32_01
@@ -222,8 +222,9 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), dest(netip.MustParsePrefix("127.0.0.0/8")), drop()),
 			seq(family(unix.NFPROTO_IPV4), ifname(expr.MetaKeyIIFNAME, t.bridge), source(netip.MustParsePrefix("127.0.0.0/8")), drop()),
 		}},
-		// The host's own packets to its loopback were led by the output chain. What comes to it from a link
-		// is of a neighbour that must not reach ports of 127.0.0.1: the kernel drops it, unless it is led elsewhere.
+		// The output chain has translated the host's own packets to its loopback. A packet for 127.0.0.1 from a link
+		// comes from a neighbour, which must not reach these ports: the kernel drops it, unless it is translated
+		// here.
 		{base(chainPrerouting, nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest), [][]expr.Any{
 			seq(family(unix.NFPROTO_IPV4), dest(netip.MustParsePrefix("127.0.0.0/8")), leave()),
 			toPorts,
@@ -243,7 +244,7 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 	if rules := t.isolation(); len(rules) > 0 {
 		list = append(list, chainRules{base(chainIsolation, nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter), rules})
 	}
-	if t.entry { // what comes of it for the host itself
+	if t.entry { // packets from it for the host itself
 		list = append(list, chainRules{base(chainEntry, nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter), [][]expr.Any{
 			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), answers(), leave()),
 			seq(ifname(expr.MetaKeyIIFNAME, t.bridge), neighbours(), leave()),
@@ -253,9 +254,9 @@ func (t *Table) rules(table *nftables.Table, maps sets, a addrSets) []chainRules
 	return list
 }
 
-// isolation drops what is forwarded between this bridge and those that Others names, but what a
-// port of the host has led here; and all that leaves or enters a bridge that is internal, or an
-// Entry in another way than its own.
+// isolation drops packets that are forwarded between this bridge and Others, except those of
+// published ports. It drops all packets that enter or leave an internal bridge, and on an Entry all
+// but those of published ports and their answers.
 func (t *Table) isolation() (rules [][]expr.Any) {
 	if t.entry {
 		return [][]expr.Any{

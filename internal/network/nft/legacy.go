@@ -18,9 +18,8 @@ import (
 // This file exists, with these tables, only where someone loaded it.
 const legacyTables = "/proc/thread-self/net/ip_tables_names"
 
-// openLegacy does for the old filter's FORWARD chain what Wall.open does for nftables chains. The
-// old filter can be changed only with its own program, which is executed only when the filter is
-// in use.
+// openLegacy is Wall.open for the FORWARD chain of the legacy filter. Only iptables-legacy can
+// change that filter; it is executed only if the filter is in use.
 func openLegacy(bridge string) error {
 	if !legacyInUse() {
 		return nil

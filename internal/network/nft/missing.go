@@ -11,8 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Check says what the namespace lacks of what the last Set has made, or has otherwise, because
-// another program has changed our table. FailedPrecondition.
+// Check returns FailedPrecondition with the first difference between the namespace's table and the
+// last Set, which another program has made.
 func (b *Balancer) Check(namespace *os.File) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,7 +94,7 @@ func rulesOf(c *nftables.Conn, chain *nftables.Chain) ([]*nftables.Rule, error) 
 	return rules, nil
 }
 
-// checkChains checks that a table is there, with as many rules in its chains as they were made of.
+// checkChains checks that a table exists and that its chains have the right number of rules.
 func checkChains(c *nftables.Conn, table *nftables.Table, want []chainRules) error {
 	tables, err := c.ListTablesOfFamily(table.Family)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 // redirectTable is the name of the table in a sandbox's own namespace.
 const redirectTable = "longshore-names"
 
-// Redirect leads what a network namespace sends to port 53 of addr, UDP and TCP, to other ports of
-// the same address. A second call takes the place of the first.
+// Redirect redirects packets of a network namespace to port 53 of addr, UDP and TCP, to other ports
+// of the same address. A second call replaces the first.
 func Redirect(namespace *os.File, addr netip.Addr, udp, tcp uint16) error {
 	c, err := nftables.New(nftables.WithNetNSFd(int(namespace.Fd())))
 	if err != nil {
@@ -38,7 +38,7 @@ func Redirect(namespace *os.File, addr netip.Addr, udp, tcp uint16) error {
 				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
 				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, 53)},
-				// A redirect would go to 127.0.0.1, whose ports are the sandbox's.
+				// The kernel's redirect would use 127.0.0.1, where the sandbox may listen.
 				&expr.Immediate{Register: 1, Data: addr.AsSlice()},
 				&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(port)},
 				&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1, RegProtoMin: 2},

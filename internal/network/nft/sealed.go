@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sealedTable is the name of the table of Seal, in the inet family, in the namespace from which
-// packets of networks over several nodes are sent.
+// sealedTable is the name of the table of Seal, in the inet family, in the namespace that sends the
+// packets of networks over several nodes.
 const sealedTable = "longshore-sealed"
 
 // The chains and the set of Seal.
@@ -25,16 +25,16 @@ const (
 	setSealed     = "networks"
 )
 
-// Sealed is a network by what its VXLAN packets have.
+// Sealed identifies a network by fields of its VXLAN packets.
 type Sealed struct {
 	Port uint16 // UDP, of the destination
 	VNI  uint32
 }
 
-// Seal has a namespace neither send nor take packets of these networks, and of no others any more,
-// unless IPsec has protected them. Each packet gets the mark by which policies of IPsec know it,
-// when it is sent before they are asked, and when it came before the program that waits for it
-// gets it: such a policy says which protection is good enough. namespace nil is the caller's own.
+// Seal makes a namespace drop packets of these networks that IPsec has not protected, incoming and
+// outgoing. It replaces the list of an earlier call. Each packet gets the mark that IPsec's
+// policies match: outgoing ones before the policy lookup, incoming ones before delivery, where a
+// policy checks their protection. namespace nil is the caller's own.
 func Seal(namespace *os.File, mark uint32, list []Sealed) error {
 	c, err := dialIn(namespace)
 	if err != nil {
@@ -97,7 +97,7 @@ func sealedRules(table *nftables.Table, set *nftables.Set, mark uint32) []chainR
 		{&nftables.Chain{Table: table, Name: chainMark, Type: nftables.ChainTypeRoute, Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityMangle}, [][]expr.Any{
 			seq(theirs, setMark),
 		}},
-		// These are the last ones: what other programs do to a mark or a route comes before.
+		// These chains are the last ones, after other programs' changes of marks and routes.
 		{&nftables.Chain{Table: table, Name: chainSent, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPostrouting, Priority: lastPriority}, [][]expr.Any{
 			seq(theirs, []expr.Any{&expr.Rt{Key: rtIPsec, Register: 1}, none}, refuse),
 		}},
@@ -130,7 +130,8 @@ func (s Sealed) key() []byte {
 	return binary.BigEndian.AppendUint32(key, s.VNI<<8)
 }
 
-// SealedNetworks returns what Seal has set last in a namespace, maybe in an earlier process.
+// SealedNetworks returns the list of the last Seal in a namespace, which an earlier process may
+// have called.
 func SealedNetworks(namespace *os.File) ([]Sealed, error) {
 	c, err := dialIn(namespace)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SealWatch tells of changes of what Seal has set, by us or others.
+// SealWatch reports changes of Seal's rules, by us or others.
 type SealWatch struct{ conn *netlink.Conn }
 
 // WatchSealed begins to watch a namespace.
@@ -30,7 +30,7 @@ func (w *SealWatch) Next() error {
 	for {
 		msgs, err := w.conn.Receive()
 		if errors.Is(err, unix.ENOBUFS) {
-			return nil // a change may be among what was lost
+			return nil // a lost message may be a change
 		}
 		if err != nil || slices.ContainsFunc(msgs, ofSealed) {
 			return err
@@ -59,7 +59,7 @@ func ofSealed(m netlink.Message) bool {
 	return false
 }
 
-// SealIntact reports whether all that Seal has set for these networks is there.
+// SealIntact reports whether all of Seal's rules for these networks exist.
 func SealIntact(namespace *os.File, list []Sealed) (bool, error) {
 	have, err := SealedNetworks(namespace)
 	if err != nil {

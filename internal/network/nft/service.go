@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Service is where clients connect to, and the backends of which each connection gets one.
+// Service is an address or port of clients' connections, and the backends: each connection gets
+// one.
 type Service struct {
 	// Addr is the service's own address, at which everything leads to the backends, its ports
 	// unchanged. Zero: Port is led there at every address of the machine.
@@ -33,7 +34,7 @@ type Backend struct {
 	Draining bool
 }
 
-// serviceKey is what of a Service must be unique.
+// serviceKey has the fields of a Service that must be unique.
 type serviceKey struct {
 	addr  netip.Addr
 	proto uint8
@@ -73,7 +74,7 @@ func (k serviceKey) chain() string {
 	return fmt.Sprintf("port%s-%d-%d", family, k.proto, k.port)
 }
 
-// check returns what is wrong with s. Errors are InvalidArgument.
+// check returns InvalidArgument if s is not valid.
 func (s Service) check() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("service %s: "+format+": %w", append(append([]any{s}, args...), errdefs.ErrInvalidArgument)...)
@@ -124,13 +125,13 @@ func (s Service) taking(first uint32) []Backend {
 	return slices.Concat(list[i:], list[:i])
 }
 
-// Check returns what is wrong with a list of services. Errors are InvalidArgument.
+// Check returns InvalidArgument if a list of services is not valid.
 func Check(list []Service) error {
 	_, err := checkServices(list)
 	return err
 }
 
-// checkServices returns what is wrong with a list, and what it has by key.
+// checkServices checks a list and returns it by key.
 func checkServices(list []Service) (map[serviceKey]Service, error) {
 	all := map[serviceKey]Service{}
 	for _, s := range list {

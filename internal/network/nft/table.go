@@ -57,12 +57,12 @@ type Options struct {
 	Masquerade bool   // hide sandboxes behind the host's address
 	// Name is that of the table when it is not TableName.
 	Name string
-	// Others are the beginnings of the names of interfaces with which nothing is exchanged.
+	// Others are prefixes of names of interfaces; packets between them and this bridge are dropped.
 	Others []string
 	// Internal says that nothing is exchanged with any other interface.
 	Internal bool
-	// Entry says that only what a port of the host leads enters the interface, and only answers
-	// leave it.
+	// Entry says that only packets of published ports enter the interface, and only answers leave
+	// it.
 	Entry  bool
 	Logger *slog.Logger
 }
@@ -78,8 +78,8 @@ type Table struct {
 	log        *slog.Logger
 
 	mu sync.Mutex // guards conn, built, nets, plain, fwds
-	// conn stays open: closing a nftables netlink socket waits until the kernel has freed what
-	// earlier transactions deleted, for milliseconds each time.
+	// conn stays open: closing a nftables netlink socket takes milliseconds each time, until the
+	// kernel has freed the objects of earlier transactions.
 	conn  *nftables.Conn
 	built bool
 	nets  []netip.Prefix
@@ -140,9 +140,9 @@ func (t *Table) SetNets(nets []netip.Prefix) error {
 type Plain struct {
 	// Nets are the ranges within which nothing is masqueraded.
 	Nets []netip.Prefix
-	// Bridged says that our rules also see what the bridge passes from port to port. If they do
-	// not, and a sandbox asks another one by an address that is translated on this host, the
-	// answer would bypass the translation; then such flows must be masqueraded.
+	// Bridged says that our rules also see packets from port to port of the bridge. Otherwise the
+	// answer to a connection between two sandboxes by an address that is translated on this host
+	// would bypass the translation, and such connections must be masqueraded.
 	Bridged bool
 }
 
@@ -297,7 +297,7 @@ func (t *Table) elements(_ *nftables.Conn, fwds []Forward, change func(*nftables
 	return nil
 }
 
-// targets returns the addresses to which ports are forwarded.
+// targets returns the target addresses of forwards.
 func targets(fwds []Forward) map[netip.Addr]bool {
 	addrs := map[netip.Addr]bool{}
 	for _, f := range fwds {

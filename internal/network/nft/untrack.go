@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// untrackTable is the name of the table of Untrack, in the inet family, in the namespace from which
-// packets of networks over several nodes are sent.
+// untrackTable is the name of the table of Untrack, in the inet family, in the namespace that sends
+// the packets of networks over several nodes.
 const untrackTable = "longshore-untracked"
 
 // Untrack has the kernel not remember, as connections, the packets that others send by UDP to these
@@ -47,8 +47,8 @@ func Untrack(list []netip.AddrPort) error {
 	return nil
 }
 
-// absent reports whether the kernel certainly has no such table. Asking is much faster than a transaction
-// that removes none, for which the kernel waits until no packet is under way.
+// absent reports whether the kernel certainly has no such table. A lookup is much faster than a
+// transaction that removes nothing, because the kernel waits for packets under way at each transaction.
 func absent(c *nftables.Conn, table *nftables.Table) bool {
 	all, err := c.ListTablesOfFamily(table.Family)
 	return err == nil && !slices.ContainsFunc(all, func(t *nftables.Table) bool { return t.Name == table.Name })

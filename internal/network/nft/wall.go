@@ -21,8 +21,8 @@ import (
 // drops.
 //
 // Rules with conditions that drop some of our packets stay in force, because the administrator
-// wants them. Chains of tables that their owner has locked (nftables' owner flag) cannot be
-// changed; Trouble then says what to do.
+// wants them. Chains in tables with nftables' owner flag cannot be changed; Trouble then returns
+// advice.
 type Wall struct {
 	table *Table
 	log   *slog.Logger
@@ -63,8 +63,8 @@ func (t *Table) Watch() (*Wall, error) {
 	return w, nil
 }
 
-// Close ends the watch. Rules that were added to others' chains stay. mu is not needed: whatever
-// uses rules has ended.
+// Close ends the watch. Rules that were added to others' chains stay. mu is not needed: all users
+// of rules have ended.
 func (w *Wall) Close() error {
 	close(w.closed)
 	err := w.conn.Close()
@@ -133,8 +133,7 @@ func (w *Wall) keep() {
 	}
 }
 
-// Apply restores what is missing: our table, and the accept rules in others' chains. It changes
-// nothing when everything is there.
+// Apply restores our table and the accept rules in others' chains, if they are missing.
 func (w *Wall) Apply() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,8 +194,8 @@ func forwards(c *nftables.Chain) bool {
 	return fam == nftables.TableFamilyIPv4 || fam == nftables.TableFamilyIPv6 || fam == nftables.TableFamilyINet
 }
 
-// intact reports whether our table has all its chains and rules, if it has been made at all.
-// Preconditions: mu is held.
+// intact reports whether our table has all its chains and rules, or was never made. Preconditions:
+// mu is held.
 func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	w.table.mu.Lock()
 	built := w.table.built
@@ -320,7 +319,7 @@ const (
 	endJump
 )
 
-// always returns what a rule does with every packet, which is nothing when it has a condition.
+// always returns the verdict of a rule without a condition, and none for a rule with one.
 func always(exprs []expr.Any) (ending, string) {
 	for _, e := range exprs {
 		switch e := e.(type) {
@@ -362,7 +361,7 @@ func accept(key expr.MetaKey, bridge string) []expr.Any {
 	return append(ifname(key, bridge), &expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept})
 }
 
-// acceptOf recognizes what accept has made, even after iptables has saved and restored it.
+// acceptOf recognizes a rule of accept, even after iptables has saved and restored it.
 func acceptOf(exprs []expr.Any, bridge string) (expr.MetaKey, bool) {
 	if len(exprs) != 4 {
 		return 0, false

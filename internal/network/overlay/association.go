@@ -43,13 +43,13 @@ type sa struct {
 	key [16]byte
 }
 
-// newSA returns the association by which a node sends to another. All nodes make it so.
+// newSA returns the association for packets from a node to another. All nodes derive the same.
 func newSA(src, dst netip.Addr, k Key) sa {
 	return sa{saID{src, dst, spi(src, dst, k.ID)}, k.Key}
 }
 
-// spi is the index that packets carry, by which the other node knows the key. That each can
-// compute the other's is all that they agree upon.
+// spi returns the index in packets that tells the other node the key. Nodes need no negotiation,
+// because each can compute the other's.
 func spi(src, dst netip.Addr, id uint32) uint32 {
 	h := fnv.New32a()
 	from, to := src.As16(), dst.As16()
@@ -59,14 +59,14 @@ func spi(src, dst netip.Addr, id uint32) uint32 {
 	return h.Sum32()
 }
 
-// id is what the kernel finds an association by.
+// id returns the fields that identify an association in the kernel.
 func (s saID) id() *netlink.XfrmState {
 	return &netlink.XfrmState{Src: s.src.AsSlice(), Dst: s.dst.AsSlice(), Proto: netlink.XFRM_PROTO_ESP, Mode: netlink.XFRM_MODE_TRANSPORT, Spi: int(s.spi)}
 }
 
-// state is what the kernel is to have. There is no window against replays: a node that starts
-// again begins to count again, with the same key. Other than dockerd's, which have no selector,
-// ours carry UDP only.
+// state returns the association for the kernel. There is no replay window, because a node counts
+// from the start again after a restart, with the same key. Other than dockerd's, which have no
+// selector, ours carry UDP only.
 func (s sa) state() *netlink.XfrmState {
 	x := s.id()
 	x.Reqid = label
@@ -77,7 +77,7 @@ func (s sa) state() *netlink.XfrmState {
 
 func host(a netip.Addr) *net.IPNet { return ipNet(netip.PrefixFrom(a, a.BitLen())) }
 
-// policyOut has marked packets to a node's port go through one association, or not at all.
+// policyOut makes marked packets to a node's port use one association, or be dropped.
 func policyOut(p pair, by uint32) *netlink.XfrmPolicy {
 	return &netlink.XfrmPolicy{
 		Src: host(p.local), Dst: host(p.remote), Proto: unix.IPPROTO_UDP, DstPort: int(p.port), Dir: netlink.XFRM_DIR_OUT,
@@ -107,7 +107,7 @@ func policyIn(at entry) *netlink.XfrmPolicy {
 
 func ourMark() *netlink.XfrmMark { return &netlink.XfrmMark{Value: label, Mask: 0xffffffff} }
 
-// add makes an association, in place of one of encrypted networks that is there with another key.
+// add adds an association. It replaces one of encrypted networks with another key.
 func add(h nlwrap.Handle, s sa) error {
 	err := h.XfrmStateAdd(s.state())
 	if !errors.Is(err, unix.EEXIST) {
@@ -138,7 +138,7 @@ func failed(verb string, s saID, err error) error {
 	return fmt.Errorf("%s association from %s to %s with index %#x: %w", verb, s.src, s.dst, s.spi, err)
 }
 
-// hidden is what a kernel that is locked down tells of a key.
+// hidden is the value of a key as a kernel in lockdown reports it.
 var hidden [16]byte
 
 // keyOf returns the key of an association, if it has one of our cipher.
@@ -164,7 +164,7 @@ func whole(n *net.IPNet) bool {
 	return ones == bits && ones > 0
 }
 
-// installed is what the kernel has of all Keyrings.
+// installed is the kernel's state of all Keyrings.
 type installed struct {
 	states map[saID]installedSA
 	out    map[pair]uint32
@@ -176,8 +176,8 @@ type installedSA struct {
 	sent uint32 // packets, as far as the association counts
 }
 
-// renewAt is how many packets an association sends before it is made anew: it cannot count beyond
-// twice as many, and sends nothing then.
+// renewAt is how many packets an association sends before it is replaced. Its counter ends at twice
+// as many; it sends nothing then.
 const renewAt = 1 << 31
 
 func read(h nlwrap.Handle) (installed, error) {
@@ -219,7 +219,7 @@ func read(h nlwrap.Handle) (installed, error) {
 	return have, nil
 }
 
-// ensure makes an association that is not there, or is there with another key.
+// ensure adds an association if it is missing or has another key.
 func (i installed) ensure(h nlwrap.Handle, s sa) error {
 	if have, there := i.states[s.saID]; there && (have.key == s.key || have.key == hidden) {
 		return nil
@@ -227,9 +227,8 @@ func (i installed) ensure(h nlwrap.Handle, s sa) error {
 	return add(h, s)
 }
 
-// renew makes an association anew that has sent much. The packets that are sent in between are
-// lost. Its packets do not repeat what a key may protect once only: the kernel begins each
-// association's counter at a place that it has drawn by lot.
+// renew replaces an association that has sent much. Packets in between are lost. No nonce repeats
+// under the key, because the kernel starts each association's counter at a random value.
 func (i installed) renew(h nlwrap.Handle, s sa) error {
 	if i.states[s.saID].sent < renewAt {
 		return nil
@@ -270,7 +269,7 @@ func (k *Keyring) tryLocked(f family) error {
 	return nil
 }
 
-// try makes what two nodes need, in the calling thread's namespace.
+// try adds the associations and policies of two nodes in the calling thread's namespace.
 func try(a, b netip.Addr) error {
 	ns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {

@@ -55,9 +55,9 @@ func (n *Network) here(is func(Attachment) bool) bool {
 	return false
 }
 
-// Attach gives the namespace at path an interface on the network, and returns it as it is then.
-// What another node has told of its addresses does not count while it is here. AlreadyExists when
-// its key, one of its addresses or the name of its interface is taken.
+// Attach gives the namespace at path an interface on the network, and returns it with the fields
+// that were chosen. Peers with its addresses are ignored while it is here. AlreadyExists if its
+// key, one of its addresses or the name of its interface is taken.
 func (n *Network) Attach(path string, a Attachment) (_ Attachment, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -145,7 +145,7 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	if err != nil {
 		return fmt.Errorf("find %s: %w", a.port(), err)
 	}
-	// What the next process has to know of it.
+	// The record for the next process.
 	if err := in.LinkSetAlias(outer, note); err != nil {
 		return fmt.Errorf("name %s: %w", a.port(), err)
 	}
@@ -191,9 +191,9 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	return nil
 }
 
-// leadHere has the bridge send to the network's end what is for an interface's MAC. Who had the address before, and
-// with it most often the MAC, may have been on another node: the bridge would send there until the interface
-// says something, and others on this node have no reason to ask who has the address now.
+// leadHere makes the bridge send packets for an interface's MAC to this port. The former holder of the address, and
+// mostly of the MAC, may have been on another node: the bridge would send there until the interface sends a packet,
+// and others on this node have no reason to ask for the address again.
 func leadHere(in space, outer netlink.Link, a Attachment) error {
 	mac, err := net.ParseMAC(a.MAC)
 	if err != nil {
@@ -324,8 +324,8 @@ func (n *Network) adoptAttachedLocked(in space) error {
 	return nil
 }
 
-// rejoin puts an interface's port on its bridge again, where another program has taken the bridge away and Open has made it
-// anew.
+// rejoin puts an interface's port on its bridge again, after another program has deleted the bridge and Open has made a
+// new one.
 func (n *Network) rejoin(in space, port netlink.Link, a Attachment) error {
 	bridge := n.bridgeOf(a)
 	if bridge == 0 {
@@ -336,7 +336,7 @@ func (n *Network) rejoin(in space, port netlink.Link, a Attachment) error {
 			return fmt.Errorf("put %s on its bridge: %w", a.port(), err)
 		}
 	}
-	// A port that was moved, or whose bridge was made again, learns and has no entry.
+	// A port that was moved, or that lost its bridge, learns and has no entry.
 	if err := in.LinkSetLearning(port, learns()); err != nil {
 		return fmt.Errorf("switch learning off on %s: %w", a.port(), err)
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// missing is the error of what another program has taken away. FailedPrecondition.
+// missing returns a FailedPrecondition error for a part that another program has removed.
 func (n *Network) missing(format string, args ...any) error {
 	return fmt.Errorf("network %s: "+format+": %w", append(append([]any{n.def.Name}, args...), errdefs.ErrFailedPrecondition)...)
 }
 
-// Check says what the network lacks of what Open, Attach and SetPeers have made, or has besides,
-// because another program has changed it. FailedPrecondition.
+// Check returns FailedPrecondition with the first difference between the kernel's state and that of
+// Open, Attach and SetPeers, which another program has made.
 func (n *Network) Check() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,8 +67,8 @@ func (n *Network) Check() error {
 	return nil
 }
 
-// CheckAttached says what an interface of this node misses of what Attach has made, in the
-// namespace at path. FailedPrecondition.
+// CheckAttached returns FailedPrecondition with the first missing part of an attached interface in
+// the namespace at path.
 func (n *Network) CheckAttached(key, path string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -111,8 +111,7 @@ func (n *Network) CheckAttached(key, path string) error {
 	return nil
 }
 
-// Counters returns what the network's ends of this node's interfaces have received and sent, by
-// their keys.
+// Counters returns the counters of the network's ends of this node's interfaces, by their keys.
 func (n *Network) Counters() (map[string]netlink.LinkStatistics, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// Check says what the kernel lacks of what encrypted networks need, because another program has taken
-// it away. FailedPrecondition.
+// Check returns FailedPrecondition with the first missing association, policy or rule of encrypted
+// networks, which another program has removed.
 func (k *Keyring) Check() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// Key encrypts what nodes send to each other. All nodes of a cluster have the same.
+// Key encrypts packets between nodes. All nodes of a cluster have the same.
 type Key struct {
 	Key [16]byte
 	ID  uint32 // differs between the keys of a cluster
@@ -34,14 +34,15 @@ func (k Key) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%v", k), n
 // maxKeys is the most that a Keyring has: each costs an association per node.
 const maxKeys = 8
 
-// Keyring encrypts what this node exchanges with others on encrypted networks, all of which share
-// it: the kernel's security associations are between two nodes. It is safe for concurrent use.
+// Keyring encrypts the packets of all encrypted networks between this node and others. They share
+// it, because the kernel's security associations are between two nodes. It is safe for concurrent
+// use.
 //
-// Its keys are in this process and in the kernel only. What is in the kernel stays when this process
-// ends, and goes on with the last keys. The next process changes it when it gets other keys, and
-// removes what is unused at Prune.
+// Its keys are in this process and in the kernel only. The kernel's part outlives this process and
+// keeps the last keys. The next process changes it when it gets other keys, and removes unused parts
+// at Prune.
 type Keyring struct {
-	ns  *os.File // from which packets are sent
+	ns  *os.File // sends the packets
 	log *slog.Logger
 
 	stop     chan struct{} // closed by Close
@@ -63,7 +64,7 @@ type pair struct {
 	port          uint16
 }
 
-// use is what an encrypted network needs.
+// use has the associations of an encrypted network.
 type use struct {
 	def   Definition
 	nodes map[pair]int // how many of its entries lead there
@@ -90,7 +91,7 @@ func NewKeyring(log *slog.Logger) (*Keyring, error) {
 	return &Keyring{ns: ns, log: log, stop: make(chan struct{}), able: map[family]bool{}, networks: map[string][]*use{}}, nil
 }
 
-// Close closes its sockets, and is its last call. What it has set in the kernel stays.
+// Close closes its sockets, and is its last call. The kernel's part stays.
 func (k *Keyring) Close() error {
 	k.mu.Lock()
 	close(k.stop)
@@ -119,9 +120,9 @@ func (k *Keyring) dialLocked() (nlwrap.Handle, error) {
 	return nlwrap.Handle{Handle: k.xfrm}, nil
 }
 
-// SetKeys sets the keys, the one to send by first. What other nodes send by any of them is
-// understood before the first packet is sent by a new one, and until a key is not among them any
-// more. InvalidArgument for keys that cannot be: the former ones stay then.
+// SetKeys sets the keys, the one to send by first. All of them are accepted for received packets
+// before the first packet is sent with a new one, and each until it is no longer in the list.
+// InvalidArgument if a key is not valid: the former ones stay then.
 func (k *Keyring) SetKeys(keys []Key) error {
 	if len(keys) == 0 || len(keys) > maxKeys {
 		return fmt.Errorf("set keys of encrypted networks: there are %d: %w", len(keys), errdefs.ErrInvalidArgument)
@@ -140,8 +141,8 @@ func (k *Keyring) SetKeys(keys []Key) error {
 	return nil
 }
 
-// Prune removes what an earlier process has set and nobody uses now: when all encrypted networks of
-// this node are open, and know their peers.
+// Prune removes the unused state of an earlier process. Call it when all encrypted networks of this
+// node are open and know their peers.
 func (k *Keyring) Prune() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,8 +179,8 @@ func (k *Keyring) enter(path string, def Definition) (*use, error) {
 	return u, k.admitLocked(def.entry())
 }
 
-// settle removes what the network at a path had before it was opened as u, which is nil for a network in
-// clear. From now on its packets are protected as u says.
+// settle replaces the encryption state of the network at a path by u, which is nil for an unencrypted
+// network.
 func (k *Keyring) settle(path string, u *use, def Definition) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -210,7 +211,7 @@ func (k *Keyring) settle(path string, u *use, def Definition) error {
 	return errors.Join(errs...)
 }
 
-// endLocked removes what a network had that is not there any more, where no other one uses it.
+// endLocked removes the state of a removed network that no other network uses.
 func (k *Keyring) endLocked(f *use) error {
 	h, err := k.dialLocked()
 	if err != nil {
@@ -313,11 +314,12 @@ func (k *Keyring) watchLocked() error {
 	return nil
 }
 
-// renewInterval is how often the counters of associations are read. The fastest node does not send
-// half of what one can count in that time.
+// renewInterval is how often the counters of associations are read. In that time the fastest node
+// sends less than half of the packets that a counter can count.
 const renewInterval = time.Minute
 
-// renew makes those associations anew that have sent much, and what another program has removed.
+// renew replaces associations that have sent much, and restores those that another program has
+// removed.
 func (k *Keyring) renew() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -333,7 +335,7 @@ func (k *Keyring) restoreLocked() {
 	if err == nil && intact {
 		return
 	}
-	// Rules that cannot be read are changing: they are made anew, too.
+	// Rules that cannot be read are being changed: replace them, too.
 	k.log.Warn("another program removed the nftables rules that keep encrypted networks from being sent in clear; restoring them", "networks", len(list))
 	if err := k.sealLocked(); err != nil {
 		k.log.Error("could not restore the rules of encrypted networks: their packets are sent in clear until the agent restarts", "error", err.Error())
@@ -370,7 +372,7 @@ func (k *Keyring) hold(u *use, p pair) error {
 	return nil
 }
 
-// release takes back a hold.
+// release reverts a hold.
 func (k *Keyring) release(u *use, p pair) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -385,7 +387,7 @@ func (k *Keyring) release(u *use, p pair) error {
 	return k.disconnect(h, p)
 }
 
-// disconnect removes what a pair needs, unless it is used. Preconditions: mu is held.
+// disconnect removes the state of a pair of nodes, unless it is used. Preconditions: mu is held.
 func (k *Keyring) disconnect(h nlwrap.Handle, p pair) error {
 	if k.usedLocked(p) {
 		return nil
@@ -449,12 +451,12 @@ func (k *Keyring) connect(h nlwrap.Handle, p pair) error {
 	return errors.Join(append(errs, h.XfrmPolicyUpdate(policyOut(p, send.spi)))...)
 }
 
-// syncLocked makes what the kernel has what it should have. What is of nodes that nobody uses stays
-// unless prune is set: an earlier process has used them.
+// syncLocked makes the kernel's state match the wanted one. State of unused nodes, from an earlier
+// process, stays unless prune is set.
 //
-// Nothing is lost meanwhile: associations to receive by come first, then those to send by, then
-// the policies that say which one to send by. A node's former ones to send by stay as long as
-// their key: a packet may be under way to one.
+// No packet is lost meanwhile: receiving associations come first, then sending ones, then the
+// policies that select the sending one. A node's former sending associations stay as long as their
+// key, because packets may be on their way to them.
 func (k *Keyring) syncLocked(prune bool) error {
 	h, err := k.dialLocked()
 	if errors.Is(err, unix.EPROTONOSUPPORT) && len(k.networks) == 0 {
@@ -528,7 +530,7 @@ func (k *Keyring) entersLocked(at entry) bool {
 	return false
 }
 
-// admitLocked has the kernel take protected networks' packets from our associations only.
+// admitLocked makes the kernel accept packets of encrypted networks from our associations only.
 func (k *Keyring) admitLocked(at entry) error {
 	h, err := k.dialLocked()
 	if err != nil {

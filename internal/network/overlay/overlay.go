@@ -1,10 +1,10 @@
 // Package overlay makes the data path of a network that reaches over several nodes: on each node a
-// network namespace with a bridge and a VXLAN device per subnet, and an entry for each interface
-// that is on another node, by which its packets find that node. Nothing is flooded: packets to an
-// interface without an entry are dropped.
+// network namespace with a bridge and a VXLAN device per subnet, and a forwarding entry for each
+// interface on another node. Nothing is flooded: packets to an interface without an entry are
+// dropped.
 //
-// It knows devices and addresses, and not where the entries come from. What it makes stays when this
-// process ends, and the next one adopts it. Start at Open.
+// It knows devices and addresses, but not the source of the entries. Its networks outlive this
+// process, and the next one adopts them. Start at Open.
 package overlay
 
 import (
@@ -30,13 +30,13 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// Definition says what a network is. It is the same on all nodes but for Local.
+// Definition defines a network. It is the same on all nodes but for Local.
 type Definition struct {
 	Name    string // of the network on this node; a name of a file
 	Subnets []Subnet
 	Port    uint16     // UDP; 0: 4789
 	MTU     int        // of its interfaces
-	Local   netip.Addr // this node's own address, to which other nodes send
+	Local   netip.Addr // this node's own address, for packets from other nodes
 	// Encrypted says that nothing is sent or taken in clear.
 	Encrypted bool
 	// Keys are this node's; needed when Encrypted.
@@ -58,7 +58,7 @@ const DefaultPort = 4789
 // maxVNI is the largest number that fits into the 24 bits of a packet.
 const maxVNI = 1<<24 - 1
 
-// Check returns what is wrong with d. Errors are InvalidArgument.
+// Check returns InvalidArgument if d is not valid.
 func (d Definition) Check() error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf("network %q: "+format+": %w", append(append([]any{d.Name}, args...), errdefs.ErrInvalidArgument)...)
@@ -114,10 +114,10 @@ type Network struct {
 // tells of a device takes some KiB.
 type subnetLinks struct{ bridge, vxlan int }
 
-// Open makes a network in a namespace that is pinned below dir, or adopts what an earlier process
-// has made: what is missing is added, and what is as it should be is not touched. Entries of peers
-// stay until Prune. FailedPrecondition when the kernel has no VXLAN; AlreadyExists when somebody
-// else has the VXLAN id on this machine.
+// Open makes a network in a namespace that is pinned below dir, or adopts that of an earlier
+// process: it adds missing parts and does not change correct ones. Entries of peers stay until
+// Prune. FailedPrecondition if the kernel has no VXLAN; AlreadyExists if the VXLAN id is in use on
+// this machine.
 func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 	if err := def.Check(); err != nil {
 		return nil, err
@@ -153,9 +153,8 @@ func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 	return n, nil
 }
 
-// Remove removes a network with all its devices. It is idempotent, and needs no Network: who does
-// not know any more what it was removes it by its name. Keyring.Remove does it for networks that
-// may be encrypted.
+// Remove removes a network with all its devices. It is idempotent, and needs no Network, only the
+// name. Keyring.Remove does it for networks that may be encrypted.
 func Remove(dir, name string) error {
 	path := pathOf(dir, name)
 	// The kernel removes the devices of a namespace some time after its end, and a VXLAN id would

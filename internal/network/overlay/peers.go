@@ -16,25 +16,25 @@ import (
 type Peer struct {
 	Addr netip.Addr
 	MAC  string     // as net.HardwareAddr writes it
-	Node netip.Addr // to which packets for it are sent
+	Node netip.Addr // the node that has it
 }
 
-// peers are what is told of other nodes' interfaces, by a key of whoever tells it. An address may
-// be told of twice while a task moves: the last word counts, until it is taken back.
+// peers are other nodes' interfaces, by the caller's keys. Two keys may have the same address while
+// a task moves: the last one set counts, until it is dropped.
 type peers struct {
 	by     map[string]*told
-	byAddr map[netip.Addr]*told // the last one that was told
+	byAddr map[netip.Addr]*told // the last one set
 	byMAC  map[hardware]*told
 }
 
-// told is what a key tells. Those that tell of the same address are chained, and those of the same
-// MAC: a member that floods the others tells of one by many thousand keys.
+// told is the peer of one key. Peers with the same address are chained, and those with the same
+// MAC, because a member that floods the others may set one with many thousand keys.
 type told struct {
 	Peer
 	addr, mac links
 }
 
-// links are the ones that were told before and after another one.
+// links are the neighbours of a peer in a chain, set before and after it.
 type links struct{ before, after *told }
 
 func addrLinks(t *told) *links { return &t.addr }
@@ -50,7 +50,7 @@ func newPeers() peers {
 	return peers{map[string]*told{}, map[netip.Addr]*told{}, map[hardware]*told{}}
 }
 
-// chain puts t behind all that were told of the same.
+// chain appends t to its chain.
 func chain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *links) {
 	if before := newest[at]; before != nil {
 		of(before).after, of(t).before = t, before
@@ -74,7 +74,7 @@ func unchain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *li
 	}
 }
 
-// entries are what the kernel has: which MAC an address has, and which node a MAC.
+// entries are the kernel's entries: the MAC of each address, and the node of each MAC.
 type entries struct {
 	neighbours map[netip.Addr]string
 	nodes      map[hardware]netip.Addr
@@ -88,11 +88,11 @@ func newEntries() entries {
 	return entries{neighbours: map[netip.Addr]string{}, nodes: map[hardware]netip.Addr{}, onward: map[hardware]bool{}}
 }
 
-// SetPeer makes an interface on another node reachable, in place of what key was before. Errors are
-// InvalidArgument for one that cannot be: what key was before is not reachable any more then.
+// SetPeer makes an interface on another node reachable. It replaces the former peer of key, also if
+// it fails. InvalidArgument if p is not valid.
 func (n *Network) SetPeer(key string, p Peer) error { return n.SetPeers(map[string]Peer{key: p}) }
 
-// SetPeers is SetPeer for many. Those that can be are set, whatever the others are.
+// SetPeers is SetPeer for many. It sets the valid ones even if others are not.
 func (n *Network) SetPeers(list map[string]Peer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +127,7 @@ func (n *Network) SetPeers(list map[string]Peer) error {
 	return errors.Join(errs...)
 }
 
-// checkPeer returns the MAC in the form in which it is compared. Preconditions: mu is held.
+// checkPeer returns the MAC in its normal form. Preconditions: mu is held.
 func (n *Network) checkPeer(p Peer) (string, error) {
 	invalid := func(format string, args ...any) (string, error) {
 		return "", fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
@@ -165,7 +165,7 @@ func last(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// DropPeer takes back what was told by a key. It is idempotent.
+// DropPeer removes the peer of a key. It is idempotent.
 func (n *Network) DropPeer(key string) error { return n.DropPeers([]string{key}) }
 
 // DropPeers is DropPeer for many.
@@ -193,7 +193,7 @@ func (n *Network) dropLocked(in space, key string) error {
 	return n.syncLocked(in, p.Addr, hardware{n.subnetOf(p.Addr), p.MAC})
 }
 
-// forget removes a key from what is told. Preconditions: mu is held.
+// forget removes a key. Preconditions: mu is held.
 func (n *Network) forget(key string) {
 	t, there := n.peers.by[key]
 	if !there {
@@ -204,7 +204,7 @@ func (n *Network) forget(key string) {
 	unchain(n.peers.byMAC, hardware{n.subnetOf(t.Addr), t.MAC}, t, macLinks)
 }
 
-// Prune removes what an earlier process has set and nobody has told this one: when the others'
+// Prune removes the entries of an earlier process that were not set again. Call it when the others'
 // interfaces are known.
 func (n *Network) Prune() error {
 	n.mu.Lock()
@@ -224,7 +224,7 @@ func (n *Network) Prune() error {
 	return errors.Join(errs...)
 }
 
-// Told returns what is told of other nodes' interfaces, by its keys.
+// Told returns the peers by their keys.
 func (n *Network) Told() map[string]Peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -246,8 +246,8 @@ func (n *Network) syncLocked(in space, addr netip.Addr, hw hardware) error {
 	return errors.Join(n.syncMACLocked(in, hw), n.syncAddrLocked(in, addr))
 }
 
-// syncAddrLocked makes the kernel's entry of an address what was told last, but for one that is
-// here.
+// syncAddrLocked makes the kernel's entry of an address match the last peer set, except for an
+// address on this node.
 func (n *Network) syncAddrLocked(in space, addr netip.Addr) error {
 	want := ""
 	if t := n.peers.byAddr[addr]; t != nil && !n.here(func(a Attachment) bool { return a.has(addr) }) {
@@ -320,7 +320,7 @@ func (n *Network) hold(node netip.Addr) error {
 	return errors.Join(err, n.def.Keys.hold(n.use, pair{n.def.Local, node, n.def.Port}))
 }
 
-// release takes back the hold of an entry that was there.
+// release reverts the hold of an entry.
 func (n *Network) release(node netip.Addr) error {
 	if !node.IsValid() {
 		return nil
@@ -340,7 +340,7 @@ func gone(err error) error {
 	return err
 }
 
-// adoptLocked reads what is there of an earlier process.
+// adoptLocked reads the entries of an earlier process.
 func (n *Network) adoptLocked(in space) error {
 	have, err := n.readLocked(in)
 	if err != nil {
@@ -360,7 +360,7 @@ func (n *Network) adoptLocked(in space) error {
 	return n.leadLocked(in, have)
 }
 
-// readLocked returns what the kernel has.
+// readLocked returns the kernel's entries.
 func (n *Network) readLocked(in space) (entries, error) {
 	have := newEntries()
 	for i, l := range n.links {

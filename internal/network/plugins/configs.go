@@ -1,7 +1,7 @@
 // Package plugins reads the configurations of CNI networks and runs CNI's plugins.
 //
-// It knows no sandboxes: package network says for which one a plugin runs, and remembers it.
-// Start at Configs and Exec.
+// It knows no sandboxes: package network passes their ids and keeps the records. Start at Configs
+// and Exec.
 package plugins
 
 import (
@@ -35,7 +35,7 @@ type Configs struct {
 // NewConfigs returns the configurations of a directory, which need not exist yet.
 func NewConfigs(dir string, log *slog.Logger) *Configs { return &Configs{dir: dir, log: log} }
 
-// Files returns a directory's configurations in the order in which they are tried.
+// Files returns a directory's configurations in the order of use.
 func Files(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

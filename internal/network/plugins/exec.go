@@ -29,8 +29,8 @@ const (
 	busyPause = 200 * time.Millisecond
 )
 
-// Exec runs plugins, for libcni. A plugin's end ends the call, whatever the plugin has left
-// behind, and the end of the call's context kills the plugin with its process group.
+// Exec runs plugins, for libcni. A call ends with its plugin, even if a child of the plugin still
+// has its output open, and the end of the call's context kills the plugin's process group.
 type Exec struct {
 	version.PluginDecoder
 	// Timeout bounds one call of a plugin.

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Pool is the range of host ports from which Choose takes one.
+// Pool is a range of host ports for Choose.
 type Pool struct {
 	First, Last uint16
 	// reserved are ports within the range that are left to others.
@@ -42,10 +42,10 @@ func parseSpan(s, sep string) (first, last uint16, ok bool) {
 // enough is how many ports above the local range make a pool.
 const enough = 1024
 
-// HostPool is the pool when the configuration names none: the ports above those from which the
-// kernel chooses for the host's own sockets, because a process that lets the kernel choose can
-// then never be given one of ours. When there are few above, the pool is the kernel's own range.
-// Ports that the administrator has reserved (net.ipv4.ip_local_reserved_ports) are left out.
+// HostPool is the pool when the configuration names none: the ports above the kernel's own range
+// (net.ipv4.ip_local_port_range), so that the kernel never assigns one of ours to a process of the
+// host. When there are few above, the pool is the kernel's own range. Ports that the administrator
+// has reserved (net.ipv4.ip_local_reserved_ports) are left out.
 func HostPool() (Pool, error) {
 	const dir = "/proc/sys/net/ipv4/"
 	local, err := os.ReadFile(dir + "ip_local_port_range")

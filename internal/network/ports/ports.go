@@ -70,8 +70,8 @@ func (c Claim) clash(o Claim) bool {
 type Claims struct {
 	mu  sync.Mutex // guards all, turn
 	all map[number]map[Claim]core.ID
-	// turn counts the ports that were chosen, from a random beginning: a port that was given back
-	// is chosen again as late as possible.
+	// turn counts the choices, from a random start, so that a freed port is chosen again as late as
+	// possible.
 	turn int
 }
 
@@ -109,7 +109,7 @@ func (c *Claims) Take(id core.ID, claims []Claim) error {
 // Published holds the ports that are published on every node, and are no sandbox's.
 const Published core.ID = "published"
 
-// holds names who has a port.
+// holds describes the holder of a port.
 func holds(id core.ID) string {
 	if id == Published {
 		return "services that publish it on every node"
@@ -129,9 +129,9 @@ func (c *Claims) put(id core.ID, want Claim) {
 	c.all[n][want] = id
 }
 
-// Choose claims a port of the pool for a sandbox: one that no sandbox has, this one included, and
-// on which no process of the host listens. ResourceExhausted when there is none;
-// InvalidArgument when the protocol or the address is none.
+// Choose claims a port of the pool for a sandbox: one without a claim, this sandbox's included, and
+// without a listening process of the host. ResourceExhausted if there is none; InvalidArgument if
+// the protocol or the address is not valid.
 func (c *Claims) Choose(id core.ID, want Claim, from Pool) (Claim, error) {
 	for range from.size() {
 		var ok bool
@@ -151,7 +151,7 @@ func (c *Claims) Choose(id core.ID, want Claim, from Pool) (Claim, error) {
 	return Claim{}, fmt.Errorf("claim host port %s: none of %s is free: %w", want, from, errdefs.ErrResourceExhausted)
 }
 
-// next claims the port whose turn it is; ok is false when it is not to be had.
+// next claims the next port in turn; ok is false if it is in use.
 func (c *Claims) next(id core.ID, want Claim, from Pool) (port uint16, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +172,7 @@ func (c *Claims) next(id core.ID, want Claim, from Pool) (port uint16, ok bool) 
 	return want.Port, true
 }
 
-// drop gives back one claim.
+// drop releases one claim.
 func (c *Claims) drop(claim Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,7 +183,7 @@ func (c *Claims) drop(claim Claim) {
 	}
 }
 
-// Give gives back one port, if id has it.
+// Give releases one port, if id has it.
 func (c *Claims) Give(id core.ID, claim Claim) {
 	c.mu.Lock()
 	has := c.all[claim.number()][claim] == id
@@ -193,7 +193,7 @@ func (c *Claims) Give(id core.ID, claim Claim) {
 	}
 }
 
-// Drop gives back the ports of a sandbox. It is idempotent.
+// Drop releases the ports of a sandbox. It is idempotent.
 func (c *Claims) Drop(id core.ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -102,7 +102,7 @@ func sockaddr(ip netip.Addr, port uint16) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(port), Addr: ip.As16()}
 }
 
-// holder describes who has the port, for an error's text.
+// holder describes the holder of the port, for an error's text.
 func holder(c Claim) string {
 	if p := Process(c); p != "" {
 		return p

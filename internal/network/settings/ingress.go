@@ -27,7 +27,8 @@ func Ingress(is6 bool) error {
 	}
 	if is6 {
 		set = append(set, [2]string{"net/ipv6/conf/all/forwarding", "1"},
-			// What is forwarded has its neighbours asked from a link-local address, which is to be ready at once.
+			// For forwarded packets the kernel asks for neighbours from a link-local address, which must be ready
+			// at once.
 			[2]string{"net/ipv6/conf/all/accept_dad", "0"}, [2]string{"net/ipv6/conf/default/accept_dad", "0"})
 	}
 	own := []string{}

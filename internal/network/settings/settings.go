@@ -46,7 +46,7 @@ func read(name string) (string, error) {
 	return strings.TrimSpace(string(have)), nil
 }
 
-// Forward names the families of which a namespace forwards packets.
+// Forward says for each address family whether a namespace forwards packets.
 type Forward struct{ V4, V6 bool }
 
 // Fresh sets the parameters of the calling thread's namespace, which must be one of the agent's own. It sets every
@@ -96,8 +96,8 @@ type Host struct {
 
 	mu   sync.Mutex // guards want and open
 	want map[string]wanted
-	// open has the files of parameters that were read. A path takes the kernel long to look up: it compares the entry of
-	// each network namespace of the machine.
+	// open has the files of parameters that were read. They stay open because looking up a path takes long: the kernel
+	// compares the entry of each network namespace of the machine.
 	open map[string]*os.File
 }
 
@@ -135,7 +135,7 @@ func (h *Host) Expect(name, value, hint string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.want[name] = wanted{value: value, hint: hint}
-	_, _ = h.read(name) // opens it, if it is there
+	_, _ = h.read(name) // opens the file, if it exists
 }
 
 // Close closes the files of the parameters. The Host can be used again.
