@@ -23,7 +23,7 @@ const (
 	ContainerExited   ContainerState = "exited"
 )
 
-// ContainerConfig is what a face asks for.
+// ContainerConfig is a face's request for a container.
 type ContainerConfig struct {
 	Key     Key               `json:"-"`
 	Labels  map[string]string `json:"-"`
@@ -41,7 +41,7 @@ type ContainerConfig struct {
 	// Runtime is the handler that runs this container when it is another one than its sandbox's; ""
 	// is the sandbox's. A runtime that is named is never replaced by another one.
 	Runtime string `json:"runtime,omitempty"`
-	// Identity is what rules about programs, and other programs, know this one by.
+	// Identity identifies the program to rules about programs and to other programs.
 	Identity Identity `json:"identity,omitzero"`
 	// Grants is for a program that holds only its descriptors.
 	Grants  GrantAsk      `json:"grants,omitzero"`
@@ -61,7 +61,7 @@ type ContainerConfig struct {
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
-	// Shown says how people find the container, where the key is not what they call it.
+	// Shown has the container's names for people, if the key is not their name for it.
 	Shown Shown `json:"shown,omitzero"`
 	// HookID is the id that hooks read as the container's; "" is the engine's own.
 	HookID string `json:"hook_id,omitempty"`
@@ -70,13 +70,13 @@ type ContainerConfig struct {
 	Run bool `json:"run,omitempty"`
 }
 
-// Shown is what people see of a container.
+// Shown has the texts that people see of a container.
 type Shown struct {
 	Name  string `json:"name,omitempty"`  // "" is the key
 	Image string `json:"image,omitempty"` // the image's name, as the request has it; "" is one that the node knows
 }
 
-// Name returns what people call the container.
+// Name returns the container's name for people.
 func (c *Container) Name() string { return cmp.Or(c.Config.Shown.Name, string(c.Key)) }
 
 // Join takes one namespace from another container of the same sandbox.
@@ -108,7 +108,7 @@ type Mount struct {
 }
 
 // VolumeMount mounts a named volume of the container's owner. A volume that does not exist is
-// created and, unless NoCopy is set, filled with what the image has at Target.
+// created and, unless NoCopy is set, filled with the image's files at Target.
 type VolumeMount struct {
 	Name     string `json:"name"`
 	Target   string `json:"target"`
@@ -131,11 +131,11 @@ type ImageMount struct {
 
 // SpecFunc builds the OCI spec when the root exists, so that it can resolve user names and the
 // image's config inside it. data replaces ContainerConfig.Data, unless it is nil. The engine then
-// overwrites what it owns in the spec: ociVersion, root.path, the sandbox's namespaces,
+// overwrites its own fields of the spec: ociVersion, root.path, the sandbox's namespaces,
 // cgroupsPath, the tiny init and volumes. Policies change it last.
 type SpecFunc func(ctx context.Context, r Rootfs) (s *specs.Spec, data []byte, err error)
 
-// Rootfs is what a SpecFunc is given to look at.
+// Rootfs is a SpecFunc's view of the container's root filesystem.
 type Rootfs struct {
 	FS    *os.Root             // the root; paths cannot leave it, not even through symlinks
 	Image *ocispec.ImageConfig // nil unless Root.Image
@@ -165,13 +165,14 @@ type Container struct {
 	State   ContainerState  `json:"state"`
 	Main    Process         `json:"main"`
 	Execs   []Process       `json:"execs,omitempty"`
-	// Exits are the ends of execs that were started with KeepExit and whose records have been
-	// removed, the newest last. The engine keeps at most engine.KeptExits of them.
+	// Exits are the ends of removed execs that were started with KeepExit, the newest last. The
+	// engine keeps at most engine.KeptExits of them.
 	Exits   []KeptExit `json:"exits,omitempty"`
 	Bundle  string     `json:"bundle,omitempty"`
 	Runtime string     `json:"runtime,omitempty"` // the runtime that runs it, by its name in the config
 	Cgroup  CgroupRef  `json:"cgroup"`
-	// Confinement says what a program that holds only its descriptors is confined by; nil for others.
+	// Confinement describes the confinement of a program that holds only its descriptors; nil for
+	// others.
 	Confinement *Confinement `json:"confinement,omitempty"`
 	// Refused is set when the runtime refused the program while it created the container. Such a
 	// container has no process, and starting it fails.
@@ -181,15 +182,15 @@ type Container struct {
 	Removing bool `json:"removing,omitempty"`
 	// Image is the ID of the image checked out, "" for other roots.
 	Image    digest.Digest `json:"image,omitempty"`
-	Warnings []string      `json:"warnings,omitempty"` // what the node could not provide, collected by create
+	Warnings []string      `json:"warnings,omitempty"` // features that the node could not provide, collected by create
 	// Trace says where the time of its last start went, and of its image's pull.
 	Trace Trace `json:"trace,omitempty"`
-	// Health is what the health checks of the program have shown; nil before the first one.
+	// Health is the result of the program's health checks; nil before the first one.
 	Health *Health `json:"health,omitempty"`
 }
 
-// HealthNow returns what the health checks of the program's present run have shown; nil when there
-// was none yet.
+// HealthNow returns the result of the health checks of the program's present run; nil before the
+// first one.
 func (c *Container) HealthNow() *Health {
 	if c.Health == nil || !c.Health.Since.Equal(c.Main.Started) {
 		return nil
@@ -197,7 +198,7 @@ func (c *Container) HealthNow() *Health {
 	return c.Health
 }
 
-// Health is what the health checks of one run of a container's program have shown.
+// Health is the result of the health checks of one run of a container's program.
 type Health struct {
 	Since    time.Time `json:"since"`              // when the program was started
 	Status   string    `json:"status"`             // starting, healthy, unhealthy

@@ -2,7 +2,7 @@ package core
 
 import "time"
 
-// EventKind says what happened.
+// EventKind is the kind of an event.
 type EventKind string
 
 // The kinds of events. The events of an object come in the order of its states, and none follows
@@ -25,8 +25,8 @@ const (
 	EventProcessExited     EventKind = "process.exited"
 	EventImagePulled       EventKind = "image.pulled"
 	EventImageRemoved      EventKind = "image.removed"
-	EventForced            EventKind = "forced" // somebody changed another owner's object; Note says who and what
-	EventAgent             EventKind = "agent"  // the agent started or stopped, recovered, or lost or found its keeper or nest; or an owner's face says what somebody has to do
+	EventForced            EventKind = "forced" // a caller changed another owner's object; Note names both
+	EventAgent             EventKind = "agent"  // the agent started or stopped, recovered, or lost or found its keeper or nest; or an owner's face asks the administrator to act
 )
 
 // Event is one entry of the log.

@@ -7,18 +7,18 @@ import (
 )
 
 // GrantHandler is the name of the runtime whose programs hold only their descriptors, and
-// GrantAnnotation the annotation of a spec that has the document of what such a program is granted.
+// GrantAnnotation the annotation of a spec with the document of such a program's grants.
 const (
 	GrantHandler    = "grant"
 	GrantAnnotation = "longshore.grants"
 )
 
-// WasmHandlers are the names of handlers whose pods have WebAssembly programs beside ordinary ones: those run by GrantHandler's
-// runtime, these by the default one.
+// WasmHandlers are the names of handlers for pods with both WebAssembly and ordinary programs: those run by
+// GrantHandler's runtime, these by the default one.
 func WasmHandlers() []string { return []string{"wasm", "wasi"} }
 
-// Identity says whose program a container runs, as its face knows it. Nothing of it is read from
-// what a user may write freely, such as labels and annotations.
+// Identity identifies a container's program, as its face knows it. Its fields do not come from
+// labels, annotations or others that a user may write freely.
 type Identity struct {
 	Owner Owner `json:"-"` // set by the engine
 	// Namespace is Kubernetes' or Nomad's, "" where there is none.
@@ -30,11 +30,13 @@ type Identity struct {
 	Image            string `json:"image,omitempty"` // as the request names it
 }
 
-// GrantAsk is what decides, beside its document and identity, what a container's program is given.
+// GrantAsk has the facts that, with document and identity, decide about the descriptors of a
+// container's program.
 type GrantAsk struct {
-	// Wish is the document that the image carries, "" if it has none. The program gets nothing for which the image does not wish.
+	// Wish is the document that the image carries, "" if it has none. The program gets only descriptors that the image
+	// wishes for.
 	Wish string `json:"wish,omitempty"`
-	// Secrets are the container paths of the mounts by which the orchestrator delivered secrets.
+	// Secrets are the container paths of the orchestrator's mounts with secrets.
 	Secrets []string `json:"secrets,omitempty"`
 }
 
@@ -46,21 +48,21 @@ func (i *Image) Wish() string {
 	return i.Config.Config.Labels[GrantAnnotation]
 }
 
-// MaxGiven is how many descriptors a container's program can be given, its own file included.
+// MaxGiven bounds the descriptors of a container's program, its own file included.
 const MaxGiven = 64
 
 // Given is a descriptor that a program gets when it starts.
 type Given struct {
-	// File is the descriptor; nil gives the program another one of its standard output, whose lines
-	// become those of the container's log, or with Input of its standard input.
+	// File is the descriptor; nil gives the program another descriptor of its standard output, with
+	// lines in the container's log, or with Input of its standard input.
 	File  *os.File
 	Input bool
-	// Access is what the program may do below File, if that is a directory, or with File if it is a
-	// regular one. Landlock enforces it.
+	// Access is the program's access to the files below File, if that is a directory, or to File if
+	// it is a regular one. Landlock enforces it.
 	Access Access
 }
 
-// Access is a set of what may be done with files.
+// Access is a set of rights to files.
 type Access uint8
 
 // The kinds of access. AccessWrite includes to create, rename and remove.
@@ -74,12 +76,12 @@ const (
 type Confine struct {
 	// Program is executed by this descriptor, which the program does not keep.
 	Program *os.File
-	// Spec is what the runtime launches in place of the container's own spec: without mounts, with a
-	// root that is empty, with an allow-list of system calls.
+	// Spec replaces the container's own spec at the launch: without mounts, with a root that is
+	// empty, with an allow-list of system calls.
 	Spec *specs.Spec
 }
 
-// Confinement is what the kernel took of a Confine, read back from the process.
+// Confinement is the part of a Confine that the kernel enforces, read back from the process.
 type Confinement struct {
 	// Landlock is the version of Landlock's interface that was used; 0 is none.
 	Landlock int `json:"landlock"`
@@ -88,12 +90,13 @@ type Confinement struct {
 	Seccomp         bool `json:"seccomp"`
 	NoNewPrivileges bool `json:"no_new_privileges"`
 	NoCapabilities  bool `json:"no_capabilities"`
-	// Left names what this version of Landlock does not cover, and what covers it instead.
+	// Left names the rights that this version of Landlock does not cover, and the mechanism that
+	// covers them instead.
 	Left []string `json:"left,omitempty"`
-	// Accepted is what the program was given, and Denied what its document asks for and it did not get.
+	// Accepted are the descriptors that the program got, and Denied the others of its document.
 	Accepted []GrantAccepted `json:"accepted,omitempty"`
 	Denied   []GrantDenied   `json:"denied,omitempty"`
-	// Environment are the names of the variables whose values its argument has.
+	// Environment are the names of the variables in its argument.
 	Environment []string `json:"environment,omitempty"`
 	// Shutdown says that the end of its standard input is how the program learns that it is to stop.
 	Shutdown bool `json:"shutdown,omitempty"`
@@ -106,7 +109,8 @@ type GrantAccepted struct {
 	Grant      string `json:"grant"`
 }
 
-// GrantDenied is what an image's wish or the operator's policy took away. Position is its line and column, Given what is left of it.
+// GrantDenied is a grant that an image's wish or the operator's policy reduced. Position is its line and column, Given
+// the part that is left.
 type GrantDenied struct {
 	At       string `json:"at"`
 	Position string `json:"position"`

@@ -5,21 +5,20 @@ import (
 	"os"
 )
 
-// Holder keeps open files beyond the end of the agent, and of whoever uses them: what arrives at a
-// socket meanwhile waits there. The keeper is one; its parent has them too, so that they outlive both.
+// Holder keeps files open after the end of the agent and of their users: data that arrives at a socket
+// meanwhile waits there. The keeper is one; its parent has them too, so that they outlive both.
 //
-// Whoever holds something drops it when it is not needed any more: a socket keeps its network
-// namespace.
+// Callers must drop files that they no longer need: a socket keeps its network namespace.
 type Holder interface {
-	// Hold keeps files under a name, in place of what was kept under it. They stay the caller's, too.
-	// InvalidArgument for no file, more than four, or a name that is empty or longer than 255
-	// bytes; ResourceExhausted when too much is held; FailedPrecondition from a keeper of a
-	// release that cannot.
+	// Hold keeps files under a name, in place of earlier ones. The caller's descriptors stay open.
+	// InvalidArgument for no file, more than four, or a name that is empty or longer than 255 bytes;
+	// ResourceExhausted when too much is held; FailedPrecondition from a keeper of a release without
+	// this call.
 	Hold(ctx context.Context, name string, files []*os.File) error
 	// Held returns the files that are kept under a name, in their order, as further descriptors, which
 	// the caller closes. NotFound when there are none.
 	Held(ctx context.Context, name string) ([]*os.File, error)
-	// Drop closes what is kept under a name. It has happened when Drop returns. It is idempotent.
+	// Drop closes the files under a name before it returns. It is idempotent.
 	Drop(ctx context.Context, name string) error
 	// Names are those under which something is kept, sorted.
 	Names(ctx context.Context) ([]string, error)

@@ -32,8 +32,8 @@ type Image struct {
 	Pinned      bool // Prune never removes it
 }
 
-// HealthCheck says how to test whether a container's program works. A zero duration or
-// number of retries is the default of whoever makes the checks.
+// HealthCheck says how to test whether a container's program works. A zero duration or number of
+// retries means the checker's default.
 type HealthCheck struct {
 	// Test is empty for the image's own check, "NONE" for none, "CMD" with a command,
 	// or "CMD-SHELL" with a line for the shell.
@@ -69,13 +69,13 @@ type PushOptions struct {
 	Progress func(PullProgress)
 }
 
-// ImportOptions select what is imported from an archive. The zero ImportOptions import every
-// image under the names that the archive has for it.
+// ImportOptions select images of an archive. The zero ImportOptions import every image under the
+// names that the archive has for it.
 type ImportOptions struct {
-	// Only imports one image: the one of that name, or the archive's only one when that has
-	// no name. It gets no name in the store, because the archive's author must not name
-	// images for others. A node with an image policy refuses it, because an archive contains
-	// no proof of what the image is.
+	// Only imports one image: the one of that name, or the archive's only one when that has no
+	// name. It gets no name in the store, because the archive's author must not name images for
+	// others. A node with an image policy refuses it, because an archive contains no proof of an
+	// image's origin.
 	Only string
 }
 
@@ -89,7 +89,7 @@ type FileChange struct {
 type RootUse struct {
 	UIDs   []IDRange
 	GIDs   []IDRange // of its user namespace, as in its CheckoutRequest
-	Mounts []string  // places at which it has mounts, or files that it was given
+	Mounts []string  // places of its mounts and of files from the engine
 }
 
 // CommitRequest asks for an image made of a container.

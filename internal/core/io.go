@@ -2,7 +2,7 @@ package core
 
 import "io"
 
-// StdinMode says what a process finds at descriptor 0.
+// StdinMode selects the file at a process's descriptor 0.
 type StdinMode string
 
 // The zero StdinMode is StdinClosed: /dev/null.
@@ -12,7 +12,7 @@ const (
 	StdinOnce   StdinMode = "once" // closed after the first attached client has gone
 )
 
-// IO says what a process's standard streams are connected to.
+// IO has the connections of a process's standard streams.
 type IO struct {
 	TTY   bool      `json:"tty,omitempty"`
 	Size  Size      `json:"size"`
@@ -30,7 +30,7 @@ type Size struct {
 	Rows uint16 `json:"rows,omitempty"`
 }
 
-// Format is the format in which a sink is written.
+// Format is the format of a sink.
 type Format string
 
 // The formats of sinks.
@@ -67,9 +67,9 @@ type Sink struct {
 // StreamOptions says which ends of a live connection are opened.
 type StreamOptions struct {
 	Stdin, Stdout, Stderr bool
-	// Exclusive reads the held pipes themselves: lossless and with back-pressure, but one stream
-	// at a time, and only for a process with IO.Hold. Otherwise the stream gets output from now
-	// on, and loses what it does not read fast enough.
+	// Exclusive reads the held pipes themselves: lossless and with back-pressure, but one stream at
+	// a time, and only for a process with IO.Hold. Otherwise the stream starts with the present
+	// output, and loses output if it reads too slowly.
 	Exclusive bool
 }
 

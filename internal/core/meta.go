@@ -28,8 +28,8 @@ const (
 	OwnerKata  Owner = "kata"
 	OwnerCLI   Owner = "cli"
 
-	// OwnerCRIAlpha has what was made through the CRI of 2017: kubelet, which speaks v1, removes
-	// pods of its owner that it does not know.
+	// OwnerCRIAlpha owns the objects of the CRI of 2017. They need an owner of their own, because
+	// kubelet, with v1, removes pods of its owner that it does not know.
 	OwnerCRIAlpha Owner = "cri1alpha"
 )
 
@@ -41,7 +41,7 @@ type Key string
 // MaxKey is the length of the longest Key that the engine accepts, in bytes.
 const MaxKey = 4096
 
-// Meta is what every stored object carries.
+// Meta has the fields of every stored object.
 type Meta struct {
 	ID    ID    `json:"id"`
 	Owner Owner `json:"owner"`

@@ -2,11 +2,11 @@ package core
 
 import "strings"
 
-// Validity is checked without package regexp: compiled patterns that are variables of packages
-// were a sixth of what an idle agent's heap held.
+// Validity is checked without package regexp: compiled patterns in package variables were a sixth
+// of an idle agent's heap.
 
-// IsName reports whether s is a name of at most most characters: it begins with an ASCII letter or
-// digit, and goes on with these and the bytes of also.
+// IsName reports whether s is a name of at most most characters: an ASCII letter or digit, followed
+// by these and the bytes of also.
 func IsName(s, also string, most int) bool {
 	if s == "" || len(s) > most {
 		return false

@@ -39,8 +39,8 @@ type Attachment struct {
 	Addrs     []netip.Prefix `json:"addrs,omitempty"`
 	MAC       string         `json:"mac,omitempty"`
 	MTU       int            `json:"mtu,omitempty"`
-	// Names are what others on the network call the sandbox, besides its key. Only networks that
-	// users have defined have a name server.
+	// Names are the sandbox's names on the network, besides its key. Only user-defined networks
+	// have a name server.
 	Names []string `json:"names,omitempty"`
 	// Routes are those that lead over this interface, besides the default one and the one to the
 	// addresses' own range.
@@ -126,7 +126,7 @@ type Port struct {
 	Container uint16 `json:"container"`
 }
 
-// DNS is what resolv.conf contains. When all fields are empty, that is the host's, with the real
+// DNS is the content of resolv.conf. When all fields are empty, that is the host's, with the real
 // servers in place of those on loopback addresses.
 type DNS struct {
 	Servers  []string `json:"servers,omitempty"`
@@ -182,13 +182,13 @@ type NetworkRequest struct {
 	Namespace string // path of the pinned network namespace; "" when it no longer exists
 	Config    NetworkConfig
 	Labels    map[string]string
-	Last      NetworkStatus // what Setup returned; zero when it never did
+	Last      NetworkStatus // the result of Setup; zero before it
 }
 
 // NetworkInfo is the state of the node's network.
 type NetworkInfo struct {
 	Mode   string // builtin or cni
 	Ready  bool
-	Reason string // why it is not ready, and what to do
+	Reason string // why it is not ready, with advice
 	Ranges []netip.Prefix
 }

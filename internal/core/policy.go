@@ -6,9 +6,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// Policy is asked about what callers do to sandboxes, containers and processes, whatever the
-// owner and the face, and may refuse it or adjust it. NRI plugins, CDI devices and the node's own
-// restrictions are policies.
+// Policy checks callers' operations on sandboxes, containers and processes, for all owners and
+// faces, and may refuse or adjust them. NRI plugins, CDI devices and the node's own restrictions
+// are policies.
 //
 // The engine asks its policies one after the other, in a fixed order (see engine.Options). Each
 // sees a spec as those before it have changed it, so the last one has the last word. The first
@@ -18,8 +18,8 @@ import (
 //
 // Embed Permit to implement only some of the methods.
 type Policy interface {
-	// AdmitSandbox is asked about a sandbox that is complete and that no caller can see yet. The
-	// engine holds the sandbox's lock.
+	// AdmitSandbox is called with a complete sandbox before any caller can see it. The engine holds
+	// the sandbox's lock.
 	AdmitSandbox(ctx context.Context, sb *Sandbox) error
 	// AdjustContainer changes a container's spec before the runtime gets it, and may add to the
 	// container's Warnings. The engine holds the sandbox's lock.
@@ -27,11 +27,11 @@ type Policy interface {
 	// AdjustProcess changes a further process of a running container before the runtime gets it.
 	// The engine holds only that process's lock.
 	AdjustProcess(ctx context.Context, sb *Sandbox, c *Container, p *specs.Process) error
-	// Before is asked before a verb begins, also when the verb will find nothing to do. The
-	// engine holds no lock, so Before may call verbs itself; policies are asked about those too.
-	// The function after, unless it is nil, is called once with the verb's result. It can no
-	// longer make the verb fail, no lock is held, and ctx may have ended. The policy that was
-	// asked last is told first. after is not called when err is not nil.
+	// Before is called before a verb begins, also if the verb will find nothing to do. The engine
+	// holds no lock, so Before may call verbs itself, which call the policies too. The function
+	// after, unless it is nil, is called once with the verb's result. It can no longer make the
+	// verb fail, no lock is held, and ctx may have ended. The afters run in reverse order of the
+	// policies. after is not called when err is not nil.
 	//
 	// Stops and removals cannot be refused: an error for VerbStop or VerbRemove is only logged.
 	Before(ctx context.Context, op *Operation) (after func(error), err error)
@@ -40,10 +40,10 @@ type Policy interface {
 // Operation is one verb on one object.
 //
 // A verb that consists of others is several operations. Removing a sandbox stops each of its
-// containers, stops the sandbox, removes each container, and then removes the sandbox. So a
-// policy is asked about the stop of a sandbox when its containers have ended, and about a removal
-// when the object has ended. A create that starts the program at once (ContainerConfig.Run) is
-// not also a start. Recovery asks nobody: what it completes was asked about before the crash.
+// containers, stops the sandbox, removes each container, and then removes the sandbox. So Before is
+// called for the stop of a sandbox when its containers have ended, and for a removal when the
+// object has ended. A create that starts the program at once (ContainerConfig.Run) is not also a
+// start. Recovery calls no policy: it completes operations that policies allowed before the crash.
 type Operation struct {
 	// Verb is one of VerbCreate, VerbStart, VerbExec, VerbUpdate, VerbPause,
 	// VerbResume, VerbStop and VerbRemove.

@@ -39,14 +39,14 @@ type Runtime interface {
 	Pause(ctx context.Context, id ID) error
 	Resume(ctx context.Context, id ID) error
 	Update(ctx context.Context, id ID, res *specs.LinuxResources) error
-	// Delete removes what the runtime stores about a container. With force it first kills what
-	// still runs. It succeeds when there is nothing.
+	// Delete removes the runtime's state of a container. With force it first kills running
+	// processes. It succeeds when there is nothing.
 	Delete(ctx context.Context, id ID, force bool) error
 	// List returns the containers that the runtime stores something about, for check.
 	List(ctx context.Context) ([]ID, error)
 }
 
-// NamedRuntime is a Runtime that runs only what names it: it never stands in for another one.
+// NamedRuntime is a Runtime that runs only containers that name it: it never replaces another one.
 type NamedRuntime interface {
 	Runtime
 	OnlyWhenNamed()
@@ -62,19 +62,19 @@ type RuntimeCreate struct {
 	Cgroup CgroupRef
 	// Limited says that Cgroup exists and already has the limits of Spec.
 	Limited bool
-	// Levels are the container's cgroup and those above it, nearest first, whose out-of-memory
-	// counters the exit record contains.
+	// Levels are the container's cgroup and those above it, nearest first. The exit record has
+	// their out-of-memory counters.
 	Levels []CgroupRef
 	// UID and GID own the standard streams' pipes and terminals, as host ids.
 	UID, GID uint32
 	// Given are descriptors that the program gets from 3 on, in this order. The caller keeps and
 	// closes its own.
 	Given []Given
-	// Identity says whose program it is.
+	// Identity identifies the program.
 	Identity Identity
 	// Confine, unless nil, makes the program hold nothing but Given and its standard streams.
 	Confine *Confine
-	// Confined, unless nil, is called with what the kernel took of Confine.
+	// Confined, unless nil, is called with the part of Confine that the kernel enforces.
 	Confined func(Confinement)
 	// Grants is for the runtime of programs that hold only their descriptors.
 	Grants GrantAsk
@@ -98,7 +98,7 @@ type RuntimeExec struct {
 	UID, GID uint32
 }
 
-// RuntimeFeatures says what a runtime can do.
+// RuntimeFeatures are the abilities of a runtime.
 type RuntimeFeatures struct {
 	Path               string // of the program; "" for native
 	Version            string
@@ -119,7 +119,7 @@ type Launcher interface {
 	// LaunchCommand runs a command that leaves a process behind, and adopts that process under
 	// its Ref. It returns a *CommandError when the command ran and failed.
 	LaunchCommand(ctx context.Context, l CommandLaunch) (Launched, error)
-	// LaunchPlan has a child of the keeper run a plan, whose last step executes the program.
+	// LaunchPlan runs a plan in a child of the keeper. Its last step executes the program.
 	LaunchPlan(ctx context.Context, l PlanLaunch) (Launched, error)
 	// Release lets a parked process execute its program, and returns when it has. It succeeds
 	// when the program runs already, and returns an ErrEnded when the process has ended.
@@ -177,7 +177,7 @@ type PlannedCommand struct {
 	// Plan is the list of system calls (internal/runtime/native/plan) that a child of the keeper
 	// makes.
 	Plan []byte
-	// Target is the process whose namespaces the plan joins; the zero Ref is none.
+	// The plan joins the namespaces of the process Target; the zero Ref is none.
 	Target Ref
 	// Stdin is the program's whole input.
 	Stdin []byte
@@ -228,7 +228,7 @@ type PlanLaunch struct {
 	Given []*os.File
 	// Park stops the process before its program until Release is called.
 	Park bool
-	// Target is the process whose namespaces the plan joins; the zero Ref is none.
+	// The plan joins the namespaces of the process Target; the zero Ref is none.
 	Target Ref
 }
 
@@ -283,8 +283,8 @@ type SupervisorStatus struct {
 	Lost     uint64
 }
 
-// Exposed says what is lost if one or two of agent, keeper and nest die now, although it should not
-// be; "" if nothing is.
+// Exposed describes what the death of one or two of agent, keeper and nest would lose now; "" if
+// nothing, as it should be.
 func (s SupervisorStatus) Exposed() string {
 	switch {
 	case s.NestPid == 0:
@@ -306,9 +306,9 @@ type Network interface {
 	//
 	// An interface that no later request knows of, in Last, is taken away by recovery.
 	Attach(ctx context.Context, req NetworkRequest, a Attachment) (NetworkStatus, error)
-	// Detach takes a sandbox's interface on a network away and returns what is left. Ports of the
-	// host and the default route move to another interface that leads out, the first of those that
-	// are left. It is idempotent.
+	// Detach removes a sandbox's interface on a network and returns the remaining status. Ports of
+	// the host and the default route move to another interface that leads out, the first of those
+	// that are left. It is idempotent.
 	Detach(ctx context.Context, req NetworkRequest, network string) (NetworkStatus, error)
 	// Teardown is idempotent and works when the namespace no longer exists.
 	Teardown(ctx context.Context, req NetworkRequest) error
@@ -407,8 +407,8 @@ type Images interface {
 	// RootStats.At says when it was measured.
 	RootStats(ctx context.Context, container ID) (RootStats, error)
 	Pin(ctx context.Context, owner Owner, ref string, pinned bool) error
-	// Changes calls fn with what a container's root has that its image does not have so, a directory
-	// before what is in it. FailedPrecondition for a root that is read-only or of no image.
+	// Changes calls fn with each difference between a container's root and its image, a directory
+	// before its content. FailedPrecondition for a root that is read-only or of no image.
 	Changes(ctx context.Context, container ID, use RootUse, fn func(FileChange) error) error
 	// Commit makes an image of a container's root and the image that it was made of.
 	Commit(ctx context.Context, owner Owner, req CommitRequest) (Image, error)
@@ -418,13 +418,13 @@ type Images interface {
 	Push(ctx context.Context, owner Owner, ref string, opts PushOptions) error
 	// Login asks a registry whether it takes credentials. Nothing is stored.
 	Login(ctx context.Context, host string, opts PushOptions) error
-	// Prune removes the owner's names of images for which keep returns false, then collects
+	// Prune removes the owner's names of each image if keep returns false for it, then collects
 	// garbage.
 	Prune(ctx context.Context, owner Owner, keep func(Image) bool) (freed uint64, err error)
 	Usage(ctx context.Context) (ImageUsage, error)
 }
 
-// ImageUsage is what the whole store occupies.
+// ImageUsage is the disk usage of the whole store.
 type ImageUsage struct {
 	Path   string // the filesystem's mount point or the store's directory
 	Bytes  uint64
@@ -442,9 +442,9 @@ type Volumes interface {
 	// Filled records that the image's content has been copied into the volume, which happens at
 	// its first use.
 	Filled(ctx context.Context, owner Owner, name string) error
-	// Source returns what is to be mounted while containers use a volume that has options, with
-	// the names of servers resolved. It may contain passwords. FailedPrecondition when the volume
-	// has no options.
+	// Source returns the mount of a volume with options while containers use it, with the names of
+	// servers resolved. It may contain passwords. FailedPrecondition when the volume has no
+	// options.
 	Source(ctx context.Context, owner Owner, name string) (Mount, error)
 }
 
@@ -452,8 +452,8 @@ type Volumes interface {
 type VolumeConfig struct {
 	Name   string
 	Labels map[string]string
-	// Options say what the volume consists of, as those of Docker's driver "local" do: type,
-	// device and o. Without any, it is a directory of the node. They may contain passwords.
+	// Options define the volume's mount, as those of Docker's driver "local" do: type, device and
+	// o. Without any, it is a directory of the node. They may contain passwords.
 	Options map[string]string
 }
 
@@ -464,10 +464,10 @@ type Volume struct {
 	// Path has the content; that of a volume with options only while containers use it.
 	Path    string            `json:"path"`
 	Labels  map[string]string `json:"labels,omitempty"`
-	Options map[string]string `json:"options,omitempty"` // with what is secret hidden
+	Options map[string]string `json:"options,omitempty"` // with secrets hidden
 	Created time.Time         `json:"created"`
 	Filled  bool              `json:"filled"`
-	// Damaged is what is wrong with its record, and what to do. Only owner and name are known then,
+	// Damaged describes the damage of its record, with advice. Only owner and name are known then,
 	// and it cannot be used.
 	Damaged string `json:"-"`
 }
@@ -479,7 +479,7 @@ const AnonymousLabel = "longshore.anonymous"
 // Anonymous reports whether the volume was made for one container.
 func (v Volume) Anonymous() bool { return v.Labels[AnonymousLabel] != "" }
 
-// OOMLog reads what the kernel log says of out-of-memory kills.
+// OOMLog reads reports of out-of-memory kills in the kernel log.
 type OOMLog interface {
 	// Victims returns the kills since the given time, oldest first, or nil
 	// when the kernel log cannot be read.
@@ -490,7 +490,7 @@ type OOMLog interface {
 type OOMVictim struct {
 	At     time.Time
 	Pid    int
-	Memcg  string // the cgroup whose limit was hit; "" for the whole machine
+	Memcg  string // the cgroup that hit its limit; "" for the whole machine
 	Victim string // the cgroup that the victim was in
 }
 
@@ -511,7 +511,7 @@ type Store interface {
 	Close() error
 }
 
-// LostObject is an object whose record was lost when the node restarted.
+// LostObject is an object that lost its record when the node restarted.
 type LostObject struct {
 	Owner     Owner       `json:"owner"`
 	Key       Key         `json:"key"`
@@ -528,8 +528,7 @@ type Tx interface {
 	// ContainersOf yields the containers of one sandbox, oldest first, without reading others.
 	// Each is the caller's own copy.
 	ContainersOf(sandbox ID) iter.Seq[Container]
-	// StoredOf yields what ContainersOf does, but the stored objects themselves, as Table.Stored
-	// does.
+	// StoredOf is ContainersOf, but yields the stored objects themselves, as Table.Stored does.
 	StoredOf(sandbox ID) iter.Seq[*Container]
 	Append(Event) (seq uint64, err error)
 	// Events yields the events after since, oldest first; OutOfRange when some of them were
@@ -569,7 +568,7 @@ var ErrEnded = errors.New("it has ended")
 // CommandError means that the command of a LaunchCommand ran and failed.
 type CommandError struct {
 	Status int    // in the form of Exit.Status
-	Stderr string // the last of what it wrote to its standard error
+	Stderr string // the end of its standard error
 }
 
 // Error implements error.

@@ -36,11 +36,11 @@ type ProcessConfig struct {
 	// KeepExit keeps the end of the process in Container.Exits when the process's own record is
 	// removed.
 	KeepExit bool
-	// Quiet processes have no record and no events: they are for probes, which are many and of
-	// which nobody asks later. One is known until it is removed or its container ends, which kills
-	// it, and to this agent only: the next one kills it, and so does this one when its launch was
-	// cut off by the keeper's death. Its output is held for Attach (IO.Hold) or dropped, so it has no
-	// sinks; it has no Data and keeps no exit. The unscoped view starts none.
+	// Quiet processes have no record and no events: they are for probes, which are many and need no
+	// history. One exists until it is removed or its container ends, which kills it, and in this
+	// agent only: the next one kills it, and so does this one when its launch was cut off by the
+	// keeper's death. Its output is held for Attach (IO.Hold) or dropped, so it has no sinks; it has
+	// no Data and keeps no exit. The unscoped view starts none.
 	Quiet bool
 }
 
@@ -48,7 +48,7 @@ type ProcessConfig struct {
 type Process struct {
 	ID          ProcessID    `json:"id,omitempty"`
 	Pid         int          `json:"pid,omitempty"`     // as the host sees it; 0 before it is created and after it has ended
-	Session     int          `json:"session,omitempty"` // of an exec: the id of its session, whose processes may outlive it; 0 when it has none of its own
+	Session     int          `json:"session,omitempty"` // of an exec: the id of its own session, 0 for none; processes of it may outlive the exec
 	Args        []string     `json:"args,omitempty"`
 	TTY         bool         `json:"tty,omitempty"`
 	Hold        bool         `json:"hold,omitempty"`
@@ -61,7 +61,7 @@ type Process struct {
 	Data        []byte       `json:"data,omitempty"`
 }
 
-// KeptExit is the end of an exec whose own record was removed.
+// KeptExit is the end of an exec after the removal of its record.
 type KeptExit struct {
 	Process ProcessID `json:"process"`
 	Autopsy Autopsy   `json:"autopsy"`
@@ -100,8 +100,8 @@ type StartError struct {
 	Err   error
 }
 
-// Error returns the text of Err without the name of its class at the end, where that repeats in our
-// words what the kernel's have said.
+// Error returns the text of Err without the name of its class at the end, if that repeats the
+// kernel's text.
 func (e *StartError) Error() string {
 	text := e.Err.Error()
 	for _, class := range []string{": not found", ": failed precondition", ": permission denied", ": invalid argument"} {
@@ -155,7 +155,7 @@ type Autopsy struct {
 
 // OOM describes an out-of-memory kill.
 type OOM struct {
-	Level  string `json:"level"`            // the cgroup whose limit was hit: "container", "sandbox", "host" or a cgroup path; "" when the kernel does not tell
+	Level  string `json:"level"`            // the cgroup that hit its limit: "container", "sandbox", "host" or a cgroup path; "" if unknown
 	Victim int    `json:"victim,omitempty"` // pid, as the host sees it; 0 when the kernel log does not say
 	Main   bool   `json:"main"`             // the victim was this very process, not a child of it or an exec
 	Kills  uint64 `json:"kills"`
@@ -165,15 +165,15 @@ type OOM struct {
 // check.
 const UnhealthyCall = "its health check has failed"
 
-// StopRequest says who asked for a process to end, and how.
+// StopRequest names the caller of a stop, and its way.
 type StopRequest struct {
 	Owner  Owner     `json:"owner"`
 	Call   string    `json:"call"`           // StopContainer, StopTask, "longshore stop", …
 	User   string    `json:"user,omitempty"` // peer credentials where known, "uid 0"
 	Signal int       `json:"signal,omitempty"`
 	At     time.Time `json:"at"`
-	// Stop means that the caller asked for the end itself, whatever the signal; otherwise it sent
-	// a signal that may end a process.
+	// Stop means that the caller requested the end itself, with any signal; otherwise it sent a
+	// signal that may end a process.
 	Stop bool `json:"stop,omitempty"`
 	// Incidental means that the signal is one that is sent for other purposes than an end, such
 	// as SIGUSR1: it is why a process ended only when it ended by that very signal.

@@ -7,14 +7,14 @@ import (
 // SandboxState is a step in a sandbox's life; NextSandbox says which may follow.
 type SandboxState string
 
-// The states of a sandbox, in the order in which they follow each other.
+// The states of a sandbox, in their order.
 const (
 	SandboxCreating SandboxState = "creating"
 	SandboxReady    SandboxState = "ready"
 	SandboxStopped  SandboxState = "stopped"
 )
 
-// NamespaceMode says to whom a namespace belongs.
+// NamespaceMode is the kind of owner of a namespace.
 type NamespaceMode string
 
 // The zero NamespaceMode is PerContainer.
@@ -43,8 +43,8 @@ type Namespaces struct {
 	Cgroup Namespace `json:"cgroup"`
 }
 
-// SandboxConfig is what a face asks for. The zero value of every field but Key
-// is a usable default.
+// SandboxConfig is a face's request for a sandbox. The zero value of every field but Key is a
+// usable default.
 type SandboxConfig struct {
 	Key        Key                    `json:"-"`
 	Labels     map[string]string      `json:"-"`
@@ -95,11 +95,10 @@ type Sandbox struct {
 	// when there is none.
 	Init int `json:"init,omitempty"`
 	// AnyRuntime says that Config.Runtime was chosen by the node: another runtime may run a
-	// container for which that one lacks a feature.
+	// container if that one lacks a feature.
 	AnyRuntime bool `json:"anyRuntime,omitempty"`
-	// Pair says that the sandbox was created together with its one container and is useless
-	// without it. Recovery removes a pair whose container was never completed or no longer
-	// exists.
+	// Pair says that the sandbox was created together with its one container and is useless without
+	// it. Recovery removes a pair if its container was never completed or no longer exists.
 	Pair bool `json:"pair,omitempty"`
 	// Note says why a sandbox stopped when nobody asked for it.
 	Note string `json:"note,omitempty"`

@@ -1,13 +1,13 @@
 package core
 
-// Verb is what is done to an object, for the state tables below and for policies.
+// Verb is an operation on an object, for the state tables below and for policies.
 type Verb string
 
 // The verbs of the state tables.
 const (
 	VerbCommit Verb = "commit" // the create has completed
 	VerbStart  Verb = "start"
-	VerbRenew  Verb = "renew" // what has ended is made ready to be started again
+	VerbRenew  Verb = "renew" // prepares an ended container for another start
 	VerbPause  Verb = "pause"
 	VerbResume Verb = "resume"
 	VerbExit   Verb = "exit" // its process has ended
@@ -15,7 +15,7 @@ const (
 	VerbRemove Verb = "remove"
 )
 
-// The verbs about which policies are asked and which the state tables do not have.
+// The verbs that policies see and the state tables do not have.
 const (
 	VerbCreate Verb = "create"
 	VerbExec   Verb = "exec"
@@ -25,8 +25,8 @@ const (
 // Gone is the state after a removal: there is no record.
 const Gone = "gone"
 
-// NextSandbox returns the state that follows, and whether verb is allowed in state. Stop and
-// remove are allowed in every state: both succeed on what is already stopped or gone.
+// NextSandbox returns the state that follows, and whether verb is allowed in state. Stop and remove
+// are allowed in every state: both succeed on an object that is already stopped or gone.
 func NextSandbox(state SandboxState, verb Verb) (SandboxState, bool) {
 	switch verb {
 	case VerbCommit:

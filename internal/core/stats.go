@@ -22,8 +22,8 @@ type StatsFields uint
 
 // The groups of fields that can be read.
 const (
-	// StatsUsage is what orchestrators read all the time: CPU.Usage; Usage, WorkingSet, RSS,
-	// Limit, Swap, SwapLimit and faults of Memory; and Pressure.
+	// StatsUsage has the values that orchestrators read all the time: CPU.Usage; Usage, WorkingSet,
+	// RSS, Limit, Swap, SwapLimit and faults of Memory; and Pressure.
 	StatsUsage StatsFields = 1 << iota
 	// StatsDetail is everything else of the cgroup.
 	StatsDetail
@@ -57,7 +57,7 @@ type Stats struct {
 	Processes []ProcessStats          `json:"processes,omitempty"`
 	Huge      map[string]HugeStats    `json:"huge,omitempty"`     // by page size, "2MB"
 	Pressure  map[string]PressureStat `json:"pressure,omitempty"` // "cpu", "memory", "io"; v2 only
-	// Limits are what the kernel enforces.
+	// Limits are the limits in force in the kernel.
 	Limits *specs.LinuxResources `json:"limits,omitempty"`
 }
 

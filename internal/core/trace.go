@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// Trace says where the time of a start went. It is kept with an object's record, which is encoded
-// with every change of the object, so it is a text that costs little to extend and to encode:
+// Trace has the durations of the parts of a start. It is kept with an object's record, which is
+// encoded with every change of the object, so it is a text that costs little to extend and to
+// encode:
 //
 //	VERB@MICROSECONDS[:OWNER] {NAME=MICROSECONDS} [#BYTES]
 //
-// for each verb that took part, with blanks between them. The first number is the time at which
-// the verb began, since 1970; OWNER is who asked for it, where that need not be the object's owner.
+// for each verb that took part, with blanks between them. The first number is the time at which the
+// verb began, since 1970; OWNER is the caller, if that need not be the object's owner.
 type Trace string
 
 // maxTrace bounds a trace. The longest ones have four verbs and less than forty stages.
@@ -23,9 +24,9 @@ const maxTrace = 2 << 10
 type TracedVerb struct {
 	Verb   string
 	At     time.Time // its beginning
-	By     Owner     // who asked, if it is not the object's owner
+	By     Owner     // the caller, if it is not the object's owner
 	Stages []TracedStage
-	Bytes  int64 // what a pull has fetched
+	Bytes  int64 // bytes that a pull fetched
 }
 
 // Took returns how long the stages took together.
