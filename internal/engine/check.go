@@ -22,8 +22,8 @@ type Violation struct {
 func (v Violation) String() string { return v.Kind + " " + v.Object + ": " + v.Detail }
 
 // Check asserts the invariants: it compares the records with the node, through the ports, and the
-// event log with itself. It may run while verbs run: it leaves out objects that a verb is at work
-// on, and reports only what a second survey finds again.
+// event log with itself. It may run while verbs run: it leaves out objects that a verb is changing,
+// and reports only differences that a second survey confirms.
 func (e *Engine) Check(ctx context.Context) ([]Violation, error) {
 	found, err := e.settled(ctx)
 	if err != nil {
@@ -50,8 +50,8 @@ func (e *Engine) Check(ctx context.Context) ([]Violation, error) {
 	return list, nil
 }
 
-// Reclaim removes what no record names, such as what the failed undo of an operation has left. It
-// returns what it removed.
+// Reclaim removes everything without a record, such as the rest of a failed undo. It returns a list
+// of the removed things.
 func (e *Engine) Reclaim(ctx context.Context) ([]Violation, error) {
 	found, err := e.settled(ctx)
 	if err != nil {

@@ -40,7 +40,7 @@ type Client struct {
 	Overlays core.Overlays
 }
 
-// view is what a verb knows of its caller.
+// view is a verb's caller.
 type view struct {
 	e     *Engine
 	owner core.Owner // "" in the unscoped view
@@ -59,7 +59,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 
 // RemoveOptions are the options of RemoveContainer, RemoveSandbox and RemoveProcess.
 type RemoveOptions struct {
-	// Force kills what still runs. Without it, removing a running object returns
+	// Force kills running processes. Without it, removing a running object returns
 	// FailedPrecondition.
 	Force   bool
 	Request core.StopRequest
@@ -81,7 +81,7 @@ func (v view) sees(m *core.Meta) bool { return v.owner == "" || m.Owner == v.own
 // forces reports whether the caller would change another owner's object.
 func (v view) forces(m *core.Meta) bool { return v.owner == "" && m.Owner != core.OwnerCLI }
 
-// owns returns the owner of what the caller creates.
+// owns returns the owner of objects that the caller creates.
 func (v view) owns(what string) (core.Owner, error) {
 	if v.owner == "" {
 		return "", fmt.Errorf("%s: the unscoped view has no owner: %w", what, errdefs.ErrInvalidArgument)

@@ -48,7 +48,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 type build struct {
 	e        *Engine
 	pipeline *pipeline
-	cfg      core.ContainerConfig // the caller's config, with what is not stored
+	cfg      core.ContainerConfig // the caller's config, with the fields that are not stored
 	sb       core.Sandbox
 	rt       core.Runtime
 	c        core.Container
@@ -139,7 +139,7 @@ func (b *build) stages() []stage {
 	}
 }
 
-// result returns what CreateContainer returns.
+// result returns the results of CreateContainer.
 func (b *build) result(err error) (core.Container, error) {
 	switch {
 	case err == nil:
@@ -151,8 +151,7 @@ func (b *build) result(err error) (core.Container, error) {
 	}
 }
 
-// levelsOf returns the cgroups whose limits apply to a container: its own first, the sandbox's
-// last.
+// levelsOf returns the cgroups with limits for a container: its own first, the sandbox's last.
 func levelsOf(sb *core.Sandbox, c *core.Container) []core.CgroupRef {
 	return []core.CgroupRef{c.Cgroup, sb.Cgroup}
 }
@@ -188,7 +187,7 @@ func (b *build) reserve(context.Context) error {
 		return tx.Containers().Put(b.c)
 	})
 	if err == nil {
-		// Who uses a volume is asked of the records, so this comes after the record is gone.
+		// The records tell the users of a volume, so this comes after the removal of the record.
 		b.pipeline.undo.add("anonymous volumes", func(ctx context.Context) error { return b.e.volumes.Abandon(ctx, b.c.Owner, b.c.Config.Volumes) })
 		b.pipeline.undo.add("volumes", func(ctx context.Context) error { return b.e.volumes.Release(ctx, b.c.Owner, b.c.Config.Volumes) })
 		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, change{}) })
@@ -196,8 +195,8 @@ func (b *build) reserve(context.Context) error {
 	return err
 }
 
-// root checks out and mounts the root filesystem. It also begins to create the cgroup, whose
-// limits are known only with the spec.
+// root checks out and mounts the root filesystem. It also begins to create the cgroup; its limits
+// follow with the spec.
 func (b *build) root(ctx context.Context) error {
 	b.made = b.pipeline.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
 	b.pipeline.undo.add("cgroup", func(ctx context.Context) error {

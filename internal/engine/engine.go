@@ -1,13 +1,13 @@
 // Package engine implements the verbs on sandboxes, containers and processes that every
 // orchestrator's node contract comes down to.
 //
-// It knows no orchestrator, and not who implements the ports of internal/core: New gets them in
-// Options. Every change is recorded before it is made, so that a crash anywhere leaves a record
-// by which to clean up. Each verb is a sequence of stages with an undo stack.
+// It knows no orchestrator, and no implementation of the ports of internal/core: New gets them in
+// Options. Every change is recorded before it is made, so that a crash anywhere leaves a record for
+// the cleanup. Each verb is a sequence of stages with an undo stack.
 //
 // Start with create.go, which shows how all verbs are built; then exits.go (how each end is
-// recorded exactly once) and recover.go (what is repaired after a restart). client.go is the
-// interface that the faces use.
+// recorded exactly once) and recover.go (the repairs after a restart). client.go is the interface
+// that the faces use.
 package engine
 
 import (
@@ -28,7 +28,8 @@ import (
 	"github.com/longshore/longshore/internal/keylock"
 )
 
-// Options holds what an engine uses. Every port is required unless its comment says otherwise.
+// Options has the ports and settings of an engine. Every port is required unless its comment says
+// otherwise.
 type Options struct {
 	Store core.Store
 	// Runtimes are those that a sandbox may name. Default names the one for sandboxes that name
@@ -43,7 +44,7 @@ type Options struct {
 	Cgroups    core.Cgroups
 	Roots      core.Roots
 	Volumes    core.Volumes
-	// Policies are asked about what callers do, in this order. It may be empty.
+	// Policies check callers' operations, in this order. It may be empty.
 	Policies []core.Policy
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
@@ -53,7 +54,7 @@ type Options struct {
 	Init string
 	// Files returns a sandbox's resolv.conf, hosts and hostname. With nil there are none.
 	Files func(ctx context.Context, sb core.Sandbox) (Files, error)
-	// Observer is told how long each stage took. It may be nil.
+	// Observer gets the duration of each stage. It may be nil.
 	Observer Observer
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -67,8 +68,8 @@ type Files struct{ ResolvConf, Hosts, Hostname []byte }
 
 // Observer receives the engine's timings.
 type Observer interface {
-	// Stage is told how long one stage of a verb took, and to whom the object belongs. All three
-	// names come from closed sets (see Stages).
+	// Stage reports the duration of one stage of a verb, and the object's owner. All three names
+	// come from closed sets (see Stages).
 	Stage(owner core.Owner, verb, stage string, took time.Duration)
 }
 
@@ -94,8 +95,8 @@ type Engine struct {
 	pulls    lease.Pulls
 	features sync.Map // runtime name → core.RuntimeFeatures
 	quiet    quietExecs
-	// abandoned has the ephemeral processes whose callers went away with an earlier agent, and the
-	// quiet ones that their callers could not remove: core.Ref → true.
+	// abandoned has the ephemeral processes of an earlier agent's callers, and quiet ones that
+	// their callers could not remove: core.Ref → true.
 	abandoned sync.Map
 }
 

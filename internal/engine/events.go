@@ -113,11 +113,10 @@ func (c *Client) LastSeq(context.Context) (seq uint64, err error) {
 	return seq, err
 }
 
-// FirstSeq returns what LastSeq was when this agent started, before its recovery recorded
-// anything.
+// FirstSeq returns the LastSeq at the start of this agent, before its recovery recorded anything.
 func (c *Client) FirstSeq() uint64 { return c.e.began }
 
-// Tell appends an event about the node of which somebody should know, with c's owner.
+// Tell appends an event about the node for its administrator, with c's owner.
 func Tell(c *Client, note string) error {
 	owner, err := c.view.owns("tell")
 	if err != nil {

@@ -46,7 +46,7 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p c
 	return p, s, err
 }
 
-// startExec starts a further process, after the policies were asked.
+// startExec starts a further process, after the policies allowed it.
 func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (core.Process, *core.Streams, error) {
 	e, ref := c.e, core.Ref{Container: id, Process: cfg.ID}
 	unlock, err := e.launches.Lock(ctx, ref)
@@ -132,7 +132,7 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 	return p, e.execRecorded(ctx, ref, ct.Owner, err)
 }
 
-// execRecorded ends a launch whose process is recorded, or cannot be, as err says.
+// execRecorded ends a launch: its process is recorded, or err says why not.
 func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, owner core.Owner, err error) error {
 	if err == nil {
 		return e.pipeline(owner, "exec").pass("commit")
@@ -146,8 +146,8 @@ func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, owner core.Owne
 	return err
 }
 
-// Signal sends a signal to a process. A signal that may end the process is recorded, together with
-// who asked.
+// Signal sends a signal to a process. A signal that may end the process is recorded with its
+// caller.
 func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.StopRequest) error {
 	ct, p, err := c.view.process(ref)
 	if err != nil {
@@ -168,7 +168,7 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 		return fmt.Errorf("signal process %s of container %s: %w", ref.Process, ref.Container, err)
 	}
 	if sig == sigkill && ref.Process == core.Main && ct.State == core.ContainerPaused {
-		// On cgroup v1 not even SIGKILL ends what is frozen.
+		// On cgroup v1 not even SIGKILL ends a frozen process.
 		rt, err := c.view.e.runtime(ct.Runtime)
 		if err == nil {
 			err = rt.Resume(ctx, ct.ID)
@@ -202,8 +202,8 @@ func (r records) recordRequest(ref core.Ref, req core.StopRequest, by view) erro
 		if p == nil || p.Autopsy != nil || !req.Stop && !mayEnd(req.Signal) {
 			return nil
 		}
-		// A stop is still in progress, whatever other signals are sent meanwhile, and what asks for no
-		// end hides no request to end that may still be obeyed.
+		// A stop stays the recorded request while other signals are sent, and a signal that requests
+		// no end does not replace a request that the process may still obey.
 		old := p.StopRequest
 		if req.Stop || old == nil || req.Signal == sigkill || !old.Stop && (old.Incidental || !req.Incidental || req.At.Sub(old.At) > autopsy.SignalTime) {
 			p.StopRequest = &req
@@ -243,8 +243,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	return c.e.records.dropExec(ref, by)
 }
 
-// endProcess kills an exec if it runs, with what it has started if that is forced, and has the
-// keeper forget it.
+// endProcess kills an exec if it runs, with its children if forced, and removes it from the keeper.
 func (c *Client) endProcess(ctx context.Context, ct *core.Container, p *core.Process, opts RemoveOptions) error {
 	ref := core.Ref{Container: ct.ID, Process: p.ID}
 	if opts.Force {

@@ -26,8 +26,7 @@ func (r reaper) exits(ctx context.Context) error {
 	defer retry.Stop()
 	down := false
 	for {
-		// The keeper is asked before each round, also the first: it may have died since Recover
-		// asked.
+		// Ask the keeper before each round, also the first: it may have died since Recover.
 		keeper, err := r.meet(ctx)
 		if err == nil && down {
 			down = false
@@ -76,7 +75,7 @@ type keeperID struct {
 	started time.Time
 }
 
-// meet returns the keeper's identity, and reconciles the records with what the keeper knows.
+// meet returns the keeper's identity, and reconciles the records with the keeper's processes.
 func (r reaper) meet(ctx context.Context) (keeperID, error) {
 	st, err := r.e.o.Supervisor.Status(ctx)
 	if err == nil {
@@ -262,8 +261,8 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 // tailLines is how many log lines an autopsy keeps.
 const tailLines = 10
 
-// evidence gathers what is known about an end. It leaves out what cannot be read: an incomplete
-// autopsy is better than none.
+// evidence gathers the facts about an end. It leaves out unreadable ones: an incomplete autopsy is
+// better than none.
 func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, StopRequest: autopsy.Reason(p.StopRequest, x.Exit), Init: c.Config.Init && p.ID == core.Main,

@@ -33,8 +33,8 @@ type fallback struct {
 	take func(core.Runtime) error
 }
 
-// create asks one runtime after the other as long as they return NotImplemented. The warnings say
-// what was refused and which runtime runs the container instead. When all refuse, the error
+// create asks one runtime after the other as long as they return NotImplemented. The warnings name
+// the refused features and the runtime that runs the container instead. When all refuse, the error
 // contains each refusal.
 func (t fallback) create(ctx context.Context, c core.RuntimeCreate) (pid int, warnings []string, err error) {
 	rt, refused := t.first, error(nil)
@@ -71,8 +71,7 @@ func (t fallback) next(others []core.Runtime) (core.Runtime, []core.Runtime) {
 	return nil, nil
 }
 
-// refusal returns what a runtime's error says about the spec, without the operation and the
-// error's class.
+// refusal returns the text of a runtime's error without the operation and the error's class.
 func refusal(id core.ID, err error) string {
 	text := strings.TrimSuffix(err.Error(), ": "+errdefs.ErrNotImplemented.Error())
 	return strings.TrimPrefix(text, "create container "+string(id)+": ")

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/lease"
 )
 
-// Images are the images for which the engine's owner has names. The unscoped view lists all
-// owners' images and changes none.
+// Images are the images with a name of the owner. The unscoped view lists all owners' images and
+// changes none.
 type Images struct{ view }
 
 // Pull fetches an image. An image that is in the store is fetched only with opts.Always.
@@ -40,7 +40,7 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 	return img, pl.pass("recorded")
 }
 
-// Get returns one image; core.Images.Get says what ref may be.
+// Get returns one image; core.Images.Get describes the forms of ref.
 func (i Images) Get(ctx context.Context, ref string) (core.Image, error) {
 	return i.e.o.Images.Get(ctx, i.owner, ref)
 }
@@ -102,7 +102,7 @@ func (i Images) Export(ctx context.Context, refs []string, w io.Writer) error {
 	return i.e.o.Images.Export(ctx, i.owner, refs, w)
 }
 
-// Prune removes the owner's images for which keep returns false, then collects garbage. Images of
+// Prune removes the owner's images if keep returns false for them, then collects garbage. Images of
 // containers and images held by a lease are always kept.
 func (i Images) Prune(ctx context.Context, keep func(core.Image) bool) (uint64, error) {
 	owner, err := i.owns("prune images")
@@ -145,7 +145,7 @@ func (i Images) prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 	return i.e.o.Images.Prune(ctx, owner, func(img core.Image) bool { return used[string(img.ID)] || keep(img) })
 }
 
-// Usage returns what the image store occupies.
+// Usage returns the disk usage of the image store.
 func (i Images) Usage(ctx context.Context) (core.ImageUsage, error) {
 	return i.e.o.Images.Usage(ctx)
 }

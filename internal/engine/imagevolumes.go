@@ -15,9 +15,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// imageVolumes mounts the content of images, read-only, for a container whose root is another
-// one. Each image is checked out under a name made from the container's ID, and mounted below the
-// container's bundle.
+// imageVolumes mounts the content of images, read-only, for a container with another root. Each
+// image is checked out under a name made from the container's ID, and mounted below the container's
+// bundle.
 type imageVolumes struct {
 	images core.Images
 	roots  core.Roots
@@ -35,8 +35,7 @@ func imageCheckouts(c *core.Container) (ids []core.ID) {
 	return ids
 }
 
-// checkoutContainer returns the container to which the checkout id belongs, as its root or as an
-// image volume.
+// checkoutContainer returns the container of the checkout id, which is its root or an image volume.
 func checkoutContainer(id core.ID) core.ID {
 	c, _, _ := strings.Cut(string(id), ".")
 	return core.ID(c)

@@ -14,9 +14,9 @@ import (
 // first.
 const KeptExits = 128
 
-// KeptExit returns how an exec ended that was started with KeepExit and whose record is removed.
-// The exit is kept until ForgetExit is called, another process gets the same ID, KeptExits others
-// are added, or the container is removed; then the error is NotFound.
+// KeptExit returns the end of a removed exec that was started with KeepExit. The exit is kept until
+// ForgetExit is called, another process gets the same ID, KeptExits others are added, or the
+// container is removed; then the error is NotFound.
 func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error) {
 	ct, err := c.view.container(ref.Container)
 	if err != nil {
@@ -29,7 +29,7 @@ func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error)
 	return ct.Exits[i].Autopsy, nil
 }
 
-// ForgetExit drops what KeptExit returns. It succeeds when there is nothing.
+// ForgetExit drops the result of KeptExit. It succeeds if there is none.
 func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
 	_, err := c.KeptExit(ctx, ref)
 	if err == nil {
@@ -42,7 +42,7 @@ func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
 	return ignoreNotFound(err)
 }
 
-// keepExit keeps how p ended, if p has ended and was started with KeepExit.
+// keepExit keeps the end of p, if p has ended and was started with KeepExit.
 func keepExit(ct *core.Container, p *core.Process) {
 	if !p.KeepExit || p.Autopsy == nil {
 		return

@@ -10,8 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Pair is a sandbox with its one container, the shape of what most orchestrators
-// call a task.
+// Pair is a sandbox with its one container, which most orchestrators call a task.
 type Pair struct {
 	Sandbox core.SandboxConfig
 	// Container returns the config of the container for the sandbox of that ID. It is called
@@ -105,7 +104,7 @@ func (s *survey) halves() (found []finding) {
 	return found
 }
 
-// half is the finding about an ended container whose renewal a crash has interrupted.
+// half is the finding about an ended container after a crash in its renewal.
 func (s *survey) half(c *core.Container) finding {
 	return finding{
 		Violation: Violation{"unfinished", "container " + string(c.ID), "it has ended and has a process: it was never completely made ready to be started again"},

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// policies are those who are asked about what callers do.
+// policies check callers' operations.
 type policies struct {
 	all    []core.Policy
 	logger *slog.Logger
@@ -69,7 +69,7 @@ func (b *sandboxBuild) admit(ctx context.Context) error {
 	return nil
 }
 
-// adjust is the stage in which the policies change a container's spec.
+// adjust is the stage that lets the policies change a container's spec.
 func (b *build) adjust(ctx context.Context) error {
 	for _, p := range b.e.policies.all {
 		if err := p.AdjustContainer(ctx, &b.sb, &b.c, b.spec); err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // quietExecs holds the processes that were started with ProcessConfig.Quiet and are not removed
-// yet. They are known here only: to the next agent they are processes without a record, which
-// recovery kills. The zero value is ready to use.
+// yet. They have no record: the recovery of the next agent kills them. The zero value is ready to
+// use.
 type quietExecs struct {
 	mu sync.Mutex // guards of
 	of map[core.ID]map[core.ProcessID]core.Process
@@ -99,7 +99,7 @@ func validQuiet(by view, cfg core.ProcessConfig) error {
 	case len(cfg.IO.Sinks) > 0 || cfg.KeepExit || cfg.Data != nil:
 		return fmt.Errorf("a quiet process has no sinks, no data and no exit that is kept: %w", errdefs.ErrInvalidArgument)
 	}
-	_, err := by.owns("a quiet process") // what the unscoped view does to others' objects is recorded
+	_, err := by.owns("a quiet process") // operations of the unscoped view on others' objects are recorded
 	return err
 }
 
@@ -132,7 +132,7 @@ func (x quietExec) add(container core.ID, p core.Process) error {
 	return err
 }
 
-// end notes the end of a quiet process, and wakes who waits for it.
+// end stores the end of a quiet process, and wakes the waiting goroutines.
 func (x quietExec) end(ref core.Ref, a core.Autopsy) {
 	e := x.e
 	if e.quiet.end(ref, a) {
@@ -206,8 +206,8 @@ func (s *survey) quietLost() {
 	}
 }
 
-// strayExecs finds what nobody waits for, when the keeper was replaced: quiet processes whose
-// callers have gone, and execs whose launch was cut off, so that they were never recorded.
+// strayExecs finds processes that nobody waits for after the keeper was replaced: quiet ones
+// without a caller, and execs without a record because their launch was cut off.
 func (s *survey) strayExecs() {
 	e := s.e
 	for ref, p := range s.procs {
@@ -218,7 +218,7 @@ func (s *survey) strayExecs() {
 			s.add(finding{ref: ref, repair: func(ctx context.Context) error { return s.endStray(ctx, ref, p) }})
 			continue
 		}
-		if e.launches.Held(ref) { // read before the records: whoever held it has recorded the process by now
+		if e.launches.Held(ref) { // read before the records: its holder has recorded the process by now
 			continue
 		}
 		if ct, err := e.records.container(ref.Container); err == nil && e.process(&ct, ref.Process) == nil {

@@ -117,7 +117,7 @@ func (r records) editContainer(id core.ID, fn func(c *core.Container, n *change)
 	})
 }
 
-// step moves a container to the state to which verb leads.
+// step moves a container to the next state of verb.
 func step(c *core.Container, verb core.Verb) error {
 	next, ok := core.NextContainer(c.State, verb)
 	if !ok {

@@ -22,9 +22,9 @@ type networkRecoverer interface {
 // before Run.
 //
 // It undoes creates that were not completed, pairs as a whole. A process that the keeper does not
-// know has ended, and is recorded as lost. What no record names is removed. Exits that happened
-// meanwhile are recorded. After a boot of the node, objects that the event log says existed get
-// the events of their end.
+// know has ended, and is recorded as lost. Everything without a record is removed. Exits that
+// happened meanwhile are recorded. After a boot of the node, objects that the event log says
+// existed get the events of their end.
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e}
 	boot, err := r.endLostObjects()
@@ -97,7 +97,7 @@ func lastEvents(r core.LostObject) (events []core.Event) {
 	return append(events, core.Event{Kind: core.EventContainerRemoved, Note: why})
 }
 
-// repair repairs what a survey finds, several times, because ending a sandbox may leave things
+// repair repairs the findings of a survey, several times, because ending a sandbox may leave things
 // without a record.
 func (r recovery) repair(ctx context.Context) (n int, err error) {
 	for range 3 {
@@ -131,12 +131,11 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 	return n, nil
 }
 
-// lostTime bounds the wait for what is left of a lost process to end after SIGKILL.
+// lostTime bounds the wait for the end of a lost process's remnants after SIGKILL.
 const lostTime = 10 * time.Second
 
-// lose records the end of a process that nobody watched, and kills what is left of it. The record
-// says that it was killed if anything was left. Agent is set if this agent lived when keeper and
-// nest died.
+// lose records the end of a process that nobody watched, and kills its remnants. If there were any,
+// the record says that it was killed. Agent is set if this agent lived when keeper and nest died.
 func (e *Engine) lose(ctx context.Context, c *core.Container, process core.ProcessID, agent bool) error {
 	notes := [2]string{autopsy.AllGone, autopsy.AllGoneKilled}
 	if agent {
@@ -211,7 +210,7 @@ func (r recovery) recoverNetwork(ctx context.Context) error {
 	return nil
 }
 
-// dropEphemeral ends the processes whose callers went away with the last agent.
+// dropEphemeral ends ephemeral processes; their callers went away with the last agent.
 func (r recovery) dropEphemeral(ctx context.Context) error {
 	containers, err := r.e.All().Stored.Containers()
 	if err != nil {
@@ -304,7 +303,7 @@ func (r recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
 	return dying, nil
 }
 
-// held returns the records and what the keeper holds. It reads the records first, so that a
+// held returns the records and the keeper's processes. It reads the records first, so that a
 // process launched meanwhile is not taken for lost.
 func (e *Engine) held(ctx context.Context) (*survey, error) {
 	s := &survey{e: e, procs: map[core.Ref]core.Supervised{}, quiet: e.quiet.all()}
@@ -319,8 +318,8 @@ func (e *Engine) held(ctx context.Context) (*survey, error) {
 	return s, err
 }
 
-// reconcile compares the records with what a new keeper knows. A process that it does not know is
-// recorded as lost, and an exec that nobody waits for is killed.
+// reconcile compares the records with a new keeper's processes. A missing process is recorded as
+// lost, and an exec that nobody waits for is killed.
 func (e *Engine) reconcile(ctx context.Context) error {
 	s, err := e.held(ctx)
 	if err != nil {

@@ -28,7 +28,7 @@ func (b *build) refuse(ctx context.Context, err error) error {
 	if derr := (teardown{b.e}).processes(ctx, b.rt, &b.c); derr != nil {
 		return errors.Join(err, derr)
 	}
-	// The runtime may have removed the cgroup together with what it had made.
+	// The runtime may have removed the cgroup in its own cleanup.
 	var res *specs.LinuxResources
 	if b.spec.Linux != nil {
 		res = b.spec.Linux.Resources
@@ -56,7 +56,7 @@ func launchRefused(c *core.Container) error {
 	return &core.StartError{Errno: errno, Err: recalled{c.Refused.Text, class}}
 }
 
-// recalled is an error whose text comes from a record.
+// recalled is an error with a text from a record.
 type recalled struct {
 	text  string
 	class error
@@ -65,7 +65,7 @@ type recalled struct {
 func (r recalled) Error() string { return r.text }
 func (r recalled) Unwrap() error { return r.class }
 
-// refusedEnd is the end of a container without a process, for which the keeper reports no exit.
+// refusedEnd is the end of a container without a process; the keeper reports no exit for it.
 func refusedEnd(c *core.Container) core.Autopsy {
 	cause := launchRefused(c)
 	return autopsy.Make(autopsy.Input{Exit: core.Exit{Code: core.StartStatus(cause), At: now()}, Start: cause.Error()})

@@ -54,7 +54,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	return c.e.policies.around(ctx, &op, func() error { return c.removeEnded(ctx, &ended, opts, pl) })
 }
 
-// removeEnded removes an ended container, after the policies were asked.
+// removeEnded removes an ended container, after the policies allowed it.
 func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, pl *pipeline) error {
 	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
@@ -181,7 +181,7 @@ func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOpti
 	return g.Wait()
 }
 
-// closeSandbox records the stop and gives back what the sandbox held, under its lock. again means
+// closeSandbox records the stop and releases the sandbox's resources, under its lock. again means
 // that a container was created after they were stopped.
 func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest, pl *pipeline) (again bool, err error) {
 	e := c.e
@@ -272,7 +272,7 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbRemove, Sandbox: sb}, func() error { return c.removeEmpty(ctx, sb, opts) })
 }
 
-// removeEmpty removes a stopped sandbox without containers, after the policies were asked.
+// removeEmpty removes a stopped sandbox without containers, after the policies allowed it.
 func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
 	pl := c.e.pipeline(sb.Owner, "remove_sandbox")
 	if err := pl.pass("containers"); err != nil {

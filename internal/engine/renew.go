@@ -59,7 +59,7 @@ func renew(ctx context.Context, v view, ct *core.Container) error {
 }
 
 // renewal is the state of one RenewContainer. Until its last stage the records say that container
-// and sandbox have ended, so that after a crash recovery takes back what was made.
+// and sandbox have ended, so that recovery undoes it after a crash.
 type renewal struct {
 	e        *Engine
 	v        view
@@ -72,7 +72,7 @@ type renewal struct {
 	raw      []byte // spec as it was found
 }
 
-// newRenewal reads what a renewal starts from. Preconditions: the sandbox's lock is held.
+// newRenewal reads the records for a renewal. Preconditions: the sandbox's lock is held.
 func newRenewal(v view, id core.ID) (*renewal, error) {
 	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("", "renew")}
 	var err error
@@ -142,8 +142,8 @@ func (r *renewal) ofSandbox(do func(*sandboxBuild, context.Context) error) func(
 	}
 }
 
-// unmake has the runtime and the keeper forget the container's processes. What they may have
-// removed and what an ended container has, cgroup and spec, is made again.
+// unmake removes the container's processes from the runtime and the keeper. It restores cgroup and
+// spec, which an ended container has and they may remove.
 func (r renewal) unmake(ctx context.Context) error {
 	if err := (teardown{r.e}).processes(ctx, r.rt, &r.c); err != nil {
 		return err
@@ -187,7 +187,7 @@ func (r *renewal) reserve(ctx context.Context) error {
 	return nil
 }
 
-// files replaces the files of the stopped sandbox, whose directory is still there.
+// files replaces the files in the stopped sandbox's directory.
 func (r *renewal) files(b *sandboxBuild, ctx context.Context) error { //nolint:revive // b is the receiver of the other stages of this kind
 	if err := (teardown{r.e}).sandboxDir(ctx, b.sb.Dir); err != nil {
 		return err
@@ -195,9 +195,8 @@ func (r *renewal) files(b *sandboxBuild, ctx context.Context) error { //nolint:r
 	return b.files(ctx)
 }
 
-// etc replaces the sandbox's files in the container, because their content depends on the
-// addresses and on the host's resolv.conf. What an earlier run has written to them is lost, whether the sandbox was stopped
-// meanwhile or not.
+// etc replaces the sandbox's files in the container, because their content depends on the addresses and on the host's
+// resolv.conf. Changes by an earlier run are lost, whether the sandbox was stopped meanwhile or not.
 func (r *renewal) etc(ctx context.Context) error {
 	if r.sandbox == nil { // a sandbox that was stopped has new files already
 		if err := r.v.e.All().Attachments.Refresh(ctx, r.sb.ID); err != nil {
@@ -249,7 +248,7 @@ func (r *renewal) launch(ctx context.Context) error {
 	b := &build{e: r.e, cfg: cfg, rt: r.rt, sb: r.sb, spec: r.spec, c: r.c}
 	b.c.Refused = nil
 	uid, gid := owned.HostIDs(&r.sb, r.spec.Process)
-	r.pipeline.undo.add("launch", r.unmake) // before the namespaces are given back
+	r.pipeline.undo.add("launch", r.unmake) // before the namespaces are released
 	pid, err := r.rt.Create(ctx, core.RuntimeCreate{
 		ID: r.c.ID, Bundle: r.c.Bundle, Spec: r.spec, IO: cfg.IO, Cgroup: r.c.Cgroup, Limited: true,
 		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&r.c), Grants: cfg.Grants, HookID: cfg.HookID,

@@ -44,7 +44,7 @@ func (b *sandboxBuild) create(ctx context.Context) error {
 	return b.e.create(ctx, b.sb.ID, func(ctx context.Context) error { return b.pipeline.run(ctx, b.stages()) })
 }
 
-// create runs a part of the create of a sandbox or container, which is given up when that is stopped.
+// create runs a part of the create of a sandbox or container; a stop of that cancels it.
 func (e *Engine) create(ctx context.Context, id core.ID, do func(context.Context) error) error {
 	return e.creates.Run(ctx, id, crashed, do)
 }
@@ -116,7 +116,7 @@ func (b *sandboxBuild) stages() []stage {
 	}
 }
 
-// result returns what CreateSandbox returns.
+// result returns the results of CreateSandbox.
 func (b *sandboxBuild) result(err error) (core.Sandbox, error) {
 	switch {
 	case err == nil:
@@ -303,8 +303,8 @@ func (b *sandboxBuild) commit(context.Context) error {
 		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
-		// Who has seen the sandbox ready must see it stop. Only the container of a pair can still
-		// fail after this stage.
+		// A caller that has seen the sandbox ready must see it stop. Only the container of a pair
+		// can still fail after this stage.
 		b.pipeline.undo.add("ready", func(context.Context) error {
 			_, err := b.e.records.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *change) error { return stopped(sb, n, "its container was not made") })
 			return err
@@ -409,8 +409,8 @@ func (v view) limit(ctx context.Context, sb *core.Sandbox, res *specs.LinuxResou
 	return err
 }
 
-// scope returns the owner whose objects a filter selects for this caller; ok is false when it
-// selects nobody's.
+// scope returns the owner of the objects that a filter selects for this caller; ok is false if it
+// selects none.
 func (v view) scope(f core.Filter) (owner core.Owner, ok bool) {
 	if v.owner == "" {
 		return f.Owner, true

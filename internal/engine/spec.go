@@ -34,7 +34,7 @@ func (e *Engine) featuresOf(ctx context.Context, rt core.Runtime) (core.RuntimeF
 	return f, err
 }
 
-// own overwrites in a container's spec what the engine owns.
+// own overwrites the engine's own fields in a container's spec.
 func (b *build) own(ctx context.Context) error {
 	in := owned.Spec{
 		Sandbox: &b.sb, Config: &b.cfg, Version: b.e.version(ctx, b.rt), Cgroup: b.c.Cgroup, Init: b.e.o.Init,

@@ -26,7 +26,7 @@ func Stages() []string {
 	return all
 }
 
-// verb names a verb and its stages, in the order in which they run.
+// verb names a verb and its stages, in their order.
 type verb struct {
 	name   string
 	stages []string
@@ -161,7 +161,7 @@ func (pl *pipeline) back(ctx context.Context, err error) {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if uerr := pl.undo.unwind(ctx); uerr != nil {
-		// What is left has no record. The next recovery or Reclaim removes it.
+		// The rest has no record. The next recovery or Reclaim removes it.
 		pl.e.o.Logger.WarnContext(ctx, "could not undo a failed operation completely; the next recovery or reclaim removes what is left", "verb", pl.verb, "error", uerr)
 	}
 }

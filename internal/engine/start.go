@@ -82,8 +82,8 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	return pl.pass("commit")
 }
 
-// startFailed ends a container whose program could not be started, and records why. Nothing of it
-// may run. When only the caller has given up, the program has not failed: a container that is
+// startFailed ends a container after a failed start of its program, and records why. Nothing of it
+// may run. If only the caller's context ended, the program has not failed: a container that is
 // still created stays so.
 func (e *Engine) startFailed(ctx context.Context, ct *core.Container, cause error) error {
 	ctx, cancel := detached(ctx)

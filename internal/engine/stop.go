@@ -70,15 +70,15 @@ func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) er
 	return c.e.policies.around(ctx, &op, func() error { return c.end(ctx, ct, opts) })
 }
 
-// end stops a container, after the policies were asked.
+// end stops a container, after the policies allowed it.
 func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	e, ref := c.e, core.Ref{Container: ct.ID}
 	if ct.State == core.ContainerExited {
 		return nil
 	}
 	if ct.State == core.ContainerCreating {
-		// The create that is in progress holds this lock, and is given up; what exists afterwards, if it
-		// had been completed, is stopped.
+		// A create in progress holds this lock and is cancelled; if it had completed, the container is
+		// stopped.
 		done := e.creates.GiveUp(ct.ID)
 		unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
 		done()

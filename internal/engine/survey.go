@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
-// survey holds what the node has and what the records say, read in this order, so that an object
-// removed meanwhile is not taken for one without a record.
+// survey has the state of the node and the records, read in this order, so that an object removed
+// meanwhile is not taken for one without a record.
 type survey struct {
 	e         *Engine
 	checkouts map[core.ID]bool
@@ -43,7 +43,7 @@ type survey struct {
 type finding struct {
 	Violation
 	orphan  bool    // something without a record
-	sandbox core.ID // the sandbox whose lock protects it, if any
+	sandbox core.ID // its sandbox, which has the lock that protects it, if any
 	ref     core.Ref
 	repair  func(ctx context.Context) error
 }
@@ -139,8 +139,8 @@ func (r records) all() (map[core.ID]core.Sandbox, map[core.ID]core.Container, er
 
 func (s *survey) add(f finding) { s.found = append(s.found, f) }
 
-// compare returns every disagreement, in the order in which to repair them: records first, then
-// what has no record.
+// compare returns every disagreement, in the order for their repair: records first, then things
+// without a record.
 func (s *survey) compare() []finding {
 	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
 		c := s.containers[id]
@@ -283,7 +283,7 @@ func (s *survey) ready(sb *core.Sandbox, object string) {
 		})
 		return
 	}
-	// A network with loopback only has nothing that could be missing.
+	// A network with loopback only has nothing to lose.
 	if sb.Config.Namespaces.Net.Mode == core.Shared && sb.Network.Mode != core.NetworkNone && !s.leases[sb.ID] {
 		s.add(finding{Violation: Violation{"missing", object, "its network is gone"}, sandbox: sb.ID})
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/longshore/longshore/internal/engine/underway"
 )
 
-// teardown gives back what sandboxes and containers hold on the node. Every step succeeds
-// on what is gone, so each can be tried again. A nil pipeline reports no stages.
+// teardown releases the resources of sandboxes and containers on the node. Every step succeeds if
+// its resource is gone, so each can be tried again. A nil pipeline reports no stages.
 type teardown struct{ e *Engine }
 
-// container gives back all that a container holds and then drops its record.
+// container releases all resources of a container and then drops its record.
 func (t teardown) container(ctx context.Context, ct *core.Container, by change, pl *pipeline) error {
 	return t.run(ctx, t.containerStages(ct, by), pl)
 }
@@ -47,11 +47,10 @@ func (t teardown) containerStages(ct *core.Container, by change) []stage {
 		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
 		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
 		{"record", func(context.Context) error { return t.e.records.dropContainer(ct.ID, by) }},
-		// Who uses a volume is asked of the records. A mount that a crash leaves here is found by
-		// recovery.
+		// The records tell the users of a volume. Recovery finds a mount that a crash leaves here.
 		{"volumes", func(ctx context.Context) error {
 			err := t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes)
-			if ct.State == core.ContainerCreating { // its create was interrupted: nobody has seen what it made
+			if ct.State == core.ContainerCreating { // its create was interrupted: nobody has seen its volumes
 				err = errors.Join(err, t.e.volumes.Abandon(ctx, ct.Owner, ct.Config.Volumes))
 			}
 			return err
@@ -75,8 +74,8 @@ func (t teardown) run(ctx context.Context, stages []stage, pl *pipeline) error {
 	return nil
 }
 
-// release gives back a sandbox's namespaces, network, init and shared memory, and records
-// that. Preconditions: the sandbox's lock is held.
+// release releases a sandbox's namespaces, network, init and shared memory, and records that.
+// Preconditions: the sandbox's lock is held.
 func (t teardown) release(ctx context.Context, sb *core.Sandbox, pl *pipeline) error {
 	return t.run(ctx, t.releaseStages(sb), pl)
 }
@@ -135,7 +134,7 @@ func (t teardown) init(ctx context.Context, sb *core.Sandbox) error {
 	return errors.Join(t.e.o.Cgroups.Remove(ctx, cg), removeBundle(bundle))
 }
 
-// sandbox gives back what a released sandbox still holds and then drops its record.
+// sandbox releases the other resources of a released sandbox and then drops its record.
 func (t teardown) sandbox(ctx context.Context, sb *core.Sandbox, by change, pl *pipeline) error {
 	return t.run(ctx, t.sandboxStages(sb, by), pl)
 }
@@ -170,7 +169,7 @@ func (t teardown) processes(ctx context.Context, rt core.Runtime, ct *core.Conta
 	return nil
 }
 
-// sandboxDir unmounts what is mounted in a sandbox's directory and removes it.
+// sandboxDir unmounts the mounts in a sandbox's directory and removes it.
 func (t teardown) sandboxDir(ctx context.Context, dir string) error {
 	if dir == "" {
 		return nil

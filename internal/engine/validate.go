@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
-// validateContainer returns InvalidArgument for a config from which no container can be created.
+// validateContainer returns InvalidArgument if cfg is not valid.
 func validateContainer(cfg *core.ContainerConfig) error {
 	set := 0
 	for _, is := range []bool{cfg.Root.Image != "", cfg.Root.Dir != "", len(cfg.Root.Mounts) > 0} {

@@ -40,7 +40,7 @@ func (e *Engine) joinWait(ref core.Ref) func(context.Context) (core.Autopsy, err
 	if err == nil {
 		a = *p.Autopsy
 	} else {
-		select { // it may have been removed between its end and the read above
+		select { // the record may be gone since the read above
 		case <-x.Done:
 			a, err = x.Autopsy, nil
 		default:

@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// EventLog is what a Watch follows: a Client, or a face's wrapper of one.
+// EventLog is the event log for a Watch: a Client, or a face's wrapper of one.
 type EventLog interface {
 	// Events yields events as Client.Events does.
 	Events(ctx context.Context, since uint64, f core.Filter) iter.Seq2[core.Event, error]
@@ -26,8 +26,8 @@ type Watch struct {
 	Kinds []core.EventKind
 	// Since is the event after which to begin, without a list. With nil it lists first.
 	Since *uint64
-	// List lists the objects. It may find what an event then reports again. With nil nothing is
-	// listed, and trimmed events are lost.
+	// List lists the objects. It may find what an event then reports again. If it is nil, nothing
+	// is listed and trimmed events are lost.
 	List func(ctx context.Context) error
 	// Event is called with each event.
 	Event func(ctx context.Context, e core.Event) error
@@ -47,7 +47,7 @@ func (w Watch) Run(ctx context.Context, log EventLog) error {
 		since = nil // from now on it lists first
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // whoever ended ctx knows why
+			return nil //nolint:nilerr // the caller ended ctx
 		case trimmed:
 			continue
 		case w.Failed == nil:

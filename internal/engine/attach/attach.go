@@ -1,8 +1,7 @@
 // Package attach puts sandboxes on further networks while they exist, and takes them off again.
 //
-// What it does in the kernel has no record of its own. An interface that a crash leaves without
-// one is taken away by the network's recovery: so an attachment is recorded after it is made, and
-// its end before. Start at Verbs.
+// An attachment is recorded after its interface is made, and the record is removed before the
+// interface, because the network's recovery removes interfaces without a record. Start at Verbs.
 package attach
 
 import (
@@ -32,7 +31,7 @@ const (
 	VerbDetach = "detach"
 )
 
-// Stages are the stages of both verbs, in the order in which they run.
+// Stages are the stages of both verbs, in their order.
 func Stages() map[string][]string {
 	return map[string][]string{VerbAttach: {"attached", "recorded", "files"}, VerbDetach: {"recorded", "detached", "files"}}
 }
@@ -46,8 +45,8 @@ type Verbs struct {
 	Lock func(ctx context.Context, sandbox core.ID) (unlock func(), err error)
 	// Files returns a sandbox's files in /etc, by their names.
 	Files func(ctx context.Context, sb core.Sandbox) (map[string][]byte, error)
-	// Begin begins a verb and returns what ends its stages. An error of that says that the agent
-	// is dead: nothing is undone.
+	// Begin begins a verb and returns the function that ends each stage. If that returns an error,
+	// the agent is dead and nothing is undone.
 	Begin func(verb string) (pass func(stage string) error)
 }
 
@@ -208,8 +207,8 @@ func (v Verbs) refreshed(ctx context.Context, id core.ID, pass func(string) erro
 	return pass("files")
 }
 
-// Refresh makes a ready sandbox's files in /etc what its networks say. What a container has
-// written to its own stays. Preconditions: nobody else changes the sandbox.
+// Refresh updates a ready sandbox's files in /etc after a change of its networks. Files that a
+// container has changed stay. Preconditions: nobody else changes the sandbox.
 func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 	var sb core.Sandbox
 	var in []*core.Container
@@ -246,8 +245,8 @@ func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 	return errors.Join(append(errs, etc.Save(sb.Dir, files))...)
 }
 
-// replace replaces the content of a file below base, of which a workload owns all, where it is
-// still the old one. It follows no link, and opens nothing that is not a plain file.
+// replace replaces the content of a file below base if it is still the old one. A workload owns all
+// of base, so it follows no link, and opens plain files only.
 func replace(base, rel string, old, content []byte) error {
 	at, err := beneath.Open(base, rel, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -266,7 +265,7 @@ func replace(base, rel string, old, content []byte) error {
 	if _, err := io.ReadFull(f, have); err != nil || !bytes.Equal(have, old) {
 		return nil // somebody has changed it meanwhile
 	}
-	// Never shorter than what is written, so that nobody reads an empty one.
+	// Never shorter than the written part, so that nobody reads an empty file.
 	if _, err := f.WriteAt(content, 0); err != nil {
 		return err
 	}

@@ -95,7 +95,7 @@ func (w *walk) step(ev *core.Event) {
 		delete(w.ended, ref)
 	case core.EventContainerStarted, core.EventProcessStarted:
 		// When an exec has ended, another one may get its ID. A main process has a successor only
-		// when its container was made ready to be started again.
+		// if its container was renewed.
 		if w.started[ref] && (ref.Process == core.Main || !w.ended[ref]) {
 			w.bad(ev, fmt.Sprintf("process %v started twice", ref))
 		}

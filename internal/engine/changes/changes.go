@@ -1,5 +1,5 @@
-// Package changes has what is changed about a container beside its state: its name, the limits that
-// it gets when it is started again, and what its health checks have shown.
+// Package changes has the changes of a container besides its state: its name, its limits for the
+// next start, and the results of its health checks.
 package changes
 
 import (
@@ -64,8 +64,8 @@ func (c Changes) Rename(ctx context.Context, id core.ID, to core.Key) error {
 	return nil
 }
 
-// Keep stores limits with a container's spec, from which they come when it is started again. What
-// of res is nil stays. It does not change the limits in force.
+// Keep stores limits in a container's spec, for its next start. Limits that are nil in res stay. It
+// does not change the limits in force.
 func (c Changes) Keep(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
 	ct, unlock, err := c.locked(ctx, id)
 	if err == nil {
@@ -102,7 +102,7 @@ func (c Changes) keep(ct *core.Container, res *specs.LinuxResources) error {
 		return err
 	}
 	if ct.State != core.ContainerExited {
-		return nil // whoever changed the limits in force has told of it
+		return nil // the change of the limits in force has its own event
 	}
 	return c.Store.Update(func(tx core.Tx) error {
 		cur, err := tx.Containers().Get(ct.ID)
@@ -116,16 +116,15 @@ func (c Changes) keep(ct *core.Container, res *specs.LinuxResources) error {
 	})
 }
 
-// healthStarting is what a program is that no health check has tested, and maxNote how much an
-// event has of what one has said, in characters.
+// healthStarting is the status before the first health check, and maxNote bounds a check's output
+// in an event, in characters.
 const (
 	healthStarting = "starting"
 	maxNote        = 200
 )
 
-// Health stores what the health checks of a container's program have shown. When the status has
-// changed, an event tells it. FailedPrecondition when the program does not run any more, or was
-// started again since.
+// Health stores the result of the health checks of a container's program, with an event if the
+// status has changed. FailedPrecondition if the program no longer runs, or was started again since.
 func (c Changes) Health(ctx context.Context, id core.ID, h core.Health) error {
 	ct, unlock, err := c.locked(ctx, id)
 	if err == nil {
@@ -206,7 +205,8 @@ func (c Changes) locked(ctx context.Context, id core.ID) (ct core.Container, unl
 	return ct, unlock, nil
 }
 
-// Merge returns old with what of update is not nil: limits of memory, of the CPU and of processes.
+// Merge returns old with the values of update that are not nil: limits of memory, of the CPU and of
+// processes.
 func Merge(old, update *specs.LinuxResources) *specs.LinuxResources {
 	out := specs.LinuxResources{}
 	if old != nil {

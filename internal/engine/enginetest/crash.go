@@ -117,10 +117,9 @@ type Life struct {
 	Clear func() error
 }
 
-// CrashMatrix lets the agent die after each stage that a call passes, and starts it again. Then
-// the records and the node must agree, the client's repeated call must succeed, and when the
-// client has removed what it created, nothing may be left. The list of stages comes from a call
-// that completes.
+// CrashMatrix lets the agent die after each stage that a call passes, and starts it again. Then the
+// records and the node must agree, the client's repeated call must succeed, and nothing may be left
+// after the client has removed its objects. The list of stages comes from a call that completes.
 func CrashMatrix(t *testing.T, begin func(t *testing.T) Life) {
 	t.Helper()
 	var stages []string
@@ -151,7 +150,7 @@ func CrashMatrix(t *testing.T, begin func(t *testing.T) Life) {
 	}
 }
 
-// stagePatience is how long a stage may take for which the call does not wait.
+// stagePatience is how long a stage may take if the call does not wait for it.
 const stagePatience = time.Minute
 
 // dies makes the call and lets the agent die at a stage of it.

@@ -19,8 +19,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Images is a fake core.Images. Its registries have what AddImage put there; an owner has what it
-// pulled.
+// Images is a fake core.Images. Its registries have the images of AddImage; an owner has the images
+// that it pulled.
 type Images struct {
 	fault
 	// OnPull, unless it is nil, is called with the options of each pull. Set it before the first
@@ -380,7 +380,7 @@ func (s *Images) Pin(ctx context.Context, owner core.Owner, ref string, pinned b
 	return nil
 }
 
-// Import reads what Export wrote.
+// Import reads an archive of Export.
 func (s *Images) Import(ctx context.Context, owner core.Owner, archive io.Reader, opts core.ImportOptions) ([]core.Image, error) {
 	if err := s.check(ctx, "Import"); err != nil {
 		return nil, err
@@ -468,7 +468,7 @@ func (s *Images) Pushed() core.PushOptions {
 	return *s.pushed
 }
 
-// Prune removes the owner's names for which keep returns false.
+// Prune removes the owner's names of images if keep returns false for them.
 func (s *Images) Prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (freed uint64, err error) {
 	list, err := s.List(ctx, owner)
 	if err != nil {

@@ -96,7 +96,7 @@ func (n *Network) Attach(ctx context.Context, req core.NetworkRequest, a core.At
 	return st, nil
 }
 
-// attach adds an interface to what a sandbox holds. Preconditions: lock is held.
+// attach adds an interface to a sandbox. Preconditions: lock is held.
 func (n *Network) attach(id core.ID, st core.NetworkStatus, a core.Attachment) (core.NetworkStatus, error) {
 	if a.Network = cmp.Or(a.Network, core.NetworkDefault); a.Network != core.NetworkDefault && !slices.Contains(FurtherNetworks(), a.Network) {
 		if err := n.overlays.has(a.Network, a.Addrs); err != nil {
@@ -148,8 +148,8 @@ func (n *Network) Detach(ctx context.Context, req core.NetworkRequest, network s
 	return st, nil
 }
 
-// Recover takes away the interfaces that the request of their sandbox does not know. The addresses
-// of sandboxes that have none are for the engine to find.
+// Recover removes interfaces that are not in the request of their sandbox. The addresses of
+// sandboxes that have none are for the engine to find.
 func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error {
 	n.lock.Lock()
 	defer n.lock.Unlock()
@@ -209,7 +209,7 @@ func (n *Network) freeAddr() (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("setup network: no address left: %w", errdefs.ErrResourceExhausted)
 }
 
-// Check reports whether what Setup returned still exists.
+// Check reports whether the interfaces of Setup still exist.
 func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	if err := n.check(ctx, "Check"); err != nil {
 		return err
@@ -278,14 +278,14 @@ func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 	return slices.Sorted(maps.Keys(n.held)), n.check(ctx, "Sandboxes")
 }
 
-// SetStats sets what Stats returns for a sandbox that has an address.
+// SetStats sets the result of Stats for a sandbox with an address.
 func (n *Network) SetStats(sandbox core.ID, stats ...core.NetStats) {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	n.stats[sandbox] = stats
 }
 
-// Stats returns what SetStats has set, or an eth0 without traffic.
+// Stats returns the values of SetStats, or an eth0 without traffic.
 func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	n.lock.Lock()
 	defer n.lock.Unlock()

@@ -1,5 +1,5 @@
-// Package enginetest gives tests a real engine over fakes: a node in memory, whose processes
-// write and end when the test says so, or run a Program of the test.
+// Package enginetest gives tests a real engine over fakes: a node in memory with processes that the
+// test controls, or that run a Program of the test.
 //
 // It knows no face. Start at New.
 package enginetest
@@ -38,7 +38,7 @@ type Node struct {
 	Roots      *Roots
 	OOMLog     *OOMLog
 	Volumes    *volume.Local
-	Policy     *Policy // the policy in Options, which is asked about everything
+	Policy     *Policy // the policy in Options, which sees every operation
 
 	// Engine is the running engine. Restart and Start replace it.
 	Engine *engine.Engine
@@ -51,8 +51,8 @@ type Node struct {
 	crash *Crash
 }
 
-// New returns a node whose engine has recovered and runs until the test ends.
-// Its state is in memory and in a directory of the test.
+// New returns a node with a recovered engine that runs until the test ends. Its state is in memory
+// and in a directory of the test.
 func New(tb testing.TB) *Node {
 	tb.Helper()
 	n := Fakes(tb)
@@ -101,7 +101,7 @@ func (n *Node) AddRuntime(name string) *Runtime {
 	return rt
 }
 
-// AddNamedRuntime is AddRuntime for one that runs only what names it.
+// AddNamedRuntime is AddRuntime for one that runs only containers that name it.
 func (n *Node) AddNamedRuntime(name string) *Runtime {
 	rt := n.AddRuntime(name)
 	n.Options.Runtimes[len(n.Options.Runtimes)-1] = named{rt}
@@ -256,9 +256,9 @@ func (n *Node) TrySettle(ctx context.Context) error {
 	return nil
 }
 
-// Reboot drops what a boot of the node drops: processes, mounts, pinned namespaces, cgroups, what
-// runtimes store, and everything below the state directory. Stop the engine before, and give the
-// next one a store that has lost its records.
+// Reboot drops everything that does not survive a boot of the node: processes, mounts, pinned
+// namespaces, cgroups, the state of runtimes, and the state directory. Stop the engine before, and
+// give the next one a store without records.
 func (n *Node) Reboot() {
 	n.tb.Helper()
 	n.Supervisor.Crash(func(core.Ref) bool { return true })

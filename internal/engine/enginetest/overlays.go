@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Overlays are fake core.Overlays: they know what they were told, and no packet is sent.
+// Overlays are fake core.Overlays: they record the calls and send no packet.
 type Overlays struct {
 	fault
 	network *Network
@@ -36,7 +36,7 @@ type Overlays struct {
 
 var _ core.Overlays = (*Overlays)(nil)
 
-// Overlay is an overlay as it was told of.
+// Overlay is an overlay with the arguments of all calls.
 type Overlay struct {
 	core.Overlay
 	Peers    map[string]core.OverlayPeer
@@ -111,7 +111,7 @@ func (o *Overlays) Changed() <-chan struct{} {
 	return o.changed
 }
 
-// restarted is told that another agent has begun.
+// restarted starts another agent's turn.
 func (o *Overlays) restarted() {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -155,7 +155,7 @@ func (n *Overlay) check(a netip.Addr) error {
 	return fmt.Errorf("address %s is none of overlay %s: %w", a, n.Name, errdefs.ErrInvalidArgument)
 }
 
-// changedLocked counts a call, and wakes who waits for one.
+// changedLocked counts a call, and wakes the waiting goroutines.
 func (o *Overlays) changedLocked(method string) {
 	o.calls[method]++
 	close(o.changed)
@@ -398,7 +398,7 @@ func (o *Overlays) SetGossip(ctx context.Context, port uint16, members []netip.A
 	return nil
 }
 
-// Gossip returns what SetGossip has said last.
+// Gossip returns the arguments of the last SetGossip.
 func (o *Overlays) Gossip() (port uint16, members []netip.Addr) {
 	o.lock.Lock()
 	defer o.lock.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Policy is a core.Policy that records the questions, and does what a test says. The zero Policy
+// Policy is a core.Policy that records the operations and calls a test's functions. The zero Policy
 // permits everything.
 type Policy struct {
 	mu    sync.Mutex // guards notes, do
@@ -23,7 +23,7 @@ type Policy struct {
 
 var _ core.Policy = (*Policy)(nil)
 
-// Hooks are functions and values with which a test controls a Policy. Each may be nil.
+// Hooks are a test's functions and values for a Policy. Each may be nil.
 type Hooks struct {
 	// Asked is called with each question, in the form of Notes, and may refuse.
 	Asked func(ctx context.Context, question string) error
@@ -31,7 +31,7 @@ type Hooks struct {
 	Told func(ctx context.Context, end string)
 	// Resources replace those of an update.
 	Resources *specs.LinuxResources
-	// Container and Process change the spec of what is started.
+	// Container and Process change the spec before a start.
 	Container func(c *core.Container, spec *specs.Spec)
 	Process   func(c *core.Container, p *specs.Process)
 }
@@ -139,7 +139,7 @@ func Asked(notes []string) []string {
 }
 
 // RefusesExecs makes a face's call that starts a further process while a policy refuses that. It
-// fails the test unless the policy is asked and the call fails, and returns the call's errors.
+// fails the test unless the policy is called and the call fails, and returns the call's errors.
 func (n *Node) RefusesExecs(call func() error) (answers []error) {
 	n.tb.Helper()
 	defer n.Policy.Refuse("")

@@ -44,7 +44,7 @@ func (f *fault) check(ctx context.Context, call string) error {
 	return fn(call)
 }
 
-// Pinner is a fake core.Pinner, whose paths do not exist.
+// Pinner is a fake core.Pinner. Its paths do not exist.
 type Pinner struct {
 	fault
 	lock   sync.Mutex // guards pinned
@@ -208,7 +208,7 @@ func (c *Cgroups) Pids(ctx context.Context, _ core.CgroupRef) ([]int, error) {
 	return nil, c.check(ctx, "Pids")
 }
 
-// Remove removes ref and what is below it.
+// Remove removes ref and its children.
 func (c *Cgroups) Remove(ctx context.Context, ref core.CgroupRef) error {
 	if err := c.check(ctx, "Remove"); err != nil {
 		return err
@@ -234,14 +234,14 @@ func (c *Cgroups) reboot() {
 	clear(c.frozen)
 }
 
-// SetStats sets what Stats returns.
+// SetStats sets the result of Stats.
 func (c *Cgroups) SetStats(ref core.CgroupRef, s core.Stats) {
 	c.lock.Lock()
 	defer c.lock.Unlock()
 	c.stats[ref.Path] = s
 }
 
-// Stats returns what SetStats has set.
+// Stats returns the value of SetStats.
 func (c *Cgroups) Stats(ctx context.Context, ref core.CgroupRef, _ core.StatsFields) (core.Stats, error) {
 	if err := c.check(ctx, "Stats"); err != nil {
 		return core.Stats{}, err

@@ -16,8 +16,7 @@ type Refusal struct {
 	Status int   // the exit status that a shell shows for it
 }
 
-// Refusals returns the ways in which execve refuses a program, and one error before execve, by
-// name.
+// Refusals returns the refusals of execve, and one error before execve, by name.
 func Refusals() map[string]Refusal {
 	refused := func(errno syscall.Errno, class error) error {
 		return &core.StartError{Errno: errno, Err: fmt.Errorf("exec app: %w: %w", errno, class)}

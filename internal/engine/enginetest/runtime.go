@@ -39,7 +39,7 @@ func (r *Runtime) Features(ctx context.Context) (core.RuntimeFeatures, error) {
 	return core.RuntimeFeatures{Version: "1", OCIVersionMax: "1.0.2", Seccomp: true, CgroupV2: true}, r.check(ctx, "Features")
 }
 
-// Spec returns the spec with which a container was created.
+// Spec returns the spec of a container's create.
 func (r *Runtime) Spec(id core.ID) *specs.Spec {
 	r.lock.Lock()
 	defer r.lock.Unlock()

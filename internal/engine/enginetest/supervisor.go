@@ -25,14 +25,14 @@ type Supervisor struct {
 	changed  chan struct{} // closed and replaced when a process ends or the keeper dies
 	procs    map[core.Ref]*Process
 	era      int // increased by the keeper's death
-	heard    int // the era in which a caller listens for exits; -1 for none
+	heard    int // the era of the caller that listens for exits; -1 for none
 	lastPid  int
 	programs map[string]Program
 	wg       sync.WaitGroup
 }
 
-// Program is a function in place of a program: it is called when a process runs whose first
-// argument is its name, and returns the exit code. It must return when p.Killed is closed.
+// Program is a function in place of a program: it is called when a process with its name as first
+// argument runs, and returns the exit code. It must return when p.Killed is closed.
 type Program func(p *Process) int
 
 // Process is one fake process.
@@ -41,7 +41,7 @@ type Process struct {
 	Pid    int
 	Args   []string
 	Env    []string
-	Spec   *specs.Process // what the runtime was asked for; nil without a container
+	Spec   *specs.Process // the runtime's process spec; nil without a container
 	Stdin  io.Reader
 	Killed <-chan struct{} // closed when the process has ended
 	// Cgroup is the path of its cgroup.
@@ -81,7 +81,7 @@ func (s *Supervisor) Program(name string, p Program) {
 	s.programs[name] = p
 }
 
-// broadcast wakes all who wait for a change. Preconditions: lock is held.
+// broadcast wakes all goroutines that wait for a change. Preconditions: lock is held.
 func (s *Supervisor) broadcast() {
 	close(s.changed)
 	s.changed = make(chan struct{})

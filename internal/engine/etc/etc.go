@@ -1,8 +1,8 @@
 // Package etc puts a sandbox's resolv.conf, hosts and hostname into its containers.
 //
-// Programs expect to be able to write these files, and what a container writes must not be on the
-// state file system, which it could fill. So a container with a layer of its own gets its own
-// files in that layer. All others share read-only files on a small file system of their sandbox.
+// Programs expect to be able to write these files, but a container must not write to the state file
+// system, which it could fill. So a container with a layer of its own gets its own files in that
+// layer. All others share read-only files on a small file system of their sandbox.
 //
 // It does not know the engine. Start at Write.
 package etc
@@ -74,10 +74,9 @@ func Without(sb *core.Sandbox) []string {
 	return []string{strings.Join(names, ", ") + " has no address: no network of the container leads to the node"}
 }
 
-// Write creates the files of names, copied from a sandbox's directory, in the root filesystem of
-// a container that has a layer of its own. They belong to the container's root user. It returns
-// the names that it left out because the image has something in their place that must not be
-// followed or removed.
+// Write creates the files of names, copied from a sandbox's directory, in the root filesystem of a
+// container that has a layer of its own. They belong to the container's root user. It returns the
+// names that it left out because the image has a link or a directory in their place.
 func Write(root *os.Root, sb *core.Sandbox, names []string) (left []string, err error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -185,13 +184,13 @@ func Share(ctx context.Context, roots core.Roots, sb *core.Sandbox, names []stri
 // whole is the name of the directory that exists when all files do.
 const whole = ".whole"
 
-// Shared reports whether Share has already made the directory.
+// Shared reports whether the directory of Share exists.
 func Shared(sb *core.Sandbox) bool {
 	_, err := os.Lstat(filepath.Join(sb.Dir, dir, whole))
 	return err == nil
 }
 
-// Remove removes what Share has made in a sandbox's directory. It succeeds when there is nothing.
+// Remove removes the directory of Share. It succeeds when there is nothing.
 func Remove(ctx context.Context, roots core.Roots, sandbox string) error {
 	at := filepath.Join(sandbox, dir)
 	if _, err := os.Lstat(at); err != nil {

@@ -25,7 +25,7 @@ type held struct {
 // Table holds the open leases. The zero value is ready to use.
 type Table struct {
 	// pruning serializes the removal of images with lookups: it is read-locked from before an
-	// image is looked up until it is in images.
+	// image's lookup until the image is in images.
 	pruning sync.RWMutex
 
 	mu     sync.Mutex         // guards images, open
@@ -33,7 +33,7 @@ type Table struct {
 	open   map[core.Owner]int // leases that have not been released
 }
 
-// Ports are the functions with which a Lease looks up images.
+// Ports are a Lease's functions to look up images.
 type Ports struct {
 	Image func(ctx context.Context, ref string) (core.Image, error)
 	Pull  func(ctx context.Context, ref string, opts core.PullOptions) (core.Image, error)

@@ -63,7 +63,7 @@ type Pull struct {
 	began time.Time
 
 	mu      sync.Mutex // guards first, last, fetched
-	first   time.Time  // when the image was known, and its first layer was looked for
+	first   time.Time  // the start of the lookup of its first layer
 	last    time.Time  // when the last bytes came
 	fetched map[digest.Digest]int64
 }
@@ -83,8 +83,8 @@ func (w *Pull) progress(pr core.PullProgress) {
 	}
 }
 
-// End remembers the pull. Layers are unpacked while they are fetched, so that the stage "unpack"
-// is what was left to do after the last byte.
+// End remembers the pull. Layers are unpacked while they are fetched, so that the stage "unpack" is
+// the work after the last byte.
 func (w *Pull) End(image digest.Digest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package owned writes into an OCI spec what the engine owns there: version, root, namespaces,
-// cgroup, the sandbox's files and shared memory, volumes, and the tiny init. It touches no file.
-// Start at Apply.
+// Package owned writes the engine's own fields of an OCI spec: version, root, namespaces, cgroup,
+// the sandbox's files and shared memory, volumes, and the tiny init. It touches no file. Start at
+// Apply.
 package owned
 
 import (
@@ -17,21 +17,21 @@ import (
 )
 
 // The paths of the tiny init: sandboxInit in its own container, containerInit in others, below
-// /dev, which is a tmpfs in any usual spec, so that the container's layer is not changed. By
-// their last part a program that has other ways to be an init knows that it is this one.
+// /dev, which is a tmpfs in any usual spec, so that the container's layer is not changed. The last
+// part tells a program with other kinds of init to be this one.
 const (
 	sandboxInit   = "/.init"
 	containerInit = "/dev/.init"
 
-	// initMode is the argument with which the keeper's binary is an init.
+	// initMode is the argument that makes the keeper's binary an init.
 	initMode = "init"
 )
 
 // ShmDir is the subdirectory of a sandbox's directory that holds its shared memory.
 const ShmDir = "shm"
 
-// Spec holds what the engine owns in a container's spec: version, root, namespaces, cgroup,
-// the sandbox's files and shared memory, volumes and the tiny init.
+// Spec has the engine's own fields of a container's spec: version, root, namespaces, cgroup, the
+// sandbox's files and shared memory, volumes and the tiny init.
 type Spec struct {
 	Sandbox *core.Sandbox
 	Config  *core.ContainerConfig
@@ -83,7 +83,7 @@ func Init(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.S
 	}
 }
 
-// Apply overwrites in s what the engine owns.
+// Apply overwrites the engine's own fields in s.
 func Apply(s *specs.Spec, in Spec) {
 	s.Version = in.Version
 	s.Root = &specs.Root{Path: "rootfs", Readonly: in.Config.Root.ReadOnly}
@@ -227,8 +227,8 @@ func addMounts(s *specs.Spec, in Spec) {
 	}
 	if shm != "" {
 		const dest = "/dev/shm"
-		// A tmpfs at /dev/shm is the spec's default for a private one; any other mount was asked
-		// for and stays.
+		// A tmpfs at /dev/shm is the spec's default for a private one; any other mount is the
+		// caller's and stays.
 		s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == dest && m.Type == "tmpfs" })
 		if !taken(dest) {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: dest, Type: "bind", Source: shm, Options: []string{"rbind", "rprivate", "nosuid", "nodev", "noexec"}})
@@ -240,7 +240,7 @@ func addMounts(s *specs.Spec, in Spec) {
 	}
 }
 
-// Identity returns whose program a container runs.
+// Identity returns the identity of a container's program.
 func Identity(c *core.Container) core.Identity {
 	id := c.Config.Identity
 	id.Owner = c.Owner

@@ -12,8 +12,8 @@ import (
 )
 
 // Stats reads the usage of an owner's sandboxes and containers. It changes nothing and takes no
-// lock, so that a list of a thousand containers never delays a start. core.StatsFields selects
-// what is read.
+// lock, so that a list of a thousand containers never delays a start. core.StatsFields selects the
+// values to read.
 type Stats struct {
 	Store   core.Store
 	Cgroups core.Cgroups
@@ -39,8 +39,8 @@ func (s Stats) Container(ctx context.Context, container core.ID, want core.Stats
 	return s.OfContainer(ctx, &c, want)
 }
 
-// OfContainer returns the stats of a container that the caller has just read; NotFound when its
-// cgroup has been removed since.
+// OfContainer returns the stats of a container from a fresh record; NotFound when its cgroup has
+// been removed since.
 func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.StatsFields) (core.Stats, error) {
 	if err := s.sees(&c.Meta, "container"); err != nil {
 		return core.Stats{}, err
@@ -71,8 +71,8 @@ func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.StatsFiel
 	return st, err
 }
 
-// OfSandbox returns the stats of a sandbox that the caller has just read, without its network's:
-// see Networks.
+// OfSandbox returns the stats of a sandbox from a fresh record, without its network's: see
+// Networks.
 func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.StatsFields) (core.Stats, error) {
 	if err := s.sees(&sb.Meta, "sandbox"); err != nil {
 		return core.Stats{}, err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// callerKey is the key of the context that Detach was given.
+// callerKey is the key of the context that Detach got.
 type callerKey struct{}
 
 // callerGrace is how long an attended step may continue without its caller.

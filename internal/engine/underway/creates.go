@@ -1,5 +1,5 @@
-// Package underway has the tables of what the engine's verbs are in the middle of: the creates
-// that can be given up, and the callers that wait for a process's end.
+// Package underway has the tables of the engine's unfinished calls: the creates that can be
+// cancelled, and the callers that wait for a process's end.
 //
 // It knows no engine. Start at Creates and Waits.
 package underway
@@ -15,18 +15,17 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// ErrGivenUp is the cause with which GiveUp ends a create's context.
+// ErrGivenUp is the cause of a context that GiveUp ended.
 var ErrGivenUp = fmt.Errorf("it was stopped while it was being created: %w", errdefs.ErrAborted)
 
-// Creates has the creates that are under way, by the container that is created and the sandbox in which
-// it is, so that they can be given up: a step of one may wait for a program that does not answer, or
-// for its turn. The zero value is ready to use.
+// Creates has the unfinished creates, by container and sandbox, so that they can be cancelled: a step
+// of one may wait for a program that does not answer, or for its turn. The zero value is ready to use.
 type Creates struct {
 	mu sync.Mutex // guards of
 	of map[core.ID]*ofObject
 }
 
-// ofObject is what is under way in one sandbox, or of one container.
+// ofObject has the unfinished creates in one sandbox, or of one container.
 type ofObject struct {
 	cancels map[int]context.CancelCauseFunc
 	next    int
@@ -72,8 +71,8 @@ func (c *Creates) GiveUp(id core.ID) (end func()) {
 	}
 }
 
-// Run calls do with a context that ends when the object is given up. It returns ErrGivenUp in place of
-// do's error then, unless asIs reports that this error must be returned.
+// Run calls do with a context that GiveUp ends. It returns ErrGivenUp in place of do's error then,
+// unless asIs reports that this error must be returned.
 func (c *Creates) Run(ctx context.Context, id core.ID, asIs func(error) bool, do func(context.Context) error) error {
 	ctx, end := c.Begin(ctx, id)
 	defer end()
@@ -84,7 +83,7 @@ func (c *Creates) Run(ctx context.Context, id core.ID, asIs func(error) bool, do
 	return err
 }
 
-// getLocked returns what is under way of an object.
+// getLocked returns the unfinished creates of an object.
 func (c *Creates) getLocked(id core.ID) *ofObject {
 	o := c.of[id]
 	if o == nil {
@@ -97,7 +96,7 @@ func (c *Creates) getLocked(id core.ID) *ofObject {
 	return o
 }
 
-// dropLocked forgets an object of which nothing is under way.
+// dropLocked forgets an object without unfinished creates.
 func (c *Creates) dropLocked(id core.ID, o *ofObject) {
 	if len(o.cancels) == 0 && o.stops == 0 {
 		delete(c.of, id)

@@ -47,7 +47,7 @@ func (t *Waits) Leave(ref core.Ref, w *Wait) {
 	}
 }
 
-// Ended wakes all who wait for ref.
+// Ended wakes all waiters for ref.
 func (t *Waits) Ended(ref core.Ref, a core.Autopsy) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,8 +32,8 @@ func inside(maps []specs.LinuxIDMapping, id uint32) int {
 	return int(id)
 }
 
-// place is where a volume is filled: what is copied goes to the directory stage of root first, and
-// from there, complete, to the directory dir of root.
+// place has the directories of a fill: files are copied to the directory stage of root first, and
+// then all moved to the directory dir of root.
 type place struct{ base, stage, dir string }
 
 // plainPlace is the place of a volume that is a directory of the node. Its stage lies beside the
@@ -45,13 +45,13 @@ func plainPlace(content string) place {
 // mountedPlace is the place of a volume that is mounted at dir.
 func mountedPlace(dir string) place { return place{dir, ".longshore-fill", "."} }
 
-// fill copies what the image has at target into a volume that has nothing, with the owners that
-// the files have inside the container. Links cannot lead out of either side: those on the way to
-// the target are followed inside the container's root, as they are when the volume is mounted.
+// fill copies the image's files at target into an empty volume, with the owners that the files have
+// inside the container. Links cannot lead out of either side: those on the way to the target are
+// followed inside the container's root, as for the mount of the volume.
 //
-// An agent that dies in the midst leaves the stage, by which the next fill knows that it must
-// begin anew. What is in the volume without a stage was written by others, and nothing is copied
-// then; nor is a file overwritten that somebody has written since.
+// If the agent dies meanwhile, the stage remains and tells the next fill to start again. Files in a
+// volume without a stage were written by others, and nothing is copied then; nor is a file
+// overwritten that was written since.
 func fill(from *os.Root, target string, at place, o owners) error {
 	src, err := openIn(from, target)
 	if src == nil || err != nil {
@@ -137,7 +137,7 @@ func copyTree(src, base *os.Root, to string, o owners) error {
 		}
 		return o.copyOne(src, dst, p, info)
 	})
-	for _, d := range slices.Backward(dirs) { // what is written into a directory changes its time
+	for _, d := range slices.Backward(dirs) { // a new file changes the directory's time
 		if err == nil {
 			err = dst.Chtimes(d.path, d.info.ModTime(), d.info.ModTime())
 		}
@@ -145,8 +145,8 @@ func copyTree(src, base *os.Root, to string, o owners) error {
 	return err
 }
 
-// settle moves what is in the stage to the volume, gives that the owner and mode of the image's
-// directory, and removes the stage. All of it is on the disk then.
+// settle moves the stage's files to the volume, gives that the owner and mode of the image's
+// directory, and removes the stage. It syncs all of it.
 func settle(src, base *os.Root, at place, o owners) error {
 	stage, err := base.Open(at.stage)
 	if err != nil {

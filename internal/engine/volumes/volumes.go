@@ -1,9 +1,9 @@
-// Package volumes has the volumes that containers use: it fills new ones with what the image has,
-// and mounts those that have options while a container uses them.
+// Package volumes has the volumes of containers: it fills new ones with the image's files, and
+// mounts those with options while a container uses them.
 //
-// Who uses a volume is known by the containers' records alone, so that there is no count which a
-// crash could make wrong: a container has its record before Take, and none any more at Release.
-// It does not know the engine. Start at Table.
+// Only the containers' records tell the users of a volume, so that a crash cannot make a count
+// wrong: a container has its record before Take, and no longer at Release. It does not know the
+// engine. Start at Table.
 package volumes
 
 import (
@@ -30,8 +30,8 @@ import (
 type Table struct {
 	Volumes core.Volumes
 	Roots   core.Roots
-	// Dir has the mounts of volumes with options, as OWNER/NAME. It is apart from what volumes
-	// have on the node's disk: the removal of a volume must never reach into a mount.
+	// Dir has the mounts of volumes with options, as OWNER/NAME. It is apart from the volumes'
+	// directories: the removal of a volume must never reach into a mount.
 	Dir string
 	// Users returns the volumes of an owner that the records of containers name.
 	Users func(core.Owner) (map[string]bool, error)
@@ -49,7 +49,7 @@ type Name struct {
 type Use struct {
 	Owner core.Owner
 	Mount core.VolumeMount
-	// From is the container's root: what it has at the mount's target, a new volume gets.
+	// From is the container's root: a new volume gets its files at the mount's target.
 	From *os.Root
 	// UIDs and GIDs are those of the container's user namespace.
 	UIDs, GIDs []specs.LinuxIDMapping
@@ -85,9 +85,9 @@ func Check(m core.VolumeMount) error {
 	return nil
 }
 
-// Take creates the volume if it is missing, mounts it if that is what it needs, fills a new one,
-// and returns the mount that shows it in the container. The use has passed Check, the container's
-// record exists already, and Release is to be called when that is gone.
+// Take creates the volume if it is missing, mounts it if it has options, fills a new one, and
+// returns the mount for the container. The use has passed Check and the container's record exists;
+// call Release when that is gone.
 func (t *Table) Take(ctx context.Context, u Use) (specs.Mount, error) {
 	m, err := t.take(ctx, u)
 	if err != nil {
@@ -133,8 +133,8 @@ func (t *Table) volume(ctx context.Context, u Use) (vol core.Volume, err error) 
 	return vol, err
 }
 
-// shown is the mount of a volume at dir in the container. A sub-path is resolved below dir when
-// it is mounted, and through no link: whoever writes to the volume may have made one.
+// shown is the mount of a volume at dir in the container. A sub-path is resolved below dir at the
+// mount, through no link, because programs that write to the volume may have made one.
 func shown(dir string, u Use) specs.Mount {
 	m := specs.Mount{Destination: u.Mount.Target, Type: "bind", Source: dir, Options: []string{"rbind", "rprivate", "rw"}, UIDMappings: u.UIDs, GIDMappings: u.GIDs}
 	if u.Mount.ReadOnly {
@@ -147,8 +147,8 @@ func shown(dir string, u Use) specs.Mount {
 	return m
 }
 
-// mounted mounts a volume that has options, unless another container uses it already, and gives
-// an empty one what the image has. Preconditions: the volume's lock is held.
+// mounted mounts a volume with options, unless another container uses it already, and fills an
+// empty one with the image's files. Preconditions: the volume's lock is held.
 func (t *Table) mounted(ctx context.Context, u Use, vol core.Volume) error {
 	dir := t.dir(vol)
 	has, err := t.Roots.Mounted(ctx, dir)
@@ -170,14 +170,14 @@ func (t *Table) mounted(ctx context.Context, u Use, vol core.Volume) error {
 	if u.Mount.NoCopy || u.Mount.SubPath != "" {
 		return nil
 	}
-	// Others may have filled what a server has; only what is empty is new.
+	// Others may have filled a server's volume; only an empty one is new.
 	if err := fill(u.From, u.Mount.Target, mountedPlace(dir), owners{UIDs: u.UIDs, GIDs: u.GIDs}); err != nil {
 		return fmt.Errorf("copy what the image has at %s (nocopy leaves that out): %w", u.Mount.Target, err)
 	}
 	return nil
 }
 
-// options are those of a volume, for a message; what is secret in them is hidden.
+// options are those of a volume, for a message, with secrets hidden.
 func options(v core.Volume) string {
 	return fmt.Sprintf("type=%s device=%s o=%s", v.Options["type"], v.Options["device"], v.Options["o"])
 }
@@ -245,8 +245,8 @@ func (t *Table) Remove(ctx context.Context, n Name) error {
 	return nil
 }
 
-// Abandon removes the volumes that were made for a container whose create has failed or was
-// interrupted, and which has no record any more.
+// Abandon removes the volumes of a container after a failed or interrupted create, when it has no
+// record any more.
 func (t *Table) Abandon(ctx context.Context, owner core.Owner, uses []core.VolumeMount) error {
 	var errs []error
 	for _, u := range uses {

@@ -1,10 +1,9 @@
 // Package without has ports for an engine on a machine that has no images, volumes or network, such
-// as a virtual machine's guest that gets its root filesystems from outside and whose network
-// the hypervisor makes.
+// as a virtual machine's guest, which gets root filesystems and network from the hypervisor.
 //
-// The ports tell the truth: nothing is stored, so there is nothing to list, to discard or to
-// tear down. What would need the missing part returns NotImplemented with a hint. Start at
-// Images and Network.
+// The ports tell the truth: nothing is stored, so there is nothing to list, to discard or to tear
+// down. Calls that need the missing part return NotImplemented with a hint. Start at Images and
+// Network.
 package without
 
 import (
@@ -112,8 +111,8 @@ func (Images) Prune(context.Context, core.Owner, func(core.Image) bool) (uint64,
 // Usage returns zero.
 func (Images) Usage(context.Context) (core.ImageUsage, error) { return core.ImageUsage{}, nil }
 
-// Network implements core.Network on a machine whose network is made by somebody else.
-// Sandboxes there use the host's network, adopt a namespace, or leave it to each container.
+// Network implements core.Network on a machine with a network that others make. Sandboxes there use
+// the host's network, adopt a namespace, or leave it to each container.
 type Network struct{}
 
 var _ core.Network = Network{}
