@@ -35,13 +35,13 @@ const (
 	opPut       = 'p'     // bucket, key, value
 	opDelete    = 'd'     // bucket, key
 	opSequence  = 's'     // bucket, number
-	snapshotOps = 2 << 10 // of a frame: what one damaged place of the copy takes away
+	snapshotOps = 2 << 10 // of a frame: the loss by one damaged place of the copy
 )
 
 // slot is where a value is.
 type slot struct{ bucket, key string }
 
-// content is all that a database holds, but for the buckets of which no copy is kept.
+// content is the content of a database, without the buckets that are not copied.
 type content struct {
 	values    map[slot][]byte
 	sequences map[string]uint64
@@ -51,7 +51,7 @@ func newContent() content {
 	return content{values: map[slot][]byte{}, sequences: map[string]uint64{}}
 }
 
-// differs returns the first place in which two contents are not the same; "" when they are.
+// differs returns the first difference between two contents; "" if there is none.
 func (c content) differs(other content) string {
 	for s, v := range c.values {
 		if w, ok := other.values[s]; !ok || !bytes.Equal(v, w) {
@@ -69,7 +69,7 @@ func (c content) differs(other content) string {
 	return ""
 }
 
-// ops are operations in the order in which they were made, encoded.
+// ops are encoded operations, in their order.
 type ops struct{ buf []byte }
 
 func (o *ops) text(s string) {
@@ -163,7 +163,7 @@ func appendFrame(b []byte, kind byte, body []byte) []byte {
 
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) } // the package caches it
 
-// copied is what a copy's file says.
+// copied is the content of a copy's file.
 type copied struct {
 	content
 	txid  uint64 // of the last transaction in it
@@ -175,7 +175,7 @@ type copied struct {
 	fresh  bool
 }
 
-// readCopy reads a copy. A damaged one is no error: what is left of it is returned.
+// readCopy reads a copy. A damaged one is no error: its readable part is returned.
 func readCopy(path string) (copied, error) {
 	c := copied{content: newContent()}
 	b, err := atomicfile.Read(path, maxCopy)
@@ -183,7 +183,7 @@ func readCopy(path string) (copied, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return c, nil
 	case errors.Is(err, atomicfile.ErrUnreadable):
-		c.some = true // nobody knows what it had
+		c.some = true // its content is unknown
 		return c, nil
 	case err != nil:
 		return c, err
@@ -197,7 +197,7 @@ func (c *copied) parse(b []byte) {
 	for len(b) > 0 {
 		kind, body, size := nextFrame(b)
 		if size == 0 {
-			// Look for the next frame behind what is damaged.
+			// Search for the next frame behind the damage.
 			sound = false
 			c.doubt()
 			at := bytes.Index(b[1:], []byte(frameMagic))
@@ -266,18 +266,18 @@ func nextFrame(b []byte) (kind byte, body []byte, size int) {
 // copyFile is a copy that is written.
 type copyFile struct {
 	path     string
-	f        *os.File // nil when the copy must be written anew
+	f        *os.File // nil when the copy must be rewritten
 	snapshot int64    // the size after it was written as a whole
 	size     int64
 }
 
-// minRewrite is how much a copy grows before it is written anew, at least.
+// minRewrite is the least growth of a copy before it is rewritten.
 const minRewrite = 1 << 20
 
-// full reports whether the copy holds so much that is outdated that it should be written anew.
+// full reports whether the copy has so much outdated content that it should be rewritten.
 func (c *copyFile) full() bool { return c.size-c.snapshot > max(minRewrite, c.snapshot) }
 
-// append adds a transaction, whose frame b is, but for its head.
+// append adds a transaction; b is its frame without the head.
 func (c *copyFile) append(b []byte) error {
 	sealFrame(b)
 	if _, err := c.f.WriteAt(b, c.size); err != nil {
@@ -294,14 +294,14 @@ func newFrame(buf []byte, txid uint64) ops {
 	return ops{binary.AppendUvarint(append(b, frameOps), txid)}
 }
 
-// sealFrame writes the head of a frame whose body is complete.
+// sealFrame writes the head of a frame with a complete body.
 func sealFrame(b []byte) {
 	copy(b, frameMagic)
 	binary.LittleEndian.PutUint32(b[len(frameMagic):], uint32(len(b)-frameHead))
 	binary.LittleEndian.PutUint32(b[len(frameMagic)+4:], crc32.Checksum(b[frameHead:], castagnoli()))
 }
 
-// write writes the copy anew.
+// write rewrites the copy.
 func (c *copyFile) write(all content, txid uint64) (err error) {
 	c.close()
 	for _, path := range []string{c.path, c.path + newSuffix} {
@@ -359,7 +359,7 @@ func (c *copyFile) write(all content, txid uint64) (err error) {
 
 func (c *copyFile) close() {
 	if c.f != nil {
-		_ = c.f.Close() // what could not be written was an error of write
+		_ = c.f.Close() // write has returned errors of writing
 		c.f = nil
 	}
 }

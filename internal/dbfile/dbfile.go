@@ -1,12 +1,12 @@
-// Package dbfile opens bbolt files so that a damaged one neither crashes the process nor loses
-// what it held. A bbolt file has no checksums and is mapped into memory: a bit that has flipped
-// changes a record unseen, or makes bbolt panic, and one that was cut off ends the process with
-// SIGBUS. So each file is read page by page before it is mapped, and everything in it is also in
-// a second file beside it, PATH.copy, in frames with checksums. A file that is damaged, or that
-// says something else than its copy, is put aside as PATH.damaged and made again from the copy.
+// Package dbfile opens bbolt files so that a damaged one neither crashes the process nor loses its
+// content. A bbolt file has no checksums and is mapped into memory: a flipped bit changes a record
+// unseen, or makes bbolt panic, and a truncated file ends the process with SIGBUS. So each file is
+// read page by page before it is mapped, and everything in it is also in a second file beside it,
+// PATH.copy, in frames with checksums. A file that is damaged, or differs from its copy, is renamed
+// to PATH.damaged and made again from the copy.
 //
-// It does not know what the entries mean. Start at Open; pages.go reads bbolt's pages, copy.go is
-// the copy, repair.go is for files whose copy is damaged too.
+// It does not know the meaning of the entries. Start at Open; pages.go reads bbolt's pages, copy.go
+// is the copy, repair.go is for files with a damaged copy.
 package dbfile
 
 import (
@@ -37,24 +37,23 @@ type Options struct {
 	Path string
 	// Volatile files are never synced.
 	Volatile bool
-	// Skip says of which of the outermost buckets no copy is kept. What is in them is lost with
-	// the file. nil skips none.
+	// Skip reports whether an outermost bucket is not copied. Its content is lost with the file.
+	// nil skips none.
 	Skip func(bucket string) bool
-	// Accept is asked before anything is changed: a file of a newer schema is refused there. May
-	// be nil.
+	// Accept is called before any change and may refuse a file of a newer schema. May be nil.
 	Accept func(tx *bbolt.Tx) error
-	// Valid reports whether an entry can be read by who stored it; bucket are the names from the
+	// Valid reports whether the owner of an entry can read it; bucket are the names from the
 	// outermost on. May be nil.
 	Valid func(bucket []string, key, value []byte) bool
 	// Useless reports whether an entry is worth nothing when it may be outdated. May be nil.
 	Useless func(bucket []string, value []byte) bool
-	// Orphan reports whether an entry is worth nothing without one that is not there; has tells what
-	// is. May be nil.
+	// Orphan reports whether an entry is useless because another one is missing; has reports whether
+	// an entry exists. May be nil.
 	Orphan func(has func(key string, bucket ...string) bool, bucket []string, value []byte) bool
 	// Full is called when a transaction finds the disk full, and reports whether it has freed
 	// space; the transaction is then tried once more. May be nil.
 	Full func() bool
-	// Loss says what a node without this file has lost, for people.
+	// Loss describes, for people, what a node loses with this file.
 	Loss   string
 	Logger *slog.Logger // may be nil
 }
@@ -79,9 +78,8 @@ type DB struct {
 	behind bool // the copy lacks transactions, because it could not be written
 }
 
-// Open opens or creates a file. One that is damaged is made again from its copy; if that is
-// damaged too, Open fails with DataLoss and says what to do. A file that another process has open
-// is Unavailable.
+// Open opens or creates a file. One that is damaged is made again from its copy; if that is damaged
+// too, Open fails with DataLoss and advice. A file that another process has open is Unavailable.
 func Open(o Options) (*DB, error) {
 	_, err := os.Stat(o.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -119,7 +117,7 @@ func (o *Options) copyTrouble(err error) string {
 	return filepath.Base(o.Path) + copySuffix + " is damaged too"
 }
 
-// create makes the file: with what its copy has, if there is one. It gets its name when it is
+// create makes the file, with the content of its copy, if there is one. It gets its name when it is
 // complete, so that an empty file is always a damaged one.
 func (o *Options) create() error {
 	c, err := readCopy(o.Path + copySuffix)
@@ -206,8 +204,8 @@ func (o *Options) bolt(open func(string, int, os.FileMode) (*os.File, error)) *b
 	return &b
 }
 
-// open opens the file after it has been read page by page, compares it with its copy, and writes
-// the copy anew if it is not the same. DataLoss means that the file is damaged.
+// open opens the file after it has been read page by page, compares it with its copy, and rewrites
+// the copy if they differ. DataLoss means that the file is damaged.
 func (o *Options) open() (*DB, error) {
 	var held content
 	db := &DB{o: *o, copy: copyFile{path: o.Path + copySuffix}}
@@ -373,7 +371,7 @@ func (d *DB) copied(err error) {
 // maxKeptFrame is how much space a database keeps for the next transaction's frame.
 const maxKeptFrame = 64 << 10
 
-// copyLocked adds a transaction to the copy, or writes that anew.
+// copyLocked adds a transaction to the copy, or rewrites that.
 func (d *DB) copyLocked(txid uint64, o ops) error {
 	if d.frame = nil; cap(o.buf) <= maxKeptFrame {
 		d.frame = o.buf

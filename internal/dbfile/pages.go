@@ -20,7 +20,7 @@ const (
 	elementSize  = 16 // leaf: flags, pos, ksize, vsize u32; branch: pos, ksize u32, page u64
 	bucketHeader = 16 // root page u64, sequence u64
 
-	metaSum   = 56 // the checksum's offset in a meta page, after its header; FNV-1a of what is before it
+	metaSum   = 56 // the checksum's offset in a meta page, after its header; FNV-1a of the bytes before it
 	metaSize  = metaSum + 8
 	metaMagic = 0xED0CDAED
 
@@ -44,7 +44,7 @@ type tree struct {
 	pageSize int64
 	meta     meta
 	seen     map[uint64]bool // pages that the walk has met
-	// visit gets each entry; entry.value is nil when only a bucket's sequence is told.
+	// visit gets each entry; entry.value is nil if the call reports a bucket's sequence.
 	visit func(bucket string, key, value []byte) error
 	// sequence gets the sequence of each bucket that has one.
 	sequence func(bucket string, n uint64)
@@ -145,7 +145,7 @@ func (t *tree) read(id uint64) ([]byte, error) {
 	return b, nil
 }
 
-// page walks a page of a bucket and what is below it. Its keys must be from low on and before
+// page walks a page of a bucket and the pages below it. Its keys must be from low on and before
 // high, where those are not nil.
 func (t *tree) page(bucket string, id uint64, low, high []byte, depth int) error {
 	b, err := t.read(id)
@@ -263,7 +263,7 @@ func below(bucket, name string) string {
 func names(bucket string) []string { return strings.Split(bucket, separator) }
 
 // readTree reads all entries of the file at path. Without fault the first damaged place is an
-// error; otherwise fault is called with each of them, and what else is readable is returned.
+// error; otherwise fault is called with each of them, and the readable rest is returned.
 func readTree(path string, skip func(bucket string) bool, fault func(error)) (c content, txid uint64, err error) {
 	c = newContent()
 	f, err := os.Open(path)

@@ -12,23 +12,23 @@ import (
 	"github.com/longshore/longshore/internal/atomicfile"
 )
 
-// Report says what Repair has found and done.
+// Report has the findings and actions of Repair.
 type Report struct {
 	Path string
-	// Damage is what is wrong with the file; "" when it is sound.
+	// Damage describes the file's damage; "" if it is sound.
 	Damage string
 	// Whole means that nothing is lost: the copy had everything.
 	Whole bool
 	// Entries is how many entries the repaired file has, and Dropped how many could be read and
 	// made no sense.
 	Entries, Dropped int
-	// Places are the damaged places of a file whose copy is damaged too: what was there is lost
-	// unless the copy still has it.
+	// Places are the damaged places of a file with a damaged copy: their content is lost unless the
+	// copy still has it.
 	Places []string
-	// Lost names what is known to have been in the file and is not any more.
+	// Lost names the entries that were in the file and are lost.
 	Lost []string
 
-	found content // what the repaired file has
+	found content // the content of the repaired file
 }
 
 // dropOrphans drops the entries that lack another one, and those that lack these.
@@ -58,9 +58,9 @@ func (r *Report) Each(fn func(bucket []string, key string, value []byte)) {
 	}
 }
 
-// Repair makes a damaged file sound: from its copy, and if that is damaged too, from what can
-// still be read of both. The damaged file is kept beside it. Nobody may have the file open. With
-// dry it changes nothing.
+// Repair makes a damaged file sound: from its copy, and if that is damaged too, from the readable
+// parts of both. The damaged file is kept beside it. Nobody may have the file open. With dry it
+// changes nothing.
 func Repair(o Options, dry bool) (r Report, err error) {
 	r.Path = o.Path
 	_, err = os.Stat(o.Path)
@@ -92,7 +92,8 @@ func Repair(o Options, dry bool) (r Report, err error) {
 		}
 	}
 	for s, v := range c.values {
-		// What the copy has of a time before a damaged place counts less than what the file has.
+		// Entries of the copy from before a damaged place may be outdated: the file's entries are
+		// preferred.
 		if newer, ok := found.values[s]; ok && c.doubtful(s) && (o.Valid == nil || o.Valid(names(s.bucket), []byte(s.key), newer)) {
 			continue
 		}
@@ -125,7 +126,7 @@ func Repair(o Options, dry bool) (r Report, err error) {
 	return r, nil
 }
 
-// damage returns what is wrong with the file; "" when it is sound.
+// damage describes the file's damage; "" if it is sound.
 func (o *Options) damage(c *copied) (string, error) {
 	if strange := atomicfile.Strange(o.Path); strange != "" {
 		return "it is " + strange, nil
@@ -152,7 +153,7 @@ func (o *Options) damage(c *copied) (string, error) {
 	return "", nil
 }
 
-// Exists reports whether there is a file at path, or a copy from which Open makes one.
+// Exists reports whether there is a file at path, or a copy of it, which Open would restore.
 func Exists(path string) (bool, error) {
 	for _, p := range []string{path, path + copySuffix} {
 		if _, err := os.Stat(p); err == nil || atomicfile.Strange(p) != "" {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Reserve holds bytes and inodes of a file system for the time when nothing else is free:
-// a record of what was deleted must be written before the space of it is free. Its methods may be
-// called concurrently.
+// A Reserve holds bytes and inodes of a file system for the time when nothing else is free: the
+// record of a deletion must be written before the deletion frees space. Its methods may be called
+// concurrently.
 type Reserve struct {
 	dir   string // has a file of bytes, and files empty ones
 	bytes int64

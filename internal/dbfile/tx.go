@@ -16,11 +16,10 @@ type Tx struct {
 	done ops
 }
 
-// Bolt returns bbolt's transaction, for reading, and for writing to buckets of which no copy is
-// kept.
+// Bolt returns bbolt's transaction, for reading, and for writing to buckets that are not copied.
 func (t *Tx) Bolt() *bbolt.Tx { return t.tx }
 
-// bucket returns the bucket at a path, and makes what is missing of it.
+// bucket returns the bucket at a path, and creates missing ones.
 func (t *Tx) bucket(path string) (b *bbolt.Bucket, err error) {
 	for i, name := range names(path) {
 		if i == 0 {

@@ -15,10 +15,10 @@ import (
 // unreachable are the errors of a server that may answer the next time.
 var unreachable = []unix.Errno{unix.ETIMEDOUT, unix.ECONNREFUSED, unix.ECONNRESET, unix.EHOSTUNREACH, unix.EHOSTDOWN, unix.ENETUNREACH, unix.EAGAIN} //nolint:gochecknoglobals // never changed
 
-// mountFilesystem mounts a filesystem on target. It uses fsopen(2) and its kin: after an
-// error their context has the kernel's reason, where mount(2) has a number only, and the
-// filesystem is attached only when it is complete. A server may take minutes not to
-// answer; mountFilesystem returns when ctx ends, and what comes later is dropped.
+// mountFilesystem mounts a filesystem on target. It uses fsopen(2) and its kin: after an error
+// their context has the kernel's reason, where mount(2) has a number only, and the filesystem is
+// attached only when it is complete. A server may take minutes until a timeout; mountFilesystem
+// returns when ctx ends, and drops a later result.
 func mountFilesystem(ctx context.Context, m core.Mount, target string, opts ocispec.MountOptions) error {
 	fd, err := unix.Fsopen(m.Type, unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -49,7 +49,7 @@ func mountFilesystem(ctx context.Context, m core.Mount, target string, opts ocis
 	return attach(fd, target, opts.Flags)
 }
 
-// attach mounts what a filesystem's context has on target.
+// attach mounts the filesystem of a context on target.
 func attach(fd int, target string, flags uintptr) error {
 	mnt, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, attrs(flags))
 	if err != nil {

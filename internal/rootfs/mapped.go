@@ -16,10 +16,10 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// mountMapped mounts an overlay whose lower layers are mapped by a user namespace. An
-// overlay cannot be id-mapped itself, but its layers can. The directory that contains
-// all layers is mounted at target, id-mapped, and the overlay is mounted on top of that,
-// so that Unmount finds both under one name.
+// mountMapped mounts an overlay with lower layers that a user namespace maps. An overlay cannot be
+// id-mapped itself, but its layers can. The directory that contains all layers is mounted at
+// target, id-mapped, and the overlay is mounted on top of that, so that Unmount finds both under
+// one name.
 func (r *Roots) mountMapped(ctx context.Context, target string, m core.Mount) (err error) {
 	if r.users == nil || m.Type != "overlay" || m.Target != "" {
 		return fmt.Errorf("%s %s: cannot map owners: no way to make user namespaces: %w", m.Type, m.Source, errdefs.ErrNotImplemented)
@@ -79,8 +79,7 @@ func below(options []string, base, dir string) []string {
 	return options
 }
 
-// notDone turns EINVAL, by which the kernel says that it does not support something,
-// into NotImplemented.
+// notDone turns EINVAL, the kernel's error for an unsupported feature, into NotImplemented.
 func notDone(err error) error {
 	if errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w: %w", err, errdefs.ErrNotImplemented)

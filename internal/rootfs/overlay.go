@@ -13,10 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// mountLongOverlay mounts an overlay whose options do not fit into the page that
-// mount(2) accepts. It first tries names relative to a directory that contains all
-// layers, then adds layer by layer with fsconfig(2) (Linux 6.5), where each name may
-// have 255 bytes.
+// mountLongOverlay mounts an overlay with options longer than the page that mount(2) accepts. It
+// first tries names relative to a directory that contains all layers, then adds layer by layer with
+// fsconfig(2) (Linux 6.5), where each name may have 255 bytes.
 func mountLongOverlay(source, target string, opts ocispec.MountOptions) error {
 	base, data := shorten(opts.Data)
 	if base != "" && len(data) < os.Getpagesize()-1 {
@@ -63,8 +62,8 @@ func shorten(options []string) (base, data string) {
 	return base, strings.Join(out, ",")
 }
 
-// mountFrom mounts on a thread whose working directory is base. The thread cannot share
-// the process's working directory again, so it ends here.
+// mountFrom mounts on a thread with base as its working directory. The thread cannot share the
+// process's working directory again, so it ends here.
 func mountFrom(base, source, target string, flags uintptr, data string) error {
 	done := make(chan error, 1)
 	go func() {

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MakeOwnMount makes dir a mount of its own if it is empty. When a file's mount is
-// copied for a container, the kernel looks at everything mounted below that mount; for a
-// file in a separate mount that is not every namespace and root of the node. A directory
-// that is not empty stays as it is.
+// MakeOwnMount makes dir a mount of its own if it is empty. When a file's mount is copied for a
+// container, the kernel looks at everything mounted below that mount; for a file in a separate
+// mount these are not all namespaces and roots of the node. A directory that is not empty stays as
+// it is.
 func MakeOwnMount(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -25,7 +25,7 @@ func MakeOwnMount(dir string) error {
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
 		return &os.PathError{Op: "bind", Path: dir, Err: err}
 	}
-	// Private, or what is mounted in it would propagate to the mount below.
+	// Private, or mounts in it would propagate to the mount below.
 	if err := unix.Mount("", dir, "", unix.MS_PRIVATE, ""); err != nil {
 		return errors.Join(&os.PathError{Op: "make private", Path: dir, Err: err}, RemoveOwnMount(dir))
 	}

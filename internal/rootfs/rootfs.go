@@ -1,8 +1,7 @@
 // Package rootfs mounts root filesystems: overlays with any number of layers, binds, and
 // anything else that mount(2) supports. It is the engine's core.Roots.
 //
-// It must not know where layers come from, nor what a container is. Start
-// reading at Roots.Mount.
+// It must not know the source of layers, nor containers. Start reading at Roots.Mount.
 package rootfs
 
 import (
@@ -236,8 +235,7 @@ func (r *Roots) Unmount(ctx context.Context, target string) error {
 	return errors.Join(errs...)
 }
 
-// Mounted returns the mount points at and below dir, in the order in which they were
-// mounted.
+// Mounted returns the mount points at and below dir, in the order of their mounts.
 func (r *Roots) Mounted(ctx context.Context, dir string) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -28,12 +28,12 @@ type kv struct {
 	queue []*change // that no commit has taken yet
 	err   error     // of loading the entries
 
-	// commit serializes commits, each of which is synced: the changes of all who wait for it go
+	// commit serializes commits, each of which is synced: the changes of all waiting callers go
 	// with the next one.
 	commit sync.Mutex
 }
 
-// change is one that somebody waits for. What came of it is for whoever has commit.
+// change is a change of a waiting caller. The holder of commit sets its result.
 type change struct {
 	Entry
 	done bool
@@ -90,7 +90,7 @@ func (d *kv) change(key string, value []byte) error {
 	d.mu.Unlock()
 	d.commit.Lock()
 	defer d.commit.Unlock()
-	if c.done { // whoever had commit before has taken it along
+	if c.done { // the last holder of commit has written it
 		return c.err
 	}
 	d.mu.Lock()
@@ -133,8 +133,8 @@ func (d *kv) write(all ...*change) error {
 	return nil
 }
 
-// All yields the entries whose key starts with prefix, in the order of the keys, as they are at
-// the time of the call.
+// All yields the entries whose key starts with prefix, in the order of the keys, as of the time of
+// the call.
 func (d *kv) All(prefix string) iter.Seq2[string, []byte] {
 	d.mu.RLock()
 	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(d.items)), func(k string) bool { return !strings.HasPrefix(k, prefix) })

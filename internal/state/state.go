@@ -1,11 +1,11 @@
 // Package state implements core.Store in memory: the engine's records and events, and the faces'
-// key-value stores. A Backing writes what must outlive the process; package bolt below is the
-// node's. Without one the content is lost with the process.
+// key-value stores. A Backing writes the part that must outlive the process; package bolt below is
+// the node's. Without one the content is lost with the process.
 //
 // Reads use memory only and never touch a file; a change is written through before anybody can
 // see it.
 //
-// It does not know what the records mean, which is the engine's part, and links no database,
+// It does not know the meaning of the records, which is the engine's part, and links no database,
 // which is the Backing's. Start at Store in this file, then tx.go.
 package state
 
@@ -27,13 +27,13 @@ const (
 	KindContainer = "container"
 )
 
-// Backing writes what a Store must not lose. While Commit runs no other method is called, except
-// Entries and the methods of the values that it has returned.
+// Backing writes the content that a Store must not lose. While Commit runs no other method is
+// called, except Entries and the methods of the values that it has returned.
 type Backing interface {
 	// Commit writes all changes or none. oldest is the Seq of the oldest event that the store
 	// keeps; older ones may be deleted.
 	Commit(ch Changes, oldest uint64) error
-	// LostObjects returns what existed before a boot and has not been ended since.
+	// LostObjects returns the objects that existed before a boot and have not been ended since.
 	LostObjects() []core.LostObject
 	// Entries returns the writer of an owner's key-value store; durable says whether it
 	// outlives a boot. It is called once for each.
@@ -94,8 +94,8 @@ func (c *Contents) Trim(limit int) {
 
 // Store implements core.Store.
 type Store struct {
-	// write serializes commits: whoever has it commits for everybody who waits. Lock order:
-	// write, then mu.
+	// write serializes commits: its holder commits for all waiting callers. Lock order: write, then
+	// mu.
 	write sync.Mutex
 
 	queueMu sync.Mutex // guards queue
@@ -116,7 +116,7 @@ type Store struct {
 
 var _ core.Store = (*Store)(nil)
 
-// NewMemory returns a store whose content is lost with the process. An eventLimit of 0 is
+// NewMemory returns a store that loses its content with the process. An eventLimit of 0 is
 // DefaultEventLimit.
 func NewMemory(eventLimit int) *Store { return New(eventLimit, Contents{}, nil, nil) }
 
@@ -174,7 +174,7 @@ func (s *Store) Update(fn func(core.Tx) error) error {
 	s.queue = append(s.queue, r)
 	s.queueMu.Unlock()
 
-	// Whoever gets the lock first commits for everybody who waits.
+	// The first holder of the lock commits for all waiting callers.
 	s.write.Lock()
 	if !r.done {
 		s.queueMu.Lock()

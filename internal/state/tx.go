@@ -98,8 +98,7 @@ type eventRing struct {
 	raw   [][]byte
 	last  uint64
 	limit int
-	// recent are the newest events as they were appended. Everybody who follows the log reads
-	// each of them soon after.
+	// recent are the newest events, in order. All followers of the log read each of them soon.
 	recent []core.Event
 }
 
@@ -136,8 +135,8 @@ func (r *eventRing) decode(seq uint64, raw []byte) (ev core.Event, err error) {
 	return ev, json.Unmarshal(raw, &ev)
 }
 
-// plain reports whether an assignment copies all of ev, and all of it survives JSON, which
-// replaces what is not UTF-8.
+// plain reports whether an assignment copies all of ev, and all of it survives JSON, which replaces
+// bytes that are not UTF-8.
 func plain(ev *core.Event) bool {
 	return ev.Autopsy == nil && utf8.ValidString(ev.Note) && utf8.ValidString(string(ev.Key)) && utf8.ValidString(string(ev.Owner)) &&
 		utf8.ValidString(string(ev.Sandbox)) && utf8.ValidString(string(ev.Container)) && utf8.ValidString(string(ev.Process)) && utf8.ValidString(string(ev.Kind))
@@ -363,7 +362,7 @@ func (t table[T]) All(owner core.Owner) iter.Seq2[T, error] {
 	}
 }
 
-// changes is what one transaction, or a group of them, has changed.
+// changes are the changes of one transaction or a group of them.
 type changes struct {
 	Changes
 	back []func()

@@ -9,7 +9,7 @@ type IDs struct{ UIDs, GIDs []specs.LinuxIDMapping }
 // Mapped reports whether there is a user namespace.
 func (m IDs) Mapped() bool { return len(m.UIDs)+len(m.GIDs) > 0 }
 
-// nobody is what a program sees of an owner that its user namespace does not have.
+// nobody is the id that a program sees for an owner outside of its user namespace.
 const nobody = 65534
 
 // Host returns the node's ids of a user and a group of the container.

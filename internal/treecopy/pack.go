@@ -15,12 +15,12 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 )
 
-// Pack writes what is at p in root as a tar, in which every name begins with as. Sockets are left
+// Pack writes the file or tree at p in root as a tar; every name begins with as. Sockets are left
 // out. A file that grows while it is read is packed as long as it was, and one that shrinks is
 // filled up with zeros.
 //
 // With ids the owners in the tar are those that the container's programs see, and setuid and setgid are
-// left out: the owners of the tar have other rights on the node than those of the files.
+// left out, because these owners have other rights on the node than the files' owners.
 func Pack(w io.Writer, root *os.File, p, as string, follow bool, ids IDs) error {
 	f, err := open(root, p, follow)
 	if err != nil {
@@ -49,7 +49,7 @@ type tarWriter struct {
 	ids IDs
 }
 
-// entry is a single file that was opened for what it is.
+// entry is a single file, opened without its content.
 type entry struct {
 	dir, name string
 	root, f   *os.File

@@ -1,9 +1,9 @@
 // Package treecopy packs files of a container as a tar, and unpacks one there. All paths are
 // resolved as a process in the container would resolve them: links are followed, and none leads
-// out, whatever the container's programs change meanwhile.
+// out, even if the container's programs change the tree meanwhile.
 //
 // The root is an open directory: that of a container, or / for the command line's own files, which
-// are treated alike. Where a copy goes is said by Place, with docker's rules. It knows neither
+// are treated alike. Place determines the target of a copy, with docker's rules. It knows neither
 // engine nor protocol. Start at Pack and Unpack.
 package treecopy
 
@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 )
 
-// Source says what is copied.
+// Source is the file or directory to copy.
 type Source struct {
 	// Name is the last part of its path, and the first of every name in the tar.
 	Name string
@@ -30,8 +30,8 @@ type Source struct {
 	Contents bool
 }
 
-// Look says what is at p in root. A link is looked at itself, unless follow is set or p ends in a
-// slash.
+// Look returns the file at p in root. A link is returned itself, unless follow is set or p ends in
+// a slash.
 func Look(root *os.File, p string, follow bool) (Source, error) {
 	f, err := open(root, p, follow)
 	if err != nil {
@@ -50,7 +50,7 @@ func Look(root *os.File, p string, follow bool) (Source, error) {
 	return src, nil
 }
 
-// open opens p for what it is, not for its content.
+// open opens p itself, not its content (O_PATH).
 func open(root *os.File, p string, follow bool) (*os.File, error) {
 	flags := unix.O_PATH
 	if strings.HasSuffix(p, "/") {
@@ -62,7 +62,7 @@ func open(root *os.File, p string, follow bool) (*os.File, error) {
 	return f, classed(err)
 }
 
-// classed gives an error of the kernel the class that says whose fault it is.
+// classed adds a class to an error of the kernel: InvalidArgument for the caller's fault.
 func classed(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -88,9 +88,9 @@ type Target struct {
 // maxLinks is how many links lead to a file before it counts as a loop, as in the kernel.
 const maxLinks = 40
 
-// Place says where src goes when it is copied to dest, and makes the directory dest where a
-// directory gets a new name. The rules are docker's: what is copied to a directory that exists goes
-// into it, but for a directory's content; and the directory above a new name must exist.
+// Place returns the target of a copy of src to dest, and creates dest if a directory gets a new
+// name. The rules are docker's: a copy to an existing directory goes into it, unless it is a
+// directory's content; and the directory above a new name must exist.
 func Place(root *os.File, dest string, src Source) (Target, error) {
 	slash := strings.HasSuffix(dest, "/") || strings.HasSuffix(dest, "/.")
 	dest = path.Clean("/" + dest)

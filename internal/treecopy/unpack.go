@@ -19,14 +19,14 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Owners says whom unpacked files belong to.
+// Owners selects the owners of unpacked files.
 type Owners int
 
 // The values of Owners.
 const (
 	// Mine are files of the process that unpacks.
 	Mine Owners = iota
-	// Theirs are files of whom the tar says.
+	// Theirs uses the tar's owners.
 	Theirs
 )
 
@@ -47,10 +47,9 @@ type made struct {
 	when time.Time
 }
 
-// Unpack unpacks a tar. Files that are there are replaced, directories are kept, and neither takes
-// the place of the other. Devices are left out. The tar may be anybody's: its names are those of a
-// process whose root directory is root, and what it says decides nothing else. Its owners are those of
-// a container with these ids.
+// Unpack unpacks a tar. Existing files are replaced, directories are kept, and neither replaces the
+// other. Devices are left out. The tar may come from an attacker: its names are resolved as those of a
+// process with root as its root directory. Its owners are those of a container with these ids.
 func Unpack(r io.Reader, root *os.File, to Target, owners Owners, ids IDs) error {
 	u := &unpacker{root: root, to: to, owners: owners, ids: ids}
 	tr := tar.NewReader(r)
@@ -78,7 +77,7 @@ func Unpack(r io.Reader, root *os.File, to Target, owners Owners, ids IDs) error
 			return fmt.Errorf("unpack %q: %w", u.dirs[i].path, classed(err))
 		}
 	}
-	// What follows the end of the archive is read, so that its sender is not stopped.
+	// Read the bytes behind the end of the archive, so that its sender is not blocked.
 	_, err := io.Copy(io.Discard, r)
 	return err
 }
@@ -167,7 +166,7 @@ func (u *unpacker) one(tr io.Reader, h *tar.Header, p string) error {
 // maxDepth bounds how many directories are made for one name.
 const maxDepth = 2048
 
-// replace removes what is in the place of a new file, unless it is a directory.
+// replace removes a file at the place of a new one, unless it is a directory.
 func replace(in *os.Root, base string) error {
 	info, err := in.Lstat(base)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -223,8 +222,8 @@ func (u *unpacker) finish(d made) error {
 
 // mode returns the mode that a file or directory gets. The tar's bits setuid and setgid are of use
 // to the owner and the group that the tar names, and are left out when the file has others: a user's
-// setuid program must not become root's. The sticky bit is left out of files, for which it has no
-// meaning; a directory keeps it, as it only takes permissions away.
+// setuid program must not become root's. The sticky bit has no meaning for files and is left out; a
+// directory keeps it, because it only removes permissions.
 func (u *unpacker) mode(h *tar.Header, made fs.FileInfo) fs.FileMode {
 	m := h.FileInfo().Mode()
 	mode := m.Perm()

@@ -25,7 +25,7 @@ const (
 // The options of a volume, as Docker's driver "local" has them.
 const (
 	typeKey   = "type"   // the filesystem, or none for a bind mount
-	deviceKey = "device" // what mount(8) takes as the source
+	deviceKey = "device" // the source of mount(8)
 	wordsKey  = "o"      // the options of the mount, separated by commas
 )
 
@@ -35,8 +35,8 @@ type filesystem struct {
 	words       []string
 }
 
-// parseOptions checks a volume's options; nil when there are none. InvalidArgument says
-// what of them cannot be, and never contains a password.
+// parseOptions checks a volume's options; nil when there are none. InvalidArgument names the wrong
+// option, and never contains a password.
 func parseOptions(o map[string]string) (*filesystem, error) {
 	if len(o) == 0 {
 		return nil, nil //nolint:nilnil // none
@@ -68,7 +68,7 @@ func parseOptions(o map[string]string) (*filesystem, error) {
 	return f, f.check()
 }
 
-// Check refuses options with which no volume can be created. InvalidArgument.
+// Check returns InvalidArgument if no volume can have these options.
 func Check(o map[string]string) error {
 	_, err := parseOptions(o)
 	return err
@@ -82,13 +82,13 @@ func hasControl(s string) bool {
 	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
-// onlyForPrograms reports whether an option tells only mount(8) and systemd something, of
-// which the kernel does not know.
+// onlyForPrograms reports whether an option is for mount(8) and systemd only, and unknown to the
+// kernel.
 func onlyForPrograms(word string) bool {
 	return slices.Contains([]string{"_netdev", "auto", "noauto", "nofail", "user", "nouser", "users", "owner", "group"}, word)
 }
 
-// check refuses what could not be mounted, or would not be what is asked for.
+// check refuses options that cannot be mounted, or that the mount would not honour.
 func (f *filesystem) check() error {
 	for _, w := range f.words {
 		key, _, _ := strings.Cut(w, "=")
@@ -158,8 +158,8 @@ func (f *filesystem) value(key string) string {
 	return ""
 }
 
-// mount returns what is to be mounted. The kernel resolves no names: those of an NFS or
-// CIFS server become addresses. Unavailable when a name has none.
+// mount returns the mount. The kernel resolves no names: those of an NFS or CIFS server become
+// addresses. Unavailable when a name has none.
 func (f *filesystem) mount(ctx context.Context) (core.Mount, error) {
 	m := core.Mount{Type: f.typ, Source: f.device, Options: slices.Clone(f.words)}
 	if f.typ == "none" || f.bind() {
@@ -225,9 +225,8 @@ func Mask(o map[string]string) map[string]string {
 	return shown
 }
 
-// maskWords hides the values of those options by which filesystems are given passwords.
-// After one, everything up to the next option that has no secret is hidden with it: a
-// password may have a comma in it, which its author took for a part of it.
+// maskWords hides the values of password options. It hides everything from one up to the next
+// option without a secret, because a password may contain a comma.
 func maskWords(words string) string {
 	var out []string
 	inSecret := false

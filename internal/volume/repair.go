@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Repaired is a volume whose record and its copy were both damaged.
+// Repaired is a volume with a damaged record and a damaged copy of it.
 type Repaired struct {
 	Dir string
 	// Made means that it has a record again, without labels. Otherwise it cannot have one: where
@@ -22,8 +22,8 @@ type Repaired struct {
 	Made bool
 }
 
-// Repair writes new records for the volumes below dir that have none that can be read, and have
-// their content with them. With dry it only says which. No agent may run.
+// Repair writes new records for the volumes below dir with content and without a readable record.
+// With dry it only returns them. No agent may run.
 func Repair(dir string, dry bool) (all []Repaired, err error) {
 	dirs, err := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if err != nil {
@@ -63,7 +63,7 @@ func Repair(dir string, dry bool) (all []Repaired, err error) {
 	return all, nil
 }
 
-// readable reports whether a record, as it is on disk, says whose it is.
+// readable reports whether a record, as it is on disk, has a valid owner and name.
 func readable(b []byte, r *record) error {
 	if err := json.Unmarshal(b, r); err != nil {
 		return err

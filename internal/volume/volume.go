@@ -1,8 +1,8 @@
 // Package volume implements core.Volumes with local directories: a directory for each owner and
-// name, which outlives containers, or what a volume's options say is to be mounted instead.
+// name, which outlives containers, or a mount that the volume's options define.
 //
-// It knows nothing about containers and mounts nothing; the engine knows who uses a volume. Start
-// at Local.
+// It knows nothing about containers and mounts nothing; the engine knows the users of a volume.
+// Start at Local.
 package volume
 
 import (
@@ -30,8 +30,8 @@ import (
 
 // Local stores volumes in Dir/OWNER/NAME: the content in _data, the record in volume.json. A
 // directory without a record was not completely created or removed, and does not count. A volume
-// with options has a record only: nothing is ever mounted here, so that what is removed here is
-// not what a server has.
+// with options has a record only: nothing is ever mounted here, so that a removal here never
+// deletes a server's files.
 type Local struct {
 	dir string
 	mu  sync.Mutex // serializes the creation and removal of volumes
@@ -86,7 +86,7 @@ type record struct {
 	Options map[string]string `json:"options,omitempty"`
 }
 
-// shown is the volume without what is secret.
+// shown is the volume without secrets.
 func (r record) shown() core.Volume {
 	r.Volume.Options = Mask(r.Options)
 	return r.Volume
@@ -157,11 +157,11 @@ func write(dir string, r record) error {
 	return writeCopy(dir, b)
 }
 
-// maxRecord bounds what is read of a record: labels and options of a volume.
+// maxRecord bounds the size of a record: labels and options of a volume.
 const maxRecord = 64 << 20
 
-// copyFile is beside recordFile: the checksum of the record, a space, and the record. It is what
-// counts when the two differ.
+// copyFile is beside recordFile: the checksum of the record, a space, and the record. It counts
+// when the two differ.
 const copyFile = recordFile + ".copy"
 
 func writeCopy(dir string, b []byte) error {
@@ -201,7 +201,7 @@ func sound(dir string, b []byte) []byte {
 func read(dir string) (r record, err error) {
 	b, err := atomicfile.Read(filepath.Join(dir, recordFile), maxRecord)
 	b = sound(dir, b)
-	if len(b) == 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) { // or a foreign file is there
+	if len(b) == 0 && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)) { // or there is a foreign file
 		return r, fmt.Errorf("volume %s: %w", filepath.Base(dir), errdefs.ErrNotFound)
 	}
 	if err != nil && len(b) == 0 && !errors.Is(err, atomicfile.ErrUnreadable) {
@@ -228,8 +228,7 @@ func (l *Local) Get(_ context.Context, owner core.Owner, name string) (core.Volu
 	return r.shown(), err
 }
 
-// Source returns what a volume's options say is to be mounted. FailedPrecondition when it has
-// none.
+// Source returns the mount that a volume's options define. FailedPrecondition if it has none.
 func (l *Local) Source(ctx context.Context, owner core.Owner, name string) (core.Mount, error) {
 	dir, err := l.path(owner, name)
 	if err != nil {
@@ -253,8 +252,8 @@ func (l *Local) Source(ctx context.Context, owner core.Owner, name string) (core
 	return m, nil
 }
 
-// List returns an owner's volumes by name; owner "" returns all. Of one whose record is damaged
-// it knows no more than the name.
+// List returns an owner's volumes by name; owner "" returns all. A volume with a damaged record has
+// only its name.
 func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error) {
 	pattern := string(owner)
 	if owner == "" {
@@ -287,8 +286,8 @@ func (l *Local) List(_ context.Context, owner core.Owner) ([]core.Volume, error)
 	return list, nil
 }
 
-// Remove removes a volume with its content, also one whose record is damaged; NotFound when there
-// is none.
+// Remove removes a volume with its content, also one with a damaged record; NotFound when there is
+// none.
 func (l *Local) Remove(_ context.Context, owner core.Owner, name string) error {
 	dir, err := l.path(owner, name)
 	if err != nil {

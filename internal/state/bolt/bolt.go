@@ -3,10 +3,10 @@
 //
 // Records and events are in live.db below the state directory (a tmpfs in production, so it is
 // never synced). Key-value stores that outlive a boot are in durable.db below the root directory
-// (always synced). Every event is also copied to events.log there, which says after a reboot what
-// had been running.
+// (always synced). Every event is also copied to events.log there, for a list of the running
+// objects after a reboot.
 //
-// It does not know what the records mean. Start at Open; log.go is the event log's file.
+// It does not know the meaning of the records. Start at Open; log.go is the event log's file.
 package bolt
 
 import (
@@ -26,8 +26,8 @@ const Schema = 1
 
 // Options says where the store's files are.
 type Options struct {
-	// State is the directory for what need not survive a boot, Root for what must. Both are
-	// created if necessary.
+	// State is the directory for files that need not survive a boot, Root for those that must. Both
+	// are created if necessary.
 	State, Root string
 	// EventLimit is how many events stay readable; 0 is state.DefaultEventLimit.
 	EventLimit int

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// census is what exists according to the events alone, by container or sandbox ID.
+// census has the objects that exist according to the events alone, by container or sandbox ID.
 type census map[core.ID]core.LostObject
 
 func (c census) add(r core.LostObject) {
@@ -86,7 +86,8 @@ func (c census) line(kind string, _ uint64, raw []byte) error {
 	return nil
 }
 
-// after returns what is left of c after events, and whether that is less. It adds nothing.
+// after returns the objects of c that exist after events, and whether these are fewer. It adds
+// nothing.
 func (c census) after(events []state.Event) (left census, fewer bool) {
 	for _, e := range events {
 		id := e.Container
@@ -104,7 +105,7 @@ func (c census) after(events []state.Event) (left census, fewer bool) {
 	return c, fewer
 }
 
-// list returns what exists, containers first, each kind by owner and key.
+// list returns the objects, containers first, each kind by owner and key.
 func (c census) list() []core.LostObject {
 	list := slices.Collect(maps.Values(c))
 	slices.SortFunc(list, func(a, b core.LostObject) int {

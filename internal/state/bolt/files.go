@@ -42,8 +42,8 @@ type files struct {
 	log           *eventLog
 	logger        *slog.Logger
 	fresh         bool // this process has created live.db: at a first start, or after a boot
-	// lostObjects are what existed before the boot and has not been ended since. live.db has them
-	// too, so that a crash does not lose them.
+	// lostObjects are the objects that existed before the boot and have not been ended since.
+	// live.db has them too, so that a crash does not lose them.
 	lostObjects census
 }
 
@@ -223,8 +223,8 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	return c, nil
 }
 
-// loadAfterBoot begins without records. The log's events are taken over, and what existed
-// according to them becomes the lost objects.
+// loadAfterBoot begins without records. It takes the events of the log; the objects that exist
+// according to them become the lost objects.
 func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 	if err := f.log.readCensus(); err != nil {
 		return err
@@ -299,8 +299,8 @@ func loadKind[T any](tx *bbolt.Tx, kind string, created func(*T) time.Time) ([]*
 	return all, err
 }
 
-// loadEvents reads the events. It returns false when some are damaged: there is a gap, or one is
-// not what the event log has.
+// loadEvents reads the events. It returns false when some are damaged: there is a gap, or one
+// differs from the event log.
 func (f *files) loadEvents(tx *bbolt.Tx, c *state.Contents) (sound bool) {
 	b := tx.Bucket([]byte(eventsBucket))
 	if b == nil {

@@ -26,8 +26,8 @@ import (
 //
 //	CRC32C SP KIND SP SEQ SP JSON LF
 //
-// The sum covers everything after it, up to the LF. KIND "e" is an event. "c" is a checkpoint:
-// the list of what exists after event SEQ, so that a file can be read without those before it.
+// The sum covers everything after it, up to the LF. KIND "e" is an event. "c" is a checkpoint: the
+// list of objects that exist after event SEQ, so that a file can be read without those before it.
 // Every file begins with a checkpoint. A line that does not match its sum is left out: at the end
 // of the file a power cut has interrupted its write, elsewhere the disk has damaged it.
 const (
@@ -142,8 +142,8 @@ func (l *eventLog) scan() error {
 	return err
 }
 
-// putAside keeps a file of which nothing can be read, and begins a new one. mu is not needed: the
-// log is not synced yet.
+// putAside renames an unreadable file, and begins a new one. mu is not needed: the log is not
+// synced yet.
 func (l *eventLog) putAside() error {
 	aside := l.path + atomicfile.Damaged
 	l.logger.Error("the event log cannot be read and is begun anew; what the live records do not have of it is lost. Check the disk", "file", l.path, "kept", aside)
@@ -209,7 +209,7 @@ func parseLine(line []byte) (kind string, seq uint64, raw []byte, ok bool) {
 	return string(part[0]), seq, part[2], err == nil
 }
 
-// logRead is what readLog has found in a file.
+// logRead is the result of readLog.
 type logRead struct {
 	size     int64 // of all that was read
 	end      int64 // the offset after the last valid line; 0 when there is none after the header
@@ -312,8 +312,8 @@ func (l *eventLog) catchUp(raws [][]byte, last uint64) {
 	l.appendRaw(raws[len(raws)-int(last-l.last):])
 }
 
-// rewrite begins a new file with these events, the newest of which is last. If the disk is full,
-// they are appended to the present file, and a reader begins with them.
+// rewrite begins a new file with these events, the newest last. If the disk is full, they are
+// appended to the present file, and a reader begins with them.
 func (l *eventLog) rewrite(raws [][]byte, last uint64) {
 	l.last = last - uint64(len(raws))
 	if err := l.rotate(); err != nil {
@@ -331,8 +331,8 @@ func (l *eventLog) appendRaw(raws [][]byte) {
 	l.append(es)
 }
 
-// append writes the events of a commit that has been made. An error is logged once, and the log
-// is completed when it can be written again.
+// append writes the events of a finished commit. An error is logged once, and the log is completed
+// when it can be written again.
 func (l *eventLog) append(events []state.Event) {
 	if len(events) == 0 {
 		return
@@ -363,8 +363,8 @@ func (l *eventLog) append(events []state.Event) {
 	}
 }
 
-// maxMissed bounds the events kept for a log that cannot be written. Beyond it the log gets a
-// gap, and a reader drops what is before that.
+// maxMissed bounds the events kept for a log that cannot be written. Beyond it the log gets a gap,
+// and a reader drops the events before that.
 const maxMissed = 10_000
 
 func (l *eventLog) write(buf []byte) error {

@@ -56,16 +56,16 @@ func valid(bucket []string, key, value []byte) bool {
 	return strings.HasPrefix(bucket[0], scopePrefix)
 }
 
-// beginning reports whether a record is of an object's creation. One that may be outdated would
-// have what runs taken for what was never completed, and removed as such.
+// beginning reports whether a record is of an object's creation. If it is outdated, recovery would
+// take a running object for an uncompleted one and remove it.
 func beginning(bucket []string, value []byte) bool {
 	var v struct{ State string }
 	return (bucket[0] == state.KindSandbox || bucket[0] == state.KindContainer) &&
 		(json.Unmarshal(value, &v) != nil || v.State == string(core.SandboxCreating) || v.State == string(core.ContainerCreating))
 }
 
-// orphan reports whether a record is of a container whose sandbox, or the container in which it is
-// nested, has none: nothing could be done with it, nor could it be removed.
+// orphan reports whether a record is of a container without a record of its sandbox or its parent:
+// no verb could use or remove it.
 func orphan(has func(key string, bucket ...string) bool, bucket []string, value []byte) bool {
 	if bucket[0] != state.KindContainer {
 		return false
@@ -74,9 +74,8 @@ func orphan(has func(key string, bucket ...string) bool, bucket []string, value 
 	return json.Unmarshal(value, &c) != nil || !has(string(c.Sandbox), state.KindSandbox) || c.Parent != "" && !has(string(c.Parent), state.KindContainer)
 }
 
-// Repair makes the damaged files of a store sound that nobody has open. With dry it only says
-// what it would do. What live.db has lost of its events is in the event log, and comes back when
-// the store is opened.
+// Repair repairs the damaged files of a closed store. With dry it only returns what it would do.
+// Events that live.db has lost are in the event log, and are restored when the store is opened.
 func Repair(o Options, dry bool) ([]dbfile.Report, error) {
 	var all []dbfile.Report
 	for _, f := range []dbfile.Options{o.durable(), o.live()} {
