@@ -36,8 +36,8 @@ type Options struct {
 	// Changed, unless nil, is called when Status may have changed: a keeper was lost or
 	// reached again, has lost its nest, or sent a copy that could not be received. It must not block.
 	Changed func()
-	// LateCopies leaves the request for copies of what keeper and nest hold to Client.AskCopies, so that
-	// an agent that starts has its answers first.
+	// LateCopies leaves the request for copies of keeper's and nest's items to Client.AskCopies, so that
+	// a starting agent gets its other answers first.
 	LateCopies bool
 	// VersionOf returns the version that is built into a program file, "" if there is none. It
 	// may be nil: the library that reads it is larger than this package.
@@ -82,7 +82,7 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	return c, nil
 }
 
-// Close disconnects from the pairs, which go on running.
+// Close disconnects from the pairs, which continue to run.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
@@ -178,8 +178,8 @@ func coreRef(r wire.Ref) core.Ref {
 	return core.Ref{Container: core.ID(r.Container), Process: core.ProcessID(r.Process)}
 }
 
-// LaunchCommand implements core.Launcher. After the error Unavailable the process may
-// nevertheless have been started: look at Processes before launching it again.
+// LaunchCommand implements core.Launcher. After the error Unavailable the process may nevertheless
+// have been started: check Processes before launching it again.
 func (c *Client) LaunchCommand(ctx context.Context, l core.CommandLaunch) (core.Launched, error) {
 	body, err := wireLaunch(&l.Launch)
 	if err != nil {
@@ -189,8 +189,7 @@ func (c *Client) LaunchCommand(ctx context.Context, l core.CommandLaunch) (core.
 	return c.launch(ctx, &l.Launch, core.Ref{}, wire.KindLaunch, body)
 }
 
-// LaunchPlan implements core.Launcher. Unavailable means what it means for
-// LaunchCommand.
+// LaunchPlan implements core.Launcher. Unavailable has the meaning as for LaunchCommand.
 func (c *Client) LaunchPlan(ctx context.Context, l core.PlanLaunch) (core.Launched, error) {
 	body, err := wireLaunch(&l.Launch)
 	if err != nil {
@@ -227,8 +226,8 @@ func (c *Client) launch(ctx context.Context, l *core.Launch, target core.Ref, ki
 	return out, err
 }
 
-// onTarget calls fn for the pair that runs target, whose keeper alone can put a child
-// into target's namespaces. For the zero Ref it is the pair that new launches go to.
+// onTarget calls fn for the pair that runs target, because only its keeper can put a child into
+// target's namespaces. For the zero Ref it is the pair that new launches go to.
 func (c *Client) onTarget(ctx context.Context, target core.Ref, fn func(*pair) error) error {
 	if target.Container != "" {
 		return c.on(ctx, fn)
@@ -253,7 +252,7 @@ func (c *Client) Advance(ctx context.Context, ref core.Ref) error {
 	return c.onRef(ctx, wire.KindAdvance, &m)
 }
 
-// wireLaunch translates what launches of all kinds have in common.
+// wireLaunch translates the common part of launches of all kinds.
 func wireLaunch(l *core.Launch) (*wire.Launch, error) {
 	m := &wire.Launch{
 		Ref: wireRef(l.Ref),
@@ -373,8 +372,8 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 	return st, err
 }
 
-// Processes implements core.Supervisor. Of a pair whose keeper and nest are both dead it
-// knows the processes whose exits are on record.
+// Processes implements core.Supervisor. For a pair with keeper and nest dead it returns the
+// processes with recorded exits.
 func (c *Client) Processes(ctx context.Context) ([]core.Supervised, error) {
 	if _, err := c.current(ctx); err != nil {
 		return nil, err
@@ -469,8 +468,8 @@ func version(of func(path string) string, s wire.Status) string {
 	return s.Program
 }
 
-// Upgrade makes every keeper execute the program at path in place: children, streams
-// and connections stay. A keeper that fails to do so goes on as before.
+// Upgrade makes every keeper execute the program at path in place: children, streams and
+// connections stay. A keeper that fails to do so continues as before.
 func (c *Client) Upgrade(ctx context.Context, path string) error {
 	if _, err := c.current(ctx); err != nil {
 		return err

@@ -15,17 +15,17 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// copies are an agent's copies of what keeper and nest hold: for each process its record, its
-// pidfd, the agent's ends of its pipes and the master of its terminal. Keeper and nest can then
-// die together: the agent starts the next pair with them. The keeper sends each change some
-// 10 ms after it has stored it with the nest; what is younger when both die is lost.
+// copies are an agent's copies of keeper's and nest's items: for each process its record, its
+// pidfd, the agent's ends of its pipes and the master of its terminal. Keeper and nest can then die
+// together: the agent starts the next pair with them. The keeper sends each change some 10 ms after
+// it has stored it with the nest; younger changes are lost when both die.
 type copies struct {
 	items map[string]*copied
-	// failed are the keys of items whose descriptors could not be received, "" of one whose key could not
-	// be received either. The value is true
-	// until the keeper has sent the item again over a new connection or after another request.
+	// failed are the keys of items that arrived without their descriptors, "" for one that arrived
+	// without its key. The value is true until the keeper has sent the item again over a new connection
+	// or after another request.
 	failed map[string]bool
-	// whole is set while the keeper has sent everything that it had when it was asked.
+	// whole is set when the keeper has sent all items of the time of the request.
 	whole bool
 	// asking is set while another request waits for its time.
 	asking bool
@@ -74,7 +74,7 @@ func (k *copies) drop(key string) {
 	delete(k.failed, key)
 }
 
-// complete drops what the keeper has not sent again: it has no such item any more.
+// complete drops the items that the keeper has not sent again, because it no longer has them.
 func (k *copies) complete() {
 	for key, it := range k.items {
 		if it.old {
@@ -100,7 +100,7 @@ func (k *copies) again() {
 	k.whole = false
 }
 
-// AskCopies asks all keepers for copies of what they hold, and those of later connections at once. It is
+// AskCopies asks all keepers for copies of their items, and those of later connections at once. It is
 // for clients with Options.LateCopies.
 func (c *Client) AskCopies() {
 	c.mu.Lock()
@@ -112,7 +112,7 @@ func (c *Client) AskCopies() {
 	}
 }
 
-// ask asks the keeper for copies, unless none is connected: it is asked when one is.
+// ask asks the keeper for copies. Without a connection, the next one asks.
 func (p *pair) ask() {
 	p.mu.Lock()
 	conn := p.conn
@@ -170,7 +170,7 @@ func (p *pair) askMissing() {
 // Preconditions: mu is held.
 func (p *pair) takeCopy(f *frame) {
 	if f.kind == wire.KindCopy && f.err != nil {
-		p.copies.failed[""] = false // its key was among what could not be received
+		p.copies.failed[""] = false // its key was among the lost ones
 		return
 	}
 	if f.kind == wire.KindCopy {
@@ -215,9 +215,9 @@ func (p *pair) uncopied(n int) int {
 // restoring is how long the agent waits at most between two attempts to start the next pair.
 const restoring = time.Second
 
-// restore starts the next pair of a directory whose keeper and nest have died together, with the
-// copies of what they held. It reports false if there is nothing to start it with. It tries until
-// it succeeds, because the processes run as long as it holds the copies.
+// restore starts the next pair of a directory after keeper and nest have died together, with the
+// copies of their items. It reports false if there is nothing to start it with. It tries until it
+// succeeds, because the processes run as long as it holds the copies.
 func (p *pair) restore(ctx context.Context) bool {
 	if !p.worthRestoring() {
 		return false
@@ -312,8 +312,8 @@ func (p *pair) settled(ctx context.Context) {
 	}
 }
 
-// renew connects again to a keeper whose program is newer than the connection, which has the
-// protocol version of the program before.
+// renew connects again to a keeper after an upgrade of its program, because the old connection has
+// the protocol version of the program before.
 func (p *pair) renew() {
 	p.mu.Lock()
 	conn := p.conn

@@ -147,7 +147,7 @@ func (p *pair) unsubscribe(q *queue) {
 	delete(p.subs, q)
 }
 
-// deadDirs lists the directories of pairs whose keeper and nest are both dead.
+// deadDirs lists the directories of pairs with keeper and nest dead.
 func (c *Client) deadDirs() []string {
 	live := map[string]bool{}
 	for _, p := range c.all() {

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// Held returns what keeps open files in all pairs. A keeper of a release that could not do that
+// Held returns a holder of open files in all pairs. A keeper of a release that could not do that
 // keeps none.
 func (c *Client) Held() core.Holder { return holder{c} }
 
@@ -26,7 +26,7 @@ func (h holder) Hold(ctx context.Context, name string, files []*os.File) error {
 	m := &planned{Message: &wire.HeldName{Name: name}}
 	defer runtime.KeepAlive(files)
 	for _, f := range files {
-		raw, err := f.SyscallConn() // Fd would make a socket a blocking one, for everybody who has it
+		raw, err := f.SyscallConn() // Fd would make a socket a blocking one, also in other processes
 		if err == nil {
 			err = raw.Control(func(fd uintptr) { m.held = append(m.held, int(fd)) })
 		}

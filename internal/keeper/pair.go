@@ -36,7 +36,7 @@ type pair struct {
 	up       chan struct{} // closed once conn is set or never will be
 	gone     bool          // keeper and nest are dead, or the Client is closed
 	nestLost bool          // the nest is lost
-	ending   bool          // it was asked to end
+	ending   bool          // its end was requested
 	next     uint64        // id of the last request
 	calls    map[uint64]*pending
 	subs     map[*queue]struct{}   // subscribers to exits
@@ -47,7 +47,7 @@ type pair struct {
 // inputOf names the process that an input belongs to.
 type inputOf struct{ ref wire.Ref }
 
-// pending is a request whose answer has not come yet.
+// pending is a request without an answer yet.
 type pending struct {
 	done     chan reply
 	launches *wire.Ref // the process that it launches; nil if it launches none
@@ -308,8 +308,7 @@ func (p *pair) close() {
 	}
 }
 
-// retire takes the pair, which is about to be asked to end, out of use for new
-// launches.
+// retire excludes the pair from new launches, before the request to end.
 func (p *pair) retire() {
 	p.mu.Lock()
 	p.nestLost, p.ending = true, true
@@ -419,7 +418,7 @@ func (p *pair) try(ctx context.Context, kind wire.Kind, m, answer wire.Message) 
 		return nil, p.cancelled(ctx, call, kind)
 	}
 	switch {
-	case errors.Is(r.err, errShort): // what the keeper has done is undone
+	case errors.Is(r.err, errShort): // the keeper's work is undone
 		call.done <- r
 		go p.discardLate(context.WithoutCancel(ctx), call, kind)
 		return nil, r.err

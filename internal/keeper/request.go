@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// planned is a request with a plan, which travels in a sealed memory file, and with the
-// descriptors that the program is given.
+// planned is a request with a plan, which travels in a sealed memory file, and with the descriptors
+// for the program.
 type planned struct {
 	wire.Message
 	plan  []byte
@@ -27,7 +27,7 @@ type planned struct {
 	held  []int // descriptors for the keeper to hold, which the caller keeps open meanwhile
 }
 
-// sent is what a request takes along beside its body.
+// sent are a request's descriptors besides its body.
 type sent struct {
 	plan  []byte
 	given []*os.File
@@ -120,9 +120,9 @@ func write(conn *link, h wire.Header, m wire.Message, with sent) error {
 	return err
 }
 
-// cancelled returns the error of a request whose context has ended. For a launch, the
-// keeper answers at once that it killed the child, and at which operation; that answer
-// becomes part of the error. Other answers are discarded when they come.
+// cancelled returns the error of a request whose context has ended. For a launch, the keeper
+// answers at once that it killed the child, with the operation; that answer becomes part of the
+// error. Other answers are discarded when they come.
 func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) error {
 	if kind != wire.KindLaunch && kind != wire.KindLaunchPlan && kind != wire.KindLaunchGiven && kind != wire.KindTask {
 		go p.discardLate(context.WithoutCancel(ctx), call, kind)
@@ -143,8 +143,8 @@ func (p *pair) cancelled(ctx context.Context, call *pending, kind wire.Kind) err
 	return ctx.Err()
 }
 
-// discardLate receives the answer to a cancelled request, and gives back what came with it:
-// descriptors, a stream, or a process that was launched nevertheless.
+// discardLate receives the answer to a cancelled request, and releases its resources: descriptors,
+// a stream, or a process that was launched nevertheless.
 func (p *pair) discardLate(ctx context.Context, call *pending, kind wire.Kind) {
 	r := <-call.done
 	r.fds.close()

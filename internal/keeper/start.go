@@ -28,7 +28,7 @@ func (c *Client) startPair(ctx context.Context, dir string) error {
 }
 
 // runStart runs the program that starts a nest, which starts a keeper. From items, unless it is
-// nil, the program receives what the nest is to hold.
+// nil, the program receives the items for the nest.
 func (c *Client) runStart(ctx context.Context, dir string, items *os.File) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 // longAgo returns a deadline that has passed.
 func longAgo() time.Time { return time.Unix(1, 0) }
 
-// stream is a live connection to a process: descriptors received from the keeper. Held
-// output is read from the process's own pipe and so goes on even when the keeper dies.
+// stream is a live connection to a process: descriptors received from the keeper. Held output is
+// read from the process's own pipe and so continues even when the keeper dies.
 type stream struct {
 	p      *pair
 	id     uint64
@@ -220,7 +220,7 @@ func (r *heldReader) Read(b []byte) (int, error) {
 	return r.rest(b)
 }
 
-// rest reads what is there, without waiting.
+// rest reads the available bytes, without waiting.
 func (r *heldReader) rest(b []byte) (int, error) {
 	rc, err := r.f.SyscallConn()
 	if err != nil {

@@ -1,12 +1,11 @@
 // Package fork starts a process by a plan: it clones, and the child runs the plan's
 // system calls one after the other until execve replaces it.
 //
-// The child is a copy of a Go program of which only the calling thread exists. It runs
-// on a stack of its own and unmaps everything except that stack, the program's
-// instructions and the plan (memory.go). Between clone and execve it may therefore
-// make raw system calls and nothing else: no allocation, no stack growth, no lock, no
-// variable (run.go). A child that fails reports that through a pipe and exits; one
-// that hangs or crashes harms nothing else. A Launcher is a child that stays and
+// The child is a copy of a Go program with the calling thread only. It runs on a stack of its own
+// and unmaps everything except that stack, the program's instructions and the plan (memory.go).
+// Between clone and execve it may therefore make raw system calls and nothing else: no allocation,
+// no stack growth, no lock, no variable (run.go). A child that fails reports that through a pipe
+// and exits; one that hangs or crashes harms nothing else. A Launcher is a child that stays and
 // clones others. Package fork knows nothing of containers.
 package fork
 
@@ -35,9 +34,9 @@ func runtimeAfterFork()
 // Files are the descriptors that a child gets; -1 means none. The caller keeps them.
 type Files struct {
 	Stdin, Stdout, Stderr int
-	Park                  int // read end of a pipe; a parked child goes on when it reads a byte
-	Console               int // socket to which the child sends a pty's master
-	Target                int // pidfd of the process whose namespaces the child joins
+	Park                  int // read end of a pipe; a parked child continues when it reads a byte
+	Console               int // the child sends a pty's master to this socket
+	Target                int // pidfd of a process; the child joins its namespaces
 	// Progress, unless nil, points to two words in a page shared with the child. The
 	// child writes the number of the operation that it begins into the first one. They
 	// must not be in memory of the garbage collector.
@@ -59,12 +58,12 @@ type Child struct {
 	// It must not start anything again, and is locked to the calling goroutine.
 	Astray bool
 	errs   int // read end of the failure pipe
-	goPipe int // write end of the pipe for which a second child waits; -1 if the plan makes none
+	goPipe int // write end of the pipe that a second child reads; -1 if the plan makes none
 	// words are the two words shared with the child: the number of its operation, and
 	// the pid of its second child.
 	words    *uint32
 	ownWords bool // words belong to this Child alone
-	followed bool // the second child is known
+	followed bool // the second child has been found
 }
 
 // FailedError describes the operation of a plan that failed, or another step that the
@@ -78,8 +77,8 @@ type FailedError struct {
 
 func (f *FailedError) Error() string { return f.Name + ": " + f.Errno.Error() }
 
-// exitFailure is the exit status of a child whose plan failed. Nothing reads it: the
-// failure itself is reported through the pipe.
+// exitFailure is the exit status of a child after a failed plan. Nothing reads it: the failure
+// itself is reported through the pipe.
 const exitFailure = 127
 
 // firstFree is above every descriptor number that plans use themselves.
@@ -89,9 +88,8 @@ type cloneArgs struct {
 	flags, pidFD, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
 }
 
-// Start clones a child and has it run p. It returns as soon as the child exists;
-// Outcome says how the plan went. The plan's memory must stay mapped until Outcome has
-// returned.
+// Start clones a child that runs p. It returns as soon as the child exists; Outcome returns the
+// result of the plan. The plan's memory must stay mapped until Outcome has returned.
 func Start(p plan.Placed, f Files) (Child, error) {
 	b, err := prepare(p, f)
 	if err != nil {
@@ -139,13 +137,13 @@ func Start(p plan.Placed, f Files) (Child, error) {
 
 const noDescriptor = 1<<64 - 1
 
-// passed is a descriptor and the slot in which the child gets it.
+// passed is a descriptor and its slot in the child.
 type passed struct {
 	slot uint8
 	fd   int
 }
 
-// creation is what is made for one child before it is cloned.
+// creation has the resources of one child before it is cloned.
 type creation struct {
 	passed []passed
 	opened []int // closed once the child is cloned
@@ -208,7 +206,7 @@ func (b *creation) close() {
 	b.opened = nil
 }
 
-// fail closes the descriptors by which the child would have been observed.
+// fail closes the descriptors for observing the child.
 func (b *creation) fail() {
 	closeGo(b.goPipe)
 	if b.errs >= 0 {
@@ -318,8 +316,8 @@ var ownPidNamespace = sync.OnceValues(func() (int, error) {
 // executed its program, failed or died.
 func (c *Child) Errors() int { return c.errs }
 
-// Release closes the pipe for which a second child waits, once that child is known or
-// will not come. It may be called again.
+// Release closes the pipe that a second child reads, once that child was found or will not come. It
+// may be called again.
 func (c *Child) Release() {
 	if c.Pid == 0 { // no child was cloned
 		return
@@ -339,11 +337,10 @@ func (c *Child) Ran(p plan.Placed, moved func(pid, pidfd int)) error {
 	return c.next(p, moved)
 }
 
-// Parked waits until the child has parked, which is nil, its plan has failed, which is
-// a *FailedError, or it has died before that, which is ErrDied. The failure pipe stays
-// open. If the plan makes a second child, that one replaces the first in c: moved,
-// unless nil, is called with its pid and pidfd before it goes on, and has to close the
-// first child's pidfd.
+// Parked waits until the child has parked, which is nil, its plan has failed, which is a
+// *FailedError, or it has died before that, which is ErrDied. The failure pipe stays open. If the
+// plan makes a second child, that one replaces the first in c: moved, unless nil, is called with
+// its pid and pidfd before it continues, and has to close the first child's pidfd.
 func (c *Child) Parked(p plan.Placed, moved func(pid, pidfd int)) error {
 	err := c.next(p, moved)
 	switch f, ok := err.(*FailedError); { //nolint:errorlint // made right here

@@ -31,15 +31,14 @@ type Launcher struct {
 // ErrNoLauncher means that the launcher has ended.
 var ErrNoLauncher = errors.New("the launcher has ended")
 
-// ErrShort means that the launcher could not be asked, because descriptors or memory are used up for now.
-// It has not ended.
+// ErrShort means that the launcher cannot be reached now, because descriptors or memory are used up. It
+// has not ended.
 var ErrShort = errors.New("the launcher could not be asked: descriptors or memory are used up")
 
 // maxPassed is how many descriptors can be sent to a launcher with one plan.
 const maxPassed = 32 + plan.MaxGiven
 
-// cgroupSlot marks the directory of the cgroup in which the child is cloned, which is
-// not one of the plan's slots.
+// cgroupSlot marks the directory of the child's first cgroup, which is not one of the plan's slots.
 const cgroupSlot = 0xff
 
 // request is a request to the launcher: run the plan in the first descriptor, with the
@@ -138,9 +137,9 @@ func (l *Launcher) Ready() bool {
 	return l.socket >= 0
 }
 
-// Start clones a child for p as the function Start does, by the launcher. blob is the
-// sealed file that p came in, which the child maps for itself. The error ErrNoLauncher
-// means that the launcher has ended and no child was made; ErrShort, that it made none and is there.
+// Start clones a child for p as the function Start does, by the launcher. blob is the sealed file
+// that p came in, which the child maps for itself. The error ErrNoLauncher means that the launcher
+// has ended and no child was made; ErrShort, that it made none and still runs.
 func (l *Launcher) Start(p plan.Placed, blob int, f Files) (Child, error) {
 	b, err := prepare(p, f)
 	if err != nil {

@@ -16,8 +16,8 @@ type span struct{ from, to uintptr }
 // maxKept is how many ranges of memory a child keeps at most.
 const maxKept = 4
 
-// task is what a child finds at its new stack's mapping. It holds no pointers, because
-// the compiler's write barriers would use memory that the child no longer has.
+// task is at the start of a child's new stack mapping. It holds no pointers, because the compiler's
+// write barriers would use memory that the child no longer has.
 type task struct {
 	kind uintptr
 	kept [maxKept]span // in the order of their addresses; empty ones last
@@ -98,7 +98,7 @@ func (r *region) start(ca *cloneArgs, keep ...span) (pid uintptr, errno syscall.
 	return pid, syscall.Errno(e)
 }
 
-// spawn is clone3 for a child on a stack of its own, on which it calls child.
+// spawn is clone3 for a child that calls child on a stack of its own.
 //
 //go:noescape
 func spawn(ca *cloneArgs, size uintptr, t *task) (pid, errno uintptr)
@@ -171,8 +171,8 @@ const (
 	loaded, headersOfItself, writable = 1, 6, 2
 )
 
-// unmapOthers unmaps all memory of the process except what it keeps, so that a process that
-// sees the child's memory or takes the child over finds nothing of the parent there.
+// unmapOthers unmaps all memory of the process except the listed parts, so that a process that sees
+// the child's memory or takes the child over finds nothing of the parent there.
 //
 //go:noinline
 //go:norace

@@ -181,10 +181,9 @@ func same(a, b, n uintptr) bool {
 	return true
 }
 
-// forkOn makes the second child, which goes on with the plan. The kernel writes its
-// pid into memory shared with the parent. The second child does not have that memory,
-// because it may be taken over as soon as it exists: what it writes to the failure
-// pipe cannot name another process.
+// forkOn makes the second child, which continues the plan. The kernel writes its pid into memory
+// shared with the parent. The second child does not have that memory, because it may be taken over
+// as soon as it exists: so it cannot name another process in the failure pipe.
 //
 //go:norace
 //go:nosplit

@@ -134,7 +134,7 @@ func hold(flags uint64) (pid, line int, err error) {
 		copy(o.A[:], args)
 		return o
 	}
-	// Descriptor 0 is the socket, on which a failure is reported too.
+	// Descriptor 0 is the socket, also for the report of a failure.
 	ops := []plan.Op{call(unix.SYS_DUP3, uint64(ends[0]), 0, 0), call(unix.SYS_CLOSE_RANGE, 1, uint64(^uint32(0)), 0)}
 	if flags != 0 {
 		ops = append(ops,
@@ -172,7 +172,7 @@ func (b *creation) users(p plan.Placed) error {
 	return nil
 }
 
-// makeGoPipe makes the pipe for which the second child of a plan waits.
+// makeGoPipe makes the pipe that the second child of a plan reads.
 func (b *creation) makeGoPipe(p plan.Placed) error {
 	if !p.Forks() {
 		return nil
@@ -192,10 +192,10 @@ func closeGo(fd int) {
 	}
 }
 
-// Follow makes the second child, which a report has announced (see IsForked), the
-// Child, and lets it go on. It is for callers that read Files.Errors; see Parked for
-// moved. A plan makes at most one second child. Its pid comes from memory that the
-// kernel has written and no other process can change.
+// Follow makes the second child, which a report has announced (see IsForked), the Child, and lets
+// it continue. It is for callers that read Files.Errors; see Parked for moved. A plan makes at most
+// one second child. Its pid comes from memory that the kernel has written and no other process can
+// change.
 func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
 	f, ok := told.(*FailedError) //nolint:errorlint // Failed wraps nothing
 	if !ok || c.followed {
@@ -227,8 +227,8 @@ func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
 	} else {
 		_ = unix.Close(old)
 	}
-	// Any byte lets it go on. A child that has to tell its pid to others reads the pid
-	// here, as often as it needs to.
+	// Any byte lets it continue. A child that has to send its pid to others reads the pid here, as
+	// often as it needs to.
 	var text [2 * pidDigits]byte
 	for i := range text {
 		text[i] = ' '

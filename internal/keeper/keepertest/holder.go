@@ -23,13 +23,13 @@ import (
 type Holder struct {
 	mu   sync.Mutex // guards held
 	held map[string][]*os.File
-	// Old, when set, makes it what a keeper of an earlier release is, that cannot hold files.
+	// Old makes it a keeper of an earlier release, which cannot hold files.
 	Old bool
 }
 
 var _ core.Holder = (*Holder)(nil)
 
-// NewHolder returns one that holds nothing. What it holds is closed at the end of the test.
+// NewHolder returns an empty one. It closes its files at the end of the test.
 func NewHolder(t *testing.T) *Holder {
 	t.Helper()
 	h := &Holder{held: map[string][]*os.File{}}
@@ -111,8 +111,8 @@ func (h *Holder) Names(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(h.held)), nil
 }
 
-// RunHolder runs the contract of core.Holder. After died, nil when nothing can, whoever held the
-// files has died and another one is in its place.
+// RunHolder runs the contract of core.Holder. died, unless nil, kills the process that holds the
+// files and waits for its successor.
 func RunHolder(t *testing.T, h core.Holder, died func(t *testing.T)) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*roottest.Patience())
@@ -154,7 +154,7 @@ func RunHolder(t *testing.T, h core.Holder, died func(t *testing.T)) {
 	}
 	names()
 
-	// A socket keeps what arrives while nobody has it, and is as it was.
+	// A socket keeps packets that arrive while no process uses it, and its settings.
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	must(err)
 	defer func() { _ = udp.Close() }()

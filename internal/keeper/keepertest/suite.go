@@ -1,8 +1,8 @@
 // Package keepertest is the contract of core.Supervisor as tests, which the real
 // keeper and every fake must pass.
 //
-// It knows no implementation; a Harness brings one, with a way to start
-// processes that do what a Program says. Start reading at Run.
+// It knows no implementation; a Harness brings one, with a way to start processes that run a
+// Program. Start reading at Run.
 package keepertest
 
 import (
@@ -21,9 +21,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Program is what a test's process does, in this order: write Stdout and Stderr; with
-// Echo, copy its input to its output until the input ends; with Wait, wait for a
-// deadly signal; exit with Code.
+// Program has the actions of a test's process, in this order: write Stdout and Stderr; with Echo,
+// copy its input to its output until the input ends; with Wait, wait for a deadly signal; exit with
+// Code.
 type Program struct {
 	Stdout, Stderr string
 	Echo           bool

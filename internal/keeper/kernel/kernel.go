@@ -1,7 +1,7 @@
 // Package kernel has the few system calls that keeper and nest need, each as a plain
 // function, so that they need no larger library.
 //
-// It must not know what the descriptors are for. Start reading at Send.
+// It must not know the purpose of the descriptors. Start reading at Send.
 package kernel
 
 import (
@@ -160,8 +160,8 @@ func (s *Sender) Send(send func(int, []byte, []int) error, fd int, h wire.Header
 	return send(fd, h.Append(nil), append([]int{mem}, fds...))
 }
 
-// SendAgain sends a frame with Send, and repeats that while descriptors or memory are used up and the
-// receiver is there.
+// SendAgain sends a frame with Send, and retries while descriptors or memory are used up and the
+// receiver runs.
 func (s *Sender) SendAgain(fd int, h wire.Header, m wire.Message, fds []int) error {
 	for {
 		err := s.Send(Send, fd, h, m, fds)
@@ -232,8 +232,7 @@ func ReadFD(fd, limit int) ([]byte, error) {
 	return b, nil
 }
 
-// ReadFile reads at most limit bytes of a file whose size is not known before, like
-// those of cgroups.
+// ReadFile reads at most limit bytes of a file of unknown size, like those of cgroups.
 func ReadFile(path string, limit int) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -446,7 +445,7 @@ func ReadDir(dir string) []string {
 	}
 }
 
-// Listen makes the socket to which agents connect, keeper.sock in dir, for root only.
+// Listen makes the socket for agents, keeper.sock in dir, for root only.
 func Listen(dir string) (int, error) {
 	d, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

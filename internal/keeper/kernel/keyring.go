@@ -7,9 +7,9 @@ import (
 )
 
 // LockKeyring gives the calling thread, and the programs that it starts, an empty session keyring
-// that no program may use. A container's process that cannot have a keyring of its own, because
-// other containers have used up their user's quota, keeps the one of the keeper. That must not be
-// the keyring of the session in which somebody has started the agent.
+// that no program may use. A container's process without a keyring of its own, because other
+// containers have used up their user's quota, keeps the keeper's. That must not be the keyring of
+// the login session that started the agent.
 func LockKeyring() error {
 	if weaken.Off(weaken.SessionKeyring) {
 		return nil

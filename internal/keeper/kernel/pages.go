@@ -18,9 +18,9 @@ func HugePages(allowed bool) {
 	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, no, 0, 0, 0) // fails on a kernel without huge pages
 }
 
-// SmallPages is for a program that was executed without huge pages and whose children
-// may use them. It keeps this process's existing mappings small, and allows huge pages
-// again for children. SmallEnv keeps the Go runtime's later mappings small.
+// SmallPages is for a program that was executed without huge pages, while its children may use
+// them. It keeps this process's existing mappings small, and allows huge pages again for children.
+// SmallEnv keeps the Go runtime's later mappings small.
 func SmallPages() {
 	var b [16 << 10]byte
 	maps := b[:readFile("/proc/self/maps", b[:])]

@@ -6,13 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shielded returns a path by which this process, or a child that it starts right away,
-// executes the file at path from a read-only mount of its own. A program in a
-// container can make such a child execute a copy of this program (with /proc/self/exe
-// as its entry point or as a script's interpreter), and then open the file it runs
-// from for writing. On a read-only mount even root cannot. If the kernel does not
-// support this, or the file is on such a mount already, Shielded returns path itself.
-// The caller calls done once the program runs.
+// Shielded returns a path for this process, or a child that it starts right away, to execute the
+// file at path from a read-only mount of its own. A program in a container can make such a child
+// execute a copy of this program (with /proc/self/exe as its entry point or as a script's
+// interpreter), and then open the file it runs from for writing. On a read-only mount even root
+// cannot. If the kernel does not support this, or the file is on such a mount already, Shielded
+// returns path itself. The caller calls done once the program runs.
 func Shielded(path string) (name string, done func()) {
 	done = func() {}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)

@@ -9,15 +9,14 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// The names of the two programs, which are one file: their first argument, and what the
-// kernel calls them.
+// The names of the two programs, which are one file: their first argument, and their process names.
 const (
 	KeeperName = "longshore-keeper"
 	NestName   = "longshore-nest"
 )
 
-// SetName sets the name that the kernel shows of this process. It would otherwise be that of
-// the descriptor by which the process was executed.
+// SetName sets the name that the kernel shows of this process. It would otherwise be that of the
+// executed descriptor.
 func SetName(name string) {
 	fd, err := unix.Open("/proc/self/comm", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == nil {

@@ -2,17 +2,17 @@ package kernel
 
 import "golang.org/x/sys/unix"
 
-// ZombieStatus returns how a process ended, from what /proc says of it until its parent
-// reaps it. It reports false if the process runs, is reaped, or is not to be read by this
-// one. The pidfd must be the process's: the pid alone may belong to another by now.
+// ZombieStatus returns the exit status of an unreaped process from /proc. It reports false if the
+// process runs, is reaped, or may not be read by this one. The pidfd must be the process's: the pid
+// alone may belong to another by now.
 func ZombieStatus(pid, pidfd int) (unix.WaitStatus, bool) {
 	line := stat(pid)
 	status, ok := number(line, 52)
 	if !ok || len(line) < 2 || line[1] != 'Z' {
 		return 0, false
 	}
-	// Whoever may not see a process's secrets reads 0 for its exit status. Another file with
-	// the same condition tells whether that is so.
+	// A process without the right to see another's secrets reads 0 for its exit status. Another
+	// file with the same condition shows whether this is so.
 	var b [64]byte
 	if _, err := unix.Readlink("/proc/"+Itoa(pid)+"/ns/user", b[:]); err != nil {
 		return 0, false
@@ -35,8 +35,8 @@ func PidfdHangsUp() bool {
 	return true
 }
 
-// stat returns what follows the name in a process's stat file: a space, the state, which is
-// its third field, and the others. It is empty if there is no such process.
+// stat returns the part of a process's stat file after the name: a space, the state, which is its
+// third field, and the others. It is empty if there is no such process.
 func stat(pid int) []byte {
 	b, err := ReadFile("/proc/"+Itoa(pid)+"/stat", 4096)
 	if err != nil {
@@ -49,8 +49,7 @@ func stat(pid int) []byte {
 	return b[i+1:]
 }
 
-// number returns a field of what stat returns, a number that is not negative, by its number
-// in proc(5).
+// number returns a field of stat's result, a number that is not negative, by its number in proc(5).
 func number(line []byte, field int) (n int, ok bool) {
 	at := 2
 	for _, c := range line {

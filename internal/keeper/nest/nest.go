@@ -1,6 +1,6 @@
-// Package nest is the keeper's parent. It holds what must not die with the keeper,
-// descriptors and records that it does not interpret; it inherits the keeper's
-// children; and it starts the next keeper.
+// Package nest is the keeper's parent. It holds descriptors and records that must outlive the
+// keeper, and does not interpret them; it inherits the keeper's children; and it starts the next
+// keeper.
 //
 // It must not know containers, formats or agents, does very little, and is never
 // upgraded. Start reading at Main.
@@ -59,8 +59,8 @@ type answer struct {
 	m    wire.Message
 }
 
-// gcInterval is how many frames may pass before the next garbage collection. Go's own
-// pacing would let a megabyte of garbage grow first, whatever its settings.
+// gcInterval is how many frames may pass before the next garbage collection. Go's own pacing would
+// let a megabyte of garbage grow first, with all settings.
 const gcInterval = 128
 
 // The kinds of epoll events, in their Pad. Fd says which descriptor or child.
@@ -71,9 +71,8 @@ const (
 	onChild // Fd is the pid
 )
 
-// Main runs the nest of the pair whose directory is dir until it is told to quit, and
-// returns the exit status. Handed is the memory file with the items that it starts with, -1
-// for none.
+// Main runs the nest of the pair in dir until a request to quit, and returns the exit status.
+// Handed is the memory file with the items that it starts with, -1 for none.
 func Main(dir string, handed int) int {
 	n := &nest{dir: dir, items: map[string]*held{}, pids: map[int]int64{}, sock: -1, keeperFD: -1}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -256,7 +255,7 @@ func (n *nest) flush() {
 	n.answers = nil
 }
 
-// lacks asks the keeper to send an item again whose descriptors could not be received, because this
+// lacks asks the keeper to send an item again that arrived without its descriptors, because this
 // process can open no more. The one before stays until then.
 func (n *nest) lacks(frame []byte) {
 	h, body, ok := wire.ParseHeader(frame)
@@ -294,7 +293,7 @@ func (n *nest) wait(timeout int) {
 	}
 }
 
-// keeperDied reads what the keeper had still sent, and reaps it.
+// keeperDied reads the keeper's last messages, and reaps it.
 func (n *nest) keeperDied() {
 	e, err := kernel.Peek(n.keeper, false)
 	if err == nil && e.Pid == 0 {

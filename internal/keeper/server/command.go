@@ -23,10 +23,10 @@ type command struct {
 	launch    *wire.Launch // nil if an earlier keeper began the launch
 	child     []int        // its standard descriptors, until it is started
 	mem       *planMem     // its plan; nil for a command line
-	target    int          // pidfd of the process whose namespaces the plan joins
+	target    int          // pidfd of a process; the plan joins its namespaces
 	path      string       // of its program; "" if the first argument is the path
 	planErr   *wire.Fail   // why the plan failed
-	seq       uint64       // position in the order in which commands began
+	seq       uint64       // position in the order of starts
 	pid       int
 	pidfd     int
 	orphan    bool // a child of the nest instead of this process
@@ -56,8 +56,8 @@ func (c *conn) run(s *Server, id uint64, m *wire.Command) {
 	cmd.begin(s, m)
 }
 
-// begin starts a command. It forks in a goroutine, because a fork takes about a
-// millisecond and the event loop must go on moving output.
+// begin starts a command. It forks in a goroutine, because a fork takes about a millisecond and the
+// event loop must continue to move output.
 func (cmd *command) begin(s *Server, m *wire.Command) {
 	s.begun++
 	s.inFlight++
@@ -123,9 +123,8 @@ func (cmd *command) started(s *Server, pid, pidfd int, err error) {
 	}
 }
 
-// kill kills a command that is not reaped yet. For the command of a launch it kills
-// the whole process group: a process that the command has forked would go on, unknown
-// to anybody.
+// kill kills a command that is not reaped yet. For the command of a launch it kills the whole
+// process group: a process that the command has forked would continue unnoticed.
 func (cmd *command) kill() {
 	_ = kernel.PidfdSignal(cmd.pidfd, int(unix.SIGKILL))
 	if cmd.p != nil {
@@ -238,8 +237,8 @@ func (cmd *command) done(s *Server, status int) {
 	}
 }
 
-// cancel kills what another request of the same client started: its command, or the
-// child that runs its plan and has not parked yet.
+// cancel kills the command of another request of the same client, or the child that runs its plan
+// and has not parked yet.
 func (c *conn) cancel(s *Server, id uint64) {
 	for cmd := range s.unfinished {
 		if cmd.c == c && cmd.id == id {
@@ -284,7 +283,7 @@ func (k *capture) ready(s *Server, _ uint32) {
 	}
 }
 
-// readFrom reads what is available now, and reports whether more may come.
+// readFrom reads the available bytes, and reports whether more may come.
 func (k *capture) readFrom(fd int) bool {
 	var buf [8192]byte
 	for {

@@ -119,7 +119,7 @@ func (c *conn) ready(s *Server, events uint32) {
 	c.request(s, h, body, fds)
 }
 
-// short refuses a request whose descriptors could not be received, because this process can open no more.
+// short refuses a request that arrived without its descriptors, because this process can open no more.
 func (c *conn) short(s *Server, frame []byte) {
 	h, _, ok := wire.ParseHeader(frame)
 	if !ok || !c.greeted {
@@ -129,8 +129,8 @@ func (c *conn) short(s *Server, frame []byte) {
 	c.fail(s, h.ID, wire.ResourceExhausted, "request: the keeper has no descriptors left: "+unix.EMFILE.Error())
 }
 
-// greet answers the first frame, the client's hello. A client whose versions do not
-// fit is told both versions in an error.
+// greet answers the first frame, the client's hello. A client with other versions gets an error
+// with both.
 func (c *conn) greet(s *Server, h wire.Header, body []byte) {
 	mine := wire.Hello{Magic: wire.Magic, Version: wire.Version, Oldest: wire.Oldest, Program: Program}
 	var theirs wire.Hello
@@ -297,7 +297,7 @@ func (c *conn) dispatch(s *Server, h wire.Header, m wire.Message, fds []int) {
 	}
 }
 
-// onProcess carries out the requests whose body is only the name of a process.
+// onProcess handles the requests with only the name of a process as body.
 func (c *conn) onProcess(s *Server, h wire.Header, ref wire.Ref) {
 	p := s.procs[ref]
 	switch {

@@ -10,14 +10,14 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// copies is what one client has copies of. With them it starts the next pair when keeper and nest
-// die together. The keeper never waits for it: what cannot be sent now is sent later, as it is
-// then.
+// copies has the items that one client has copies of. With them it starts the next pair when keeper
+// and nest die together. The keeper never waits for it: an item that cannot be sent now is sent
+// later, in its state then.
 type copies struct {
 	id    uint64 // of the request
 	has   map[string][]sentCopy
-	stale map[string]struct{} // the keys whose items have changed since
-	all   bool                // everything that was there at the request has been sent
+	stale map[string]struct{} // the keys of items that have changed since
+	all   bool                // all items of the time of the request have been sent
 }
 
 // sentCopy is a descriptor that the client has.
@@ -67,7 +67,7 @@ func copyWait(s *Server) int {
 	return int(max(0, time.Until(s.copyAt)+time.Millisecond-1) / time.Millisecond)
 }
 
-// sendCopies sends what has changed. It comes after the answers of this turn, so that nobody waits
+// sendCopies sends the changed items. It comes after the answers of this turn, so that nobody waits
 // for it.
 func sendCopies(s *Server) {
 	if !s.copying || time.Now().Before(s.copyAt) {

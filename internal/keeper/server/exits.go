@@ -130,8 +130,7 @@ func (p *proc) finish(s *Server, w unix.WaitStatus, nanos int64, lost bool) {
 	s.waiter.Arm()
 }
 
-// drain moves what the process had written when it ended, and no more: a child of it
-// may go on writing for ever.
+// drain moves the output up to the process's end, and no more: a child of it may write for ever.
 func (p *proc) drain(s *Server) {
 	if p.io.Hold {
 		return
@@ -216,8 +215,8 @@ func (c *conn) offer(s *Server, p *proc) {
 	}
 }
 
-// ack notes that the agent has stored the exit. The nest is told before the file is
-// removed: if the keeper dies in between, the exit must not be offered again.
+// ack notes that the agent has stored the exit. The nest gets the news before the file is removed:
+// if the keeper dies in between, the exit must not be offered again.
 func (p *proc) ack(s *Server) {
 	if p.exit == nil || p.acked {
 		return
@@ -315,8 +314,8 @@ func (y *stray) ready(s *Server, _ uint32) {
 	}
 }
 
-// endSecond ends the second child of a launch whose first child, pid, has ended before
-// it could report the second: nobody would ever release it.
+// endSecond ends the second child of a launch after its first child, pid, has ended before it could
+// report the second: nobody would ever release it.
 func (s *Server) endSecond(pid int) {
 	for l := range s.plans {
 		if l.p.pid == pid && !l.second && kernel.Available(l.child.Errors()) == 0 {

@@ -9,10 +9,10 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// What agents have us hold are open files that we never use. The nest has them, too: an agent that
+// Held items are open files of agents that we never use. The nest has them, too: an agent that
 // starts while there is no keeper gets them from the next one.
 
-// heldItem is what the nest, or the program after an upgrade, is told of n held descriptors.
+// heldItem is the item with n held descriptors, for the nest or the program after an upgrade.
 func heldItem(name string, n int) wire.Item {
 	it := wire.Item{Key: wire.HeldPrefix + name}
 	for i := range n {
@@ -30,8 +30,7 @@ func heldName(key string) (name string, ok bool) {
 	return key[n:], true
 }
 
-// onHeld carries out the requests that are about what is held under one name. The caller keeps the
-// descriptors.
+// onHeld handles the requests about the files under one name. The caller keeps the descriptors.
 func (c *conn) onHeld(s *Server, h wire.Header, name string, fds []int) {
 	if name == "" || len(name) > wire.MaxHeldName {
 		c.fail(s, h.ID, wire.InvalidArgument, "hold: the name is empty or too long")

@@ -191,7 +191,7 @@ func listenConsole(path string) (int, error) {
 	return fd, nil
 }
 
-// launched completes a launch whose command has ended.
+// launched completes a launch after the end of its command.
 func (cmd *command) launched(s *Server, status int) {
 	p := cmd.p
 	p.cmdPid = 0
@@ -234,8 +234,8 @@ func (cmd *command) launched(s *Server, status int) {
 	p.watchEnd(s)
 }
 
-// take reads what the command has left: the process's pid, which must be our child or
-// the nest's, and the pty.
+// take reads the command's results: the process's pid, which must be our child or the nest's, and
+// the pty.
 func (p *proc) take(s *Server) string {
 	pid := readPid(p.pidFile)
 	if pid <= 1 {
@@ -323,14 +323,12 @@ func (cmd *command) launchFailed(s *Server, status int) {
 	cmd.c.refuse(s, cmd.id, f)
 }
 
-// abandon kills what a failed launch may have left, and drops it. The stray handler
-// reaps it.
+// abandon kills the remnants of a failed launch, and drops it. The stray handler reaps it.
 func (p *proc) abandon(s *Server) {
 	if p.pidfd >= 0 {
 		_ = kernel.PidfdSignal(p.pidfd, int(unix.SIGKILL))
-		// A program that was started may have children. The kernel does not reuse its
-		// group's number before we reap it; a child of ours that is still in the
-		// keeper's own group has not started a program.
+		// A program that was started may have children. The kernel does not reuse its group's
+		// number before we reap it; a child in the keeper's own group has not started a program.
 		if group, err := unix.Getpgid(p.pid); err == nil && group > 1 && group != unix.Getpgrp() {
 			_ = unix.Kill(-group, unix.SIGKILL)
 		}

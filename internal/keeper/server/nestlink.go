@@ -18,9 +18,9 @@ type nest struct {
 	pid int
 	// lostPid is the pid of the nest that is gone.
 	lostPid int
-	in      kernel.Receiver // separate from the clients', whose request may be in progress
+	in      kernel.Receiver // separate from the clients' receivers, which may be in use
 	inbox   []wire.Child
-	syncs   []func() // called when the nest has done all that it was sent before
+	syncs   []func() // called when the nest has handled all earlier messages
 	unsent  unsent
 }
 
@@ -153,7 +153,7 @@ func (n *nest) ready(s *Server, _ uint32) {
 	n.handleInbox(s)
 }
 
-// sync calls fn when the nest has done all that it was sent before.
+// sync calls fn when the nest has handled all earlier messages.
 func (n *nest) sync(s *Server, fn func()) {
 	n.syncs = append(n.syncs, fn)
 	n.ask(s)
@@ -230,7 +230,7 @@ func (s *Server) reap(pid int) {
 	s.nest.send(s, wire.KindNestReap, &wire.Child{Pid: pid})
 }
 
-// isOurs reports whether pid is our child or the nest's, to which our children fall
+// isOurs reports whether pid is our child or the nest's, because the nest inherits our children
 // when we die.
 func (s *Server) isOurs(pid int) bool {
 	parent := kernel.Parent(pid)

@@ -6,9 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// partialLines are the outputs whose pipes hold an unfinished line that waits for its
-// newline. They are watched edge-triggered, so that only new bytes are an event, and
-// not those that are already there.
+// partialLines are the outputs with an unfinished line in the pipe, waiting for its newline. They
+// are watched edge-triggered, so that only new bytes are an event, and not the present ones.
 type partialLines map[*source]struct{}
 
 // wait returns for how many milliseconds the loop may sleep until the first of these
@@ -29,7 +28,7 @@ func (p partialLines) wait(now func() time.Time) int {
 	return int(max(0, first.Sub(now()).Milliseconds()+1)) // rounded up: a fraction less would wake the loop too early
 }
 
-// write writes the unfinished lines whose time is up.
+// write writes the unfinished lines after their time limit.
 func (p partialLines) write(s *Server) {
 	if len(p) == 0 {
 		return

@@ -31,7 +31,7 @@ type planned struct {
 	second        bool   // the first child has made the second one
 	releasedEarly bool   // it was released before it had parked
 	wasParked     bool   // it has parked since, and went on
-	stoppedAt     string // the operation at which it was given up
+	stoppedAt     string // the operation of its cancellation
 	err           error
 }
 
@@ -151,7 +151,7 @@ func (l *planned) forked(s *Server) {
 	s.add(l.child.Errors(), l, unix.EPOLLIN)
 }
 
-// giveUp gives the launch up. Its child is killed as soon as its pid is known.
+// giveUp cancels the launch. It kills the child as soon as it has its pid.
 func (l *planned) giveUp() {
 	l.p.givenUp = true
 	if l.p.pidfd < 0 {
@@ -219,8 +219,8 @@ func (l *planned) ready(s *Server, _ uint32) {
 	}()
 }
 
-// planFiles makes the pipe on which the child parks and, for a terminal, the socket by
-// which it sends the pty's master.
+// planFiles makes the pipe that the parked child reads and, for a terminal, the socket for the
+// pty's master.
 func (p *proc) planFiles(m *wire.Launch, child []int, target int) (f fork.Files, err error) {
 	f = fork.Files{Stdin: child[0], Stdout: child[1], Stderr: child[2], Park: -1, Console: -1, Target: target}
 	var pair [2]int
@@ -293,7 +293,7 @@ func killAndWait(pidfd int) {
 // answer can hold it in the kernel.
 const killWaitMillis = 5000
 
-// planStarted completes a launch whose child has parked, or reports why it has not.
+// planStarted completes a launch when its child has parked, or reports why it has not.
 func (l *planned) planStarted(s *Server) {
 	s.inFlight--
 	delete(s.plans, l)
@@ -319,7 +319,7 @@ func (l *planned) planStarted(s *Server) {
 	p.pid, p.pidfd, p.errs = l.child.Pid, l.child.PidFD, l.child.Errors()
 	if l.err != nil || p.givenUp {
 		f := &wire.Fail{Class: wire.Aborted, Text: "launch " + p.key + ": given up at " + l.stoppedAt}
-		if !p.givenUp { // if it is, err may be nil: it can be given up right after it has parked
+		if !p.givenUp { // otherwise err may be nil: a launch can be cancelled right after it has parked
 			f = p.planFailure(l.err)
 		}
 		p.abandon(s)

@@ -40,7 +40,7 @@ type proc struct {
 	cmdPid  int // the command that launches it; 0 afterwards
 	givenUp bool
 
-	park int // write end of the pipe on which a child of a plan parks; -1 once released
+	park int // write end of the pipe that a parked child reads; -1 once released
 	errs int // read end of its failure pipe
 	// names are the names of its plan's operations from namesFrom on, until it runs.
 	names     []string
@@ -61,7 +61,7 @@ type proc struct {
 	sinks    []*stdio.Sink
 	ending   bool // its sinks wait for readers
 
-	askedNest bool // the nest has been asked how it ended
+	askedNest bool // a request for its exit is at the nest
 	stranger  bool // it is neither our child nor the nest's
 	exit      *wire.Exit
 	acked     bool
@@ -100,8 +100,7 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 	return p
 }
 
-// dropSecond gives back what is held for a second child, once that is known or will
-// never come.
+// dropSecond releases the resources for a second child, once that was found or will never come.
 func (p *proc) dropSecond(s *Server) {
 	if p.second != nil {
 		s.progress.give(p.progress)
@@ -229,8 +228,8 @@ func (p *proc) descriptors() (roles []wire.Role, fds []int) {
 	return roles, fds
 }
 
-// save stores the current state of the process with the nest. fresh names the roles
-// whose descriptors the nest does not have yet.
+// save stores the current state of the process with the nest. fresh names the roles of descriptors
+// that the nest does not have yet.
 func (p *proc) save(s *Server, fresh ...wire.Role) {
 	p.savePids(s, nil, fresh)
 }

@@ -35,9 +35,8 @@ func (g *pendingRelease) refuse(s *Server, f *wire.Fail) {
 	}
 }
 
-// release lets a parked process execute its program. A repeated request gets the same
-// answer as the first one, because an agent that restarted cannot know what became of
-// its request.
+// release lets a parked process execute its program. A repeated request gets the same answer as the
+// first one, because a restarted agent does not know the result of its request.
 func (c *conn) release(s *Server, id uint64, p *proc) {
 	switch {
 	case p.phase != running:
@@ -53,8 +52,7 @@ func (c *conn) release(s *Server, id uint64, p *proc) {
 	}
 }
 
-// unpark releases a parked process, which goes on to where it parks next or to its
-// program.
+// unpark releases a parked process, which continues to its next parking place or its program.
 func (c *conn) unpark(s *Server, id uint64, p *proc, kind wire.Kind) {
 	switch {
 	case p.park < 0:
@@ -69,8 +67,7 @@ func (c *conn) unpark(s *Server, id uint64, p *proc, kind wire.Kind) {
 }
 
 func (g *pendingRelease) begin(s *Server) {
-	// EPIPE means that an earlier keeper released the child. Its failure pipe says
-	// what became of it.
+	// EPIPE means that an earlier keeper released the child. Its failure pipe has its result.
 	if _, err := unix.Write(g.p.park, []byte{1}); err != nil && err != unix.EPIPE {
 		g.refuse(s, &wire.Fail{Class: wire.NotFound, Text: "release " + g.p.key + ": " + err.Error()})
 		return

@@ -11,9 +11,9 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// A keeper that has lost its nest becomes the nest: it executes the nest's program, by which its
+// A keeper that has lost its nest becomes the nest: it executes the nest's program, so that its
 // children stay its children, and that starts the next keeper. It cannot start a nest beside
-// itself, since the kernel gives the children of a process that dies to its ancestors.
+// itself, because the kernel gives the children of a dying process to its ancestors.
 
 const (
 	// launchGrace is how long it waits for launches that are under way. Those that take longer
@@ -25,7 +25,7 @@ const (
 
 // renewal is the state of a keeper without a nest.
 type renewal struct {
-	lost  time.Time // when the nest was lost; zero if it is there
+	lost  time.Time // when the nest was lost; zero if it runs
 	tried time.Time // when becoming the nest failed last
 }
 
@@ -82,7 +82,7 @@ func busy(s *Server) bool {
 // becomeNest executes the nest's program. It returns only if that fails.
 func becomeNest(s *Server) error {
 	if old := s.nest.lostPid; old > 0 && os.Getppid() == old {
-		// It lives, and does not read what we send. Two nests would start two keepers.
+		// It lives, and does not read our messages. Two nests would start two keepers.
 		logLine("kill the nest, which does not answer")
 		_ = unix.Kill(old, unix.SIGKILL)
 	}
@@ -103,8 +103,9 @@ func becomeNest(s *Server) error {
 // perItem is how many descriptors of clients one item takes.
 const perItem = 128
 
-// resumeItems are what clients have, as items for the nest, which only passes them on. The first
-// has the state, in which descriptors are by our numbers; each begins with the numbers of its own.
+// resumeItems are the clients' connections, streams and subscriptions, as items for the nest, which
+// only passes them on. The first has the state with our numbers of descriptors; each begins with
+// the numbers of its own.
 func resumeItems(f *handover) (all []wire.HandedItem) {
 	state := wire.Record(f)
 	fds := f.descriptors()
@@ -125,7 +126,7 @@ func resumeItems(f *handover) (all []wire.HandedItem) {
 	return all
 }
 
-// resumed is the record of an item with what clients have.
+// resumed is the record of an item of clients.
 type resumed struct {
 	numbers []uint64 // of the descriptors, in the keeper that became the nest
 	state   []byte   // its handover; empty in all items but one
@@ -137,7 +138,7 @@ func (r *resumed) Fields(c *wire.Codec) {
 	c.Bytes(&r.state)
 }
 
-// resumption collects the items with what clients had of the keeper that became the nest.
+// resumption collects the items of clients from the keeper that became the nest.
 type resumption struct {
 	now   map[int]int // descriptors, by the numbers that they had
 	state []byte
@@ -168,8 +169,8 @@ func (r *resumption) take(it *item) bool {
 	return true
 }
 
-// restore restores later what clients had. What is not restored is closed, by which clients
-// see that they have to connect again.
+// restore schedules the restoration of the clients' items. It closes the others, so that their
+// clients connect again.
 func (r *resumption) restore(s *Server) {
 	if len(r.keys) == 0 {
 		return
@@ -196,8 +197,8 @@ func (r *resumption) restore(s *Server) {
 	}
 }
 
-// renumber puts our numbers of descriptors in place of those of the program before. What has no
-// number is left out.
+// renumber replaces the descriptor numbers of the former program by ours. It leaves out items
+// without a number.
 func (f *handover) renumber(now map[int]int) {
 	number := func(fd uint64) (uint64, bool) {
 		n, ok := now[int(fd)]

@@ -1,11 +1,10 @@
 // Package server is the keeper: it is the parent of every container process, owns
 // their standard streams, and records their exits.
 //
-// It must not know what containers, orchestrators or specs are. It runs the commands
-// and plans that it is given and imports next to nothing, because a node has one
-// keeper and that must stay small. One event loop does everything, without locks and
-// without a goroutine per stream. Start reading at Main, then launch.go, then
-// exits.go.
+// It must not know containers, orchestrators or specs. It runs commands and plans for agents and
+// imports next to nothing, because a node has one keeper and that must stay small. One event loop
+// does everything, without locks and without a goroutine per stream. Start reading at Main, then
+// launch.go, then exits.go.
 package server
 
 import (
@@ -47,7 +46,7 @@ type Server struct {
 	serial   uint64
 	lost     uint64 // lost output bytes of processes that have been forgotten
 
-	held map[string][]int // what agents have us hold, by name
+	held map[string][]int // files that we hold for agents, by name
 
 	conns         map[int]*conn
 	lastStream    uint64                // number of the last stream
@@ -86,9 +85,8 @@ type Server struct {
 	done    []func()   // functions that other goroutines want the loop to call
 }
 
-// Main runs the keeper of the pair whose directory is dir. Descriptor 3 is the socket
-// to the nest; resume is the memory file of an upgrade, or -1. Main returns the exit
-// status.
+// Main runs the keeper of the pair in dir. Descriptor 3 is the socket to the nest; resume is the
+// memory file of an upgrade, or -1. Main returns the exit status.
 func Main(dir string, resume int) int {
 	kernel.SmallPages()
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -145,8 +143,8 @@ func (s *Server) open() (err error) {
 	return nil
 }
 
-// begin takes over what the nest or the program before an upgrade hands over,
-// completes the journal's unfinished transaction, and only then handles events.
+// begin takes over the state from the nest or from the program before an upgrade, completes the
+// journal's unfinished transaction, and only then handles events.
 func (s *Server) begin(resume int) error {
 	s.nest.fd = kernel.NestFD
 	unix.CloseOnExec(kernel.NestFD)
@@ -202,7 +200,7 @@ func (s *Server) add(fd int, h handler, events uint32) {
 	}
 }
 
-// change changes the events for which a descriptor is watched.
+// change changes the watched events of a descriptor.
 func (s *Server) change(fd int, events uint32) {
 	ev := unix.EpollEvent{Events: events, Fd: int32(fd)}
 	_ = unix.EpollCtl(s.ep, unix.EPOLL_CTL_MOD, fd, &ev)
@@ -262,8 +260,8 @@ func (s *Server) wait() int {
 	return least
 }
 
-// gcInterval is how many requests and exits may pass before the next garbage collection.
-// Go's own pacing would let a megabyte of garbage grow first, whatever its settings.
+// gcInterval is how many requests and exits may pass before the next garbage collection. Go's own
+// pacing would let a megabyte of garbage grow first, with all settings.
 const gcInterval = 32
 
 func (s *Server) collectGarbage() {
@@ -296,7 +294,7 @@ func (wake) ready(s *Server, _ uint32) {
 }
 
 // endIfIdle ends a keeper that has no nest, could not start one, and has nothing left to supervise.
-// What is started later belongs to another pair.
+// Later processes belong to another pair.
 func (s *Server) endIfIdle() {
 	if s.nest.fd >= 0 || s.renewal.tried.IsZero() || len(s.procs) > 0 || s.inFlight > 0 || s.upgrade != nil {
 		return

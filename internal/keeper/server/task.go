@@ -76,16 +76,15 @@ func checked(mem []byte) (*planMem, error) {
 	return &planMem{mem: mem, file: -1}, nil
 }
 
-// planMem is a checked plan in memory of its own, and the sealed file that it came in,
-// from which the launcher's children map it. The file is -1 if there is none.
+// planMem is a checked plan in memory of its own, and its sealed file, which the launcher's
+// children map. The file is -1 if there is none.
 type planMem struct {
 	mem   []byte
 	file  int
 	given []int // descriptors for the program
 }
 
-// takeGiven copies the descriptors for the program, of which there must be as many as the plan
-// says.
+// takeGiven copies the descriptors for the program. Their number must match the plan.
 func (m *planMem) takeGiven(fds []int) error {
 	if uint32(len(fds)) != (*plan.Header)(unsafe.Pointer(&m.mem[0])).Given {
 		return errGiven
@@ -174,9 +173,8 @@ func taskPlanOf(m *wire.Task, fds []int) (*planMem, *wire.Fail) {
 	return nil, &wire.Fail{Class: wire.InvalidArgument, Text: "run: " + err.Error()}
 }
 
-// target returns a copy of the pidfd of the process whose namespaces a plan joins, or
-// -1 for none. A copy, because that process may end and be forgotten while the plan
-// runs.
+// target returns a copy of the pidfd of the process with the namespaces for a plan, or -1 for none.
+// A copy, because that process may end and be forgotten while the plan runs.
 func (s *Server) target(ref wire.Ref) (int, error) {
 	if ref.Container == "" {
 		return -1, nil
@@ -283,8 +281,8 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 	})
 }
 
-// progress is memory shared with forked children: two words for each launch, in which
-// its child counts the operations it has done.
+// progress is memory shared with forked children: two words for each launch, where its child counts
+// finished operations.
 type progress struct {
 	words []byte
 	free  []uint16
@@ -292,8 +290,7 @@ type progress struct {
 
 const progressWords = 512
 
-// open maps the memory. Without it, an error cannot say at which operation a launch
-// was given up.
+// open maps the memory. Without it, an error cannot name the operation of a cancelled launch.
 func (p *progress) open() {
 	mem, err := unix.Mmap(-1, 0, 8*progressWords, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -318,8 +315,7 @@ func (p *progress) take() *uint32 {
 	return w
 }
 
-// give takes the words back from a launch once its children have ended or run the
-// program.
+// give frees the words of a launch once its children have ended or run the program.
 func (p *progress) give(w *uint32) {
 	if w != nil {
 		p.free = append(p.free, uint16((uintptr(unsafe.Pointer(w))-uintptr(unsafe.Pointer(&p.words[0])))/8))

@@ -8,12 +8,13 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
-// unsent is what a shortage of descriptors or memory has kept from the nest. It is sent later, in this
-// order: frames, then the items with these keys as they are then, then the questions.
+// unsent are the messages that a shortage of descriptors or memory has kept from the nest. They are
+// sent later, in this order: frames, then the items with these keys in their state then, then the
+// questions.
 type unsent struct {
 	frames  []keptFrame
 	keys    []string
-	asks    int  // questions whether the nest has done all that it was sent before
+	asks    int  // questions whether the nest has handled all earlier messages
 	waiting bool // for the next attempt
 	logged  bool
 }
@@ -27,8 +28,8 @@ type keptFrame struct {
 // lacksPause is when an item is sent again that the nest could not receive.
 const lacksPause = time.Second
 
-// put stores an item with the nest. It is safe once it is sent: the nest reads what is
-// in the socket even if the keeper dies. During a shortage it is sent later.
+// put stores an item with the nest. It is safe once it is sent: the nest reads the socket to its
+// end even if the keeper dies. During a shortage it is sent later.
 func (n *nest) put(s *Server, it *wire.Item, fds []int) {
 	if !n.behind() && n.trySend(s, wire.KindNestPut, it, fds) == nil {
 		return
@@ -66,7 +67,7 @@ func (n *nest) drop(s *Server, key string) {
 	n.send(s, wire.KindNestDrop, &wire.Drop{Key: key})
 }
 
-// send sends a frame without descriptors. It may overtake items, none of which it is about.
+// send sends a frame without descriptors. It may overtake items, because it is about none of them.
 func (n *nest) send(s *Server, k wire.Kind, m wire.Message) {
 	if len(n.unsent.frames) == 0 && n.trySend(s, k, m, nil) == nil {
 		return
@@ -75,7 +76,7 @@ func (n *nest) send(s *Server, k wire.Kind, m wire.Message) {
 	n.retry(s, shortage.Pause)
 }
 
-// ask asks the nest whether it has done all that it was sent before.
+// ask asks the nest whether it has handled all earlier messages.
 func (n *nest) ask(s *Server) {
 	if !n.behind() && n.trySend(s, wire.KindNestAsk, &wire.Child{}, nil) == nil {
 		return
@@ -90,7 +91,7 @@ func (n *nest) behind() bool {
 	return len(u.frames)+len(u.keys)+u.asks > 0
 }
 
-// retry sends what was kept back after a pause.
+// retry sends the delayed messages after a pause.
 func (n *nest) retry(s *Server, pause time.Duration) {
 	if n.unsent.waiting || n.fd < 0 {
 		return
@@ -103,7 +104,7 @@ func (n *nest) retry(s *Server, pause time.Duration) {
 	s.delays.after(pause, func() { n.flush(s) })
 }
 
-// flush sends what was kept back, as far as that is possible.
+// flush sends the delayed messages, as far as that is possible.
 func (n *nest) flush(s *Server) {
 	n.unsent.waiting = false
 	for n.behind() && n.fd >= 0 {

@@ -33,11 +33,12 @@ func (c *conn) beginUpgrade(s *Server, id uint64, path string) {
 	}
 }
 
-// errBehind refuses an upgrade while the nest lacks something, of which the next program would not know.
+// errBehind refuses an upgrade while the nest lacks something, because the next program would lack it
+// too.
 var errBehind = errors.New("descriptors or memory are used up, and the nest does not hold everything: try again later")
 
-// doUpgrade executes the new program: same process, same children, same sockets. If it
-// returns, the upgrade has failed and the keeper goes on as before.
+// doUpgrade executes the new program: same process, same children, same sockets. If it returns, the
+// upgrade has failed and the keeper continues as before.
 func (s *Server) doUpgrade() {
 	u := s.upgrade
 	err := s.become(u)
@@ -158,7 +159,7 @@ func (f *handover) Fields(c *wire.Codec) {
 	})
 }
 
-// newHandover collects what clients have: their connections, streams and subscriptions.
+// newHandover collects the clients' connections, streams and subscriptions.
 func (s *Server) newHandover(u *upgrade) *handover {
 	f := &handover{nestPid: uint64(s.nest.pid), serial: s.serial, streams: s.lastStream, started: s.started.UnixNano(), lost: s.lost}
 	if u != nil {
@@ -192,7 +193,7 @@ func (s *Server) newHandover(u *upgrade) *handover {
 }
 
 // copiesKey is the key of the item with the clients that have asked for copies. A program of an
-// earlier release takes it for a process's whose record it cannot read, and drops it.
+// earlier release takes it for a process with an unreadable record, and drops it.
 const copiesKey = "copies"
 
 // subscribers are clients with the ids of their requests.
@@ -281,7 +282,7 @@ func (s *Server) readResume(mem int) ([]item, error) {
 	return items, nil
 }
 
-// resume restores later what the clients of the program before had.
+// resume schedules the restoration of the former program's clients.
 func (s *Server) resume(f *handover) {
 	s.serial, s.lastStream, s.lost = f.serial, f.streams, f.lost
 	s.afterResume = func() { s.reconnect(f) }

@@ -10,8 +10,8 @@ import (
 )
 
 // watcher notices when a reader opens a FIFO of a process that has ended. Without an inotify
-// instance it looks at regular intervals: any program with uid 0 in the same user namespace can
-// use up all instances that uid 0 may have.
+// instance it polls at regular intervals: any program with uid 0 in the same user namespace can use
+// up all instances that uid 0 may have.
 type watcher struct {
 	fd    int // -1 for none
 	waits []wait
@@ -57,7 +57,7 @@ func (w *watcher) waitFor(p *proc, sinks []*stdio.Sink) {
 	}
 }
 
-// ready looks at all waiting FIFOs: a reader may have opened any of them.
+// ready checks all waiting FIFOs: a reader may have opened any of them.
 func (w *watcher) ready(s *Server, _ uint32) {
 	var buf [4096]byte
 	if n, err := unix.Read(w.fd, buf[:]); err != nil || n <= 0 {
@@ -90,7 +90,7 @@ func (w *watcher) wait() int {
 	return -1
 }
 
-// poll looks at the FIFOs that inotify does not watch.
+// poll checks the FIFOs that inotify does not watch.
 func (w *watcher) poll(s *Server) {
 	if w.wait() < 0 || time.Now().Before(w.next) {
 		return

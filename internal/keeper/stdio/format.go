@@ -1,8 +1,7 @@
-// Package stdio moves a process's output from its pipe or terminal into its sinks and
-// to attached clients. The death of the mover at any instruction neither loses, nor
-// repeats, nor tears anything.
-// It must not know processes, connections or why output is wanted. Start
-// reading at pump.go (one transaction), then journal.go (what makes it safe).
+// Package stdio moves a process's output from its pipe or terminal into its sinks and to attached
+// clients. The death of the mover at any instruction neither loses, nor repeats, nor tears
+// anything. It must not know processes, connections or the use of output. Start reading at pump.go
+// (one transaction), then journal.go (its safety).
 package stdio
 
 import (
@@ -17,8 +16,8 @@ const maxText = 16 << 10
 // stampLen is the length of a time stamp, which always has nine digits of nanoseconds.
 const stampLen = len("2006-01-02T15:04:05.000000000Z")
 
-// overhead is what a CRI record adds to its text: the stamp, " stdout F " and
-// the newline at its end.
+// overhead is the size of a CRI record without its text: the stamp, " stdout F " and the newline at
+// its end.
 const overhead = stampLen + 11
 
 // stamp appends a time as RFC 3339 with nanoseconds, in UTC.
@@ -42,8 +41,8 @@ func nextText(in []byte) (text, rest []byte, full bool) {
 // records is a form of CRI records: those of a plain one have no tags.
 type records struct{ plain bool }
 
-// append appends the records of in to out until out is longer than limit,
-// and returns what is left of in.
+// append appends the records of in to out until out is longer than limit, and returns the rest of
+// in.
 func (r records) append(out, in, ts []byte, stderr bool, limit int) (grown, rest []byte) {
 	tag := " stdout "
 	if stderr {
@@ -67,7 +66,7 @@ func (r records) append(out, in, ts []byte, stderr bool, limit int) (grown, rest
 	return out, in
 }
 
-// overhead returns what a record adds to its text.
+// overhead returns the size of a record without its text.
 func (r records) overhead() int {
 	if r.plain {
 		return overhead - len("F ")
@@ -86,8 +85,8 @@ func (r records) size(in []byte) int64 {
 	return n
 }
 
-// whole returns how many of the first n bytes of what append made of in are whole
-// records, and how many bytes of in those records hold.
+// whole returns how many of the first n bytes of made, which append made of in, are whole records,
+// and how many bytes of in those records hold.
 func (r records) whole(made, in []byte, n int) (kept, told int) {
 	for kept < n {
 		end := kept

@@ -19,8 +19,8 @@ const (
 	lostSlots  = lostSize / 32
 	sentinel   = 16
 	ttyChunk   = 4096
-	// untouchedByte fills the buffer before a terminal is read, because bytes waiting
-	// in a terminal cannot be looked at. It occurs in no text.
+	// untouchedByte fills the buffer before a terminal is read, because a terminal has no peek. It
+	// occurs in no text.
 	untouchedByte = 0xff
 )
 
@@ -47,8 +47,7 @@ type slot struct {
 	off      int64 // file: its length before; FIFO: bytes written so far
 }
 
-// header is the journal's first page. The file is mapped shared: what is stored
-// here outlives this process.
+// header is the journal's first page. The file is mapped shared: its content outlives this process.
 type header struct {
 	magic   [8]byte
 	state   uint32
@@ -62,8 +61,8 @@ type header struct {
 	reserve [64]byte
 }
 
-// lostSlot counts the lost bytes of a process (which is 0), or those for which one of
-// its sinks (which is its index plus one) has still to write a marker.
+// lostSlot counts the lost bytes of a process (which is 0), or those that one of its sinks (which
+// is its index plus one) has still to mark.
 type lostSlot struct {
 	serial, which, n uint64
 	why              uint64
@@ -77,7 +76,7 @@ type Journal struct {
 	h    *header
 	data []byte
 	lost *[lostSlots]lostSlot
-	peek [2]int // a pipe by which others are looked into without consuming
+	peek [2]int // a pipe for reading others without consuming
 }
 
 // OpenJournal maps the journal at path, and makes it if it does not exist. A file that
@@ -129,9 +128,8 @@ func (j *Journal) Close() {
 	kernel.CloseAll(j.peek[:])
 }
 
-// begin opens a transaction of at most most bytes, in state reading. seen is what is
-// known to be in the pipe, or nil. It returns the buffer to read into, or nil if there
-// is nothing to read.
+// begin opens a transaction of at most most bytes, in state reading. seen is the known content of
+// the pipe, or nil. It returns the buffer to read into, or nil if there is nothing to read.
 func (j *Journal) begin(s *Source, now []byte, most int, seen []byte) []byte {
 	n, key := ttyChunk, sentinel
 	if s.TTY {

@@ -19,8 +19,8 @@ func numberOf(path string) (base string, n int, ok bool) {
 	return path[:i], n, err == nil && n >= 0
 }
 
-// findNumber makes the sink's path the one with the highest existing number, so that a
-// new process goes on where the last one was.
+// findNumber makes the sink's path the one with the highest existing number, so that a new process
+// continues after the last one.
 func (k *Sink) findNumber() {
 	base, highest, ok := numberOf(k.Path)
 	if !ok {

@@ -37,13 +37,13 @@ func (s *Source) waitsForLines() bool {
 // written unfinished; ok is false if none waits.
 func (s *Source) Part() (due time.Time, ok bool) { return s.part, !s.part.IsZero() }
 
-// cut returns how much of the pipe's content is to be read now: whole lines, and of a
-// line longer than a record all but its last record. It sets the time for what stays.
-// data is what cut has looked at, nil if the pipe is empty.
+// cut returns how much of the pipe's content to read now: whole lines, and of a line longer than a
+// record all but its last record. It sets the time for the rest. data is the content that cut has
+// seen, nil if the pipe is empty.
 func (p *Pump) cut(s *Source) (n int, data []byte) {
 	since := s.part
 	s.part = time.Time{}
-	least := 0 // bytes that are there; those that come later are seen next time
+	least := 0 // present bytes; later ones are seen next time
 	if !since.IsZero() {
 		least = min(kernel.Available(s.FD), chunk)
 	}
@@ -57,7 +57,7 @@ func (p *Pump) cut(s *Source) (n int, data []byte) {
 	case part == 0:
 		return lines, data
 	case part > maxText:
-		return lines + (part-1)/maxText*maxText, data // the last record's part is looked at again
+		return lines + (part-1)/maxText*maxText, data // the last record's part is read again
 	case lines > 0:
 	case len(data) < least || s.full(part):
 		return part, data // there is no room for the rest of the line
@@ -81,8 +81,8 @@ func (s *Source) full(n int) bool {
 	return n >= s.room/2
 }
 
-// look returns what is in a pipe, as much of it as fits into b, without consuming it;
-// nil if that fails.
+// look returns the content of a pipe, as much of it as fits into b, without consuming it; nil if
+// that fails.
 func (j *Journal) look(fd int, b []byte) []byte {
 	n, err := unix.Tee(fd, j.peek[1], len(b), unix.SPLICE_F_NONBLOCK)
 	if err != nil || n <= 0 {

@@ -28,7 +28,7 @@ type Source struct {
 	AtOnce bool
 
 	part time.Time // until when an unfinished line waits in the pipe
-	room int       // size of the pipe, once it is known
+	room int       // size of the pipe, once it was read
 }
 
 // Tap is the pipe of an attached client.
@@ -37,7 +37,7 @@ type Tap struct {
 	Gone bool // the reader has gone
 }
 
-// what is one sink's share of a transaction.
+// what describes one sink's share of a transaction.
 type what struct {
 	data, ts []byte
 	stderr   bool
@@ -140,8 +140,8 @@ func (p *Pump) Recover(find func(serial uint64, stderr bool) *Source) bool {
 	return true
 }
 
-// End ends a process's sinks; see Sink.End. It returns those whose content still needs
-// a reader.
+// End ends a process's sinks; see Sink.End. It returns those with content that still needs a
+// reader.
 func (p *Pump) End(sinks []*Sink) (waiting []*Sink) {
 	for _, k := range sinks {
 		if k.End(p.stamp()) {

@@ -32,12 +32,11 @@ type Sink struct {
 // NewSink returns a sink that is not open yet.
 func NewSink() *Sink { return &Sink{fd: -1} }
 
-// Open opens the sink's path if it is not open. It makes a file with mode 0640, or
-// 0644 if it is one of several numbered ones. It opens a FIFO for reading and writing:
-// that needs no reader, what is written waits in the pipe until a reader comes, and a
-// reader that goes does not end it for the next one. Links are not followed:
-// containers reach the directories of sinks, and could otherwise make the keeper write
-// where they cannot.
+// Open opens the sink's path if it is not open. It makes a file with mode 0640, or 0644 if it is
+// one of several numbered ones. It opens a FIFO for reading and writing: that needs no reader,
+// output waits in the pipe for one, and the end of a reader does not close the pipe for the next
+// one. Links are not followed: containers reach the directories of sinks, and could otherwise make
+// the keeper write where they cannot.
 func (k *Sink) Open() error {
 	if k.fd >= 0 {
 		return nil
@@ -100,7 +99,7 @@ func (k *Sink) dir() (fd int, name string, err error) {
 	return fd, name, err
 }
 
-// list names what is in an open directory.
+// list returns the names in an open directory.
 func list(dir int) []string { return kernel.ReadDir("/proc/self/fd/" + kernel.Itoa(dir)) }
 
 // FIFO returns the descriptor of the open FIFO, or -1 if the sink is not a FIFO.
@@ -122,7 +121,7 @@ func (k *Sink) Close() {
 	}
 }
 
-// Reopen opens the path anew. If that fails, the old file stays in use.
+// Reopen opens the path again. If that fails, the old file stays in use.
 func (k *Sink) Reopen() error {
 	if k.fifo {
 		return nil
@@ -241,8 +240,8 @@ func (k *Sink) write(w what, head []byte, size int64, regular bool) int {
 	return 0
 }
 
-// putFIFO writes to a FIFO as much as it has room for. The slot counts what was
-// written, so that a redo continues there.
+// putFIFO writes to a FIFO as much as it has room for. The slot counts the written bytes, so that a
+// redo continues there.
 func (k *Sink) putFIFO(s *slot, w what) int {
 	s.fifo = 1
 	skip := int64(0)
@@ -286,8 +285,8 @@ func (k *Sink) putFIFO(s *slot, w what) int {
 	return 0
 }
 
-// rotate makes room for a new file: the current one becomes Path.1. If a rename fails,
-// the current file goes on growing.
+// rotate makes room for a new file: the current one becomes Path.1. If a rename fails, the current
+// file continues to grow.
 func (k *Sink) rotate() {
 	if k.Numbered {
 		k.nextNumber()
@@ -329,7 +328,7 @@ func (k *Sink) redo(s *slot, w what) int {
 		}
 		return 0
 	}
-	if s.ino == 0 { // a device: what was written cannot be removed
+	if s.ino == 0 { // a device: written bytes cannot be removed
 		return 0
 	}
 	fd := k.find(s.dev, s.ino)

@@ -1,5 +1,5 @@
-// Package wire is the protocol between agent, keeper and nest: frames, their bodies,
-// and the versions in which they are understood.
+// Package wire is the protocol between agent, keeper and nest: frames, their bodies, and their
+// versions.
 //
 // It must not know sockets or processes: it encodes and decodes bytes, and must cope
 // with any bytes. Start reading at codec.go, then frame.go, then message.go.

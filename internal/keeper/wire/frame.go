@@ -6,8 +6,8 @@ import "encoding/binary"
 // both. The two sides use the lower of their versions; a side that is too old is
 // refused with an error that names both versions.
 //
-// The body of a kind never changes: what a version adds is a new kind. A keeper
-// therefore knows from the frame alone how to decode it.
+// The body of a kind never changes: a version adds new kinds. A keeper therefore knows from the
+// frame alone how to decode it.
 const (
 	Version = 5
 	Oldest  = 1
@@ -17,8 +17,7 @@ const (
 // KindNamespaces.
 const VersionTask = 2
 
-// VersionGiven is the first version with KindLaunchGiven, and the one whose plans are of
-// format version 3.
+// VersionGiven is the first version with KindLaunchGiven, and has plans of format version 3.
 const VersionGiven = 3
 
 // VersionHold is the first version with KindHold, KindHeld, KindDropHeld and KindHeldNames.
@@ -27,14 +26,14 @@ const VersionHold = 4
 // VersionCopies is the first version with KindCopies.
 const VersionCopies = 5
 
-// The limits of what is held for agents: descriptors under one name, names, and the length of one.
+// The limits of files held for agents: descriptors under one name, names, and the length of one.
 const (
 	MaxHeld     = 4
 	MaxNames    = 4096
 	MaxHeldName = 255
 )
 
-// MaxGiven is how many descriptors a program can be given.
+// MaxGiven bounds the given descriptors of a program.
 const MaxGiven = 64
 
 // NestVersion is the version of the protocol between keeper and nest. A nest keeps
@@ -44,9 +43,9 @@ const NestVersion = 1
 // Kind is the kind of a frame.
 type Kind uint8
 
-// The agent's requests to the keeper. Each is answered by OK or Fail with the same id,
-// except KindExits, whose answers are any number of ExitEvents, and KindCopies, whose answers
-// are any number of KindCopy and KindCopyDropped.
+// The agent's requests to the keeper. Each is answered by OK or Fail with the same id, except
+// KindExits, with any number of ExitEvents as answers, and KindCopies, with any number of KindCopy
+// and KindCopyDropped.
 const (
 	KindHello Kind = iota + 1
 	KindLaunch
@@ -67,11 +66,10 @@ const (
 	KindShutdown
 	KindRelease
 	KindLaunchPlan // KindLaunch with the plan in a sealed memory file
-	KindAdvance    // lets a parked child go on to where it parks next
+	KindAdvance    // lets a parked child continue to its next parking place
 	KindTask       // KindRun for a Task; a plan, if any, comes in a sealed memory file
 	KindNamespaces // makes namespaces; the answer brings a descriptor of each
-	// KindLaunchGiven is KindLaunchPlan with the descriptors that the program is given after the
-	// plan's file.
+	// KindLaunchGiven is KindLaunchPlan with descriptors for the program after the plan's file.
 	KindLaunchGiven
 	KindHold      // holds the descriptors that come with it under a name
 	KindHeld      // asks for them; the answer brings further ones of the same files
@@ -87,7 +85,7 @@ const (
 	KindExitEvent
 	KindNestLost    // not an answer: the keeper has lost its nest and could not start another one
 	KindCopy        // an item, with those of its descriptors that the client does not have yet
-	KindCopyDropped // an item that is no more; with an empty key: all items have been sent once
+	KindCopyDropped // a removed item; with an empty key: all items have been sent once
 )
 
 // The messages between keeper and nest.
@@ -120,11 +118,11 @@ const FlagMemfd = 1
 // processes are paths with a slash.
 const SocketKey = "socket"
 
-// ResumePrefix starts the keys of the items with what a keeper's clients have, while a keeper
-// without a nest becomes the next nest and starts the next keeper.
+// ResumePrefix starts the keys of the items of a keeper's clients, while a keeper without a nest
+// becomes the next nest and starts the next keeper.
 const ResumePrefix = "resume:"
 
-// HeldPrefix starts the keys of what is held for agents. No process's key has a colon.
+// HeldPrefix starts the keys of items held for agents. No process's key has a colon.
 const HeldPrefix = "held:"
 
 // MaxInline is the longest body that fits into the frame itself. MaxBody is the

@@ -57,9 +57,9 @@ const (
 type Fail struct {
 	Class Class
 	Text  string
-	// Status is the exit status of the command, for CommandFailed. For other classes
-	// it is the errno with which a plan's program could not be executed; 0 if there is
-	// none or the keeper is too old to report it.
+	// Status is the exit status of the command, for CommandFailed. For other classes it is the
+	// errno of the failed execve of a plan; 0 if there is none or the keeper is too old to report
+	// it.
 	Status int
 	Stderr string
 }
@@ -101,7 +101,7 @@ type Task struct {
 	Command Command // not used by a planned one
 	// Path is the program's, Args[0] when empty.
 	Path string
-	// Input is what the program reads from its standard input.
+	// Input is the program's standard input.
 	Input []byte
 	// Planned says that a plan comes with the request; the forked child runs it in the
 	// namespaces of Target.
@@ -198,7 +198,7 @@ func (m *Want) Fields(c *Codec) {
 	c.Bool(&m.Exclusive)
 }
 
-// Level is a cgroup whose out-of-memory counters are reported.
+// Level is a cgroup with out-of-memory counters to report.
 type Level struct{ Path, Local string }
 
 // Fields implements Message.
@@ -207,7 +207,7 @@ func (m *Level) Fields(c *Codec) {
 	c.Str(&m.Local)
 }
 
-// LaunchKind is the way in which a process is started.
+// LaunchKind is the way of starting a process.
 type LaunchKind uint8
 
 // The kinds of launches.
@@ -231,7 +231,7 @@ type Launch struct {
 	Peak          string
 	Plan          []byte // for LaunchPlan, unless it comes in a file
 	Park          bool   // a planned process parks until KindRelease
-	Target        Ref    // the process whose namespaces a planned process joins
+	Target        Ref    // a planned process joins its namespaces
 }
 
 // Fields implements Message.
@@ -363,7 +363,7 @@ type Exit struct {
 	Code     int // of a process that a signal ended: 1 if the kernel has written a core dump
 	Signal   int
 	Nanos    int64 // since 1970
-	Lost     bool  // how it ended cannot be known any more
+	Lost     bool  // its exit status is lost
 	OOMKills []uint64
 	OOMLocal []uint64
 	Peak     uint64
@@ -398,11 +398,11 @@ func ParseRecord(b []byte, m Message) bool {
 	return len(b) > 0 && b[0] == recordVersion && Unmarshal(b[1:], m)
 }
 
-// checkedVersion starts a record on disk that has a checksum of the rest after it. It follows
-// recordVersion, whose records may still be on disk.
+// checkedVersion starts a record on disk that has a checksum of the rest after it. Records of the
+// former recordVersion may still be on disk.
 const checkedVersion = 2
 
-// CheckedRecord is Record with a checksum: a disk may change what is on it.
+// CheckedRecord is Record with a checksum, because a disk may change its content.
 func CheckedRecord(m Message) []byte {
 	body := Marshal(nil, m)
 	return append(binary.LittleEndian.AppendUint64([]byte{checkedVersion}, sum(body)), body...)

@@ -1,6 +1,6 @@
 package wire
 
-// Role says what a descriptor held by the nest is.
+// Role is the kind of a descriptor in the nest.
 type Role uint8
 
 // The roles. RoleSocket is the keeper's listening socket.
@@ -13,10 +13,10 @@ const (
 	RoleSocket
 	RoleCommand // pidfd of a launch's command
 	RoleConsole // socket over which a launch's command sends the pty
-	RolePark    // pipe by which a parked child is released
-	RoleErrors  // pipe by which it reports failures
-	// RoleSink and the roles after it are the process's FIFO sinks, by their index; in an item whose
-	// key starts with HeldPrefix, what is held for an agent.
+	RolePark    // pipe that releases a parked child
+	RoleErrors  // pipe for its failure report
+	// RoleSink and the roles after it are the process's FIFO sinks, by their index; in an item with
+	// HeldPrefix, the files of an agent.
 	RoleSink
 )
 
@@ -35,17 +35,15 @@ func (m *NestHello) Fields(c *Codec) {
 	c.Uint(&m.Restarts)
 }
 
-// Item is something that the nest holds: descriptors by role, the pids whose exits
-// must not be lost, and a record that only the keeper reads. The descriptors come with
-// the frame, in the order of Roles.
+// Item has descriptors by role, pids with exits that must not be lost, and a record that only the
+// keeper reads. The descriptors come with the frame, in the order of Roles.
 type Item struct {
 	Key   string
 	Roles []Role
 	Pids  []int
 	Blob  []byte
-	// Keep are roles whose descriptors the nest keeps from the item before. The frame
-	// carries the descriptors of the other roles. The nest closes those that are in
-	// neither list.
+	// Keep are roles of descriptors that the nest keeps from the item before. The frame carries the
+	// descriptors of the other roles. The nest closes those that are in neither list.
 	Keep []Role
 }
 
@@ -58,8 +56,8 @@ func (m *Item) Fields(c *Codec) {
 	List(c, &m.Keep, func(r *Role) { small(c, r) })
 }
 
-// HandedItem is an item whose descriptors a program inherits, by their numbers, in the order
-// of the item's roles.
+// HandedItem is an item with inherited descriptors, by their numbers, in the order of the item's
+// roles.
 type HandedItem struct {
 	Item Item
 	FDs  []uint64
