@@ -48,11 +48,13 @@ type Storage struct {
 	Shared bool
 	// Group, unless nil, is given what the storage has when it is mounted.
 	Group *Group
+	// Layers, unless empty, are what this storage is an overlay of.
+	Layers []Storage `json:",omitempty"`
 }
 
 // Drivers names the drivers that Mount knows.
 func (m *Machine) Drivers() []string {
-	list := []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS, driverWatched}
+	list := []string{driver9P, driverBind, driverBlock, driverEphemeral, driverLayers, driverLocal, driverMMIO, driverNVDIMM, driverOverlay, driverSCSI, driverVirtioFS, driverWatched}
 	if m.Puller != nil {
 		list = append(list, driverPull)
 		slices.Sort(list)
@@ -90,6 +92,9 @@ func (m *Machine) Mount(ctx context.Context, s Storage) error {
 // mount mounts a storage by its driver.
 func (m *Machine) mount(ctx context.Context, s Storage) (undo func() error, err error) {
 	find := disks{m.sysfs, m.dev, m.PlugTime}
+	if len(s.Layers) > 0 {
+		return mountLayers(ctx, find, s)
+	}
 	switch s.Driver {
 	case driverBlock:
 		return m.mountDisk(ctx, s, find.blockDisk)

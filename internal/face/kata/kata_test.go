@@ -434,3 +434,33 @@ func TestTheSandboxsEndIsTheAgents(t *testing.T) {
 		t.Errorf("left: %v, %v", list, err)
 	}
 }
+
+// TestLayersAreOneStorage: the disks of a root that is an overlay of them are mounted together, and the container's other
+// storages by themselves.
+func TestLayersAreOneStorage(t *testing.T) {
+	r := newRig(t)
+	r.sandbox(t)
+	const root = "/run/kata-containers/c1/rootfs"
+	layer := func(kind string, options ...string) *katav1.Storage {
+		return &katav1.Storage{Driver: "blk", Source: "02/00", Fstype: kind, MountPoint: root, Options: append(options, "X-kata.multi-layer=true")}
+	}
+	list := []*katav1.Storage{layer("ext4", "X-kata.overlay-upper"), layer("erofs", "X-kata.overlay-lower"), {Driver: "ephemeral", MountPoint: "/run/e"}, layer("erofs", "X-kata.overlay-lower")}
+	if _, err := r.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: "c1", ExecId: "c1", OCI: specOf(t, "cat"), Storages: list}); err != nil {
+		t.Fatal(err)
+	}
+	mounted := func() string {
+		r.machine.mu.Lock()
+		defer r.machine.mu.Unlock()
+		return strings.Join(r.machine.mounted, " ")
+	}
+	if got := mounted(); got != root+" /run/e" {
+		t.Errorf("mounted: %s", got)
+	}
+	if _, err := r.RemoveContainer(t.Context(), &katav1.RemoveContainerRequest{ContainerId: "c1"}); err != nil || mounted() != "" {
+		t.Errorf("%v; still mounted: %s", err, mounted())
+	}
+	list = []*katav1.Storage{layer("erofs", "X-kata.overlay-lower", "X-kata.dmverity-enabled=true")}
+	if c := code(r.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: "c2", ExecId: "c2", OCI: specOf(t, "cat"), Storages: list})); c != codes.Internal {
+		t.Errorf("dm-verity: %s", c)
+	}
+}

@@ -132,7 +132,7 @@ func storages(in []*katav1.Storage) (out []guest.Storage, err error) {
 		}
 		out = append(out, one)
 	}
-	return out, nil
+	return guest.JoinLayers(out)
 }
 
 // mountAll mounts storages in their order; when one fails none stays.
