@@ -181,7 +181,7 @@ func mountLayers(ctx context.Context, find disks, s Storage) (undo func() error,
 	return unmount, nil
 }
 
-// removeLayers removes the directory of a set of layers, with what was written to an upper layer in memory.
+// removeLayers removes the directory of a set of layers, and the files of an upper layer in memory.
 func removeLayers(name string) error {
 	base, rel, err := splitPlace(layersDir)
 	if err != nil {

@@ -72,6 +72,9 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 	if err != nil {
 		return nil, err
 	}
+	if err := s.face.o.CDI.Inject(ctx, spec); err != nil {
+		return nil, err
+	}
 	// What is shared outlives the container: the sandbox gives it back.
 	own := slices.DeleteFunc(slices.Clone(mounts), func(m guest.Storage) bool { return m.Shared })
 	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: own, TerminationFile: terminationFile(spec), PCI: pci, Capabilities: spec.Process.Capabilities})

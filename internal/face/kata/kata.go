@@ -33,6 +33,8 @@ type Options struct {
 	face.Deps
 	// Machine is the guest. Required.
 	Machine Machine
+	// CDI gives containers the devices that they name.
+	CDI guest.CDI
 	// SetSysctl sets a sysctl of the machine's network; nil is Setting.Set.
 	SetSysctl func(sysctl.Setting) error
 	// Requests says which calls are answered.

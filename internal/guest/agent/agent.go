@@ -79,6 +79,8 @@ type Options struct {
 	PolicyFile string
 	// PlugTime is how long a device may take that the host is plugging in.
 	PlugTime time.Duration
+	// CDI gives containers the devices that they name.
+	CDI guest.CDI
 	// Images pulls what storages of the driver image_guest_pull name; nil pulls nothing.
 	Images  core.Images
 	Version string
@@ -107,7 +109,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	var p *parts // there when calls are answered
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
-		Machine: machine, Requests: o.Requests, Policy: gate, Streams: o.Streams, Recent: o.Recent, Quiet: debug.FreeOSMemory,
+		Machine: machine, Requests: o.Requests, Policy: gate, Streams: o.Streams, CDI: o.CDI, Recent: o.Recent, Quiet: debug.FreeOSMemory,
 		Unified: func() bool { return p.groups.Mode() == core.CgroupV2 },
 		OOMCounter: func(ref core.CgroupRef) string {
 			level, _ := p.groups.OOMLevel(ref)

@@ -19,6 +19,9 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
+// CDITimeout is how long to wait for files of the Container Device Interface when nothing else is said.
+const CDITimeout = 100 * time.Second
+
 // Options are what the agent is told.
 type Options struct {
 	// Log is the least level that is logged.
@@ -36,6 +39,10 @@ type Options struct {
 	ControlPort uint32
 	// HotplugTimeout is how long to wait for a device that is being plugged in.
 	HotplugTimeout time.Duration
+	// CDITimeout is how long to wait for files of the Container Device Interface, and VisibleCDI lets a variable of a
+	// container name devices.
+	CDITimeout time.Duration
+	VisibleCDI bool
 	// Unified asks for cgroup v2 alone.
 	Unified bool
 	// PolicyFile is the policy that the machine begins with; "" is Kata's own, if there is one. The
@@ -67,7 +74,7 @@ const maxNames = 64
 
 // Default returns the options that hold when nothing is said.
 func Default() Options {
-	return Options{Log: slog.LevelInfo, Listen: Address{CID: anyCID, Port: defaultPort}, HotplugTimeout: defaultHotplug}
+	return Options{Log: slog.LevelInfo, Listen: Address{CID: anyCID, Port: defaultPort}, HotplugTimeout: defaultHotplug, CDITimeout: CDITimeout}
 }
 
 // CommandLine reads the kernel's command line into o. The options of others are skipped,

@@ -27,6 +27,8 @@ func TestCommandLine(t *testing.T) {
 		{"the log's port", "agent.log_vport=1025", func(o *options.Options) { o.LogPort = 1025 }},
 		{"a timeout", "agent.hotplug_timeout=20", func(o *options.Options) { o.HotplugTimeout = 20 * time.Second }},
 		{"a timeout of nothing", "agent.hotplug_timeout=0", func(*options.Options) {}},
+		{"CDI", "agent.cdi_timeout=5 agent.visible_cdi_devices", func(o *options.Options) { o.CDITimeout, o.VisibleCDI = 5*time.Second, true }},
+		{"CDI as without", "agent.cdi_timeout=0 agent.visible_cdi_devices=false", func(*options.Options) {}},
 		{"a timeout of ages", "agent.hotplug_timeout=9223372036854775807", func(o *options.Options) { o.HotplugTimeout = 24 * time.Hour }},
 		{"cgroup v2", "systemd.unified_cgroup_hierarchy=1", func(o *options.Options) { o.Unified = true }},
 		{"cgroup v1", "systemd.unified_cgroup_hierarchy=1 systemd.unified_cgroup_hierarchy=0", func(*options.Options) {}},
@@ -54,7 +56,7 @@ func TestMalformedOptionsAreNamed(t *testing.T) {
 	for _, line := range []string{
 		"agent.log", "agent.log=loud", "agent.server_addr=", "agent.server_addr=tcp://1.2.3.4:5", "agent.server_addr=unix://run/x", "agent.server_addr=vsock://x:1",
 		"agent.server_addr=vsock://-1:0", "agent.server_addr=vsock://-2:1024", "agent.server_addr=vsock://3", "agent.server_addr=unix:///" + strings.Repeat("x", 200),
-		"agent.log_vport=-1", "agent.log_vport=4294967295", "agent.hotplug_timeout=soon", "agent.hotplug_timeout=-1", "agent.config_file=relative",
+		"agent.log_vport=-1", "agent.log_vport=4294967295", "agent.hotplug_timeout=soon", "agent.cdi_timeout=soon", "agent.visible_cdi_devices=perhaps", "agent.hotplug_timeout=-1", "agent.config_file=relative",
 		"agent.debug_console_vport=x", "agent.container_pipe_size=1k", "agent.guest_components_procs=most", "agent.trace=maybe", "systemd.unified_cgroup_hierarchy=yes",
 	} {
 		o := options.Default()

@@ -75,6 +75,17 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 		}
 		return err
 	}},
+	"cdi_timeout": {needs: true, apply: func(o *Options, v string, _ bool) error {
+		n, err := toNumber(v)
+		if err == nil && n > 0 {
+			o.CDITimeout = time.Duration(min(n, maxSeconds)) * time.Second
+		}
+		return err
+	}},
+	"visible_cdi_devices": {apply: func(o *Options, v string, given bool) (err error) {
+		o.VisibleCDI, err = toBool(v, given)
+		return err
+	}},
 	"config_file": {needs: true, apply: func(o *Options, v string, _ bool) error {
 		if !strings.HasPrefix(v, "/") {
 			return invalid.Errorf("%q: an absolute path is wanted", clip(v))
@@ -96,8 +107,8 @@ var known = map[string]option{ //nolint:gochecknoglobals // a table
 
 	"debug_console": flag, "devmode": flag, "trace": flag, "supports_seccomp": flag, "secure_storage_integrity": flag, "mem_agent_enable": flag,
 	"debug_console_vport": port,
-	"container_pipe_size": number, "cdh_api_timeout": number, "image_pull_timeout": number, "cdi_timeout": number, "launch_process_timeout": number,
-	"https_proxy": text, "no_proxy": text, "visible_cdi_devices": text, "image_policy_file": text, "initdata": text,
+	"container_pipe_size": number, "cdh_api_timeout": number, "image_pull_timeout": number, "launch_process_timeout": number,
+	"https_proxy": text, "no_proxy": text, "image_policy_file": text, "initdata": text,
 	"guest_components_rest_api": oneOf("all", "attestation", "resource"),
 	"guest_components_procs":    oneOf("none", "attestation-agent", "confidential-data-hub", "api-server-rest"),
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/longshore/longshore/internal/guest"
 	"github.com/longshore/longshore/internal/guest/boot"
 	"github.com/longshore/longshore/internal/guest/options"
 	"github.com/longshore/longshore/internal/guest/vsock"
@@ -125,7 +126,7 @@ func (b Build) told(file string, lookup func(string) (string, bool)) (s settings
 	if err != nil {
 		return s, false, err
 	}
-	s = settings{Build: b, listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, streamPort: o.StreamPort, plugTime: o.HotplugTimeout}
+	s = settings{Build: b, listen: o.Listen, state: ownState, groups: ownGroups, level: o.Log, logPort: o.LogPort, streamPort: o.StreamPort, plugTime: o.HotplugTimeout, cdi: guest.CDI{Dir: guest.CDIDir, Wait: o.CDITimeout, Visible: o.VisibleCDI}}
 	if s.policyFile, err = firstPolicy(o.PolicyFile, kataPolicy); err != nil {
 		return s, false, err
 	}

@@ -88,7 +88,7 @@ func Main(args []string, b Build) int {
 func (b Build) run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("longshore-guest", flag.ContinueOnError)
 	flags.SetOutput(out)
-	s := settings{Build: b}
+	s := settings{Build: b, cdi: guest.CDI{Dir: guest.CDIDir}}
 	listen := flags.String("listen", "", "where the shim calls: unix:///PATH, or vsock://CID:PORT with -1 for any CID")
 	control := new(string)
 	if b.Control != nil {
@@ -100,6 +100,8 @@ func (b Build) run(args []string, out io.Writer) error {
 	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; what an earlier agent left in it is removed")
 	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "containers' cgroups are below this directory of each hierarchy")
 	flags.DurationVar(&s.plugTime, "hotplug-timeout", guest.PlugTime, "how long to wait for a device that the host is plugging in")
+	flags.DurationVar(&s.cdi.Wait, "cdi-timeout", options.CDITimeout, "how long to wait for the files of devices that a container names, in "+string(guest.CDIDir))
+	flags.BoolVar(&s.cdi.Visible, "visible-cdi-devices", false, "let the variable VISIBLE_CDI_DEVICES of a container name devices, too")
 	flags.TextVar(&s.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -141,6 +143,7 @@ type settings struct {
 	policyFile    string
 	level         slog.Level
 	plugTime      time.Duration
+	cdi           guest.CDI
 	logPort       uint32   // of vsock; 0 means out
 	streamPort    uint32   // of vsock; 0 means none
 	warnings      []string // about options, to be logged
@@ -180,7 +183,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	o := agent.Options{
-		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
+		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, CDI: s.cdi, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
 	}
 	if s.streamPort != 0 {
 		l, err := vsock.Listen(vsock.Any, s.streamPort)

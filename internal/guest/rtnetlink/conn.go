@@ -65,7 +65,7 @@ func list[T any](c *Conn, kind uint16, body []byte, decode func(body []byte) (T,
 	return out, err
 }
 
-// ask sends a request and calls each with what the kernel answers, until the answer is complete.
+// ask sends a request, and calls each with the messages of the answer.
 func (c *Conn) ask(kind, flags uint16, body []byte, each func(body []byte) error) (interrupted bool, err error) {
 	c.sequence++
 	if err := unix.Sendto(c.fd, message(kind, flags|unix.NLM_F_REQUEST, c.sequence, body), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -104,7 +104,7 @@ func message(kind, flags uint16, sequence uint32, body []byte) []byte {
 	return append(b, body...)
 }
 
-// answer reads what the kernel answers to the request with a sequence number.
+// answer reads the kernel's answer to the request with a sequence number.
 type answer struct {
 	sequence    uint32
 	interrupted bool // the list changed meanwhile

@@ -19,7 +19,7 @@ type Link struct {
 	Stats *Stats // nil where the kernel has none
 }
 
-// Stats are what a link has received and sent.
+// Stats counts the traffic of a link.
 type Stats struct {
 	RxPackets, TxPackets, RxBytes, TxBytes, RxErrors, TxErrors, RxDropped, TxDropped uint64
 }
