@@ -96,8 +96,7 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 	return list, nil
 }
 
-// only picks the image of that name, and takes its names away. What else the archive
-// brought is garbage.
+// only picks the image of that name, and removes its names. The rest of the archive is garbage.
 func only(found []worker.Image, name, registry string) ([]worker.Image, error) {
 	want, err := normalize(name, registry)
 	if err != nil {

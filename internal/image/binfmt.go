@@ -55,8 +55,8 @@ func (m machine) header(kind uint16) []byte {
 	return b
 }
 
-// emulated returns the architectures for whose programs binfmt_misc, mounted at dir, has a handler.
-// Where it is not mounted there is none.
+// emulated returns the architectures with a handler for their programs in binfmt_misc, mounted at
+// dir. Without the mount there is none.
 func emulated(dir string) (archs []string) {
 	if b, err := readSome(filepath.Join(dir, "status")); err != nil || strings.TrimSpace(string(b)) != "enabled" {
 		return nil
@@ -118,7 +118,8 @@ func handler(file []byte) func(head []byte) bool {
 			return func([]byte) bool { return false }
 		}
 	}
-	// What it compares behind the head of a program is not known here, so it counts as equal.
+	// It may compare bytes behind the head of a program, which are not read here, so they count as
+	// equal.
 	return func(head []byte) bool {
 		if !on || len(magic) == 0 || at != 0 || !bytes.HasPrefix(magic, []byte("\x7fELF")) || len(magic) < len(head) {
 			return false
@@ -132,7 +133,7 @@ func handler(file []byte) func(head []byte) bool {
 	}
 }
 
-// checkPlatform refuses an image whose programs this node cannot execute.
+// checkPlatform refuses an image with programs that this node cannot execute.
 func (s *Store) checkPlatform(p ocispec.Platform) error {
 	if worker.Runs(p, nil) || worker.Runs(p, emulated(s.binfmt)) {
 		return nil

@@ -59,7 +59,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 	var co, mended *checkout
 	switch {
 	case old != nil && rec != nil && old.Manifest == "":
-		// Its record was damaged. What the container has written is there.
+		// Its record was damaged. The container's files still exist.
 		co = old
 		mended, err = s.rec.newCheckout(rec, req.ReadOnly)
 	case old != nil && (rec == nil || old.Manifest != rec.Manifest.Digest || old.ReadOnly != req.ReadOnly):
@@ -186,8 +186,8 @@ func (co *checkout) alone() bool {
 	return co.ReadOnly && len(co.Dirs) == 1 && !weaken.Off(weaken.BareLayer)
 }
 
-// makeUpper makes the container's own layer, whose root directory gets the attributes of the
-// image's. Its owners are written as host ids of the user namespace and need no mapping.
+// makeUpper makes the container's own layer. Its root directory gets the attributes of the image's.
+// Its owners are written as host ids of the user namespace and need no mapping.
 func (r *records) makeUpper(dir string, co *checkout, req core.CheckoutRequest) error {
 	upper := filepath.Join(dir, "upper")
 	if err := os.Mkdir(upper, 0o755); err != nil {
@@ -292,7 +292,7 @@ func (s *Store) Checkouts(context.Context) ([]core.ID, error) {
 	return ids, nil
 }
 
-// loadCheckouts reads the checkouts of an earlier agent. One whose record was lost in a crash is
+// loadCheckouts reads the checkouts of an earlier agent. One that lost its record in a crash is
 // listed too, so that it gets discarded. mu is not needed: nobody else has the Store yet.
 func loadCheckouts(s *Store) error {
 	entries, err := os.ReadDir(filepath.Join(s.root, checkoutDir))

@@ -21,12 +21,11 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// WorkerArg is the first argument with which the agent's program executes itself as the image
-// worker.
+// WorkerArg is the first argument that makes the agent's program the image worker.
 const WorkerArg = "image-worker"
 
-// WorkerMain is the worker process. The program calls it when its first argument is WorkerArg,
-// and exits with the result. args are the further arguments, of which there are none yet.
+// WorkerMain is the worker process. The program calls it when its first argument is WorkerArg, and
+// exits with the result. args are the further arguments; there are none yet.
 func WorkerMain(args []string) int {
 	if len(args) > 0 {
 		return 2
@@ -313,7 +312,7 @@ func (p *process) greet(h worker.Hello) (*worker.Hello, error) {
 	return m.Hello, nil
 }
 
-// logLines logs what the worker writes to stderr.
+// logLines logs the worker's stderr.
 func (p *process) logLines(stderr io.Reader) {
 	lines := bufio.NewScanner(stderr)
 	lines.Buffer(make([]byte, 4<<10), 64<<10)

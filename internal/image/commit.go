@@ -175,7 +175,7 @@ func (m maker) unnamed() (*os.File, error) {
 	return f, nil
 }
 
-// packed writes a container's layer, compressed, and returns what it is then.
+// packed writes a container's layer, compressed, and returns its descriptor and diff ID.
 func (m maker) packed(ctx context.Context, file *os.File, u layer.Upper) (desc ocispec.Descriptor, diff digest.Digest, err error) {
 	s := m.s
 	o := layer.PackOptions{MaxBytes: s.cfg.MaxLayerBytes}
@@ -205,7 +205,7 @@ func fullDisk(err error) error {
 	return err
 }
 
-// counted counts what is written, and ends before the disk is full.
+// counted counts the written bytes, and fails before the disk is full.
 type counted struct {
 	w       io.Writer
 	dir     string
@@ -213,7 +213,7 @@ type counted struct {
 	n, left int64
 }
 
-// checkFreeEvery is after how many bytes the free space is looked at again.
+// checkFreeEvery is the number of bytes between two checks of the free space.
 const checkFreeEvery = 16 << 20
 
 func (c *counted) Write(p []byte) (int, error) {
@@ -228,7 +228,7 @@ func (c *counted) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// noID is whom files belong to whose owner is none of the container's users.
+// noID is the owner of files that belong to none of the container's users.
 const noID = 65534
 
 // insideID returns the id inside of a user namespace of one on the host.
@@ -241,7 +241,7 @@ func insideID(ranges []core.IDRange, id int) int {
 	return noID
 }
 
-// layout writes an archive with an image whose other layers are in the store.
+// layout writes an archive with an image that has its other layers in the store.
 func layout(w io.Writer, manifest ocispec.Manifest, config []byte, desc ocispec.Descriptor, blob io.Reader, name string) error {
 	body, err := json.Marshal(manifest)
 	if err != nil {

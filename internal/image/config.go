@@ -23,8 +23,7 @@ type Config struct {
 	// containerd's form: mirrors, CAs, client certificates, skip_verify. The first that has a
 	// host is used. A registry on loopback without any of them is reached by plain HTTP.
 	RegistryConfig []string `toml:"registry_config"`
-	// DockerConfig is a docker config.json whose auths are used. It is read at each pull; "" is
-	// none.
+	// DockerConfig is a docker config.json with auths to use. It is read at each pull; "" is none.
 	DockerConfig string `toml:"docker_config"`
 	// CredentialHosts are, by the host of a registry or mirror, other hosts that get its
 	// credentials: token servers, and targets of redirects.
@@ -40,8 +39,8 @@ type Config struct {
 	MinRate int64 `toml:"min_rate"`
 	// PullTimeout ends a pull that takes longer in all; 0 is no limit.
 	PullTimeout Duration `toml:"pull_timeout"`
-	// ProgressTimeout ends a pull for which nothing has been received or unpacked for this long;
-	// 0 is no limit.
+	// ProgressTimeout ends a pull that has received or unpacked nothing for this long; 0 is no
+	// limit.
 	ProgressTimeout Duration `toml:"progress_timeout"`
 	// Retries is how often a request is repeated after 429, 5xx or a broken
 	// connection.

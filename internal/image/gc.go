@@ -15,15 +15,15 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// collector removes from a store what no owner, checkout or lease holds.
+// collector removes content of a store that no owner, checkout or lease holds.
 type collector struct{ s *Store }
 
-// live is what a collection must not remove.
+// live is the content that a collection must keep.
 type live struct {
 	images, blobs, chains map[digest.Digest]bool
 }
 
-// mark collects what the names of all owners, the checkouts and the leases refer to.
+// mark collects the content of the names of all owners, the checkouts and the leases.
 // Preconditions: s.mu is held.
 func (g collector) mark() live {
 	l := live{images: map[digest.Digest]bool{}, blobs: map[digest.Digest]bool{}, chains: map[digest.Digest]bool{}}
@@ -75,9 +75,9 @@ func (g collector) mark() live {
 	return l
 }
 
-// collect removes what nobody refers to. It may run while images are pulled and checked out:
-// leases and checkouts are taken with mu held, and under the same mu collect decides what to
-// remove and takes it out of the records.
+// collect removes unreferenced content. It may run while images are pulled and checked out: leases
+// and checkouts are taken with mu held, and under the same mu collect selects content and removes
+// its records.
 func (g collector) collect(ctx context.Context) (freed uint64, err error) {
 	g.s.write.Lock()
 	defer g.s.write.Unlock()
@@ -106,7 +106,7 @@ func (g collector) collect(ctx context.Context) (freed uint64, err error) {
 		}
 	}
 	g.s.mu.Unlock()
-	// The records are removed first: the next start deletes what is on disk without a record.
+	// The records are removed first: the next start deletes files without a record.
 	if err := g.s.commit(&c); err != nil {
 		g.s.mu.Lock()
 		maps.Copy(g.s.rec.images, images)
@@ -138,7 +138,7 @@ func (g collector) sweepBlobs(ctx context.Context, l live) (freed uint64, err er
 	importing := g.s.imports > 0
 	g.s.mu.RUnlock()
 	if importing {
-		return 0, nil // an archive's blobs have no lease until the archive has been read
+		return 0, nil // an archive's blobs have no lease until the end of the archive
 	}
 	blobs, err := files(filepath.Join(g.s.content.dir, "sha256"))
 	if err != nil {
@@ -158,7 +158,7 @@ func (g collector) sweepBlobs(ctx context.Context, l live) (freed uint64, err er
 	return freed, g.sweepIngests()
 }
 
-// files lists a directory whose files may change meanwhile.
+// files lists a directory while its files may change.
 func files(dir string) ([]os.FileInfo, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -225,8 +225,8 @@ func (g collector) sweepIngests() error {
 	return nil
 }
 
-// dropImports deletes what imports have left that failed. Nothing of that is continued: an archive
-// comes again as a whole. While another import is under way it stays for that one's end.
+// dropImports deletes the remnants of failed imports. No import continues them: an archive comes
+// again as a whole. During another import they stay until its end.
 func (g collector) dropImports(ctx context.Context) error {
 	errs := []error{g.dropImported()}
 	_, err := g.collect(ctx)
@@ -255,14 +255,14 @@ func (g collector) dropImported() error {
 	return errors.Join(errs...)
 }
 
-// recover deletes what an earlier agent left incomplete: layers without a record, and content
-// that nobody refers to. mu is not needed: nobody else has the Store yet.
+// recover deletes what an earlier agent left incomplete: layers without a record, and unreferenced
+// content. mu is not needed: nobody else has the Store yet.
 func (g collector) recover() error {
 	known := map[string]bool{}
 	for _, l := range g.s.rec.layers {
 		known[l.Dir] = true
 	}
-	// A container may have a layer whose record was lost with a damaged names.db.
+	// A container may have a layer that lost its record with a damaged names.db.
 	for _, co := range g.s.checkouts {
 		for _, dir := range co.Dirs {
 			known[dir] = true

@@ -20,8 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/image/wasm"
 )
 
-// found is what a reference means to an owner: an image ID and the manifests of it that the owner
-// has.
+// found is the result of a reference's lookup for an owner: an image ID and the manifests of it
+// that the owner has.
 type found struct {
 	id        digest.Digest
 	manifests map[digest.Digest]bool
@@ -211,7 +211,7 @@ func (s *Store) describe(owner core.Owner, manifest digest.Digest) (core.Image, 
 	return img, err
 }
 
-// imageConfig is an image's config with what Docker writes into it beside OCI's.
+// imageConfig is an image's config with Docker's members besides OCI's.
 type imageConfig struct {
 	ocispec.Image
 	docker struct {
@@ -234,8 +234,8 @@ func (s *Store) config(rec *imageRecord) (cfg imageConfig, err error) {
 	return cfg, nil
 }
 
-// read takes a config's JSON apart. What Docker has beside OCI's is left out when it
-// is of another form: the image can be run without.
+// read decodes a config's JSON. It ignores a member of Docker's of another form: the image can run
+// without it.
 func (c *imageConfig) read(body []byte) error {
 	if err := json.Unmarshal(body, &c.Image); err != nil {
 		return err

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/turns"
 )
 
-// imageID returns the digest by which an image is known: its config's. Tools that push a module as an artifact often push an empty config,
-// which all such artifacts have: those are known by their manifests.
+// imageID returns an image's ID, the digest of its config. Tools that push a module as an artifact often push an empty
+// config, which all such artifacts share: their ID is the manifest's digest.
 func imageID(img worker.Image) digest.Digest {
 	if len(img.Blobs) == 1 && wasm.IsLayer(img.Blobs[0].MediaType) {
 		switch img.Config.MediaType {
@@ -36,7 +36,7 @@ func (r *imageRecord) isModule() bool {
 	return len(r.Blobs) == 1 && wasm.IsLayer(r.Blobs[0].MediaType)
 }
 
-// ofModule makes the config that of a container whose program is the module. What a config says of arguments stays.
+// ofModule makes the config that of a container with the module as its program. Arguments of the config stay.
 func (c *imageConfig) ofModule() {
 	args := append(c.Config.Entrypoint, c.Config.Cmd...)
 	c.Config.Cmd = nil
@@ -49,11 +49,13 @@ func (c *imageConfig) ofModule() {
 	}
 }
 
-// Modules keeps what was compiled of WebAssembly modules. Modules are known by their SHA-256 in hexadecimal, which is also their blob's.
+// Modules keeps compiled WebAssembly modules. The key of a module is its SHA-256 in hexadecimal, which is also its
+// blob's.
 type Modules interface {
 	// Warm compiles the module at path, if that was not done before. by is its owner, namespace and image.
 	Warm(ctx context.Context, path string, by turns.Path) error
-	// Prune removes what was compiled of all modules that are not to be kept and were not used for so long, and returns its size.
+	// Prune removes the compiled forms of modules that keep rejects and that were unused for so long, and returns their
+	// size.
 	Prune(unused time.Duration, keep func(module string) bool) (freed uint64, err error)
 }
 
@@ -61,7 +63,7 @@ type Modules interface {
 type modules struct {
 	m    Modules // nil: nothing is kept
 	log  *slog.Logger
-	ctx  context.Context //nolint:containedctx // ends what is under way when the store is closed
+	ctx  context.Context //nolint:containedctx // ends unfinished work when the store is closed
 	end  context.CancelCauseFunc
 	busy sync.WaitGroup
 
@@ -118,7 +120,7 @@ func (m *modules) warm(s *Store, owner core.Owner, img worker.Image) {
 	})
 }
 
-// abandon cancels the compilation of a module whose last image was removed.
+// abandon cancels the compilation of a module after the removal of its last image.
 func (m *modules) abandon(module digest.Digest) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +129,7 @@ func (m *modules) abandon(module digest.Digest) {
 	}
 }
 
-// forget removes what was compiled of the modules of removed images, and returns its size.
+// forget removes the compiled modules of removed images, and returns their size.
 func (m *modules) forget(removed map[digest.Digest]*imageRecord, live map[digest.Digest]bool) uint64 {
 	gone := map[string]bool{}
 	for _, rec := range removed {
@@ -142,10 +144,11 @@ func (m *modules) forget(removed map[digest.Digest]*imageRecord, live map[digest
 	return m.prune(0, func(module string) bool { return !gone[module] })
 }
 
-// strayModule is how long what was compiled of a module is kept that is no image: it may be a file in an image of ordinary layers.
+// strayModule is how long the compiled form of a module that is no image is kept: the module may be a file in an image
+// of ordinary layers.
 const strayModule = 24 * time.Hour
 
-// pruneStrays removes what was compiled of modules that are no images.
+// pruneStrays removes the compiled forms of modules that are no images.
 func (m *modules) pruneStrays(s *Store) uint64 {
 	has := map[string]bool{}
 	s.mu.RLock()

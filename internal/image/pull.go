@@ -22,7 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// pulling is one pull for which any number of callers wait.
+// pulling is one pull with any number of waiting callers.
 type pulling struct {
 	mu    sync.Mutex // guards watch, last, fetched
 	watch map[*func(core.PullProgress)]bool
@@ -33,7 +33,7 @@ type pulling struct {
 	lease   *lease // nil when the pull was not admitted
 }
 
-// retire ends the lease of a pull, when everybody who waited for it has named the image.
+// retire ends the lease of a pull, when all waiting callers have named the image.
 func (p *pulling) retire() {
 	if p.lease != nil {
 		p.lease.release()
@@ -172,8 +172,8 @@ func (s *Store) runPull(ctx context.Context, p *pulling, owner core.Owner, job w
 	return nil
 }
 
-// giveUp deletes what a pull has fetched that has failed for want of space: kept for the next
-// attempt, it would keep the disk full. What other pulls use stays.
+// giveUp deletes the files of a pull that failed for lack of space: kept for the next attempt, they
+// would keep the disk full. Files that other pulls use stay.
 func (g collector) giveUp(l *lease) {
 	s := g.s
 	s.write.Lock()
@@ -374,7 +374,7 @@ func (r *records) owner0(o core.Owner) *ownerRecord {
 	return &ownerRecord{}
 }
 
-// lease keeps what a job uses from being collected. It implements worker.Agent.
+// lease protects the content of a job from collection. It implements worker.Agent.
 type lease struct {
 	s        *Store
 	progress func(core.PullProgress)
@@ -416,7 +416,7 @@ func (l *lease) Admit(ctx context.Context, claim policy.Claim) error {
 	return err
 }
 
-// verdict returns what was decided about the image that a job has brought.
+// verdict returns the decision about the image of a job.
 func (l *lease) verdict(job worker.PullJob, img worker.Image) error {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()

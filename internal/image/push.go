@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// Push implements core.Images: what the registry does not have of the image is sent there, then
-// its manifest. Of an image for several platforms only the one that is here is sent.
+// Push implements core.Images: it sends the blobs that the registry lacks, then the manifest. Of an
+// image for several platforms it sends only the stored one.
 func (s *Store) Push(ctx context.Context, owner core.Owner, ref string, opts core.PushOptions) error {
 	s.mu.RLock()
 	f, err := s.rec.find(owner, ref)

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/dbfile"
 )
 
-// names.db holds what must outlive a power cut: every transaction is synced
-// before it counts. Everything is kept in memory as well and read from there.
+// names.db holds the records that must outlive a power cut: every transaction is synced before it
+// counts. Everything is kept in memory as well and read from there.
 //
 //	meta    version → "1"
 //	images  manifest digest → imageRecord
@@ -30,7 +30,7 @@ import (
 //	dirs    (its sequence numbers the layer directories)
 const schemaVersion = "1"
 
-// imageRecord is an image whose content and layers are on disk.
+// imageRecord is an image with content and layers on disk.
 type imageRecord struct {
 	ID       digest.Digest        `json:"id"` // the config's digest, or of a module with no config to speak of the manifest's
 	Manifest ocispec.Descriptor   `json:"manifest"`
@@ -70,7 +70,7 @@ type layerRecord struct {
 	Damaged bool `json:"damaged,omitempty"`
 }
 
-// nameRecord is what a name of an owner refers to. The name is full: with a tag
+// nameRecord is the target of an owner's name. The name is full: with a tag
 // (docker.io/library/redis:latest), with a digest (…/redis@sha256:…), or, for an image that has
 // neither, "@" and the manifest's digest.
 type nameRecord struct {

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// Repair makes the damaged names.db of a store in root sound, which nobody has open. With dry it
-// only says what it would do. The images that it cannot bring back are named by their blobs.
+// Repair repairs the damaged names.db of a closed store in root. With dry it only returns what it
+// would do. It names lost images by their blobs.
 func Repair(root string, log *slog.Logger, dry bool) (dbfile.Report, error) {
 	r, err := dbfile.Repair(dbOptions(root, log), dry)
 	if err != nil || r.Damage == "" || r.Whole {
@@ -32,8 +32,7 @@ func Repair(root string, log *slog.Logger, dry bool) (dbfile.Report, error) {
 // maxManifest is how large a blob may be that is read as a manifest.
 const maxManifest = 4 << 20
 
-// lostImages names the images of which the store has the manifest and no record, or a record and
-// no name.
+// lostImages names the images with a manifest and no record, or with a record and no name.
 func lostImages(root string, r *dbfile.Report) (lost []string, err error) {
 	named := map[digest.Digest]bool{}
 	var records []imageRecord

@@ -121,8 +121,7 @@ func filesystemOf(s *Store) core.FilesystemStats {
 	}
 }
 
-// deviceOf returns the device from which the filesystem of path is mounted; "" when mountinfo
-// does not say.
+// deviceOf returns the device of path's filesystem; "" if mountinfo does not name it.
 func deviceOf(path, mountinfo string) (device string) {
 	b, err := os.ReadFile(mountinfo)
 	if err != nil {

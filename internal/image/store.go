@@ -1,9 +1,9 @@
 // Package image stores images, the content once for all owners, the names and pinned marks per
 // owner, and gives containers their root filesystems. It implements core.Images.
 //
-// It knows neither engine nor faces, nor who the owners are. Bytes from outside are not parsed
-// here but in internal/image/worker, a confined process. Start reading at Store and at
-// records.go, which says what is on disk; then pull.go, checkout.go and gc.go.
+// It knows neither engine nor faces, nor the meaning of owners. Bytes from outside are not parsed
+// here but in internal/image/worker, a confined process. Start reading at Store and at records.go,
+// which describes the files; then pull.go, checkout.go and gc.go.
 package image
 
 import (
@@ -55,7 +55,7 @@ type Options struct {
 	// Pulled is called with the number of bytes that each pull has fetched, from any
 	// goroutine; may be nil.
 	Pulled func(bytes int64)
-	// Modules keeps what was compiled of WebAssembly modules; may be nil.
+	// Modules keeps compiled WebAssembly modules; may be nil.
 	Modules Modules
 	// InProcess does the worker's work in this process, unconfined, for tests and for tools that
 	// cannot execute themselves again.
@@ -90,7 +90,7 @@ type Store struct {
 	// write serializes changes of records. Lock order: write, then mu.
 	write sync.Mutex
 
-	mu        sync.RWMutex // guards leases, places, checkouts, imports; and what is in rec
+	mu        sync.RWMutex // guards leases, places, checkouts, imports; and the content of rec
 	rec       *records
 	leases    map[*lease]bool
 	places    map[digest.Digest]string // directories assigned to layers that are not unpacked yet
@@ -182,7 +182,7 @@ func (s *Store) open(opts Options) (err error) {
 
 // Close stops the worker and closes the store.
 func (s *Store) Close() error {
-	err := s.runner.Close() // without a worker, what is being pulled fails
+	err := s.runner.Close() // without a worker, unfinished pulls fail
 	s.pulls.Stop()
 	s.modules.close()
 	s.sizing.close()

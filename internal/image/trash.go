@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// trash is the directory for files and directories to be deleted. Moving something there is quick
-// whatever its size; deleting it is done in the background.
+// trash is the directory for files and directories to be deleted. Moving a file of any size there
+// is quick; deleting it is done in the background.
 type trash struct {
 	dir     string
 	log     *slog.Logger
@@ -43,10 +43,10 @@ func (t *trash) add(path string) error {
 	return err
 }
 
-// empty starts to delete what is in the trash, and what comes into it meanwhile. Only
-// one goroutine at a time does it: when many containers are removed at once, others
-// would try to delete the same directories. And it waits a little before it begins, as
-// the processors have better things to do while containers are stopped and removed.
+// empty starts to delete the trash's files, and those that are added meanwhile. Only one goroutine
+// at a time does it: when many containers are removed at once, others would try to delete the same
+// directories. And it waits a little before it begins, to leave the processors to the removal of
+// containers.
 func (t *trash) empty() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +80,7 @@ func (t *trash) more() bool {
 	return t.busy
 }
 
-// sweep deletes what is in the trash now.
+// sweep deletes the trash's present files.
 func (t *trash) sweep() {
 	entries, err := os.ReadDir(t.dir)
 	if err != nil {
@@ -94,8 +94,8 @@ func (t *trash) sweep() {
 	}
 }
 
-// wait has everything that empty has started done at once, and waits for it. The
-// store uses the trash no more.
+// wait finishes the work of empty without delays, and waits for it. The store must not use the
+// trash afterwards.
 func (t *trash) wait() {
 	t.close()
 	t.removal.Wait()

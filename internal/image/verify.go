@@ -17,18 +17,18 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// Damage is content of an image that is not what was pulled.
+// Damage is content of an image that has changed since the pull.
 type Damage struct {
 	Image  string // a name of an image that has it
 	Object string // the layer or blob
 	Detail string
-	// Unknown means that it could not be checked: nothing says what was unpacked.
+	// Unknown means that it could not be checked: there are no sums of the unpacked files.
 	Unknown bool
 }
 
-// Verify reads all blobs and unpacked layers and returns what is damaged. A pull of the image
-// fetches and unpacks that again: a damaged layer beside the old one, which containers that run
-// keep until they are started again.
+// Verify reads all blobs and unpacked layers and returns the damaged ones. A pull of the image
+// fetches and unpacks these again: a damaged layer beside the old one, which running containers
+// keep until their next start.
 func (s *Store) Verify(ctx context.Context) ([]Damage, error) {
 	var all []Damage
 	s.mu.RLock()
@@ -87,10 +87,10 @@ func compare(a, b string) int {
 	return 1
 }
 
-// content is what the images have, each with the name of one of them.
+// namedContent has the blobs and layers of images, each with the name of one of them.
 type namedContent struct{ blobs, chains map[digest.Digest]string }
 
-// namedContent returns what the named images have. Preconditions: s.mu is held.
+// namedContent returns the content of the named images. Preconditions: s.mu is held.
 func (r *records) namedContent() namedContent {
 	c := namedContent{map[digest.Digest]string{}, map[digest.Digest]string{}}
 	for _, o := range r.owners {
@@ -110,7 +110,7 @@ func (r *records) namedContent() namedContent {
 	return c
 }
 
-// verifyBlob returns what is wrong with a blob. A damaged one is removed, so that the next pull
+// verifyBlob returns a blob's damage, or "". A damaged one is removed, so that the next pull
 // fetches it.
 func (s *Store) verifyBlob(ctx context.Context, d digest.Digest) (string, error) {
 	f, err := os.Open(s.content.path(d))

@@ -1,5 +1,5 @@
-// Package derive makes the config of an image out of another one's: with a layer more, and with what
-// instructions of a Dockerfile change.
+// Package derive makes the config of an image out of another one's: with one more layer, and with
+// the changes of a Dockerfile's instructions.
 //
 // It works on the JSON itself, so that members that nobody here knows stay. It reads no file and
 // knows no store. Start at Config.
@@ -15,7 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Layer is what a new image has more than the one that it is made of.
+// Layer is the additional layer of a new image.
 type Layer struct {
 	DiffID    digest.Digest
 	Created   time.Time
@@ -60,7 +60,7 @@ func Config(base []byte, l Layer, change func(Settings) error) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What a builder says of one container, or of another image, is not true of this one.
+	// A builder's facts about a container or another image are not true of this one.
 	for _, name := range []string{"container", "container_config", "parent", "id", "Size"} {
 		delete(top, name)
 	}
@@ -106,7 +106,7 @@ func (s Settings) Set(name string, v any) {
 	object(s).set(name, v)
 }
 
-// list and table read members; what has another form counts as absent.
+// list and table read members; a member of another form counts as absent.
 func (s Settings) list(name string) (list []string) {
 	if json.Unmarshal(s[name], &list) != nil {
 		return nil
@@ -123,7 +123,7 @@ func table[T any](s Settings, name string) map[string]T {
 }
 
 func (s Settings) text(name string) (t string) {
-	_ = json.Unmarshal(s[name], &t) // "" is what it is then
+	_ = json.Unmarshal(s[name], &t) // "" on an error
 	return t
 }
 

@@ -186,8 +186,7 @@ func (s Settings) healthcheck(rest string) error {
 	return nil
 }
 
-// assignments reads NAME=value …, in which quotes and backslashes mean what they mean in a Dockerfile,
-// or NAME value.
+// assignments reads NAME=value …, with quotes and backslashes as in a Dockerfile, or NAME value.
 func assignments(rest string) ([]string, error) {
 	list, err := split(rest)
 	if err != nil {

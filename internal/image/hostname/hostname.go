@@ -23,8 +23,7 @@ func hubNames() []string {
 	return []string{DockerHub, "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com"}
 }
 
-// The ports that are dialled without one in a name: registries at loopback addresses are asked by
-// plain HTTP.
+// The default ports: registries at loopback addresses are reached by plain HTTP.
 const (
 	securePort   = "443"
 	loopbackPort = "80"
@@ -68,7 +67,7 @@ func valid(host string) bool {
 	return true
 }
 
-// Address returns what is dialled for a registry's name, HOST:PORT in its normal form. The names of
+// Address returns the address of a registry's name, HOST:PORT in its normal form. The names of
 // Docker Hub are several addresses.
 func Address(name string) string {
 	host, port := address(name)
@@ -187,8 +186,8 @@ func Stored(name string) string {
 	return Host(host) + "/" + rest
 }
 
-// Matcher returns what compares the first part of a pattern, a registry's name in which * may
-// stand for any text, with registries' names. match compares one pattern with one text.
+// Matcher returns a function that compares the first part of a pattern, a registry's name with *
+// for any text, with registries' names. match compares one pattern with one text.
 func Matcher(pattern string, match func(pattern, text string) bool) func(name string) bool {
 	host, _ := split(pattern)
 	_, err := netip.ParseAddr(strings.Trim(host, "[]"))

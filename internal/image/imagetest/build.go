@@ -38,7 +38,7 @@ type File struct {
 	Name     string
 	Body     []byte
 	Mode     fs.FileMode // 0 is 0755 for directories, 0644 else; setuid and sticky as in fs
-	UID, GID int         // of 0 is the user who runs the test
+	UID, GID int         // 0 is the test's user
 	Link     string
 	Hard     string // Mode and owner are the header's, and so the file's
 	Xattrs   map[string]string
@@ -48,7 +48,7 @@ type File struct {
 // Image is an image to build.
 type Image struct {
 	Layers      [][]File
-	Raw         [][]byte // further layers as tars, for what File cannot say
+	Raw         [][]byte // further layers as tars, for content that File cannot describe
 	Config      ocispec.ImageConfig
 	Health      *core.HealthCheck // as Docker writes it
 	Shell       []string          // as Docker writes it
@@ -218,8 +218,8 @@ func (b *Built) add(mediaType string, data []byte) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: mediaType, Digest: d, Size: int64(len(data))}
 }
 
-// Index combines images of several platforms in an index, returned as a Built whose Manifest is
-// the index.
+// Index combines images of several platforms in an index, returned as a Built with the index as its
+// Manifest.
 func Index(images ...Built) Built {
 	all := Built{Blobs: map[digest.Digest][]byte{}}
 	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}
@@ -310,7 +310,7 @@ func put(tw *tar.Writer, name string, data []byte) error {
 }
 
 // Busybox returns the files of an image with a static busybox as /bin/busybox, the given applets
-// linked to it, and what programs usually expect.
+// linked to it, and the directories that programs usually expect.
 func Busybox(path string, applets ...string) ([]File, error) {
 	body, err := os.ReadFile(path)
 	if err != nil {

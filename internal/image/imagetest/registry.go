@@ -17,10 +17,10 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Registry is a registry in this process, on loopback, by plain HTTP. It serves what was pushed,
-// with Push or by a client.
+// Registry is a registry in this process, on loopback, by plain HTTP. It serves the images that
+// Push or a client pushed.
 type Registry struct {
-	// Host is what names on it begin with: 127.0.0.1:port.
+	// Host is the first part of names on it: 127.0.0.1:port.
 	Host string
 
 	mu        sync.Mutex // guards blobs, types, tags, requests, intercept
@@ -156,7 +156,7 @@ func (r *Registry) serve(w http.ResponseWriter, req *http.Request) {
 var uploadPath = regexp.MustCompile(`^/v2/(.+)/blobs/uploads/([^/]*)$`)
 
 // take handles what a client stores, and reports whether the request was of that kind. It refuses
-// what is not what its digest says, and manifests of blobs that it does not have.
+// content with a wrong digest, and manifests of blobs that it does not have.
 func (r *Registry) take(w http.ResponseWriter, req *http.Request) bool {
 	up, m := uploadPath.FindStringSubmatch(req.URL.Path), apiPath.FindStringSubmatch(req.URL.Path)
 	switch {

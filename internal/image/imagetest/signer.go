@@ -107,7 +107,7 @@ func Manifest(t *testing.T, artifact string, layer ocispec.Descriptor, body []by
 	}
 }
 
-// ReferrersTag is the tag of an index of what refers to an image.
+// ReferrersTag is the tag of the index of an image's referrers.
 func ReferrersTag(d digest.Digest) string { return strings.ReplaceAll(d.String(), ":", "-") }
 
 // SignatureTag is the tag of an image's signatures in cosign's first layout.

@@ -61,8 +61,8 @@ func Suite(t *testing.T, start func(t *testing.T) Harness) {
 	}
 }
 
-// SuiteWithout tests a store that has no images against the parts of the contract about what does
-// not exist.
+// SuiteWithout tests a store that has no images against the parts of the contract about missing
+// images.
 func SuiteWithout(t *testing.T, images core.Images) {
 	t.Helper()
 	if got, err := images.List(t.Context(), ""); err != nil || len(got) != 0 {
@@ -134,7 +134,7 @@ func pullGivesNamesAndConfig(t *testing.T, h Harness) {
 	}
 }
 
-// pullGivesDockersConfig: what Docker has in a config beside OCI's is not lost.
+// pullGivesDockersConfig: Docker's members of a config besides OCI's are not lost.
 func pullGivesDockersConfig(t *testing.T, h Harness) {
 	health := &core.HealthCheck{Test: []string{"CMD-SHELL", "check"}, Interval: 5 * time.Second, Retries: 2, StartPeriod: time.Minute}
 	built := Image{Config: ocispec.ImageConfig{Cmd: []string{"/bin/one"}}, Health: health, Shell: []string{"/bin/bash", "-c"}}.Build()
@@ -390,7 +390,7 @@ func discard(t *testing.T, h Harness) {
 	nothingCheckedOut(t, h.Images)
 }
 
-// importOne: the image is there for who knows what it is, and under no name.
+// importOne: the image can be found by its ID, and has no name.
 func importOne(t *testing.T, h Harness) {
 	one, two := h.Provide("team/one", "v1", sample("one")), h.Provide("team/two", "v1", sample("two"))
 	want := pull(t, h, ownerA, two)

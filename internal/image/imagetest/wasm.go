@@ -19,8 +19,8 @@ func section(id byte, body []byte) []byte {
 
 func wasmName(s string) []byte { return append(binary.AppendUvarint(nil, uint64(len(s))), s...) }
 
-// Module returns a WebAssembly module whose function _start returns at once. It imports functions without parameters,
-// each named MODULE.FUNCTION.
+// Module returns a WebAssembly module with a function _start that returns at once. It imports functions without
+// parameters, each named MODULE.FUNCTION.
 func Module(imports ...string) []byte {
 	out := []byte("\x00asm\x01\x00\x00\x00")
 	out = append(out, section(1, []byte{1, 0x60, 0, 0})...)
@@ -54,7 +54,7 @@ type Wasm struct {
 	Config      any
 	Platform    *ocispec.Platform
 	Annotations map[string]string
-	Extra       []ocispec.Descriptor // further layers, whose blobs nobody has
+	Extra       []ocispec.Descriptor // further layers without blobs
 }
 
 // Build makes the image's blobs.

@@ -74,7 +74,7 @@ func Apply(ctx context.Context, dir string, r io.Reader, opts Options) (Result, 
 	tee := io.TeeReader(limited, digester.Hash())
 	_, err = archive.Apply(ctx, a.dir, tee, archive.WithFilter(a.filter), archive.WithConvertWhiteout(a.whiteout))
 	if err == nil {
-		// The diff ID also covers what follows the archive's end.
+		// The diff ID also covers the bytes behind the archive's end.
 		_, err = io.Copy(io.Discard, tee)
 	}
 	if err == nil {
@@ -142,8 +142,7 @@ func (a *applier) filter(hdr *tar.Header) (bool, error) {
 		return false, nil
 	}
 	if strings.HasPrefix(path.Base(name), whiteoutPrefix) {
-		// Some tools replace a directory by a file and then still delete what was in the
-		// directory.
+		// Some tools replace a directory by a file and then still delete the directory's files.
 		return !a.belowFile(name), nil
 	}
 	if err := a.uncover(name); err != nil {
@@ -297,7 +296,7 @@ func (a *applier) whiteout(hdr *tar.Header, full string) (bool, error) {
 	target := filepath.Join(parent, hidden)
 	a.shadow[target] = true
 	if _, err := os.Lstat(target); err == nil {
-		return false, nil // this layer's own entry already hides what is below
+		return false, nil // this layer's own entry already hides the lower one
 	}
 	a.inodes++
 	if err := unix.Mknod(target, unix.S_IFCHR, 0); err != nil {
@@ -306,9 +305,8 @@ func (a *applier) whiteout(hdr *tar.Header, full string) (bool, error) {
 	return false, os.Lchown(target, hdr.Uid, hdr.Gid)
 }
 
-// finish gives directories that the tar only implied the attributes that they have in a layer
-// below, hides what is below a directory that replaced a deleted one, and sets the root's own
-// attributes.
+// finish gives directories that the tar only implied their attributes of a lower layer, makes
+// directories that replaced deleted ones opaque, and sets the root's own attributes.
 func (a *applier) finish() error {
 	for full := range a.shadow {
 		if fi, err := os.Lstat(full); err == nil && fi.IsDir() {

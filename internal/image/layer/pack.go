@@ -23,14 +23,14 @@ type PackOptions struct {
 	MaxBytes int64
 }
 
-// The limits of what is in memory for a layer that is packed.
+// The limits of memory for packing a layer.
 const (
 	maxLinked = 1 << 20 // files with several names
-	maxXattrs = 1 << 20 // bytes of a file's extended attributes: what readers of tars take
+	maxXattrs = 1 << 20 // bytes of a file's extended attributes: the limit of tar readers
 )
 
-// Pack writes the layer as an uncompressed tar, in which deletions are the marker files of an image's
-// layer. Sockets are left out. InvalidArgument for what a layer cannot have.
+// Pack writes the layer as an uncompressed tar, with the marker files of an image's layer for
+// deletions. Sockets are left out. InvalidArgument for files that a layer cannot have.
 func (u Upper) Pack(ctx context.Context, w io.Writer, o PackOptions) error {
 	p := &packer{u: u, ctx: ctx, tw: tar.NewWriter(w), o: o, linked: map[[2]uint64]string{}}
 	if err := u.walk(ctx, p.add); err != nil {
@@ -46,7 +46,7 @@ type packer struct {
 	o      PackOptions
 	linked map[[2]uint64]string // the first name of each file that has several, by device and inode
 	bytes  int64
-	hidden []string // opaque directories above the entry at hand: what they delete needs no marker
+	hidden []string // opaque directories above the present entry: their deletions need no marker
 }
 
 func (p *packer) add(e *upperEntry) error {
@@ -219,8 +219,8 @@ const (
 	capsLength3   = 24 // with the user id of the namespace's root at the end
 )
 
-// caps returns the capabilities of a program without the namespace for whose root they are: in the
-// image they are for the root of any.
+// caps returns the capabilities of a program without the id of the user namespace's root: in the
+// image they are for the root of any namespace.
 func (p *packer) caps(v []byte) []byte {
 	if len(v) != capsLength3 {
 		return v

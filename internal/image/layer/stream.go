@@ -79,7 +79,7 @@ func (g *gzipReader) Read(p []byte) (int, error) {
 		if b[0] != 0 {
 			break
 		}
-		_, _ = g.from.Discard(1) // it has been read
+		_, _ = g.from.Discard(1) // Peek has read it
 	}
 	if err := g.Reset(g.from); err != nil {
 		return n, err

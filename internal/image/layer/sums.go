@@ -30,8 +30,8 @@ const sumsEnd = "end "
 // of each.
 const maxSumLine = 64 << 10
 
-// WriteSums writes the sums of the layer in dir to the file at path, so that Verify can tell later
-// what has been damaged.
+// WriteSums writes the sums of the layer in dir to the file at path, so that Verify can find damage
+// later.
 func WriteSums(dir, path string) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -118,8 +118,8 @@ func sumFile(path string, buf []byte) (uint32, error) {
 // maxFaults is how many damaged files Verify names.
 const maxFaults = 20
 
-// Verify compares the layer in dir with its sums in the file at path, and returns what differs:
-// at most a few of the files. A layer without sums, or whose sums are damaged, is NotFound.
+// Verify compares the layer in dir with its sums in the file at path, and returns the differences:
+// at most a few of the files. NotFound for a layer without sums or with damaged ones.
 func Verify(dir, path string) (faults []string, err error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,7 +165,7 @@ func Verify(dir, path string) (faults []string, err error) {
 	case errors.Is(err, differs):
 		return faults, nil
 	case err != nil:
-		return append(faults, err.Error()), nil // what cannot be read is damaged
+		return append(faults, err.Error()), nil // an unreadable file is damaged
 	}
 	if want := next(); want != "" {
 		faults = append(faults, sumPath(want)+" is missing")

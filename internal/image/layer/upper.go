@@ -23,8 +23,8 @@ import (
 type Upper struct {
 	Dir   string
 	Lower []string // the unpacked layers of its image, nearest first
-	// Mounts are the places, relative to the root, at which the container has mounts, or files that it
-	// was given. What is there is none of its changes, unless it is a directory of the image.
+	// Mounts are the places, relative to the root, of the container's mounts and of files from the
+	// engine. Files there are no changes, except directories of the image.
 	Mounts map[string]bool
 	// Inside returns the owner inside of the container's user namespace of one on the host; nil when
 	// the container has none.
@@ -47,10 +47,10 @@ const (
 	Deleted ChangeKind = "D"
 )
 
-// Changes calls fn with each change, a directory before what is in it. ResourceExhausted when a path
-// is longer than the kernel takes.
+// Changes calls fn with each change, a directory before its content. ResourceExhausted if a path is
+// too long for the kernel.
 func (u Upper) Changes(ctx context.Context, fn func(Change) error) error {
-	var above []string // directories that are told of when something in them is
+	var above []string // directories to report before the first change in them
 	return u.walk(ctx, func(e *upperEntry) error {
 		for len(above) > 0 && !strings.HasPrefix(e.rel, above[len(above)-1]+"/") {
 			above = above[:len(above)-1]
@@ -84,8 +84,8 @@ func (u Upper) alike(e *upperEntry) bool {
 	return ok && was.Mode == e.st.Mode && int(was.Uid) == uid && int(was.Gid) == gid && attributes(e.at) == attributes(fdPath(e.f))
 }
 
-// attributes are the extended attributes of a directory that its users set, and the lists that say who
-// may use it.
+// attributes are the extended attributes of a directory that its users set, and its access control
+// lists.
 func attributes(dir string) string {
 	var all strings.Builder
 	buf, value := make([]byte, 64<<10), make([]byte, 64<<10)
@@ -106,7 +106,7 @@ func attributes(dir string) string {
 	return all.String()
 }
 
-// owner returns whom a file belongs to inside of the container.
+// owner returns a file's owner inside of the container.
 func (u Upper) owner(st *unix.Stat_t) (uid, gid int) {
 	if u.Inside == nil {
 		return int(st.Uid), int(st.Gid)
@@ -122,13 +122,13 @@ type upperEntry struct {
 	st      unix.Stat_t
 	deleted bool
 	opaque  bool        // a directory that hides the one below
-	lower   os.FileInfo // what the image has there, nil for nothing
+	lower   os.FileInfo // the image's file there, nil for none
 	at      string      // where that is
 }
 
 func (e *upperEntry) kind() uint32 { return e.st.Mode & unix.S_IFMT }
 
-// fdPath is a path by which calls reach an inode that was opened with O_PATH.
+// fdPath is a path to an inode that was opened with O_PATH.
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 const (
@@ -140,7 +140,7 @@ const (
 	maxPath = unix.PathMax - 1
 )
 
-// walk visits the root and what is in it.
+// walk visits the root and everything in it.
 func (u Upper) walk(ctx context.Context, visit func(*upperEntry) error) error {
 	dir, err := os.OpenFile(u.Dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -157,7 +157,7 @@ func (u Upper) walk(ctx context.Context, visit func(*upperEntry) error) error {
 	return u.in(ctx, dir, root, visit)
 }
 
-// in visits what is in an open directory.
+// in visits the content of an open directory.
 func (u Upper) in(ctx context.Context, dir *os.File, e *upperEntry, visit func(*upperEntry) error) error {
 	gone := map[string]bool{} // names of the image's directory that an opaque one does not have
 	if e.opaque && e.lower != nil && e.lower.IsDir() {
@@ -210,7 +210,7 @@ func (u Upper) in(ctx context.Context, dir *os.File, e *upperEntry, visit func(*
 	}
 }
 
-// one visits one name of a directory, and what is in it.
+// one visits one name of a directory, and its content.
 func (u Upper) one(ctx context.Context, dir *os.File, rel string, deleted bool, visit func(*upperEntry) error) error {
 	if len(rel) > maxPath {
 		return fmt.Errorf("%.40q… is a path of %d bytes, and none has more than %d: %w", rel, len(rel), maxPath, errdefs.ErrResourceExhausted)
@@ -258,8 +258,7 @@ func (u Upper) one(ctx context.Context, dir *os.File, rel string, deleted bool, 
 	return u.in(ctx, sub, e, visit)
 }
 
-// reopen opens a file for reading that was opened for what it is; nil when another one has taken its
-// place.
+// reopen opens a file for reading that was opened with O_PATH; nil if another one has replaced it.
 func reopen(e *upperEntry, flags int) (*os.File, error) {
 	f, err := beneath.Child(e.parent, path.Base(e.rel), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|flags, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
@@ -276,9 +275,8 @@ func reopen(e *upperEntry, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// overlayDir reports whether a directory hides the one below. FailedPrecondition for one of which the
-// kernel keeps a part elsewhere, which it does not do for the mounts that we make unless its module
-// has redirect_dir=on.
+// overlayDir reports whether a directory hides the one below. FailedPrecondition for a redirected
+// one, which the kernel makes in our mounts only if its module has redirect_dir=on.
 func overlayDir(e *upperEntry) (opaque bool, err error) {
 	if n, err := unix.Getxattr(fdPath(e.f), "trusted.overlay.redirect", nil); err == nil && n > 0 {
 		return false, fmt.Errorf("the directory %q was renamed with overlay's redirect_dir=on: only with it off a layer is whole: %w", e.rel, errdefs.ErrFailedPrecondition)
@@ -300,7 +298,7 @@ func children(dirs []string, rel string) ([]string, error) {
 	var names []string
 	seen := map[string]bool{}
 	for i := range dirs {
-		// What hides the directory in the layers above also hides it here.
+		// A layer that hides the directory from upper layers also hides it here.
 		at, fi, err := find(dirs[i:], rel)
 		if err != nil {
 			return nil, err

@@ -1,8 +1,8 @@
 // Package layout reads OCI layouts, directories that somebody else may have filled, as archives.
 //
-// Only what index.json leads to for this node's platform is read, by names that are made of
-// digests, and never from outside of the directory. Whether the content is that of its digest is
-// tested by whoever imports the archive. Start at Archive.
+// It reads only content that index.json refers to for this node's platform, by names made of
+// digests, and never from outside of the directory. The importer of the archive checks digests.
+// Start at Archive.
 package layout
 
 import (
@@ -92,7 +92,7 @@ func (p *packer) all() error {
 	return p.put(ocispec.ImageIndexFile, index)
 }
 
-// document is what an index or a manifest leads to.
+// document is an index or a manifest.
 type document struct {
 	Config    ocispec.Descriptor   `json:"config"`
 	Layers    []ocispec.Descriptor `json:"layers"`
@@ -100,7 +100,7 @@ type document struct {
 }
 
 // here reports whether an image of that platform may be for this node. Images for others need not
-// be sent: who imports takes this node's.
+// be sent: the importer takes this node's.
 func here(p *ocispec.Platform) bool {
 	if p == nil || p.Architecture == "" || strings.HasPrefix(p.Architecture, "wasm") {
 		return true
@@ -109,7 +109,7 @@ func here(p *ocispec.Platform) bool {
 	return p.OS == runtime.GOOS && (p.Architecture == runtime.GOARCH || slices.Contains(archs, p.Architecture))
 }
 
-// image writes what an entry of an index leads to, and itself last.
+// image writes the content of an index's entry, and the entry's own blob last.
 func (p *packer) image(d ocispec.Descriptor, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("%s: the indexes are nested too deep: %w", d.Digest, errdefs.ErrInvalidArgument)
@@ -133,8 +133,8 @@ func (p *packer) image(d ocispec.Descriptor, depth int) error {
 		if !here(m.Platform) {
 			continue
 		}
-		// What another tool did not copy, because it is for another platform or no image, is not
-		// missed.
+		// An entry for another platform, or of no image, may be missing: other tools do not copy
+		// it.
 		if err := p.image(m, depth+1); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

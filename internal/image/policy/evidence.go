@@ -12,8 +12,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// Limits on what is read of an image's signatures, because anybody who may write to the
-// repository can attach more.
+// Limits for reading an image's signatures, because anybody with write access to the repository can
+// attach more.
 const (
 	MaxSignatures     = 32        // of each layout
 	MaxSignatureBytes = 256 << 10 // of one
@@ -22,7 +22,7 @@ const (
 
 // Claim is an image that is to be pulled, together with its signatures.
 type Claim struct {
-	// Target is what the name refers to: a manifest or an index.
+	// Target is the manifest or index that the name refers to.
 	Target   ocispec.Descriptor `json:"target"`
 	Evidence Evidence           `json:"evidence"`
 }

@@ -53,8 +53,8 @@ func New(cfg Config, program func() (string, error), log *slog.Logger) *Gate {
 	return &Gate{cfg: cfg, program: program, log: log, verifying: turns.New(slots, maxWaiting)}
 }
 
-// Problems returns what would keep the gate from deciding: files and programs that the config
-// names and that do not exist.
+// Problems returns obstacles to decisions: files and programs that the config names and that do not
+// exist.
 func (g *Gate) Problems() (all []string) {
 	signed := false
 	for _, r := range g.cfg.Rules {
@@ -91,8 +91,8 @@ type Case struct {
 	gate *Gate
 }
 
-// Open returns what has to be decided about an image of this name, which an owner pulls. An error
-// means that it is refused whatever its content; see core.ErrImageRefused.
+// Open returns the case of an image of this name, which an owner pulls. An error means that it is
+// refused, with any content; see core.ErrImageRefused.
 func (g *Gate) Open(owner core.Owner, named reference.Named) (*Case, error) {
 	by := turns.Path{string(owner), reference.Domain(named), reference.Path(named)}
 	c := &Case{name: named.String(), by: by, rule: Rule{Verdict: g.cfg.Default}, gate: g}
@@ -132,9 +132,9 @@ func (c *Case) Wants() (admission, evidence bool) {
 	return evidence || c.gate.cfg.Verifiers != "", evidence
 }
 
-// Admit decides about the image to which the name refers. The error of a refused image is
-// core.ErrImageRefused. Other errors mean that no decision was possible, which refuses the image
-// as well.
+// Admit decides about the image that the name refers to. The error of a refused image is
+// core.ErrImageRefused. Other errors mean that no decision was possible, which refuses the image as
+// well.
 func (c *Case) Admit(ctx context.Context, claim Claim) error {
 	if err := claim.Target.Digest.Validate(); err != nil {
 		return fmt.Errorf("policy: %w: %w", errdefs.ErrInvalidArgument, err)

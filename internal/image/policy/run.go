@@ -121,7 +121,7 @@ func (r run) dropRights(a *syscall.SysProcAttr) {
 	a.Cloneflags = syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC
 }
 
-// tell logs what the program wrote besides its verdict.
+// tell logs the program's output besides its verdict.
 func (r run) tell(said *bounded) {
 	lines := bufio.NewScanner(strings.NewReader(said.text()))
 	for lines.Scan() {

@@ -20,9 +20,8 @@ type Credentials struct {
 	Bearer   string `json:"bearer,omitempty"` // sent unchanged
 }
 
-// ParseAuths parses a docker config.json. The map's keys are hosts; "docker.io" is Docker Hub
-// under any of its names. A host whose secret is in a credential helper is an error: helpers are
-// not run.
+// ParseAuths parses a docker config.json. The map's keys are hosts; "docker.io" is Docker Hub under
+// any of its names. A host with its secret in a credential helper is an error: helpers are not run.
 func ParseAuths(data []byte) (map[string]Credentials, error) {
 	var doc struct {
 		Auths map[string]struct {

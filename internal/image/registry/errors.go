@@ -27,7 +27,7 @@ type StatusError struct {
 	Held    string        // why existing credentials were not sent
 }
 
-// Error returns the status, the server's text, and what can be done.
+// Error returns the status, the server's text, and advice.
 func (e *StatusError) Error() string {
 	s := fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
 	if e.Message != "" {

@@ -16,7 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// upload is what a question sends.
+// upload is the body of a request.
 type upload struct {
 	body   func() (io.ReadCloser, error) // opened again when the request is repeated; nil for none
 	length int64
@@ -26,7 +26,7 @@ type upload struct {
 	node   bool     // asks the registry itself, and no repository
 }
 
-// scope returns the rights for which a token server is asked.
+// scope returns the rights to request from a token server.
 func (q question) scope(path string) string {
 	switch {
 	case q.push == nil:
@@ -105,7 +105,7 @@ func (r *Repository) pushAt(ctx context.Context, h docker.RegistryHost, desc oci
 	return false, nil
 }
 
-// PushManifest stores a manifest under a tag or its digest. What it refers to must be there.
+// PushManifest stores a manifest under a tag or its digest. Its blobs must be there.
 func (r *Repository) PushManifest(ctx context.Context, ref, mediaType string, body []byte) error {
 	return r.each(docker.HostCapabilityPush, func(h docker.RegistryHost) error {
 		open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }

@@ -1,9 +1,9 @@
-// Package registry reads images from registries: which hosts serve a name, how they authenticate,
-// and what their refusals mean.
+// Package registry reads images from registries: it finds the hosts of a name, authenticates, and
+// explains refusals.
 //
-// It does not know where content is stored: it returns bytes and says where they came from.
-// Everything in it handles input from outside, so it runs in the confined worker. Start reading
-// at Open and Repository.Resolve.
+// It does not know the content store: it returns bytes with their source. Everything in it handles
+// input from outside, so it runs in the confined worker. Start reading at Open and
+// Repository.Resolve.
 package registry
 
 import (
@@ -100,7 +100,7 @@ type Repository struct {
 	opts   Options
 	home   string // the registry's own host: registry-1.docker.io
 	ownDir bool   // it has a directory of its own among HostDirs
-	server string // what its own hosts.toml has as its server, or ""
+	server string // the server of its own hosts.toml, or ""
 
 	headers map[string]bool // the header names that hosts.toml files set, in canonical form
 
@@ -159,7 +159,7 @@ func upstream(domain string) string {
 
 func loopback(host string) bool { return hostname.Loopback(host) }
 
-// normalHosts returns a table of hosts in which each is in its normal form.
+// normalHosts returns a table of hosts in their normal form.
 func normalHosts(table map[string][]string) map[string][]string {
 	normal := map[string][]string{}
 	for host, others := range table {
@@ -227,7 +227,7 @@ func (r *Repository) bearer(host string) string { return r.credentialsOf(host).B
 // Name returns the full name of the repository, docker.io/library/redis.
 func (r *Repository) Name() string { return r.domain + "/" + r.path }
 
-// Resolve returns what ref, a tag or a digest, refers to. The body is returned when the server
+// Resolve returns the descriptor of ref, a tag or a digest. The body is returned when the server
 // had to send it anyway, otherwise nil.
 func (r *Repository) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, []byte, error) {
 	need := docker.HostCapabilityResolve
@@ -260,7 +260,7 @@ func (r *Repository) resolveAt(ctx context.Context, h docker.RegistryHost, ref s
 	} else if !worthGet(err) {
 		return ocispec.Descriptor{}, nil, err
 	}
-	// There is no digest in the answer, or a refusal whose reason only GET returns.
+	// There is no digest in the answer, or only GET returns the reason of a refusal.
 	q.method = http.MethodGet
 	resp, err = r.ask(ctx, h, q) //nolint:bodyclose // readManifest does
 	if err != nil {

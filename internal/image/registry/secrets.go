@@ -17,13 +17,12 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Credentials are sent to the host that they are for, and to those that the configuration allows
-// for it (Options.CredentialHosts), and never over plain HTTP, except on loopback. The transport
-// removes them from every other request, so a redirect cannot carry them to another host, and a
-// token server elsewhere is asked without them.
+// Credentials are sent to their own host, and to those that the configuration allows for it
+// (Options.CredentialHosts), and never over plain HTTP, except on loopback. The transport removes
+// them from every other request, so that neither a redirect nor a token server elsewhere gets them.
 
-// asking is the context key of the host for which a request is meant. Requests to its token
-// server and redirects have it too.
+// asking is the context key of the host that a request is meant for. Requests to its token server
+// and redirects have it too.
 type asking struct{}
 
 // forToken is the context key of requests to token servers.
@@ -44,7 +43,7 @@ func origin(u *url.URL) string {
 	return u.Scheme + "://" + hostname.Address(net.JoinHostPort(u.Hostname(), port))
 }
 
-// encrypted reports whether nobody between us and u can read what is sent.
+// encrypted reports whether nobody between us and u can read the request.
 func encrypted(u *url.URL) bool { return u.Scheme == "https" || loopback(u.Host) }
 
 // trusts reports whether credentials for h may be sent to u.
@@ -170,7 +169,7 @@ func (r *Repository) credentialsOf(host string) Credentials {
 	return c
 }
 
-// credentials returns what the authorizer asks for. Preconditions: mu is held, by challenged,
+// credentials returns credentials for the authorizer. Preconditions: mu is held, by challenged,
 // which leads here.
 func (r *Repository) credentials(host string) (string, string, error) {
 	c := r.credentialsOf(host)

@@ -118,8 +118,8 @@ func (t *transport) once(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// sending is the body of a request: the time in which nothing may come begins again with each
-// part that the server takes.
+// sending is the body of a request: the stall time starts again with each part that the server
+// takes.
 type sending struct {
 	io.ReadCloser
 	timer *time.Timer
@@ -132,9 +132,9 @@ func (s *sending) Read(p []byte) (int, error) {
 	return s.ReadCloser.Read(p)
 }
 
-// watched is a body that fails when a read gets nothing for the stall time, or when a whole
-// window brings less than the least rate. Only the time in which we wait for the server counts,
-// not what the reader does in between.
+// watched is a body that fails when a read gets nothing for the stall time, or when a whole window
+// brings less than the least rate. Only the time of waiting for the server counts, not the reader's
+// own work.
 type watched struct {
 	io.ReadCloser
 	ctx    context.Context //nolint:containedctx // a body has no other way to its request

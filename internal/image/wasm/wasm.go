@@ -1,5 +1,5 @@
-// Package wasm knows the forms in which an image holds a WebAssembly module, and reads of a module what says whether it can run here:
-// its kind and its imports. It runs in the image worker, on bytes from outside, and knows no registries and no store.
+// Package wasm knows the forms of a WebAssembly module in an image, and reads a module's kind and imports, which decide
+// whether it can run here. It runs in the image worker, on bytes from outside, and knows no registries and no store.
 package wasm
 
 import (
@@ -65,13 +65,13 @@ func Annotations(all map[string]string) map[string]string {
 	return kept
 }
 
-// GrantsAnnotation has the document of what an image's program wishes to be given.
+// GrantsAnnotation has the document of the grants that an image's program wishes.
 const GrantsAnnotation = "longshore.grants"
 
-// Preview1 is the module of whose functions a program for WASI preview 1 is made.
+// Preview1 is the module that a program for WASI preview 1 imports.
 const Preview1 = "wasi_snapshot_preview1"
 
-// Module is what is read of a file.
+// Module is the result of reading a file.
 type Module struct {
 	// Component says that the file is a component and no core module.
 	Component bool
@@ -79,7 +79,7 @@ type Module struct {
 	Imports []string
 }
 
-// Limits of what is read.
+// Limits for reading.
 const (
 	maxImports = 10_000
 	maxName    = 1024
@@ -143,7 +143,7 @@ func Read(r io.Reader) (Module, error) {
 	return m, err
 }
 
-// Input counts what a section has left.
+// Input counts the rest of a section.
 type input struct {
 	r    *bufio.Reader
 	left int64
@@ -212,7 +212,7 @@ func (i *input) name() (string, error) {
 	return printable(string(buf)), nil
 }
 
-// Printable makes of a name what an error can show.
+// Printable returns a name in a form for errors.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '�' {
@@ -222,7 +222,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// Sections calls add for each import. In a module the section with the imports is one of the first and is there once.
+// Sections calls add for each import. In a module the section with the imports is one of the first and occurs once.
 func (i *input) sections(component bool, add func(string)) error {
 	const moduleImports, componentImports, functions, code = 2, 10, 3, 10
 	whole := i.left
@@ -277,7 +277,7 @@ func (i *input) moduleImports(add func(string)) error {
 	return nil
 }
 
-// Kind skips what an import is: a function's type, a table, a memory, a global or a tag.
+// Kind skips an import's description: a function's type, a table, a memory, a global or a tag.
 func (i *input) kind() error {
 	kind, err := i.ReadByte()
 	if err != nil {
@@ -327,8 +327,8 @@ func (i *input) skip64() error {
 	return errMalformed
 }
 
-// ComponentImports adds the names of a component's imports, as far as this version of the form is known: they are told in an error, and
-// decide nothing.
+// ComponentImports adds the names of a component's imports, as far as this version of the format is supported: they
+// appear in an error, and decide nothing.
 func (i *input) componentImports(add func(string)) error {
 	n, err := i.uint()
 	if err != nil || n > maxImports {

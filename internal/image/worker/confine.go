@@ -14,7 +14,7 @@ import (
 
 // keptCaps returns the capabilities that unpacking a layer as root needs: any owner and mode,
 // device nodes, file capabilities, and trusted.* xattrs (CAP_SYS_ADMIN; the seccomp filter closes
-// what else that one allows).
+// its other uses).
 func keptCaps() []uint {
 	return []uint{unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_FSETID, unix.CAP_MKNOD, unix.CAP_SETFCAP, unix.CAP_SYS_ADMIN}
 }
@@ -55,7 +55,7 @@ func namedFiles(dir string) []string {
 	var found []string
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() != "hosts.toml" {
-			return nil //nolint:nilerr // whoever needs the file reports the error
+			return nil //nolint:nilerr // a reader of the file reports the error
 		}
 		data, err := os.ReadFile(path) //nolint:gosec // the administrator's own directory
 		if err != nil {

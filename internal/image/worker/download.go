@@ -22,8 +22,8 @@ import (
 	"github.com/longshore/longshore/internal/image/registry"
 )
 
-// download is a blob being fetched into the content store. Whoever needs its bytes reads the file
-// while it grows.
+// download is a blob being fetched into the content store. Users of its bytes read the file while
+// it grows.
 type download struct {
 	desc    ocispec.Descriptor
 	mu      sync.Mutex // guards have, files, ended, err, resumed, watch
@@ -42,7 +42,7 @@ func newDownload(desc ocispec.Descriptor) *download {
 	return d
 }
 
-// set calls f with mu held and wakes those who follow the blob.
+// set calls f with mu held and wakes the blob's followers.
 func (d *download) set(f func()) {
 	d.mu.Lock()
 	f()
@@ -72,8 +72,8 @@ func IngestDir(root string, dgst digest.Digest) string {
 	return filepath.Join(root, ContentDir, "ingest", digest.FromString(ingestRef(dgst)).Encoded())
 }
 
-// ingestFile returns the file in which the content store keeps an unfinished blob.
-// TestFollowsTheIngest checks it.
+// ingestFile returns the content store's file of an unfinished blob. TestFollowsTheIngest checks
+// it.
 func (w *Worker) ingestFile(ref string) string {
 	return filepath.Join(w.root, ContentDir, "ingest", digest.FromString(ref).Encoded(), "data")
 }
@@ -121,7 +121,7 @@ func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *downlo
 		return nil
 	}
 	if errdefs.IsFailedPrecondition(err) {
-		// A wrong byte in what is kept would spoil every later attempt.
+		// A wrong byte in the kept part would spoil every later attempt.
 		got := cw.Digest()
 		_ = cw.Close()
 		_ = w.store.Abort(ctx, ingestRef(d.desc.Digest))
@@ -132,8 +132,8 @@ func (w *Worker) fetch(ctx context.Context, repo *registry.Repository, d *downlo
 
 // receive copies until the blob is complete. When the connection breaks it asks for the rest, as
 // long as each attempt brings something, and a few times when none does. When one repository
-// refuses or is slow, it goes on with another one that is on offer. mu is not needed: only this
-// goroutine changes how much it has.
+// refuses or is slow, it continues with another offered one. mu is not needed: only this goroutine
+// changes how much it has.
 func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw content.Writer, d *download) error {
 	retries := w.settings.Retries
 	if retries == 0 {
@@ -164,7 +164,7 @@ func (w *Worker) receive(ctx context.Context, repo *registry.Repository, cw cont
 			return err
 		case next != repo:
 			repo = next
-			d.set(func() { d.resumed = true }) // the rest may not match what there is
+			d.set(func() { d.resumed = true }) // the rest may not match the first part
 		}
 		if d.have > before && !registry.IsSlow(err) {
 			failed = 0

@@ -141,8 +141,8 @@ func (g *gatherer) layers(ctx context.Context, manifest []byte) error {
 	return nil
 }
 
-// signatureLayers returns the layers of a manifest whose type is that of a signature; of a
-// malformed manifest none.
+// signatureLayers returns the layers of a manifest with the type of a signature; of a malformed
+// manifest none.
 func signatureLayers(manifest []byte) (out []ocispec.Descriptor) {
 	var doc manifestDoc
 	if json.Unmarshal(manifest, &doc) != nil {

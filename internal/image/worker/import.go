@@ -55,8 +55,8 @@ func (w *Worker) Import(ctx context.Context, agent Agent, r io.Reader) ([]Image,
 	return found, nil
 }
 
-// named returns the entries of an archive's index. An entry without a name whose index has
-// several platforms is one image.
+// named returns the entries of an archive's index. An entry without a name, with an index of
+// several platforms, is one image.
 func (w *Worker) named(ctx context.Context, desc ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	body, err := content.ReadBlob(ctx, w.store, desc)
 	if err != nil {

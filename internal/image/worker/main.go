@@ -57,7 +57,7 @@ func serve(conn *Conn) error {
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(oomScore), 0); err != nil && !errors.Is(err, fs.ErrPermission) { // of one that is above already
 		return fmt.Errorf("limit memory: %w", err)
 	}
-	// A worker whose agent was killed may not have ended yet.
+	// The worker of a killed agent may still run.
 	lock, err := os.OpenFile(filepath.Join(m.Hello.Root, LockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s *server) run() error {
 	for {
 		m, file, err := s.conn.Receive()
 		if err != nil {
-			return err // the agent is gone, so this process ends, whatever it is doing
+			return err // the agent is gone, so this process ends at once
 		}
 		switch {
 		case m.Pull != nil:

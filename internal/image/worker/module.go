@@ -86,7 +86,7 @@ func applyModule(ctx context.Context, dir string, r io.Reader, blob ocispec.Desc
 	case n != blob.Size || sum.Digest() != blob.Digest:
 		return layer.Result{}, fmt.Errorf("%d bytes with the digest %s: %w", n, sum.Digest(), errdefs.ErrDataLoss)
 	}
-	if err := f.Chmod(0o444); err != nil { // whatever the umask is
+	if err := f.Chmod(0o444); err != nil { // independent of the umask
 		return layer.Result{}, classifyDisk(err)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {

@@ -78,7 +78,7 @@ func (w *Worker) pull(ctx context.Context, agent Agent, named reference.Named, j
 	return s.image(ctx, desc, match, runs)
 }
 
-// admit asks the agent about an image of which nothing is stored yet.
+// admit asks the agent about an image before storing any of it.
 func (s *source) admit(ctx context.Context, job PullJob, desc ocispec.Descriptor) error {
 	if !job.Admit {
 		return nil
@@ -120,14 +120,14 @@ func platform(s string) (platforms.MatchComparer, error) {
 // source is where a job's content comes from.
 type source struct {
 	w     *Worker
-	repo  *registry.Repository // nil for an archive, whose blobs are in the store
+	repo  *registry.Repository // nil for an archive; its blobs are in the store
 	agent Agent
 	wrote bool // something new was written to the store
 	watch *watch
 }
 
-// image fetches and unpacks everything of the image that desc leads to.
-// Unless runs is nil, an image is refused whose config says a platform for which it is false.
+// image fetches and unpacks everything of the image that desc leads to. Unless runs is nil, it
+// refuses an image if runs is false for the platform of its config.
 func (s *source) image(ctx context.Context, desc ocispec.Descriptor, match platforms.MatchComparer, runs func(ocispec.Platform) bool) (Image, error) {
 	if err := s.hold(ctx, desc.Digest); err != nil {
 		return Image{}, err
@@ -514,7 +514,7 @@ func (m *meter) whole(status string) {
 	m.agent.Progress(core.PullProgress{Status: status, Done: done, Total: m.total})
 }
 
-// begin reports that the image is known, and what there is to fetch.
+// begin reports that the image was resolved, and the blobs to fetch.
 func (m *meter) begin() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

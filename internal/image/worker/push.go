@@ -26,7 +26,7 @@ type PushJob struct {
 	Auths       map[string]registry.Credentials `json:"auths,omitempty"`
 }
 
-// Push does what job says. What the job pushes must be leased already.
+// Push does job. Its content must be leased already.
 func (w *Worker) Push(ctx context.Context, agent Agent, job PushJob) error {
 	opts := w.registryOptions(PullJob{Credentials: job.Credentials, Auths: job.Auths})
 	if job.Login != "" {

@@ -101,9 +101,9 @@ func (w *Worker) onlyBlob(ctx context.Context, u *unpacking) error {
 	return u.elsewhere(f.Wait(ctx))
 }
 
-// elsewhere explains that a layer is not in the registry whose manifest says that others have it.
-// Such a layer is fetched from the registry like any other where that has it; addresses that an
-// image names are not asked, because a node fetches only from where it is told to.
+// elsewhere explains that a layer is missing in the registry and that the manifest names other
+// addresses for it. Such a layer is fetched from the registry like any other; addresses in a
+// manifest are not used, because a node fetches only from configured hosts.
 func (u *unpacking) elsewhere(err error) error {
 	if !errdefs.IsNotFound(err) || len(u.blob.URLs) == 0 && !images.IsNonDistributable(u.blob.MediaType) {
 		return err
@@ -150,7 +150,7 @@ func (w *Worker) unpack(ctx context.Context, u *unpacking) (layer.Result, error)
 	res, resumed, err := w.unpackStream(ctx, u, u.repo)
 	other := w.another(u.blob.Digest, u.repo)
 	if err != nil && (resumed || other != u.repo) && errdefs.IsDataLoss(err) && u.turn.again(ctx) == nil {
-		// The damaged part may be what an earlier process or another repository left.
+		// The damaged part may come from an earlier process or another repository.
 		res, _, err = w.unpackStream(ctx, u, other)
 	}
 	if err != nil && stored != nil {

@@ -144,7 +144,7 @@ func (w *Worker) did(u *unpacking) {
 	w.active.Add(1)
 }
 
-// noting is a reader whose reads count as progress.
+// noting is a reader; its reads count as progress.
 type noting struct {
 	io.Reader
 	did func()

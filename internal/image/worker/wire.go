@@ -23,8 +23,8 @@ import (
 // of 500 layers needs some 200 KiB.
 const MaxMessage = 4 << 20
 
-// Message is what agent and worker send to each other over a socket: four bytes of length, then
-// JSON. Job says to which job it belongs; exactly one other field is set.
+// Message is a message between agent and worker over a socket: four bytes of length, then JSON. Job
+// is the number of its job; exactly one other field is set.
 type Message struct {
 	Job      uint64             `json:"job,omitempty"`
 	Hello    *Hello             `json:"hello,omitempty"`

@@ -2,9 +2,8 @@
 // from outside. It runs in a child process of the agent that can reach little more than the image
 // directory and the network (see Main and confine.go).
 //
-// It knows neither owners nor names, and not what is garbage: the agent tells it into which
-// directories to unpack, and protects what it uses from collection (see Agent). Start reading at
-// Worker.Pull.
+// It knows neither owners nor names nor garbage: the agent names the directories for unpacking, and
+// protects the content in use from collection (see Agent). Start reading at Worker.Pull.
 package worker
 
 import (
@@ -62,7 +61,7 @@ type Settings struct {
 	UserAgent string        `json:"user_agent"`
 }
 
-// Agent is what a running job needs from the agent.
+// Agent has the agent's functions for a running job.
 type Agent interface {
 	// Lease keeps blobs and layers (by chain ID) from being collected until the job has ended,
 	// and returns the directory of each layer, which exists already or is to be made.
@@ -86,8 +85,8 @@ type Place struct {
 type PullJob struct {
 	Ref      string `json:"ref"` // full, with tag or digest
 	Platform string `json:"platform"`
-	// Emulated are the architectures for which binfmt_misc has a handler: without Platform, an
-	// image that is for one of them alone is fetched, too.
+	// Emulated are the architectures with a handler in binfmt_misc: without Platform, an image for
+	// one of them alone is fetched, too.
 	Emulated    []string                        `json:"emulated,omitempty"`
 	Credentials registry.Credentials            `json:"credentials"`
 	Auths       map[string]registry.Credentials `json:"auths,omitempty"`
@@ -100,7 +99,7 @@ type PullJob struct {
 // Image is an image that is now in the store, with its layers unpacked and on disk.
 type Image struct {
 	Names    []string             `json:"names,omitempty"` // of an import
-	Target   ocispec.Descriptor   `json:"target"`          // what the name refers to: manifest or index
+	Target   ocispec.Descriptor   `json:"target"`          // the manifest or index that the name refers to
 	Manifest ocispec.Descriptor   `json:"manifest"`
 	Config   ocispec.Descriptor   `json:"config"`
 	Blobs    []ocispec.Descriptor `json:"blobs"` // the layers, compressed
