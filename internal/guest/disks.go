@@ -2,7 +2,9 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -94,8 +97,7 @@ func (d disks) namedDisk(ctx context.Context, path string) (string, error) {
 		return "", invalid.Errorf("disk %q: a path below /dev is wanted", path)
 	}
 	err := await(ctx, "no disk named "+path, d.wait, func() bool {
-		_, err := os.Stat(filepath.Join(d.dev, name))
-		return err == nil
+		return d.opens(name)
 	})
 	return path, err
 }
@@ -109,10 +111,25 @@ func (d disks) awaitDisk(ctx context.Context, what, pattern string) (path string
 		}
 		name := filepath.Base(found[0])
 		path = "/dev/" + name
-		_, err = os.Stat(filepath.Join(d.dev, name))
-		return err == nil
+		return d.opens(name)
 	})
 	return path, err
+}
+
+// opens reports whether a device file exists and can be opened. The kernel adds a disk's directory in sysfs and its
+// device file first; until it has announced the disk, opening the file fails with ENXIO.
+func (d disks) opens(name string) bool {
+	path := filepath.Join(d.dev, name)
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Type() != fs.ModeDevice { // opening a file that is no disk may have effects
+		return err == nil
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return !errors.Is(err, unix.ENXIO)
+	}
+	_ = f.Close()
+	return true
 }
 
 // createFileSystem is the driver option that wants an ext4 on an empty disk.
