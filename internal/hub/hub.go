@@ -239,7 +239,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	group.Go(func() error { return h.CA.Authority.Run(ctx) })
 	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
 	group.Go(func() error { return h.Peers.Lead(ctx, h.lead) })
-	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Board: h.Board, Pending: h.pending, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
+	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Board: h.Board, Pending: h.pending, Contact: h.Peers.LastContact, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
 	group.Go(func() error { return operators.Operators.Run(ctx) })
 	group.Go(func() error { return operators.Serve(ctx, at.Operators) })
 	if at.Remote != nil {
@@ -314,7 +314,7 @@ func (h *Hub) dockerAPI() engineapi.Server {
 		host = h.CA.Authority.Hub
 	}
 	return engineapi.Server{
-		Records: h.Board, Hubs: h.hubs, Pending: h.pending, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
+		Records: h.Board, Hubs: h.hubs, Pending: h.pending, Notice: func() string { return api.Notice(h.Peers.LastContact()) }, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
 		Output: func(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions) engineapi.Output {
 			sub := h.Broker.Subscribe(selector, o, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
 			return engineapi.Output{Messages: sub.Messages, Done: sub.Done, Missing: sub.Missing, Close: sub.Close}

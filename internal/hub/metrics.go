@@ -35,7 +35,7 @@ func histogram(name, help string) prometheus.Histogram {
 type collector struct {
 	h                                                                              *Hub
 	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc
-	rotating, missing, neverReady, dropped, refused, renewals                      *prometheus.Desc
+	rotating, missing, neverReady, dropped, refused, renewals, reached             *prometheus.Desc
 }
 
 func newCollector(h *Hub) *collector {
@@ -58,6 +58,7 @@ func newCollector(h *Hub) *collector {
 		dropped:    desc("nodes_dropped_total", "Nodes that this hub has dropped because too many had never had a session."),
 		refused:    desc("joins_refused_total", "Nodes that this hub has not let join because too many did at once."),
 		renewals:   desc("renewals_refused_total", "Renewals of certificates that this hub has refused because their node made too many."),
+		reached:    desc("etcd_reachable", "Whether etcd answers this hub, 0 or 1."),
 		missing:    desc("root_missing_nodes", "Nodes that have no certificate of the new root yet."),
 	}
 }
@@ -106,6 +107,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	banned, clones := c.h.Board.Banned()
 	set(c.clones, clones)
 	set(c.banned, len(banned))
+	reached := 1
+	if _, lost := c.h.Peers.LastContact(); lost {
+		reached = 0
+	}
+	set(c.reached, reached)
 	rotating, missing := 0, 0
 	if c.h.CA.Authority.Rotating() {
 		rotating, missing = 1, len(c.h.CA.Missing())

@@ -32,12 +32,15 @@ import (
 
 // Server answers operators.
 type Server struct {
-	Events     events.Log
-	Metrics    http.Handler
-	CA         *ca.Service
-	Operators  *ca.Operators
-	Board      *board.Board
-	Pending    func() []board.Task // the tasks that no node takes; nil is none
+	Events    events.Log
+	Metrics   http.Handler
+	CA        *ca.Service
+	Operators *ca.Operators
+	Board     *board.Board
+	Pending   func() []board.Task // the tasks that no node takes; nil is none
+	// Contact returns the time up to which the records are known, and true while etcd cannot be reached.
+	// nil means that it always can.
+	Contact    func() (at time.Time, lost bool)
 	Broker     *session.Broker
 	Dispatcher *session.Dispatcher
 	Log        *slog.Logger
@@ -98,9 +101,31 @@ func (s Server) handler() http.Handler {
 		},
 	})
 	return s.known(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if text := s.notice(); text != "" {
+			w.Header().Set(NoticeHeader, text)
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, fleet.MaxBytes)
 		routes.ServeHTTP(w, r)
 	}))
+}
+
+// NoticeHeader is the header of answers that may be out of date. Its value says since when, and why.
+const NoticeHeader = "Longshore-Notice"
+
+// notice returns the value of NoticeHeader, or "".
+func (s Server) notice() string {
+	if s.Contact == nil {
+		return ""
+	}
+	return Notice(s.Contact())
+}
+
+// Notice returns the text that tells people of records that may be out of date, or "".
+func Notice(at time.Time, lost bool) string {
+	if !lost {
+		return ""
+	}
+	return fmt.Sprintf("as of %s, etcd cannot be reached", at.UTC().Format(time.RFC3339))
 }
 
 // reply writes an answer, or why there is none.

@@ -25,6 +25,8 @@ type Client struct {
 	http  *http.Client
 	base  string
 	token string // "" for none
+	// Notify, if not nil, is called with the notice of an answer that may be out of date.
+	Notify func(notice string)
 }
 
 // NewClient is a client of the hub at a socket.
@@ -78,6 +80,9 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (io.Read
 			err = u.Err
 		}
 		return nil, fmt.Errorf("the hub does not answer: %w", err)
+	}
+	if text := resp.Header.Get(NoticeHeader); text != "" && c.Notify != nil {
+		c.Notify(text)
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer func() { _ = resp.Body.Close() }()

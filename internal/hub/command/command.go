@@ -106,10 +106,15 @@ func (a *app) call(ctx context.Context, method, path string, body, answer any) e
 
 // client is a client of the hub that is asked: by its socket, or over TCP.
 func (a *app) client() (*api.Client, error) {
-	if a.remote.url == "" {
-		return api.NewClient(a.socket), nil
+	c := api.NewClient(a.socket)
+	if a.remote.url != "" {
+		var err error
+		if c, err = a.remote.client(); err != nil {
+			return nil, err
+		}
 	}
-	return a.remote.client()
+	c.Notify = func(notice string) { _, _ = fmt.Fprintln(a.Stderr, "longshore-hub:", printable(notice)) }
+	return c, nil
 }
 
 func (a *app) serve() *cobra.Command {

@@ -2,11 +2,14 @@ package engineapi
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/moby/moby/api/types/swarm"
+	"github.com/moby/moby/api/types/system"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub/board"
@@ -86,6 +89,34 @@ func TestTheHubThatLeadsIsNamed(t *testing.T) {
 	}
 	if text := d.must(412, "DELETE", "/nodes/run2?force=1", "", nil); !strings.Contains(text, "is a hub") {
 		t.Errorf("removed: %s", text)
+	}
+}
+
+// TestAnswersWithoutEtcdSayHowOldTheyAre wherever Docker's protocol has a place for it. Without a notice, nothing of it is there.
+func TestAnswersWithoutEtcdSayHowOldTheyAre(t *testing.T) {
+	t.Parallel()
+	const text = "as of 2026-11-28T20:00:00Z, etcd cannot be reached"
+	for _, notice := range []string{"", text} {
+		d := newDoor(t)
+		d.server.Notice = func() string { return notice }
+		d.handler = d.server.Handler()
+		var info system.Info
+		d.must(200, "GET", "/info", "", &info)
+		var list []swarm.Node
+		d.must(200, "GET", "/nodes", "", &list)
+		reach, message := swarm.ReachabilityReachable, "it runs no tasks"
+		header := ""
+		if notice != "" {
+			reach, message, header = swarm.ReachabilityUnreachable, text, "110 longshore-hub \""+text+"\""
+		}
+		if hub := list[0]; info.Swarm.Error != notice || hub.ManagerStatus.Reachability != reach || hub.ManagerStatus.Leader != (notice == "") || hub.Status.Message != message {
+			t.Errorf("with %q: %q, %v, %v", notice, info.Swarm.Error, hub.ManagerStatus, hub.Status)
+		}
+		w := httptest.NewRecorder()
+		d.handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/services", nil))
+		if got := w.Header().Get("Warning"); got != header || w.Code != 200 {
+			t.Errorf("with %q: %d, Warning: %q", notice, w.Code, got)
+		}
 	}
 }
 

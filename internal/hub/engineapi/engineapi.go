@@ -81,8 +81,10 @@ type Server struct {
 	Hubs func() []Hub
 	// Pending returns the tasks that no node takes; nil is none.
 	Pending func() []board.Task
-	Trust   Trust
-	Nodes   Nodes
+	// Notice returns why answers may be out of date, or ""; nil is never.
+	Notice func() string
+	Trust  Trust
+	Nodes  Nodes
 	// Output asks the nodes for the output of tasks.
 	Output func(*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions) Output
 	// Peer is the name of who has the other end of a connection.
@@ -231,6 +233,9 @@ func (s Server) Handler() http.Handler {
 		h.Set("Docker-Experimental", "false")
 		h.Set("Ostype", "linux")
 		h.Set("Server", "Longshore-Hub/"+s.Self.Version+" (linux)")
+		if text := s.notice(); text != "" {
+			h.Set("Warning", fmt.Sprintf("110 longshore-hub %q", text))
+		}
 		version, path := versioned(r.URL.Path)
 		if err := served(version); err != nil {
 			refuse(w, err)
@@ -240,6 +245,14 @@ func (s Server) Handler() http.Handler {
 		r.URL.Path, r.URL.RawPath = path, ""
 		mux.ServeHTTP(w, doing(r))
 	})
+}
+
+// notice returns why answers may be out of date, or "".
+func (s Server) notice() string {
+	if s.Notice == nil {
+		return ""
+	}
+	return s.Notice()
 }
 
 // versioned cuts the version from a path; "" is none.

@@ -186,11 +186,15 @@ func (s Server) hubs() (list []named[swarm.Node]) {
 				name = name[:strings.LastIndexByte(name, ':')]
 			}
 		}
+		status, reach := swarm.NodeStatus{State: swarm.NodeStateReady, Message: "it runs no tasks"}, swarm.ReachabilityReachable
+		if text := s.notice(); text != "" {
+			status.Message, reach = text, swarm.ReachabilityUnreachable
+		}
 		list = append(list, named[swarm.Node]{id: id, name: name, rev: 1, v: swarm.Node{
 			ID: id, Meta: cluster.Meta,
 			Spec:        swarm.NodeSpec{Annotations: swarm.Annotations{Labels: map[string]string{}}, Role: swarm.NodeRoleManager, Availability: swarm.NodeAvailabilityDrain},
 			Description: swarm.NodeDescription{Hostname: name, Platform: platform, Engine: swarm.EngineDescription{EngineVersion: version}, TLSInfo: cluster.TLSInfo},
-			Status:      swarm.NodeStatus{State: swarm.NodeStateReady, Message: "it runs no tasks"}, ManagerStatus: &swarm.ManagerStatus{Leader: h.Leads, Reachability: swarm.ReachabilityReachable, Addr: h.Address},
+			Status:      status, ManagerStatus: &swarm.ManagerStatus{Leader: h.Leads && reach == swarm.ReachabilityReachable, Reachability: reach, Addr: h.Address},
 		}})
 	}
 	return list

@@ -83,7 +83,7 @@ func (s Server) info() system.Info {
 		MemoryLimit: true, SwapLimit: true, CPUCfsPeriod: true, CPUCfsQuota: true, CPUShares: true, CPUSet: true, PidsLimit: true, OomKillDisable: true, IPv4Forwarding: true,
 		SecurityOptions: []string{}, Warnings: []string{}, CDISpecDirs: []string{}, NGoroutines: runtime.NumGoroutine(),
 		Swarm: swarm.Info{
-			NodeID: s.Self.Hub, NodeAddr: s.Self.Address, LocalNodeState: swarm.LocalNodeStateActive, ControlAvailable: true, Nodes: len(nodes) + 1, Managers: 1,
+			Error: s.notice(), NodeID: s.Self.Hub, NodeAddr: s.Self.Address, LocalNodeState: swarm.LocalNodeStateActive, ControlAvailable: true, Nodes: len(nodes) + 1, Managers: 1,
 			RemoteManagers: []swarm.Peer{{NodeID: s.Self.Hub, Addr: s.Self.Address}}, Cluster: &cluster,
 		},
 	}

@@ -60,7 +60,8 @@ type Options struct {
 
 // Peers are the hubs, as one of them sees them.
 type Peers struct {
-	o Options
+	o       Options
+	contact contact
 
 	mu      sync.Mutex // guards self, loan, live, leader, rev, changed
 	self    Peer
@@ -76,7 +77,7 @@ func Join(ctx context.Context, o Options) (*Peers, error) {
 	if o.TTL == 0 {
 		o.TTL = DefaultTTL
 	}
-	p := &Peers{o: o, self: Peer{ca.NewID(), o.Advertise}, live: map[string]Peer{}, changed: make(chan struct{})}
+	p := &Peers{o: o, contact: contact{last: time.Now()}, self: Peer{ca.NewID(), o.Advertise}, live: map[string]Peer{}, changed: make(chan struct{})}
 	if o.Store.Alone() { // what is there is of the runs before
 		before, _, err := o.Store.List(ctx, alive)
 		if err != nil {
@@ -128,6 +129,9 @@ func (p *Peers) Run(ctx context.Context, lost func()) error {
 	var following sync.WaitGroup
 	defer following.Wait()
 	following.Go(func() { cancel(p.o.Store.Follow(ctx, records, p.take)) })
+	if !p.o.Store.Alone() {
+		following.Go(func() { cancel(p.ask(ctx)) })
+	}
 	for {
 		p.mu.Lock()
 		gone := p.loan.Lost
