@@ -163,6 +163,7 @@ func (d *DB) Commit(ctx context.Context, writes []store.Write) (int64, error) {
 			}
 			// etcd stores the write by which it becomes full, and refuses it in the same answer.
 			if rev, ok := d.stored(ctx, before, writes); ok {
+				d.last.Store(rev) // else the next write of the same value, which is refused, looks stored too
 				return rev, nil
 			}
 		}
