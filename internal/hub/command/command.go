@@ -43,8 +43,11 @@ type Options struct {
 	Version        string
 }
 
-// DefaultDir is where a hub keeps what it has, its socket included.
+// DefaultDir is the default of --dir: the directory with everything that a hub writes, its socket included.
 const DefaultDir = "/var/lib/longshore-hub"
+
+// socketName is the name of the hub's socket in its directory.
+const socketName = "hub.sock"
 
 // SocketEnv names the socket of the hub that is asked.
 const SocketEnv = "LONGSHORE_HUB_SOCKET"
@@ -52,7 +55,8 @@ const SocketEnv = "LONGSHORE_HUB_SOCKET"
 // app is one run of the command line.
 type app struct {
 	Options
-	socket string
+	socket string // "" is socketName in dir
+	dir    string
 	json   bool
 	remote remote
 }
@@ -70,11 +74,8 @@ func Main(ctx context.Context, o Options) int {
 	root.SetIn(o.Stdin)
 	root.SetOut(o.Stdout)
 	root.SetErr(o.Stderr)
-	socket := filepath.Join(DefaultDir, "hub.sock")
-	if s := a.env()[SocketEnv]; s != "" {
-		socket = s
-	}
-	root.PersistentFlags().StringVar(&a.socket, "socket", socket, "the hub's socket (or "+SocketEnv+")")
+	root.PersistentFlags().StringVar(&a.socket, "socket", a.env()[SocketEnv], "the hub's socket (or "+SocketEnv+"); "+socketName+" in --dir by default")
+	root.PersistentFlags().StringVar(&a.dir, "dir", DefaultDir, "the hub's directory")
 	a.remote.flags(root.PersistentFlags())
 	root.AddCommand(a.rm(), a.authority(), a.items("secret"), a.items("config"), a.operator(), a.events(), a.rekey())
 	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.backup(), a.restore(), a.step("rollback", "Give a service the spec that it had before"), a.step("pause", "Have the update of a service go no further"), a.step("resume", "Have the paused update of a service go on"))
@@ -106,7 +107,7 @@ func (a *app) call(ctx context.Context, method, path string, body, answer any) e
 
 // client is a client of the hub that is asked: by its socket, or over TCP.
 func (a *app) client() (*api.Client, error) {
-	c := api.NewClient(a.socket)
+	c := api.NewClient(a.socketIn(a.dir))
 	if a.remote.url != "" {
 		var err error
 		if c, err = a.remote.client(); err != nil {
@@ -115,6 +116,14 @@ func (a *app) client() (*api.Client, error) {
 	}
 	c.Notify = func(notice string) { _, _ = fmt.Fprintln(a.Stderr, "longshore-hub:", printable(notice)) }
 	return c, nil
+}
+
+// socketIn returns the socket of a hub with a directory.
+func (a *app) socketIn(dir string) string {
+	if a.socket != "" {
+		return a.socket
+	}
+	return filepath.Join(dir, socketName)
 }
 
 func (a *app) serve() *cobra.Command {
@@ -129,11 +138,14 @@ func (a *app) serve() *cobra.Command {
 		if o.Store, err = at.open(quota << 20); err != nil {
 			return err
 		}
+		if err := os.MkdirAll(at.dir, 0o700); err != nil { // for the socket, where etcd is elsewhere
+			return fmt.Errorf("the hub's directory: %w", err)
+		}
 		if o.Advertise == "" {
 			o.Advertise = address
 		}
 		o.Version = a.Version
-		return a.run(cmd.Context(), o, addresses{address, remote, docker})
+		return a.run(cmd.Context(), o, addresses{nodes: address, operators: a.socketIn(at.dir), remote: remote, docker: docker})
 	}}
 	f := cmd.Flags()
 	at.flags(cmd)
@@ -156,7 +168,7 @@ func (a *app) serve() *cobra.Command {
 }
 
 // addresses are where the hub is to serve; "" is nowhere.
-type addresses struct{ nodes, remote, docker string }
+type addresses struct{ nodes, operators, remote, docker string }
 
 // run is the hub, until ctx ends.
 func (a *app) run(ctx context.Context, o hub.Options, where addresses) (err error) {
@@ -179,7 +191,7 @@ func (a *app) run(ctx context.Context, o hub.Options, where addresses) (err erro
 			return fmt.Errorf("listen for operators: %w", err)
 		}
 	}
-	if at.Operators, err = listen(ctx, a.socket); err != nil {
+	if at.Operators, err = listen(ctx, where.operators); err != nil {
 		return err
 	}
 	if where.docker != "" {
@@ -187,7 +199,7 @@ func (a *app) run(ctx context.Context, o hub.Options, where addresses) (err erro
 			return err
 		}
 	}
-	o.Log.InfoContext(ctx, "the hub serves", "nodes", at.Nodes.Addr().String(), "advertised", o.Advertise, "operators", a.socket, "remote_operators", where.remote, "docker", where.docker,
+	o.Log.InfoContext(ctx, "the hub serves", "nodes", at.Nodes.Addr().String(), "advertised", o.Advertise, "operators", where.operators, "remote_operators", where.remote, "docker", where.docker,
 		"cluster", h.CA.Authority.Cluster)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
 		o.Log.WarnContext(ctx, "could not tell systemd that the hub is ready", "error", err)

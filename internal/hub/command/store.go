@@ -40,7 +40,7 @@ func (w wrapFlags) wrapping(prefix string) (by store.Wrapping, err error) {
 
 func (s *storeFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&s.dir, "dir", DefaultDir, "directory of the hub's records; only its owner may enter it")
+	f.StringVar(&s.dir, "dir", DefaultDir, "directory of everything that the hub writes; only its owner may enter it")
 	etcdFlags(cmd, &s.etcd)
 	s.by.flags(f, "", "")
 }

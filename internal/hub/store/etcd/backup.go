@@ -8,9 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/hub/archive"
 	"github.com/longshore/longshore/internal/hub/store"
@@ -46,32 +47,68 @@ func (o Options) Restore(ctx context.Context, r io.ReadSeeker) (info archive.Inf
 		}
 		return info, errors.Join(store.Fill(ctx, d, r), d.Close())
 	}
-	into := filepath.Clean(o.Dir)
-	if list, err := os.ReadDir(into); err == nil && len(list) > 0 {
-		return info, fmt.Errorf("the directory %s is not empty: %w", into, errdefs.ErrFailedPrecondition)
-	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return info, fmt.Errorf("restore into %s: %w", into, err)
+	return info, o.restoreInto(ctx, filepath.Clean(o.Dir), r, quiet)
+}
+
+// restoring begins the names of unfinished databases. They are made inside of the directory: it may be a
+// mount point whose parent is read-only.
+const restoring = ".restore-"
+
+// restoreInto makes the database of a directory.
+func (o Options) restoreInto(ctx context.Context, into string, r io.Reader, log *slog.Logger) (err error) {
+	list, err := os.ReadDir(into)
+	made := errors.Is(err, os.ErrNotExist)
+	switch {
+	case err != nil && !made:
+		return fmt.Errorf("restore into %s: %w", into, err)
+	case slices.ContainsFunc(list, func(e os.DirEntry) bool {
+		return e.Name() != lockName && !strings.HasPrefix(e.Name(), restoring)
+	}):
+		return fmt.Errorf("the directory %s is not empty: %w", into, errdefs.ErrFailedPrecondition)
+	case !made && len(list) == 0:
+		if err := os.Chmod(into, 0o700); err != nil {
+			return fmt.Errorf("restore into %s: %w", into, err)
+		}
+	case made:
+		if err := os.MkdirAll(filepath.Dir(into), 0o755); err != nil {
+			return fmt.Errorf("restore into %s: %w", into, err)
+		}
 	}
-	if err := os.MkdirAll(filepath.Dir(into), 0o755); err != nil {
-		return info, fmt.Errorf("restore into %s: %w", into, err)
-	}
-	made, err := os.MkdirTemp(filepath.Dir(into), ".restore-")
+	lock, err := own(into)
 	if err != nil {
-		return info, fmt.Errorf("restore into %s: %w", into, err)
+		return err
 	}
-	defer func() { _ = os.RemoveAll(made) }()
-	o.Dir = made
-	d, err := o.embedded(ctx, quiet)
+	defer func() {
+		if err != nil {
+			_ = os.Remove(filepath.Join(into, lockName))
+			if made {
+				_ = os.Remove(into)
+			}
+		}
+		err = errors.Join(err, lock.Close())
+	}()
+	for _, e := range list { // left by a restore that was killed
+		if strings.HasPrefix(e.Name(), restoring) {
+			if err := os.RemoveAll(filepath.Join(into, e.Name())); err != nil {
+				return fmt.Errorf("restore into %s: %w", into, err)
+			}
+		}
+	}
+	if o.Dir, err = os.MkdirTemp(into, restoring); err != nil {
+		return fmt.Errorf("restore into %s: %w", into, err)
+	}
+	defer func() { _ = os.RemoveAll(o.Dir) }()
+	d, err := o.embedded(ctx, log)
 	if err != nil {
-		return info, err
+		return err
 	}
 	if err := errors.Join(store.Fill(ctx, d, r), d.Close()); err != nil {
-		return info, err
+		return err
 	}
-	if err := unix.Rename(made, into); err != nil { // an empty directory gives way
-		return info, fmt.Errorf("restore into %s: %w", into, err)
+	if err := os.Rename(filepath.Join(o.Dir, "etcd"), filepath.Join(into, "etcd")); err != nil {
+		return fmt.Errorf("restore into %s: %w", into, err)
 	}
-	return info, syncDir(filepath.Dir(into))
+	return errors.Join(syncDir(into), syncDir(filepath.Dir(into)))
 }
 
 func syncDir(dir string) error {

@@ -86,6 +86,9 @@ func (o Options) embedded(ctx context.Context, log *slog.Logger) (*DB, error) {
 	return d, nil
 }
 
+// lockName is the name of a file whose lock the hub holds that has the directory.
+const lockName = "lock"
+
 // own makes the directory, for its owner alone, and locks it: etcd itself would wait for ever
 // for another one to end.
 func own(dir string) (*os.File, error) {
@@ -101,7 +104,7 @@ func own(dir string) (*os.File, error) {
 	case info.Mode().Perm()&0o077 != 0:
 		return nil, fmt.Errorf("the store's directory %s may be entered by others than its owner: give it mode 0700: %w", dir, errdefs.ErrFailedPrecondition)
 	}
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("the store's lock: %w", err)
 	}
