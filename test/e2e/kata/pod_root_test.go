@@ -20,7 +20,7 @@ type pod struct {
 	cfg *runtimeapi.PodSandboxConfig
 }
 
-func (r *rig) pod(t *testing.T, name string, pid runtimeapi.NamespaceMode) *pod {
+func (r *rig) pod(t *testing.T, name string, pid runtimeapi.NamespaceMode, change ...func(*runtimeapi.PodSandboxConfig)) *pod {
 	t.Helper()
 	cfg := &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{Name: name, Namespace: "test", Uid: "uid-" + name}, Hostname: name, LogDirectory: t.TempDir(),
@@ -28,6 +28,9 @@ func (r *rig) pod(t *testing.T, name string, pid runtimeapi.NamespaceMode) *pod 
 		Linux: &runtimeapi.LinuxPodSandboxConfig{SecurityContext: &runtimeapi.LinuxSandboxSecurityContext{
 			NamespaceOptions: &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_NODE, Pid: pid},
 		}},
+	}
+	for _, f := range change {
+		f(cfg)
 	}
 	made, err := r.CRI.RunPodSandbox(t.Context(), &runtimeapi.RunPodSandboxRequest{Config: cfg})
 	if err != nil {

@@ -78,6 +78,7 @@ conf_dir = "%[1]s/cni"
 default_runtime_name = "kata"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]
 runtime_type = "io.containerd.kata.v2"
+privileged_without_host_devices = true
 `
 
 // inCgroup runs a program in a cgroup of its own, which it takes for the top of each
