@@ -71,6 +71,8 @@ type Dispatcher struct {
 
 	mu    sync.Mutex // guards nodes
 	nodes map[string]*state
+	// sessions are the current sessions, by node. Heartbeats read them without mu: they wait for nothing.
+	sessions sync.Map
 }
 
 // state is what the hub remembers of a node that has had a session.
@@ -148,12 +150,13 @@ func (d *Dispatcher) moved(node, holds string) {
 	case s.held:
 		d.superseded.Add(1)
 		d.o.Log.Info("a node has left this hub for another one, or is said to be down", "node", node, "address", s.addr)
-		st.leaveLocked(errInvalid)
+		d.leaveLocked(node, st, errInvalid)
 	}
 }
 
-// leaveLocked ends the current session. Preconditions: the dispatcher's mu is held.
-func (st *state) leaveLocked(why error) {
+// leaveLocked ends the current session of a node. Preconditions: mu is held.
+func (d *Dispatcher) leaveLocked(node string, st *state, why error) {
+	d.sessions.Delete(node)
 	st.current.timer.Stop()
 	st.current.end(why)
 	st.current = nil
@@ -234,9 +237,9 @@ func (d *Dispatcher) Drop() {
 	d.o.Board.Serve(d.o.Peers.Self(), d.moved)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, st := range d.nodes {
+	for node, st := range d.nodes {
 		if st.current != nil {
-			st.leaveLocked(errStopped)
+			d.leaveLocked(node, st, errStopped)
 		}
 	}
 }
@@ -395,6 +398,7 @@ func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 	s.heard(d, patience)
 	s.timer = time.AfterFunc(patience, func() { d.due(caller.Node, s) })
 	st.current = s
+	d.sessions.Store(caller.Node, s)
 	return s, nil
 }
 
@@ -448,7 +452,7 @@ func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session,
 	s.heard(d, d.silence(d.o.Period))
 	s.timer.Reset(d.silence(d.o.Period)) // one that is lost already stays so
 	if st := d.nodes[caller.Node]; (run != hub || session != s.id) && st.current == s {
-		st.leaveLocked(errInvalid) // another one has taken it since
+		d.leaveLocked(caller.Node, st, errInvalid) // another one has taken it since
 		return errInvalid
 	}
 	return nil
@@ -508,6 +512,7 @@ func (d *Dispatcher) lost(node string, s *session) {
 	current := st.current == s
 	if current {
 		st.current = nil
+		d.sessions.Delete(node)
 		s.end(errNotRegistered)
 	}
 	seen, addr := s.seen, s.addr
@@ -539,11 +544,20 @@ func (d *Dispatcher) commit(ctx context.Context, writes ...store.Write) error {
 // jitter is the part of the period by which the times of heartbeats differ, either way.
 const jitter = 0.1
 
-// Heartbeat says when the next one is due.
+// Heartbeat says when the next one is due. It takes no lock of the dispatcher or the board, so that it never waits
+// behind assignments, a plan or a log that is slow.
 func (d *Dispatcher) Heartbeat(ctx context.Context, req *swarmv1.HeartbeatRequest) (*swarmv1.HeartbeatResponse, error) {
-	_, s, err := d.check(ctx, req.GetSessionId())
+	caller, err := d.o.CA.Authorize(ctx, roles...)
 	if err != nil {
 		return nil, err
+	}
+	current, ok := d.sessions.Load(caller.Node)
+	if !ok {
+		return nil, errNotRegistered
+	}
+	s := current.(*session) //nolint:forcetypeassert // nothing else is stored
+	if s.id != req.GetSessionId() {
+		return nil, errInvalid
 	}
 	period := time.Duration((1 + jitter*(2*rand.Float64()-1)) * float64(d.o.Period)) //nolint:gosec // it spreads load
 	if s.heard(d, d.silence(period)); s.ctx.Err() != nil {
