@@ -82,7 +82,7 @@ type Board struct {
 	run   string
 	moved func(node, session string)
 
-	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, waiting, reported
+	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, matters, plan, waiting, reported
 	nodes    map[string]*node
 	tasks    map[string]Task
 	services map[string]Record[*swarmv1.Service]
@@ -92,6 +92,8 @@ type Board struct {
 	turn     int64                // the revision of the last change by Turn
 	rev      int64                // up to which all changes are here
 	next     chan struct{}        // closed at the next change
+	matters  bool                 // a change since the last wake may lead to another plan
+	plan     chan struct{}        // closed at the next such change
 	waiting  waiting              // for revisions
 	reported map[string]*status
 
@@ -105,7 +107,7 @@ type Board struct {
 
 // New is a board without records, of a hub with an id; Load reads them.
 func New(s *store.Store, self string, log *slog.Logger) *Board {
-	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*status{}}
+	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), plan: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*status{}}
 	b.clear()
 	return b
 }
@@ -141,6 +143,7 @@ func (b *Board) Load(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.clear()
+	b.matters = true
 	slices.SortStableFunc(records, func(a, c store.Record) int { return order(a.Key) - order(c.Key) })
 	for _, r := range records {
 		b.applyLocked(store.Change{Record: r})
@@ -194,6 +197,10 @@ func (b *Board) wakeLocked() {
 	b.reachedLocked()
 	close(b.next)
 	b.next = make(chan struct{})
+	if b.matters {
+		close(b.plan)
+		b.plan, b.matters = make(chan struct{}), false
+	}
 }
 
 // wake wakes who waits for this node's assignments or for itself.
@@ -230,6 +237,10 @@ func (b *Board) forgetLocked(id string, n *node) {
 func (b *Board) applyLocked(c store.Change) {
 	kind, id, _ := strings.Cut(c.Key, "/")
 	switch kind + "/" {
+	case Nodes, Seen, Tasks, Services, Secrets, Configs:
+		b.matters = true
+	}
+	switch kind + "/" {
 	case Nodes:
 		n := b.nodeLocked(id)
 		n.record = parse[*swarmv1.Node](b, c, new(swarmv1.Node))
@@ -264,9 +275,10 @@ func (b *Board) applyLocked(c store.Change) {
 		if !ok {
 			return // of a task that was deleted
 		}
-		before := t.Ended()
+		before, stage := t.Ended(), stageOf(t)
 		t.Status, t.RunningAt = statusOf(parse(b, c, new(swarmv1.TaskStatus)))
 		b.tasks[id] = t
+		b.matters = b.matters || t.Ended() || stage != stageOf(t)
 		if n := b.nodes[t.M.GetNodeId()]; n != nil && before != t.Ended() {
 			n.wake(true, false)
 		}
@@ -279,6 +291,28 @@ func (b *Board) applyLocked(c store.Change) {
 	case declared:
 		b.turn = c.Rev
 	}
+}
+
+// stage is how far a task is as plans see it. The states between do not matter to them.
+type stage int
+
+const (
+	begun stage = iota
+	prefetched
+	runs
+	ended
+)
+
+func stageOf(t Task) stage {
+	switch state := t.State(); {
+	case state > swarmv1.TaskState_RUNNING:
+		return ended
+	case state == swarmv1.TaskState_RUNNING:
+		return runs
+	case state >= swarmv1.TaskState_READY && t.M.GetDesiredState() < swarmv1.TaskState_RUNNING:
+		return prefetched
+	}
+	return begun
 }
 
 // taskLocked takes over a task, or its end.
@@ -375,6 +409,14 @@ func (b *Board) Next() <-chan struct{} {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.next
+}
+
+// NextPlan is closed at the next change that may lead to another plan: all but the states of a task on its way to
+// run, and records that no plan reads.
+func (b *Board) NextPlan() <-chan struct{} {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.plan
 }
 
 // Services are all services, by id.

@@ -336,8 +336,26 @@ func newTask(s *swarmv1.Service, id, node string, slot uint64, now time.Time) *s
 	}
 }
 
+// declaredFiles reports whether there are secrets or configs that sweep may delete.
+func (p *planner) declaredFiles() bool {
+	for _, s := range p.Secrets {
+		if s.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
+			return true
+		}
+	}
+	for _, c := range p.Configs {
+		if c.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // sweep deletes secrets and configs of declarations that no service and no task needs.
 func (p *planner) sweep() {
+	if !p.declaredFiles() {
+		return
+	}
 	used := map[string]bool{}
 	need := func(c *swarmv1.ContainerSpec) {
 		for _, r := range c.GetSecrets() {

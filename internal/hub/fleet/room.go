@@ -18,27 +18,33 @@ func available(n *swarmv1.Node) bool {
 type room struct {
 	id      string
 	tasks   int
-	of      map[string]int // tasks, by service
-	cpus    int64          // in billionths
-	memory  int64          // in bytes
-	limited bool           // the node has said how much it has
-	ports   map[string]bool
+	of      map[string]int  // tasks, by service; nil of a node without tasks, of which a large fleet may have many
+	cpus    int64           // in billionths
+	memory  int64           // in bytes
+	limited bool            // the node has said how much it has
+	ports   map[string]bool // nil while none is published
 	node    *swarmv1.Node
 }
 
 func newRoom(n *swarmv1.Node) *room {
 	r := n.GetDescription().GetResources()
-	return &room{id: n.GetId(), of: map[string]int{}, cpus: r.GetNanoCpus(), memory: r.GetMemoryBytes(), limited: r != nil, ports: map[string]bool{}, node: n}
+	return &room{id: n.GetId(), cpus: r.GetNanoCpus(), memory: r.GetMemoryBytes(), limited: r != nil, node: n}
 }
 
 // take counts a task in.
 func (r *room) take(t *swarmv1.Task) {
 	r.tasks++
+	if r.of == nil {
+		r.of = map[string]int{}
+	}
 	r.of[t.GetServiceId()]++
 	r.cpus -= t.GetSpec().GetResources().GetReservations().GetNanoCpus()
 	r.memory -= t.GetSpec().GetResources().GetReservations().GetMemoryBytes()
 	for _, p := range t.GetEndpoint().GetPorts() {
 		if p.GetPublishedPort() != 0 {
+			if r.ports == nil {
+				r.ports = map[string]bool{}
+			}
 			r.ports[portName(p)] = true
 		}
 	}
@@ -50,7 +56,9 @@ func (r *room) without(tasks []board.Task) *room {
 	left.of, left.ports = maps.Clone(r.of), maps.Clone(r.ports)
 	for _, t := range tasks {
 		left.tasks--
-		left.of[t.M.GetServiceId()]--
+		if left.of != nil {
+			left.of[t.M.GetServiceId()]--
+		}
 		left.cpus += t.M.GetSpec().GetResources().GetReservations().GetNanoCpus()
 		left.memory += t.M.GetSpec().GetResources().GetReservations().GetMemoryBytes()
 		for _, p := range t.M.GetEndpoint().GetPorts() {

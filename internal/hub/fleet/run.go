@@ -13,8 +13,14 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// gather is the shortest time between two plans: changes come in groups.
-const gather = 20 * time.Millisecond
+// How long no plan is made after one: changes come in groups. A plan takes longer the larger the fleet is, so the
+// time is a multiple of that, and plans use a fifth of a processor at most, however many changes there are.
+const (
+	gather     = 20 * time.Millisecond
+	rest       = 4 // times what the plan took
+	maxRest    = time.Second
+	retryAfter = 100 * time.Millisecond // after a change that was not in the plan
+)
 
 // Term is a time in which this hub, and no other one, decides what runs where. Aborted when what was decided is
 // out of date.
@@ -25,14 +31,16 @@ type Term interface {
 // Run plans whenever something has changed, until ctx ends. planned is told how long each plan took.
 func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, planned func(took time.Duration), log *slog.Logger) error {
 	for {
-		next, begun := b.Next(), time.Now()
+		next, begun := b.NextPlan(), time.Now()
 		writes, again := Plan(StateOf(b, moveAfter))
-		planned(time.Since(begun))
+		took := time.Since(begun)
+		planned(took)
 		for group := range slices.Chunk(writes, store.MaxWrites-1) { // the term has one more
 			if err := term.Commit(ctx, group...); err != nil {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
+				again = time.Now().Add(retryAfter)
 				if !errdefs.IsAborted(err) { // what was changed meanwhile is in the next plan
 					log.ErrorContext(ctx, "could not store the next tasks; will try again", "err", err)
 					again = time.Now().Add(time.Second)
@@ -40,7 +48,7 @@ func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration
 				break
 			}
 		}
-		if err := wait(ctx, next, again); err != nil {
+		if err := wait(ctx, next, again, restOf(took)); err != nil {
 			return err
 		}
 	}
@@ -53,10 +61,12 @@ func StateOf(b *board.Board, moveAfter time.Duration) State {
 	return s
 }
 
-// wait waits for the next change, or until some time if that is not zero; and a moment in any
-// case.
-func wait(ctx context.Context, next <-chan struct{}, until time.Time) error {
-	moment := time.NewTimer(gather)
+// restOf returns how long no plan is made after one that took some time.
+func restOf(took time.Duration) time.Duration { return min(max(gather, rest*took), maxRest) }
+
+// wait waits for the next change, or until some time if that is not zero; and for least in any case.
+func wait(ctx context.Context, next <-chan struct{}, until time.Time, least time.Duration) error {
+	moment := time.NewTimer(least)
 	defer moment.Stop()
 	var due <-chan time.Time
 	if !until.IsZero() {
