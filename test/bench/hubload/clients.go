@@ -38,6 +38,10 @@ type clients struct {
 	beats atomic.Int64
 	// opened, landed and told are how far steps are: sessions, tasks that have arrived, and statuses.
 	opened, landed, told atomic.Int64
+	// obeys is set while clients report that their tasks run. slowest is the longest time, in nanoseconds, that a
+	// heartbeat took.
+	obeys   atomic.Bool
+	slowest atomic.Int64
 
 	mu       sync.Mutex // guards arrived
 	arrived  map[string]time.Time
@@ -146,8 +150,14 @@ func (n *client) open() error {
 	c.follow(func() error { _, err := logs.Recv(); return err })
 	c.follow(func() error {
 		msg, err := assignments.Recv()
+		if err != nil {
+			return err
+		}
+		if c.obeys.Load() {
+			return n.obey(msg)
+		}
 		c.take(msg, time.Now())
-		return err
+		return nil
 	})
 	c.awaiting.Go(n.alive)
 	return nil
@@ -192,7 +202,9 @@ func (n *client) alive() {
 }
 
 func (n *client) beat(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
 	resp, err := n.dispatcher.Heartbeat(ctx, &swarmv1.HeartbeatRequest{SessionId: n.session})
+	n.all.answered(time.Since(began))
 	n.all.beats.Add(1)
 	return resp.GetPeriod().AsDuration(), err
 }
@@ -237,8 +249,13 @@ func (c *clients) all(n int) (map[string]time.Time, error) {
 
 // report tells that a task runs.
 func (n *client) report(ctx context.Context, task string) error {
+	return n.reportState(ctx, task, swarmv1.TaskState_RUNNING)
+}
+
+// reportState reports the state of a task.
+func (n *client) reportState(ctx context.Context, task string, state swarmv1.TaskState) error {
 	_, err := n.dispatcher.UpdateTaskStatus(ctx, &swarmv1.UpdateTaskStatusRequest{SessionId: n.session, Updates: []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate{{
-		TaskId: task, Status: &swarmv1.TaskStatus{State: swarmv1.TaskState_RUNNING, Message: "started", RuntimeStatus: &swarmv1.TaskStatus_Container{Container: &swarmv1.ContainerStatus{
+		TaskId: task, Status: &swarmv1.TaskStatus{State: state, Message: "started", RuntimeStatus: &swarmv1.TaskStatus_Container{Container: &swarmv1.ContainerStatus{
 			ContainerId: "0f3c6a1e5d7b9f2a4c6e8d0b1a3f5c7e9d2b4a6c8e0f1d3b5a7c9e1f3d5b7a90", Pid: 4242,
 		}}},
 	}}})

@@ -37,7 +37,10 @@ type result struct {
 	cost     float64 // CPU of one of them, µs
 	statuses float64 // committed per second
 	status   float64 // CPU of one, µs
-	lost     int
+	// Of a global service, planned and stored by our hub: CPU of a task in µs, all tasks running in s, and the
+	// longest time of a heartbeat meanwhile in ms.
+	planned, deployed, slowest float64
+	lost                       int
 	// steps is how many are done; values of others are not known.
 	steps int
 }
@@ -50,11 +53,13 @@ const (
 	assignmentsDone
 	eachDone
 	statusesDone
+	globalDone
 )
 
 // kind is a server that is measured.
 type kind struct {
 	name, dir string
+	plans     bool // it has a planner
 	argv      func(dir string) []string
 }
 
@@ -63,9 +68,9 @@ func (o Options) kinds() (kinds []kind) {
 		if on.dir == "" {
 			continue
 		}
-		kinds = append(kinds, kind{"Longshore, " + on.name, on.dir, func(dir string) []string { return []string{o.Ours, "-dir", dir} }})
+		kinds = append(kinds, kind{"Longshore, " + on.name, on.dir, true, func(dir string) []string { return []string{o.Ours, "-dir", dir} }})
 		if o.Theirs != "" {
-			kinds = append(kinds, kind{"swarmkit, " + on.name, on.dir, func(dir string) []string {
+			kinds = append(kinds, kind{"swarmkit, " + on.name, on.dir, false, func(dir string) []string {
 				if on.name == "memory" {
 					return []string{o.Theirs}
 				}
@@ -104,8 +109,8 @@ func Run(ctx context.Context, o Options) error {
 			}
 		}
 	}
-	fmt.Print("| nodes | | memory of a session | CPU of a heartbeat | of an assignment | of a status | an assignment, p50 | p99 | a task to each node | committed statuses |\n" +
-		"|---|---|---|---|---|---|---|---|---|---|\n" + strings.Join(lines, ""))
+	fmt.Print("| nodes | | memory of a session | CPU of a heartbeat | of an assignment | of a status | an assignment, p50 | p99 | a task to each node | committed statuses | of a global service: CPU of a task | until all run | slowest heartbeat |\n" +
+		"|---|---|---|---|---|---|---|---|---|---|---|---|---|\n" + strings.Join(lines, ""))
 	fmt.Fprintf(os.Stderr, "all of it took %s\n", time.Since(began).Round(time.Second))
 	return failed
 }
@@ -125,6 +130,7 @@ func (f result) line(nodes, name string) string {
 	cells := []string{
 		nodes, name, cell(sessionsDone, "%.1f KB", f.session), cell(heartbeatsDone, "%.0f µs", f.beat), cell(eachDone, "%.0f µs", f.cost), cell(statusesDone, "%.0f µs", f.status),
 		cell(assignmentsDone, "%.1f ms", f.p50), cell(assignmentsDone, "%.1f ms", f.p99), cell(eachDone, "%.2f s", f.last), statuses,
+		cell(globalDone, "%.0f µs", f.planned), cell(globalDone, "%.1f s", f.deployed), cell(globalDone, "%.0f ms", f.slowest),
 	}
 	return strings.ReplaceAll("| "+strings.Join(cells, " | ")+" |\n", "|  |", "| |")
 }
@@ -181,7 +187,11 @@ func round(ctx context.Context, k kind, n int) (f result, err error) {
 		{"assignments one after the other", m.assignments, c.landed.Load},
 		{"one task to each", m.each, c.landed.Load},
 		{"statuses", m.statuses, c.told.Load},
+		{"a global service", m.global, c.told.Load},
 	} {
+		if step.name == "a global service" && !k.plans {
+			break
+		}
 		began, used, before := time.Now(), s.cpu(), step.far()
 		stop := progress(step.name, func() int64 { return step.far() - before })
 		err := step.do(ctx)

@@ -1,7 +1,7 @@
 // Command hubserver is a whole hub for the bench: what longshore-hub serve is, but that it is
 // told on its standard input what to write into the store, one JSON object a line, and says on
-// its standard output when it has done so. No fleet is planned, as the bench measures what comes
-// after a plan.
+// its standard output when it has done so. A fleet is planned for the step with a global service alone: the
+// others measure what comes after a plan.
 package main
 
 import (
@@ -27,6 +27,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/hub/store/etcd"
 )
@@ -118,6 +119,8 @@ func (s *server) obey(ctx context.Context, addr string) error {
 			a.N, err = s.reached(ctx, r.Prefix, r.N, r.Within)
 		case "lost":
 			a.N = s.lost()
+		case "global":
+			err = s.global(ctx, r.N, r.Within)
 		case "clear":
 			err = s.clear(ctx, r.Prefix)
 		default:
@@ -195,6 +198,36 @@ func (s *server) reached(ctx context.Context, prefix string, n int, within time.
 			return 0, context.Cause(ctx)
 		}
 	}
+}
+
+// global declares a global service, plans it, and waits until it runs on so many nodes.
+func (s *server) global(ctx context.Context, n int, within time.Duration) error {
+	spec := []byte(`{"annotations": {"name": "agent"}, "task": {"container": {"image": "registry.example/agent:7", "args": ["serve"]}}, "global": {}}`)
+	if _, err := fleet.Apply(ctx, s.Board, fleet.Declaration{Name: "bench", Services: []json.RawMessage{spec}}, false); err != nil {
+		return err
+	}
+	planning, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	planned := make(chan error, 1)
+	go func() {
+		planned <- fleet.Run(planning, s.Board, term{s.Board}, hub.DefaultMoveAfter, func(time.Duration) {}, slog.New(slog.DiscardHandler))
+	}()
+	running, err := s.reached(ctx, "", n, within)
+	stop(context.Canceled)
+	_ = <-planned // it was asked to end
+	if err == nil && running < n {
+		err = fmt.Errorf("%d of %d tasks run", running, n)
+	}
+	return err
+}
+
+// term commits what is planned: no other hub leads.
+type term struct{ *board.Board }
+
+// Commit implements fleet.Term.
+func (t term) Commit(ctx context.Context, writes ...store.Write) error {
+	_, err := t.Board.Commit(ctx, writes...)
+	return err
 }
 
 // lost is how many nodes are not Ready.
