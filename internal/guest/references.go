@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"sync"
@@ -66,8 +65,12 @@ func (r *references) drop(target string) (undo func() error) {
 func (r *references) dropAll() (undo []func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, u := range slices.SortedFunc(maps.Values(r.list), func(a, b *mounted) int { return cmp.Compare(b.place, a.place) }) {
-		undo = append(undo, u.undo)
+	placed := map[int]func() error{} // numbers are sorted by code that the agent has anyway
+	for _, u := range r.list {
+		placed[u.place] = u.undo
+	}
+	for _, place := range slices.Backward(slices.Sorted(maps.Keys(placed))) {
+		undo = append(undo, placed[place])
 	}
 	r.list = nil
 	return undo
