@@ -17,7 +17,7 @@ packages='base-files base-passwd bash dash coreutils libc-bin mount util-linux k
   docker-registry apache2-utils openssl ca-certificates skopeo umoci buildah'
 # The parts of the kernel's modules that a node of ours may ask for; a guest
 # loads them by alias when they are wanted, as any Debian does.
-modules='net fs lib crypto arch drivers/net drivers/virtio drivers/block drivers/char drivers/scsi'
+modules='net fs lib crypto arch drivers/net drivers/virtio drivers/block drivers/char drivers/scsi drivers/md'
 
 mkdir -p "$out"
 out=$(cd "$out" && pwd)

@@ -54,7 +54,7 @@ loads() { # directory for the modules, module…
 pack() { (cd "$1" && find . | cpio --quiet -o -H newc --owner 0:0 | gzip -1) >"$2"; }
 
 # The drivers that a guest needs.
-drivers='virtio_pci virtio_blk virtio_console virtio_scsi sd_mod virtiofs overlay vsock_loopback'
+drivers='virtio_pci virtio_blk virtio_console virtio_scsi sd_mod virtiofs overlay vsock_loopback erofs dm-verity sha256_generic'
 
 image() { mke2fs -q -t ext4 -O ^has_journal -m 0 -d "$1" "$2" "$3" >/dev/null; }
 
@@ -63,6 +63,27 @@ mkdir -p "$run/image"/{bin,etc,tmp,proc,dev,sys}
 cp "$(command -v busybox)" "$run/image/bin/busybox"
 for a in sh cat dd df echo false hostname ls ps sleep sort stty tail touch true; do ln -s busybox "$run/image/bin/$a"; done
 image "$run/image" "$run/image.ext4" 16M
+# A disk with layers of a container's root: two partitions with an EROFS and its tree of hashes each.
+layers() { # disk
+  local n size start roots='' offsets=''
+  mkdir -p "$run/layer2"
+  echo 'of the lower layer' >"$run/layer2/lower"
+  truncate -s 48M "$1"
+  printf 'label: gpt\nstart=2048, size=40960\nstart=43008, size=40960\n' | sfdisk -q "$1"
+  for n in 1 2; do
+    mkfs.erofs "$run/layer$n.erofs" "$([ $n = 1 ] && echo "$run/image" || echo "$run/layer2")" >/dev/null 2>&1
+    size=$(stat -c %s "$run/layer$n.erofs")
+    size=$(((size + 4095) / 4096 * 4096))
+    truncate -s "$size" "$run/layer$n.erofs"
+    roots+=,$(/usr/sbin/veritysetup format --salt=0a0b --hash-offset="$size" --data-blocks=$((size / 4096)) "$run/layer$n.erofs" "$run/layer$n.erofs" | awk '/^Root hash/ {print $3}')
+    offsets+=,$size
+    start=$([ $n = 1 ] && echo 2048 || echo 43008)
+    dd if="$run/layer$n.erofs" of="$1" bs=512 seek="$start" conv=notrunc status=none
+  done
+  echo "${roots#,},${offsets#,}"
+}
+hashes=$(layers "$run/layers")
+
 truncate -s 16M "$run/swap"
 mkswap -q "$run/swap"
 
@@ -146,6 +167,7 @@ boot() { # name, initial file system, kernel parameters, qemu argument…
       -device pcie-root-port,id=plug,addr=5,chassis=1,slot=1 -device pcie-root-port,id=empty,addr=6,chassis=2,slot=2 \
       -drive file=image.ext4,if=none,id=image,format=raw,snapshot=on -device virtio-blk-pci,drive=image,addr=10 \
       -drive file=swap,if=none,id=swap,format=raw,snapshot=on -device virtio-blk-pci,drive=swap,addr=12 \
+      -drive file=layers,if=none,id=layers,format=raw,snapshot=on -device virtio-blk-pci,drive=layers,addr=16 \
       -blockdev driver=file,node-name=plug,filename=image.ext4,read-only=on \
       -blockdev driver=file,node-name=scsi,filename=image.ext4,read-only=on -device virtio-scsi-pci,id=scsi,addr=15 \
       -chardev "socket,id=shared,path=$name.$$.fs" -device vhost-user-fs-pci,chardev=shared,tag=kataShared,addr=13 \
@@ -179,7 +201,7 @@ works() { # name
 
 wanted=" ${GUESTS:-initramfs disk malformed hosted full pod client} "
 want() { [[ $wanted == *" $1 "* ]]; }
-test="LONGSHORE_KATA_IMAGE=/dev/vda LONGSHORE_TEST_PATIENCE=5 agent.log=debug agent.log_vport=1025 agent.debug_console agent.surprise=1"
+test="LONGSHORE_KATA_IMAGE=/dev/vda LONGSHORE_KATA_LAYERS=$hashes LONGSHORE_TEST_PATIENCE=5 agent.log=debug agent.log_vport=1025 agent.debug_console agent.surprise=1"
 if ! want initramfs; then :
 elif boot initramfs "$run/initramfs.cpio" "rdinit=/load systemd.unified_cgroup_hierarchy=1 LONGSHORE_KATA_GUEST=cgroup2 LONGSHORE_KATA_PATIENCE=long agent.hotplug_timeout=60 $test"; then
   works initramfs

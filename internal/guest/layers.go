@@ -22,7 +22,7 @@ import (
 // its bus, and layerOption.
 const driverLayers = "erofs.multi-layer"
 
-// The options of layers. The kernel gets none of them.
+// The options of layers. A file system gets none of them.
 const (
 	layerPrefix     = "X-kata."
 	layerOption     = layerPrefix + "multi-layer=true"
@@ -93,9 +93,9 @@ func readLayers(list []Storage) (set layers, err error) {
 					return set, invalid.Errorf("layer %s: option %q: the number of a partition is wanted", clip(s.Source), clip(o))
 				}
 			}
-			if strings.HasPrefix(o, verityOption) {
-				return set, fmt.Errorf("layer %s: option %q: dm-verity is not served: %w", clip(s.Source), clip(o), errdefs.ErrNotImplemented)
-			}
+		}
+		if _, err := readVerity(s.Options); err != nil {
+			return set, fmt.Errorf("layer %s: %w", clip(s.Source), err)
 		}
 		if len(s.DriverOptions) > 0 {
 			return set, fmt.Errorf("layer %s: driver option %q: not served: %w", clip(s.Source), clip(s.DriverOptions[0]), errdefs.ErrNotImplemented)
@@ -249,7 +249,25 @@ func mountLayer(ctx context.Context, find disks, l Storage, at string) (undo fun
 	if l.Type == "erofs" {
 		options = []string{"ro"} // whatever else a request says of it
 	}
-	return mountAs(Storage{Driver: l.Driver, Source: disk, Target: at, Options: options}, l.Type)
+	v, err := readVerity(l.Options)
+	if err != nil {
+		return nil, err
+	}
+	if v == nil {
+		return mountAs(Storage{Driver: l.Driver, Source: disk, Target: at, Options: options}, l.Type)
+	}
+	verified, closed, err := v.open(find.dev, disk, "longshore-"+strings.ReplaceAll(strings.TrimPrefix(at, layersDir+"/"), "/", "-"))
+	if err != nil {
+		return nil, err
+	}
+	unmount := func() error { return nil }
+	if verified, err = find.namedDisk(ctx, verified); err == nil {
+		unmount, err = mountAs(Storage{Driver: l.Driver, Source: verified, Target: at, Options: options}, l.Type)
+	}
+	if err != nil {
+		return nil, errors.Join(err, closed())
+	}
+	return func() error { return errors.Join(unmount(), closed()) }, nil
 }
 
 // partition is the device file of a disk's partition.

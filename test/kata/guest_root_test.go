@@ -53,6 +53,7 @@ func TestInAGuest(t *testing.T) {
 	part("the log is given out", logIsGivenOut)
 	a.sandbox(t, &katav1.Storage{Driver: "virtio-fs", Source: "kataShared", Fstype: "virtiofs", MountPoint: sharedDir, Options: []string{"nodev"}})
 	part("a container of a disk's image", a.diskImage)
+	part("a container of layers of EROFS, verified", a.layers)
 	part("a container of what the host shares", a.sharedByTheHost)
 	part("signals and limits", a.signalsAndLimits)
 	part("processes that are left behind are reaped", a.orphans)
@@ -64,7 +65,7 @@ func TestInAGuest(t *testing.T) {
 	part("memory is plugged in", func(t *testing.T) { a.pluggedMemory(t, m) })
 	part("the kernel itself is changed", a.theKernelItself)
 	part("a processor is plugged in", func(t *testing.T) { a.pluggedProcessor(t, m) })
-	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), "longshore-guest/runtime/") || strings.Contains(string(b), "/run/disk") {
+	if b, err := os.ReadFile("/proc/self/mountinfo"); err != nil || strings.Contains(string(b), "longshore-guest/runtime/") || strings.Contains(string(b), "/run/disk") || strings.Contains(string(b), "/layers/") {
 		t.Errorf("mounts are left: %v\n%s", err, b)
 	}
 	if t.Failed() {
@@ -255,6 +256,48 @@ func (a *agent) diskImage(t *testing.T) {
 		t.Error(err)
 	}
 	a.remove(t, "disk")
+}
+
+// layers runs a container whose root is an overlay of two partitions of a disk, which the kernel verifies by the hashes
+// of the request. With another hash there is no container.
+func (a *agent) layers(t *testing.T) {
+	told := strings.Split(os.Getenv("LONGSHORE_KATA_LAYERS"), ",") // two roots, two offsets
+	if len(told) != 4 {
+		t.Fatalf("LONGSHORE_KATA_LAYERS is %q", told)
+	}
+	const root = "/run/kata-containers/layered/rootfs"
+	layer := func(n int, hash string) *katav1.Storage {
+		return &katav1.Storage{Driver: "blk", Source: "16", Fstype: "erofs", MountPoint: root, Options: []string{
+			"X-kata.overlay-lower", "X-kata.multi-layer=true", "X-kata.gpt-partitioned=true", fmt.Sprintf("X-kata.partition-number=%d", n),
+			"X-kata.dmverity-enabled=true", "X-kata.dmverity.roothash=" + hash, "X-kata.dmverity.hashoffset=" + told[n+1], "X-kata.dmverity.salt=0a0b",
+		}}
+	}
+	spec := a.spec("cat /lower; echo x >/bin/new && ls /bin/new; grep ' / ' /proc/mounts")
+	spec.Root.Path = root
+	create := func(list ...*katav1.Storage) error {
+		_, err := a.CreateContainer(t.Context(), &katav1.CreateContainerRequest{ContainerId: "layered", ExecId: "layered", OCI: spec, Storages: list})
+		return err
+	}
+	wrong := strings.Repeat("0", 64)
+	if err := create(layer(2, told[1]), layer(1, wrong)); err == nil {
+		t.Error("a layer with another hash was mounted")
+	}
+	for range 2 { // nothing of a container before stays
+		if err := create(layer(2, told[1]), layer(1, told[0])); err != nil {
+			t.Fatalf("CreateContainer: %v", err)
+		}
+		if _, err := a.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: "layered"}); err != nil {
+			t.Fatalf("StartContainer: %v", err)
+		}
+		if out := a.stdout(t, "layered", "layered"); !strings.HasPrefix(out, "of the lower layer\n/bin/new\noverlay / ") {
+			t.Errorf("stdout %q; stderr %q", out, a.stderr(t, "layered", "layered"))
+		}
+		a.wait(t, "layered", "layered")
+		a.remove(t, "layered")
+	}
+	if left, err := filepath.Glob("/dev/dm-*"); err != nil || len(left) > 0 {
+		t.Errorf("devices are left: %v, %v", left, err)
+	}
 }
 
 // signalsAndLimits: exit codes of signals, an exec, and a container that gets no more
