@@ -25,8 +25,8 @@ type Board interface {
 	Drop(ctx context.Context, container string) error
 }
 
-// identities are the labels by which others may rely on who a program is. Every handle has all of them, so that nobody can
-// add one that the container lacks: a client's begin with client_, a server's with server_.
+// identities are the labels that identify a program to others. Every handle has all of them, so that nobody can add one
+// that the container lacks: a client's begin with client_, a server's with server_.
 func identities(c core.RuntimeCreate) map[grant.Kind]map[string]string {
 	id := c.Identity
 	labels := map[string]string{

@@ -11,8 +11,9 @@ import (
 	"github.com/longshore/longshore/internal/grant/document"
 )
 
-// decide returns what a container's program is given, and what was taken away: it gets no more than its request asks for, than its
-// image wishes, than the operator allows. A request without a document takes the image's; without any document it is nothing.
+// decide returns the grants of a container's program, and the denied ones: it gets only grants that its request asks
+// for, its image wishes and the operator allows. A request without a document takes the image's; without any document
+// there are none.
 func (r *Runtime) decide(c core.RuntimeCreate) (*grant.Document, []grant.Denied, error) {
 	parse := func(text, where string) (*grant.Document, error) {
 		doc, err := document.Parse([]byte(text))
@@ -37,14 +38,14 @@ func (r *Runtime) decide(c core.RuntimeCreate) (*grant.Document, []grant.Denied,
 		asked = &grant.Document{}
 	}
 	allowed, err := r.o.Policy.For(document.Subject{Owner: string(c.Identity.Owner), Namespace: c.Identity.Namespace, Image: c.Identity.Image})
-	if err != nil { // of whatever class: it is the node's fault, not the request's
+	if err != nil { // of any class: it is the node's fault, not the request's
 		return nil, nil, fmt.Errorf("%v; no program with grants can start until it is mended: %w", err, errdefs.ErrFailedPrecondition) //nolint:errorlint // one class only
 	}
 	doc, denied := grant.Decide(wish, asked, allowed)
 	return doc, denied, nil
 }
 
-// accepted returns tell with what the program was given, beside what the kernel took.
+// accepted returns tell with the program's grants added to the kernel's confinement.
 func accepted(tell func(core.Confinement), r *grant.Resolved, denied []grant.Denied) func(core.Confinement) {
 	if tell == nil || r == nil {
 		return tell

@@ -34,14 +34,14 @@ func mountsOf(s *specs.Spec) map[string]specs.Mount {
 	return m
 }
 
-// rights returns what an ordinary container could do in each mount.
+// rights returns an ordinary container's rights in each mount.
 func rights(mounts map[string]specs.Mount) map[string]grant.Rights {
 	all := map[string]grant.Rights{}
 	for name, m := range mounts {
 		all[name] = rightsOf(m)
 	}
-	// Where an ordinary container has another mount below this one, it would not reach what that covers. A part of the same directory with
-	// fewer rights lowers those of the whole.
+	// An ordinary container would not reach files that another mount covers. A mount of a part of the same directory
+	// with fewer rights lowers those of the whole.
 	for name, m := range mounts {
 		for below, inner := range mounts {
 			if rel, ok := beneath.Rel(name, below); ok && below != name && inner.Source == filepath.Join(m.Source, rel) {
@@ -84,7 +84,7 @@ func access(g grant.Rights) (a core.Access) {
 	return a
 }
 
-// carried is what a request carries, of which a document can only name parts.
+// carried is the content of a request; a document can only name parts of it.
 type carried struct {
 	spec    *specs.Spec
 	mounts  map[string]specs.Mount
@@ -92,7 +92,7 @@ type carried struct {
 	user    specs.User // as the host sees it
 }
 
-// grant opens what g grants.
+// grant opens the files of g.
 func (h *held) grant(g grant.Grant, has carried) error {
 	switch g.Kind {
 	case grant.Log:
@@ -338,7 +338,7 @@ func openProgram(rootfs string, p *specs.Process) (*os.File, error) {
 	return nil, &core.StartError{Errno: syscall.ENOENT, Err: fmt.Errorf("exec %s: no such program in the image: %w", name, errdefs.ErrNotFound)}
 }
 
-// checkProgram refuses what the kernel could not execute without further files.
+// checkProgram refuses programs that the kernel cannot execute without further files.
 func checkProgram(f *os.File) error {
 	st, err := f.Stat()
 	switch {

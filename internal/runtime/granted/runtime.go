@@ -26,9 +26,10 @@ type Options struct {
 	// Board gives handles; nil gives none.
 	Board  Board
 	Logger *slog.Logger
-	// Modules keeps what was compiled of WebAssembly modules; nil keeps nothing.
+	// Modules keeps compiled WebAssembly modules; nil keeps nothing.
 	Modules Modules
-	// Policy is what the operator allows; nil is everything that an ordinary container would have.
+	// Policy has the operator's limits; nil allows everything that an ordinary container would
+	// have.
 	Policy *document.PolicyFile
 }
 
@@ -63,8 +64,8 @@ func (r *Runtime) Name() string { return core.GrantHandler }
 // OnlyWhenNamed implements core.NamedRuntime.
 func (r *Runtime) OnlyWhenNamed() {}
 
-// Exec implements core.Runtime. It refuses: there is nothing in the root of such a program, and who
-// could add a process to it would hold all that it holds.
+// Exec implements core.Runtime. It refuses: the root of such a program is empty, and an exec would
+// get all of its descriptors.
 func (r *Runtime) Exec(_ context.Context, e core.RuntimeExec) (core.Launched, error) {
 	return core.Launched{}, fmt.Errorf("exec in container %s: the program holds only its descriptors, and runtime %s starts no other beside it: %w", e.Ref.Container, core.GrantHandler, errdefs.ErrFailedPrecondition)
 }
@@ -93,10 +94,10 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	return pid, err
 }
 
-// defaultPids is how many threads a program may have whose spec does not limit them.
+// defaultPids bounds the threads of a program without a limit in its spec.
 const defaultPids = 1024
 
-// limit bounds what a program can take of the node where its spec does not.
+// limit adds limits that a program's spec lacks.
 func (r *Runtime) limit(ctx context.Context, c core.RuntimeCreate) error {
 	if res := c.Spec.Linux.Resources; res != nil && res.Pids != nil && res.Pids.Limit != nil && *res.Pids.Limit > 0 {
 		return nil
@@ -105,12 +106,12 @@ func (r *Runtime) limit(ctx context.Context, c core.RuntimeCreate) error {
 	return r.o.Cgroups.Update(ctx, c.Cgroup, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}})
 }
 
-// held is what is open for one launch.
+// held has the open files of one launch.
 type held struct {
 	given   []core.Given
 	confine *core.Confine
 	files   []*os.File
-	// module is a WebAssembly program, and compiled what was made of it; both may be nil.
+	// module is a WebAssembly program, and compiled its compiled form; both may be nil.
 	module, compiled *os.File
 
 	resolved *grant.Resolved
@@ -130,7 +131,7 @@ func (h *held) add(f *os.File, access core.Access) {
 	h.files, h.given = append(h.files, f), append(h.given, core.Given{File: f, Access: access})
 }
 
-// open resolves the container's document and opens all that it grants. What is open is to be closed
+// open resolves the container's document and opens its grants. The caller must close the result
 // after an error, too.
 func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error) {
 	h := &held{}
@@ -170,7 +171,7 @@ func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error)
 	if err != nil {
 		return h, fmt.Errorf("%s: %w: %w", core.GrantAnnotation, err, errdefs.ErrInvalidArgument)
 	}
-	if n := len(resolved.Descriptors) + 4; n > core.MaxGiven { // with the argument, the program, a module and what was compiled of it
+	if n := len(resolved.Descriptors) + 4; n > core.MaxGiven { // with the argument, the program, a module and its compiled form
 		return h, fmt.Errorf("%s: %d grants, at most %d are possible: %w", core.GrantAnnotation, n-4, core.MaxGiven-4, errdefs.ErrInvalidArgument)
 	}
 	h.resolved, h.denied = resolved, denied

@@ -24,7 +24,7 @@ import (
 // maxSecret is how many bytes a secret may have: Kubernetes' have no more either.
 const maxSecret = 1 << 20
 
-// secrets are the mounts by which the orchestrator delivered a container's secrets, and who reads them.
+// secrets are the orchestrator's mounts with a container's secrets, and the user who reads them.
 type secrets struct {
 	mounts map[string]specs.Mount
 	user   specs.User // as the host sees it
@@ -41,7 +41,7 @@ func secretsOf(c core.RuntimeCreate, mounts map[string]specs.Mount) secrets {
 	return s
 }
 
-// named returns those names for which doc asks and of which there is one secret.
+// named returns the names of doc that have one secret.
 func (s secrets) named(doc *grant.Document) (names []string, err error) {
 	err = doc.Root.Walk(func(_ string, v *grant.Value) error {
 		if v.Grant.Kind != grant.Secret {
@@ -60,7 +60,7 @@ func (s secrets) named(doc *grant.Document) (names []string, err error) {
 	return names, err
 }
 
-// open finds a secret: by its path in the container, or by its name below the mounts, of which then only one may have it.
+// open finds a secret: by its path in the container, or by its name below the mounts; only one mount may have that.
 func (s secrets) open(name string) (found *os.File, err error) {
 	if path.Clean(name) != name {
 		return nil, os.ErrNotExist
@@ -97,8 +97,8 @@ func closed(f *os.File) error {
 	return f.Close()
 }
 
-// at opens one file of a mount as the container's user could, for whom the mount's source is a root. rel is "." or its own name for a
-// mount of one file.
+// at opens one file of a mount as the container's user, with the mount's source as root. rel is "." or its own name for
+// a mount of one file.
 func (s secrets) at(target, rel string) (f *os.File, err error) {
 	m := s.mounts[target]
 	base, below, err := ocispec.Below(m)
@@ -125,7 +125,7 @@ func (s secrets) at(target, rel string) (f *os.File, err error) {
 	return f, err
 }
 
-// readBelow opens a regular file for reading: rel below a directory, or source itself, whose name is own.
+// readBelow opens a regular file for reading: rel below a directory, or source itself, with the name own.
 func readBelow(source *os.File, rel, own string) (*os.File, error) {
 	st, err := source.Stat()
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// maxFiles is how many descriptors a program may have open whose spec does not limit them.
+// maxFiles bounds the descriptors of a program without a limit in its spec.
 const maxFiles = 4096
 
 // hostname is the name that a program sees in place of the pod's.
 const hostname = "localhost"
 
-// spec returns what is launched for a container: its program, arguments, user and limits, and
-// nothing else of its spec.
+// spec returns the spec for the launch of a container: its program, arguments, user and limits, and
+// nothing else of its own spec.
 func (r *Runtime) spec(s *specs.Spec, resolved *grant.Resolved) *specs.Spec {
 	names := []string{"argdata"}
 	for _, d := range resolved.Descriptors {
@@ -98,7 +98,7 @@ var calls = []string{
 	// files below a descriptor
 	"openat", "openat2", "newfstatat", "statx", "faccessat", "faccessat2", "readlinkat", "getdents64", "mkdirat", "unlinkat", "renameat", "renameat2", "linkat", "symlinkat",
 	"utimensat", "fchmodat", "fchownat", "fchdir", "getcwd", "umask",
-	// the same by a path, which leads nowhere: what languages' runtimes try at their start
+	// the same by a path, which never succeeds: languages' runtimes try these at their start
 	"open", "stat", "lstat", "access", "readlink",
 	// sockets that it has
 	"accept", "accept4", "getsockname", "getpeername", "getsockopt", "setsockopt", "shutdown", "recvfrom", "recvmsg", "recvmmsg",
@@ -120,7 +120,7 @@ var filters = func() (all [3 + core.MaxGiven]func() *specs.LinuxSeccomp) { //nol
 	return all
 }()
 
-// filter is the allow-list. program is the descriptor by which the program is executed.
+// filter is the allow-list. program is the descriptor of the program.
 func filter(program int) *specs.LinuxSeccomp {
 	eperm, enosys := uint(unix.EPERM), uint(unix.ENOSYS)
 	when := func(index uint, value uint64) specs.LinuxSeccompArg {
@@ -143,13 +143,13 @@ func filter(program int) *specs.LinuxSeccomp {
 		allow("prctl", when(0, unix.PR_SET_NAME)),
 		allow("prctl", when(0, unix.PR_SET_VMA)),
 	}
-	// A listening socket that is shut down is an ordinary one, and what it then sends with
-	// MSG_FASTOPEN connects it to anybody.
+	// A listening socket that is shut down is an ordinary one, and MSG_FASTOPEN can then connect it
+	// to any address.
 	connected := func(flags uint) specs.LinuxSeccompArg {
 		return specs.LinuxSeccompArg{Index: flags, Value: unix.MSG_FASTOPEN, ValueTwo: 0, Op: specs.OpMaskedEqual}
 	}
 	list = append(list, allow("sendto", connected(3)), allow("sendmsg", connected(2)), allow("sendmmsg", connected(3)))
-	// Of ioctl only what asks for, or sets, the mode of a descriptor.
+	// Of ioctl only requests that get or set the mode of a descriptor.
 	for _, request := range []uint64{unix.TIOCINQ, fionbio, fioclex, fionclex, unix.TCGETS, unix.TIOCGWINSZ} {
 		list = append(list, allow("ioctl", when(1, request)))
 	}

@@ -20,8 +20,8 @@ func userOf(c core.RuntimeCreate) specs.User {
 	return u
 }
 
-// as calls fn on a thread whose rights on files are a user's: what a program is given open it must be able to open itself. The host's
-// root has every right, and needs no other thread.
+// as calls fn on a thread with a user's rights on files: a program gets only files that it could open itself. The
+// host's root has every right, and needs no other thread.
 func as(u specs.User, fn func() error) error {
 	if u.UID == 0 {
 		return fn()

@@ -22,8 +22,9 @@ import (
 	"github.com/longshore/longshore/internal/turns"
 )
 
-// A container whose program is a WebAssembly module is launched like every other one here, with longshore-wasm as its program: that process holds
-// what was granted and the module, and is confined in the same way. Its first descriptor is a job in place of the argument.
+// A container with a WebAssembly module as its program is launched like every other one here, with longshore-wasm as
+// its program: that process holds the grants and the module, and is confined in the same way. Its first descriptor is a
+// job in place of the argument.
 
 // workerProgram is installed beside the agent.
 const workerProgram = "longshore-wasm"
@@ -88,7 +89,7 @@ func openWorker() (*os.File, error) {
 	return f, nil
 }
 
-// Modules keeps what was compiled of modules.
+// Modules keeps compiled modules.
 type Modules interface {
 	// Open returns the compiled form of a module, and compiles the module if there is none. by is the container's owner, namespace and image.
 	Open(ctx context.Context, module *os.File, by turns.Path) (*os.File, error)
@@ -114,10 +115,10 @@ func (r *Runtime) addModule(ctx context.Context, h *held, c core.RuntimeCreate, 
 	return nil
 }
 
-// moduleNumber is the worker's descriptor with the module: it comes after those that were granted. What was compiled of it is the next.
+// moduleNumber is the worker's descriptor with the module: it comes after the grants. The next is its compiled form.
 func moduleNumber(r *grant.Resolved) int { return grant.FirstNumber + len(r.Descriptors) }
 
-// job returns what the worker reads in place of the argument.
+// job returns the worker's input in place of the argument.
 func (h *held) job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
 	j := grant.WasmJob{
 		Module: moduleNumber(r), Args: p.Args, Environment: r.Environment, Descriptors: r.Descriptors, Argdata: r.Argdata,
@@ -128,7 +129,7 @@ func (h *held) job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// ofWorker adds the module to what is given, and returns the worker's spec and descriptors.
+// ofWorker adds the module to the grants, and returns the worker's spec and descriptors.
 func (h *held) ofWorker(s *specs.Spec, r *grant.Resolved) (*specs.Spec, *grant.Resolved) {
 	spec, process, all := *s, *s.Process, *r
 	process.Args = []string{workerProgram, "run"}

@@ -15,10 +15,10 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
-// Host is what the compiler needs to know about the node.
+// Host has the compiler's facts about the node.
 type Host struct {
-	// BaseNamespace is the file of the base namespace, the almost empty mount namespace
-	// from which containers start. If it is "", they start from a copy of the host's.
+	// BaseNamespace is the file of the base namespace, the almost empty mount namespace that
+	// containers start from. If it is "", they start from a copy of the host's.
 	BaseNamespace string
 	// Bounding is the agent's own bounding set, a bit per capability, which nothing it
 	// starts can exceed. LastCap is the highest capability of this kernel.
@@ -50,7 +50,7 @@ type Hierarchy struct {
 	Options string // for mount(2), such as "cpu" or "none,name=systemd"
 }
 
-// Cgroup says in which cgroups a process starts.
+// Cgroup names the cgroups of a new process.
 type Cgroup struct {
 	// Dirs are absolute directories of v1 hierarchies, which the child joins itself.
 	Dirs []string
@@ -78,8 +78,8 @@ type Input struct {
 	// Given has the slot of each of these descriptors when they come with the launch; nil when they
 	// are at their numbers already.
 	Given []plan.Slot
-	// Confine, unless nil, makes the program hold nothing but its descriptors. The last one of
-	// them is the program's own file, by which it is executed and which it does not keep.
+	// Confine, unless nil, makes the program hold nothing but its descriptors. The last one of them
+	// is the program's own file for execve; the program does not keep it.
 	Confine *Confine
 	// KeepKeyring gives the program the session keyring of the process that forks it.
 	KeepKeyring bool
@@ -103,16 +103,16 @@ type Output struct {
 	Stops bool
 }
 
-// Point is a path in the root filesystem on which something is mounted.
+// Point is the path of a mount in the root filesystem.
 type Point struct {
 	Path string // as the container sees it
 	File bool   // a regular file instead of a directory
 }
 
-// The numbers of the plan's own descriptors: the error pipe, the parking pipe and the
-// console socket are moved to the first numbers after the standard streams and the
-// preserved descriptors. Then all others are closed, so the number of each descriptor
-// that is opened later is known. See Input.ownFD.
+// The numbers of the plan's own descriptors: the error pipe, the parking pipe and the console
+// socket are moved to the first numbers after the standard streams and the preserved descriptors.
+// Then all others are closed, so the number of each later descriptor can be computed. See
+// Input.ownFD.
 const (
 	fdError   = 3
 	fdPark    = 4
@@ -134,7 +134,7 @@ type compiler struct {
 	places []place // where the first of mounts are
 	labels []labelFile
 	file   string  // path of the program; "" to search for Args[0]
-	twice  bool    // a first child prepares what the second one may not
+	twice  bool    // a first child does the work that the second one may not do
 	user   *userns // the container's user namespace; nil for the host's
 	late   *late   // for a process that enters its pid namespace last; otherwise nil
 	// sources are the descriptors of the copies of binds' sources, by index of their
@@ -451,9 +451,8 @@ func (in *Input) ownNamespace(t specs.LinuxNamespaceType) bool {
 	return false
 }
 
-// openLabels opens the files by which labels are set right before the program runs. They
-// must be in the host's /proc: the container could put other files in their place in its
-// own.
+// openLabels opens the files for setting labels right before the program runs. They must be in the
+// host's /proc: the container could put other files in their place in its own.
 func (ps processSetup) openLabels() {
 	p := ps.c.in.Spec.Process
 	label := func(file, text string) {
@@ -476,8 +475,8 @@ func (ps processSetup) oomScore() {
 	if p.OOMScoreAdj != nil {
 		fd, _ := ps.c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(ps.c.plan.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 		text := fmt.Sprint(*p.OOMScoreAdj)
-		// Without CAP_SYS_RESOURCE it cannot be lowered. The agent has already warned of
-		// that when it made the spec.
+		// Without CAP_SYS_RESOURCE it cannot be lowered. The agent has warned of that when it made
+		// the spec.
 		ps.c.plan.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(ps.c.plan.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
 		ps.c.closeLast(fd)
 	}

@@ -16,12 +16,11 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// Confine is what the compiler needs to know of a program that holds only its descriptors.
+// Confine has the compiler's facts about a program that holds only its descriptors.
 type Confine struct {
 	// Landlock is the version of Landlock's interface to use; 0 is none.
 	Landlock int
-	// Access is what is allowed below each descriptor from 3 on, and Dirs which of them are
-	// directories.
+	// Access has the rights of each descriptor from 3 on, and Dirs says whether it is a directory.
 	Access []core.Access
 	Dirs   []bool
 	// Filter is the compiled filter of the spec; nil has it compiled.
@@ -38,7 +37,7 @@ func (r *Runtime) filterOf(s *specs.LinuxSeccomp) *seccomp.Filter {
 	}
 	f, err := seccomp.Compile(s)
 	if err != nil || f.Notify {
-		return nil // the plan's compiler says what is wrong
+		return nil // the plan's compiler returns the error
 	}
 	r.filters.Store(s, &f)
 	return &f
@@ -82,8 +81,8 @@ func landlockVersion() int {
 	return int(v)
 }
 
-// handled returns what a version of Landlock can restrict: rights on files, rights on networks,
-// and what else is scoped.
+// handled returns the rights that a version of Landlock can restrict: on files, on networks, and
+// scopes.
 func handled(version int) (fs, net, scoped uint64) {
 	if version >= 1 {
 		fs = fsFile | unix.LANDLOCK_ACCESS_FS_READ_DIR | fsMake | fsNode
@@ -106,7 +105,8 @@ func handled(version int) (fs, net, scoped uint64) {
 	return fs, net, scoped
 }
 
-// Left names what a version of Landlock does not cover, and what covers it instead.
+// Left names the rights that a version of Landlock does not cover, and the mechanism that covers
+// them instead.
 func Left(version int) (left []string) {
 	for _, l := range []struct {
 		since int
@@ -126,7 +126,7 @@ func Left(version int) (left []string) {
 	return left
 }
 
-// allowed returns Landlock's rights for what a descriptor gives access to.
+// allowed returns Landlock's rights for the access of a descriptor.
 func allowed(a core.Access, dir bool) (fs uint64) {
 	if a&core.AccessRead != 0 {
 		fs |= unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
@@ -198,7 +198,7 @@ func (c *compiler) execProgram(p *specs.Process) {
 
 func (c *compiler) programFD() int { return fdError + c.in.Preserve - 1 }
 
-// given completes the input of a container whose program gets descriptors, and returns these.
+// given completes the input of a container with descriptors for its program, and returns these.
 func (in *Input) given(c core.RuntimeCreate, landlock int) (files []*os.File, err error) {
 	all := slices.Clone(c.Given)
 	if c.Confine != nil {
@@ -241,8 +241,8 @@ func (in *Input) given(c core.RuntimeCreate, landlock int) (files []*os.File, er
 	return files, nil
 }
 
-// confinement reads back what holds a process whose plan has got as far as waiting for its start.
-// A process that is gone by now was held as the plan says: the plan ends where the kernel refuses.
+// confinement reads back the confinement of a process that waits for its start. If the process is
+// gone, it returns the plan's confinement, because a plan ends at the first refusal of the kernel.
 func confinement(pid int, took *Confine) core.Confinement {
 	out := core.Confinement{Landlock: took.Landlock, Left: Left(took.Landlock), Seccomp: true, NoNewPrivileges: true, NoCapabilities: true}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// Limits on what a plan copies into a tmpfs (the mount option tmpcopyup). More is
-// refused, because a plan is held in memory.
+// Limits for a plan's copies into a tmpfs (the mount option tmpcopyup). More is refused, because a
+// plan is held in memory.
 const (
 	maxCopyEntries = 300
 	maxCopyBytes   = 512 << 10
@@ -148,7 +148,7 @@ func mappedID(c *compiler, id uint32, mappings []specs.LinuxIDMapping) uint32 {
 	return 0
 }
 
-// without removes an option, and reports whether it was there.
+// without removes an option, and reports whether the list had it.
 func without(data []string, option string) (rest []string, had bool) {
 	for _, d := range data {
 		if d == option {

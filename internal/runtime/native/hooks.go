@@ -21,8 +21,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// hooked is what is stored of a container with hooks, for the verbs after its creation.
-// Later changes of its config.json have no effect.
+// hooked is the record of a container with hooks, for the verbs after its creation. Later changes
+// of its config.json have no effect.
 type hooked struct {
 	ID          string            `json:"id,omitempty"` // as hooks read it; "" is the engine's
 	Pid         int               `json:"pid"`
@@ -30,9 +30,9 @@ type hooked struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Hooks       *specs.Hooks      `json:"hooks"`
 	Process     *specs.Process    `json:"process,omitempty"` // for startContainer hooks
-	Linux       *specs.Linux      `json:"linux,omitempty"`   // what an exec needs of it
-	// Ran is the last kind of the start whose hooks have run. When a start is repeated,
-	// because the agent died during the first, these hooks do not run again.
+	Linux       *specs.Linux      `json:"linux,omitempty"`   // the part for execs
+	// Ran is the last kind of the start's hooks that have run. When a start is repeated, because
+	// the agent died during the first, they do not run again.
 	Ran string `json:"ran,omitempty"`
 }
 
@@ -98,7 +98,7 @@ func checkHooks(h *specs.Hooks) error {
 	return nil
 }
 
-// stop parks the child in the middle of its plan; Advance lets it go on.
+// stop parks the child in the middle of its plan; Advance lets it continue.
 func stop(c *compiler, why string) {
 	c.plan.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.ownFD(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
 	c.plan.Add("wait for "+why, unix.SYS_READ, c.in.ownFD(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
@@ -128,7 +128,7 @@ func hookArgs(h specs.Hook) []string {
 	return h.Args
 }
 
-// hookRun is what the hooks of one container need to run.
+// hookRun has the context for running the hooks of one container.
 type hookRun struct {
 	r      *Runtime
 	id     core.ID
@@ -236,8 +236,8 @@ func (h *hookRun) one(ctx context.Context, kind string, k specs.Hook) error {
 	return nil
 }
 
-// createHooks runs the hooks of the creation while the container's process waits before
-// pivot_root, and then lets it go on.
+// createHooks runs the hooks of the creation while the container's process waits before pivot_root,
+// and then lets it continue.
 func (r *Runtime) createHooks(ctx context.Context, id core.ID, rec record) error {
 	h := r.hooks(id, rec, specs.StateCreating)
 	all := h.kept.Hooks
@@ -289,8 +289,8 @@ func (r *Runtime) storeRan(id core.ID, rec record, kind string) error {
 	return writeJSON(r.path(id), rec)
 }
 
-// endFailed kills a container whose hook has failed. Delete removes the rest later, as for any
-// other container.
+// endFailed kills a container after a failed hook. Delete removes the rest later, as for any other
+// container.
 func (r *Runtime) endFailed(ctx context.Context, id core.ID, rec record) error {
 	ctx = context.WithoutCancel(ctx)
 	err := r.o.Supervisor.Signal(ctx, core.Ref{Container: id}, int(unix.SIGKILL))

@@ -10,8 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// ReadHost reads from this node what the compiler needs to know. The agent calls it
-// once, when it starts.
+// ReadHost reads the compiler's facts about this node. The agent calls it once, when it starts.
 func ReadHost() (Host, error) {
 	var h Host
 	status, err := os.ReadFile("/proc/self/status")

@@ -14,20 +14,20 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// late is the part of a plan whose process joins a pid namespace that has other
-// processes: that of an exec, or of a container that shares one. Those processes see a
-// new one from its first moment, with its root and descriptors, and with CAP_SYS_PTRACE
-// can take it over. Therefore a first child, which stays in the host's pid namespace,
-// joins everything else, drops all rights, and closes all descriptors but the program's.
-// Then it makes a second child in the pid namespace, which goes on.
+// late is the part of a plan for a process that joins a pid namespace with other processes: that of
+// an exec, or of a container that shares one. Those processes see a new one from its first moment,
+// with its root and descriptors, and with CAP_SYS_PTRACE can take it over. Therefore a first child,
+// which stays in the host's pid namespace, joins everything else, drops all rights, and closes all
+// descriptors but the program's. Then it makes a second child in the pid namespace, which
+// continues.
 type late struct {
-	wait  int // descriptor from which the second child reads that the keeper knows it
+	wait  int // descriptor that the second child reads until the keeper has found it
 	pidns int // descriptor of the pid namespace, for a container; -1 for an exec
 	proc  int // descriptor of a proc of the pid namespace, to be mounted; -1 for none
-	// early makes the second child install the seccomp filter and drop the rights
-	// itself. That is needed for a filter whose installation takes a right, because such
-	// a filter would keep the first child from making the second. The second child is
-	// confined to the container's namespaces nevertheless.
+	// early makes the second child install the seccomp filter and drop the rights itself. That is
+	// needed for a filter that removes a right at its installation, because such a filter would
+	// keep the first child from making the second. The second child is confined to the container's
+	// namespaces nevertheless.
 	early   bool
 	spec    *specs.Spec
 	limit   *specs.POSIXRlimit // of the number of processes
@@ -73,10 +73,10 @@ func isProc(m specs.Mount) bool {
 // that namespace.
 func (l *late) procOption() string { return "pidns=/proc/self/fd/" + strconv.Itoa(l.pidns) }
 
-// takeProc copies the proc mount of the process in whose directory the pid namespace's
-// file is, for kernels that cannot mount a proc for another pid namespace than the
-// mounter's. That process's container chooses what is mounted at its /proc, so takeProc
-// checks that it is a proc, and that its pid 1 is in the right pid namespace.
+// takeProc copies the proc mount of the process that the pid namespace's file belongs to, for
+// kernels that cannot mount a proc for another pid namespace than the mounter's. That process's
+// container chooses the mount at its /proc, so takeProc checks that it is a proc, and that its pid
+// 1 is in the right pid namespace.
 func (l *late) takeProc(c *compiler, mnt string) {
 	here, empty := plan.V(unix.AT_FDCWD), plan.P(c.plan.String(""))
 	file := func(name string) int {
@@ -181,7 +181,7 @@ func (l *late) filterAllows(c *compiler) bool {
 		(!l.control || ok(unix.SYS_IOCTL, 0, unix.TIOCSCTTY)) && ok(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC) && (!l.resets || ok(unix.SYS_SCHED_SETATTR))
 }
 
-// close closes what the second child must not have: label files and pipes of the keeper,
+// close closes the files that the second child must not have: label files and pipes of the keeper,
 // the pid namespace, the user namespaces.
 func (l *late) close(c *compiler) {
 	first := fdFirst

@@ -16,23 +16,23 @@ import (
 // maxLinks is how many symbolic links a path may lead through, as in the kernel.
 const maxLinks = 40
 
-// missing finds what must be made so that a path exists in a root filesystem. It resolves links as
-// the container would, also those that lead to nothing: what they name is made inside the root. It
-// changes nothing.
+// missing finds the files to make so that a path exists in a root filesystem. It resolves links as
+// the container would, also dangling ones: their targets are made inside the root. It changes
+// nothing.
 type missing struct {
 	root   int     // descriptor of the root filesystem; -1 when it cannot be read
-	places []place // what is mounted on it by then
+	places []place // the mounts on it by then
 
 	stack  []level
 	links  int
 	passed bool   // the path leads through a place
-	steps  []step // what is missing, in the order in which it is made
+	steps  []step // the missing files, in the order of their creation
 }
 
 // place is a mount of the container.
 type place struct {
 	real string // where it is, without links
-	// mount has the source of a bind, in which links can be read.
+	// mount has the source of a bind, for reading its links.
 	mount specs.Mount
 }
 
@@ -48,7 +48,7 @@ type step struct {
 	file         bool
 }
 
-// find returns the path without links, after which steps says what is missing. A file is wanted
+// find returns the path without links, and adds the missing files to steps. A file is wanted
 // instead of a directory if file is set.
 func (w *missing) find(p string, file bool) (clean string, err error) {
 	w.stack = []level{{"/", w.root}}

@@ -163,8 +163,7 @@ func (c *compiler) attr(set, clr uint64) plan.Arg {
 func (c *compiler) target(p string) (fd, index int) {
 	flags, resolve := uint64(unix.O_PATH|unix.O_CLOEXEC), uint64(unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 	if p := path.Clean("/" + p); p == "/proc" || p == "/sys" {
-		// An image whose /proc is a link could otherwise make another file system look
-		// like proc.
+		// An image with a link as /proc could otherwise make another file system look like proc.
 		resolve |= unix.RESOLVE_NO_SYMLINKS
 	}
 	how := c.plan.Words(flags, 0, resolve)
@@ -209,7 +208,7 @@ func (c *compiler) provide(p string, file bool) {
 			if c.user == nil {
 				continue
 			}
-			// The agent cannot write to a root whose owners are mapped.
+			// The agent cannot write to a root with mapped owners.
 		}
 		fd, _ := c.target(s.parent)
 		arg := plan.P(c.plan.String(s.name))
@@ -372,9 +371,9 @@ func sourceIsFile(m specs.Mount) (bool, error) {
 	return !st.IsDir(), nil
 }
 
-// openTree opens a detached copy of the mount of a bind's source. If a workload may own
-// a part of the source's path, the child resolves that part itself, following no links,
-// and copies what it has opened.
+// openTree opens a detached copy of the mount of a bind's source. If a workload may own a part of
+// the source's path, the child resolves that part itself, following no links, and copies the opened
+// file.
 func openTree(c *compiler, m specs.Mount, flags uint64) (src int, err error) {
 	base, rel, err := ocispec.Below(m)
 	if err != nil {

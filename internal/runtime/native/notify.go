@@ -94,10 +94,9 @@ const maxSocketPath = 107
 // pidRoom is room for the digits of a pid, which the process fills in itself.
 const pidRoom = "          "
 
-// prepareListener makes the socket and the message. The process writes its own pid into
-// the message: it reads the link /proc/self, whose target is the pid in the host's
-// numbers; a JSON number may be followed by spaces. The pid in the state is that of an
-// exec's container, or selfPid.
+// prepareListener makes the socket and the message. The process writes its own pid into the
+// message: it reads the target of the link /proc/self, the pid in the host's numbers; a JSON number
+// may be followed by spaces. The pid in the state is that of an exec's container, or selfPid.
 func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) error {
 	head, err := json.Marshal(specs.ContainerProcessState{Version: state.Version, Fds: []string{specs.SeccompFdName}, Metadata: s.ListenerMetadata, State: state})
 	if err != nil {
@@ -147,8 +146,8 @@ func connectListener(c *compiler, s *specs.LinuxSeccomp) {
 	c.plan.Add("connect to the seccomp listener "+s.ListenerPath, unix.SYS_CONNECT, plan.V(c.listener.socket), plan.P(c.plan.Bytes(append(address, 0))), plan.V(len(address)+1))
 }
 
-// installFilter installs a filter. If it has a listener, its descriptor is sent to the
-// listener before the process goes on.
+// installFilter installs a filter. If it has a listener, its descriptor is sent to the listener
+// before the process continues.
 func installFilter(c *compiler, f *seccomp.Filter) {
 	prog := make([]byte, 0, 8*len(f.Program))
 	for _, in := range f.Program {

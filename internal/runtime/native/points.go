@@ -37,8 +37,8 @@ func MakePoints(root string, out Output) error {
 	return nil
 }
 
-// linkIn names the first link in a path that could not be made, "" if it has none: what the error
-// says is true of the place that the link leads to.
+// linkIn names the first link in a path that could not be made, "" if it has none: the error is
+// about the target of the link.
 func linkIn(dir int, p string) string {
 	at := ""
 	for name := range strings.SplitSeq(relative(p), "/") {
@@ -69,11 +69,11 @@ func inRoot(dir int, p string) (int, error) {
 	}
 }
 
-// maxTries bounds how often a point is looked for again that somebody exchanges meanwhile.
+// maxTries bounds the lookups of a point that somebody exchanges meanwhile.
 const maxTries = 100
 
-// makePoint makes what is missing of a path. Links that lead to nothing are followed inside the
-// root, as runc and docker follow them.
+// makePoint makes the missing parts of a path. Dangling links are followed inside the root, as runc
+// and docker follow them.
 func makePoint(dir int, p Point) error {
 	for range maxTries {
 		w := missing{root: dir}
@@ -125,7 +125,7 @@ func makeSteps(dir int, steps []step) (again bool, err error) {
 	return false, nil
 }
 
-// kindError explains what the kernel reports only as EINVAL.
+// kindError explains an EINVAL of the kernel.
 func kindError(fd int, p Point) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

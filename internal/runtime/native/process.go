@@ -89,8 +89,8 @@ func (ps processSetup) process(p *specs.Process) error {
 	if ps.c.in.Park {
 		ps.c.plan.Add("say that we are parked", unix.SYS_WRITE, ps.c.in.ownFD(fdError), plan.P(ps.c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
 		ps.c.plan.Add("wait for the start", unix.SYS_READ, ps.c.in.ownFD(fdPark), plan.P(ps.c.plan.Words(0)), plan.V(1)).Result(1)
-		// Close it before the failure pipe, whose end means that the program runs: from
-		// then on no one must find the process parked.
+		// Close it before the failure pipe. The end of that means that the program runs: from then
+		// on no one must find the process parked.
 		ps.c.plan.Add("close the parking pipe", unix.SYS_CLOSE, ps.c.in.ownFD(fdPark))
 	}
 	if late {
@@ -241,8 +241,7 @@ func (ps processSetup) execve(p *specs.Process) {
 	}
 }
 
-// Candidates returns the paths at which a process's program may be, in the order in
-// which they are tried.
+// Candidates returns the possible paths of a process's program, in the order of the attempts.
 func Candidates(p *specs.Process) []string {
 	name := p.Args[0]
 	if strings.Contains(name, "/") {

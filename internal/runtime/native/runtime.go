@@ -49,7 +49,7 @@ type Options struct {
 type Runtime struct {
 	o     Options
 	log   *slog.Logger
-	specs sync.Map // core.ID → *specs.Spec, reduced to what execs need
+	specs sync.Map // core.ID → *specs.Spec, reduced to the part for execs
 	// filters has the compiled filters of confined programs, *specs.LinuxSeccomp → *seccomp.Filter.
 	filters sync.Map
 }
@@ -87,8 +87,7 @@ func New(o Options) (*Runtime, error) {
 	return r, nil
 }
 
-// Check reports what is wrong with the base namespace that all containers start from.
-// New makes it again.
+// Check reports damage of the base namespace that all containers start from. New makes it again.
 func (r *Runtime) Check() error {
 	if r.o.Host.BaseNamespace == "" {
 		return nil
@@ -110,7 +109,7 @@ func (r *Runtime) Release() error {
 // Name returns the name of the handler.
 func (r *Runtime) Name() string { return r.o.Name }
 
-// Features returns what this runtime supports.
+// Features returns the features of this runtime.
 func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 	version := "devel"
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
@@ -121,15 +120,15 @@ func (r *Runtime) Features(context.Context) (core.RuntimeFeatures, error) {
 	}, nil
 }
 
-// record is what is stored of a container for later verbs. The spec itself is in the
-// bundle's config.json.
+// record is the stored part of a container for later verbs. The spec itself is in the bundle's
+// config.json.
 type record struct {
 	Cgroup core.CgroupRef `json:"cgroup"`
 	Bundle string         `json:"bundle"`
 	Hooked *hooked        `json:"hooked,omitempty"`
 }
 
-// spec returns what execs need of the container's spec, reading it only once.
+// spec returns the part of the container's spec for execs, reading it only once.
 func (r *Runtime) spec(id core.ID, rec record) (*specs.Spec, error) {
 	if s, ok := r.specs.Load(id); ok {
 		return s.(*specs.Spec), nil //nolint:forcetypeassert // nothing else is stored
@@ -196,7 +195,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if c.Spec == nil || c.Spec.Root == nil || c.Spec.Linux == nil {
 		return 0, fmt.Errorf("spec: root and linux must be set: %w", errdefs.ErrInvalidArgument)
 	}
-	own := c.Spec // what is launched; c.Spec is what is stored
+	own := c.Spec // the spec for the launch; c.Spec is stored
 	if c.Confine != nil && c.Confine.Spec != nil {
 		own = c.Confine.Spec
 	}
@@ -302,7 +301,7 @@ func (r *Runtime) withSpare(spec *specs.Spec) (*specs.Spec, *os.File) {
 	return &with, file
 }
 
-// write stores what later verbs need to know.
+// write stores the record for later verbs.
 func (r *Runtime) write(c core.RuntimeCreate, rec record) error {
 	if err := writeJSON(filepath.Join(c.Bundle, "config.json"), c.Spec); err != nil {
 		return err
@@ -310,8 +309,8 @@ func (r *Runtime) write(c core.RuntimeCreate, rec record) error {
 	return writeJSON(r.path(c.ID), rec)
 }
 
-// unprepare removes what was made in parallel with the plan, after the plan was refused:
-// another runtime may support the spec.
+// unprepare removes files that were made in parallel with a refused plan: another runtime may
+// support the spec.
 func (r *Runtime) unprepare(ctx context.Context, c core.RuntimeCreate) error {
 	err := os.Remove(filepath.Join(c.Bundle, "config.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -373,9 +372,9 @@ func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-// startError explains why process p, or the main process if p is nil, did not start. For
-// a program searched in $PATH, execve reports only what the last directory had, and a
-// child that was killed reports nothing.
+// startError explains why process p, or the main process if p is nil, did not start. For a program
+// searched in $PATH, execve reports only the error of the last directory, and a killed child
+// reports nothing.
 func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, cause error) error {
 	rec, err := r.load("start", id)
 	if err != nil || errors.Is(cause, core.ErrEnded) {
@@ -532,7 +531,7 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 		return nil
 	}
 	if errdefs.IsDataLoss(err) {
-		// Its cgroup is below the sandbox's, with which it goes.
+		// Its cgroup is below the sandbox's and is removed with it.
 		r.specs.Delete(id)
 		return os.Remove(r.path(id))
 	}
@@ -564,7 +563,7 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	return nil
 }
 
-// List returns the containers of which there is a record.
+// List returns the containers with a record.
 func (r *Runtime) List(context.Context) ([]core.ID, error) {
 	entries, err := os.ReadDir(r.o.Dir)
 	if err != nil {

@@ -77,7 +77,7 @@ type idmap struct {
 	recursive uint64    // AT_RECURSIVE or 0
 }
 
-// idmapOf returns nil for a mount whose owners are not mapped.
+// idmapOf returns nil for a mount without mapped owners.
 func (b creation) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
 	given := len(m.UIDMappings)+len(m.GIDMappings) > 0
 	ridmap := slices.Contains(o.Data, "ridmap")
@@ -126,11 +126,11 @@ func (b creation) mapOwners(src int, p string, im *idmap) *plan.Op {
 		plan.P(b.c.plan.Words(unix.MOUNT_ATTR_IDMAP, 0, 0, uint64(fd))), plan.V(sizeofMountAttr))
 }
 
-// createTwice is for a process whose pid namespace must belong to a user namespace other
-// than the host's, or that starts in a time namespace with offsets. A first child, with
-// the keeper's privileges, prepares what the second one may not, enters the namespaces
-// that only its children will be in, and makes the second child, which goes on. Only the
-// second one joins the cgroups, which may have room for only one process.
+// createTwice is for a process in a pid namespace that must belong to a user namespace other than
+// the host's, or in a time namespace with offsets. A first child, with the keeper's privileges,
+// does the work that the second one may not do, enters the namespaces that only its children will
+// be in, and makes the second child, which continues. Only the second one joins the cgroups, which
+// may have room for only one process.
 func (b creation) createTwice(flags uint64) error {
 	if err := b.mappings(); err != nil {
 		return err
@@ -179,8 +179,8 @@ func (b creation) createTwice(flags uint64) error {
 	return nil
 }
 
-// enterUser joins the joined namespaces, does what needs the host's privileges, and
-// enters the container's user namespace and its time namespace.
+// enterUser joins the joined namespaces, does the work that needs the host's privileges, and enters
+// the container's user namespace and its time namespace.
 func (b creation) enterUser() error {
 	user := b.joinNamespaces()
 	if b.c.user != nil {
@@ -201,8 +201,8 @@ func (b creation) enterUser() error {
 	return nil
 }
 
-// openTasks opens the files by which a process joins its v1 cgroups. The kernel checks
-// the privileges of the process that opened the file, not of the one that writes.
+// openTasks opens the files for joining the v1 cgroups. The kernel checks the privileges of the
+// process that opened the file, not of the one that writes.
 func (b creation) openTasks() (fds []int) {
 	for _, d := range b.c.in.Cgroup.Dirs {
 		fd, _ := b.c.open("open "+d+"/tasks", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(d+"/tasks")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
@@ -331,8 +331,8 @@ func (b creation) fillScratch() error {
 	return b.scratchDevices()
 }
 
-// scratchDevices makes the device nodes, which the second child may not. They are
-// mounted with mapped owners: what belongs to root belongs to the user namespace's root.
+// scratchDevices makes the device nodes, which the second child may not. They are mounted with
+// mapped owners: root's files belong to the user namespace's root.
 func (b creation) scratchDevices() error {
 	here, dir := plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(scratchDevicesDir))
 	if len(b.c.in.Spec.Linux.MaskedPaths) > 0 {

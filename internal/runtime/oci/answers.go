@@ -10,8 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// An agent that restarts does not ask a program again what it has asked before, because
-// that would take most of its start.
+// A restarted agent does not query a program again, because that would take most of its start.
 
 // answersFormat is increased when answers of the same program are interpreted
 // differently.
@@ -40,7 +39,7 @@ type answers struct {
 	Features core.RuntimeFeatures `json:"features"`
 }
 
-// answerFile is beside the program's state directory, whose entries are containers.
+// answerFile is beside the program's state directory, because the entries in that are containers.
 func (r *Runtime) answerFile() string { return r.o.Root + ".features.json" }
 
 // recall returns the stored answers of the program, if its file has not changed.

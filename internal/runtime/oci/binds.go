@@ -21,11 +21,10 @@ import (
 // it.
 func (r *Runtime) binds() string { return r.o.Root + ".binds" }
 
-// copyBinds returns a spec whose bind sources a program can mount by name. It resolves
-// each source of which a workload may own a part, following no links, and attaches a
-// copy of its mount where only root can reach it. The program itself would follow links,
-// and the path could lead elsewhere by the time it is used.
-// links, and the name could mean something else by the time it looks.
+// copyBinds returns a spec with bind sources that a program can mount by name. If a workload may
+// own a part of a source, it resolves the source, following no links, and attaches a copy of its
+// mount where only root can reach it. The program itself would follow links, and the path could
+// lead elsewhere by the time it is used.
 func (r *Runtime) copyBinds(id core.ID, spec *specs.Spec) (*specs.Spec, error) {
 	var with *specs.Spec
 	dir := filepath.Join(r.binds(), string(id))

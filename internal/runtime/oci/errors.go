@@ -18,8 +18,8 @@ import (
 // maxWords is how much of a runtime's output goes into an error.
 const maxWords = 2048
 
-// explain returns the error of a failed launch in the program's own words: what it wrote
-// to its log, or else what it printed.
+// explain returns the error of a failed launch in the program's own words: its log, or else its
+// output.
 func (r *Runtime) explain(op, logFile string, err error) error {
 	var failed *core.CommandError
 	if !errors.As(err, &failed) {
@@ -42,15 +42,15 @@ func startFailure(op, name string, status int, stderr string) error {
 	return err
 }
 
-// startedBefore reports whether a start may have failed because there was one before:
-// crun then finds that the FIFO is gone by which it releases the program.
+// startedBefore reports whether a start may have failed because of an earlier one: crun then finds
+// that the FIFO for releasing the program is gone.
 func startedBefore(err error) bool {
 	return errdefs.IsFailedPrecondition(err) || strings.Contains(err.Error(), "exec.fifo")
 }
 
-// execErrno returns the errno with which executing a program was refused, or 0 if
-// something else failed. Runtimes report it neither as an exit status nor as a field of
-// their logs, so this function, and no other, reads it from their messages.
+// execErrno returns the errno of a refused execve, or 0 if something else failed. Runtimes report
+// it neither as an exit status nor as a field of their logs, so this function, and no other, reads
+// it from their messages.
 func execErrno(words string) syscall.Errno {
 	w := strings.ToLower(words)
 	switch {
@@ -103,7 +103,7 @@ func lastWords(path string) string {
 	return clip(strings.Join(words, "; "))
 }
 
-// plain turns what a program printed into one line.
+// plain turns a program's output into one line.
 func plain(stderr string) string {
 	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	return clip(strings.Join(lines, "; "))

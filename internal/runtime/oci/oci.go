@@ -1,10 +1,9 @@
 // Package oci runs containers with an OCI runtime's command line: crun, runc, runsc and
 // similar programs. It is one of the engine's core.Runtimes.
 //
-// It executes nothing itself: it writes config.json and passes command lines to the
-// Launcher, whose children the containers become. It must not know what a sandbox is
-// for. Start reading at Runtime.Create; probe.go has the differences between the
-// programs.
+// It executes nothing itself: it writes config.json and passes command lines to the Launcher; the
+// containers become that one's children. It must not know the purpose of a sandbox. Start reading
+// at Runtime.Create; probe.go has the differences between the programs.
 package oci
 
 import (
@@ -59,7 +58,7 @@ type Runtime struct {
 	passages passages
 
 	mu     sync.Mutex // guards probed
-	probed *probe     // nil until the program has been asked
+	probed *probe     // nil before the probe
 }
 
 var _ core.Runtime = (*Runtime)(nil)
@@ -181,9 +180,9 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	return launched.Pid, nil
 }
 
-// keepAdopted returns the spec to write. When the container goes, a program removes the
-// v2 cgroup that it was given, adopted or not. crun is told not to touch cgroups; other
-// programs get a cgroup of their own below the adopted one.
+// keepAdopted returns the spec to write. At the container's end, a program removes the v2 cgroup of
+// the spec, adopted or not. crun has an option not to touch cgroups; other programs get a cgroup of
+// their own below the adopted one.
 func (r *Runtime) keepAdopted(c core.RuntimeCreate) *specs.Spec {
 	if c.Cgroup.Adopted[""] == "" || r.isCrun() || c.Spec.Linux == nil {
 		return c.Spec
@@ -220,7 +219,7 @@ func (r *Runtime) joinAdopted(pid int, ref core.CgroupRef) error {
 	return nil
 }
 
-// levels returns the files of these cgroups from which the exit record is made.
+// levels returns the files of these cgroups for the exit record.
 func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak string) {
 	for i, ref := range refs {
 		l, p := r.o.Cgroups.OOMLevel(ref)
@@ -288,8 +287,8 @@ func writeSpec(path string, spec *specs.Spec, version string) error {
 	return atomicfile.Replace(path, b, 0o600)
 }
 
-// Start releases the parked process. Programs refuse a second start, each with another
-// message; the container's state then says what became of the first.
+// Start releases the parked process. Programs refuse a second start, each with another message; the
+// container's state then shows the result of the first.
 func (r *Runtime) Start(ctx context.Context, id core.ID) error {
 	op := "start container " + string(id)
 	err := r.runAs(ctx, startFailure, op, "start", string(id))
@@ -389,7 +388,7 @@ func (r *Runtime) Update(ctx context.Context, id core.ID, res *specs.LinuxResour
 	return r.run(ctx, op, "update", "--resources", file, string(id))
 }
 
-// Delete removes what the program stores of a container.
+// Delete removes the program's state of a container.
 func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 	if err := checkID(id); err != nil {
 		return err
@@ -409,8 +408,8 @@ func (r *Runtime) Delete(ctx context.Context, id core.ID, force bool) error {
 		err = nil
 	}
 	if force && err == nil {
-		// The program may not know a container whose creation failed, and then does not
-		// remove its directory.
+		// After a failed creation, the program may not know the container, and then does not remove
+		// its directory.
 		err = os.RemoveAll(filepath.Join(r.o.Root, string(id)))
 	}
 	return err

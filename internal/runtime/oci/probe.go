@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// probe is what the program reported about itself.
+// probe is the program's report about itself.
 type probe struct {
 	features core.RuntimeFeatures
 }
@@ -95,7 +95,7 @@ func atLeast(version string, want ...int) bool {
 	return true
 }
 
-// byVersion returns what is known of a program without a features command.
+// byVersion returns the known features of a program without a features command.
 func byVersion(name, version string, options []string) core.RuntimeFeatures {
 	f := core.RuntimeFeatures{Version: strings.TrimSpace(name + " " + version), OCIVersionMax: "1.0.2", Seccomp: true}
 	switch name {

@@ -131,7 +131,7 @@ func terminal(b *bench) {
 	c.IO.TTY, c.IO.Size = true, core.Size{Cols: 91, Rows: 17}
 	ready := c.ready()
 	c.create()
-	// The size may be given after the create only: it is the Supervisor's.
+	// The size may be set after the create only: it is the Supervisor's.
 	if err := b.Supervisor.Resize(b.ctx(), c.ref, c.IO.Size); err != nil {
 		b.Error(err)
 	}
@@ -154,8 +154,8 @@ func terminal(b *bench) {
 	b.want("output", c.output(), "yes\r\n17 91\r\n")
 }
 
-// failures: each error says what and where, and nothing is left.
-// impossible are specs that no runtime can do, by what the error must name.
+// failures: each error names operation and object, and nothing is left. impossible are specs that
+// no runtime can do, by the text that the error must contain.
 func impossible() map[string]func(*specs.Spec) {
 	return map[string]func(*specs.Spec){
 		"/no/such/program": func(s *specs.Spec) { s.Process.Args = []string{"/no/such/program"} },
@@ -194,7 +194,7 @@ func failures(b *bench) {
 		c := b.container("echo ran", edit)
 		pid, err := b.Runtime.Create(b.ctx(), c.RuntimeCreate)
 		if err == nil {
-			// The program may be looked for only at the start.
+			// The program may be searched only at the start.
 			if err = b.Runtime.Start(b.ctx(), c.ID); err == nil {
 				b.Errorf("%s: went through as %d", name, pid)
 			}

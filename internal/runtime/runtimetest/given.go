@@ -45,7 +45,7 @@ func (b *bench) pipe(text string) (file core.Given) {
 
 // given: the parked process holds the descriptors, so that those of the caller can be closed.
 func given(b *bench) {
-	// The shell counts what it holds itself, with the directory that it reads: in a pipe it could
+	// The shell counts its own descriptors, with the directory that it reads: in a pipe it could
 	// still hold the pipe's ends.
 	c := b.container("cat <&4; cat <&3; set -- /proc/$$/fd/*; echo $#")
 	c.Given = []core.Given{b.pipe("three "), b.pipe("four ")}
@@ -62,8 +62,8 @@ func given(b *bench) {
 	c.delete(false)
 }
 
-// confined: the program is executed by a descriptor that it does not keep, in a root that is
-// empty, and can do with a directory what its descriptor allows.
+// confined: the program is executed by a descriptor that it does not keep, in an empty root, and
+// has the rights of its descriptor in a directory.
 func confined(b *bench) {
 	dirs := map[string]core.Given{}
 	for name, access := range map[string]core.Access{"read": core.AccessRead, "write": core.AccessRead | core.AccessWrite} {
@@ -113,7 +113,7 @@ func confined(b *bench) {
 	c.delete(false)
 }
 
-// confinedScript uses nothing but what a shell has built in, for it can execute no program.
+// confinedScript uses only builtins of the shell, because it can execute no program.
 const confinedScript = `echo entries /*
 [ -e /proc/self ] || echo no proc
 [ -e /bin/sh ] || [ -e /etc/passwd ] || echo no host

@@ -13,7 +13,7 @@ import (
 // hookShell is a program with the same path on the host and in the container.
 const hookShell = "/bin/busybox"
 
-// noted is what one hook has written.
+// noted is the output of one hook.
 type noted struct {
 	kind, host string
 	state      specs.State

@@ -308,8 +308,8 @@ func joins(b *bench) {
 	first.wait(first.ref)
 }
 
-// ownNetwork: a container that joins another's namespaces, but for its network, has a network in
-// which no interface is up.
+// ownNetwork: a container that joins another's namespaces, but for its network, has a network
+// without an interface that is up.
 func ownNetwork(b *bench) {
 	first := b.container("echo > /tmp/ready; sleep 1000", func(s *specs.Spec) { s.Hostname = "first" })
 	ready := first.ready()

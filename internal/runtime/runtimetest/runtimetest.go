@@ -24,7 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Env is one runtime and what its tests need.
+// Env is one runtime with the context of its tests.
 type Env struct {
 	Runtime    core.Runtime
 	Supervisor core.Supervisor
@@ -34,11 +34,11 @@ type Env struct {
 	Root string
 	// Dir is a directory with a short path, for bundles.
 	Dir string
-	// ExactHooks means that hooks run when and where the runtime spec says, and that
-	// their failures have the effects it says. crun 1.8 and runc 1.1 are tested only for
-	// what they have in common: crun runs createContainer hooks in the container's mount
-	// namespace only, and no poststop hook of a container whose creation failed; runc
-	// runs poststart hooks in create; and with both a start succeeds whose hook fails.
+	// ExactHooks means that hooks run at the time and place of the runtime spec, and that their
+	// failures have the specified effects. crun 1.8 and runc 1.1 are tested only for their common
+	// behaviour: crun runs createContainer hooks in the container's mount namespace only, and no
+	// poststop hook after a failed creation; runc runs poststart hooks in create; and with both a
+	// start succeeds although its hook fails.
 	ExactHooks bool
 }
 
@@ -212,7 +212,7 @@ func (b *bench) wait(ref core.Ref) core.ProcessExit {
 	return core.ProcessExit{}
 }
 
-// output returns what a container has written by its end.
+// output returns a container's output, after its end.
 func (c *container) output() string {
 	c.Helper()
 	c.wait(c.ref)
@@ -278,7 +278,7 @@ func (b *bench) want(what string, got, want any) {
 	}
 }
 
-// lines splits what a program wrote into "key: value" lines.
+// lines splits a program's output into "key: value" lines.
 func lines(out string) map[string]string {
 	m := map[string]string{}
 	for l := range strings.Lines(out) {

@@ -83,8 +83,8 @@ func (c *container) readyIn(root string) (wait func()) {
 	return c.ready()
 }
 
-// users: root inside is an ordinary user outside, and has power only over what the
-// container owns.
+// users: root inside is an ordinary user outside, and has power only over the container's own
+// objects.
 func users(b *bench) {
 	c := b.mapped(`echo "id: $(id -u) $(id -g)"; echo "map: $(tr -s ' ' < /proc/self/uid_map)"; echo "pid: $$"
 hostname changed && echo "host: $(hostname)"; echo 81 > /proc/sys/net/ipv4/ip_unprivileged_port_start; echo "port: $(cat /proc/sys/net/ipv4/ip_unprivileged_port_start)"

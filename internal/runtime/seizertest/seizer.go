@@ -1,6 +1,6 @@
-// Package seizertest is an attacker in a container. It looks in its pid namespace for
-// processes that do not run their program yet, takes them over where it can, and
-// searches them for what belongs to the host. Tests run it beside starts and execs.
+// Package seizertest is an attacker in a container. It searches its pid namespace for processes
+// that do not run their program yet, takes them over if it can, and searches them for objects of
+// the host. Tests run it beside starts and execs.
 package seizertest
 
 import (
@@ -23,9 +23,8 @@ import (
 // Env is the environment variable that makes a test binary call Main and nothing else.
 const Env = "LONGSHORE_TEST_SEIZER"
 
-// The attacker's environment variables: whether it may take over the processes that it
-// finds, the names of the host's namespaces, and the host's directory to which it writes
-// its findings.
+// The attacker's environment variables: whether it may take over the processes that it finds, the
+// names of the host's namespaces, and the host's directory for its findings.
 const (
 	hostEnv = "LONGSHORE_TEST_SEIZER_HOST"
 	seize   = "seize"
@@ -108,15 +107,15 @@ func Rounds() int {
 	return 40
 }
 
-// What an attacker reports, as soon as it happens.
+// The reports of an attacker, in time.
 const (
 	Tried  = "tried"  // it has looked at a process, and taken it over if it can
 	Mounts = "mounts" // it has seen the host's mounts
 	Files  = "files"  // it has seen the host's files
 )
 
-// More reports whether another process should be started beside the attacker: until
-// there were enough, and the attacker has reported what it was to find.
+// More reports whether another process should be started beside the attacker: until there were
+// enough, and the attacker has made the expected reports.
 func (a *Attacker) More(rounds int, what ...string) bool {
 	said := true
 	for _, w := range what {
@@ -127,11 +126,11 @@ func (a *Attacker) More(rounds int, what ...string) bool {
 	return a.done <= rounds || !said && time.Now().Before(a.end)
 }
 
-// Round returns the number of the process about which More was asked last.
+// Round returns the number of the process of the last More.
 func (a *Attacker) Round() int { return a.done }
 
-// Result ends the attacker. It returns how many processes the attacker saw before their
-// program ran, how many of them it took over, and what of the host it found in them.
+// Result ends the attacker. It returns how many processes the attacker saw before their program
+// ran, how many of them it took over, and the host's objects that it found in them.
 func (a *Attacker) Result(t *testing.T) (seen, seized int, found []string) {
 	t.Helper()
 	if err := os.WriteFile(a.out+"/stop", nil, 0o600); err != nil {
@@ -184,8 +183,8 @@ func await(t *testing.T, file string) string {
 	}
 }
 
-// seizer looks in its pid namespace for processes that do not run their program
-// yet, and for what is the host's in them.
+// seizer searches its pid namespace for processes that do not run their program yet, and for the
+// host's objects in them.
 type seizer struct {
 	seize        bool
 	host         []string // the host's namespaces: mnt:[…]
@@ -232,7 +231,7 @@ func lastPid() int {
 	return n
 }
 
-// try looks at a process, and reports whether it exists.
+// try inspects a process, and reports whether it exists.
 func (s *seizer) try(pid int) bool {
 	dir := "/proc/" + strconv.Itoa(pid)
 	fd, err := unix.Open(dir+"/comm", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -280,7 +279,7 @@ func (s *seizer) report(pid int, format string, args ...any) {
 	s.found = append(s.found, strconv.Itoa(pid)+": "+fmt.Sprintf(format, args...))
 }
 
-// inspect searches a process for what belongs to the host.
+// inspect searches a process for objects of the host.
 func (s *seizer) inspect(pid int, dir string) {
 	if b, err := os.ReadFile(dir + "/mountinfo"); err == nil && strings.Contains(string(b), " "+hostMark+" ") {
 		s.report(pid, "mountinfo shows the host's mounts")
@@ -319,7 +318,7 @@ func (s *seizer) inspect(pid int, dir string) {
 	if b, err := os.ReadFile(dir + "/environ"); err == nil && len(b) > 0 && strings.Contains(string(b), "GOGC=") {
 		s.report(pid, "the keeper's environment")
 	}
-	if s.seize { // the attacker has CAP_SYS_PTRACE, and what it takes over must have no more
+	if s.seize { // the attacker has CAP_SYS_PTRACE, and its victim must have no more
 		if b, err := os.ReadFile(dir + "/status"); err == nil {
 			own, _ := os.ReadFile("/proc/thread-self/status")
 			if theirs := capsIn(string(b)); theirs&^capsIn(string(own)) != 0 {

@@ -1,13 +1,12 @@
-// Package basens keeps the base namespace: an almost empty mount namespace from which
-// containers start.
+// Package basens keeps the base namespace: an almost empty mount namespace that containers start
+// from.
 //
-// A new mount namespace is a copy of all mounts of the one it is made from. On a node
-// with five hundred containers these are thousands, and each new container would unmount
-// them at once. A container therefore starts from a namespace with almost no mounts.
-// Copies of its root and of its bind sources are taken along detached, and the host's
-// mounts are never in it.
+// A new mount namespace is a copy of all mounts of its parent. On a node with five hundred
+// containers these are thousands, and each new container would unmount them at once. A container
+// therefore starts from a namespace with almost no mounts. Copies of its root and of its bind
+// sources are taken along detached, and the host's mounts are never in it.
 //
-// It must not know what a container is. Start at Keep.
+// It must not know containers. Start at Keep.
 package basens
 
 import (
@@ -25,12 +24,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The base namespace has a proc on /proc, which gives descriptors a path for mount(2), a
-// null device of its own at Null, which hides files, and the directory Root, on which
-// the root is mounted. It is read-only, and so is what is bound from it: Blank, which
-// hides directories, and Cgroup, with a directory for each v1 hierarchy. Each container
-// could have file systems of its own for these, but the removal of any cgroup gets
-// slower with each file system.
+// The base namespace has a proc on /proc, which gives descriptors a path for mount(2), a null
+// device of its own at Null, which hides files, and the directory Root, the place of the root
+// mount. It is read-only, and so are binds of its parts: Blank, which hides directories, and
+// Cgroup, with a directory for each v1 hierarchy. Each container could have file systems of its own
+// for these, but the removal of any cgroup gets slower with each file system.
 const (
 	Null   = "/dev/null"
 	Root   = "/root"
@@ -48,11 +46,10 @@ func name(hierarchies []string) string {
 	return fmt.Sprintf("mnt-3-%x", sum.Sum64())
 }
 
-// Keep makes sure that the base namespace is pinned below dir, and returns its file. It
-// uses an existing one unless its content has changed; then it makes a new one, and
-// wrong says what was wrong with the old one. hierarchies are the directories of the v1
-// hierarchies below /sys/fs/cgroup, such as "cpu,cpuacct", which gets the link "cpu"
-// too.
+// Keep makes sure that the base namespace is pinned below dir, and returns its file. It uses an
+// existing one unless its content has changed; then it makes a new one, and wrong is the difference
+// of the old one. hierarchies are the directories of the v1 hierarchies below /sys/fs/cgroup, such
+// as "cpu,cpuacct", which gets the link "cpu" too.
 func Keep(dir string, hierarchies []string) (file string, wrong, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", nil, err
@@ -67,8 +64,8 @@ func Keep(dir string, hierarchies []string) (file string, wrong, err error) {
 	return file, wrong, renew(dir, file, hierarchies)
 }
 
-// renew makes the namespace anew, because the pinned one is missing, has other
-// hierarchies, or is broken. Running containers keep theirs.
+// renew replaces the namespace, because the pinned one is missing, has other hierarchies, or is
+// broken. Running containers keep theirs.
 func renew(dir, file string, hierarchies []string) error {
 	if err := Release(dir); err != nil {
 		return err
@@ -104,7 +101,7 @@ func hide(dir string) error {
 	return nil
 }
 
-// Release unmounts what Keep has mounted.
+// Release removes the mounts of Keep.
 func Release(dir string) error {
 	pins, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -190,8 +187,8 @@ func onThread(inside func() error, outside func(tid int) error) error {
 	return outside(r.tid)
 }
 
-// enter moves this thread into a new mount namespace, with a small read-only tmpfs and
-// what plans need of the host.
+// enter moves this thread into a new mount namespace, with a small read-only tmpfs and the host's
+// parts that plans need.
 func enter(dir string, hierarchies []string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare", err)

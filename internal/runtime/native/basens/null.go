@@ -27,7 +27,7 @@ func makeNull(path string) error {
 	return os.Chmod(path, 0o666) // the umask may have removed some bits
 }
 
-// IsNull says what is wrong with a file that should be the null device.
+// IsNull returns an error if a file is not the null device.
 func IsNull(path string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -60,7 +60,7 @@ func kindOf(st *unix.Stat_t) string {
 	}
 }
 
-// Check reports how the namespace of that file differs from what Keep makes.
+// Check reports the difference between the namespace of that file and a new one of Keep.
 func Check(file string) error {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

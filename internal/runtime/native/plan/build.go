@@ -63,8 +63,7 @@ func (b *Builder) HoldsNUL() (s string, bad bool) {
 // are final when they are handed out.
 const base = headerSize
 
-// Clone sets the flags of clone3 and, unless empty, the v2 cgroup directory in which the
-// child starts.
+// Clone sets the flags of clone3 and, unless empty, the v2 cgroup directory of the child.
 func (b *Builder) Clone(flags uint64, cgroupDir string) {
 	b.flags = flags
 	if cgroupDir != "" {
@@ -72,7 +71,7 @@ func (b *Builder) Clone(flags uint64, cgroupDir string) {
 	}
 }
 
-// Give says how many descriptors the program is given: the keeper puts them into the slots from
+// Give sets the number of descriptors for the program: the keeper puts them into the slots from
 // SlotGiven on. n is at most MaxGiven.
 func (b *Builder) Give(n int) { b.given = uint32(n) }
 
@@ -134,7 +133,7 @@ func (b *Builder) Words(w ...uint64) Ptr {
 	return b.Bytes(buf)
 }
 
-// Struct stores words, some of which become addresses.
+// Struct stores words; some of them become addresses.
 func (b *Builder) Struct(args ...Arg) Ptr {
 	w := make([]uint64, len(args))
 	for i, a := range args {

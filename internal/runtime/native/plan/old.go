@@ -20,7 +20,7 @@ const (
 	usersSize   = 8
 )
 
-// Errors of plans that need what an older keeper does not have.
+// Errors of plans that need features of newer keepers.
 var (
 	ErrNotInVersion1 = errors.New("plan: needs a newer keeper, for its user namespaces")
 	ErrNotInVersion2 = errors.New("plan: needs a newer keeper, for the descriptors that the program is given")

@@ -133,9 +133,8 @@ func relocsOf(blob []byte, h *Header) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(&blob[h.Relocs])), h.NumRelocs)
 }
 
-// Placed is a plan whose offsets have become addresses of the memory it lies in. That
-// memory must not move, and must not be the garbage collector's, until the child has
-// run.
+// Placed is a plan with addresses of its memory in place of offsets. That memory must not move, and
+// must not be the garbage collector's, until the child has run.
 type Placed struct {
 	Header *Header
 	Ops    []Op
@@ -182,7 +181,7 @@ func (p Placed) Name(i int) string {
 	return cstring(p.blob, p.Ops[i].Name)
 }
 
-// CgroupDir returns the directory of the cgroup in which the child starts, or "".
+// CgroupDir returns the directory of the child's cgroup, or "".
 func (p Placed) CgroupDir() string {
 	if p.Header.CgroupDir == 0 {
 		return ""
@@ -190,7 +189,7 @@ func (p Placed) CgroupDir() string {
 	return cstring(p.blob, p.Header.CgroupDir)
 }
 
-// PidNS returns the file of the pid namespace in which the child starts, or "".
+// PidNS returns the file of the child's pid namespace, or "".
 func (p Placed) PidNS() string {
 	if p.Header.PidNS == 0 {
 		return ""

@@ -1,11 +1,10 @@
-// Package plan is the form in which a process launch travels from the agent to
-// the keeper: one flat blob of system calls and their arguments, which a forked
-// child runs one after the other until execve.
+// Package plan is the form of a process launch between agent and keeper: one flat blob of system
+// calls and their arguments, which a forked child runs one after the other until execve.
 //
-// The agent builds a plan (Builder), the keeper checks and places it (Place)
-// and its child interprets it. A plan knows nothing of containers; what the
-// calls mean is internal/runtime/native's business. The package is linked into
-// the keeper, so it imports next to nothing. Start at Op.
+// The agent builds a plan (Builder), the keeper checks and places it (Place) and its child
+// interprets it. A plan knows nothing of containers; the meaning of the calls is
+// internal/runtime/native's business. The package is linked into the keeper, so it imports next to
+// nothing. Start at Op.
 package plan
 
 import (
@@ -14,14 +13,14 @@ import (
 	"unsafe"
 )
 
-// Kind says what an operation does and how its outcome is judged.
+// Kind is the kind of an operation and of the check of its result.
 type Kind uint8
 
 // The kinds of operations.
 const (
 	// Call makes a system call, which must succeed or fail with OK or OK2.
 	Call Kind = iota
-	// Must makes a system call whose result must be Want.
+	// Must makes a system call; its result must be Want.
 	Must
 	// Try makes a system call; if it fails with OK or OK2, the next Want operations are
 	// skipped.
@@ -31,10 +30,9 @@ const (
 	Store
 	// Jump skips the next Want operations.
 	Jump
-	// Fork clones a second child, as A[0] (a struct clone_args in the plan's data) says.
-	// The second child goes on with the next operation, as a child of the keeper
-	// (CLONE_PARENT), and this one ends. It reports the second child's pid to the keeper
-	// with StepForked.
+	// Fork clones a second child with A[0], a struct clone_args in the plan's data. The second
+	// child continues with the next operation, as a child of the keeper (CLONE_PARENT), and this
+	// one ends. It reports the second child's pid to the keeper with StepForked.
 	Fork
 	// Same compares the A[2] bytes of the plan's data at A[0] and A[1]. If they differ,
 	// the plan fails.
@@ -45,8 +43,8 @@ const (
 type Op struct {
 	Kind  Kind
 	Out   int8  // slot that gets the result, -1 for none
-	Slots uint8 // bit i: A[i] is the number of a slot, whose value is used
-	Ptrs  uint8 // bit i: A[i] is an offset into the plan's data, whose address is used
+	Slots uint8 // bit i: A[i] is the number of a slot; its value is used
+	Ptrs  uint8 // bit i: A[i] is an offset into the plan's data; its address is used
 	OK    uint16
 	OK2   uint16
 	NR    uint32 // system call number
@@ -61,27 +59,26 @@ const (
 	SlotStdout  = 1
 	SlotStderr  = 2
 	SlotError   = 3 // failure pipe, closed by execve
-	SlotPark    = 4 // pipe; a byte read from it means go on, its end means give up
+	SlotPark    = 4 // pipe; a byte read from it means continue, its end means give up
 	SlotConsole = 5 // socket that takes a pty's master
-	SlotTarget  = 6 // pidfd of the process whose namespaces an exec joins
-	SlotGo      = 7 // pipe from which a second child reads one byte, once the keeper knows it
+	SlotTarget  = 6 // pidfd of a process; an exec joins its namespaces
+	SlotGo      = 7 // pipe with one byte for a second child, once the keeper has found it
 	SlotFree    = 8 // the first slot for the plan's own use
 	ownSlots    = 32
-	SlotGiven   = 64 // the first of MaxGiven slots with the descriptors that the program is given
+	SlotGiven   = 64 // the first of MaxGiven slots with the descriptors for the program
 	MaxGiven    = 64
 	NumSlots    = SlotGiven + MaxGiven
 )
 
-// StepParked is what a child writes to its failure pipe in place of an operation's
-// number when it has parked.
+// StepParked is a parked child's report in its failure pipe, in place of an operation's number.
 const StepParked = 1<<32 - 1
 
 // Died is the error text for a child that ended before its program without reporting a
 // failure: it was killed.
 const Died = "the child died before its program ran"
 
-// StepForked is what a child reports when it has made a second child by Fork; the second
-// child's pid is in the place of the errno.
+// StepForked is a child's report that it has made a second child by Fork; the second child's pid is
+// in the place of the errno.
 const StepForked = 1<<32 - 2
 
 // StepExec is set in the reported operation number if that operation was to execute a
@@ -108,8 +105,8 @@ type Header struct {
 	NumOps     uint32
 	Ops        uint32
 	NumRelocs  uint32
-	Relocs     uint32 // array of uint32: offsets of 8-byte words whose content is an offset that becomes an address
-	Given      uint32 // how many descriptors the program is given, in the slots from SlotGiven on
+	Relocs     uint32 // array of uint32: offsets of 8-byte words; each contains an offset that becomes an address
+	Given      uint32 // the number of descriptors for the program, in the slots from SlotGiven on
 	CloneFlags uint64
 	CgroupDir  uint32 // offset of the directory of the v2 cgroup to start in; 0 for none
 	PidNS      uint32 // offset of the file of the pid namespace to start in; 0 for none

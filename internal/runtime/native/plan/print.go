@@ -24,9 +24,8 @@ func Print(blob []byte) (string, error) {
 	return out, nil
 }
 
-// Lines returns what Print prints, line by line and without numbers and header, so that
-// two plans can be compared. call names system calls; if it is nil or returns "", the
-// number is printed.
+// Lines returns Print's output, line by line and without numbers and header, so that two plans can
+// be compared. call names system calls; if it is nil or returns "", the number is printed.
 func Lines(blob []byte, call func(nr uint32) string) (head, ops []string, err error) {
 	if err := Check(blob); err != nil {
 		return nil, nil, err
@@ -153,7 +152,7 @@ func (p *printer) op(o *Op) string {
 	return s
 }
 
-// place says where, in which piece of data, off lies, if that is known.
+// place returns the position of off in its piece of data, if that is known.
 func (p *printer) place(off uint32) string {
 	i, exact := slices.BinarySearch(p.starts, off)
 	if !exact {

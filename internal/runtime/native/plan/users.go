@@ -83,7 +83,7 @@ func (b *Builder) User(uids, gids IDMap) Slot {
 	return u.Slot
 }
 
-// Users lists the user namespaces that User was asked for.
+// Users lists the user namespaces of all calls of User.
 func (b *Builder) Users() []User { return b.users }
 
 // encodeUsers writes, for each user namespace, its slot, the lengths of both mappings

@@ -59,8 +59,8 @@ func (s span) same(t span) bool {
 	})
 }
 
-// spans returns what happens to each number. def is the action for what no rule decides; it is
-// the same for all numbers from beyond on, and for all from private on.
+// spans returns the action of each number. def is the action for calls without a rule; it is the
+// same for all numbers from beyond on, and for all from private on.
 func (a arch) spans(rules []rule, def func(nr uint32) uint32) []span {
 	var all []span
 	add := func(s span) {

@@ -9,7 +9,7 @@ import (
 // say nothing about a profile's age.
 const private = 0x0f0000
 
-// since are calls whose number is lower than their age, because they fill a gap in the table. Each
+// since are calls that fill a gap in the table, so that their number does not show their age. Each
 // has the lowest number of the calls that were added after it: a profile that names no call from
 // there on, and not the call itself, is older.
 var since = map[string]uint32{ //nolint:gochecknoglobals // a table
@@ -18,10 +18,10 @@ var since = map[string]uint32{ //nolint:gochecknoglobals // a table
 }
 
 // defaults returns the action for calls that no rule of the profile decides. A call that is newer
-// than the profile gets ENOSYS, on which libc and language runtimes fall back to an older one:
-// one above the highest that the profile names, one that was added later with a lower number, and
-// one that the table does not have. The others get the profile's default action, as do all when
-// that allows the call or names none of this architecture.
+// than the profile gets ENOSYS, so that libc and language runtimes fall back to an older one: one
+// above the highest that the profile names, one that was added later with a lower number, and one
+// that the table does not have. The others get the profile's default action, as do all when that
+// allows the call or names none of this architecture.
 func defaults(s *specs.LinuxSeccomp, a arch, def uint32) func(nr uint32) uint32 {
 	last := a.last(s)
 	switch s.DefaultAction {

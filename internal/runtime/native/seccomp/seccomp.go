@@ -161,8 +161,8 @@ func action(a specs.LinuxSeccompAction, errno *uint) (uint32, error) {
 	}
 }
 
-// rule is the rule for one system call: the first branch whose arguments match decides,
-// otherwise the default.
+// rule is the rule for one system call: the first branch with matching arguments decides, otherwise
+// the default.
 type rule struct {
 	nr       uint32
 	branches []branch
