@@ -21,11 +21,10 @@ type Config struct {
 	// Handlers maps a RuntimeClass handler to a configured runtime. A runtime's
 	// own name is a handler too.
 	Handlers map[string]string `toml:"handlers"`
-	// PrivilegedWithoutHostDevices are the handlers whose privileged containers
-	// get the devices they ask for and not all of the node's; "" is the default
-	// runtime.
+	// PrivilegedWithoutHostDevices are handlers: their privileged containers get the requested
+	// devices and not all of the node's; "" is the default runtime.
 	PrivilegedWithoutHostDevices []string `toml:"privileged_without_host_devices"`
-	// CgroupDriver is what kubelet is told to use: cgroupfs or systemd.
+	// CgroupDriver is kubelet's cgroup driver, as RuntimeConfig reports it: cgroupfs or systemd.
 	CgroupDriver string `toml:"cgroup_driver"`
 	// SandboxCgroup is the cgroup parent of pods that name none; "" is the
 	// agent's own tree.
@@ -37,27 +36,25 @@ type Config struct {
 	// as containerd and CRI-O do and manifests rely on; without it that is an
 	// error, as the API says.
 	CreateMountSources bool `toml:"create_mount_sources"`
-	// PinnedImages are patterns of full names with tag, * within a part; images
-	// that have such a name are told to be pinned, which keeps kubelet from
-	// collecting them.
+	// PinnedImages are patterns of full names with tag, * within a part; images with such a name
+	// are reported as pinned, so that kubelet does not collect them.
 	PinnedImages []string `toml:"pinned_images"`
 	// LogMaxBytes starts a new log file when the next write would pass it; 0
 	// leaves rotation to kubelet.
 	LogMaxBytes int64 `toml:"log_max_bytes"`
 	// LogMaxFiles is how many log files stay when LogMaxBytes is set.
 	LogMaxFiles int `toml:"log_max_files"`
-	// StreamAddress is host:port of the server to whose URLs Exec, Attach and
-	// PortForward send their client; port 0 takes a free one. Who knows a URL may
-	// use it, once and within a minute. A host that is not loopback needs
-	// StreamCert and StreamKey, PEM files.
+	// StreamAddress is host:port of the server for the URLs of Exec, Attach and PortForward; port 0
+	// takes a free one. A URL authorizes its holder, once and within a minute. A host that is not
+	// loopback needs StreamCert and StreamKey, PEM files.
 	StreamAddress string `toml:"stream_address"`
 	StreamCert    string `toml:"stream_cert"`
 	StreamKey     string `toml:"stream_key"`
 	// StreamIdleTimeout ends a stream over which nothing has gone for so long.
 	StreamIdleTimeout Duration `toml:"stream_idle_timeout"`
-	// MaxStreams bounds the streams open at once; more wait. MaxStreamsPerPeer bounds
-	// those of one address, and MaxStreamsUnauthenticated the connections that have
-	// not shown a URL's token yet, of which the oldest are closed for new ones.
+	// MaxStreams bounds the streams open at once; more wait. MaxStreamsPerPeer bounds those of one
+	// address, and MaxStreamsUnauthenticated the connections that have not shown a URL's token yet;
+	// the oldest of these are closed for new ones.
 	MaxStreams                int `toml:"max_streams"`
 	MaxStreamsPerPeer         int `toml:"max_streams_per_peer"`
 	MaxStreamsUnauthenticated int `toml:"max_streams_unauthenticated"`
@@ -107,7 +104,7 @@ const (
 	defaultIdle         = 4 * time.Hour // as kubelet's own
 )
 
-// DefaultConfig is what holds where the file says nothing.
+// DefaultConfig has the defaults of the configuration file.
 func DefaultConfig() Config {
 	return Config{
 		Enabled:      true,
@@ -133,7 +130,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate refuses what could not work. InvalidArgument.
+// Validate returns InvalidArgument for values that cannot work.
 func (c Config) Validate() error {
 	for key, p := range map[string]string{"socket": c.Socket, "image_socket": c.ImageSocket, "nri_socket": c.NRISocket} {
 		if p != "" && !path.IsAbs(p) {
@@ -177,8 +174,7 @@ func (c Config) Validate() error {
 	return c.streams().Validate()
 }
 
-// CheckFiles says what is wrong with the files that c names, by reading them as New
-// does.
+// CheckFiles reads the files that c names as New does, and returns the first error.
 func (c Config) CheckFiles() error { return c.streams().CheckFiles() }
 
 // streams is the streaming server's part of the config.

@@ -56,7 +56,7 @@ func (s *server) CreateContainer(ctx context.Context, req *v1.CreateContainerReq
 // below the pod's.
 func (s *server) makeLogDir(log core.Sink) error {
 	if s.as.paths != nil {
-		return nil // it is there, or the start says so
+		return nil // the start reports a missing directory
 	}
 	if err := os.MkdirAll(log.Below, 0o755); err != nil {
 		return err
@@ -72,9 +72,8 @@ func (s *server) makeLogDir(log core.Sink) error {
 	return dir.Close()
 }
 
-// containerConfig looks up what a container's config names (its image, the
-// container whose pid namespace it joins, its mounts' sources) and translates
-// the rest.
+// containerConfig looks up the objects in a container's config (image, target container of the pid
+// namespace, sources of mounts) and translates the rest.
 func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerRequest, sb *core.Sandbox) (core.ContainerConfig, error) {
 	cfg := req.GetConfig()
 	image, program, err := s.image(ctx, cfg.GetImage().GetImage())
@@ -122,7 +121,7 @@ func (s *server) containerConfig(ctx context.Context, req *v1.CreateContainerReq
 	return ask.config()
 }
 
-// features are what the sandbox's runtime can do.
+// features returns the features of the sandbox's runtime.
 func features(ctx context.Context, e *engine.Client, name string) (core.RuntimeFeatures, error) {
 	runtimes, err := e.Runtimes(ctx)
 	if err != nil {
@@ -136,8 +135,8 @@ func features(ctx context.Context, e *engine.Client, name string) (core.RuntimeF
 	return core.RuntimeFeatures{}, fmt.Errorf("runtime %q: %w", name, errdefs.ErrNotFound)
 }
 
-// mountSources checks that what is to be mounted is there, and makes it where
-// the config says so.
+// mountSources checks that the sources of mounts exist, and makes missing directories if the config
+// says so.
 func mountSources(face Config, mounts []*v1.Mount) error {
 	for _, m := range mounts {
 		if m.GetHostPath() == "" || !path.IsAbs(m.GetHostPath()) {
@@ -255,7 +254,7 @@ func (s *server) UpdateContainerResources(ctx context.Context, req *v1.UpdateCon
 	return &v1.UpdateContainerResourcesResponse{}, s.keepResources(ctx, c.ID, req.GetLinux(), enforced)
 }
 
-// keepResources stores what a container's limits are now.
+// keepResources stores a container's present limits.
 func (s *server) keepResources(ctx context.Context, id core.ID, asked *v1.LinuxContainerResources, enforced *specs.LinuxResources) error {
 	c, err := s.engine.Container(ctx, id)
 	if err != nil {

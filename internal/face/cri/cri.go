@@ -2,10 +2,9 @@
 // ImageService of the Kubernetes Container Runtime Interface, v1, on a unix
 // socket.
 //
-// It turns requests into the engine's nouns and the engine's records into
-// answers, and keeps nothing of its own: what the protocol wants echoed is
-// stored in each object's Data. It must not know how anything is done below the
-// engine. Start reading at server.go; then translate.go and status.go,
+// It turns requests into the engine's nouns and the engine's records into answers, and keeps
+// nothing of its own: it stores the echoed parts of requests in each object's Data. It must not
+// know anything below the engine. Start reading at server.go; then translate.go and status.go,
 // which only convert values, and spec.go, which also reads files of the node.
 package cri
 
@@ -44,17 +43,16 @@ const Name = "cri"
 // stopTimeout is how long calls in flight may take when the face stops.
 const stopTimeout = 5 * time.Second
 
-// window is what a client may send ahead, of a call and of all of a connection. A
-// fixed one keeps gRPC from measuring the connection, for which it sends a ping
-// after each message: a write, a read and two wake-ups for every call.
+// window is the flow control window of a call and of a connection. A fixed one keeps gRPC from
+// measuring the connection by a ping after each message: a write, a read and two wake-ups for every
+// call.
 const window = 1 << 20
 
-// workers are the goroutines that wait for calls; more calls at a time have one
-// of their own each. A worker's stack has grown already: growing it was a quarter
-// of what a short call took.
+// workers are the goroutines that wait for calls; further calls at the same time get one of their
+// own each. A worker's stack has grown already: growing it was a quarter of what a short call took.
 const workers = 8
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	face.Deps
 	Config Config
@@ -66,11 +64,11 @@ type Options struct {
 	NRI *nri.Host
 	// Checkpoint says why this node could make no checkpoints; nil: unknown.
 	Checkpoint func(context.Context) error
-	// Alpha is the engine as the owner of what the API of 2017 makes, and Programs its images
+	// Alpha is the engine as the owner of the objects of the API of 2017, and Programs its images
 	// that are one file; both are needed where the config enables that API.
 	Alpha    *engine.Client
 	Programs *programs.Store
-	// StateDir is told in Status when asked for everything; "" is not.
+	// StateDir appears in a verbose Status; "" does not.
 	StateDir string
 }
 
@@ -145,8 +143,8 @@ func (f *Face) addAlpha(o Options, log *slog.Logger) error {
 	return nil
 }
 
-// Open begins to listen for streams, so that a taken port is known before
-// anything serves; Serve does it otherwise.
+// Open begins to listen for streams, so that a taken port is an error before anything serves; Serve
+// does it otherwise.
 func (f *Face) Open(ctx context.Context) error { return f.streams.Open(ctx) }
 
 // Scrapes returns a handler that serves the metrics of pods and containers to
@@ -216,9 +214,8 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return errors.Join(errs...)
 }
 
-// plug lets plugins connect until unplug is called, which says what was wrong
-// with that. Pods are not made without those who were to see them: without the
-// plugins' host the face has failed.
+// plug lets plugins connect until unplug is called, which returns the error of that. Pods must not
+// be made unseen by plugins: without the plugins' host the face fails.
 func (f *Face) plug(ctx context.Context, s *grpc.Server) (unplug func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
-// GetContainerEvents tells the present state as events, then what happens. When
-// the stream is too slow for the log it tells the present state anew.
+// GetContainerEvents sends the present state as events, then new events. If the stream is too slow
+// for the log, it sends the present state again.
 func (s *server) GetContainerEvents(_ *v1.GetEventsRequest, out v1.RuntimeService_GetContainerEventsServer) error {
 	ctx := out.Context()
 	t := &teller{s: s, out: out, pods: map[core.ID]*v1.PodSandboxStatus{}}
@@ -32,8 +32,8 @@ func (s *server) GetContainerEvents(_ *v1.GetEventsRequest, out v1.RuntimeServic
 	return context.Cause(ctx)
 }
 
-// teller is one stream of events. It remembers pods, because the events of what
-// is gone must still say whose it was.
+// teller is one stream of events. It remembers pods, because the events of removed containers must
+// still name their pod.
 type teller struct {
 	s    *server
 	out  v1.RuntimeService_GetContainerEventsServer
@@ -85,8 +85,7 @@ func lastStep(c core.Container) (v1.ContainerEventType, time.Time) {
 	return v1.ContainerEventType_CONTAINER_CREATED_EVENT, c.Created
 }
 
-// event tells one entry of the log. A sandbox is told of as a container of its
-// own, with its ID.
+// event sends one entry of the log. A sandbox appears as a container of its own, with its ID.
 func (t *teller) event(e core.Event) error {
 	tell := func(id core.ID, kind v1.ContainerEventType) error {
 		return t.tell(e.Sandbox, string(id), kind, e.At)

@@ -17,9 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// maxOutput bounds both streams of one ExecSync together, so that the answer fits
-// into the 16 MiB that kubelet and crictl take. What a command writes beyond it is
-// read and dropped.
+// maxOutput bounds both streams of one ExecSync together, so that the answer fits into the 16 MiB
+// that kubelet and crictl take. Further output of a command is read and dropped.
 const maxOutput = 16<<20 - 4<<10
 
 // ExecSync implements the service.
@@ -68,8 +67,7 @@ type outputs struct {
 	data [2][]byte
 }
 
-// add keeps what the allowance has room for, and takes everything, so that the
-// program never blocks.
+// add keeps output up to the allowance, and takes all of it, so that the program never blocks.
 func (o *outputs) add(stderr bool, p []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -114,9 +112,9 @@ func (b backend) Exec(ctx context.Context, req stream.Request, sess stream.Sessi
 	return a.Exit.Status(), err
 }
 
-// Attach implements stream.Backend. The container does not notice when its client
-// leaves. The output comes from the log where there is one: a live stream loses what
-// its client is too slow for, a file does not.
+// Attach implements stream.Backend. The container does not notice when its client leaves. The
+// output comes from the log if there is one: a live stream drops output for a slow client, a file
+// does not.
 func (b backend) Attach(ctx context.Context, req stream.Request, sess stream.Session) error {
 	c, err := b.s.container(ctx, req.ID)
 	if err == nil {
@@ -150,8 +148,8 @@ func (b backend) Attach(ctx context.Context, req stream.Request, sess stream.Ses
 
 var errInputEnded = errors.New("the client's input has ended")
 
-// untilInputEnds runs a session that ends with its client's input, as runtimes of 2017 had it where
-// the container's own input goes on.
+// untilInputEnds runs a session that ends with its client's input, as with runtimes of 2017, if the
+// container's own input stays open.
 func untilInputEnds(ctx context.Context, at *attach.Session) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -170,7 +168,7 @@ func untilInputEnds(ctx context.Context, at *attach.Session) error {
 	return err
 }
 
-// inputOf passes on what the client of a stream sends.
+// inputOf copies the input of a stream's client.
 func inputOf(sess stream.Session, tty bool) func(context.Context, *attach.Input) error {
 	return func(ctx context.Context, to *attach.Input) error {
 		if tty {
@@ -186,7 +184,7 @@ func inputOf(sess stream.Session, tty bool) func(context.Context, *attach.Input)
 			}()
 		}
 		if sess.Stdin != nil && to.Stdin != nil && to.Copy(sess.Stdin) != nil {
-			<-ctx.Done() // a client whose input fails is about to go
+			<-ctx.Done() // a client with failing input is about to disconnect
 		}
 		return nil
 	}

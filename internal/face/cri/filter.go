@@ -19,8 +19,7 @@ const idLen = 64
 // an empty one asks for all.
 func matchID(id core.ID, asked string) bool { return strings.HasPrefix(string(id), asked) }
 
-// stored finds the object that id means: its own, or what it begins with, where
-// that is no other's too. One that is not shown is not found.
+// stored finds the object with an id, or with a unique prefix of it. Hidden objects are not found.
 func stored[T any](kind, id string, get func(core.ID) (*T, error), all func() ([]*T, error), idOf func(*T) core.ID, show func(*T) bool) (*T, error) {
 	if id == "" {
 		return nil, invalid.Errorf("no %s id", kind)

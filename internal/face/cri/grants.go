@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// document returns what a container's program is to be granted, and whether its request says so. The
+// document returns the grants of a container's program, and whether its request has any. The
 // container's own annotation counts, or that of its pod with the container's name.
 func document(req *v1.CreateContainerRequest) (string, bool) {
 	if doc, ok := req.GetConfig().GetAnnotations()[core.GrantAnnotation]; ok {
@@ -22,8 +22,9 @@ func document(req *v1.CreateContainerRequest) (string, bool) {
 	return doc, ok
 }
 
-// holdsOnly reports whether the program holds only what it is granted: because of its document, of its pod's handler, because it is a
-// WebAssembly module, or because its image carries a document. The last two do not count if the pod names another runtime.
+// holdsOnly reports whether the program holds only its grants: because of its document, of its pod's handler, because
+// it is a WebAssembly module, or because its image carries a document. The last two do not count if the pod names
+// another runtime.
 func (a containerAsk) holdsOnly() bool {
 	if _, ok := document(a.req); ok || a.sandbox.Config.Runtime == core.GrantHandler {
 		return true
@@ -52,7 +53,7 @@ func (c Config) ofWasm(handler string) bool {
 	return !configured && slices.Contains(core.WasmHandlers(), handler)
 }
 
-// granted is what the request says of a program that holds only what it is granted.
+// granted returns the request's settings for a program that holds only its grants.
 func (a containerAsk) granted() ocispec.Granted {
 	doc, asked := document(a.req)
 	runtime := a.pod.GetRuntimeHandler()
@@ -77,7 +78,7 @@ func secretMounts(cfg *v1.ContainerConfig) (at []string) {
 	return at
 }
 
-// identity is whose program it is.
+// identity returns the program's identity.
 func identity(req *v1.CreateContainerRequest, sb *core.Sandbox) core.Identity {
 	pod, cfg := convert.SandboxMetadata(sb.Key), req.GetConfig()
 	image := cfg.GetImage().GetUserSpecifiedImage() // kubelet names the image by its ID beside it

@@ -96,14 +96,13 @@ func (s *server) PullImage(ctx context.Context, req *v1.PullImageRequest) (*v1.P
 	return &v1.PullImageResponse{ImageRef: string(i.ID)}, nil
 }
 
-// signatureInvalid is a refusal in the form that kubelet knows: it looks at how
-// the text begins, and sees the text alone only where the code is Unknown.
+// signatureInvalid returns a refusal in kubelet's form: kubelet reads the beginning of the text,
+// and sees the text alone only if the code is Unknown.
 func signatureInvalid(err error) error {
 	return status.Errorf(codes.Unknown, "%s: %v", crierrors.ErrSignatureValidationFailed, err)
 }
 
-// RemoveImage takes all of an image's names away, whichever of them was given,
-// as the API says.
+// RemoveImage removes all names of an image, as the API says.
 func (s *server) RemoveImage(ctx context.Context, req *v1.RemoveImageRequest) (*v1.RemoveImageResponse, error) {
 	ref := req.GetImage().GetImage()
 	if ref == "" {

@@ -13,10 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dialLoopback connects to a TCP port of the loopback in the network namespace at
-// path ("" is our own): 127.0.0.1, or ::1 where nobody listens there. The
-// connection can be used anywhere; it goes on when the namespace's path is
-// removed. Unavailable when nobody listens.
+// dialLoopback connects to a TCP port of the loopback in the network namespace at path ("" is our
+// own): 127.0.0.1, or ::1 if nobody listens there. The connection can be used anywhere, also after
+// the namespace's path is removed. Unavailable if nobody listens.
 func dialLoopback(ctx context.Context, path string, port uint16) (net.Conn, error) {
 	if path == "" {
 		return dialLocal(ctx, port)

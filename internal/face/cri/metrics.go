@@ -37,7 +37,7 @@ func (s *server) StreamPodSandboxMetrics(_ *v1.StreamPodSandboxMetricsRequest, o
 	})
 }
 
-// podMetrics are those of ready sandboxes and of what runs in them.
+// podMetrics are those of ready sandboxes and of their running containers.
 func (g *statsReader) podMetrics(ctx context.Context) ([]*v1.PodSandboxMetrics, error) {
 	pods, err := g.measure(ctx)
 	if err != nil {
@@ -114,7 +114,7 @@ func (g *statsReader) measureOne(ctx context.Context, sb *core.Sandbox, net []co
 	return m, nil
 }
 
-// imageName is what the image was called when the container was asked for.
+// imageName returns the image's name in the request.
 func imageName(r containerRecord) string {
 	if name := r.Config.GetImage().GetUserSpecifiedImage(); name != "" {
 		return name

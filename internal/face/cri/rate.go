@@ -9,16 +9,15 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// The shortest and the longest time that a rate is taken over. Below the one it
-// would say more of how often it was asked for than of what was used; over more
-// than the other it says nothing about now.
+// The shortest and the longest time that a rate is taken over. Below the one it would depend on the
+// times of the reads; over more than the other it says nothing about now.
 const (
 	rateShortest = time.Second
 	rateLongest  = 2 * time.Minute
 )
 
-// rates turns CPU time into CPU use: it remembers what it was shown last of each
-// object. Two clients that ask in turn do not shorten each other's window.
+// rates turns CPU time into CPU use: it keeps the last reading of each object. Two clients that
+// read in turn do not shorten each other's window.
 type rates struct {
 	mu sync.Mutex // guards by
 	by map[core.ID]*rate
@@ -30,8 +29,8 @@ type rate struct {
 	last  core.Value
 }
 
-// of is what an object has used per second since it was shown last, in
-// nanoseconds; unknown the first time.
+// of returns an object's use per second since its last reading, in nanoseconds; unknown the first
+// time.
 func (r *rates) of(id core.ID, st core.Stats) core.Value {
 	if !st.CPU.Usage.OK {
 		return core.Value{}

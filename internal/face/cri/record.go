@@ -13,26 +13,23 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// What this face keeps in an object's Data: the config as it came, for status
-// answers to echo, without labels (they are the object's own) and without the
-// values of environment variables (they are nobody's business once the spec is
-// made). The sum of the whole request tells a client's retry from another
-// request of the same name.
+// The record of this face in an object's Data: the request's config, for status answers to echo,
+// without labels (they are the object's own) and without the values of environment variables (they
+// are secret once the spec is made). The sum of the whole request tells a client's retry from
+// another request of the same name.
 //
-// What lists, statuses and figures echo is stored apart from all else, and is all
-// that they decode: the rest is most of a config, and for verbose answers and
-// plugins only.
+// The part that lists, statuses and figures echo is stored apart, and they decode only that: the
+// rest is most of a config, and for verbose answers and plugins only.
 type record[T proto.Message] struct {
 	Sum    [sha256.Size]byte
 	Config T
-	// Found is what creating the container found out: image, image_ref, image_id,
-	// user, the volumes that the image declares as mounts, and the resources as last
-	// updated. Empty for a sandbox.
+	// Found has the results of the create: image, image_ref, image_id, user, the volumes that the
+	// image declares as mounts, and the resources as last updated. Empty for a sandbox.
 	Found *v1.ContainerStatus
 }
 
-// recordVersion is that of what is written. One of version 1, which an agent before
-// this one wrote, has all of the config together, and is read too.
+// recordVersion is the version of new records. Records of version 1, from an earlier agent, have
+// all of the config together, and are read too.
 const recordVersion = 2
 
 type (
@@ -57,7 +54,7 @@ func sumOf(msgs ...proto.Message) ([sha256.Size]byte, error) {
 	return [sha256.Size]byte(h.Sum(nil)), nil
 }
 
-// splitConfig splits a config into what answers echo and the rest.
+// splitConfig splits a config into the echoed part and the rest.
 func splitConfig(config proto.Message) (echoed, rest proto.Message) {
 	switch config := config.(type) {
 	case *v1.RunPodSandboxRequest:
@@ -75,7 +72,7 @@ func splitConfig(config proto.Message) (echoed, rest proto.Message) {
 	return echoed, rest
 }
 
-// cut takes what answers echo off a config.
+// cut removes the echoed part from a config.
 func cut(config proto.Message) {
 	switch config := config.(type) {
 	case *v1.RunPodSandboxRequest:
@@ -91,8 +88,8 @@ func cut(config proto.Message) {
 	}
 }
 
-// encode frames version, sum, what is echoed and the rest of the config, each after
-// its length, and found.
+// encode frames version, sum, the echoed part and the rest of the config, each after its length,
+// and found.
 func (r record[T]) encode() ([]byte, error) {
 	b := append([]byte{recordVersion}, r.Sum[:]...)
 	echoed, rest := splitConfig(r.Config)
@@ -117,13 +114,12 @@ func (r record[T]) encode() ([]byte, error) {
 type want int
 
 const (
-	wantEchoed want = iota // what answers echo of the config
-	wantHead               // and what was found
+	wantEchoed want = iota // the echoed part of the config
+	wantHead               // and the results of the create
 	wantWhole              // and the rest of the config
 )
 
-// decode reads what encode wrote into r, whose Config must be there. DataLoss when
-// data is something else.
+// decode reads data of encode into r; r.Config must be set. DataLoss if data is not valid.
 func (r *record[T]) decode(data []byte, w want) error {
 	p, err := split(data)
 	if err != nil {
@@ -137,7 +133,7 @@ func (r *record[T]) decode(data []byte, w want) error {
 	if err == nil && w >= wantWhole && p.rest != nil {
 		echoed := proto.Clone(r.Config)
 		err = proto.Unmarshal(p.rest, r.Config)
-		cut(r.Config) // nothing is there, but nobody has checked that
+		cut(r.Config) // it should be empty, but nobody has checked that
 		proto.Merge(r.Config, echoed)
 	}
 	if err != nil {
@@ -146,7 +142,7 @@ func (r *record[T]) decode(data []byte, w want) error {
 	return nil
 }
 
-// parts are what encode put together.
+// parts are the parts of an encoded record.
 type parts struct{ echoed, rest, found []byte }
 
 // split splits a record into its parts; DataLoss when it is none.
@@ -186,7 +182,7 @@ func newContainerRecord(req *v1.CreateContainerRequest) (containerRecord, error)
 	kept := proto.CloneOf(req.GetConfig())
 	kept.Labels = nil
 	if kept.GetImage() != nil {
-		// Images are told without a handler, and kubelet looks for this one there.
+		// Image answers have no handler, and kubelet compares with them.
 		kept.Image.RuntimeHandler = ""
 	}
 	for _, e := range kept.GetEnvs() {
@@ -202,7 +198,7 @@ func podOf(sb *core.Sandbox) (podRecord, error) {
 	return r, err
 }
 
-// podHead is podOf with only what answers echo. The labels are the sandbox's own.
+// podHead is podOf with only the echoed part. The labels are the sandbox's own.
 func podHead(sb *core.Sandbox) (podRecord, error) {
 	r, err := readPod(sb, wantEchoed)
 	r.Config.Config.Labels = sb.Labels
@@ -228,15 +224,14 @@ func containerOf(c *core.Container) (containerRecord, error) {
 	return r, err
 }
 
-// containerHead is containerOf with only what answers echo. The labels are the
-// container's own.
+// containerHead is containerOf with only the echoed part. The labels are the container's own.
 func containerHead(c *core.Container) (containerRecord, error) {
 	r, err := readContainer(c, wantHead)
 	r.Config.Labels = c.Labels
 	return r, err
 }
 
-// containerNames is containerHead for figures, without what was found.
+// containerNames is containerHead for figures, without the results of the create.
 func containerNames(c *core.Container) (containerRecord, error) {
 	r, err := readContainer(c, wantEchoed)
 	r.Config.Labels = c.Labels

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// capabilities: what is asked for over the usual ones. Ambient ones are in every
-// set, for programs that are not root.
+// capabilities returns the requested capabilities applied to the default ones. Ambient ones are in
+// every set, for programs that are not root.
 func capabilities(sc *v1.LinuxContainerSecurityContext) (*specs.LinuxCapabilities, error) {
 	if sc.GetPrivileged() {
 		return ocispec.CapabilitySets(ocispec.AllCapabilities()), nil
@@ -187,8 +187,8 @@ func readDevices(cfg *v1.ContainerConfig, bare bool) (list []specs.LinuxDevice, 
 	return list, rules, nil
 }
 
-// fitRights refuses rights that would not be what they seem: a privileged
-// container in a sandbox that is not, and a profile where nothing enforces it.
+// fitRights refuses rights that would have no effect: a privileged container in an unprivileged
+// sandbox, and a profile that nothing enforces.
 func fitRights(sc *v1.LinuxContainerSecurityContext, pod *v1.RunPodSandboxRequest) error {
 	if sc.GetPrivileged() && !pod.GetConfig().GetLinux().GetSecurityContext().GetPrivileged() {
 		return invalid.Errorf("a privileged container in a sandbox that is not privileged")

@@ -35,9 +35,9 @@ func (s *server) RunPodSandbox(ctx context.Context, req *v1.RunPodSandboxRequest
 	return &v1.RunPodSandboxResponse{PodSandboxId: string(sb.ID)}, nil
 }
 
-// sameSandbox reports whether err means that an earlier call of the very same
-// request made this sandbox, and that it is still as that call left it: then the
-// client repeats a call whose answer it has lost.
+// sameSandbox reports whether err means that an earlier call of the very same request made this
+// sandbox, and that it is still as that call left it: then the client repeats a call after losing
+// its answer.
 func sameSandbox(err error, sb core.Sandbox, cfg core.SandboxConfig) bool {
 	return errdefs.IsAlreadyExists(err) && sb.State == core.SandboxReady && sameSum(sb.Data, cfg.Data)
 }
@@ -74,7 +74,7 @@ func (s *server) RemovePodSandbox(ctx context.Context, req *v1.RemovePodSandboxR
 func noGrace() *time.Duration { return new(time.Duration) }
 
 func (s *server) PodSandboxStatus(_ context.Context, req *v1.PodSandboxStatusRequest) (*v1.PodSandboxStatusResponse, error) {
-	now := time.Now() // what follows is not older than this
+	now := time.Now() // all later reads are newer than this
 	sb, err := storedSandbox(s.engine, req.GetPodSandboxId())
 	if err != nil {
 		return nil, err
@@ -130,10 +130,9 @@ func statuses(e *engine.Client, sandbox core.ID) ([]*v1.ContainerStatus, error) 
 	return out, nil
 }
 
-// UpdatePodSandboxResources keeps what kubelet says a pod has, for the verbose
-// status. It limits nothing by it: that is kubelet's pod cgroup, which it has set
-// before and which stands above ours. The sums it sends are of those containers
-// that have a limit, and would bind the others too.
+// UpdatePodSandboxResources stores kubelet's figures of a pod's resources, for the verbose status.
+// It sets no limits: kubelet has set them in its pod cgroup, which is above ours. The sums in the
+// request are of the containers with a limit, and would bind the others too.
 func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePodSandboxResourcesRequest) (*v1.UpdatePodSandboxResourcesResponse, error) {
 	sb, err := s.sandbox(ctx, req.GetPodSandboxId())
 	if err != nil {
@@ -155,7 +154,7 @@ func (s *server) UpdatePodSandboxResources(ctx context.Context, req *v1.UpdatePo
 	return &v1.UpdatePodSandboxResourcesResponse{}, nil
 }
 
-// keepPodResources stores what a pod has and returns it as it is then.
+// keepPodResources stores a pod's resources and returns the new record.
 func (s *server) keepPodResources(ctx context.Context, sb core.Sandbox, req *v1.UpdatePodSandboxResourcesRequest) (core.Sandbox, error) {
 	r, err := podOf(&sb)
 	if err != nil {

@@ -20,9 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// server implements both services. Each call is: find, translate, one or two
-// verbs of the engine, encode. What it does not implement answers
-// Unimplemented.
+// server implements both services. Each call is: find, translate, one or two verbs of the engine,
+// encode. Other calls return Unimplemented.
 type server struct {
 	v1.UnimplementedRuntimeServiceServer
 	v1.UnimplementedImageServiceServer
@@ -34,12 +33,12 @@ type server struct {
 	log    *slog.Logger
 	node   node
 	stats  *statsReader
-	listed struct { // what lists have said of each
+	listed struct { // the list entries of each
 		sandboxes  listcache.Cache[core.Sandbox, []byte]
 		containers listcache.Cache[core.Container, []byte]
 	}
 
-	background sync.WaitGroup // what goes on after an answer
+	background sync.WaitGroup // work that continues after an answer
 	urls       urls
 	// checkpoint says why this node could make no checkpoints. nil: unknown.
 	checkpoint func(context.Context) error
@@ -50,7 +49,7 @@ type urls interface {
 	URL(req stream.Request) (string, error)
 }
 
-// node is what never changes while the agent runs.
+// node has the facts that never change while the agent runs.
 type node struct{ version, imageRoot, stateDir string }
 
 // The names this runtime answers to Version. kubeletAPI is the one version of
@@ -148,8 +147,7 @@ func (s *server) container(ctx context.Context, id string) (core.Container, erro
 	return s.engine.Container(ctx, c.ID)
 }
 
-// storedSandbox and storedContainer are the same for who only looks: nobody may
-// change what they return.
+// storedSandbox and storedContainer are the same for reading: callers must not change the results.
 func storedSandbox(e *engine.Client, id string) (*core.Sandbox, error) {
 	return stored("sandbox", id, e.Stored.Sandbox, e.Stored.Sandboxes, func(sb *core.Sandbox) core.ID { return sb.ID }, func(*core.Sandbox) bool { return true })
 }

@@ -24,10 +24,10 @@ type containerAsk struct {
 	face    Config
 	req     *v1.CreateContainerRequest
 	sandbox *core.Sandbox
-	pod     *v1.RunPodSandboxRequest // as which the sandbox was asked for
+	pod     *v1.RunPodSandboxRequest // the sandbox's request
 	node    string                   // the node's host name
 	image   core.Image
-	target  core.ID // whose pid namespace it joins, or ""
+	target  core.ID // the container with the pid namespace to join, or ""
 	as      variant
 	program string // of the variant's programs, instead of an image; or ""
 	runtime core.RuntimeFeatures
@@ -38,8 +38,7 @@ type containerAsk struct {
 	rules   []specs.LinuxDeviceCgroup // that open the devices
 }
 
-// config is the container asked for. Only the spec has to wait until the root
-// is there.
+// config returns the requested container. Only the spec has to wait until the root exists.
 func (a containerAsk) config() (core.ContainerConfig, error) {
 	cfg, sc := a.req.GetConfig(), a.req.GetConfig().GetLinux().GetSecurityContext()
 	var out core.ContainerConfig
@@ -132,8 +131,8 @@ func (a containerAsk) logDirectory() string {
 	return a.pod.GetConfig().GetLogDirectory()
 }
 
-// record names the image as users know it: by the name that was asked for when
-// it is one of the image's, else by its first.
+// record has the image's name for users: the requested name if it is one of the image's, else the
+// image's first.
 func (a containerAsk) record() (containerRecord, error) {
 	rec, err := newContainerRecord(a.req)
 	if err != nil {
@@ -196,8 +195,8 @@ func (a containerAsk) base() (*specs.Spec, error) {
 	return s, nil
 }
 
-// finish adds what only the root and the image tell: user, command, environment
-// and directory. The record is whole then.
+// finish adds the values that depend on root and image: user, command, environment and directory.
+// It completes the record.
 func (a containerAsk) finish(base *specs.Spec, rec containerRecord, r core.Rootfs) (*specs.Spec, []byte, error) {
 	cfg, sc := a.req.GetConfig(), a.req.GetConfig().GetLinux().GetSecurityContext()
 	asked, err := environment(cfg)
@@ -232,7 +231,7 @@ func (a containerAsk) finish(base *specs.Spec, rec containerRecord, r core.Rootf
 	return base, data, err
 }
 
-// hostname is what the container's uname says.
+// hostname returns the hostname of the container's uname.
 func (a containerAsk) hostname() string {
 	switch c := a.sandbox.Config; {
 	case c.Hostname != "":
@@ -265,8 +264,7 @@ func environment(cfg *v1.ContainerConfig) (env []string, err error) {
 	return env, nil
 }
 
-// annotations are the ones by which runtimes that are no runc tell pods and
-// containers apart.
+// annotations are those that runtimes other than runc use to distinguish pods from containers.
 func annotations(req *v1.CreateContainerRequest, sb *core.Sandbox) map[string]string {
 	m := convert.SandboxMetadata(sb.Key)
 	return map[string]string{

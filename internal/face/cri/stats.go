@@ -73,8 +73,8 @@ func (s *server) StreamPodSandboxStats(req *v1.StreamPodSandboxStatsRequest, out
 	})
 }
 
-// statsReader reads stats and translates them to the API's messages. It remembers CPU times,
-// because use is told of the time between two looks.
+// statsReader reads stats and translates them to the API's messages. It keeps CPU times, because
+// use is reported between two reads.
 type statsReader struct {
 	engine           *engine.Client
 	imageRoot        string
@@ -123,8 +123,8 @@ func ids[O any](all []*O, base func(*O) *core.Meta) iter.Seq[core.ID] {
 	}
 }
 
-// each reads the figures of those that match, a few at a time. What ends
-// meanwhile is left out.
+// each reads the figures of those that match, a few at a time. It leaves out objects that end
+// meanwhile.
 func each[O, S any](ctx context.Context, all []*O, match func(*O) bool, read func(context.Context, *O) (*S, error)) ([]*S, error) {
 	found := make([]*S, len(all))
 	var next atomic.Int64
@@ -153,7 +153,7 @@ func each[O, S any](ctx context.Context, all []*O, match func(*O) bool, read fun
 	return slices.DeleteFunc(found, func(st *S) bool { return st == nil }), nil
 }
 
-// wentAway reports whether an error means that its object was there just now.
+// wentAway reports whether an error means that its object has just been removed.
 func wentAway(err error) bool { return errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err) }
 
 func (g *statsReader) container(ctx context.Context, c *core.Container) (*v1.ContainerStats, error) {

@@ -155,7 +155,7 @@ func sinkPath(c *core.Container) string {
 	return ""
 }
 
-// conditions are what kubelet asks for before it gives pods to this node.
+// conditions are the conditions that kubelet requires before it starts pods on this node.
 func conditions(runtimeProblem string, n core.NetworkInfo, netErr error) []*v1.RuntimeCondition {
 	runtime := &v1.RuntimeCondition{Type: v1.RuntimeReady, Status: runtimeProblem == ""}
 	if runtimeProblem != "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/stream"
 )
 
-// BridgeKlog has what Kubernetes' libraries log go to log.
+// BridgeKlog sends the log of Kubernetes' libraries to log.
 func BridgeKlog(log *slog.Logger) { klog.SetSlogLogger(log.With(slog.String("face", Name))) }
 
 func (s *server) Exec(ctx context.Context, req *v1.ExecRequest) (*v1.ExecResponse, error) {

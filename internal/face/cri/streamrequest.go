@@ -7,8 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// execRequest is what a client asked for, refused where no client could have it.
-// InvalidArgument.
+// execRequest translates a request. InvalidArgument if no client could attach to its streams.
 func execRequest(req *v1.ExecRequest) (stream.Request, error) {
 	r := stream.Request{
 		Kind: stream.KindExec, ID: req.GetContainerId(), Args: req.GetCmd(),

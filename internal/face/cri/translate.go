@@ -174,7 +174,7 @@ func sandboxNetwork(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	if sb.Namespaces.Net.Mode == core.Host {
 		return nil
 	}
-	// The names by which CNI plugins know pods.
+	// The names of pods for CNI plugins.
 	n.Args = map[string]string{
 		"IgnoreUnknown": "1", "K8S_POD_NAMESPACE": m.GetNamespace(), "K8S_POD_NAME": m.GetName(), "K8S_POD_UID": m.GetUid(),
 	}
@@ -231,7 +231,7 @@ func ports(mappings []*v1.PortMapping) ([]core.Port, error) {
 	return out, nil
 }
 
-// sandboxSysctls refuses what would reach the node itself.
+// sandboxSysctls refuses sysctls that would affect the node itself.
 func sandboxSysctls(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	in := cfg.GetLinux().GetSysctls()
 	if len(in) == 0 {
@@ -256,8 +256,7 @@ func sandboxSysctls(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 	return nil
 }
 
-// cgroupOf takes both forms of a parent: a cgroupfs path, or a systemd slice,
-// of which kubelet names the last part only.
+// cgroupOf takes both forms of a parent: a cgroupfs path, or the last part of a systemd slice.
 func cgroupOf(face Config, parent string) (core.Cgroup, error) {
 	if parent == "" {
 		parent = face.SandboxCgroup
@@ -289,9 +288,8 @@ func logPath(dir, file string) (string, error) {
 	return path.Join(dir, file), nil
 }
 
-// containerIO is a container's standard streams.
-// Below the pod's log directory no link is followed: a pod may have been given
-// that directory.
+// containerIO is a container's standard streams. Below the pod's log directory no link is followed,
+// because a pod may have a mount of that directory.
 func containerIO(face Config, cfg *v1.ContainerConfig, dir, log string) core.IO {
 	io := core.IO{TTY: cfg.GetTty()}
 	switch {
@@ -312,7 +310,7 @@ func containerIO(face Config, cfg *v1.ContainerConfig, dir, log string) core.IO 
 	return io
 }
 
-// checkContainer refuses what no container could be made of.
+// checkContainer refuses a request that cannot become a container.
 func checkContainer(req *v1.CreateContainerRequest) error {
 	cfg := req.GetConfig()
 	switch {
@@ -339,10 +337,9 @@ func checkContainerNamespaces(cfg *v1.ContainerConfig) error {
 	return nil
 }
 
-// fitNamespaces refuses a container that asks for other namespaces than its
-// sandbox has: the sandbox decides, and quietly giving less privacy, or the
-// node's namespaces, would be wrong. POD is also what a client says that says
-// nothing.
+// fitNamespaces refuses a container that asks for other namespaces than its sandbox has: the
+// sandbox decides, and silently giving less privacy, or the node's namespaces, would be wrong. POD
+// is also the value of clients that set nothing.
 func fitNamespaces(cfg *v1.ContainerConfig, sb *core.Sandbox) error {
 	o := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	have := sb.Config.Namespaces

@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// What the kernel did not tell stays nil in every answer: kubelet knows
-// unknown, and zero would be a lie.
+// A value that the kernel does not report stays nil in every answer: kubelet supports unknown
+// values, and zero would be wrong.
 
 func value(v core.Value) *v1.UInt64Value {
 	if !v.OK {
@@ -79,8 +79,8 @@ func ioUsage(s core.Stats) *v1.IoUsage {
 	return &v1.IoUsage{Timestamp: nanos(s.At), Psi: p}
 }
 
-// layerUsage is a container's own layer; mountpoint is that of the image store,
-// by which kubelet finds the filesystem.
+// layerUsage is a container's own layer; mountpoint is that of the image store; kubelet finds the
+// filesystem by it.
 func layerUsage(s core.Stats, mountpoint string) *v1.FilesystemUsage {
 	if !s.Root.Bytes.OK && !s.Root.Inodes.OK {
 		return nil

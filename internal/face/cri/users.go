@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// checkUser refuses what the API forbids.
+// checkUser refuses combinations that the API forbids.
 func checkUser(sc *v1.LinuxContainerSecurityContext) error {
 	hasUser := sc.GetRunAsUser() != nil || sc.GetRunAsUsername() != ""
 	switch {

@@ -14,12 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/programs"
 )
 
-// variant is in what a server differs from that of v1. Both do all else alike.
+// variant has the differences of a server from that of v1.
 type variant struct {
 	owner core.Owner
 	// paths resolves the node's paths in requests; nil takes them as they are.
 	paths *alpha.Paths
-	// makes has a directory made where a mount's source is missing below paths.
+	// makes says to make a missing source of a mount below paths as a directory.
 	makes bool
 	// programs are images that are one file; nil has none.
 	programs *programs.Store
@@ -49,7 +49,7 @@ func (v variant) logDirectory(dir string) (string, error) {
 	return v.paths.LogDirectory(dir)
 }
 
-// adapt changes what a container of another variant has in another way.
+// adapt changes the parts of a container that differ in this variant.
 func (v variant) adapt(c *core.ContainerConfig, program string) {
 	if v.paths != nil {
 		for i := range c.IO.Sinks {
@@ -62,8 +62,7 @@ func (v variant) adapt(c *core.ContainerConfig, program string) {
 	}
 }
 
-// image finds what a container is to run: an image, or a program, whose file is read and compared
-// with its name.
+// image finds a container's image, or its program, and compares the program's file with its name.
 func (s *server) image(ctx context.Context, ref string) (i core.Image, name string, err error) {
 	if s.as.programs.Has(ref) {
 		if err := s.as.programs.Verify(ctx, ref); err != nil {
@@ -75,8 +74,8 @@ func (s *server) image(ctx context.Context, ref string) (i core.Image, name stri
 	return i, "", err
 }
 
-// servers are those whose containers the streaming server's clients may have. The IDs of all owners
-// differ.
+// servers are the servers with containers for clients of the streaming server. The IDs of all
+// owners differ.
 type servers []*server
 
 // of returns the one that has an object.

@@ -33,7 +33,7 @@ func (s *server) sandboxInfo(sb *core.Sandbox) (map[string]string, error) {
 	return inspect.Sandbox{Record: sb, Request: r.Config, Containers: inside}.Info(), nil
 }
 
-// statusInfo returns what crictl info prints beside the status. The runtimes are below
+// statusInfo returns the additional output of crictl info. The runtimes are below
 // config.containerd, where containerd has them.
 func statusInfo(cfg Config, n node, runtimes []engine.RuntimeInfo, network core.NetworkInfo) map[string]string {
 	type options struct{ SystemdCgroup bool }

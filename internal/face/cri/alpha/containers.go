@@ -15,8 +15,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CreateContainer answers the id of a container that has these names already, whatever else it was
-// asked for with.
+// CreateContainer returns the id of a container that has these names already, even if the rest of
+// the request differs.
 func (s *Server) CreateContainer(ctx context.Context, req *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
 	if err := checkContainerNames(req.GetConfig().GetMetadata()); err != nil {
 		return nil, err
@@ -52,8 +52,8 @@ func (s *Server) CreateContainer(ctx context.Context, req *cri.CreateContainerRe
 	return &cri.CreateContainerResponse{ContainerId: id}, nil
 }
 
-// containerConfig is a container's config in v1. With argdata it is one whose program holds what
-// that grants and nothing else: what would be beside it means nothing.
+// containerConfig is a container's config in v1. With argdata its program holds that grant's
+// descriptors and nothing else, so the other fields are ignored.
 func (s *Server) containerConfig(in *cri.ContainerConfig) (*v1.ContainerConfig, error) {
 	out := as[*v1.ContainerConfig](in)
 	if _, ok := out.GetAnnotations()[core.GrantAnnotation]; ok {
@@ -139,7 +139,7 @@ func (s *Server) RemoveContainer(ctx context.Context, req *cri.RemoveContainerRe
 		_, err = s.o.Runtime.StopContainer(ctx, &v1.StopContainerRequest{ContainerId: string(c.ID)})
 	}
 	if err == nil {
-		// The log ends while it is known where it is.
+		// End the log while its path is on record.
 		if c, err = s.o.Engine.Stored.Container(c.ID); err == nil {
 			s.logs.end(c)
 			_, err = s.o.Runtime.RemoveContainer(ctx, &v1.RemoveContainerRequest{ContainerId: string(c.ID)})
@@ -160,7 +160,7 @@ func (s *Server) ContainerStatus(ctx context.Context, req *cri.ContainerStatusRe
 
 func (s *Server) status(ctx context.Context, c *core.Container) (*cri.ContainerStatus, error) {
 	if c.State == core.ContainerExited {
-		s.logs.end(c) // who sees the end finds the log ended
+		s.logs.end(c) // a caller that sees the end finds the log ended
 	}
 	sb, err := s.o.Engine.Stored.Sandbox(c.Sandbox)
 	if err != nil {
@@ -269,7 +269,8 @@ func (s *Server) ExecSync(ctx context.Context, req *cri.ExecSyncRequest) (*cri.E
 	return as[*cri.ExecSyncResponse](r), err
 }
 
-// streams is what a client is given that may not know the two: both, and on a terminal stdout.
+// streams returns the output streams for a client that may not name them: both, and on a terminal
+// stdout.
 func streams(stdout, stderr, tty bool) (bool, bool) {
 	if !stdout && !stderr {
 		return true, !tty

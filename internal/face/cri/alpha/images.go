@@ -91,8 +91,8 @@ func (s *Server) ImageFsInfo(ctx context.Context, _ *cri.ImageFsInfoRequest) (*c
 // byUUID has a link for each filesystem of a device.
 const byUUID = "/dev/disk/by-uuid"
 
-// storage returns the UUID of the filesystem at a path, by which clients of this API know it; nil
-// for one that is on no device of its own.
+// storage returns the UUID of the filesystem at a path, its id in this API; nil for one without a
+// device of its own.
 func storage(at string) *cri.StorageIdentifier {
 	var st unix.Stat_t
 	if at == "" || unix.Stat(at, &st) != nil {

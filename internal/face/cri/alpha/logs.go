@@ -20,9 +20,9 @@ import (
 )
 
 // The log of a program with argdata begins and ends with a line of the runtime's own; that of an ordinary
-// container has its lines alone, as clients compare them. The program's lines are written
-// by the keeper, before whose launch nothing else writes, and which has written all when the end is
-// recorded: so these two are written here, the last one once, whatever dies meanwhile.
+// container has its lines alone, because clients compare them. The keeper writes the program's lines,
+// after the launch and before the end is recorded. So these two lines are written here, the last one
+// once, even if agent or keeper die meanwhile.
 const (
 	logStarted = "--- Logging started"
 	logStopped = "--- Logging stopped: Pipe closed by container"
@@ -42,7 +42,7 @@ func line(text string) []byte {
 // framed reports whether a container's log has lines of the runtime's own.
 func framed(c *core.Container) bool { return c.Config.Runtime == core.GrantHandler }
 
-// begin empties a container's log and writes its first line. The log's directory must be there.
+// begin empties a container's log and writes its first line. The log's directory must exist.
 func (l *logs) begin(c *core.Container) error {
 	for _, s := range c.Config.IO.Sinks {
 		f, err := openLog(s, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_APPEND)
@@ -62,7 +62,7 @@ func (l *logs) begin(c *core.Container) error {
 	return nil
 }
 
-// end writes the last line of the log of a container that has run and ended, unless it is there.
+// end writes the last line of the log of a container that has run and ended, unless the log has it.
 func (l *logs) end(c *core.Container) {
 	if c.State != core.ContainerExited || c.Main.Started.IsZero() || !framed(c) {
 		return
@@ -124,8 +124,8 @@ func lastLine(f *os.File) ([]byte, error) {
 	return b, nil
 }
 
-// Run ends the logs of containers that end, until ctx does. Those that have ended without it are
-// looked at first.
+// Run ends the logs of containers that end, until ctx does. Those that have ended before are
+// handled first.
 func (s *Server) Run(ctx context.Context) {
 	all := func(context.Context) error {
 		list, err := s.o.Engine.Stored.Containers()

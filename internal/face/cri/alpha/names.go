@@ -15,11 +15,11 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// An id of this API is what the object's metadata says, so that a client which has lost an answer
-// asks again and gets the same one. A pod's is name=N,uid=U,namespace=S,attempt=A, a container's
-// is its pod's, a bar, and name=N,attempt=A.
+// An id of this API is made of the object's metadata, so that a client that repeats a call gets the
+// same one. A pod's is name=N,uid=U,namespace=S,attempt=A, a container's is its pod's, a bar, and
+// name=N,attempt=A.
 
-// reserved are the characters by which one id could be made to look like another one.
+// reserved are the characters that could make an id look like another one.
 const reserved = ",=|\x00"
 
 func checkNames(names map[string]string) error {
@@ -154,5 +154,5 @@ func (s *Server) containerOf(sb *core.Sandbox, m *v1.ContainerMetadata, missing 
 	return nil, missing
 }
 
-// idOf returns the id by which clients know a sandbox.
+// idOf returns a sandbox's id for clients.
 func idOf(sb *core.Sandbox) string { return sandboxID(convert.SandboxMetadata(sb.Key)) }

@@ -39,8 +39,8 @@ func NewPaths(root string) (*Paths, error) {
 // Root returns the directory.
 func (p *Paths) Root() string { return p.root }
 
-// Find returns where something is that a request names. There is no link in what it returns: who
-// opens that follows none, because a workload may have changed the way meanwhile.
+// Find returns the path of a request's name on the node. The result has no links: callers must open
+// it without following any, because a workload may have changed the path meanwhile.
 func (p *Paths) Find(name string) (string, error) {
 	if !path.IsAbs(name) || strings.Contains(name, "\x00") {
 		return "", fmt.Errorf("%q is not an absolute path", name)
@@ -93,7 +93,7 @@ func (p *Paths) LogDirectory(name string) (string, error) {
 	return at, nil
 }
 
-// named returns the path by which a client knows what is at a path of the node.
+// named returns a client's path for a path of the node.
 func (p *Paths) named(at string) string {
 	rel, ok := beneath.Rel(p.root, at)
 	if at == "" || !ok {
@@ -102,8 +102,8 @@ func (p *Paths) named(at string) string {
 	return path.Join("/", rel)
 }
 
-// makeLogDirectory makes the directories that a log's own path names below the log directory, which
-// must be there. What fails is told by the start.
+// makeLogDirectory makes the directories of a log's own path below the log directory, which must
+// exist. The start reports a failure.
 func (p *Paths) makeLogDirectory(dir, file string) {
 	at, err := p.Find(dir)
 	if err != nil || !filepath.IsLocal(file) {
@@ -118,7 +118,7 @@ func (p *Paths) makeLogDirectory(dir, file string) {
 	}
 }
 
-// openLog opens a container's log, of which a workload may own the directory.
+// openLog opens a container's log. A workload may own its directory.
 func openLog(s core.Sink, flags int) (*os.File, error) {
 	rel, ok := beneath.Rel(s.Below, s.Path)
 	if !ok {

@@ -9,11 +9,11 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// CRI v1 has grown out of this API: what both have has the same number, name and type in both.
-// Messages are therefore translated field by field of equal number, and what is not alike in both
-// is named here; a test compares all others.
+// CRI v1 has grown out of this API: common fields have the same number, name and type in both.
+// Messages are therefore translated field by field of equal number. Differing fields are listed
+// here; a test compares all others.
 
-// unlike are the fields of this API whose number means something else in v1.
+// unlike are the fields of this API with a number that has another meaning in v1.
 func unlike(name protoreflect.FullName) bool {
 	switch name {
 	case "runtime.LinuxSandboxSecurityContext.namespace_options", "runtime.LinuxContainerSecurityContext.namespace_options", "runtime.Namespace.options",
@@ -23,8 +23,8 @@ func unlike(name protoreflect.FullName) bool {
 	return false
 }
 
-// recode copies what two messages have in common. One of them is of this API; what only a newer
-// client knows is left behind, because its number may be another one's in v1.
+// recode copies the common fields of two messages. One of them is of this API. Unknown fields of
+// newer clients are dropped, because their numbers may have another meaning in v1.
 func recode(from, to protoreflect.Message) {
 	from.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		t := to.Descriptor().Fields().ByNumber(f.Number())
@@ -60,7 +60,7 @@ func recode(from, to protoreflect.Message) {
 	})
 }
 
-// as returns what a message has in common with one of the other API.
+// as returns a message of the other API with the common fields.
 func as[T proto.Message](from proto.Message) (to T) {
 	to = to.ProtoReflect().New().Interface().(T) //nolint:forcetypeassert // it is of that type
 	if from != nil && from.ProtoReflect().IsValid() {

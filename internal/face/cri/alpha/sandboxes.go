@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// RunPodSandbox answers the id of a pod that has these names already, whatever else it was asked for
-// with.
+// RunPodSandbox returns the id of a pod that has these names already, even if the rest of the
+// request differs.
 func (s *Server) RunPodSandbox(ctx context.Context, req *cri.RunPodSandboxRequest) (*cri.RunPodSandboxResponse, error) {
 	if err := checkSandboxNames(req.GetConfig().GetMetadata()); err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (s *Server) stop(ctx context.Context, sb *core.Sandbox) error {
 func (s *Server) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandboxRequest) (*cri.RemovePodSandboxResponse, error) {
 	sb, err := s.sandbox(req.GetPodSandboxId())
 	if err == nil {
-		// The logs end while it is known where they are.
+		// End the logs while their paths are on record.
 		err = s.stop(ctx, sb)
 	}
 	if err == nil {
@@ -93,7 +93,7 @@ func (s *Server) RemovePodSandbox(ctx context.Context, req *cri.RemovePodSandbox
 	return &cri.RemovePodSandboxResponse{}, gone(err)
 }
 
-// gone is nil for what is not there any more.
+// gone returns nil for NotFound.
 func gone(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -154,7 +154,7 @@ func labelled(labels, selector map[string]string) bool {
 	return core.Filter{Labels: selector}.MatchLabels(labels)
 }
 
-// terminated refuses what cannot be done in a sandbox that is stopped.
+// terminated refuses a call for a stopped sandbox.
 func terminated(sb *core.Sandbox) error {
 	if sb.State == core.SandboxReady {
 		return nil

@@ -1,10 +1,9 @@
-// Package alpha serves the CRI of 2017, package runtime, as clients of those years and Scuba's know
-// it: its ids, idempotence, log and images, and programs that are given their descriptors by
-// argdata.
+// Package alpha serves the CRI of 2017, package runtime, for clients of those years and Scuba's:
+// its ids, idempotence, log and images, and programs that get their descriptors by argdata.
 //
-// It translates each call into one of CRI v1 and has the server of that API answer it, for an owner
-// of its own; it must not do again what is done there. Start reading at server.go, then names.go
-// and recode.go; containers.go has what argdata means.
+// It translates each call into one of CRI v1 and passes it to the server of that API, with an owner
+// of its own; it must not duplicate that server's work. Start reading at server.go, then names.go
+// and recode.go; containers.go handles argdata.
 package alpha
 
 import (
@@ -26,10 +25,10 @@ import (
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// apiVersion is what Version answers; no client has ever seen another one.
+// apiVersion is the answer of Version; no client has ever seen another one.
 const apiVersion = "v1alpha1"
 
-// Options are what New needs; all are required.
+// Options are the parameters of New; all are required.
 type Options struct {
 	Engine *engine.Client // of the owner of this API
 	// Runtime and Images answer as CRI v1 for the same owner.
@@ -46,7 +45,7 @@ type Server struct {
 	cri.UnimplementedImageServiceServer
 
 	o     Options
-	names keylock.Map[string] // of what is made, so that it is made once
+	names keylock.Map[string] // of objects in creation, so that each is made once
 	logs  logs
 }
 

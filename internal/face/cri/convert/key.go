@@ -10,9 +10,9 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Keys are what kubelet means by "the same object": a sandbox is its name,
-// namespace, uid and attempt; a container its name and attempt in its sandbox.
-// Parts are escaped, so that no two metadata share a key.
+// Keys identify objects as kubelet does: a sandbox by its name, namespace, uid and attempt; a
+// container by its name and attempt in its sandbox. Parts are escaped, so that no two metadata
+// share a key.
 
 func keyEscapes() *strings.Replacer {
 	return strings.NewReplacer("%", "%25", "_", "%5F", "\x00", "%00")
@@ -39,7 +39,7 @@ func ContainerKey(m *v1.ContainerMetadata, sandbox core.ID) core.Key {
 	return joinKey(m.GetName(), strconv.FormatUint(uint64(m.GetAttempt()), 10), string(sandbox))
 }
 
-// SandboxMetadata is what a sandbox's key was made of; nil when it is none.
+// SandboxMetadata returns the metadata of a sandbox's key; nil if it is not valid.
 func SandboxMetadata(key core.Key) *v1.PodSandboxMetadata {
 	p := strings.Split(string(key), "_")
 	if len(p) != 4 {
@@ -53,7 +53,7 @@ func SandboxMetadata(key core.Key) *v1.PodSandboxMetadata {
 	return &v1.PodSandboxMetadata{Name: un.Replace(p[0]), Namespace: un.Replace(p[1]), Uid: un.Replace(p[2]), Attempt: uint32(attempt)}
 }
 
-// CheckKey refuses what the engine would.
+// CheckKey refuses keys that the engine would refuse.
 func CheckKey(k core.Key) error {
 	if len(k) > core.MaxKey {
 		return invalid.Errorf("metadata of %d bytes, at most %d", len(k), core.MaxKey)

@@ -96,8 +96,8 @@ func OOMScore(r *v1.LinuxContainerResources) (*int, error) {
 	return &n, nil
 }
 
-// UpdatedResources is what a status tells after an update: what was asked over
-// what held before, and where the kernel was asked, what it answered.
+// UpdatedResources returns the resources of a status after an update: the requested values over the
+// former ones, and the kernel's values if they were read.
 func UpdatedResources(before *v1.ContainerResources, asked *v1.LinuxContainerResources, enforced *specs.LinuxResources) *v1.ContainerResources {
 	l := before.GetLinux()
 	if l == nil {
@@ -134,10 +134,9 @@ func UpdatedResources(before *v1.ContainerResources, asked *v1.LinuxContainerRes
 	return &v1.ContainerResources{Linux: l}
 }
 
-// readBack takes over what the kernel enforces, for limits that exist at all:
-// it rounds memory to pages and knows no "unlimited" of this API. What it
-// enforces of shares on cgroup v2 is a coarser weight, which runtimes compute in
-// different ways: there they stay what was asked for.
+// readBack takes the kernel's values of existing limits: the kernel rounds memory to pages and has
+// no "unlimited" of this API. On cgroup v2, shares keep their requested value, because the kernel
+// has a coarser weight, which runtimes compute in different ways.
 func readBack(l *v1.LinuxContainerResources, enforced *specs.LinuxResources) {
 	if enforced == nil {
 		return

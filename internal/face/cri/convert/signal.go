@@ -29,7 +29,7 @@ func SignalName(s v1.Signal) (string, error) {
 	return strconv.Itoa(n), nil
 }
 
-// SignalNumber is 0 for what is no signal.
+// SignalNumber returns 0 for an unknown signal.
 func SignalNumber(s v1.Signal) int {
 	if _, ok := v1.Signal_name[int32(s)]; !ok {
 		return 0
@@ -64,8 +64,8 @@ func offset(base int, n string, sign int) int {
 	return base + sign*v
 }
 
-// StopSignal is the signal a container is asked to end by, for its status: a
-// name, with SIG or without, or a number; SIGTERM when there is none.
+// StopSignal returns a container's stop signal for its status: of is a name, with SIG or without,
+// or a number; SIGTERM if it is empty.
 func StopSignal(of string) v1.Signal {
 	name := strings.ToUpper(strings.TrimSpace(of))
 	if name == "" {

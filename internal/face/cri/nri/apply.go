@@ -36,7 +36,7 @@ func (h *Host) apply(spec *specs.Spec, adjust *api.ContainerAdjustment) error {
 	return nil
 }
 
-// editor is what the library's generator wants of a spec.
+// editor implements the library generator's view of a spec.
 type editor struct{ s *specs.Spec }
 
 var _ generate.UnderlyingGenerator = editor{}

@@ -54,7 +54,7 @@ func (h *Host) AdjustContainer(ctx context.Context, sb *core.Sandbox, c *core.Co
 	if err := h.apply(spec, answer.GetAdjust()); err != nil {
 		return err
 	}
-	describe(t, spec) // PostCreateContainer tells what has become of it
+	describe(t, spec) // PostCreateContainer sends the result
 	h.mu.Lock()
 	h.creating[c.ID] = newborn{p, t, answer.GetUpdate()}
 	h.mu.Unlock()
@@ -66,11 +66,11 @@ func (h *Host) AdjustProcess(context.Context, *core.Sandbox, *core.Container, *s
 	return nil
 }
 
-// Before asks the plugins about a verb and tells them of its end, but for what they
-// have asked for themselves.
+// Before calls the plugins before a verb and after its end, except for verbs that they requested
+// themselves.
 //
-// What makes or changes something keeps new plugins out from before the plugins
-// are asked until the change is on record: see Block.
+// A verb that makes or changes something blocks new plugins from before the calls until the change
+// is on record: see Block.
 func (h *Host) Before(ctx context.Context, op *core.Operation) (after func(error), err error) {
 	switch {
 	case ofPlugins(ctx):
@@ -196,7 +196,7 @@ func (h *Host) started(ctx context.Context, c core.Container) {
 	h.note(ctx, "PostStartContainer", err)
 }
 
-// updating asks the plugins what a container's limits are to be instead.
+// updating lets the plugins change the new limits of a container.
 func (h *Host) updating(ctx context.Context, op *core.Operation) error {
 	if !h.active() {
 		return nil
@@ -251,8 +251,8 @@ func (h *Host) tellStopped(ctx context.Context, id core.ID) {
 	}
 }
 
-// stopped tells once that a container has ended, by itself or because it was
-// asked to. Whoever comes second waits until the first has told it.
+// stopped reports a container's end once, by itself or by a stop. A second caller waits until the
+// first has reported it.
 func (h *Host) stopped(ctx context.Context, c core.Container) {
 	if c.State != core.ContainerExited {
 		return
@@ -286,8 +286,7 @@ type gone struct {
 	newborn
 }
 
-// removing remembers what has to be told of a container, which has ended, once it
-// is removed. Its end is told first.
+// removing keeps the data for the report of an ended container's removal. It reports the end first.
 func (h *Host) removing(ctx context.Context, c core.Container) gone {
 	h.stopped(ctx, c)
 	g := gone{id: c.ID}
@@ -338,9 +337,8 @@ func (h *Host) removedPod(ctx context.Context, sb core.Sandbox) {
 	h.note(ctx, "RemovePodSandbox", err)
 }
 
-// UpdatePod changes what is on record of a pod's limits, which no verb of the engine
-// does: the plugins are asked about them before, and told when record has succeeded.
-// On nil it is record.
+// UpdatePod changes the record of a pod's limits, which no verb of the engine does: it calls the
+// plugins before, and again when record has succeeded. On nil it is record.
 func (h *Host) UpdatePod(ctx context.Context, sb core.Sandbox, overhead, resources *specs.LinuxResources, record func() (core.Sandbox, error)) error {
 	if h == nil {
 		_, err := record()
@@ -399,7 +397,7 @@ func (h *Host) both(ctx context.Context, c core.Container) (*api.PodSandbox, *ap
 	return p, t, err
 }
 
-// refused is a plugin's no, which ends what it was asked about.
+// refused is a plugin's refusal, which ends the verb.
 func refused(call string, err error) error {
 	if err == nil {
 		return nil
@@ -407,7 +405,7 @@ func refused(call string, err error) error {
 	return fmt.Errorf("nri plugin: %s: %v: %w", call, err, errdefs.ErrFailedPrecondition) //nolint:errorlint // a plugin's class means nothing here
 }
 
-// note is an error of a call whose answer changes nothing.
+// note logs the error of a call with no effect on the verb.
 func (h *Host) note(ctx context.Context, call string, err error) {
 	if err != nil {
 		h.o.Logger.WarnContext(ctx, "an nri plugin failed", "call", call, "error", err)

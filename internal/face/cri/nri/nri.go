@@ -1,10 +1,10 @@
-// Package nri lets plugins of the Node Resource Interface see the pods and
-// containers of the CRI face, and adjust containers before they are made. It is
-// the cri owner's core.Policy, so that the words of pods stay in the face.
+// Package nri lets plugins of the Node Resource Interface see the pods and containers of the CRI
+// face, and adjust containers before they are made. It is the cri owner's core.Policy, so that the
+// terms of pods stay in the face.
 //
-// Plugins speak NRI over ttrpc on a unix socket; the protocol, the order of the
-// plugins and how their wishes are merged are github.com/containerd/nri's. What
-// is here is when plugins are asked, and what they are told. Start at Host.
+// Plugins speak NRI over ttrpc on a unix socket; the protocol, the order of the plugins and the
+// merge of their adjustments are github.com/containerd/nri's. This package determines the times and
+// contents of the calls. Start at Host.
 package nri
 
 import (
@@ -30,13 +30,12 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	// Socket is where plugins connect, an absolute path.
 	Socket string
-	// Timeout is how long a plugin may take for one answer; one that takes
-	// longer is disconnected, and what it was asked about goes on without it.
-	// 0 is DefaultTimeout.
+	// Timeout is how long a plugin may take for one answer; one that takes longer is disconnected,
+	// and the verb continues without it. 0 is DefaultTimeout.
 	Timeout time.Duration
 	Logger  *slog.Logger
 	Version string // the agent's, told to plugins
@@ -48,8 +47,8 @@ type Options struct {
 	CDI func(spec *specs.Spec, names []string) error
 }
 
-// DefaultTimeout is more than the two seconds of other runtimes: a plugin that
-// joins a node with many containers is told of all of them in one call.
+// DefaultTimeout is more than the two seconds of other runtimes: a plugin that joins a node with
+// many containers gets all of them in one call.
 const DefaultTimeout = 10 * time.Second
 
 // registration is how long a plugin may take to say its name.
@@ -66,7 +65,7 @@ type Host struct {
 	engine   *engine.Client
 	pods     map[core.ID]*api.PodSandbox // admitted and not made yet
 	creating map[core.ID]newborn         // adjusted and not made yet
-	ended    map[core.ID]bool            // containers whose end was told
+	ended    map[core.ID]bool            // containers with a reported end
 
 	ends keylock.Map[core.ID]
 }
@@ -153,10 +152,10 @@ func (h *Host) Run(ctx context.Context, e *engine.Client) error {
 // is held.
 func (h *Host) active() bool { return h.count.Load() > 0 }
 
-// Block keeps new plugins from joining until unblock is called. Whoever makes
-// or changes something holds it from before the plugins are asked until the
-// change is on record: then a plugin that joins either was asked, or finds it in
-// the list it is given. It must not be taken twice by one call.
+// Block keeps new plugins from joining until unblock is called. A verb that makes or changes
+// something holds it from before the plugins' calls until the change is on record: then a plugin
+// that joins either was called, or finds the object in its list. It must not be taken twice by one
+// call.
 func (h *Host) Block() (unblock func()) {
 	b := h.plugins.BlockPluginSync()
 	return b.Unblock
@@ -199,7 +198,7 @@ func (h *Host) synchronize(ctx context.Context, tell adaptation.SyncCB) error {
 		}
 		all = append(all, t)
 		if c.State == core.ContainerExited {
-			// Its end is told by its state.
+			// Its state shows its end.
 			h.mu.Lock()
 			h.ended[c.ID] = true
 			h.mu.Unlock()
@@ -213,8 +212,7 @@ func (h *Host) synchronize(ctx context.Context, tell adaptation.SyncCB) error {
 	return err
 }
 
-// update carries out what plugins want changed in containers that exist, and
-// returns what could not be.
+// update makes the plugins' changes of existing containers, and returns those that failed.
 func (h *Host) update(ctx context.Context, updates []*api.ContainerUpdate) (failed []*api.ContainerUpdate, err error) {
 	h.mu.Lock()
 	e := h.engine
@@ -237,9 +235,8 @@ func (h *Host) update(ctx context.Context, updates []*api.ContainerUpdate) (fail
 	return failed, err
 }
 
-// byPlugins marks a context of what plugins have asked for. They are not asked about
-// it: whoever calls update may keep new plugins out or be letting one in, and must
-// not wait for that again.
+// byPlugins marks a context of a verb that plugins have requested. They are not called for it: the
+// caller of update may hold Block or be admitting a plugin, and must not wait for that again.
 type byPlugins struct{}
 
 func ofPlugins(ctx context.Context) bool { return ctx.Value(byPlugins{}) != nil }

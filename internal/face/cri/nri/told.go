@@ -96,7 +96,7 @@ func (h *Host) container(c core.Container, spec *specs.Spec) (*api.Container, er
 	return t, nil
 }
 
-// describe adds what the spec says.
+// describe adds the values of the spec.
 func describe(t *api.Container, spec *specs.Spec) {
 	if spec == nil {
 		return
@@ -153,8 +153,8 @@ func nanos(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// BridgeLog has the library's words in our log; its news are for those who look
-// for them. It has one logger for a whole process: call it once, before New.
+// BridgeLog sends the library's log to ours, its informational lines at level debug. The library
+// has one logger for a whole process: call it once, before New.
 func BridgeLog(log *slog.Logger) { nrilog.Set(logger{log}) }
 
 type logger struct{ log *slog.Logger }

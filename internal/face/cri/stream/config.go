@@ -39,8 +39,7 @@ type Config struct {
 	Unauthenticated int
 }
 
-// CheckFiles says what is wrong with the files that c names, by reading them as New
-// does.
+// CheckFiles reads the files that c names as New does, and returns the first error.
 func (c Config) CheckFiles() error {
 	_, err := c.readFiles()
 	return err
@@ -54,8 +53,8 @@ func (c Config) readFiles() (*tls.Config, error) {
 	return tlsconf.Files{Cert: c.Cert, Key: c.Key, Prefix: "face.cri.stream_"}.Server()
 }
 
-// Validate refuses what could not work, and a listener beyond this machine
-// without TLS. InvalidArgument.
+// Validate returns InvalidArgument for values that cannot work, and for a listener beyond this
+// machine without TLS.
 func (c Config) Validate() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)

@@ -62,9 +62,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// conn is a client's connection that knows when the client has gone, even while
-// nobody reads: neither of the protocols above tells it once what came before
-// has not been taken. It is closed so that what was sent last still arrives.
+// conn is a client's connection that notices the end of the client even while nobody reads: the
+// protocols above do not report it while earlier input is unread. Its Close lets the last output
+// arrive.
 type conn struct {
 	*net.TCPConn
 	ctx    context.Context //nolint:containedctx // the connection's life
@@ -166,8 +166,8 @@ func (c *conn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Close says that nothing more comes and lets the client take what was sent:
-// closing a connection with unread input would throw it away.
+// Close ends the output and lets the client read it: closing a connection with unread input would
+// discard the output.
 func (c *conn) Close() error {
 	c.closed.Do(func() {
 		if c.ctx.Err() != nil || c.CloseWrite() != nil {
@@ -184,7 +184,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// abort ends the connection at once; whoever reads or writes gets an error.
+// abort ends the connection at once; readers and writers get an error.
 func (c *conn) abort(cause error) {
 	c.once.Do(func() {
 		c.cancel(cause)

@@ -35,7 +35,7 @@ const maxPairs = 4096
 func (x *exchange) forward(ctx context.Context) {
 	if !isWebsocket(x.r) {
 		if _, err := httpstream.Handshake(x.r, x.w, []string{protocolForward}); err != nil {
-			return // the client was told
+			return // the client got the error
 		}
 		f := x.forwarding(ctx)
 		if sc := spdy.NewResponseUpgrader().UpgradeResponse(x.w, x.r, f.take); sc != nil {
@@ -154,8 +154,8 @@ func (f *forwarding) take(st httpstream.Stream, answered <-chan struct{}) error 
 	return nil
 }
 
-// parseStream reads what a stream is for. Clients that send no request ID open
-// the error stream first, and the data stream right after it.
+// parseStream reads the purpose of a stream. Clients that send no request ID open the error stream
+// first, and the data stream right after it.
 func parseStream(h http.Header, stream uint32) (port uint16, id string, data bool, err error) {
 	n, err := strconv.ParseUint(h.Get(headerPort), 10, 16)
 	if err != nil || n == 0 {
@@ -221,13 +221,13 @@ func (f *forwarding) carry(p *pair) {
 	join(f.ctx, target, &dataStream{Stream: p.data})
 }
 
-// dataStream tells a half-close from a reset, which look the same to who reads.
+// dataStream distinguishes a half-close from a reset, which look the same to a reader.
 type dataStream struct{ httpstream.Stream }
 
 var errReset = errors.New("the client reset the stream")
 
-// Write implements io.Writer. The library would go on sending to a client that
-// has reset the stream.
+// Write implements io.Writer. The library would continue to send to a client that has reset the
+// stream.
 func (d *dataStream) Write(b []byte) (int, error) {
 	if d.reset() {
 		return 0, errReset
@@ -278,7 +278,7 @@ func join(ctx context.Context, target net.Conn, client io.ReadWriter) {
 	if err != nil {
 		_ = target.Close()
 		if s, ok := client.(interface{ Reset() error }); ok {
-			_ = s.Reset() // wakes who reads it
+			_ = s.Reset() // wakes its reader
 		}
 	}
 	wg.Wait()

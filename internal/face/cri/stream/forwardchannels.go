@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// forwardChannels serves port forwarding over websocket channels: of each port
-// that was asked for, one data and one error channel, whose first message is the
-// port. There is one connection for each port.
+// forwardChannels serves port forwarding over websocket channels: for each requested port, one data
+// and one error channel; the first message on each is the port. There is one connection for each
+// port.
 func (x *exchange) forwardChannels(ctx context.Context) {
 	if len(x.req.Ports) == 0 {
 		http.Error(x.w, "this protocol needs the ports in the request", http.StatusBadRequest)
@@ -49,9 +49,8 @@ func (x *exchange) forwardChannels(ctx context.Context) {
 	})
 }
 
-// channelEnds are both directions of a channel. What the target sends last ends
-// the client's direction too, which cannot be told: the protocol has no
-// half-close.
+// channelEnds are both directions of a channel. The end of the target's output ends the client's
+// direction too, because the protocol has no half-close.
 type channelEnds struct {
 	*queue
 	out io.Writer

@@ -26,8 +26,7 @@ type Size struct {
 	Height uint16 `json:"Height"`
 }
 
-// run has the backend serve a session, and returns what the client is told of
-// how it ended.
+// run lets the backend serve a session, and returns the outcome for the client.
 func (x *exchange) run(ctx context.Context, s Session) outcome {
 	if x.req.Kind == KindAttach {
 		return outcome{err: x.server.o.Backend.Attach(ctx, x.req, s)}
@@ -92,8 +91,8 @@ func (o outcome) text() string {
 	}
 }
 
-// encode is what goes over the error stream: an object for protocols that know
-// it, else words, and nothing for success.
+// encode returns the content of the error stream: an object for protocols that support it, else
+// text, and nothing for success.
 func (o outcome) encode(object bool) []byte {
 	if !object {
 		return []byte(o.text())

@@ -1,10 +1,10 @@
-// Package stream serves what the CRI's Exec, Attach and PortForward answer with a
-// URL for: the client's standard streams and forwarded connections, over SPDY/3.1
-// and websockets, on a TCP listener of its own.
+// Package stream serves the URLs that the CRI's Exec, Attach and PortForward return: the client's
+// standard streams and forwarded connections, over SPDY/3.1 and websockets, on a TCP listener of
+// its own.
 //
-// It must not know the engine: a Backend runs what the client asked for. Start
-// reading at Server, then remote.go (exec and attach) and forward.go; conn.go
-// tells when a client has gone, whatever protocol it speaks.
+// It must not know the engine: a Backend runs the client's request. Start reading at Server, then
+// remote.go (exec and attach) and forward.go; conn.go notices the end of a client, for all
+// protocols.
 package stream
 
 import (
@@ -28,8 +28,8 @@ import (
 	"github.com/longshore/longshore/internal/face"
 )
 
-// Backend does what a client asks for. Each call ends with its context, which
-// ends when the client has gone.
+// Backend runs a client's request. Each call ends with its context, which ends when the client has
+// gone.
 type Backend interface {
 	// Exec runs a command to its end and returns its exit status.
 	Exec(ctx context.Context, req Request, s Session) (status int, err error)
@@ -39,12 +39,12 @@ type Backend interface {
 	Dial(ctx context.Context, sandbox string, port uint16) (net.Conn, error)
 }
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	Config  Config
 	Backend Backend      // required
 	Logger  *slog.Logger // required
-	// Face is the name by which Metrics count panics; Metrics nil counts nothing.
+	// Face is the label of panics in Metrics; Metrics nil counts nothing.
 	Face    string
 	Metrics face.Metrics
 	// Limits shows how many connections are open; nil shows it nowhere.
@@ -125,9 +125,8 @@ func baseURL(asked string, addr net.Addr, secure bool) url.URL {
 	return u
 }
 
-// URL returns an address at which a client can have what req asks for, once and
-// within a minute. ResourceExhausted when too many are waiting to be used,
-// Unavailable when the server does not listen.
+// URL returns an address that serves req, once and within a minute. ResourceExhausted when too many
+// are waiting to be used, Unavailable when the server does not listen.
 func (s *Server) URL(req Request) (string, error) {
 	s.mu.Lock()
 	base, open := s.base, s.listener != nil
@@ -228,7 +227,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// exchange is one request and what becomes of its connection.
+// exchange is one request with its connection.
 type exchange struct {
 	server *Server
 	conn   *conn
@@ -247,7 +246,7 @@ func (s *Server) enter() bool {
 	return true
 }
 
-// recover turns a panic into a session's end; the other sessions go on.
+// recover turns a panic into a session's end; the other sessions continue.
 func (s *Server) recover(ctx context.Context) {
 	if p := recover(); p != nil {
 		if s.o.Metrics != nil {

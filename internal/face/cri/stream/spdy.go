@@ -30,7 +30,7 @@ const (
 	typeResize = "resize"
 )
 
-// errCut is a stream whose opening the client did not live to see.
+// errCut is the error of a stream after the client disconnected while opening it.
 var errCut = errors.New("the connection was cut")
 
 // remoteSPDY serves exec and attach over SPDY.
@@ -118,8 +118,8 @@ func (g *gathering) take(st httpstream.Stream, answered <-chan struct{}) error {
 	return nil
 }
 
-// wait returns once all streams are there and can be used. mu is not needed: nothing
-// changes them after that.
+// wait returns once all streams are open and usable. mu is not needed: nothing changes them after
+// that.
 func (g *gathering) wait(ctx context.Context) error {
 	timer := time.NewTimer(createTimeout)
 	defer timer.Stop()
@@ -150,9 +150,8 @@ func within(ctx context.Context, timer *time.Timer, event <-chan struct{}) error
 	}
 }
 
-// usable reports whether the client was told that its stream is accepted. The
-// library calls a stream answered even when the answer could not be sent, and
-// then a write to it would wait for ever.
+// usable reports whether the client got the acceptance of its stream. The library calls a stream
+// answered even when the answer could not be sent, and then a write to it would wait for ever.
 func usable(st httpstream.Stream) bool {
 	s, ok := st.(interface {
 		SendReply(header http.Header, fin bool) error
@@ -168,9 +167,9 @@ func (g *gathering) writer(name string) io.Writer {
 	return nil
 }
 
-// input is what a client sends. The library calls it ended as well when the client
-// has gone, or has reset its streams to go: then it ends with the session, so that
-// the process is not told of an end of its input that the client did not mean.
+// input is a client's input. The library also reports its end when the client has disconnected, or
+// has reset its streams before it: then input ends with the session, so that the process does not
+// see an end of input that the client did not send.
 type input struct {
 	httpstream.Stream
 	ctx  context.Context //nolint:containedctx // the session's life

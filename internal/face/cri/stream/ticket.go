@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Kind is what a URL is good for.
+// Kind is the purpose of a URL.
 type Kind string
 
 // The kinds, which are also the first part of a URL's path.
@@ -22,7 +22,7 @@ const (
 
 func kinds() []Kind { return []Kind{KindExec, KindAttach, KindPortForward} }
 
-// Request is what a client asked the CRI for.
+// Request is a client's request to the CRI.
 type Request struct {
 	Kind Kind
 	// ID is the container's, or the sandbox's for KindPortForward.
@@ -32,9 +32,8 @@ type Request struct {
 	Ports                      []uint16 // KindPortForward over websocket channels
 }
 
-// tickets are the requests whose URL nobody has used yet. A URL's token is the
-// only credential of the CRI's streaming: it is random, good once, and soon not
-// any more.
+// tickets are the requests with unused URLs. A URL's token is the only credential of the CRI's
+// streaming: it is random, and valid once and for a short time.
 type tickets struct {
 	life time.Duration
 	max  int
@@ -79,8 +78,7 @@ func (t *tickets) redeem(token string) (Request, bool) {
 	return k.req, ok
 }
 
-// expire drops what is too old, and leading tokens that were redeemed.
-// Preconditions: mu is held.
+// expire drops expired tokens, and leading tokens that were redeemed. Preconditions: mu is held.
 func (t *tickets) expire(now time.Time) {
 	n := 0
 	for _, token := range t.order {

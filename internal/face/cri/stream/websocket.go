@@ -30,7 +30,7 @@ const (
 // version 5.
 const closeChannel = 255
 
-// The sizes of a websocket's messages, and of what waits to be taken.
+// The sizes of a websocket's messages, and of its queues.
 const (
 	maxMessage   = 4 << 20
 	queuedChunks = 16
@@ -134,8 +134,8 @@ func (x *exchange) remoteWebsocket(ctx context.Context) {
 	})
 }
 
-// receive gives the channels what the client sends until it ends the
-// connection. That closes none of them: the client said of none that it ends.
+// receive passes the client's messages to the channels until the connection ends. The end closes no
+// channel, because the client has closed none.
 func (c *channels) receive() error {
 	for {
 		var msg []byte
@@ -243,7 +243,7 @@ func (q *queue) Write(b []byte) (int, error) {
 	}
 }
 
-// Close ends the input after what was written.
+// Close ends the input after the queued messages.
 func (q *queue) Close() error {
 	q.once.Do(func() { close(q.ended) })
 	return nil
