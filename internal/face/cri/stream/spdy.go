@@ -37,7 +37,7 @@ var errCut = errors.New("the connection was cut")
 func (x *exchange) remoteSPDY(ctx context.Context) {
 	protocol, err := httpstream.Handshake(x.r, x.w, []string{protocolV4, protocolV3, protocolV2})
 	if err != nil {
-		return // the client was told
+		return // the client got the error
 	}
 	want := []string{typeError}
 	for name, asked := range map[string]bool{
