@@ -78,7 +78,7 @@ func (e *encoder) mapping(v *Value) error {
 	return nil
 }
 
-// Text appends s as a JSON string that escapes only what must be.
+// Text appends s as a JSON string with the fewest escapes.
 func (e *encoder) text(s string) {
 	const hex = "0123456789abcdef"
 	e.out = append(e.out, '"')

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Kind says what a grant gives.
+// Kind is the kind of a grant.
 type Kind string
 
-// The kinds of grants. Each is the tag by which a document asks for it, without the exclamation mark.
+// The kinds of grants. Each is the tag in a document, without the exclamation mark.
 const (
-	Log      Kind = "container_log" // what is written to it becomes lines of the container's log
+	Log      Kind = "container_log" // its input becomes lines of the container's log
 	Mount    Kind = "mount"         // a directory or file of one of the request's mounts
 	Listen   Kind = "listen"        // a listening socket in the sandbox's network
 	Server   Kind = "server"        // a handle on the board that may start servers
@@ -35,7 +35,7 @@ const (
 	UDP = "udp"
 )
 
-// Rights is what may be done with a mount's files.
+// Rights are rights to a mount's files.
 type Rights uint8
 
 // The rights of a mount. Write includes to create, rename and remove.
@@ -112,13 +112,14 @@ type Grant struct {
 	Kind Kind `json:"kind"`
 	// Name is a mount's path in the container, an environment variable, a secret; for Env, "" is all variables.
 	Name string `json:"name,omitempty"`
-	// Rights are a mount's. AtMost: the mount itself may have less, and then so much is given; otherwise this is an error.
+	// Rights are a mount's. AtMost: if the mount itself has fewer rights, the program gets those; otherwise this is an
+	// error.
 	Rights Rights `json:"rights,omitempty"`
 	AtMost bool   `json:"at_most,omitempty"`
 	// Protocol and Port are a listener's.
 	Protocol string `json:"protocol,omitempty"`
 	Port     uint16 `json:"port,omitempty"`
-	// Labels are those by which servers and clients find each other on the board.
+	// Labels are matched between servers and clients on the board.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
@@ -162,7 +163,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// Form says what a Value is.
+// Form is the form of a Value.
 type Form uint8
 
 // The forms of a Value.
@@ -185,7 +186,7 @@ type Value struct {
 	// Text is a scalar: "true" or "false", a number as JSON writes it, a string, or a binary's bytes in base64.
 	Text  string
 	Items []Value // of a Sequence
-	// Fields are a Mapping's, in the document's order; no name is there twice.
+	// Fields are a Mapping's, in the document's order; names are unique.
 	Fields []Field
 	Grant  *Grant // of Granted
 }

@@ -1,11 +1,11 @@
 package grant
 
-// WasmJob is what a worker of longshore-wasm is to run. It reads the job from descriptor ArgdataNumber; all of the job's numbers are descriptors
-// of the worker.
+// WasmJob is the job of a worker of longshore-wasm. It reads the job from descriptor ArgdataNumber; all of the job's
+// numbers are descriptors of the worker.
 type WasmJob struct {
 	// Module has the program.
 	Module int `json:"module"`
-	// Compiled has what was compiled of the module, 0 if the worker is to compile by itself.
+	// Compiled has the module's compiled form, 0 if the worker is to compile it.
 	Compiled int `json:"compiled,omitempty"`
 
 	Args        []string     `json:"args"`

@@ -10,8 +10,8 @@ type Denied struct {
 	Given string `json:"given,omitempty"` // "" is nothing: the program reads null
 }
 
-// Narrow returns a copy of doc with no more than s allows: of a mount the rights that both have, and null in the place of a grant
-// that is not allowed. It also says what was taken away.
+// Narrow returns a copy of doc within s: a mount gets the rights that both have, and null replaces a grant that is not
+// allowed. It also returns the reduced grants.
 func Narrow(doc *Document, s *Set) (*Document, []Denied) {
 	out := &Document{Root: doc.Root.Clone()}
 	var denied []Denied
@@ -31,9 +31,9 @@ func Narrow(doc *Document, s *Set) (*Document, []Denied) {
 	return out, denied
 }
 
-// Decide returns the document that a program gets, and what was taken away from it. Wish is the image's document, asked the one that
-// came with the request; either may be nil, not both. Allowed is what the operator allows, nil if the operator does not say. With both documents the
-// request's is the program's argument, but it is given nothing for which the image does not wish.
+// Decide returns a program's document, and the reduced grants. Wish is the image's document, asked the request's;
+// either may be nil, not both. Allowed has the operator's limits, nil for none. With both documents the request's is
+// the program's argument, but its grants are limited to the image's wish.
 func Decide(wish, asked *Document, allowed *Set) (*Document, []Denied) {
 	if allowed == nil {
 		allowed = Everything()

@@ -6,17 +6,18 @@ import (
 	"strings"
 )
 
-// ArgdataNumber is the descriptor from which a native program reads its argument, and FirstNumber its first grant.
+// ArgdataNumber is the descriptor of a native program's argument, and FirstNumber that of its first grant.
 const (
 	ArgdataNumber = 3
 	FirstNumber   = 4
 )
 
-// Request is what the orchestrator's request and the agent's records say of the container; a document can only name parts of it.
+// Request has the facts of the orchestrator's request and the agent's records about the container; a document can only
+// name parts of it.
 type Request struct {
 	// Mounts are the request's mounts by their path in the container, with the rights that an ordinary container would have in them.
 	Mounts map[string]Rights
-	// Secrets are the names of what the orchestrator delivered as secrets.
+	// Secrets are the names of the orchestrator's secrets.
 	Secrets []string
 	// Env is the container's environment, NAME=VALUE; of equal names the last one counts.
 	Env []string
@@ -24,17 +25,18 @@ type Request struct {
 	Identity map[Kind]map[string]string
 }
 
-// Descriptor is what the agent opens for one grant of a document.
+// Descriptor is the descriptor for one grant of a document.
 type Descriptor struct {
 	// Number is the descriptor in the program, from FirstNumber on without a gap.
 	Number int `json:"number"`
 	// Name is where the grant stands in the document, for LISTEN_FDNAMES: printable ASCII without colons, at most 255 bytes.
 	Name string `json:"name"`
-	// Grant is what to open. A mount's rights are set, and not more than the mount's; labels include the container's identity.
+	// Grant describes the file to open. A mount's rights are set, and not more than the mount's; labels include the
+	// container's identity.
 	Grant Grant `json:"grant"`
 }
 
-// Resolved is what a program starts with.
+// Resolved has the descriptors and argument of a program's start.
 type Resolved struct {
 	Descriptors []Descriptor `json:"descriptors"`
 	// Argdata is the document as JSON; a grant stands there as {"fd": N}.
@@ -110,7 +112,7 @@ func resolve(doc *Document, req Request, key string, refer reference) (*Resolved
 	return r, nil
 }
 
-// WasmPath is the path by which a wasm program's argument refers to d.
+// WasmPath is the path of d in a wasm program's argument.
 func WasmPath(d Descriptor) string {
 	switch d.Grant.Kind {
 	case Mount:
@@ -124,7 +126,7 @@ func WasmPath(d Descriptor) string {
 	return "/fd/" + strconv.Itoa(d.Number)
 }
 
-// Check returns g with what req adds to it, or says why req does not have it.
+// Check returns g completed from req, or an error if req does not have it.
 func check(g Grant, pos Pos, req Request) (Grant, error) {
 	g = g.Clone()
 	switch g.Kind {
@@ -169,7 +171,8 @@ func check(g Grant, pos Pos, req Request) (Grant, error) {
 	return g, nil
 }
 
-// CheckMountName refuses what cannot be a mount's path in a container. Such a path only names a mount, it is never opened.
+// CheckMountName refuses names that cannot be a mount's path in a container. Such a path only names a mount, it is
+// never opened.
 func CheckMountName(name string) error {
 	switch {
 	case name == "":
@@ -228,7 +231,7 @@ func expandEnv(v *Value, name string, env map[string]string, granted map[string]
 // maxName is how many bytes a descriptor's name may have.
 const maxName = 255
 
-// DescriptorName makes of a place in the document what LISTEN_FDNAMES can carry.
+// DescriptorName returns a name for LISTEN_FDNAMES from a place in the document.
 func descriptorName(path string, g Grant, number int, taken map[string]bool) string {
 	var b strings.Builder
 	for _, r := range path {

@@ -14,18 +14,18 @@ const Any = "*"
 // Ports is a range of ports, both ends included.
 type Ports struct{ From, To uint16 }
 
-// Pattern is what a rule allows: a Grant, whose Name may be Any, and whose Ports are a range.
+// Pattern is a limit of a rule: a Grant with Any or a name as Name, and with a range of Ports.
 type Pattern struct {
 	Grant
 	Ports Ports
 }
 
-// Set is what may be granted. The zero Set allows nothing. Sets are a lattice: Meet is the greatest set that both contain, Join
-// the least that contains both; equal sets are equal in their fields, too.
+// Set is a set of allowed grants. The zero Set allows nothing. Sets are a lattice: Meet is the greatest set that both
+// contain, Join the least that contains both; equal sets are equal in their fields, too.
 type Set struct {
 	flags   map[Kind]bool                // Log, Random, Clock, Shutdown
 	names   map[Kind]names               // Env, Secret
-	mounts  map[string]Rights            // under Any: every mount; a name is there if it has more
+	mounts  map[string]Rights            // under Any: every mount; a name has an entry if it has more
 	listen  map[string][]Ports           // by protocol: sorted, apart by at least one port
 	handles map[Kind][]map[string]string // Server, Client: labels that a handle must have; none is part of another
 }
@@ -149,7 +149,7 @@ func (s *Set) normalize() {
 	}
 }
 
-// Union sorts ranges and joins those that touch; a range whose end is before its start is empty.
+// Union sorts ranges and joins those that touch; a range that ends before its start is empty.
 func union(ranges []Ports) []Ports {
 	ranges = slices.DeleteFunc(slices.Clone(ranges), func(p Ports) bool { return p.From > p.To })
 	slices.SortFunc(ranges, func(a, b Ports) int { return int(a.From) - int(b.From) })
@@ -164,7 +164,7 @@ func union(ranges []Ports) []Ports {
 	return out
 }
 
-// Widest removes label sets to which another one, with fewer labels, already leads, and sorts the others.
+// Widest removes label sets that another one with fewer labels includes, and sorts the others.
 func widest(handles []map[string]string) []map[string]string {
 	var out []map[string]string
 	for i, h := range handles {
@@ -193,12 +193,12 @@ func contains(labels, part map[string]string) bool {
 	return true
 }
 
-// Join returns what s or t allows.
+// Join returns the union of s and t.
 func (s *Set) Join(t *Set) *Set {
 	return NewSet(append(s.Patterns(), t.Patterns()...)...)
 }
 
-// Meet returns what both s and t allow.
+// Meet returns the intersection of s and t.
 func (s *Set) Meet(t *Set) *Set {
 	out := NewSet()
 	for kind := range s.flags {
@@ -291,7 +291,7 @@ func (s *Set) Allow(g Grant) (Grant, bool) {
 	return g, false
 }
 
-// Patterns returns patterns of which NewSet makes s again, in a fixed order.
+// Patterns returns patterns for which NewSet returns s, in a fixed order.
 func (s *Set) Patterns() []Pattern {
 	var out []Pattern
 	for _, kind := range Kinds() {
@@ -337,7 +337,7 @@ func (p Pattern) String() string {
 	return g.String()
 }
 
-// String lists what s allows.
+// String lists the patterns of s.
 func (s *Set) String() string {
 	var all []string
 	for _, p := range s.Patterns() {

@@ -19,8 +19,8 @@ const (
 	maxProgramHeaders          = 64 << 10 / elfProgram64 // as many as the kernel reads
 )
 
-// CheckStatic refuses what the kernel could not execute without further files. It reads the header and the table of segments of an ELF
-// file, a few kilobytes, and nothing of their content.
+// CheckStatic refuses programs that the kernel cannot execute without further files. It reads the header and the table
+// of segments of an ELF file, a few kilobytes, and nothing of their content.
 func CheckStatic(r io.ReaderAt) error {
 	head := make([]byte, elfHeader64)
 	n, err := r.ReadAt(head, 0)

@@ -1,7 +1,7 @@
 // Package board decides which server a client reaches: the matching of the switchboard, without sockets.
 //
-// Who starts a server or connects holds a Handle, which the agent made. A handle has labels, and can only be narrowed: by more
-// labels, or by rights that are given up. Start reading at Board.Connect.
+// A program needs a Handle of the agent to start a server or to connect. A handle has labels, and can only be narrowed:
+// by more labels, or by fewer rights. Start reading at Board.Connect.
 package board
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/grant"
 )
 
-// Rights are what a handle may be used for.
+// Rights are the rights of a handle.
 type Rights uint8
 
 // The rights of a handle.
@@ -46,11 +46,11 @@ func (r Realm) String() string {
 var (
 	// ErrNotPermitted is the error of a use that a handle does not allow.
 	ErrNotPermitted = errors.New("not permitted")
-	// ErrNoServer is that of a connection for which no server is there.
+	// ErrNoServer is the error of Connect without a matching server.
 	ErrNoServer = errors.New("no server")
 	// ErrInvalid is that of labels that cannot be.
 	ErrInvalid = errors.New("invalid labels")
-	// ErrBusy is that of a connection for which servers are there, none of which has taken its last ones.
+	// ErrBusy is the error of Connect if no matching server has taken its last connections.
 	ErrBusy = errors.New("busy")
 	// ErrFull is that of a realm with too many servers.
 	ErrFull = errors.New("too many servers")
@@ -69,8 +69,8 @@ type Handle struct {
 	labels map[string]string
 }
 
-// NewHandle returns a container's handle. Identity are the labels by which others may rely on who it is: nobody but the agent sets them, so
-// labels must have none of their keys.
+// NewHandle returns a container's handle. Identity are the labels that identify the container to others: only the agent
+// sets them, so labels must have none of their keys.
 func NewHandle(realm Realm, rights Rights, identity, labels map[string]string) (Handle, error) {
 	for _, k := range sorted(labels) {
 		if _, ok := identity[k]; ok {
@@ -116,10 +116,10 @@ func printable(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
-// Realm is whose the handle is.
+// Realm is the handle's realm.
 func (h Handle) Realm() Realm { return h.realm }
 
-// Rights are what the handle may be used for.
+// Rights are the handle's rights.
 func (h Handle) Rights() Rights { return h.rights }
 
 // Labels returns a copy of the handle's labels.
@@ -131,7 +131,7 @@ type Open func(client, server Realm) bool
 // ServerID names a server that runs.
 type ServerID uint64
 
-// Connection is what both ends of a new connection get.
+// Connection is the description of a new connection for both ends.
 type Connection struct {
 	Server ServerID
 	// Labels are those of client and server together.
@@ -145,7 +145,7 @@ type server struct {
 	at     *list.Element
 }
 
-// Board has the servers that run.
+// Board has the running servers.
 type Board struct {
 	open Open
 
@@ -161,7 +161,7 @@ func New(open Open) *Board {
 	return &Board{open: open, servers: map[ServerID]*server{}, realms: map[Realm]*list.List{}}
 }
 
-// SetOpen replaces what New was given. Connections that were made before stay.
+// SetOpen replaces the function of New. Earlier connections stay.
 func (b *Board) SetOpen(open Open) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,9 +206,9 @@ func (b *Board) Stop(id ServerID) {
 	}
 }
 
-// Connect returns the server that a client reaches: of those that match and to which offer, unless nil, hands the connection, the one
-// that has had no new connection for the longest time. A client and a server match if no key that both have differs. Offer must not call
-// the board.
+// Connect returns the server that a client reaches: of the matching servers that offer, unless nil, accepts, the one
+// without a new connection for the longest time. A client and a server match if their common keys have equal values.
+// Offer must not call the board.
 func (b *Board) Connect(h Handle, offer func(Connection) bool) (Connection, error) {
 	if h.rights&Connect == 0 {
 		return Connection{}, fmt.Errorf("%w: this handle makes no connections", ErrNotPermitted)

@@ -6,19 +6,19 @@ import (
 	"github.com/longshore/longshore/internal/grant"
 )
 
-// Rule opens servers to clients of another realm. Its texts are patterns, in which * stands for any text; "" matches everybody.
+// Rule opens servers to clients of another realm. Its texts are patterns, with * for any text; "" matches everybody.
 type Rule struct {
 	Client Realm `json:"client"`
 	Server Realm `json:"server"`
 }
 
-// Rules open what any of them opens.
+// Rules open the servers that any of them opens.
 type Rules []Rule
 
-// Agent is the owner of the agent's own servers. They are open to those only whom a rule names it for: no pattern means it.
+// Agent is the owner of the agent's own servers. They are open only by rules with this name: no pattern matches it.
 const Agent = "longshore"
 
-// OpensAgent says whether there is somebody to whom the agent is open.
+// OpensAgent reports whether a rule opens the agent to somebody.
 func (r Rules) OpensAgent() bool {
 	return slices.ContainsFunc(r, func(rule Rule) bool { return rule.Server.Owner == Agent })
 }

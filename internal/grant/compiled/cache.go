@@ -44,11 +44,11 @@ type Cache struct {
 	compile      func(context.Context, *compilation) error
 
 	mu      sync.Mutex // guards build, version, sound, failed, confined, alone
-	build   identity   // of the program whose version is known
+	build   identity   // of the program with the known version
 	version string
 	sound   map[string]identity // entries that were checked
-	failed  map[string]bool     // keys of what cannot be compiled
-	// confined says by what the last child was confined.
+	failed  map[string]bool     // keys of modules that cannot be compiled
+	// confined describes the confinement of the last child.
 	confined string
 	alone    int // see Status.Alone
 }
@@ -75,7 +75,7 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// New opens a cache, and removes what a compilation left that was interrupted.
+// New opens a cache, and removes the files of interrupted compilations.
 func New(o Options) (*Cache, error) {
 	c := &Cache{
 		dir: o.Dir, program: o.Program, limit: cmp.Or(o.Limit, defaultLimit), log: o.Logger,
@@ -157,7 +157,7 @@ func (c *Cache) wazero() (string, error) {
 	return c.version, nil
 }
 
-// errFailed is returned for a module whose compilation has failed before.
+// errFailed is returned for a module that has failed to compile before.
 var errFailed = errors.New("it could not be compiled before")
 
 // Open returns the entry of a module that a container is about to run, and compiles the module if there is no entry. by is the container's
@@ -230,7 +230,8 @@ func (c *Cache) fail(key Key) {
 	c.failed[key.Name()] = true
 }
 
-// entry opens the entry of key if it is there and sound. One that is not is removed. The worker checks what it loads once more.
+// entry opens the entry of key if it exists and is sound. It removes a damaged one. The worker checks the entry once
+// more.
 func (c *Cache) entry(key Key) *os.File {
 	path := filepath.Join(c.dir, key.Name())
 	f, err := os.OpenFile(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -265,7 +266,7 @@ func (c *Cache) entry(key Key) *os.File {
 	return f
 }
 
-// Status is what is in a cache.
+// Status is the state of a cache.
 type Status struct {
 	Entries int
 	Bytes   int64
@@ -273,11 +274,12 @@ type Status struct {
 	Compiling, Waiting int
 	// Alone counts the starts that got no slot in time.
 	Alone int
-	// Confined says by what the last child was confined that compiled, "" if none has since the start.
+	// Confined describes the confinement of the last compiling child, "" if there was none since the
+	// start.
 	Confined string
 }
 
-// Status returns what is in the cache.
+// Status returns the state of the cache.
 func (c *Cache) Status() (s Status) {
 	entries, _ := os.ReadDir(c.dir)
 	for _, e := range entries {

@@ -1,3 +1,4 @@
-// Package compiled keeps what longshore-wasm has compiled of WebAssembly modules: machine code, which workers execute. A directory
-// that only root may look into has an entry for each module, version of wazero and kind of processor. Start reading at Cache.
+// Package compiled keeps the machine code that longshore-wasm has compiled of WebAssembly modules, for its workers. A
+// directory for root only has an entry for each module, version of wazero and kind of processor. Start reading at
+// Cache.
 package compiled

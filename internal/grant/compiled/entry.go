@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// An entry says of what its code was made, by which version and for which processor, and ends with a sum over all of it. The sum tells
-// damage, not malice: only root can write to the cache, and the child that compiles cannot.
+// An entry names its module, the compiler's version and the processor, and ends with a sum over all of it. The sum
+// tells damage, not malice: only root can write to the cache, and the child that compiles cannot.
 //
 //	magic, a line of JSON (header), the files' bytes, SHA-256 of all before
 const (
@@ -53,7 +53,7 @@ func (h *header) fits(size int64) error {
 	return nil
 }
 
-// seal writes an entry of what the compiler wrote: a line with its list of files, and their bytes, size in all.
+// seal writes an entry of the compiler's output: a line with its list of files, and their bytes, size in all.
 func seal(w io.Writer, key Key, compiled io.Reader, size int64) error {
 	in := bufio.NewReaderSize(compiled, maxHeader)
 	line, err := in.ReadSlice('\n')
@@ -127,7 +127,7 @@ func readHeader(line []byte, key Key) (*header, error) {
 	return &h, nil
 }
 
-// check does what Open does with an entry in a file of this size, and needs little memory.
+// check is Open for an entry in a file of this size, with little memory.
 func check(r io.Reader, size int64, key Key) error {
 	if size > MaxEntry || size < int64(len(entryMagic)+sha256.Size) {
 		return errNoEntry

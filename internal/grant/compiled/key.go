@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// Key says what compiled code is good for.
+// Key identifies compiled code.
 type Key struct {
 	Module string `json:"module"` // SHA-256, in hexadecimal
 	Wazero string `json:"wazero"` // its version
 	CPU    string `json:"cpu"`    // the architecture, and a digest of the processor's features
 }
 
-// KeyFor returns the key of what a program with this version of wazero makes of a module on this processor. Sum is the module's SHA-256.
+// KeyFor returns the key of a module's code by this version of wazero on this processor. Sum is the module's SHA-256.
 func KeyFor(sum [sha256.Size]byte, wazero string) Key {
 	features := sha256.Sum256(fmt.Appendf(nil, "%+v %+v", cpu.X86, cpu.ARM64))
 	return Key{Module: hex.EncodeToString(sum[:]), Wazero: wazero, CPU: runtime.GOARCH + "-" + hex.EncodeToString(features[:8])}
@@ -33,7 +33,7 @@ func (k Key) Name() string {
 	return k.Module + "-" + hex.EncodeToString(rest[:8])
 }
 
-// moduleOf returns the digest of the module of which an entry was made.
+// moduleOf returns the digest of an entry's module.
 func moduleOf(name string) (string, bool) {
 	module, rest, ok := strings.Cut(name, "-")
 	return module, ok && len(module) == 2*sha256.Size && len(rest) == 16
@@ -41,7 +41,7 @@ func moduleOf(name string) (string, bool) {
 
 const wazeroModule = "github.com/tetratelabs/wazero"
 
-// version returns the version of wazero in a program's build information, "" if it cannot be told.
+// version returns the version of wazero in a program's build information, "" if unknown.
 func version(info *debug.BuildInfo) string {
 	for _, m := range info.Deps {
 		if m.Path == wazeroModule && m.Replace == nil {
@@ -70,7 +70,7 @@ func OwnVersion() string {
 	return v
 }
 
-// VersionOf returns what OwnVersion returns in the program of this path.
+// VersionOf returns the result of OwnVersion in the program of this path.
 func VersionOf(path string) (string, error) {
 	info, err := buildinfo.ReadFile(path)
 	if err == nil {

@@ -109,8 +109,8 @@ func positionOf(data []byte, at int) grant.Pos {
 	return grant.Pos{Line: 1 + bytes.Count(data[:at], []byte("\n")), Column: 1 + utf8.RuneCount(data[start:at])}
 }
 
-// AsVersion11 returns data with a directive "%YAML 1.2" as "%YAML 1.1", the only one that the library takes. What differs between the
-// two is decided here, in scalar.
+// AsVersion11 returns data with a directive "%YAML 1.2" as "%YAML 1.1", the only one that the library takes. scalar
+// handles the differences between the two.
 func asVersion11(data []byte) []byte {
 	for at := 0; at < len(data); {
 		end := bytes.IndexByte(data[at:], '\n')

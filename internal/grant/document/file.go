@@ -30,8 +30,8 @@ func OpenPolicy(path string) (*PolicyFile, error) {
 	return p, err
 }
 
-// For returns what s may have, as the file says it now: nil, which is everything, if there is no file. While the file cannot be read
-// nobody may have anything, and the error says why.
+// For returns the limits of s in the present file: nil, which allows everything, if there is no file. While the file
+// cannot be read, nobody may have anything, and the error says why.
 func (p *PolicyFile) For(s Subject) (*grant.Set, error) {
 	if p == nil {
 		return nil, nil //nolint:nilnil // everything
@@ -43,7 +43,7 @@ func (p *PolicyFile) For(s Subject) (*grant.Set, error) {
 	return policy.For(s), nil
 }
 
-// Board returns whom the board connects beyond their own owner and namespace, as the file says it now; nobody while it cannot
+// Board returns the board's rules beyond a program's own owner and namespace in the present file; none while it cannot
 // be read.
 func (p *PolicyFile) Board() board.Rules {
 	if p == nil {
@@ -82,7 +82,8 @@ func (p *PolicyFile) read() (*Policy, error) {
 	return policy, nil
 }
 
-// readFile reads no more of a regular file than a document may have, and a byte by which the parser sees that there is more.
+// readFile reads no more of a regular file than a document may have, and one byte more, so that the parser detects a
+// longer one.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

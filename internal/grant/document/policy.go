@@ -9,21 +9,21 @@ import (
 	"github.com/longshore/longshore/internal/grant/board"
 )
 
-// Policy is what an operator allows, by whose program it is.
+// Policy has an operator's limits for programs.
 type Policy struct {
 	rules []rule
 	board board.Rules
 }
 
-// Subject is whose program it is.
+// Subject identifies a program.
 type Subject struct {
 	Owner     string // the face: "cri", "nomad", …
 	Namespace string // Kubernetes', Nomad's; "" where there is none
-	Image     string // the reference by which the request names it
+	Image     string // the reference in the request
 }
 
 type rule struct {
-	who   Subject // patterns, in which * stands for any text; "" matches everybody
+	who   Subject // patterns, with * for any text; "" matches everybody
 	allow *grant.Set
 }
 
@@ -36,8 +36,8 @@ type rule struct {
 //	- client: {owner: cri, namespace: ops}
 //	  server: {namespace: "web-*"}
 //
-// A program may have what the rules that are for it allow together, and nothing if no rule is for it. On the board such clients
-// may reach such servers, too, beside those of their own owner and namespace.
+// A program may have the grants that its rules allow together, and nothing if no rule matches it. On the board such
+// clients may reach such servers, too, beside those of their own owner and namespace.
 func ParsePolicy(data []byte) (*Policy, error) {
 	root, err := read(data)
 	if err != nil {
@@ -113,7 +113,7 @@ func (r *reader) rule(n *yaml.Node) (rule, error) {
 	return out, nil
 }
 
-// texts reads the strings of a mapping, each of which may be left out.
+// texts reads the strings of a mapping; each may be missing.
 func texts(fields map[string]*yaml.Node, to map[string]*string) error {
 	for key, text := range to {
 		at := fields[key]
@@ -128,7 +128,7 @@ func texts(fields map[string]*yaml.Node, to map[string]*string) error {
 	return nil
 }
 
-// board reads whom the board connects beyond their own realm.
+// board reads the board's rules between realms.
 func (r *reader) board(n *yaml.Node) (rules board.Rules, err error) {
 	if n == nil {
 		return nil, nil
@@ -144,7 +144,7 @@ func (r *reader) board(n *yaml.Node) (rules board.Rules, err error) {
 		var rule board.Rule
 		for key, realm := range map[string]*board.Realm{"client": &rule.Client, "server": &rule.Server} {
 			at := fields[key]
-			if at == nil { // to open to everybody must be said
+			if at == nil { // opening to everybody must be explicit
 				return nil, grant.Errorf(place(item), "a rule of the board needs client and server; {} is all")
 			}
 			names, err := r.fieldsOf(at, key, "owner", "namespace")
@@ -160,10 +160,10 @@ func (r *reader) board(n *yaml.Node) (rules board.Rules, err error) {
 	return rules, nil
 }
 
-// Board returns whom the board connects beyond their own owner and namespace.
+// Board returns the board's rules beyond a program's own owner and namespace.
 func (p *Policy) Board() board.Rules { return p.board }
 
-// For returns what s may have.
+// For returns the limits of s.
 func (p *Policy) For(s Subject) *grant.Set {
 	all := grant.NewSet()
 	for _, r := range p.rules {

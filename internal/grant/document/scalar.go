@@ -60,7 +60,7 @@ func scalar(n *yaml.Node) (grant.Value, error) {
 	return v, unknownTag(n)
 }
 
-// Integer takes what 64 bits hold, signed or unsigned.
+// Integer accepts numbers of 64 bits, signed or unsigned.
 func integer(v grant.Value) (grant.Value, error) {
 	v.Form = grant.Int
 	text, base := strings.TrimPrefix(v.Text, "+"), 10

@@ -60,7 +60,7 @@ func unknownTag(n *yaml.Node) error {
 	return grant.Errorf(place(n), "unknown tag %s; there are %s", short(n.Tag), strings.Join(names, ", "))
 }
 
-// Grant reads what stands behind the tag of a grant.
+// Grant reads the value behind the tag of a grant.
 func (r *reader) grant(kind grant.Kind, n *yaml.Node) (grant.Pattern, error) {
 	p := grant.Pattern{Grant: grant.Grant{Kind: kind}}
 	var err error
@@ -220,7 +220,7 @@ func (r *reader) labels(n *yaml.Node) (map[string]string, error) {
 	return labels, nil
 }
 
-// Deref returns the node for which n stands, if it is an alias.
+// Deref returns the target of n, if n is an alias, else n.
 func deref(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias

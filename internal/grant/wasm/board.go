@@ -17,7 +17,8 @@ import (
 // boardTime bounds a request to the board, which answers at once.
 const boardTime = 10 * time.Second
 
-// service is a handle on the board. To open it connects, or starts a server of which sock_accept takes the connections.
+// service is a handle on the board. Opening it connects, or starts a server; sock_accept takes the server's
+// connections.
 type service struct {
 	number int
 	serves bool
@@ -57,7 +58,7 @@ func (s service) open(experimentalsys.Oflag) (experimentalsys.File, experimental
 
 func (s service) stat() (sys.Stat_t, experimentalsys.Errno) { return statOf(s.number) }
 
-// errnoOfBoard is what a program sees of a refusal: preview 1 has none of the errors of connections.
+// errnoOfBoard is a program's error for a refusal: preview 1 has no errors of connections.
 func errnoOfBoard(err error) experimentalsys.Errno {
 	var e *programs.Error
 	if !errors.As(err, &e) {
@@ -81,7 +82,7 @@ func arrival(fd int) (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	if flags&unix.MSG_CTRUNC != 0 { // this process can open no more: the connection is lost, and the board is there
+	if flags&unix.MSG_CTRUNC != 0 { // this process can open no more: the connection is lost, and the board runs
 		return -1, unix.EMFILE
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])

@@ -24,8 +24,8 @@ import (
 	"github.com/longshore/longshore/internal/grant/compiled"
 )
 
-// Compile compiles a module below the empty directory scratch, and writes what came of it: a list of files in one line, and
-// their bytes. It is what the confined child does.
+// Compile compiles a module below the empty directory scratch, and writes the result: a list of files in one line, and
+// their bytes. The confined child calls it.
 func Compile(ctx context.Context, module []byte, scratch string, w io.Writer) error {
 	cache, err := wazero.NewCompilationCacheWithDir(scratch)
 	if err != nil {
@@ -126,7 +126,7 @@ func lowerPriority() error {
 	return nil
 }
 
-// fileCache is wazero's own interface of what keeps compiled code.
+// fileCache is wazero's own interface of a cache of compiled code.
 type fileCache interface {
 	Get(key [sha256.Size]byte) (content io.ReadCloser, ok bool, err error)
 	Add(key [sha256.Size]byte, content io.Reader) error
@@ -146,7 +146,7 @@ func (e *entry) Get(key [sha256.Size]byte) (io.ReadCloser, bool, error) {
 	return nil, false, nil
 }
 
-// Add drops what wazero has compiled by itself.
+// Add drops code that wazero has compiled by itself.
 func (e *entry) Add([sha256.Size]byte, io.Reader) error { return nil }
 
 // Delete forgets code that wazero finds to be another version's.
@@ -155,8 +155,9 @@ func (e *entry) Delete([sha256.Size]byte) error {
 	return nil
 }
 
-// cacheOf returns a cache that has what e has. wazero reads files below a directory only, and a worker has no directory: so its field
-// is set, whose type is an interface of wazero's own without own types. A test fails when another version has it no more.
+// cacheOf returns a cache with e's content. wazero reads files below a directory only, and a worker has no directory:
+// so it sets wazero's field, which has an interface type without types of wazero's own. A test fails if a version of
+// wazero lacks the field.
 func cacheOf(e fileCache) wazero.CompilationCache {
 	cache := wazero.NewCompilationCache()
 	field := reflect.ValueOf(cache).Elem().FieldByName("fileCache")
@@ -164,9 +165,9 @@ func cacheOf(e fileCache) wazero.CompilationCache {
 	return cache
 }
 
-// openCompiled returns a cache with the job's compiled module, or an empty one: then the module is compiled here. What is not right is not
-// used, and no reason not to run the program. The memory that release gives back is read until the module is loaded. Known reports
-// whether there is code.
+// openCompiled returns a cache with the job's compiled module, or an empty one: then the module is compiled here. A
+// damaged one is not used, and the program runs without it. wazero reads the memory that release frees until the module
+// is loaded. Known reports whether there is code.
 func openCompiled(j *Job, module []byte) (cache wazero.CompilationCache, release func(), known bool) {
 	data, release := readCompiled(j)
 	key := compiled.KeyFor(sha256.Sum256(module), compiled.OwnVersion())

@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/grant"
 )
 
-// dirFS is a mount: a directory of which the program owns what is below. The kernel resolves every path beneath the descriptor, so
-// that neither "..", nor a link, nor an exchange of a directory for a link leads out.
+// dirFS is a mount: a directory with content that the program owns. The kernel resolves every path beneath the
+// descriptor, so that neither "..", nor a link, nor an exchange of a directory for a link leads out.
 type dirFS struct {
 	experimentalsys.UnimplementedFS
 	fd     int
@@ -204,10 +204,10 @@ func (d *dirFS) both(from, to string, f func(fromDir int, fromBase string, toDir
 	return errno
 }
 
-// Symlink implements experimentalsys.FS. A link may have any text: who follows it does so beneath the mount.
+// Symlink implements experimentalsys.FS. A link may have any text: it is followed beneath the mount.
 func (d *dirFS) Symlink(text, name string) experimentalsys.Errno {
 	if strings.HasPrefix(text, "/") {
-		return experimentalsys.EPERM // it would mean another file to who reads the mount outside
+		return experimentalsys.EPERM // outside of the program, the link would mean another file
 	}
 	return d.change(name, func(dir int, base string) error { return unix.Symlinkat(text, dir, base) })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/grant"
 )
 
-// errnoOf makes an error of the kernel one of WASI. What would lead out of a mount is not permitted.
+// errnoOf turns an error of the kernel into one of WASI. A path that leads out of a mount is EPERM.
 func errnoOf(err error) experimentalsys.Errno {
 	if errors.Is(err, unix.EXDEV) {
 		return experimentalsys.EPERM

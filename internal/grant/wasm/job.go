@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/grant"
 )
 
-// JobNumber is the descriptor from which a worker reads its Job.
+// JobNumber is the descriptor of a worker's Job.
 const JobNumber = grant.ArgdataNumber
 
 const (
@@ -17,7 +17,7 @@ const (
 	maxNumber = 1024 // of a descriptor
 )
 
-// Job is what a worker is to run.
+// Job is a worker's job.
 type Job = grant.WasmJob
 
 // ReadJob reads a job.

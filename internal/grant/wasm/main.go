@@ -58,8 +58,8 @@ func Main(args []string) int {
 // endingSignals end a process that has no handlers for them.
 var endingSignals = []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2}
 
-// compileInto compiles the module at path into the directory cache, and returns its entry's path. An entry that is there and right is left as
-// it is.
+// compileInto compiles the module at path into the directory cache, and returns its entry's path. A sound existing
+// entry stays.
 func compileInto(ctx context.Context, dir, path string) (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -81,8 +81,8 @@ func compileInto(ctx context.Context, dir, path string) (string, error) {
 	return entry.Name(), entry.Close()
 }
 
-// compileChild compiles the module of the standard input. Before it reads that, it says in a line of its standard error what it is confined
-// by.
+// compileChild compiles the module of the standard input. Before it reads that, it describes its confinement in a line
+// of its standard error.
 func compileChild(ctx context.Context, dir string) error {
 	if err := boundChild(); err != nil {
 		return err

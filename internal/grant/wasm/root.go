@@ -71,7 +71,7 @@ type opener interface {
 	stat() (sys.Stat_t, experimentalsys.Errno)
 }
 
-// rootFS is the first preopen. It has only what the job says, and cannot be changed.
+// rootFS is the first preopen. It has only the job's files, and cannot be changed.
 type rootFS struct {
 	experimentalsys.UnimplementedFS
 	files map[string]opener
@@ -298,5 +298,6 @@ func statOf(fd int) (sys.Stat_t, experimentalsys.Errno) {
 	return statFrom(&st), 0
 }
 
-// position is a place in a file. It has a name of its own because go vet takes each method Seek with an int64 for io.Seeker's.
+// position is a place in a file. It has a name of its own because go vet expects io.Seeker's signature for a method
+// Seek with an int64.
 type position = int64

@@ -63,7 +63,7 @@ func Run(ctx context.Context, j *Job, messages io.Writer) int {
 	big := len(module) > bigModule
 	module = nil //nolint:ineffassign,wastedassign // so that it can be collected
 	if big || !known {
-		debug.FreeOSMemory() // what compiling took, the program does not need
+		debug.FreeOSMemory() // free the memory of the compilation
 	}
 	_, err = r.InstantiateModule(withMemory(ctx), code, config)
 	var exit *sys.ExitError
@@ -101,8 +101,8 @@ func readModule(number int) ([]byte, error) {
 	return data, nil
 }
 
-// moduleConfig gives the program what it was granted, and nothing else: no standard streams, and a clock and random bytes only if they
-// are granted.
+// moduleConfig gives the program its grants, and nothing else: no standard streams, and a clock and random bytes only
+// if they are granted.
 func moduleConfig(j *Job) (wazero.ModuleConfig, error) {
 	root, mounts, err := openGrants(j)
 	if err != nil {
@@ -138,7 +138,7 @@ func mount(c wazero.FSConfig, fs experimentalsys.FS, path string) wazero.FSConfi
 	return c.(sysfs.FSConfig).WithSysFSMount(fs, path)
 }
 
-// noRandom is what a program reads that was not granted random bytes.
+// noRandom is the source of random bytes of a program without that grant.
 type noRandom struct{}
 
 // Read implements io.Reader.

@@ -122,7 +122,7 @@ func (s *socket) accept(nonblock bool) (*socket, experimentalsys.Errno) {
 // Read implements experimentalsys.File.
 func (s *socket) Read(p []byte) (int, experimentalsys.Errno) { return s.Recvfrom(p, 0) }
 
-// Recvfrom is what wazero calls for sock_recv.
+// Recvfrom implements sock_recv.
 func (s *socket) Recvfrom(p []byte, flags int) (int, experimentalsys.Errno) {
 	if s.listens {
 		return 0, experimentalsys.EINVAL
@@ -143,7 +143,7 @@ func (s *socket) Write(p []byte) (int, experimentalsys.Errno) {
 	})
 }
 
-// Shutdown is what wazero calls for sock_shutdown.
+// Shutdown implements sock_shutdown.
 func (s *socket) Shutdown(how int) experimentalsys.Errno {
 	_, errno := again(func() (int, error) { return 0, unix.Shutdown(s.fd, how) })
 	return errno
@@ -212,7 +212,7 @@ func insert(table reflect.Value, s *socket) (int32, experimentalsys.Errno) {
 	return int32(out[0].Int()), out[1].Interface().(experimentalsys.Errno)
 }
 
-// opened is a file system whose only file is open already.
+// opened is a file system with one file, which is open already.
 type opened struct {
 	experimentalsys.UnimplementedFS
 	file experimentalsys.File

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
-// op says what the agent asks for.
+// op is the kind of a request.
 type op string
 
 const (
@@ -23,8 +23,8 @@ const (
 	opDrop   op = "drop"
 )
 
-// request is what the agent asks of the process. Both are of one release or of two that follow each other: fields are
-// added, and none changes its meaning.
+// request is a message of the agent to the process. Both are of one release or of two that follow each other: fields
+// are added, and none changes its meaning.
 type request struct {
 	Op        op                `json:"op"`
 	Rules     board.Rules       `json:"rules,omitempty"`
@@ -37,11 +37,11 @@ type request struct {
 
 type response struct {
 	Error   string `json:"error,omitempty"`
-	Invalid bool   `json:"invalid,omitempty"` // what was asked for cannot be
+	Invalid bool   `json:"invalid,omitempty"` // the request is not valid
 	Status  Status `json:"status,omitzero"`
 }
 
-// Status is what the process has.
+// Status is the state of the process.
 type Status struct {
 	PID         int    `json:"pid"`
 	Confinement string `json:"confinement"`
@@ -49,7 +49,7 @@ type Status struct {
 	Handles     int    `json:"handles"`
 	Servers     int    `json:"servers"`
 	Connections uint64 `json:"connections"` // that were made so far
-	// Unbound are the containers whose process the agent has not told.
+	// Unbound are the containers without a process yet.
 	Unbound []string `json:"unbound,omitempty"`
 }
 
@@ -88,7 +88,7 @@ func (a agent) ready(b *broker, _ uint32) {
 	if err == nil {
 		err = send(fd, body, other)
 	}
-	if other >= 0 && shortage.Is(err) { // the answer says so; what was made ends with the descriptor
+	if other >= 0 && shortage.Is(err) { // the answer has the error; the handle ends with the descriptor
 		if body, err = json.Marshal(response{Error: "no descriptor can be sent: " + err.Error()}); err == nil {
 			err = send(fd, body, -1)
 		}
@@ -148,7 +148,8 @@ func (b *broker) do(r request, came []int) (resp response, other int, err error)
 	return resp, -1, fmt.Errorf("unknown operation %q", r.Op)
 }
 
-// container returns the container of that name. One whose process has ended is another one.
+// container returns the container of that name. After the end of its process, the name means
+// another one.
 func (b *broker) container(id string) *container {
 	if c := b.containers[id]; c != nil {
 		if c.pidfd < 0 || !readable(c.pidfd) {

@@ -18,7 +18,7 @@ import (
 // Arg is the first argument of a process that is the board.
 const Arg = "board-server"
 
-// Limits of one container, which outlast what it does with its handles.
+// Limits of one container. Closing handles does not reset them.
 const (
 	maxHandles = 128       // with those that it has made by narrowing
 	maxServers = 64        // at once
@@ -44,7 +44,7 @@ func Main() int {
 
 func start(socket int) (*broker, error) {
 	limit := unix.Rlimit{Cur: fileLimit, Max: fileLimit}
-	if unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) != nil { // without the capability for it, what it has must do
+	if unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) != nil { // without the capability for it, the present limit must do
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 			return nil, err
 		}
@@ -60,12 +60,13 @@ func start(socket int) (*broker, error) {
 	return newBroker(socket, int(min(limit.Cur, fileLimit)), confinement)
 }
 
-// A peer is what the process waits for. Its method handles one event, and no more than one request.
+// A peer is a source of events. Its method handles one event, and no more than one request.
 type peer interface {
 	ready(b *broker, events uint32)
 }
 
-// entry is a peer, and the number by which its events are told from those of one before that had the same descriptor.
+// entry is a peer with a number, which distinguishes its events from those of an earlier peer with the same
+// descriptor.
 type entry struct {
 	peer
 	number int32
@@ -160,7 +161,7 @@ func (b *broker) acceptAgain() {
 	}
 }
 
-// handle handles one event. What it panics over costs the one whose it is, and nobody else.
+// handle handles one event. A panic removes the event's peer, and affects nobody else.
 func (b *broker) handle(p peer, events uint32) {
 	defer func() {
 		r := recover()
@@ -190,7 +191,7 @@ func (b *broker) add(fd int, p peer, events uint32) error {
 	return nil
 }
 
-// await changes what is waited for.
+// await changes the events of a descriptor.
 func (b *broker) await(fd int, events uint32) {
 	_ = unix.EpollCtl(b.ep, unix.EPOLL_CTL_MOD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd), Pad: b.peers[fd].number})
 }
@@ -201,9 +202,9 @@ func (b *broker) remove(fd int) {
 	_ = unix.Close(fd)
 }
 
-// A program can leave a descriptor in a socket, the last one of a file whose close takes as long as it likes: a TCP socket that lingers.
-// Who closes the last descriptor of such a socket waits for that. maxAside is how many of a realm's may be waited for before it gets no
-// more handles and connections.
+// A program can leave a descriptor in a socket, the last one of a file with a slow close, such as a lingering TCP
+// socket. Closing it blocks. maxAside bounds a realm's blocked closes; beyond it the realm gets no more handles and
+// connections.
 const maxAside = 256
 
 // closeAside closes a socket that a program may have sent to without anybody waiting for it.
@@ -294,7 +295,7 @@ func (b *broker) forget(c *container) {
 	b.endIfIdle()
 }
 
-// left forgets a container of which nothing is left, and which nobody waits for.
+// left forgets a container without handles, servers and pending closes.
 func (b *broker) left(c *container) {
 	if c.pidfd < 0 && len(c.handles)+len(c.servers) == 0 {
 		b.forget(c)
@@ -318,11 +319,11 @@ func pair(kind int) (own, other int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// sendBuffer bounds what waits in a socket for a program that does not read.
+// sendBuffer bounds the bytes in a socket for a program that does not read.
 const sendBuffer = 64 << 10
 
-// room bounds what the board sends over its end of a socket, and returns how many bytes may wait there before it sends
-// no more: as many as epoll allows before it says that the socket cannot be written.
+// room bounds the send buffer of the board's end of a socket, and returns how many bytes may wait there before the
+// board stops sending: as many as epoll allows before it reports the socket as not writable.
 func room(fd int) (int, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer); err != nil {
 		return 0, os.NewSyscallError("setsockopt", err)

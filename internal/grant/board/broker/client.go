@@ -24,11 +24,11 @@ import (
 // Options are the parameters of New.
 type Options struct {
 	Dir     string   // of the process's socket and log; made when it is missing
-	Command []string // what Main is to be called by
-	Environ []string // what the process's environment has beside its own settings
+	Command []string // runs Main
+	Environ []string // the process's environment besides its own settings
 	// Started is called with the pid of a new process, which must outlive the agent.
 	Started func(ctx context.Context, pid int)
-	// Rules say which realms are open to which others, now; nil opens none.
+	// Rules returns the present rules between realms; nil opens none.
 	Rules func() board.Rules
 	// Wanted is called when a handle is wanted; it must not wait, and must not call the client.
 	Wanted func()
@@ -42,22 +42,22 @@ type Client struct {
 
 	mu   sync.Mutex // guards conn, told; one request at a time
 	conn *net.UnixConn
-	told board.Rules // what the process at conn knows
+	told board.Rules // the rules at the process at conn
 }
 
 // New returns a client that has not connected yet.
 func New(o Options) *Client { return &Client{o: o} }
 
-// Want is what a handle is to be.
+// Want describes a new handle.
 type Want struct {
-	Container string // with whose process it ends
+	Container string // it ends with this container's process
 	Realm     board.Realm
 	Rights    board.Rights
 	Identity  map[string]string // labels that nobody else can have set
 	Labels    map[string]string
 }
 
-// ErrInvalid means that a handle cannot be what was wanted.
+// ErrInvalid means that a Want is not valid.
 var ErrInvalid = board.ErrInvalid
 
 // Handle returns a new handle, for a program. It ends with the container's process once that is bound; until then,
@@ -129,7 +129,7 @@ func (c *Client) Recover(ctx context.Context, pid func(container string) int) er
 	}
 }
 
-// Status says what the process has, and whether there is one.
+// Status returns the state of the process, and whether there is one.
 func (c *Client) Status(ctx context.Context) (Status, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,14 +140,14 @@ func (c *Client) Status(ctx context.Context) (Status, bool) {
 	return r.Status, err == nil
 }
 
-// Close ends the connection. The process goes on if somebody has a handle.
+// Close ends the connection. The process continues if a program has a handle.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hangUpLocked()
 }
 
-// Release ends the connection and removes what is on disk, when no program has a handle. The process ends then.
+// Release ends the connection and removes the files, when no program has a handle. The process ends then.
 func (c *Client) Release() error {
 	c.Close()
 	return os.RemoveAll(c.o.Dir)
@@ -162,8 +162,8 @@ func (c *Client) hangUpLocked() {
 	}
 }
 
-// askLocked asks the process, and starts one if there is none. A process that lives is never replaced, whatever else fails: programs have
-// their handles and servers in it, and another process would not know them.
+// askLocked asks the process, and starts one if there is none. A living process is never replaced, even after errors:
+// programs have their handles and servers in it, and another process would not have them.
 func (c *Client) askLocked(ctx context.Context, r request, f *os.File) (response, *os.File, error) {
 	for range maxDials {
 		if c.conn == nil {

@@ -51,7 +51,8 @@ func (b *broker) newHandle(c *container, h board.Handle) (other int, err error) 
 	return other, nil
 }
 
-// sweep removes what a container has closed, even if epoll has not told it yet: it counts no more.
+// sweep removes a container's closed handles and servers, even before epoll reports them, so that
+// they no longer count.
 func (b *broker) sweep(c *container) {
 	var all []unix.PollFd
 	for h := range c.handles {
@@ -101,7 +102,7 @@ func (h *handle) ready(b *broker, events uint32) {
 		b.await(h.fd, unix.EPOLLIN)
 		return
 	}
-	// There is no room for descriptors. To receive a message that has some would close them here, so it is looked at first.
+	// There is no room for descriptors. Receiving a message with descriptors would lose them here, so peek first.
 	_, _, flags, _, err := unix.Recvmsg(h.fd, b.buf[:1], nil, unix.MSG_DONTWAIT|unix.MSG_PEEK)
 	if err == nil && flags&unix.MSG_CTRUNC != 0 {
 		h.close(b)
