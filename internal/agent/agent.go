@@ -1,6 +1,5 @@
-// Package agent assembles a node: it opens what the engine uses, recovers, and lets the faces and
-// the control API serve. It is the one place that knows who implements what, and does nothing
-// else.
+// Package agent assembles a node: it opens the engine's ports, recovers, and lets the faces and the
+// control API serve. It is the one place that knows all implementations, and does nothing else.
 //
 // Start at Run, which reads top to bottom.
 package agent
@@ -85,7 +84,7 @@ type node struct {
 	cgroups    *cgroup.Tree
 	runtimes   runtimes
 	spare      *pin.Spare
-	release    func() error // removes what the native runtime keeps for all containers
+	release    func() error // removes the native runtime's shared files
 	engine     *engine.Engine
 	nri        *nri.Host   // nil without a socket for plugins
 	swarm      *swarm.Face // nil without the face
@@ -142,7 +141,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	n.modules = openModules(root, n.log)
 	spare := newReserves(root, run, n.log)
 
-	// Open what the engine uses, from the bottom up. The images do not depend on the rest.
+	// Open the engine's ports, from the bottom up. The images do not depend on the rest.
 	images := later(func() (*image.Store, error) {
 		return image.New(image.Options{
 			Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
@@ -313,8 +312,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
 }
 
-// runEngine runs the engine in a group until stop is called, also after ctx has ended: what
-// others end during the shutdown, such as the sessions of their clients, is still recorded.
+// runEngine runs the engine in a group until stop is called, also after ctx has ended: ends during
+// the shutdown, such as those of clients' sessions, are still recorded.
 func (n *node) runEngine(ctx context.Context, group *errgroup.Group) (stop func()) {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan struct{})

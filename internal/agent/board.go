@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// openBoard returns the client of the board, whose process is started with the first handle that a program is granted.
+// openBoard returns the client of the board. The board's process is started with the first handle for a program.
 func openBoard(n *node) (*broker.Client, error) {
 	policy, err := document.OpenPolicy(n.cfg.Engine.GrantsPolicy)
 	if err != nil {
@@ -31,7 +31,7 @@ func openBoard(n *node) (*broker.Client, error) {
 	return n.boardAPI.board, nil
 }
 
-// recoverBoard tells the board the processes of those containers that an agent before has launched and not told.
+// recoverBoard sends the board the processes of containers that an earlier agent launched without doing so.
 func recoverBoard(ctx context.Context, n *node) error {
 	return n.board.Recover(ctx, func(container string) int {
 		c, err := n.engine.All().Container(ctx, core.ID(container))

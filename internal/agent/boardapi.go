@@ -39,7 +39,7 @@ func newBoardAPI(rules func() board.Rules, log *slog.Logger) *boardAPI {
 	return &boardAPI{rules: rules, log: log, again: make(chan struct{}, 1), done: make(chan struct{}), open: map[string]int{}}
 }
 
-// wanted has the policy looked at again.
+// wanted wakes serving, so that it reads the rules again.
 func (a *boardAPI) wanted() {
 	select {
 	case a.again <- struct{}{}:

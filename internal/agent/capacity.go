@@ -52,9 +52,9 @@ func number(path string) uint64 {
 	return n
 }
 
-// What a container needs at least: a keeper's descriptors for its pipes and its pidfd, processes
-// of its own and of the kernel's accounting, and files in the state directory. They are what was
-// counted on a node with many containers, rounded up.
+// The least resources of a container: a keeper's descriptors for its pipes and its pidfd, processes
+// of its own and of the kernel's accounting, and files in the state directory. They were counted on
+// a node with many containers, and rounded up.
 const (
 	filesEach     = 8
 	pidsEach      = 4

@@ -28,8 +28,7 @@ func fail(name, hint, format string, args ...any) control.Finding {
 	return doctor.Fail(name, hint, format, args...)
 }
 
-// doctor reports what works on this node, and what to do about the rest. With try it also starts
-// a container.
+// doctor reports the findings about this node, with advice. With try it also starts a container.
 func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	n.mend(true, true)
 	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices()}
@@ -153,8 +152,7 @@ func swarmFinding(s swarm.Status) control.Finding {
 	return ok("swarm", "node %s of %s, session %s, certificate until %s", s.NodeID, s.ClusterID, s.Session, s.CertificateEnds.Format(time.RFC3339))
 }
 
-// check compares the records with the node, and with images the images' content with what was
-// pulled.
+// check compares the records with the node, and with images the images' content with its digests.
 func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error) {
 	violations, err := n.engine.Check(ctx)
 	if err != nil {

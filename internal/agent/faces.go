@@ -20,14 +20,14 @@ import (
 // faceEntry is a face in the table of faces.
 type faceEntry struct {
 	name    string     // of the face, and of its section of the config: [face.NAME]
-	owner   core.Owner // whose objects it creates and sees
+	owner   core.Owner // the owner of the objects that it creates and sees
 	enabled bool       // as the config says
-	// sockets are those on which it listens, in this order; a face that dials out has none.
+	// sockets are its listening sockets, in this order; a face that dials out has none.
 	sockets []socket
 	// early means that it serves before the engine has recovered; it learns of the end of the
 	// recovery from node.recovered.
 	early bool
-	// open makes the face, and opens what must be open before any face serves.
+	// open makes the face, and opens everything that must be open before any face serves.
 	open func(ctx context.Context, d face.Deps) (face.Face, error)
 }
 

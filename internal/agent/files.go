@@ -139,7 +139,7 @@ func executable(p string) bool {
 	return err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0
 }
 
-// files returns what a sandbox's containers find in /etc, using the host's present resolv.conf.
+// files returns the files in /etc of a sandbox's containers, using the host's present resolv.conf.
 func (n *node) files(ctx context.Context, sb core.Sandbox) (engine.Files, error) {
 	host := dns.Read()
 	if ns := sb.Config.Namespaces.Net; ns.Mode == core.Adopted && len(sb.Network.Addrs) == 0 {

@@ -25,8 +25,8 @@ const (
 	// little starts. Then more than lightGarbage is returned.
 	lightBytes   = 8 << 20
 	lightGarbage = 8 << 20
-	// smallHeap is the live heap of most nodes. Returning memory looks at all that is alive, so that
-	// a larger heap may have more garbage before it pays.
+	// smallHeap is the live heap of most nodes. Returning memory scans the live heap, so a larger
+	// heap may have more garbage before it pays.
 	smallHeap = 12 << 20
 )
 
@@ -74,8 +74,8 @@ func makeRoom() bool {
 	return true
 }
 
-// giveRoom sets the percentage with which the next collection comes after heapRoom. Go takes 4
-// MiB as the live heap when less is alive, and multiplies that.
+// giveRoom sets GOGC so that the next collection comes after heapRoom. Go counts at least 4 MiB as
+// the live heap, and multiplies that.
 func giveRoom() {
 	debug.SetGCPercent(int(max(100, heapRoom*100/max(live(), 4<<20))))
 }
@@ -83,8 +83,8 @@ func giveRoom() {
 // live returns the bytes that were alive at the last collection.
 func live() uint64 { return read("/gc/heap/live:bytes") }
 
-// onCollection calls fn after every collection until ctx ends, with a cleanup of an object to
-// which nothing refers.
+// onCollection calls fn after every collection until ctx ends, with a cleanup of an unreferenced
+// object.
 func onCollection(ctx context.Context, fn func()) {
 	runtime.AddCleanup(new([64]byte), func(fn func()) { // too large to share its block with other objects, and so their lifetime
 		if ctx.Err() == nil {

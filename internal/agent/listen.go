@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/face"
 )
 
-// sockets are everything on which the agent listens. They are opened before anything serves, so
-// that a wrong path or a port in use fails the start.
+// sockets are all listening sockets of the agent. They are opened before anything serves, so that a
+// wrong path or a port in use fails the start.
 type sockets struct {
 	control        control.Listeners
 	faces          map[string][]net.Listener // by the face's name; a face that dials out has none

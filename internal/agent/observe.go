@@ -23,8 +23,8 @@ func (s stages) Stage(owner core.Owner, verb, stage string, took time.Duration) 
 	s.m.Stage(string(owner), verb+"."+stage, took)
 }
 
-// failPointEnv is where crash tests say at which stage the agent is to die: "stage", or "stage@file": when
-// that file is there.
+// failPointEnv names the stage for crash tests: the agent dies at "stage", or with "stage@file" at the
+// stage if that file exists.
 const failPointEnv = "LONGSHORE_FAILPOINT"
 
 // failPoint returns a function that kills the agent at a stage, as failPointEnv says it; "" is none.

@@ -17,7 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/network/ports"
 )
 
-// gossipFactory makes this machine's member of a Swarm's gossip, and says who else has its port.
+// gossipFactory makes this machine's member of a Swarm's gossip, and names another user of its port
+// in errors.
 type gossipFactory struct{ networkdb.Factory }
 
 // Able says why no member can listen; FailedPrecondition.

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/volume"
 )
 
-// Repair makes the damaged files of a node sound whose agent does not run. With dry it only says
-// what it would do. It tells w about each file.
+// Repair repairs the damaged files of a node while its agent does not run. With dry it only
+// reports. It writes a line for each file to w.
 func Repair(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error {
 	root, run := cfg.Agent.Root, cfg.Agent.State
 	if _, err := os.Stat(root); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/dbfile"
 )
 
-// The reserves are small: they hold what the records of a start, some removals and a prune take.
+// The reserves are small: they have room for the records of a start, some removals and a prune.
 const (
 	rootReserveBytes  = 4 << 20
 	rootReserveFiles  = 64
@@ -19,8 +19,8 @@ const (
 	reserveInterval = time.Minute // how often a reserve that was released is taken again, if there is room
 )
 
-// reserves keep some space of the root and the state directory, with which an agent starts and
-// removes objects when nothing else is free.
+// reserves keep some space of the root and the state directory, so that an agent can start and
+// remove objects when nothing else is free.
 type reserves struct {
 	root, state *dbfile.Reserve
 	log         *slog.Logger

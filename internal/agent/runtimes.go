@@ -41,7 +41,7 @@ type foundRuntime struct {
 	runtime  core.Runtime
 }
 
-// broken returns what is wrong with what the runtime keeps for all containers.
+// broken returns the damage of the runtime's shared files.
 func (r *foundRuntime) broken() error {
 	if c, ok := r.runtime.(interface{ Check() error }); ok {
 		return c.Check()
@@ -49,8 +49,7 @@ func (r *foundRuntime) broken() error {
 	return nil
 }
 
-// bySpeed returns the order in which "auto" tries the runtimes, fastest first according to make
-// bench.
+// bySpeed returns the order of runtimes for "auto", fastest first according to make bench.
 func bySpeed() []string { return []string{nativeName, "crun", "runc"} }
 
 // nativeName is the runtime that needs no program.
@@ -80,7 +79,7 @@ func (rs *runtimes) addGrants(ctx context.Context, n *node) error {
 	return nil
 }
 
-// modules keeps what was compiled of WebAssembly modules.
+// modules keeps compiled WebAssembly modules.
 type modules interface {
 	image.Modules
 	granted.Modules
@@ -232,7 +231,7 @@ func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
 			o.Root = "" // the driver chooses the unit's name
 		}
 	} else {
-		o.Former = &systemd.Bus{} // which connects when it is asked for something
+		o.Former = &systemd.Bus{} // connects at the first call
 	}
 	return cgroup.New(o)
 }

@@ -16,8 +16,8 @@ import (
 )
 
 // settleKeeper moves a keeper that was started from a systemd unit to a unit of its own. In the
-// agent's unit it would be a leftover process at every restart, of which systemd warns, and would
-// be killed with the agent by whoever changes the unit's KillMode.
+// agent's unit, systemd would warn of it as a leftover process at every restart, and another
+// KillMode would kill it with the agent.
 func (n *node) settleKeeper(ctx context.Context, keeper, nest int) {
 	settle(ctx, n.log, fmt.Sprintf("longshore-keeper-%d.scope", nest), withSession(keeper, nest)...)
 }
@@ -37,8 +37,8 @@ func settle(ctx context.Context, log *slog.Logger, unit string, pids ...int) {
 	}
 }
 
-// withSession adds to processes the others of their sessions: a keeper has a helper from
-// its start, and nothing else before it is given something to run.
+// withSession adds to processes the others of their sessions: a keeper has a helper from its start,
+// and nothing else before its first launch.
 func withSession(pids ...int) []int {
 	all, err := proctree.All()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 // containers.
 const teardowns = 32
 
-// teardown stops and removes every sandbox and then leaves the node as an agent does that has
-// nothing to look after. Nothing is served meanwhile, because an orchestrator would start again
-// what is removed. An error with one sandbox does not keep the others.
+// teardown stops and removes every sandbox and then ends like an agent without containers. Nothing
+// is served meanwhile, because an orchestrator would start the removed containers again. An error
+// with one sandbox does not affect the others.
 func teardown(ctx context.Context, n *node, grace time.Duration) error {
 	if err := n.engine.Recover(ctx); err != nil {
 		return fmt.Errorf("recover: %w", err)

@@ -20,12 +20,12 @@ import (
 // tendEvery is the time between two comparisons of the host's network.
 const tendEvery = 2 * time.Second
 
-// The findings and the entries of overlays, of which there may be thousands, come with every third and fifth comparison.
+// The findings and the entries of overlays, possibly thousands, come with every third and fifth comparison.
 const (
 	watchEvery    = 3
 	overlaysEvery = 5
-	// linksEvery is for a change that the kernel's messages have not told. None is known, and a full node takes
-	// milliseconds.
+	// linksEvery is for a change without a message of the kernel. No such change is known, and a full node
+	// takes milliseconds.
 	linksEvery = 150
 	// capacityEvery is for the room for more containers, which takes milliseconds to count on a full node.
 	capacityEvery = 5 * watchEvery
@@ -89,7 +89,7 @@ func (n *node) mend(links, overlays bool) []network.Change {
 			continue
 		}
 		if restored++; restored == 1 {
-			n.tended.mended, n.tended.at = c.Text, time.Now() // what follows is often its consequence
+			n.tended.mended, n.tended.at = c.Text, time.Now() // later ones are often consequences
 		}
 	}
 	n.tended.mu.Unlock()
@@ -124,7 +124,7 @@ func (n *node) watch(ctx context.Context, capacity control.Finding) {
 	report(n, n.findings.Update(list))
 }
 
-// report logs findings whose status has changed, and appends them to the event log.
+// report logs findings with a changed status, and appends them to the event log.
 func report(n *node, changed []control.Finding) {
 	for _, f := range changed {
 		n.tell(strings.TrimSpace(fmt.Sprintf("%s is %s: %s", f.Name, f.Status, f.Detail)))

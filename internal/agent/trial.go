@@ -17,7 +17,7 @@ import (
 // trialTime bounds a trial, and again its cleanup.
 const trialTime = 30 * time.Second
 
-// ownerDoctor owns what a trial creates, which no face ever sees.
+// ownerDoctor owns the objects of a trial. No face ever sees them.
 const ownerDoctor core.Owner = "doctor"
 
 // trials starts doctor's own containers.
@@ -36,7 +36,7 @@ func (t trials) finding(ctx context.Context) control.Finding {
 func (t trials) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
-	// One trial at a time: each begins by removing what an interrupted one has left.
+	// One trial at a time: each begins by removing the objects of an interrupted one.
 	t.n.trialMu.Lock()
 	defer t.n.trialMu.Unlock()
 	if err := t.end(ctx); err != nil {
@@ -82,7 +82,7 @@ func (t trials) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// end removes what trials have created. An agent that died during one has left it behind.
+// end removes the objects of trials, also those of an agent that died during one.
 func (t trials) end(ctx context.Context) error {
 	client := t.n.engine.As(ownerDoctor)
 	list, err := client.Sandboxes(ctx, core.Filter{})

@@ -1,5 +1,5 @@
-// Package autopsy determines why a process ended. It is one pure function from what the
-// keeper, the kernel and the records know to the one record that every face reads.
+// Package autopsy determines why a process ended. It is one pure function from the facts of keeper,
+// kernel and records to the one record that every face reads.
 //
 // It reads nothing itself and does not know the engine. Start at Make.
 package autopsy
@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Input is everything that is known about one process that ended.
+// Input has all facts about one ended process.
 type Input struct {
 	Exit core.Exit
 	Pid  int
@@ -22,11 +22,11 @@ type Input struct {
 	Start string
 	// Asked is the last request to end the process.
 	StopRequest *core.StopRequest
-	// Init means that the keeper's child is the tiny init, whose exit status tells how
-	// the program below it ended.
+	// Init means that the keeper's child is the tiny init. Its exit status is that of the program
+	// below it.
 	Init bool
-	// PidOne means that the keeper's child is the first process of a pid namespace, which no
-	// signal ends that it does not handle but SIGKILL, and what reboot(2) sends.
+	// PidOne means that the keeper's child is the first process of a pid namespace. Only SIGKILL,
+	// signals that it handles, and those of reboot(2) end it.
 	PidOne bool
 	// Refused and Throttled are as in core.Autopsy.
 	Refused, Throttled uint64
@@ -36,8 +36,8 @@ type Input struct {
 	// life, as in core.ProcessExit.
 	Kills, Local []uint64
 	Peak         uint64
-	// Victims is what the kernel log says since the process was started; nil if the log
-	// could not be read.
+	// Victims are the kernel log's out-of-memory kills since the start of the process; nil if the
+	// log could not be read.
 	Victims []core.OOMVictim
 	Tail    []string
 	// LostOutput is how many bytes of its output no sink took.
@@ -46,7 +46,7 @@ type Input struct {
 	Note string
 }
 
-// Level is a cgroup whose limit may have been reached.
+// Level is a cgroup with a limit that may have been reached.
 type Level struct {
 	Name  string // "container", "sandbox" or a cgroup path
 	Path  string // as in the kernel log
@@ -165,9 +165,9 @@ func levelByPath(in Input, memcg string) string {
 	return memcg
 }
 
-// levelByCounters determines whose limit was reached without the kernel log, which drops lines
+// levelByCounters finds the cgroup that reached its limit without the kernel log, which drops lines
 // when many processes are killed at once. v2 counts it per level; on v1 it guesses the first level
-// whose limit the peak has reached. It returns "" when none has.
+// with a peak at its limit. It returns "" if there is none.
 func levelByCounters(in Input) string {
 	for i, n := range in.Local {
 		if n > 0 && i < len(in.Levels) {
@@ -254,14 +254,13 @@ func end(in Input, e core.Exit) string {
 	}
 }
 
-// reboots are the signals by which the kernel ends the first process of a pid namespace in which a
-// program has called reboot(2).
+// reboots are the signals that end the first process of a pid namespace after a reboot(2) there.
 var reboots = map[unix.Signal]string{
 	unix.SIGHUP: "restarted by itself%s: a program in it has called reboot",
 	unix.SIGINT: "switched off by itself%s: a program in it has called reboot to power off or halt",
 }
 
-// faults are the signals by which the kernel ends a program that has made a mistake.
+// faults are the signals for a faulty program.
 var faults = map[unix.Signal]string{
 	unix.SIGSEGV: "it used memory that it does not have",
 	unix.SIGBUS:  "it used memory that is not behind its address",
@@ -328,10 +327,10 @@ func signal(n int) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// How an exit can be lost, as Input.Note tells it. Who died is named as far as it is known.
+// The texts of Input.Note for lost exits. They name the dead processes as far as known.
 const (
 	AllGone = "lost: agent, keeper and nest were all gone, and no readable record says how it ended"
-	// AllGoneKilled is for a process of which something still ran when the agent was back.
+	// AllGoneKilled is for a process with remnants that still ran when the agent was back.
 	AllGoneKilled = "lost: agent, keeper and nest were all gone while it ran; what still ran of it was killed when the agent was back"
 	// PairGone and PairGoneKilled are for an agent that lived all the time.
 	PairGone       = "lost: keeper and nest died together, and the agent had no copies of what they held of it; nobody knows how it ended"

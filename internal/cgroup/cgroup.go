@@ -1,11 +1,10 @@
 // Package cgroup makes, limits, watches, kills and removes cgroups on v1, v2
 // and hybrid machines. It is the engine's core.Cgroups.
 //
-// It writes plain files. It never moves a process from one cgroup to another, because
-// that stalls the whole machine for a grace period; processes are started where they
-// belong. It must not know what a container is, nor link D-Bus, which the package
-// systemd below it does. Start reading at Tree, then layout.go for how a path becomes
-// directories.
+// It writes plain files. It never moves a process from one cgroup to another, because that stalls
+// the whole machine for a grace period; processes are started in their cgroup. It must not know
+// containers, nor link D-Bus, which the package systemd below it does. Start reading at Tree, then
+// layout.go for how a path becomes directories.
 package cgroup
 
 import (
@@ -119,14 +118,13 @@ func (t *Tree) Controllers() []string {
 	return out
 }
 
-// Create makes ref in every hierarchy and sets its limits, except device rules, which
-// the runtime sets. Existing directories are used as they are. If Create fails, it
-// removes what it has made.
+// Create makes ref in every hierarchy and sets its limits, except device rules, which the runtime
+// sets. Existing directories are used as they are. If Create fails, it removes the new directories.
 func (t *Tree) Create(ctx context.Context, ref core.CgroupRef, res *specs.LinuxResources) error {
 	if err := t.valid(ref); err != nil {
 		return fmt.Errorf("create cgroup: %w", err)
 	}
-	// A unit is made as a whole; for the other directories it is known which were made.
+	// A unit is made as a whole; made has the new ones of the other directories.
 	there := t.systemd != nil && slices.ContainsFunc(t.layout.owned(ref), exists)
 	made, err := t.make(ctx, ref)
 	if err == nil {
@@ -215,7 +213,7 @@ func (t *Tree) List(ctx context.Context) ([]string, error) {
 // unknown means that a directory's link count has not been read.
 const unknown = 0
 
-// listing is what exists in one hierarchy.
+// listing has the existing cgroups of one hierarchy.
 type listing struct {
 	mount string
 	found []string
@@ -226,8 +224,8 @@ type listing struct {
 	like map[string][]string
 }
 
-// add lists what is below path, whose link count is given: a directory has two links and
-// one more for each subdirectory.
+// add lists the directories below path. links is its link count: a directory has two links and one
+// more for each subdirectory.
 func (l *listing) add(ctx context.Context, path string, links int) error {
 	if err := ctx.Err(); err != nil || links == 2 {
 		return err

@@ -13,10 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Dirs returns ref's directories: those in v1 hierarchies in a fixed order, and the
-// directory in the v2 tree in which a process starts, "" if v1 has the controllers. Own
-// maps a v1 hierarchy's name (the last element of its mount point), or "" for v2, to
-// ref's directory there.
+// Dirs returns ref's directories: those in v1 hierarchies in a fixed order, and the directory in
+// the v2 tree for a new process, "" if v1 has the controllers. Own maps a v1 hierarchy's name (the
+// last element of its mount point), or "" for v2, to ref's directory there.
 func (t *Tree) Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string) {
 	own = map[string]string{}
 	for _, h := range t.layout.v1 {

@@ -20,8 +20,8 @@ import (
 const (
 	// recheck is how often a state is read again that raises no event
 	recheck = time.Millisecond
-	// patience is how long a freeze may take before kill goes on without it, and how
-	// long remove waits for dying processes.
+	// patience is how long a freeze may take before kill continues without it, and how long remove
+	// waits for dying processes.
 	patience = 2 * time.Second
 )
 
@@ -229,8 +229,8 @@ func (t *Tree) freezeV1(ctx context.Context, ref core.CgroupRef, frozen bool) er
 	if !frozen {
 		return nil
 	}
-	// The freezer raises no event when it is done; reading the state makes it check.
-	// Writing the state again also freezes what was forked meanwhile.
+	// The freezer raises no event when it is done; reading the state makes it check. Writing the
+	// state again also freezes processes that were forked meanwhile.
 	return poll(ctx, func() (bool, error) {
 		s, err := os.ReadFile(path)
 		if err != nil || strings.TrimSpace(string(s)) == want {
@@ -240,8 +240,7 @@ func (t *Tree) freezeV1(ctx context.Context, ref core.CgroupRef, frozen bool) er
 	})
 }
 
-// thawAll thaws dir and what others have frozen below it, because a frozen process does
-// not die.
+// thawAll thaws dir and all cgroups below it, because a frozen process does not die.
 func thawAll(dir, file, value string) error {
 	if dir == "" {
 		return nil

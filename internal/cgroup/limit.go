@@ -67,8 +67,8 @@ func (t *Tree) limit(ref core.CgroupRef, res *specs.LinuxResources) error {
 	return nil
 }
 
-// walks are files whose write makes the kernel look at all groups of the machine, even
-// if the value does not change.
+// walks are files that make the kernel walk all groups of the machine at a write, even if the value
+// does not change.
 var walks = map[string]bool{
 	"cpu.cfs_period_us": true, "cpu.cfs_quota_us": true, "cpu.max": true, "cpuset.cpus": true, "cpuset.mems": true,
 }

@@ -78,9 +78,9 @@ func makeError(err error) error {
 	return err
 }
 
-// makeCpuset makes dir with the CPUs and memory nodes of its parent. It has the kernel
-// copy them to the directories made below dir (cgroup.clone_children), because writing a
-// cpuset's CPUs makes the kernel look at all cpusets of the machine.
+// makeCpuset makes dir with the CPUs and memory nodes of its parent. With cgroup.clone_children the
+// kernel copies them to the directories below dir, because writing a cpuset's CPUs makes the kernel
+// walk all cpusets of the machine.
 func makeCpuset(mount, dir string) (made bool, err error) {
 	err = os.Mkdir(dir, 0o755)
 	if errors.Is(err, os.ErrNotExist) && len(dir) > len(mount) {

@@ -51,8 +51,8 @@ func (t *Tree) Place(parent core.Cgroup, above core.CgroupRef, name string) (cor
 	return ref, t.valid(ref)
 }
 
-// adopt removes the Path of a ref that is adopted everywhere, or, on v2, makes it that
-// of the adopted directory, so that runtimes that are given a path get the right one.
+// adopt removes the Path of a ref that is adopted everywhere, or, on v2, makes it that of the
+// adopted directory, so that runtimes that use the path get the right one.
 func (t *Tree) adopt(ref *core.CgroupRef) error {
 	if t.layout.mode == core.CgroupV2 {
 		dir := ref.Adopted[""]

@@ -8,8 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Release removes the engine's own tree as far as it is empty. What is still used stays,
-// without an error.
+// Release removes the empty part of the engine's own tree. Used cgroups stay, without an error.
 func (t *Tree) Release(ctx context.Context) error {
 	var errs []error
 	used := false

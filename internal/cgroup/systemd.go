@@ -25,9 +25,9 @@ type Systemd interface {
 // systemdRoot is the engine's own tree if systemd makes units.
 const systemdRoot = "/system.slice/longshore-sandboxes.service"
 
-// inUnit is the directory of a delegated unit in which only Longshore writes. The unit's
-// own directory is systemd's, which rewrites its files at every daemon-reload. It never
-// touches what is below a delegated unit, neither limits nor device programs.
+// inUnit is Longshore's directory in a delegated unit. systemd rewrites the files of the unit's own
+// directory at every daemon-reload, but never changes directories below a delegated unit, neither
+// limits nor device programs.
 const inUnit = "tree"
 
 // A scope would be the usual unit, but it ends, and its cgroup is removed, with its last
@@ -78,7 +78,7 @@ func (t *Tree) makeUnit(ctx context.Context, ref core.CgroupRef) (done bool, err
 	return true, nil
 }
 
-// removeUnit stops the unit whose cgroup ref was; ref is already removed.
+// removeUnit stops the unit of the removed cgroup ref.
 func (t *Tree) removeUnit(ctx context.Context, ref core.CgroupRef) error {
 	if ref.Adopted[""] != "" || ref.Path == "" {
 		return nil

@@ -13,10 +13,10 @@ import (
 	"github.com/longshore/longshore/internal/cli/node"
 )
 
-// Options are what Main needs.
+// Options are the parameters of Main.
 type Options = base.Options
 
-// app adds to the state that the commands share what only commands of this package have.
+// app adds the commands of this package to the shared state.
 type app struct{ *base.App }
 
 // onNode makes a command of package node like those of this one.
@@ -82,8 +82,8 @@ func newRoot(a *app) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = false
 	a.DefineFlags(root.PersistentFlags())
 	if a.Agent != nil && len(a.Args) > 0 && a.Args[0] == node.AgentCommand {
-		// The agent keeps what it was called with as long as it runs. The other commands would
-		// take a twentieth of its memory.
+		// The agent keeps its command as long as it runs. The other commands would take a twentieth
+		// of its memory.
 		root.AddCommand(node.NewAgent(a.App))
 		return root
 	}

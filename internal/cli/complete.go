@@ -14,7 +14,7 @@ import (
 // completion returns the possible values of an argument.
 type completion = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective)
 
-// names completes up to most arguments (0: any number) with what list returns, and with nothing
+// names completes up to most arguments (0: any number) with the result of list, and with nothing
 // when the agent does not answer.
 func (a *app) names(most int, list func(context.Context, *base.Client) ([]string, error)) completion {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {

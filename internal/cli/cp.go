@@ -54,8 +54,8 @@ func newCp(a *app) *cobra.Command {
 	return cmd
 }
 
-// cutContainer takes CONTAINER:PATH apart. What begins with a slash or a dot is a path here, in
-// which a colon may be.
+// cutContainer splits CONTAINER:PATH. An argument that begins with a slash or a dot is a local
+// path, which may have a colon.
 func cutContainer(arg string) (name, p string, ok bool) {
 	if arg == "-" || strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, ".") {
 		return "", arg, false
@@ -67,7 +67,7 @@ func cutContainer(arg string) (name, p string, ok bool) {
 	return name, p, true
 }
 
-// here makes a path absolute, and keeps what its end says of it.
+// here makes a path absolute, and keeps a slash or a dot at its end.
 func here(p string) (string, error) {
 	abs, err := filepath.Abs(p)
 	switch {
@@ -178,7 +178,7 @@ func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string,
 	return err
 }
 
-// sentTo sends what is written to it.
+// sentTo is a writer that sends its input.
 type sentTo func([]byte) error
 
 func (s sentTo) Write(p []byte) (int, error) {
@@ -188,7 +188,7 @@ func (s sentTo) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// received reads what a stream brings.
+// received reads the data of a stream.
 type received struct {
 	recv func() ([]byte, error)
 	rest []byte

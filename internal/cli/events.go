@@ -59,7 +59,7 @@ func newEvents(a *app) *cobra.Command {
 			if end != nil {
 				show.until = end.AsTime()
 				if req.Follow = req.GetFollow() && show.until.After(time.Now()); req.GetFollow() {
-					// A deadline would be told to the agent, which may end the stream before we do.
+					// A deadline would reach the agent, which may end the stream before we do.
 					var cancel context.CancelCauseFunc
 					ctx, cancel = context.WithCancelCause(ctx)
 					defer cancel(nil)
@@ -72,7 +72,7 @@ func newEvents(a *app) *cobra.Command {
 				if !errors.Is(context.Cause(ctx), errEnough) {
 					return err
 				}
-				// What has happened in time may not have reached us in time.
+				// Events from before the deadline may arrive after it.
 				switch req.Follow = false; {
 				case last != 0:
 					req.SinceSeq, req.Since = &last, nil
@@ -147,7 +147,7 @@ func event(a *app, e *longshorev1.Event, show eventsShown) error {
 	return a.Print("%s\n", eventText(e))
 }
 
-// eventAction returns an event's kind of object and what happened, by the names that docker has.
+// eventAction returns an event's kind of object and its action, with docker's names.
 func eventAction(e *longshorev1.Event) (kind, action string) {
 	kind, what, _ := strings.Cut(e.GetKind(), ".")
 	if kind == "process" {

@@ -108,8 +108,8 @@ func filterImages(list []*longshorev1.Image, f present.Filters) ([]*longshorev1.
 	return out, nil
 }
 
-// matchesName reports whether a full name of an image is what pattern means, which may lack
-// registry and tag, and have * in it.
+// matchesName reports whether an image's full name matches pattern, which may lack registry and
+// tag, and contain *.
 func matchesName(pattern, name string) bool {
 	repository, _ := present.Repository(name)
 	for _, form := range []string{name, repository} {

@@ -65,7 +65,8 @@ var inspectTypes = []string{"container", "sandbox", "image", "volume", "network"
 const inspectFormat = "template to fill with each document, such as '{{.Name}}', or json for a line each"
 
 // inspectEach shows the documents that one returns for each name, all as an array or, with a format,
-// one after the other. What is not found is told at its place, and fails at the end.
+// one after the other. A missing object is reported at its place, and makes the command fail at the
+// end.
 func (a *app) inspectEach(names []string, format string, one func(c *base.Client, name string) (any, error)) error {
 	var f *present.Format
 	if format != "" {

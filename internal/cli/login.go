@@ -167,7 +167,7 @@ func credentialsFor(ctx context.Context, a *app, image, flag string) (*longshore
 	}
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
-		return nil, nil //nolint:nilnil,nilerr // an ID, or what the agent refuses
+		return nil, nil //nolint:nilnil,nilerr // an ID, or a name that the agent refuses
 	}
 	host := reference.Domain(named)
 	c, ok, err := creds.Open(a.Getenv).Get(ctx, host)

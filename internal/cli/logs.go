@@ -142,8 +142,8 @@ type logPrinter struct {
 	// prefix is in front of each line; lines are then written as a whole.
 	prefix string
 	lines  *sync.Mutex // serializes the writing of lines of several printers; nil for one alone
-	// open says for each stream whether its last line is incomplete, and held has what is not yet
-	// written of it: whole lines are, when there is a prefix.
+	// open says for each stream whether its last line is incomplete, and held has its unwritten
+	// part: with a prefix only whole lines are written.
 	open map[string]bool
 	held map[string][]byte
 }
@@ -181,7 +181,7 @@ func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 // maxHeldLine is how much of a line is held until its end comes.
 const maxHeldLine = 1 << 20
 
-// finish writes lines whose ends have not come.
+// finish writes incomplete lines.
 func (p *logPrinter) finish() error {
 	var errs []error
 	for stream, line := range p.held {

@@ -136,7 +136,7 @@ func newNetworkCreate(a *app) *cobra.Command {
 	return cmd
 }
 
-// fillNetwork puts subnets, each with the gateway that is given for it, and options into req.
+// fillNetwork puts subnets, each with its gateway, and options into req.
 func fillNetwork(req *longshorev1.CreateNetworkRequest, subnets, gateways, opts []string) error {
 	if len(gateways) > len(subnets) {
 		return fmt.Errorf("--gateway %s: a subnet is needed for it", gateways[len(gateways)-1])

@@ -8,8 +8,8 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// addNetworks puts the networks that --network names into a request. What --ip, --mac-address and
-// --network-alias say is about the first.
+// addNetworks puts the networks that --network names into a request. --ip, --mac-address and
+// --network-alias apply to the first.
 func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 	for i, text := range list {
 		n, err := networkOf(text)

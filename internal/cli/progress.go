@@ -73,7 +73,7 @@ type bars struct {
 	w     io.Writer
 	size  func() (cols, rows int) // of the terminal
 	now   func() time.Time
-	live  []*longshorev1.PullProgress // in the order in which they started
+	live  []*longshorev1.PullProgress // in the order of their starts
 	done  map[string]bool
 	drawn int // lines of live that are on the terminal
 	last  time.Time
@@ -108,8 +108,8 @@ func (b *bars) end() {
 	}
 }
 
-// draw replaces the lines drawn last, below a new permanent line if there is one. It never draws
-// more lines than the terminal has, because lines that have scrolled away cannot be replaced.
+// draw replaces the last lines, below a new permanent line if there is one. It never draws more
+// lines than the terminal has, because lines that have scrolled away cannot be replaced.
 func (b *bars) draw(above string) {
 	cols, rows := b.size()
 	var out strings.Builder

@@ -61,7 +61,7 @@ func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 	return cmd
 }
 
-// pruning says what is removed where nothing uses it.
+// pruning selects the unused objects to remove.
 type pruning struct {
 	all, images, containers, volumes bool
 

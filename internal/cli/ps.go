@@ -33,7 +33,7 @@ func (f *listFlags) define(cmd *cobra.Command, filters []string) {
 
 // parsed returns the format, nil when there is none, and the filters.
 func (f *listFlags) parsed(known []string) (format *present.Format, filters present.Filters, err error) {
-	if f.format != "" && f.format != "table" { // the table is what is shown without a format
+	if f.format != "" && f.format != "table" { // the table is the default
 		if format, err = present.ParseFormat(f.format); err != nil {
 			return nil, nil, &base.UsageError{Err: err}
 		}
@@ -72,7 +72,7 @@ func newPs(a *app) *cobra.Command {
 			all := req.GetAll() || last > 0 || len(filters["status"])+len(filters["exited"]) > 0
 			ask := &longshorev1.ListContainersRequest{
 				Owner: req.GetOwner(), Labels: req.GetLabels(), Sandbox: req.GetSandbox(), Sizes: req.GetSizes() || format != nil && format.Uses("Size"),
-				All: all || len(filters["before"])+len(filters["since"]) > 0, // the others are there to compare with
+				All: all || len(filters["before"])+len(filters["since"]) > 0, // to compare with the others
 			}
 			return a.Call(func(c *base.Client) error {
 				resp, err := c.Containers.ListContainers(cmd.Context(), ask)
@@ -184,7 +184,7 @@ func hasPort(c *longshorev1.Container, want string, number func(*longshorev1.Por
 	})
 }
 
-// statusText says in words what docker's column STATUS says.
+// statusText returns the text of docker's column STATUS.
 func statusText(c *longshorev1.Container) string {
 	switch c.GetState() {
 	case "running":
@@ -223,7 +223,7 @@ func containerRow(c *longshorev1.Container, full bool) present.Row {
 	}.WithLabels(c.GetLabels())
 }
 
-// sizeText says how much a container has written and how much its image has, where both are known.
+// sizeText returns the sizes of a container's layer and of its image, if both are known.
 func sizeText(c *longshorev1.Container) string {
 	if c.SizeRw == nil {
 		return ""

@@ -85,7 +85,7 @@ func newCreate(a *app) *cobra.Command {
 
 // define defines the flags that run and create share.
 func (f *runFlags) define(fl *pflag.FlagSet) {
-	fl.SetInterspersed(false)                       // what follows the image belongs to the program
+	fl.SetInterspersed(false)                       // arguments after the image belong to the program
 	fl.Bool("help", false, "help for this command") // -h is the host name's, as people type it
 	fl.SetNormalizeFunc(normalNames)
 	fl.StringVar(&f.req.Name, "name", "", "name of the container (default: generated)")

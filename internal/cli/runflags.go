@@ -20,7 +20,7 @@ func otherNames() map[string]string {
 	return map[string]string{"net": "network", "pids-limit": "pids", "dns-opt": "dns-option", "timeout": "time"}
 }
 
-// moreFlags are those flags of run and create that are asked for less often.
+// moreFlags are the less common flags of run and create.
 type moreFlags struct {
 	envFile, mount, tmpfs, security, gpus, sysctls, annotations, logOpts, searches, dnsOptions []string
 	swap, reservation, shm, userns, logDriver, cidfile                                         string
@@ -315,7 +315,7 @@ func addSecurity(r *longshorev1.CreateRequest, s string) error {
 	return nil
 }
 
-// gpuNames returns the names of the Container Device Interface for what --gpus asks.
+// gpuNames returns the names of the Container Device Interface for the value of --gpus.
 func gpuNames(s string) ([]string, error) {
 	s = strings.Trim(s, `"'`)
 	if s == "all" {

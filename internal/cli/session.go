@@ -139,13 +139,13 @@ func (s *session) copyStdin(stop context.CancelCauseFunc) {
 	}
 }
 
-// detacher finds the detach keys in what is typed.
+// detacher finds the detach keys in the input.
 type detacher struct {
 	on   bool
 	seen int // how many of the keys were typed last
 }
 
-// filter returns what to send, and whether the keys were complete.
+// filter returns the bytes to send, and whether the keys were complete.
 func (d *detacher) filter(b []byte) (send []byte, left bool) {
 	if !d.on {
 		return b, false
@@ -179,11 +179,11 @@ func (s *session) signals() []os.Signal {
 	return list
 }
 
-// enoughInterrupts is how many interrupts end a session whose program does not end by them.
+// enoughInterrupts is how many interrupts end a session if its program ignores them.
 const enoughInterrupts = 3
 
-// errInterrupted means that the user wanted the end so often that we leave, whatever the program
-// does.
+// errInterrupted means that the user interrupted so often that we leave, even if the program
+// continues.
 var errInterrupted = errors.New("interrupted three times")
 
 // passSignals forwards signals to the program until ctx ends. The third interrupt or request to

@@ -40,7 +40,7 @@ func newSystemPrune(a *app) *cobra.Command {
 	return cmd
 }
 
-// sure asks on a terminal whether to go on; elsewhere nobody can answer, and force is not needed.
+// sure asks for confirmation on a terminal; elsewhere nobody can answer, and force is not needed.
 func sure(a *app, force bool, what string) error {
 	_, asked := base.Terminal(a.Stdin)
 	if force || !asked {

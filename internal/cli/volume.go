@@ -186,7 +186,7 @@ func newVolumeCreate(a *app) *cobra.Command {
 	return cmd
 }
 
-// parseOptions parses NAME=value. What follows the first = may have others in it.
+// parseOptions parses NAME=value. The value may contain further = signs.
 func parseOptions(list []string) (map[string]string, error) {
 	var opts map[string]string
 	for _, s := range list {
@@ -211,7 +211,7 @@ func newVolumeRm(a *app) *cobra.Command {
 		Args:    base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
-				v, err := volumeOf(ctx, c, name) // the agent would say that what is not there is gone
+				v, err := volumeOf(ctx, c, name) // for the agent a missing volume is no error
 				if err != nil {
 					return base.IfForced(force, err)
 				}

@@ -82,7 +82,7 @@ func writeWhy(w io.Writer, resp *longshorev1.WhyResponse) error {
 
 func stampText(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05.000 MST") }
 
-// autopsyFacts writes what the autopsy knows.
+// autopsyFacts writes the facts of an autopsy.
 func autopsyFacts(t *base.Facts, a *longshorev1.Autopsy) {
 	switch {
 	case a.GetStart() != "":

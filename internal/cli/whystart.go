@@ -15,8 +15,8 @@ func partNames() map[string]string {
 	return map[string]string{"pull": "pull of its image", "create_sandbox": "sandbox", "create": "container", "renew": "made again", "start": "start"}
 }
 
-// writeStart writes where the time of a container's start went: each verb with its stages, and
-// what passed between two verbs, when nobody here had anything to do.
+// writeStart writes the durations of a container's start: each verb with its stages, and the time
+// between two verbs, when the node waited for a caller.
 func writeStart(w io.Writer, resp *longshorev1.WhyResponse) error {
 	c := resp.GetContainer()
 	t := base.Facts{W: w}
@@ -58,7 +58,7 @@ func writeStart(w io.Writer, resp *longshorev1.WhyResponse) error {
 	return t.Err
 }
 
-// span formats a duration of which three digits are of interest.
+// span formats a duration with three digits.
 func span(d time.Duration) string {
 	switch {
 	case d >= 10*time.Second:

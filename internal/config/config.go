@@ -1,8 +1,8 @@
 // Package config composes the agent's configuration from the parts that the packages own, reads
-// it from TOML files, and says what is wrong with it.
+// it from TOML files, and checks it.
 //
-// It does not know what the parts mean: their owners have their defaults and checks. Start
-// reading at Config and Load; default.toml is what users see.
+// It does not know the meaning of the parts: their owners have their defaults and checks. Start reading
+// at Config and Load; default.toml is the file for users.
 package config
 
 import (
@@ -39,7 +39,7 @@ type Config struct {
 
 // Agent is the [agent] section.
 type Agent struct {
-	// Root is the directory for what survives a boot, State for what need not.
+	// Root is the directory for files that survive a boot, State for others.
 	Root  string `toml:"root"`
 	State string `toml:"state"`
 	// LogLevel is debug, info, warn or error; LogFormat json, text or auto.
@@ -59,8 +59,8 @@ type Engine struct {
 	CgroupDriver string `toml:"cgroup_driver"`
 	// CDIDirs are the directories with the vendors' files of the Container Device Interface.
 	CDIDirs []string `toml:"cdi_dirs"`
-	// GrantsPolicy is the file that says what programs may be granted; "" is what an ordinary
-	// container of the same request would have.
+	// GrantsPolicy is the file with the limits of programs' grants; "" limits them to the access of
+	// an ordinary container of the same request.
 	GrantsPolicy string `toml:"grants_policy"`
 }
 

@@ -35,7 +35,7 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 	if err != nil {
 		return nil, err
 	}
-	// There is no event of a rename: the name servers of its networks are told here.
+	// Publish the new name to the name servers of its networks before the call returns.
 	if err := s.srv.publish(ctx); err != nil { // it has its name: the next change tells them
 		s.srv.o.Logger.WarnContext(ctx, "could not tell the name servers of a new name", "container", c.ID, "error", err)
 	}
@@ -75,7 +75,7 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 	return &longshorev1.UpdateResponse{}, s.srv.own.Changes.Keep(ctx, c.ID, res)
 }
 
-// limitsOf returns the limits with which a container was started last.
+// limitsOf returns the limits of a container's last start.
 func limitsOf(c core.Container) (*specs.LinuxResources, error) {
 	raw, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
 	if c.Bundle == "" || errors.Is(err, os.ErrNotExist) {

@@ -18,8 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// asked is what a container's user said of its program: an image that is made of the container has it,
-// too.
+// asked has the user's settings of a container's program: an image of the container has them, too.
 type asked struct {
 	Env             []string `json:"env,omitempty"`
 	Command         []string `json:"command,omitempty"`
@@ -65,7 +64,7 @@ func (a asked) put(s derive.Settings) error {
 // changesInMessage is how many changes one message has.
 const changesInMessage = 500
 
-// Diff lists what a container has changed of its image's files.
+// Diff lists a container's changes of its image's files.
 func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerStreamingServer[longshorev1.DiffResponse]) error {
 	c, err := s.srv.container(stream.Context(), req.GetName())
 	if err != nil {
@@ -131,7 +130,7 @@ func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitReq
 	if c.Owner != core.OwnerCLI {
 		return nil, fmt.Errorf("make an image of %s: it belongs to %s: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
-	// What is asked for wrongly is refused before the container is paused.
+	// Refuse invalid requests before the container is paused.
 	if _, err := derive.Config([]byte("{}"), derive.Layer{}, settingsFor(c, req)); err != nil {
 		return nil, err
 	}
@@ -157,8 +156,7 @@ func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitReq
 	return &longshorev1.CommitResponse{Id: img.ID.String()}, nil
 }
 
-// settingsFor puts into an image's settings what the container was made with, and what a commit asks
-// for.
+// settingsFor adds the settings of the container and of the commit to an image's settings.
 func settingsFor(c core.Container, req *longshorev1.CommitRequest) func(derive.Settings) error {
 	return func(s derive.Settings) error {
 		if err := recordOf(c).Asked.put(s); err != nil {
@@ -174,8 +172,8 @@ func settingsFor(c core.Container, req *longshorev1.CommitRequest) func(derive.S
 	}
 }
 
-// pausedFor pauses a container of ours, and returns what lets it continue. One that has ended meanwhile
-// is as good.
+// pausedFor pauses a container of ours, and returns the function that resumes it. An ended container is
+// fine, too.
 func pausedFor(ctx context.Context, s *Server, c core.Container) (resume func(), err error) {
 	if s.o.Paused != nil {
 		if err := s.o.Paused.Put(string(c.ID), []byte("1")); err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/treecopy"
 )
 
-// CopyOut sends what a container has at a path.
+// CopyOut sends the files at a path of a container.
 func (s *containerServer) CopyOut(req *longshorev1.CopyOutRequest, stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) error {
 	return s.srv.inRoot(stream.Context(), req.GetName(), req.GetForce(), func(root *os.File, ids treecopy.IDs) error {
 		src, err := treecopy.Look(root, req.GetPath(), req.GetFollow())
@@ -52,7 +52,7 @@ func (s *containerServer) CopyOut(req *longshorev1.CopyOutRequest, stream grpc.S
 	})
 }
 
-// CopyIn puts what a tar has into a container.
+// CopyIn unpacks a tar in a container.
 func (s *containerServer) CopyIn(stream grpc.ClientStreamingServer[longshorev1.CopyInRequest, longshorev1.CopyInResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -148,8 +148,8 @@ func (s *Server) inRoot(ctx context.Context, name string, force bool, in func(ro
 	return nil
 }
 
-// rootOf opens the root of a container's main process. What is opened is of the process that is
-// looked at, also when that ends meanwhile and its number is given to another one.
+// rootOf opens the root of a container's main process. The result belongs to the checked process,
+// even if that ends meanwhile and its number is reused.
 func rootOf(c core.Container) (*os.File, error) {
 	proc, err := os.OpenRoot("/proc/" + strconv.Itoa(c.Main.Pid))
 	if err != nil {
@@ -190,7 +190,7 @@ func inMounts(c core.Container, users *os.File, fn func(root *os.File) error) er
 	}
 	// The main thread does not end with its goroutine: it must not keep the mounts.
 	defer func() { _ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNS) }()
-	// What is unmounted on the node goes here too, and nothing of here is seen there.
+	// Unmounts on the node propagate here, but mounts made here do not propagate to the node.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("make a mount namespace: %w", err)
 	}
@@ -207,7 +207,7 @@ func inMounts(c core.Container, users *os.File, fn func(root *os.File) error) er
 		if !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
 			continue
 		}
-		if err := mountIn(root, m, users); err != nil && !errors.Is(err, unix.ENOENT) { // what a mount was of may be gone
+		if err := mountIn(root, m, users); err != nil && !errors.Is(err, unix.ENOENT) { // the source of a mount may be gone
 			return fmt.Errorf("mount %s: %w", m.Destination, err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/treecopy"
 )
 
-// onThread runs fn on a thread of its own, which ends with it: fn may change what belongs to a thread.
+// onThread runs fn on a thread of its own, which ends with it: fn may change the thread's state.
 func onThread(fn func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -48,7 +48,7 @@ func asRootOf(ids treecopy.IDs, fn func() error) error {
 	return fn()
 }
 
-// setOwner sets to whom files belong that this thread makes.
+// setOwner sets the owner of files that this thread creates.
 func setOwner(uid, gid int) error {
 	if _, err := unix.SetfsgidRetGid(gid); err != nil {
 		return fmt.Errorf("set the group of new files: %w", err)

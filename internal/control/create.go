@@ -34,7 +34,7 @@ import (
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
-// record is what we store in a container's Data.
+// record is the content of a container's Data.
 type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
@@ -220,7 +220,7 @@ func stopOf(req *longshorev1.CreateRequest) core.Stop {
 	return st
 }
 
-// imageName returns the full name of what the user wrote.
+// imageName returns the full name for the user's name of an image.
 func imageName(img core.Image, name string) string {
 	for _, n := range img.Names {
 		if n == name || strings.HasSuffix(n, "/"+name) || strings.HasSuffix(n, "/"+name+":latest") {

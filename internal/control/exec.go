@@ -103,7 +103,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		}
 	}
 	at := &attach.Session{Engine: view, Ref: core.Ref{Container: c.ID}, Log: ownLog(c)}
-	if !req.GetStart() || again { // what an earlier run wrote is not shown
+	if !req.GetStart() || again { // skip the output of an earlier run
 		at.From.Since = time.Now()
 	}
 	if at.Streams, err = attachStreams(ctx, view, c, req.GetStdin(), at.Log == nil); err != nil {

@@ -89,8 +89,8 @@ func lists(method string) bool {
 
 type readOnlyKey struct{}
 
-// onReadSocket reports whether the call came through the read socket, where secrets are hidden
-// whatever the request says.
+// onReadSocket reports whether the call came through the read socket, where secrets are always
+// hidden.
 func onReadSocket(ctx context.Context) bool { return ctx.Value(readOnlyKey{}) != nil }
 
 // gate refuses calls that do not only read, when readOnly is set, and those that do not

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// What happens to a program that has become unhealthy.
+// The actions on an unhealthy program.
 const (
 	onUnhealthyStop = "stop"
 	onUnhealthyKill = "kill"
@@ -57,8 +57,8 @@ func (s *Server) checkHealth(ctx context.Context) {
 	r.Run(ctx)
 }
 
-// healthChanged ends a program that has become unhealthy, if its user wants that. An agent that
-// dies meanwhile leaves it to the next one, which is told the status again.
+// healthChanged ends a program that has become unhealthy, if its user wants that. If the agent dies
+// meanwhile, the next one gets the status again.
 func (s *Server) healthChanged(ctx context.Context, c core.Container, now health.State) {
 	action := recordOf(c).OnUnhealthy
 	if now.Status != health.Unhealthy || action != onUnhealthyStop && action != onUnhealthyKill {
@@ -106,8 +106,8 @@ func failedTest(c core.Container) string {
 	}
 }
 
-// healthDocument is what inspect shows of a container's health, by docker's names; nil when it is
-// not checked.
+// healthDocument is a container's health in inspect, with docker's names; nil if it has no health
+// check.
 func healthDocument(c core.Container) map[string]any {
 	status := statusOf(c)
 	if status == "" {
@@ -135,7 +135,7 @@ func checkDocument(c core.Container) map[string]any {
 	}
 }
 
-// withoutOutput is h without what programs of the container have written.
+// withoutOutput is h without the output of the container's programs.
 func withoutOutput(h *core.Health) *core.Health {
 	if h == nil {
 		return nil

@@ -28,7 +28,7 @@ type imageServer struct {
 
 var _ longshorev1.ImagesServer = (*imageServer)(nil)
 
-// owners returns all owners, for what the engine stores per owner and lists only for one.
+// owners returns all owners, because the engine lists images for one owner at a time.
 func owners() []core.Owner {
 	return []core.Owner{core.OwnerCLI, core.OwnerCRI, core.OwnerSwarm, core.OwnerNomad, core.OwnerMesos, core.OwnerKata, core.OwnerCRIAlpha}
 }
@@ -198,8 +198,8 @@ func (s *imageServer) TagImage(ctx context.Context, req *longshorev1.TagImageReq
 	return &longshorev1.TagImageResponse{}, s.srv.own.Images.Tag(ctx, req.GetSource(), req.GetTarget())
 }
 
-// RemoveImage removes a name of ours. It refuses that for an image from which a container of ours
-// was made, unless force is set; the container itself is not affected.
+// RemoveImage removes a name of ours. It refuses that for an image of a container of ours, unless
+// force is set; the container itself is not affected.
 func (s *imageServer) RemoveImage(ctx context.Context, req *longshorev1.RemoveImageRequest) (*longshorev1.RemoveImageResponse, error) {
 	img, err := s.srv.own.Images.Get(ctx, req.GetName())
 	if errdefs.IsNotFound(err) {

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Info returns what the node is, and how much it holds.
+// Info describes the node and the number of its objects.
 func (s *nodeServer) Info(ctx context.Context, _ *longshorev1.InfoRequest) (*longshorev1.InfoResponse, error) {
 	version, err := s.Version(ctx, nil)
 	if err != nil {
@@ -92,7 +92,7 @@ func system(path string) string {
 	return ""
 }
 
-// DiskUsage returns what each image, container and volume occupies.
+// DiskUsage returns the disk usage of each image, container and volume.
 func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequest) (*longshorev1.DiskUsageResponse, error) {
 	containers, err := s.srv.all.Stored.Containers()
 	if err != nil {
@@ -154,12 +154,12 @@ func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequ
 	return resp, nil
 }
 
-// treeBytes returns what the files of a directory occupy on the disk, each counted once. It follows
-// no link and goes into no other filesystem.
+// treeBytes returns the disk usage of a directory's files, each counted once. It follows no link
+// and goes into no other filesystem.
 func treeBytes(ctx context.Context, dir string) (uint64, error) {
 	type file struct{ dev, ino uint64 }
 	seen := map[file]bool{}
-	root, err := os.OpenRoot(dir) // what is in it is a container's, which may put links in its place
+	root, err := os.OpenRoot(dir) // its content is a container's, which may replace it by links
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}

@@ -45,8 +45,8 @@ func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectR
 	return &longshorev1.InspectResponse{Kind: "sandbox", Json: out}, nil
 }
 
-// inspectContainer returns the record of a container, with what belongs to it and is recorded
-// elsewhere: its spec, the name of its image, and its network.
+// inspectContainer returns the record of a container, with its spec, the name of its image, and its
+// network, which are recorded elsewhere.
 func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv bool) (*longshorev1.InspectResponse, error) {
 	rec := recordOf(c)
 	extra := map[string]any{"image_name": rec.Image, "auto_remove": rec.AutoRemove, "privileged": rec.Privileged}
@@ -149,7 +149,7 @@ func inspectJSON(v any, extra map[string]any, showEnv bool) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// maskJSON hides what may be secret at any depth: values in lists of environment variables, and
+// maskJSON hides possible secrets at any depth: values in lists of environment variables, and
 // members named data.
 func maskJSON(raw []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))

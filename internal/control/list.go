@@ -78,7 +78,7 @@ func (s *containerServer) ListContainers(ctx context.Context, req *longshorev1.L
 	return &longshorev1.ListContainersResponse{Containers: shown}, nil
 }
 
-// sizes adds what each container has written to its root, and the size of its image.
+// sizes adds the sizes of each container's layer and of its image.
 func (s *Server) sizes(ctx context.Context, shown []*longshorev1.Container) error {
 	images, err := s.all.Images.List(ctx)
 	if err != nil {

@@ -113,7 +113,7 @@ func (l Listeners) Close() {
 
 // ListenUnix opens a unix socket with the given mode and group (-1 leaves the group). The socket
 // appears at path only when both are set, so that nobody can connect before. On a file system
-// without free inodes it takes that of the socket at path, of which nobody is the server.
+// without free inodes it reuses that of the old socket at path, which has no server any more.
 func ListenUnix(ctx context.Context, path string, mode os.FileMode, gid int) (net.Listener, error) {
 	ln, err := listenUnix(ctx, path, mode, gid)
 	if errors.Is(err, unix.ENOSPC) && removeSocket(path) {

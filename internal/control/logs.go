@@ -33,7 +33,7 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 	}
 	if req.Tail != nil {
 		if opts.Tail = int(req.GetTail()); opts.Tail <= 0 {
-			opts.Tail = -1 // nothing of what has been written
+			opts.Tail = -1 // no earlier output
 		}
 	}
 	if opts.Follow {
@@ -50,8 +50,8 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 	return logs.ReadWhole(ctx, sinks, opts, send)
 }
 
-// ownLog returns the log of a container of ours, and nil for others, whose logs their own face
-// rotates and removes.
+// ownLog returns the log of a container of ours, and nil for others, because their own face rotates
+// and removes their logs.
 func ownLog(c core.Container) *core.Sink {
 	list := logs.Whole(c.Config.IO.Sinks)
 	if c.Owner != core.OwnerCLI || len(list) != 1 || list[0].Path != recordOf(c).Log {

@@ -22,7 +22,7 @@ type Networks interface {
 	Define(ctx context.Context, def core.NetworkDefinition) (core.NetworkDefinition, error)
 	Defined() []core.NetworkDefinition
 	Undefine(ctx context.Context, name string) error
-	// SetNames sets what the name server of a network answers.
+	// SetNames sets the records of a network's name server.
 	SetNames(ctx context.Context, network string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error
 }
 
@@ -126,7 +126,7 @@ func (s *networkServer) PruneNetworks(ctx context.Context, _ *longshorev1.PruneN
 		switch err := s.srv.o.Networks.Undefine(ctx, def.Name); {
 		case err == nil:
 			resp.Names = append(resp.Names, def.Name)
-		case !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err): // it has come to be used, or another call has removed it
+		case !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err): // a new user has it, or another call has removed it
 			errs = append(errs, err)
 		}
 	}
@@ -169,7 +169,7 @@ func (s *networkServer) DisconnectNetwork(ctx context.Context, req *longshorev1.
 	return &longshorev1.DisconnectNetworkResponse{}, s.srv.publish(ctx)
 }
 
-// changeable finds a container whose networks may be changed.
+// changeable finds a container and checks that its networks may be changed.
 func (s *networkServer) changeable(ctx context.Context, name string) (core.Container, error) {
 	c, err := s.srv.container(ctx, name)
 	if err == nil && c.Owner != core.OwnerCLI {
@@ -240,13 +240,13 @@ func (s *Server) members(ctx context.Context) (map[string][]member, error) {
 	return list, err
 }
 
-// publish tells the name servers what is running. Who calls it after a start knows that the names
+// publish sends the names of running containers to the name servers. After a start, the names
 // resolve when it returns.
 func (s *Server) publish(ctx context.Context) error {
 	if s.o.Networks == nil {
 		return nil
 	}
-	// What was read later must not be told earlier.
+	// A later read must not be published earlier.
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	defs := s.o.Networks.Defined()
@@ -268,7 +268,7 @@ func (s *Server) publish(ctx context.Context) error {
 // maxLabel is the length of the longest part of a name between dots.
 const maxLabel = 63
 
-// zone returns what the name server of a network answers.
+// zone returns the records of a network's name server.
 func zone(network string, members []member) (byName map[string][]netip.Addr, owners map[netip.Addr]string) {
 	byName, owners = map[string][]netip.Addr{}, map[netip.Addr]string{}
 	suffix := "." + strings.ToLower(network)
@@ -279,7 +279,7 @@ func zone(network string, members []member) (byName map[string][]netip.Addr, own
 		addrs := m.addrs(network)
 		for _, name := range m.names(network) {
 			if slices.ContainsFunc(strings.Split(name+suffix, "."), func(l string) bool { return l == "" || len(l) > maxLabel }) {
-				continue // it cannot be asked for
+				continue // no client can ask for it
 			}
 			byName[name] = append(byName[name], addrs...)
 			byName[name+suffix] = append(byName[name+suffix], addrs...)
@@ -293,7 +293,7 @@ func zone(network string, members []member) (byName map[string][]netip.Addr, own
 	return byName, owners
 }
 
-// followNames has the name servers know what runs, until ctx ends.
+// followNames keeps the name servers up to date, until ctx ends.
 func (s *Server) followNames(ctx context.Context) {
 	w := engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved, core.EventSandboxStopped},
@@ -306,7 +306,7 @@ func (s *Server) followNames(ctx context.Context) {
 	_ = w.Run(ctx, s.own) // Failed gets every error
 }
 
-// started starts a container, whose names resolve when it returns.
+// started starts a container. Its names resolve when it returns.
 func (s *Server) started(ctx context.Context, view *engine.Client, id core.ID) error {
 	if err := view.StartContainer(ctx, id); err != nil {
 		return err

@@ -32,7 +32,7 @@ type nodeServer struct {
 
 var _ longshorev1.NodeServer = (*nodeServer)(nil)
 
-// Version returns the versions of the agent and of what it uses.
+// Version returns the versions of the agent and of its programs.
 func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest) (*longshorev1.VersionResponse, error) {
 	resp := &longshorev1.VersionResponse{
 		Version: s.srv.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: stamp(s.srv.o.Started), Pid: int32(os.Getpid()),
@@ -60,7 +60,7 @@ func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest)
 	return resp, nil
 }
 
-// Doctor returns what works on this node and what does not.
+// Doctor returns the findings about this node.
 func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (*longshorev1.DoctorResponse, error) {
 	if s.srv.o.Doctor == nil {
 		return nil, fmt.Errorf("doctor: %w", errdefs.ErrNotImplemented)
@@ -145,7 +145,7 @@ func (s *Server) eventsFrom(ctx context.Context, from, last uint64, follow bool)
 	}
 }
 
-// oldest returns the lowest number from which events can still be read: older ones were trimmed.
+// oldest returns the number of the oldest readable event: older ones were trimmed.
 func (s *Server) oldest(ctx context.Context, last uint64) uint64 {
 	first := sort.Search(int(last), func(n int) bool {
 		for _, err := range s.all.Events(ctx, uint64(n), core.Filter{}) {

@@ -290,7 +290,7 @@ func attachment(n *longshorev1.NetworkAttachment) (core.Attachment, error) {
 	return a, nil
 }
 
-// networkName returns the name by which records know a network.
+// networkName returns the name of a network in records.
 func networkName(name string) string {
 	if name == "" || name == bridgeNetwork {
 		return core.NetworkDefault
@@ -298,10 +298,10 @@ func networkName(name string) string {
 	return name
 }
 
-// bridgeNetwork is what other tools call the default network.
+// bridgeNetwork is other tools' name of the default network.
 const bridgeNetwork = "bridge"
 
-// maxHostName is the length of the longest name that can be asked for.
+// maxHostName is the length of the longest name in a DNS question.
 const maxHostName = 253
 
 // checkNetwork refuses a network that does not exist, an address that is in use, and ports where

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
-// peerCredentials are gRPC transport credentials without a handshake: the kernel tells who is at
-// the other end of a unix socket, and which machine is at that of a vsock.
+// peerCredentials are gRPC transport credentials without a handshake: the kernel reports the
+// process at the other end of a unix socket, and the machine at that of a vsock.
 type peerCredentials struct{}
 
 // peerInfo identifies the process that calls.
@@ -25,14 +25,14 @@ type peerInfo struct {
 	credentials.CommonAuthInfo
 	uid uint32
 	pid int32
-	// host says that it is a process of the machine on which this one runs.
+	// host says that it is a process of the machine's host.
 	host bool
 }
 
 // AuthType names the kind of authentication.
 func (peerInfo) AuthType() string { return "unix-peer" }
 
-// ClientHandshake does nothing: clients do not ask who the server is.
+// ClientHandshake does nothing: clients do not check the server.
 func (peerCredentials) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return c, peerInfo{}, nil
 }
@@ -79,7 +79,7 @@ func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
 // OverrideServerName is for TLS only.
 func (peerCredentials) OverrideServerName(string) error { return nil }
 
-// stopRequest returns who called, for the autopsy and the event log.
+// stopRequest returns the caller, for the autopsy and the event log.
 func stopRequest(ctx context.Context, call string) core.StopRequest {
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now()}
 	if p, ok := peer.FromContext(ctx); ok {

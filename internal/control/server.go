@@ -34,8 +34,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Doctor checks the node; with try it also starts a container. nil returns Unimplemented.
 	Doctor func(ctx context.Context, try bool) []Finding
-	// Check compares records and node and returns the violations. nil returns Unimplemented.
-	// With images the content of images is compared with what was pulled, too.
+	// Check compares records and node and returns the violations. nil returns Unimplemented. With
+	// images it also compares the content of images with their digests.
 	Check func(ctx context.Context, images bool) ([]Finding, error)
 	// Config returns the configuration in force as TOML, secrets masked.
 	Config func() (string, error)
@@ -58,7 +58,7 @@ type Options struct {
 	Networks Networks
 	// Namespaces makes namespaces; nil when nobody does.
 	Namespaces func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
-	// Recent has what containers without sinks have written last; nil when nobody keeps it.
+	// Recent has the last output of containers without sinks; nil if it is not kept.
 	Recent *logs.Recent
 	// Restricted says whether only calls are served that list and inspect; it may change.
 	// nil is never.
@@ -70,7 +70,7 @@ type Finding struct {
 	Name   string
 	Status FindingStatus
 	Detail string
-	Hint   string // what to do, "" when there is nothing
+	Hint   string // advice, "" if there is none
 }
 
 // FindingStatus is the severity of a Finding.
@@ -89,11 +89,11 @@ type Server struct {
 	own      *engine.Client // the owner "cli"
 	all      *engine.Client // every owner
 	sessions sessions
-	// settling has a lock for each container of ours. It serializes the settlement of one that has
-	// ended and its being started again.
+	// settling has a lock for each container of ours. It serializes the settlement of an ended
+	// container with its next start.
 	settling keylock.Map[core.ID]
 	ids      idRanges
-	// publishing serializes what is told to name servers.
+	// publishing serializes updates of name servers.
 	publishing sync.Mutex
 }
 
@@ -123,7 +123,7 @@ type Listeners struct {
 // drainTime is how long calls in progress have to end when the server stops.
 const drainTime = 2 * time.Second
 
-// Serve repairs what a crash has left, and then serves until ctx ends or a listener fails. It
+// Serve repairs the state after a crash, and then serves until ctx ends or a listener fails. It
 // closes the listeners.
 func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	if l.Control == nil {

@@ -50,7 +50,7 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	}, nil
 }
 
-// finishSpec adds what depends on the root and the image.
+// finishSpec adds the values that depend on the root and the image.
 func finishSpec(req *longshorev1.CreateRequest, s *specs.Spec, r core.Rootfs) (*specs.Spec, error) {
 	_, err := ocispec.Head{
 		User: func(root *os.Root, image string) (ocispec.User, error) { return userOf(req, root, image) },
@@ -73,7 +73,7 @@ func entrypoint(req *longshorev1.CreateRequest) []string {
 	return nil
 }
 
-// userOf finds who the program runs as, with the further groups that the request names.
+// userOf returns the program's user, with the request's additional groups.
 func userOf(req *longshorev1.CreateRequest, root *os.Root, image string) (ocispec.User, error) {
 	user, err := ocispec.UserNamed(req.GetUser())(root, image)
 	if err != nil || len(req.GetGroups()) == 0 {
@@ -116,8 +116,7 @@ func mounts(s *specs.Spec, req *longshorev1.CreateRequest) error {
 	return nil
 }
 
-// execConfig returns a further process like the container's own, but for what the request
-// changes.
+// execConfig returns a further process like the container's own, with the request's changes.
 func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfig, error) {
 	var cfg core.ProcessConfig
 	for _, e := range req.GetEnv() {
@@ -169,7 +168,7 @@ func consoleSize(tty bool, requested *longshorev1.Size) *specs.Box {
 	return nil
 }
 
-// execUser makes p run as the user, who is looked up in the container's root.
+// execUser makes p run as the user. It looks the user up in the container's root.
 func execUser(c core.Container, p *specs.Process, user string) error {
 	root, err := os.OpenRoot(filepath.Join(c.Bundle, "rootfs"))
 	if err != nil {

@@ -49,7 +49,7 @@ func (c client) output(stderr bool, data []byte) error {
 	return c.send(&longshorev1.Output{Kind: &longshorev1.Output_Stdout{Stdout: data}})
 }
 
-// receive handles what the client sends. It ends with the call: gRPC cancels its context when the
+// receive handles the client's messages. It ends with the call: gRPC cancels its context when the
 // handler returns.
 func (c client) receive(ctx context.Context, to *attach.Input) error {
 	for {

@@ -21,7 +21,7 @@ import (
 type sessions struct {
 	mu sync.Mutex // guards n
 	n  map[core.ID]int
-	// orphans are running containers whose held output has lost its reader.
+	// orphans are running containers with held output and without a reader.
 	orphans chan core.ID
 }
 
@@ -36,8 +36,8 @@ func (s *sessions) orphan(id core.ID) {
 	}
 }
 
-// drain reads and drops the held output of containers whose client has left, until ctx ends,
-// because a full pipe would stop their programs.
+// drain reads and drops the held output of containers without a client, until ctx ends, because a
+// full pipe would stop their programs.
 func (s *Server) drain(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -133,8 +133,8 @@ func (s *Server) sweep(ctx context.Context) {
 	_ = w.Run(ctx, s.own) // Failed gets every error
 }
 
-// settle gives back what an ended container of ours no longer needs: the whole container if its
-// user asked for its removal, otherwise its namespaces, address and ports.
+// settle releases the resources of an ended container of ours: the whole container if its user
+// asked for its removal, otherwise its namespaces, address and ports.
 func (s *Server) settle(ctx context.Context, id core.ID) {
 	if s.sessions.busy(id) {
 		return // leave will settle it
@@ -163,9 +163,9 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	}
 }
 
-// recover removes what a crash has left incomplete among our objects: sandboxes without a
-// container, containers with AutoRemove that nobody is left to start, and logs without a
-// container. It must return before anything is served.
+// recover removes our incomplete objects after a crash: sandboxes without a container, containers
+// with AutoRemove that nobody is left to start, and logs without a container. It must return before
+// anything is served.
 func (s *Server) recover(ctx context.Context) error {
 	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
 	if err != nil {

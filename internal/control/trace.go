@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// toStart returns where the time of a container's last start went, in the order in which its parts
-// began.
+// toStart returns the parts of a container's last start with their durations, in the order of their
+// beginnings.
 func toStart(sb *core.Sandbox, c *core.Container) (parts []*longshorev1.StartPart) {
 	all := append(sb.Trace.Verbs(), c.Trace.Verbs()...)
 	slices.SortStableFunc(all, func(a, b core.TracedVerb) int { return a.At.Compare(b.At) })

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// The ranges of the node's ids that containers in user namespaces of their own have: far above those
-// that kubelets and Nomad's tasks are given.
+// The ranges of the node's ids for containers in user namespaces of their own: far above those of
+// kubelets' and Nomad's containers.
 const (
 	idsSize   = uint32(65536)
 	firstIDs  = uint32(25600) * idsSize
@@ -61,7 +61,7 @@ func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (rele
 	return nil, fmt.Errorf("all %d ranges of ids for user namespaces are taken: %w", idsRanges, errdefs.ErrUnavailable)
 }
 
-// checkUserns refuses what does not go with a user namespace of the container's own.
+// checkUserns refuses options that conflict with a user namespace of the container's own.
 func checkUserns(req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error {
 	switch req.GetUserns() {
 	case "", "host":
@@ -78,7 +78,7 @@ func checkUserns(req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error 
 		}
 	}
 	cfg.Namespaces.User.Mode = core.Shared
-	if cfg.Sysctls != nil { // groups that the namespace does not have cannot be named in it
+	if cfg.Sysctls != nil { // the sysctl cannot have groups outside of the namespace
 		cfg.Sysctls["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", idsSize-1)
 	}
 	return nil

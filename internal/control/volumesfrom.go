@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// bind is a path of the host that a container was given.
+// bind is a container's mount of a path of the host.
 type bind struct {
 	Source      string `json:"source"`
 	Target      string `json:"target"`

@@ -1,11 +1,9 @@
-// Package health finds out whether the programs of containers work, by running their
-// health checks as docker does.
+// Package health runs the health checks of containers as docker does.
 //
-// Check and State are pure: which check a container has, when the next probe is, and
-// what a probe means. Monitor runs the probes of one container and stores what they
-// show in its record, from which a later agent continues; Runner has a Monitor for each
-// running container of an owner. The package knows no face, and who wants to remember a
-// Check stores it. Start reading at Settle.
+// Check and State are pure: a container's check, the time of the next probe, and the meaning of a
+// probe. Monitor runs the probes of one container and stores their results in its record, so that a
+// later agent continues; Runner has a Monitor for each running container of an owner. The package
+// knows no face, and callers store the Check. Start reading at Settle.
 package health
 
 import (
@@ -16,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// What holds where neither the container nor its image says anything; docker's values.
+// The defaults if neither the container nor its image has a value; docker's.
 const (
 	defaultInterval      = 30 * time.Second
 	defaultTimeout       = 30 * time.Second
@@ -34,9 +32,9 @@ type Check struct {
 	Retries       int           `json:"retries"`        // failures in a row that make a container unhealthy
 }
 
-// Settle returns the check of a container: its own one, with what that leaves open taken
-// from the image's. nil means that it has none. A command line is run by the image's
-// shell. InvalidArgument for a test that is none of docker's.
+// Settle returns the check of a container: its own one, with missing values from the image's. nil
+// means that it has none. A command line is run by the image's shell. InvalidArgument for a test
+// that is none of docker's.
 func Settle(own *core.HealthCheck, img core.Image) (*Check, error) {
 	var h core.HealthCheck
 	if img.Health != nil {
@@ -99,7 +97,7 @@ const (
 	Unhealthy Status = "unhealthy"
 )
 
-// State is what the probes of a container have shown so far. A new one is Starting.
+// State is the result of a container's probes so far. A new one is Starting.
 type State struct {
 	Status   Status
 	Failures int    // in a row, those that count

@@ -36,20 +36,19 @@ const (
 	maxSpread = 5 * time.Second
 )
 
-// Monitor probes one container, and stores in its record what that has shown. All fields are
-// required.
+// Monitor probes one container, and stores the results in its record. All fields are required.
 type Monitor struct {
 	Engine *engine.Client
 	Log    *slog.Logger
-	Owner  core.Owner // whose container it is
+	Owner  core.Owner // the container's owner
 	ID     core.ID
 	Check  *Check
-	// Changed is told each status but the first, if that is Starting. It is another one when an
-	// earlier agent has probed the same run of the program.
+	// Changed is called with each status but the first, if that is Starting. It is another one when
+	// an earlier agent has probed the same run of the program.
 	Changed func(State)
 }
 
-// run is what is known about one run of a container's program.
+// run has the results of one run of a container's program.
 type run struct {
 	started time.Time
 	state   State
@@ -120,7 +119,7 @@ func (m Monitor) resume(r *run, h *core.Health) time.Duration {
 	return rand.N(min(m.Check.Interval, maxSpread)) //nolint:gosec // it only spreads the work
 }
 
-// store stores what is known, if it tells more than what was stored last.
+// store stores the state if it differs from the last stored one.
 func (m Monitor) store(ctx context.Context, r *run, was State) {
 	if was.Status == r.state.Status && was.Failures == r.state.Failures && time.Since(r.stored) < storeEvery {
 		return
@@ -137,7 +136,7 @@ func (m Monitor) store(ctx context.Context, r *run, was State) {
 // errPaused means that there was no probe, because the container is paused.
 var errPaused = errors.New("the container is paused") //nolint:gochecknoglobals // an error value
 
-// look returns the container if the run that is probed goes on.
+// look returns the container if the probed run continues.
 func (m Monitor) look(ctx context.Context, r *run) (core.Container, error) {
 	c, err := m.Engine.Container(ctx, m.ID)
 	switch {
@@ -149,8 +148,8 @@ func (m Monitor) look(ctx context.Context, r *run) (core.Container, error) {
 	return c, err
 }
 
-// probe makes one probe, and changes r to what is known then. An error says that there was none, for
-// a reason that is not the container's.
+// probe makes one probe, and updates r. An error means that there was no probe, for a reason outside
+// of the container.
 func (m Monitor) probe(ctx context.Context, r *run) error {
 	c, err := m.look(ctx, r)
 	if err != nil {
@@ -221,7 +220,7 @@ func (m Monitor) run(ctx context.Context, c core.Container) (code int, said stri
 	return a.Exit.Status(), killed(a, out.String()), nil
 }
 
-// killed adds to what a probe has said that it was killed for want of memory, or by a signal.
+// killed adds to a probe's output that it was killed for lack of memory, or by a signal.
 func killed(a core.Autopsy, said string) string {
 	var why string
 	switch {
@@ -238,7 +237,7 @@ func killed(a core.Autopsy, said string) string {
 	return why
 }
 
-// output is the beginning of what a probe says.
+// output is the beginning of a probe's output.
 type output struct {
 	mu        sync.Mutex // guards data, truncated
 	data      []byte
@@ -255,8 +254,8 @@ func (o *output) add(_ bool, p []byte) error {
 	return nil
 }
 
-// String is the output as one line of text that can be shown anywhere: the container wrote it, and
-// a terminal's control characters or what is no UTF-8 do not get through.
+// String is the output as one line of text that can be shown anywhere: the container wrote it, so a
+// terminal's control characters and invalid UTF-8 are removed.
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

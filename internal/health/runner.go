@@ -17,7 +17,7 @@ type Runner struct {
 	Owner  core.Owner
 	// Check returns the check of a container, nil when it has none.
 	Check func(core.Container) *Check
-	// Changed is told as Monitor.Changed is.
+	// Changed is called as Monitor.Changed is.
 	Changed func(context.Context, core.Container, State)
 
 	mu      sync.Mutex // guards running

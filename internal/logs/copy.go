@@ -11,7 +11,7 @@ import (
 const (
 	// gatherBytes is how much of a log Copy keeps for a slow reader, in bytes.
 	gatherBytes = 1 << 20
-	// pieceBytes is the approximate size of what Copy passes to emit at once, in bytes.
+	// pieceBytes is the approximate size of one piece for emit, in bytes.
 	pieceBytes = 32 << 10
 )
 
@@ -32,7 +32,7 @@ func Copy(ctx context.Context, sink core.Sink, o Options, emit func(stderr bool,
 	return err
 }
 
-// gathering is what was read and not yet passed to emit.
+// gathering has the bytes that were read and not yet passed to emit.
 type gathering struct {
 	mu      sync.Mutex // guards pieces, size, closed, failed
 	changed sync.Cond
@@ -78,8 +78,7 @@ func (g *gathering) close() {
 	g.changed.Broadcast()
 }
 
-// send passes to emit what is added, until close or until emit fails; add then returns that
-// error.
+// send passes added bytes to emit, until close or until emit fails; add then returns that error.
 func (g *gathering) send(emit func(bool, []byte) error) {
 	for {
 		g.mu.Lock()

@@ -41,7 +41,7 @@ func Tail(sink core.Sink, n int) ([]string, error) {
 		return nil, err
 	}
 	if from > 0 && sink.Format.Records() {
-		_, b, _ = bytes.Cut(b, []byte{'\n'}) // the rest of a line whose beginning was not read
+		_, b, _ = bytes.Cut(b, []byte{'\n'}) // the rest of a line with an unread beginning
 	}
 	return lastLines(texts(sink.Format, b), n), nil
 }

@@ -18,15 +18,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Options says what to read. The zero Options reads all that has been written.
+// Options select entries. The zero Options read the whole log.
 type Options struct {
 	// Follow continues with new output, until Ended is closed or the context ends.
 	Follow bool
 	// Ended is closed when nothing more will be written to the sink: Follow then ends at the end
 	// of the file. nil is never closed.
 	Ended <-chan struct{}
-	// Tail begins with the last Tail lines; 0 is all, negative is nothing of what has been
-	// written.
+	// Tail begins with the last Tail lines; 0 is all, negative is no earlier entry.
 	Tail int
 	// Begun, when not nil, is called when the starting point is known: everything written
 	// afterwards will be read.
@@ -38,10 +37,9 @@ type Options struct {
 // maxLine bounds the memory for one line, in bytes; a longer one is split.
 const maxLine = 1 << 20
 
-// Read calls fn for each entry of a sink, oldest first, from the rotated files to the current
-// one. Entry.Text is valid only until fn returns. Read stops at an error of fn and returns it.
-// Lines that are not in the sink's format are skipped. A sink whose file does not exist yet is
-// empty.
+// Read calls fn for each entry of a sink, oldest first, from the rotated files to the current one.
+// Entry.Text is valid only until fn returns. Read stops at an error of fn and returns it. Lines
+// that are not in the sink's format are skipped. A sink without a file yet is empty.
 func Read(ctx context.Context, sink core.Sink, o Options, fn func(Entry) error) error {
 	if !sink.Format.Records() && (!o.Since.IsZero() || !o.Until.IsZero()) {
 		return fmt.Errorf("read log %s: its lines have no times: %w", sink.Path, errdefs.ErrInvalidArgument)
@@ -221,7 +219,7 @@ func (r *reader) use(f *os.File, at int64) error {
 // buffers are those of readers that read just now: one that waits has none.
 var buffers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, 32<<10) }} //nolint:gochecknoglobals // see there
 
-// rest gives back what a reader needs only while it reads. The whole file has been read.
+// rest frees a reader's buffers. The whole file has been read.
 func (r *reader) rest() {
 	if r.br != nil {
 		r.br.Reset(nil)
@@ -345,7 +343,7 @@ func (r *reader) fragment() error {
 	return r.flush()
 }
 
-// flush passes on what has been read.
+// flush passes the read bytes on.
 func (r *reader) flush() error {
 	if len(r.buf) == 0 {
 		return nil

@@ -10,22 +10,21 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// What is kept of each container, and of each line before it is cut.
+// The limits for each container, and for each line before it is cut.
 const (
 	recentBytes = 64 << 10
 	recentLine  = 16 << 10
 	recentCost  = 64 // of a line, besides its text
 )
 
-// Recent keeps in memory what containers have written last, for those whose output goes
-// to a reader and into no sink.
+// Recent keeps in memory the last output of containers with a reader and without a sink.
 type Recent struct {
 	mu   sync.Mutex // guards of, more
 	of   map[core.ID]*recent
 	more chan struct{} // closed when there is more of any container; nil when nobody waits
 }
 
-// recent is what is kept of one container.
+// recent is the kept output of one container.
 type recent struct {
 	first   int // how many entries were forgotten
 	entries []Entry
@@ -36,7 +35,7 @@ type recent struct {
 // NewRecent returns one that keeps nothing yet.
 func NewRecent() *Recent { return &Recent{of: map[core.ID]*recent{}} }
 
-// Add adds what a container has written to a stream.
+// Add adds a container's output to a stream.
 func (r *Recent) Add(id core.ID, stream string, data []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +84,7 @@ func (r *Recent) Drop(id core.ID) {
 	delete(r.of, id)
 }
 
-// Read calls fn as the function Read does for what is kept of a container.
+// Read calls fn as the function Read does, for the kept output of a container.
 func (r *Recent) Read(ctx context.Context, id core.ID, o Options, fn func(Entry) error) error {
 	next := r.begin(id, o.Tail)
 	if o.Begun != nil {
@@ -114,7 +113,7 @@ func (r *Recent) Read(ctx context.Context, id core.ID, o Options, fn func(Entry)
 	}
 }
 
-// begin returns the number of the entry with which the last ones begin.
+// begin returns the number of the first of the last tail entries.
 func (r *Recent) begin(id core.ID, tail int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,8 +127,8 @@ func (r *Recent) begin(id core.ID, tail int) int {
 	return c.first + max(0, len(c.entries)-tail)
 }
 
-// since returns the entries from a number on, the next number, and what is closed when
-// there may be more. With all, lines that have not ended are among them.
+// since returns the entries from a number on, the next number, and a channel that is closed when
+// there may be more. With all, incomplete lines are among them.
 func (r *Recent) since(id core.ID, next int, all bool) (list []Entry, at int, more <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -35,7 +35,7 @@ type watch struct {
 
 const noFile = -1
 
-// What wakes a watch: of its directory, and of its file.
+// The inotify events that wake a watch: of its directory, and of its file.
 const (
 	dirMask  = unix.IN_CREATE | unix.IN_MOVED_FROM | unix.IN_MOVED_TO | unix.IN_DELETE
 	fileMask = unix.IN_MODIFY
@@ -224,7 +224,7 @@ func (n *notifier) remove(w *watch, wd int32) {
 		return
 	}
 	delete(n.watches, wd)
-	_, _ = unix.InotifyRmWatch(n.fd, uint32(wd)) // it is gone when what it watched is
+	_, _ = unix.InotifyRmWatch(n.fd, uint32(wd)) // it may be gone with its file
 }
 
 func (n *notifier) failed() error {
@@ -246,7 +246,7 @@ func (n *notifier) read() {
 	}
 }
 
-// tell wakes those whom the events of one read concern.
+// tell wakes the watches of the events of one read.
 func (n *notifier) tell(events []byte, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -264,7 +264,7 @@ func (n *notifier) tell(events []byte, err error) {
 				w.notify()
 			}
 		}
-		if mask&unix.IN_IGNORED != 0 { // what was watched is gone
+		if mask&unix.IN_IGNORED != 0 { // the watched file is gone
 			delete(n.watches, wd)
 		}
 	}

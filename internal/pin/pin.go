@@ -2,8 +2,8 @@
 // namespaces, its new ones are bind-mounted on files, and the thread ends. It is the
 // engine's core.Pinner, and the reason why a sandbox needs no pause process.
 //
-// It must not know what a sandbox is for, nor set up any link but lo. Start reading at
-// Pins.Pin; userns.go has the one case that a thread cannot handle.
+// It must not know the purpose of a sandbox, nor set up any link but lo. Start reading at Pins.Pin;
+// userns.go has the one case that a thread cannot handle.
 package pin
 
 import (
@@ -64,7 +64,7 @@ func New(o Options) (*Pins, error) {
 // kind is one kind of namespace that can be pinned.
 type kind struct {
 	flag uintptr
-	file string // name below /proc/PID/ns, and of the file on which it is pinned
+	file string // name below /proc/PID/ns, and of the file that pins it
 }
 
 func kindOf(t specs.LinuxNamespaceType) (kind, bool) {

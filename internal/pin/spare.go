@@ -10,14 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareAge is how long a spare network namespace is kept. A new one copies settings of
-// the host when it is made, so an old one would miss later changes; and a node on which
-// nothing starts needs none.
+// spareAge is how long a spare network namespace is kept. A new one copies settings of the host
+// when it is made, so an old one would miss later changes; and a node without starts needs none.
 const spareAge = 30 * time.Second
 
-// spareDelay is how long after one was taken the next one is made. By then the container
-// for which it was taken usually runs. Making a namespace keeps a processor busy for a
-// third of that time, and holds locks that a start needs too.
+// spareDelay is how long after one was taken the next one is made. By then the container that took
+// it usually runs. Making a namespace keeps a processor busy for a third of that time, and holds
+// locks that a start needs too.
 const spareDelay = 2500 * time.Microsecond
 
 // Spare keeps one unused network namespace ready. The kernel takes longer to make a
@@ -32,7 +31,7 @@ type Spare struct {
 	old    *time.Timer // drops file
 }
 
-// NewSpare returns an empty Spare: the first Take has one made.
+// NewSpare returns an empty Spare: the first Take makes one.
 func NewSpare() *Spare { return &Spare{} }
 
 // Take returns a namespace that only the caller has, and has to close, or nil if there

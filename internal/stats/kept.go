@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Kept reads cgroups and keeps open what is read of each again and again. To open
-// a file of a cgroup costs ten times what reading its number does: the kernel
-// looks at every directory on the way.
+// Kept reads cgroups and keeps the often read files of each open. Opening a file of a
+// cgroup costs ten times as much as reading its number, because the kernel walks every
+// directory of the path.
 //
-// What is kept never tells anything old: the kernel makes the text for each read,
-// and of a cgroup that was removed no read succeeds. Its methods may be called by
+// An open file never has old values: the kernel makes the text for each read, and
+// reads fail after the cgroup was removed. Its methods may be called by
 // any goroutine; those of a nil *Kept open everything each time.
 type Kept struct {
 	most    int64
@@ -37,7 +37,7 @@ type dir struct {
 
 	mu    sync.Mutex // guards swept, files, below
 	swept bool       // nothing may be kept here any more
-	files []file     // few enough to be looked through
+	files []file     // few enough for a linear search
 	// below are the directories in it when it was listed last.
 	below []string
 }
@@ -66,7 +66,7 @@ func NewKept() *Kept {
 	return k
 }
 
-// at is what is kept of a directory; nil where nothing ever is.
+// at returns the open files of a directory; nil if none are ever kept.
 func (k *Kept) at(path string) *dir {
 	if k == nil {
 		return nil
@@ -85,7 +85,7 @@ func (k *Kept) at(path string) *dir {
 	return d
 }
 
-// sweep closes what was not asked for since the last sweep.
+// sweep closes the files that were not read since the last sweep.
 func (k *Kept) sweep() {
 	var unused []*dir
 	k.mu.Lock()
@@ -106,8 +106,8 @@ func (k *Kept) sweep() {
 	}
 }
 
-// close closes what is kept of a directory that nobody finds any more, and names
-// those that were in it.
+// close closes the open files of a directory that was removed from the table, and returns its
+// children.
 func (k *Kept) close(d *dir) (below []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -118,8 +118,8 @@ func (k *Kept) close(d *dir) (below []string) {
 	return d.below
 }
 
-// Forget closes what is kept of a cgroup's directory and of those below it, which
-// have gone or are about to: an open file of theirs holds memory of the kernel's.
+// Forget closes the open files of a cgroup's directory and of those below it, which were or will be
+// removed, because an open file of theirs holds kernel memory.
 func (k *Kept) Forget(path string) {
 	if k == nil {
 		return
@@ -166,9 +166,8 @@ func (k *Kept) dropLocked(d *dir, name string) {
 	})
 }
 
-// with calls fn with a descriptor of a file in path, "" being path itself. One that
-// was kept and fails belongs to a cgroup that has gone; there may be another of its
-// name, so it is opened anew.
+// with calls fn with a descriptor of a file in path, "" being path itself. A kept one that fails
+// belongs to a removed cgroup; there may be another of its name, so it is opened again.
 func (k *Kept) with(path, name string, fn func(fd int) error) error {
 	d := k.at(path)
 	if d == nil {
@@ -214,7 +213,7 @@ func (k *Kept) Pids(dir string) ([]int, error) {
 	return slices.Compact(pids), nil
 }
 
-// pids adds those of dir to what was found; there is false when it is gone.
+// pids adds those of dir to found; there is false if it is gone.
 func (k *Kept) pids(dir string, found []int) (pids []int, there bool, err error) {
 	b, err := k.members(dir)
 	switch {
@@ -242,8 +241,8 @@ func (k *Kept) pids(dir string, found []int) (pids []int, there bool, err error)
 	return pids, true, err
 }
 
-// members reads cgroup.procs. That file is opened for each read: on v1 one that
-// stays open goes on telling the list of its first read for a second.
+// members reads cgroup.procs. That file is opened for each read: on v1 one that stays open returns
+// the list of its first read for a second.
 func (k *Kept) members(dir string) (b []byte, err error) {
 	err = k.with(dir, "", func(fd int) error {
 		b, err = readFrom(unix.Openat(fd, "cgroup.procs", unix.O_RDONLY|unix.O_CLOEXEC, 0))

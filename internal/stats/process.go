@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Processes reads processes from /proc, with what they have open when files are
-// asked for. Those that have ended are left out. An error is ctx's.
+// Processes reads processes from /proc, with counts of their open files if files is set. Those that
+// have ended are left out. An error is ctx's.
 func Processes(ctx context.Context, pids []int, files bool) ([]core.ProcessStats, error) {
 	var list []core.ProcessStats
 	r := newReader(usual / 2)
@@ -61,8 +61,7 @@ func (r *reader) process(pid int, files bool) (core.ProcessStats, error) {
 	return p, nil
 }
 
-// descriptors counts what a process has open; unknown when it has ended or may
-// not be looked at.
+// descriptors counts a process's open files; unknown if it has ended or may not be read.
 func descriptors(dir string) (files, sockets core.Value) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

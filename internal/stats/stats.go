@@ -1,8 +1,8 @@
 // Package stats reads the numbers that the kernel keeps of a cgroup or a
-// process into core.Stats. A file that is not there makes a Value that is not
-// OK, never a zero.
+// process into core.Stats. A missing file makes a Value that is not OK, never a
+// zero.
 //
-// It must not know where cgroups come from or what they hold. Start reading at
+// It must not know the origin or the content of cgroups. Start reading at
 // Kept, its V1 and V2.
 package stats
 
@@ -21,8 +21,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// reader reads small files of cgroups one after the other into one buffer. What
-// it returns holds until its next read.
+// reader reads small files of cgroups one after the other into one buffer. Its results are valid
+// until its next read.
 type reader struct {
 	buf  []byte
 	n    int // of them were read
@@ -37,10 +37,10 @@ func newReader(size int) *reader {
 	return r
 }
 
-// usual is more than what the files of a cgroup have.
+// usual is larger than the files of a cgroup.
 const usual = 4 << 10
 
-// reader is one that reads what k keeps, until done.
+// reader returns a reader that uses k's open files, until done.
 func (k *Kept) reader() (r *reader, done func()) {
 	if k == nil {
 		return newReader(usual), func() {}
@@ -71,7 +71,7 @@ func (r *reader) file(dir, name string) ([]byte, error) {
 	return bytes.TrimSpace(r.buf[:r.n]), nil
 }
 
-// often reports whether a file has values that are read all the time.
+// often reports whether a file's values are read all the time.
 func often(file string) bool {
 	switch file {
 	case "cpuacct.usage", "memory.usage_in_bytes", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.stat",
@@ -105,7 +105,7 @@ func (r *reader) from(fd int) error {
 // os.ReadFile would register each with the poller: more work than the reading.
 func File(path string) ([]byte, error) { return readFrom(open(path)) }
 
-// readFrom reads what was opened, and closes it.
+// readFrom reads an open file, and closes it.
 func readFrom(fd int, err error) ([]byte, error) {
 	if err != nil {
 		return nil, err

@@ -52,8 +52,8 @@ func v1Memory(r *reader, d string, m *core.MemoryStats, want core.StatsFields) {
 	if m.Limit = r.limit(d, "memory.limit_in_bytes"); m.Limit.OK {
 		m.SwapLimit = minus(r.limit(d, "memory.memsw.limit_in_bytes"), m.Limit)
 	}
-	// The total_ numbers are those of the whole subtree, as is the usage. Swap is
-	// there where the kernel accounts it.
+	// The total_ numbers are those of the whole subtree, as is the usage. Swap exists if the kernel
+	// accounts it.
 	var inactive core.Value
 	place := func(key []byte) *core.Value {
 		switch string(key) {

@@ -12,8 +12,8 @@ import (
 // Defunct is at the end of the name of a process that has ended and that nobody has waited for.
 const Defunct = " <defunct>"
 
-// Zombies returns the processes that have ended and that their parents, which are among pids, have
-// not waited for. No cgroup lists them any more. What ctx's end keeps it from reading is missing.
+// Zombies returns the ended processes that their parents, which are among pids, have not waited
+// for. No cgroup lists them any more. If ctx ends, the result is incomplete.
 func Zombies(ctx context.Context, pids map[int]bool) []core.ProcessStats {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -44,8 +44,8 @@ func Zombies(ctx context.Context, pids map[int]bool) []core.ProcessStats {
 	return list
 }
 
-// zombie returns the parent of the process of which s is the line in /proc/PID/stat, and whether
-// it is a zombie.
+// zombie parses a line of /proc/PID/stat. It returns the process's parent, and whether the process
+// is a zombie.
 func zombie(s []byte) (parent int, ok bool) {
 	f := bytes.Fields(s[bytes.LastIndexByte(s, ')')+1:])
 	if len(f) < 2 || string(f[0]) != "Z" {

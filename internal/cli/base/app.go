@@ -1,5 +1,5 @@
-// Package base is what all commands of the command line share: the connection to the agent, what is
-// printed, and how arguments are refused.
+// Package base has the common parts of all commands: the connection to the agent, output, and
+// errors of arguments.
 package base
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/config"
 )
 
-// Options are what Main needs.
+// Options are the parameters of Main.
 type Options struct {
 	Args           []string // without the program's name
 	Stdin          io.Reader
@@ -30,11 +30,11 @@ type Options struct {
 	// Guest is the agent inside of a virtual machine; its arguments begin with the program's
 	// name. It returns the program's status, and is nil when Agent is.
 	Guest func(args []string) int
-	// Teardown removes what runs and what it uses, without an agent. Containers have grace to
-	// end by themselves. It is nil when Agent is.
+	// Teardown removes all sandboxes with their resources, without an agent. Containers have grace
+	// to end by themselves. It is nil when Agent is.
 	Teardown func(ctx context.Context, cfg config.Config, log *slog.Logger, grace time.Duration) error
-	// Repair makes the damaged files of a node sound whose agent does not run; with dry it only
-	// says what it would do. It tells w about each file. It is nil when Agent is.
+	// Repair repairs the damaged files of a node while its agent does not run; with dry it only
+	// reports. It writes a line for each file to w. It is nil when Agent is.
 	Repair func(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error
 	// Offline returns doctor's findings that need no agent. It is nil when Agent is.
 	Offline func(cfg config.Config) []*longshorev1.Finding

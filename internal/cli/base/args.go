@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ExactArgs requires exactly n arguments; what names them.
+// ExactArgs requires exactly n arguments, which the error calls by their name.
 func ExactArgs(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
@@ -16,7 +16,7 @@ func ExactArgs(n int, what string) cobra.PositionalArgs {
 	}
 }
 
-// MinArgs requires at least n arguments; what names them.
+// MinArgs requires at least n arguments, which the error calls by their name.
 func MinArgs(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) < n {

@@ -42,14 +42,14 @@ type Client struct {
 	Swarm      longshorev1.SwarmClient
 }
 
-// Connect makes a connection. Whether the agent answers is known only with the first call.
+// Connect makes a connection. Only the first call shows whether the agent answers.
 func (a *App) Connect() (*Client, error) {
 	at, err := a.place()
 	if err != nil {
 		return nil, err
 	}
 	conn, err := grpc.NewClient("passthrough:///longshore",
-		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket, whose file mode says who may connect, or vsock, which is the host's
+		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket, protected by its file mode, or vsock, which is the host's
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return at.dial(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithReadBufferSize(readBuffer),
@@ -73,7 +73,7 @@ func (a *App) Call(fn func(*Client) error) error {
 	return fn(c)
 }
 
-// Explain returns an error as one line for people, with what to do about it.
+// Explain returns an error as one line for people, with advice.
 func (a *App) Explain(err error) string {
 	var from interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &from) {
@@ -92,7 +92,7 @@ func (a *App) Explain(err error) string {
 		if cut, ok := strings.CutSuffix(text, ": "+class); ok {
 			text = cut
 			if class == "not found" || class == "already exists" {
-				text += ": " + class // what is named does not tell it alone
+				text += ": " + class // the object's name alone does not explain it
 			}
 			break
 		}

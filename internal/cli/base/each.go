@@ -20,12 +20,12 @@ func SignalName(n int32) string {
 	return fmt.Sprintf("signal %d", n)
 }
 
-// AbsentError says that what was to go is not there. Each tells it, and does not fail.
+// AbsentError is the error of a removal without an object. Each prints it, and does not fail.
 type AbsentError struct{ Err error }
 
 func (e *AbsentError) Error() string { return e.Err.Error() }
 
-// IfForced returns err, or where that is asked for and nothing is there, an AbsentError of it.
+// IfForced returns err, or, with force and for NotFound, an AbsentError of it.
 func IfForced(force bool, err error) error {
 	if force && status.Code(err) == codes.NotFound {
 		return &AbsentError{err}
@@ -33,7 +33,7 @@ func IfForced(force bool, err error) error {
 	return err
 }
 
-// Each calls fn for every name, prints the names for which it succeeded, and reports all errors.
+// Each calls fn for every name, prints the names after each success, and reports all errors.
 func (a *App) Each(ctx context.Context, names []string, fn func(context.Context, *Client, string) error) error {
 	return a.Call(func(c *Client) error {
 		var errs []error

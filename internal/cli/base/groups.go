@@ -17,8 +17,8 @@ func GroupOf(name, summary string, commands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// NeedsCommand is what a command does that only has others: it shows them, or says that the one
-// that was asked for is none of them.
+// NeedsCommand runs a command that only has subcommands: it prints its help, or an error for an
+// unknown subcommand.
 func NeedsCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()

@@ -15,8 +15,8 @@ func Terminal(v any) (*os.File, bool) {
 	return f, ok && term.IsTerminal(int(f.Fd()))
 }
 
-// TerminalSize returns the size of the terminal to which we write or from which we read, or nil
-// when neither is a terminal.
+// TerminalSize returns the size of the terminal of our output or input, or nil if neither is a
+// terminal.
 func (a *App) TerminalSize() *longshorev1.Size {
 	for _, v := range []any{a.Stdout, a.Stdin} {
 		if f, ok := Terminal(v); ok {
@@ -28,8 +28,7 @@ func (a *App) TerminalSize() *longshorev1.Size {
 	return nil
 }
 
-// RawInput puts the terminal from which we read into raw mode, and returns a function that
-// restores it.
+// RawInput puts the terminal of our input into raw mode, and returns a function that restores it.
 func (a *App) RawInput() (restore func(), err error) {
 	f, ok := Terminal(a.Stdin)
 	if !ok {

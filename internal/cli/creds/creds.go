@@ -35,7 +35,7 @@ type File struct {
 	Look func(program string) (string, error)
 }
 
-// The limits of what is read: a file, a helper's answer, and how long a helper may take.
+// The limits for reading a file and a helper's answer, and how long a helper may take.
 const (
 	maxFile    = 4 << 20
 	maxAnswer  = 1 << 20
@@ -58,11 +58,11 @@ func Open(getenv func(string) string) File {
 	return File{}
 }
 
-// dockerHub is the key of Docker Hub, whatever its name.
+// dockerHub is the key of Docker Hub, for all of its names.
 const dockerHub = "https://index.docker.io/v1/"
 
-// Host makes one name of the forms in which people write a registry's: with a scheme, with a path,
-// and Docker Hub's. Nothing is Docker Hub.
+// Host returns one name for all forms of a registry's name: with a scheme, with a path, and Docker
+// Hub's. "" is Docker Hub.
 func Host(s string) string {
 	s = strings.TrimPrefix(strings.TrimPrefix(s, "https://"), "http://")
 	s, _, _ = strings.Cut(s, "/")
@@ -201,7 +201,7 @@ func (f File) Put(ctx context.Context, host string, cred Credentials) error {
 		if cred.Token != "" {
 			secret.Username, secret.Secret = tokenUser, cred.Token
 		}
-		in, err := json.Marshal(secret) //nolint:gosec // the helper is given it to keep
+		in, err := json.Marshal(secret) //nolint:gosec // the helper stores it
 		if err != nil {
 			return err
 		}
@@ -261,7 +261,7 @@ func (c *config) drop(host string) bool {
 	return had
 }
 
-// write replaces the file, which only its user can read. What we do not know stays in it.
+// write replaces the file, which only its user can read. Unknown members stay in it.
 func (f File) write(c config) (err error) {
 	if c.rest["auths"], err = json.Marshal(c.auths); err != nil {
 		return err
@@ -294,14 +294,14 @@ func (f File) write(c config) (err error) {
 	return nil
 }
 
-// helped is what goes to helpers and comes from them.
+// helped is a message to or from helpers.
 type helped struct {
 	ServerURL string
 	Username  string
 	Secret    string
 }
 
-// tokenUser is the name with which a helper keeps a token.
+// tokenUser is the user name of a token at a helper.
 const tokenUser = "<token>"
 
 // errNothing is how a helper says that it has nothing for a host.

@@ -1,5 +1,4 @@
-// Package help has what commands say about themselves beside their own texts: an example for each,
-// and manual pages.
+// Package help has additional documentation of commands: an example for each, and manual pages.
 package help
 
 import (

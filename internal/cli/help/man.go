@@ -77,7 +77,7 @@ func manFlags(b *bytes.Buffer, title string, flags *pflag.FlagSet) {
 	})
 }
 
-// roff escapes what roff would take for its own.
+// roff escapes characters that are special in roff.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 	if strings.HasPrefix(s, ".") || strings.HasPrefix(s, "'") {

@@ -1,5 +1,5 @@
-// Package node is the commands of the node as a whole: the agent itself, its configuration, its Swarm, and
-// what shows whether it is sound.
+// Package node has the commands of the node as a whole: the agent itself, its configuration, its Swarm,
+// and checks.
 package node
 
 import (

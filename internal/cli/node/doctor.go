@@ -46,7 +46,7 @@ func NewDoctor(a *base.App) *cobra.Command {
 	return cmd
 }
 
-// writeProblems prints the warnings and failures of a machine on which the agent did not start.
+// writeProblems prints a machine's warnings and failures, after a failed start of the agent.
 func writeProblems(a *base.App, cfg config.Config) {
 	if a.Offline == nil {
 		return

@@ -36,7 +36,7 @@ type grantsCheck struct {
 	wasm, asJSON         bool
 }
 
-// grantsAnswer is what `grants check --json` prints.
+// grantsAnswer is the output of `grants check --json`.
 type grantsAnswer struct {
 	Descriptors []grant.Descriptor `json:"descriptors"`
 	Denied      []grant.Denied     `json:"denied"`
@@ -116,7 +116,7 @@ func (c *grantsCheck) answer(stdin io.Reader, path string) (*grantsAnswer, error
 	return &grantsAnswer{Descriptors: r.Descriptors, Denied: denied, Environment: r.Environment, Argument: string(r.Argdata)}, nil
 }
 
-// Request is what the flags say of the request, and where they do not, what doc names.
+// Request returns the request of the flags, with the names of doc for missing flags.
 func (c *grantsCheck) request(doc *grant.Document) (grant.Request, error) {
 	req := grant.Request{Mounts: map[string]grant.Rights{}, Secrets: c.secrets, Env: c.env}
 	for _, m := range c.mounts {
@@ -190,7 +190,8 @@ func readDocument(stdin io.Reader, path string) (*grant.Document, error) {
 	return doc, nil
 }
 
-// readBounded reads no more of a file than a document may have, and a byte by which the reader sees that there is more.
+// readBounded reads no more of a file than a document may have, and one byte more, so that the reader detects a longer
+// one.
 func readBounded(stdin io.Reader, path string) ([]byte, error) {
 	in := stdin
 	if path != "-" {

@@ -46,7 +46,7 @@ func NewInfo(a *base.App) *cobra.Command {
 	return cmd
 }
 
-// infoDocument is what a template sees, by the names that docker has.
+// infoDocument is the data for a template, with docker's names.
 func infoDocument(r *longshorev1.InfoResponse) map[string]any {
 	runtimes, standard := map[string]any{}, ""
 	for _, rt := range r.GetVersion().GetRuntimes() {

@@ -60,8 +60,8 @@ func newDebugPlan(a *base.App) *cobra.Command {
 	return cmd
 }
 
-// planInput finds what to compile: a bundle on this machine, or a container of the agent. hide
-// says that the environment of a container must not be shown.
+// planInput returns the input of the compiler: a bundle on this machine, or a container of the
+// agent. hide says that the environment of a container must not be shown.
 func planInput(a *base.App, cmd *cobra.Command, arg string) (in native.Input, hide bool, err error) {
 	file := arg
 	if st, err := os.Stat(arg); err == nil && st.IsDir() {

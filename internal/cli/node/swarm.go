@@ -60,7 +60,7 @@ func newSwarmJoin(a *base.App) *cobra.Command {
 	return cmd
 }
 
-// joinToken is the token as it was given, in one way.
+// joinToken returns the token of the one flag that has it.
 func joinToken(a *base.App, token, file string) (string, error) {
 	var data []byte
 	var err error

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Filters are what --filter NAME=VALUE says. Values of one name are alternatives, but those of
+// Filters are the values of --filter NAME=VALUE. Values of one name are alternatives, but those of
 // label must all match; all names must match.
 type Filters map[string][]string
 
@@ -49,7 +49,7 @@ func hasLabel(labels map[string]string, want string) bool {
 	return ok && (!isPair || got == value)
 }
 
-// Image reports whether an image of these names is what a filter names: a whole name, one without
+// Image reports whether an image with these names matches a filter: a whole name, one without
 // registry or tag, or the beginning of its ID.
 func Image(want, id string, names ...string) bool {
 	bare := strings.TrimPrefix(id, "sha256:")
@@ -79,8 +79,7 @@ func Repository(name string) (repository, tag string) {
 	return name, ""
 }
 
-// Nearest returns the one of known that somebody who typed word may have meant, "" when none is
-// near.
+// Nearest returns the word of known that is most similar to word, "" if none is near.
 func Nearest(word string, known []string) string {
 	best, distance := "", 1+len(word)/3 // one slip in three letters
 	if len(word) < 2 {

@@ -14,8 +14,8 @@ import (
 )
 
 // Document makes the document of inspect of an agent's record: the members that docker and podman
-// show, and the whole record as Record. Kind is container, image or another one, whose document is
-// the record alone.
+// show, and the whole record as Record. Kind is container, image or another one; the document of
+// others is the record alone.
 func Document(kind string, record []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(record))
 	dec.UseNumber()
@@ -40,7 +40,7 @@ func Document(kind string, record []byte) (any, error) {
 	return r, nil
 }
 
-// numbers makes integers of what templates compare with integers.
+// numbers converts numbers to integers, for comparisons in templates.
 func numbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -67,7 +67,7 @@ func numbers(v any) any {
 	return v
 }
 
-// object is a JSON object, whose members are read by their paths. What is absent is the zero value.
+// object is a JSON object, read by paths of members. A missing member is the zero value.
 type object map[string]any
 
 func (o object) at(names ...string) any {
@@ -142,7 +142,7 @@ func container(r map[string]any) map[string]any {
 	}
 }
 
-// neverTime is how docker writes a time that has not come.
+// neverTime is docker's value of an unset time.
 const neverTime = "0001-01-01T00:00:00Z"
 
 func state(o object) map[string]any {
@@ -322,7 +322,7 @@ func healthcheck(check any) any {
 	return c
 }
 
-// ports are the ports as docker shows them: 80/tcp, and what they are on the host.
+// ports are the ports as docker shows them: 80/tcp, and the ports of the host.
 func ports(list []any) map[string][]any {
 	out := map[string][]any{}
 	for _, entry := range list {

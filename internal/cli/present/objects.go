@@ -38,7 +38,7 @@ func VolumeRow(v *longshorev1.Volume) Row {
 	}.WithLabels(v.GetLabels())
 }
 
-// labels are those of a map, of which a template finds what is absent to be empty.
+// labels are those of a map, with "" for missing ones in templates.
 func labels(m map[string]string) map[string]any {
 	out := map[string]any{}
 	for name, value := range m {

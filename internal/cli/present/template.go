@@ -12,7 +12,7 @@ import (
 	"text/template"
 )
 
-// Row is what a template sees of one object in a list. Its members have the names that docker's
+// Row is the data of one object in a list, for a template. Its members have the names that docker's
 // and podman's templates have.
 type Row map[string]any
 

@@ -1,4 +1,4 @@
-// Package typed parses what people type for volumes and ports.
+// Package typed parses flags for volumes and ports.
 package typed
 
 import (

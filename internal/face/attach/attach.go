@@ -1,21 +1,21 @@
-// Package attach connects a face's client to a process: the client gets what the
-// process writes and the process what the client sends, until the process has ended
-// or the client has gone.
+// Package attach connects a face's client to a process: it copies the process's output to the
+// client and the client's input to the process, until the process has ended or the client has
+// disconnected.
 //
-// The package knows no protocol. A face says by functions how output goes to its
-// client and how its client's input comes; everything else is the same for all:
+// The package knows no protocol. A face supplies functions for output to its client and for its
+// client's input; everything else is the same for all:
 //
 //   - Output is sent as it comes, each stream by a goroutine of its own. A client that
 //     does not read holds up its own session only. Output that is held for the client
 //     (core.IO.Hold) waits, and in the end so does the process; from a log nothing is
-//     lost and nobody waits; a live stream of another process loses what its client is
-//     too slow for.
+//     lost and nobody waits; a live stream of another process drops output for a slow
+//     client.
 //   - Input that the process does not read waits in a short queue, so that sizes and
-//     signals still get through, and then holds up the client. What is sent after the
-//     process has closed its input is dropped.
-//   - The end of the client's input is no end of the session. A client that has gone
-//     ends it: its context, a failed Output or an error of Input. The process goes on,
-//     unless the client owns it: then Exec.End kills it.
+//     signals still get through, and then holds up the client. Input is
+//     dropped after the process has closed it.
+//   - The end of the client's input is no end of the session. Its context, a
+//     failed Output or an error of Input ends it. The process continues, unless the
+//     client owns it: then Exec.End kills it.
 //   - When the process has ended, Run returns once all of its output was sent.
 //
 // Start reading at Session; Exec runs processes that live no longer than their client.
@@ -34,8 +34,8 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// chunkBytes is the most that Output gets at once from a live stream: almost what a pipe holds, so
-// that a message with it fits into a buffer of 64 KiB.
+// chunkBytes bounds one call of Output for a live stream: a little less than a pipe's size, so that
+// a message with it fits into a buffer of 64 KiB.
 const chunkBytes = 60 << 10
 
 // Sender sends output to the client. It may block while the client does not read,
@@ -52,8 +52,7 @@ func Serial(send Sender) Sender {
 	}
 }
 
-// Writers returns a Sender that writes to stdout and stderr, of which either may be
-// nil.
+// Writers returns a Sender that writes to stdout and stderr; either may be nil.
 func Writers(stdout, stderr io.Writer) Sender {
 	return func(isStderr bool, data []byte) error {
 		w := stdout
@@ -79,17 +78,16 @@ type Session struct {
 	// part of it; its Follow, Begun and Ended are not used.
 	Log  *core.Sink
 	From logs.Options
-	// Output takes what the process writes. It is called from two goroutines, for
-	// stdout and stderr, unless output comes from a log. nil drops all output.
+	// Output sends the process's output. It is called from two goroutines, for stdout and stderr,
+	// unless output comes from a log. nil drops all output.
 	Output Sender
-	// Input passes on what the client sends, in a goroutine of its own that nobody waits
-	// for. It begins when no output that follows can be missed any more. It returns nil
-	// when the client has no more to send and still listens, which is the end of the
-	// client's input, and an error, which ends the session, when the client has gone.
-	// nil: the client sends nothing.
+	// Input copies the client's input, in a goroutine of its own that nobody waits for. It begins
+	// when the session captures all further output. It returns nil at the end of the client's
+	// input, while the client still listens, and an error, which ends the session, when the client
+	// has disconnected. nil: the client sends nothing.
 	Input func(ctx context.Context, to *Input) error
-	// EndsInput has the end of the client's input be that of the process's, on a
-	// terminal too. Otherwise the process's StdinMode decides.
+	// EndsInput makes the end of the client's input end the process's input, on a terminal too.
+	// Otherwise the process's StdinMode decides.
 	EndsInput bool
 
 	end *end
@@ -135,9 +133,8 @@ func (s *Session) closeStreams() {
 	}
 }
 
-// Run serves the client until the process has ended and all of its output was sent,
-// and returns how it ended. When the client has gone before, or ctx has ended, it
-// returns why.
+// Run serves the client until the process has ended and all of its output was sent, and returns its
+// autopsy. If the client has disconnected before, or ctx has ended, it returns the cause.
 func (s *Session) Run(ctx context.Context) (core.Autopsy, error) {
 	defer s.Close()
 	s.Follow(ctx)
@@ -219,10 +216,10 @@ func (w sending) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// onlyReader hides what else a reader can do, so that a copy uses its buffer.
+// onlyReader hides a reader's other methods, so that a copy uses its buffer.
 type onlyReader struct{ io.Reader }
 
-// readLog sends what the log says until the process has ended.
+// readLog sends the log's entries until the process has ended.
 func (s *Session) readLog(ctx context.Context, cancel context.CancelCauseFunc) error {
 	ended := make(chan struct{})
 	over := make(chan struct{})

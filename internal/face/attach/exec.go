@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 )
 
-// cleanupTimeout bounds what is done after a client has gone.
+// cleanupTimeout bounds the cleanup after a client has disconnected.
 const cleanupTimeout = 30 * time.Second
 
 // ErrTimeout is the cause of an exec that took longer than it may.
@@ -25,21 +25,21 @@ var ErrTimeout = errors.New("timed out") //nolint:gochecknoglobals // an error v
 type Exec struct {
 	Engine *engine.Client
 	Log    *slog.Logger
-	// Owner and Call say who asks for the end of a process whose client has gone.
+	// Owner and Call are the recorded origin of the stop after a client has disconnected.
 	Owner core.Owner
 	Call  string
-	// User is who the client is; "" is not known.
+	// User is the client's user; "" is unknown.
 	User string
-	// Sweep kills what a process that has ended by itself has left running. Without it
-	// that goes on.
+	// Sweep kills the remaining processes of a process that has ended by itself. Without it they
+	// continue.
 	Sweep bool
 	// Background, when set, is where Collect leaves the cleaning up after a process that
 	// has ended by itself, so that the answer does not wait for it.
 	Background *sync.WaitGroup
 }
 
-// Held is the config of a process whose output waits until its client has taken it,
-// so that no byte is lost, and which ends when the agent does.
+// Held is the config of a process with output that waits for its client, so that no byte is lost.
+// It ends with the agent.
 func Held(p *specs.Process, stdin core.StdinMode, size core.Size) core.ProcessConfig {
 	return core.ProcessConfig{
 		Spec: p, Ephemeral: true, IO: core.IO{Hold: true, TTY: p.Terminal, Stdin: stdin, Size: size},

@@ -12,11 +12,11 @@ import (
 // before the client has to wait too.
 const queueChunks = 16
 
-// Input is the way to a process for what a client sends. It is used by one goroutine.
+// Input passes a client's input to a process. It is used by one goroutine.
 type Input struct {
 	Engine *engine.Client
 	Ref    core.Ref
-	// Stdin is the process's input; nil drops what is sent.
+	// Stdin is the process's input; nil drops all input.
 	Stdin io.WriteCloser
 	// Ends is as Session.EndsInput.
 	Ends bool
@@ -34,8 +34,8 @@ func (in *Input) Write(b []byte) (int, error) {
 	return in.Stdin.Write(b)
 }
 
-// Copy gives the process what r has, to its end; what the process does not take is
-// read and dropped. An error is r's.
+// Copy copies r to the process; after the process has closed its input, the rest is read and
+// dropped. An error is r's.
 func (in *Input) Copy(r io.Reader) error {
 	_, err := io.Copy(in, r)
 	if err != nil {
@@ -57,8 +57,8 @@ func (in *Input) Send(ctx context.Context, data []byte) {
 	}
 }
 
-// End ends the process's input after what was sent; what is sent later is dropped.
-// When ctx has ended the client has gone, and the input has no end.
+// End ends the process's input after the queued bytes; later bytes are dropped. If ctx has ended,
+// the client has disconnected, and the input stays open.
 func (in *Input) End(ctx context.Context) {
 	if in.Stdin == nil || in.ended {
 		return
@@ -75,7 +75,7 @@ func (in *Input) Resize(ctx context.Context, size core.Size) {
 	}
 }
 
-// open starts the goroutine that writes what is sent. It ends with ctx, or after End.
+// open starts the goroutine that writes the queued bytes. It ends with ctx, or after End.
 func (in *Input) open(ctx context.Context) {
 	if in.queue == nil {
 		in.queue = make(chan []byte, queueChunks)
