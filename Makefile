@@ -125,9 +125,9 @@ e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary; DOCK
 	CSI_PLUGIN=$(CURDIR)/bin/test/csi CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 45m -v ./test/e2e/nomad
 
 .PHONY: e2e-swarm
-e2e-swarm: build ## a real manager of a Swarm, Debian's dockerd, whose worker the node becomes (the package is unpacked, not installed)
-	hack/dockerd.sh .cache/docker
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -p 1 -parallel 6 -count=1 -timeout 45m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
+e2e-swarm: build ## a real manager of a Swarm, Debian's dockerd, whose worker the node becomes (the package is unpacked, not installed; SUITE=forky for dockerd 28.5, RUN=)
+	hack/dockerd.sh .cache/docker$(addprefix -,$(SUITE)) $(SUITE)
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker$(addprefix -,$(SUITE)) LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -p 1 -parallel 6 -count=1 -timeout 45m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
 
 .PHONY: e2e-nomad-vm
 e2e-nomad-vm: build ## a real Nomad on cgroup v2, in QEMU: jobs of every kind, and what a task is given (NOMAD=its binary; RUN=)

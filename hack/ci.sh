@@ -102,20 +102,28 @@ mesosgo() {
     CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$bin sum mesosgo . -p 1 -count=1 -timeout 15m)
 }
 
-# A real Swarm manager, Debian's dockerd, drives the node. Its packages are
-# unpacked, not installed; where they cannot be had, that is said.
-swarm() {
-  local code=0
-  hack/dockerd.sh "$cache/docker" || code=$?
+# besidedockerd runs tests beside the dockerd of Debian's packages, which are unpacked, not
+# installed; where they cannot be had, that is said. The cases run side by side, because
+# they mostly wait, and have time on a busy machine.
+besidedockerd() { # name, suite ("" is the machine's own), arguments of go test
+  local name=$1 suite=$2 dir=$cache/docker${2:+-$2} code=0
+  shift 2
+  hack/dockerd.sh "$dir" ${suite:+"$suite"} || code=$?
   if [ "$code" -eq 75 ]; then
-    echo "swarm: Debian's packages cannot be downloaded: nothing was run"
+    echo "$name: Debian's packages ${suite:+of $suite }cannot be downloaded: nothing was run"
     return 0
   fi
   [ "$code" -eq 0 ] || return "$code"
-  # The cases run side by side, because they mostly wait, and have time on a busy machine.
-  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$cache/docker" LONGSHORE_TEST_PATIENCE="${LONGSHORE_TEST_PATIENCE:-5}" \
-    sum swarm ./test/e2e/swarm -p 1 -parallel 6 -count=1 -short -timeout 20m
+  CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$dir" LONGSHORE_TEST_PATIENCE="${LONGSHORE_TEST_PATIENCE:-5}" \
+    sum "$name" ./test/e2e/swarm -p 1 -parallel 6 -count=1 -short -timeout 20m "$@"
 }
+
+# A real Swarm manager drives the node: Debian's own dockerd.
+swarm() { besidedockerd swarm ''; }
+
+# The same by dockerd 28.5 with containerd 2.1, as far as it takes a minute: join and leave, and
+# published ports of a mixed Swarm.
+swarm28() { besidedockerd swarm28 forky -run '^Test(AServiceFromJoinToLeave|PublishedPortsOfAMixedSwarm)$'; }
 
 fuzz() { hack/fuzz.sh 4s; }
 
@@ -185,6 +193,7 @@ stage root root
 stage parents parents
 stage mesosgo mesosgo
 stage swarm swarm
+stage swarm28 swarm28
 stage corpus corpus
 stage fuzz fuzz
 stage arm64 arm64

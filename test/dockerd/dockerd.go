@@ -69,7 +69,7 @@ func (d *Daemon) Restart() error {
 	}
 	defer func() { _ = log.Close() }()
 	home := d.o.Home
-	argv := v1Only(append([]string{
+	argv := d.o.alone(append([]string{
 		filepath.Join(d.o.Packages, "usr/sbin/dockerd"),
 		"--data-root", home + "/data", "--exec-root", home + "/exec", "--pidfile", home + "/pid", "--host", "unix://" + home + "/sock",
 	}, d.o.Flags...)...)
@@ -91,19 +91,52 @@ func (d *Daemon) Restart() error {
 	return nil
 }
 
-// v1Only is argv in a mount namespace without the second hierarchy of a hybrid machine,
-// which dockerd counts among the first one's.
-func v1Only(argv ...string) []string {
-	return append([]string{"unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", `umount -l /sys/fs/cgroup/unified 2>/dev/null; exec "$0" "$@"`}, argv...)
+// alone is argv in a mount namespace of its own, without the second hierarchy of a hybrid machine, which
+// dockerd counts among the first one's. Packages that have a C library of their own lie over /usr there.
+func (o Options) alone(argv ...string) []string {
+	script := `umount -l /sys/fs/cgroup/unified 2>/dev/null; `
+	if o.loader() != "" {
+		script += `mount -t overlay -o "lowerdir=` + o.Packages + `/usr:/usr" overlay /usr || exit; `
+	}
+	return append([]string{"unshare", "--mount", "--propagation", "private", "/bin/sh", "-c", script + `exec "$0" "$@"`}, argv...)
+}
+
+// loader is the dynamic loader of packages that have a C library of their own (hack/dockerd.sh DIR SUITE);
+// "" is that of the machine.
+func (o Options) loader() string {
+	for _, pattern := range []string{"/usr/lib64/ld-linux-*.so.*", "/usr/lib/ld-linux-*.so.*"} {
+		if found, _ := filepath.Glob(o.Packages + pattern); len(found) > 0 {
+			return found[0]
+		}
+	}
+	return ""
+}
+
+// libraries are where the packages have theirs.
+func (o Options) libraries() string {
+	libs, _ := filepath.Glob(o.Packages + "/lib/*-linux-gnu")
+	more, _ := filepath.Glob(o.Packages + "/usr/lib/*-linux-gnu")
+	return strings.Join(append(libs, more...), ":")
+}
+
+// CLI is how docker's command line is started from unpacked packages.
+func CLI(packages string) []string {
+	o := Options{Packages: packages}
+	program := filepath.Join(packages, "usr/bin/docker")
+	if loader := o.loader(); loader != "" {
+		return []string{loader, "--library-path", o.libraries(), program}
+	}
+	return []string{program}
 }
 
 // env is the environment of the unpacked programs.
 func (d *Daemon) env() []string {
-	libs, _ := filepath.Glob(d.o.Packages + "/lib/*-linux-gnu")
-	more, _ := filepath.Glob(d.o.Packages + "/usr/lib/*-linux-gnu")
-	libs = append(append(libs, more...), os.Getenv("LD_LIBRARY_PATH"))
-	return append(os.Environ(), "HOME="+d.o.Home, "LD_LIBRARY_PATH="+strings.Trim(strings.Join(libs, ":"), ":"),
+	env := append(os.Environ(), "HOME="+d.o.Home,
 		"PATH="+filepath.Join(d.o.Packages, "usr/bin")+":"+filepath.Join(d.o.Packages, "usr/sbin")+":"+os.Getenv("PATH"))
+	if d.o.loader() != "" {
+		return env // the machine's own programs do not start with another C library and their loader
+	}
+	return append(env, "LD_LIBRARY_PATH="+strings.Trim(d.o.libraries()+":"+os.Getenv("LD_LIBRARY_PATH"), ":"))
 }
 
 // Answers waits until it answers. The error of one that has ended has the end of its log. One
@@ -162,7 +195,8 @@ func Filter(key, value string) string {
 
 // Command is one of docker's command line, which is not started yet.
 func (d *Daemon) Command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.o.Packages, "usr/bin/docker"), append([]string{"--host", "unix://" + d.o.Home + "/sock"}, args...)...)
+	argv := append(append(CLI(d.o.Packages), "--host", "unix://"+d.o.Home+"/sock"), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = d.env()
 	return cmd
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,7 +24,7 @@ const edgeIP = "10.99.0.10"
 type door struct {
 	t      *testing.T
 	hub    *nodetest.Hub
-	docker string // docker's program
+	docker []string // how docker's program is started
 	socket string
 	ref    string // of busybox
 }
@@ -43,7 +44,7 @@ func newDoor(t *testing.T) *door {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(sockets) })
-	d := &door{t: t, docker: filepath.Join(packages, "usr/bin/docker"), socket: filepath.Join(sockets, "docker.sock"), ref: ref}
+	d := &door{t: t, docker: dockerd.CLI(packages), socket: filepath.Join(sockets, "docker.sock"), ref: ref}
 	d.hub = nodetest.StartHub(t, dockerd.ManagerIP+":4000", "--heartbeat", "1s", "--docker-socket", d.socket)
 	link := nodetest.Plug(t, "swarm0", "edge0", edgeIP+"/24")
 	n := nodetest.Start(t, nodetest.Options{NetNS: link.NetNS(), Config: fmt.Sprintf("[images]\nregistry_config = [%q]\n[face.swarm]\nenabled = true\n", certs)})
@@ -57,7 +58,8 @@ func newDoor(t *testing.T) *door {
 func (d *door) run(input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(d.t.Context(), roottest.Patience())
 	defer cancel()
-	cmd := exec.CommandContext(ctx, d.docker, append([]string{"--host", "unix://" + d.socket}, args...)...)
+	argv := append(append(slices.Clone(d.docker), "--host", "unix://"+d.socket), args...)
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = []string{"HOME=" + filepath.Dir(d.socket), "PATH=/usr/bin:/bin"}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
