@@ -92,9 +92,9 @@ func (d *Daemon) Restart() error {
 }
 
 // alone is argv in a mount namespace of its own, without the second hierarchy of a hybrid machine, which
-// dockerd counts among the first one's. Packages that have a C library of their own lie over /usr there.
+// dockerd counts among the first one's, and with the limit of its unit. Packages that have a C library of their own lie over /usr there.
 func (o Options) alone(argv ...string) []string {
-	script := `umount -l /sys/fs/cgroup/unified 2>/dev/null; `
+	script := `ulimit -c unlimited; umount -l /sys/fs/cgroup/unified 2>/dev/null; `
 	if o.loader() != "" {
 		script += `mount -t overlay -o "lowerdir=` + o.Packages + `/usr:/usr" overlay /usr || exit; `
 	}
