@@ -121,9 +121,9 @@ besidedockerd() { # name, suite ("" is the machine's own), arguments of go test
 # A real Swarm manager drives the node: Debian's own dockerd.
 swarm() { besidedockerd swarm ''; }
 
-# The same by dockerd 28.5 with containerd 2.1, as far as it takes a minute: join and leave, and
-# published ports of a mixed Swarm.
-swarm28() { besidedockerd swarm28 forky -run '^Test(AServiceFromJoinToLeave|PublishedPortsOfAMixedSwarm)$'; }
+# The same by dockerd 28.5 with containerd 2.1, as far as it takes a minute or two: join and leave,
+# what tasks see on both kinds of node, networks and published ports of a mixed Swarm, and a cut.
+swarm28() { besidedockerd swarm28 forky -run '^Test(AServiceFromJoinToLeave|WhatTasksSeeOnBothKinds|PublishedPortsOfAMixedSwarm|ACutOfElevenSeconds)$'; }
 
 fuzz() { hack/fuzz.sh 4s; }
 
