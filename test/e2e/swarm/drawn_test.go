@@ -94,7 +94,6 @@ func draw(rnd *rand.Rand, secret, config, dir string, newer bool) *drawn {
 		"limit-pids":   func(name string) { d.option(name, fmt.Sprint(20+rnd.IntN(100))) },
 		"read-only":    func(name string) { d.option(name, "true") },
 		"tty":          func(name string) { d.option(name, "true") },
-		"init":         func(name string) { d.option(name, "true") },
 		"mount": func(name string) {
 			target := func(kind string, more ...string) {
 				d.targets = append(d.targets, "/"+d.word())
@@ -105,7 +104,8 @@ func draw(rnd *rand.Rand, secret, config, dir string, newer bool) *drawn {
 			target("bind", "source="+dir, d.one("readonly", "bind-propagation=rprivate"))
 		},
 	}
-	if newer { // dockerd 20.10 has no such option
+	if newer { // dockerd 20.10 has no such option, and comes without an init
+		all["init"] = func(name string) { d.option(name, "true") }
 		all["oom-score-adj"] = func(name string) { d.option(name, fmt.Sprint(rnd.IntN(1000))) }
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
