@@ -92,9 +92,6 @@ func (p *proxy) configure(data []byte) error {
 	if v := req.GetPluginApiVersion(); !slices.Contains([]string{"", plugin.APIVersion}, v) {
 		return fmt.Errorf("plugin API %s is not %s", v, plugin.APIVersion)
 	}
-	if len(cfg.Ignored) > 0 {
-		p.log.Warn("keys of the plugin's configuration have no effect in this driver; its guide says what to use instead", "keys", strings.Join(cfg.Ignored, ", "))
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.socket != cfg.Socket && p.conn != nil {
@@ -116,6 +113,18 @@ func Version(v string) string {
 	return "0.1.0"
 }
 
+// warnIgnored logs the keys of the configuration that have no effect. It logs them once, and only a
+// plugin that serves as a driver calls it: Nomad also starts a plugin to check the configuration, and
+// sends it twice then.
+func (p *proxy) warnIgnored() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if keys := strings.Join(p.config.Ignored, ", "); keys != p.warned {
+		p.log.Warn("keys of the plugin's configuration have no effect in this driver; its guide says what to use instead", "keys", keys)
+		p.warned = keys
+	}
+}
+
 // fingerprint passes the face's on, and tells in its place that it is away.
 func (p *proxy) fingerprint(stream grpc.ServerStream, method string) error {
 	ctx := stream.Context()
@@ -123,6 +132,7 @@ func (p *proxy) fingerprint(stream grpc.ServerStream, method string) error {
 	if err := stream.RecvMsg(&req); err != nil {
 		return err
 	}
+	p.warnIgnored()
 	for limit := p.blink; ; {
 		conn, err := p.ready(ctx, limit)
 		if errors.Is(err, errAway) {

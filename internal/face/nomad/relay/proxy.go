@@ -42,10 +42,11 @@ type proxy struct {
 
 	blink, patience time.Duration
 
-	mu        sync.Mutex // guards setConfig, config, gone, socket, conn, answers, agents
+	mu        sync.Mutex // guards setConfig, config, warned, gone, socket, conn, answers, agents
 	setConfig []byte     // as it came last
 	config    plugin.Config
-	gone      bool // the last that waited for the agent has given up
+	warned    string // the keys without effect that warnIgnored has logged
+	gone      bool   // the last that waited for the agent has given up
 	socket    string
 	conn      *grpc.ClientConn // to socket; nil before the first call
 	answers   map[string]frame // by call, of those that an agent always answers alike

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,9 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
 
@@ -110,3 +114,43 @@ func TestTheSocketGoesWithThePlugin(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
+
+// TestKeysWithoutEffectAreLoggedOnce: not when Nomad only checks the configuration, which it then sends
+// twice, and once when the plugin serves as a driver.
+func TestKeysWithoutEffectAreLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	p := newProxy("longshore", "", slog.New(newHandler(&log)))
+	p.blink, p.patience = 0, 0
+	// A map of two keys.
+	config := "\x82\xabinfra_image\xa5pause\xafrecover_stopped\xc3"
+	data, err := proto.Marshal(&nomadbase.SetConfigRequest{MsgpackConfig: []byte(config)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := p.configure(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if log.Len() > 0 {
+		t.Errorf("a configuration that is checked is logged: %s", &log)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 {
+		_ = p.fingerprint(fingerprintStream{ctx: ctx}, "")
+	}
+	if n := strings.Count(log.String(), `"keys":"infra_image, recover_stopped"`); n != 1 {
+		t.Errorf("the keys are logged %d times: %s", n, &log)
+	}
+}
+
+// fingerprintStream is a call of Fingerprint whose client has left.
+type fingerprintStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (s fingerprintStream) Context() context.Context { return s.ctx }
+func (s fingerprintStream) RecvMsg(any) error        { return nil }
+func (s fingerprintStream) SendMsg(any) error        { return s.ctx.Err() }
