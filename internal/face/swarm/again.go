@@ -19,18 +19,17 @@ import (
 	"github.com/longshore/longshore/internal/health"
 )
 
-// A task that is started again by the node stays RUNNING for the managers: its states
-// never go down, and one that is told as FAILED would be replaced by another task beside
-// it. What they are told when they are back is its new container, and how often and why
-// it was started again. So an end that the policy would have started again counts as one
-// only when a manager has been told: until a session is found to be lost, it looks as if
-// one could be.
+// A task that the node restarts stays RUNNING for the managers: its states never go down, and a
+// FAILED one would be replaced by another task beside it. When the managers are back, they get its
+// new container, with the number and the reasons of the restarts. So an end that the policy would
+// restart becomes FAILED only when a manager has received it: until a session is known to be lost,
+// a manager may receive it.
 
 // restarter starts a worker's tasks again.
 type restarter struct{ w *worker }
 
-// judge says what is done about the end of a task's program, and how long it waits. c is
-// the task's container, zero when it is gone, and last the same as it ended.
+// judge returns the verdict on the end of a task's program, and the pause before it. c is the
+// task's container, zero if it is gone, and last the same at its end.
 func (x restarter) judge(s *swarmv1.Task, c, last core.Container) (restart.Verdict, time.Duration) {
 	if !x.w.face.o.Config.LocalRestarts {
 		return restart.Final, 0
@@ -40,12 +39,12 @@ func (x restarter) judge(s *swarmv1.Task, c, last core.Container) (restart.Verdi
 	answers, cutOff := x.w.contact()
 	v, wait := restart.Decide(restart.Of(s), x.history(s.GetId(), c), e, restart.Contact{Answers: answers, CutOff: cutOff}, now)
 	if v == restart.Tell {
-		wait = max(cutOff.Sub(now), firstPause) // unless it is told before
+		wait = max(cutOff.Sub(now), firstPause) // unless it is reported before
 	}
 	return v, wait
 }
 
-// history is what was started again of a task. c is its container.
+// history returns the restarts of a task. c is its container.
 func (x restarter) history(id string, c core.Container) restart.History {
 	h := x.w.records.restarts(id)
 	switch {
@@ -57,7 +56,7 @@ func (x restarter) history(id string, c core.Container) restart.History {
 	return h
 }
 
-// again starts a task's program again, or goes on with that.
+// again restarts a task's program, or continues a restart.
 func (x restarter) again(ctx context.Context, s *swarmv1.Task, c, last core.Container) result {
 	id := s.GetId()
 	x.withdraw(id)
@@ -81,7 +80,7 @@ func (x restarter) again(ctx context.Context, s *swarmv1.Task, c, last core.Cont
 	return r
 }
 
-// heard reports whether the managers have been told how a task ended. It has them told.
+// heard reports whether the managers have received a task's end. If not, it reports the end.
 func (x restarter) heard(s *swarmv1.Task, r result) bool {
 	id := s.GetId()
 	x.w.mu.Lock()
@@ -99,7 +98,7 @@ func (x restarter) heard(s *swarmv1.Task, r result) bool {
 	return !t.telling
 }
 
-// withdraw has a task's end not told.
+// withdraw removes the pending report of a task's end.
 func (x restarter) withdraw(id string) {
 	x.w.mu.Lock()
 	defer x.w.mu.Unlock()
@@ -109,7 +108,7 @@ func (x restarter) withdraw(id string) {
 	}
 }
 
-// told steps a task whose end the managers have been told.
+// told steps a task after the managers have received its end.
 func (x restarter) told(id string) {
 	x.w.mu.Lock()
 	defer x.w.mu.Unlock()
@@ -141,7 +140,7 @@ func (x restarter) seen(id string, now time.Time) time.Time {
 	return t.seen
 }
 
-// found has a task looked at anew, after something was done about its end.
+// found schedules a step of a task after its end was handled.
 func (x restarter) found(id string) {
 	x.w.mu.Lock()
 	defer x.w.mu.Unlock()
@@ -150,8 +149,8 @@ func (x restarter) found(id string) {
 	}
 }
 
-// runs looks at a task whose program runs. One that was started again is told with its
-// new container, once it is healthy.
+// runs handles a task with a running program. After a restart it reports the new container once
+// that is healthy.
 func (x restarter) runs(ctx context.Context, s *swarmv1.Task, c core.Container) result {
 	id := s.GetId()
 	t := x.w.task(id)
@@ -188,7 +187,7 @@ func (x restarter) restart(ctx context.Context, s *swarmv1.Task, c core.Containe
 	return result{outcome: stepper.Again}
 }
 
-// recreate makes a container for a task whose last one has ended or is gone.
+// recreate makes a container for a task after the last one has ended or is gone.
 func (x restarter) recreate(ctx context.Context, s *swarmv1.Task, old core.Container) (c core.Container, err error) {
 	t, err := translate.Read(s, x.w.node)
 	if err != nil {
@@ -240,9 +239,9 @@ func (x restarter) recreate(ctx context.Context, s *swarmv1.Task, old core.Conta
 	return x.replace(ctx, old, cfg)
 }
 
-// hasVolumes reports whether a task's volumes are there, or can be made as it wants them. The
-// record of a task does not have their options: while the task is known by that alone, one that
-// may have some, and is gone, waits for the managers. Without them it would be another volume.
+// hasVolumes reports whether a task's volumes exist, or can be made as requested. The record of a
+// task lacks their options: before the managers have sent the task, a missing volume that may have
+// options waits for them, because without options it would be another volume.
 func (x restarter) hasVolumes(ctx context.Context, t translate.Task) error {
 	names := t.DriverVolumes()
 	if len(names) == 0 || x.w.known() {
@@ -260,9 +259,9 @@ func (x restarter) hasVolumes(ctx context.Context, t translate.Task) error {
 	return nil
 }
 
-// imageAgain is the image of a task's last container, or, when that is gone, the one here
-// that the task names. One that is not here is pulled when its registry's credentials,
-// which come with the assignments, are known.
+// imageAgain returns the image of a task's last container, or, if that is gone, the stored one of
+// the task's name. A missing one is pulled when the assignments have brought its registry's
+// credentials.
 func (x restarter) imageAgain(ctx context.Context, images *lease.Lease, t translate.Task, old core.Container) (core.Image, error) {
 	if old.Image != "" {
 		if img, err := images.Image(ctx, string(old.Image)); err == nil {

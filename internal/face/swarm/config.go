@@ -19,8 +19,8 @@ import (
 type Config struct {
 	// Enabled runs this face. It does nothing until the node joins a Swarm.
 	Enabled bool `toml:"enabled"`
-	// CPUs and MemoryBytes are what the node tells its managers it has; 0 is all of the
-	// machine's. A dockerd beside us counts the same machine.
+	// CPUs and MemoryBytes are the resources that the node reports to its managers; 0 is all of the
+	// machine's. A dockerd beside us reports the same machine.
 	CPUs        float64 `toml:"cpus"`
 	MemoryBytes int64   `toml:"memory_bytes"`
 	// CSI are the sockets of the drivers of cluster volumes, absolute paths by the names
@@ -29,21 +29,20 @@ type Config struct {
 	// KeyPassphraseFile names the file with the passphrase that the node's key is encrypted
 	// with; "" keeps the key as it is.
 	KeyPassphraseFile string `toml:"key_passphrase_file"`
-	// Labels are the engine's, by which services may be placed (engine.labels.NAME==VALUE).
+	// Labels are the engine's, for placement constraints of services (engine.labels.NAME==VALUE).
 	Labels map[string]string `toml:"labels"`
-	// GenericResources are the devices that the node tells its managers it has: for each kind,
-	// such as gpu, names of the Container Device Interface (vendor.com/class=name). A device is
-	// given to one task at a time.
+	// GenericResources are the devices that the node reports to its managers: for each kind, such
+	// as gpu, names of the Container Device Interface (vendor.com/class=name). One task at a time
+	// has a device.
 	GenericResources map[string][]string `toml:"generic_resources"`
-	// GenericCounts are generic resources without devices, of which the node has a number, such as
-	// seats of a license. The managers keep count of them.
+	// GenericCounts are the numbers of generic resources without devices, such as seats of a
+	// license. The managers count their use.
 	GenericCounts map[string]int64 `toml:"generic_counts"`
-	// Ingress is what becomes of ports that every node of the Swarm publishes: "mesh", which "" is too,
+	// Ingress selects the handling of ports that every node of the Swarm publishes: "mesh" (also ""),
 	// "host" or "none".
 	Ingress string `toml:"ingress"`
-	// AdvertiseAddr is the node's address at which other nodes reach it by the gossip of overlay networks;
-	// "" is the one by which it reaches a manager. DataPathAddr is that to which they send the networks'
-	// packets; "" is the same.
+	// AdvertiseAddr is the node's address for other nodes' gossip of overlay networks; "" is its source
+	// address towards a manager. DataPathAddr is its address for the networks' packets; "" is the same.
 	AdvertiseAddr string `toml:"advertise_addr"`
 	DataPathAddr  string `toml:"data_path_addr"`
 	// LocalRestarts has the node start a task again by the task's own restart policy while
@@ -71,14 +70,14 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // its registry need not fetch the image again.
 const imageDelay = 24 * time.Hour
 
-// What Config.Ingress may be.
+// The values of Config.Ingress.
 const (
 	IngressMesh = translate.IngressMesh // the node leads the ports of every service to its tasks, as docker's nodes do
 	IngressHost = translate.IngressHost // it publishes those of its own tasks, as with mode=host
 	IngressNone = translate.IngressNone // it takes no task that has one
 )
 
-// DefaultConfig is what holds where the file says nothing.
+// DefaultConfig has the defaults of the configuration file.
 func DefaultConfig() Config {
 	return Config{CSI: map[string]string{}, Labels: map[string]string{}, GenericResources: map[string][]string{}, GenericCounts: map[string]int64{}, LocalRestarts: true, ImageDelay: Duration(imageDelay)}
 }
@@ -86,7 +85,7 @@ func DefaultConfig() Config {
 // isKind reports whether a generic resource may be called so: it is a part of a variable's name.
 func isKind(name string) bool { return core.IsName(name, "._-", 64) }
 
-// Validate refuses what could not work. InvalidArgument.
+// Validate returns InvalidArgument for values that cannot work.
 func (c Config) Validate() error {
 	if c.CPUs < 0 || c.CPUs > 1<<20 || math.IsNaN(c.CPUs) || c.MemoryBytes < 0 {
 		return invalid.Errorf("face.swarm: cpus %v or memory_bytes %d is not a number of them", c.CPUs, c.MemoryBytes)
@@ -120,7 +119,7 @@ func readAddr(text string) (netip.Addr, error) {
 	return netip.ParseAddr(text)
 }
 
-// maxCount is the highest number of a generic resource: far below what a sum of them could exceed.
+// maxCount is the highest number of a generic resource, so low that no sum of them overflows.
 const maxCount = 1 << 31
 
 func (c Config) validateGeneric() error {
@@ -141,7 +140,7 @@ func (c Config) validateGeneric() error {
 			return invalid.Errorf("face.swarm.generic_counts: %s = %d is not a number of them", kind, n)
 		}
 	}
-	// A device in two kinds would be given to two tasks.
+	// Two tasks could get a device in two kinds.
 	if err := ocispec.CheckCDI(all); err != nil {
 		return fmt.Errorf("face.swarm.generic_resources: %w", err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/translate"
 )
 
-// plugins are what tasks may need of the node. The managers' scheduler reads the list: a
-// task that needs anything else is never given to us.
+// plugins are the plugins that tasks may need. The managers' scheduler reads the list: we never get
+// a task that needs another.
 func plugins() (list []*swarmv1.PluginDescription) {
 	for _, p := range [][2]string{{"Log", "json-file"}, {"Log", "local"}, {"Network", "bridge"}, {"Network", "host"}, {"Volume", "local"}} {
 		list = append(list, &swarmv1.PluginDescription{Type: p[0], Name: p[1]})
@@ -49,8 +49,7 @@ func node(id string, cfg Config) translate.Node {
 	return translate.Node{ID: id, Hostname: name, Architecture: architecture(), OS: runtime.GOOS, Devices: cfg.GenericResources, Counts: cfg.GenericCounts, Ingress: cmp.Or(cfg.Ingress, IngressMesh)}
 }
 
-// generic are the devices that tasks may ask for, each as a resource of its own, and what is only
-// a number.
+// generic are the devices for tasks, each as a resource of its own, and the counted resources.
 func generic(devices map[string][]string, counts map[string]int64) (list []*swarmv1.GenericResource) {
 	for _, kind := range slices.Sorted(maps.Keys(devices)) {
 		for _, name := range devices[kind] {
@@ -67,7 +66,7 @@ func generic(devices map[string][]string, counts map[string]int64) (list []*swar
 	return list
 }
 
-// describe is what the managers learn of it, but for its certificate.
+// describe returns the node's description for the managers, without its certificate.
 func describe(n translate.Node, cfg Config, version string) (*swarmv1.NodeDescription, error) {
 	cpus, memory := cfg.CPUs, cfg.MemoryBytes
 	if cpus == 0 {

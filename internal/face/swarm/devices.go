@@ -47,8 +47,8 @@ func (w *worker) claim(ctx context.Context, id string, devices []string) error {
 	return nil
 }
 
-// ending reports whether another task than id is on its way to its end. What a task cannot have
-// now, because that one has it, can be had then.
+// ending reports whether another task than id is about to end. It then frees devices that a task
+// lacks now.
 func (w *worker) ending(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

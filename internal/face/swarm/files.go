@@ -150,7 +150,7 @@ func (f files) remove(sandbox core.ID) error {
 	return nil
 }
 
-// others removes what no sandbox of the given ones has.
+// others removes the files of sandboxes that are not in of.
 func (f files) others(of map[core.ID]bool) error {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 var errUnhealthy = errors.New("unhealthy container") //nolint:gochecknoglobals // an error value
 
-// checked is a running task whose health is checked.
+// checked is a running task with a health check.
 type checked struct {
 	container core.ID
 	state     health.State
@@ -25,9 +25,8 @@ type checked struct {
 // checks are the health checks of a worker's tasks.
 type checks struct{ w *worker }
 
-// health is how the program of a task is. The first time that it is asked for, also by an agent
-// that has taken over, the checks begin; each change of the status has the task stepped. A task
-// without a check is healthy.
+// health returns the health of a task's program. The first call, also of a new agent, starts the
+// checks; each change of the status steps the task. A task without a check is healthy.
 func (x checks) health(id string, c core.Container) health.State {
 	check, err := translate.Check(c)
 	if err != nil {
@@ -69,8 +68,8 @@ func (x checks) endCheck(id string) {
 	}
 }
 
-// healthy ends the start of a task whose program was started, when that is healthy: only then the
-// task counts as running. One that has ended before, and not badly, was running too.
+// healthy completes the start of a task when its program is healthy: only then the task counts as
+// running. One that has ended before with success was running too.
 func (x checks) healthy(ctx context.Context, s *swarmv1.Task, c core.Container) result {
 	id := s.GetId()
 	if check, err := translate.Check(c); err != nil || check == nil {
@@ -89,7 +88,7 @@ func (x checks) healthy(ctx context.Context, s *swarmv1.Task, c core.Container) 
 	return result{c: c}
 }
 
-// unhealthy ends a task whose program has failed its health check before it was healthy once.
+// unhealthy ends a task after its program has failed the health check without having been healthy.
 func (x checks) unhealthy(ctx context.Context, id string, c core.Container) result {
 	ended, err := x.endUnhealthy(ctx, c)
 	if err != nil {
@@ -120,8 +119,8 @@ func wasUnhealthy(c core.Container) bool {
 	return a != nil && a.StopRequest != nil && a.StopRequest.Call == core.UnhealthyCall
 }
 
-// whyUnhealthy is the error of a task that has failed its health check, with what that said if
-// this agent has seen it.
+// whyUnhealthy is the error of a task that has failed its health check, with the check's output if
+// this agent has it.
 func (x checks) whyUnhealthy(id string, c core.Container) error {
 	x.w.mu.Lock()
 	defer x.w.mu.Unlock()

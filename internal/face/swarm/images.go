@@ -35,8 +35,8 @@ func (im *images) run(ctx context.Context) error {
 	return im.unused.Run(ctx)
 }
 
-// get is the image that a task is to run now, which a lease holds. A digest names one image
-// only; a tag is looked up anew each time.
+// get returns the image for a task's next run, held by a lease. A digest names one image only; a
+// tag is resolved each time.
 func (im *images) get(ctx context.Context, from *lease.Lease, t translate.Task) (img core.Image, err error) {
 	name, opts, err := t.Image()
 	if err != nil {
@@ -63,14 +63,14 @@ func (im *images) get(ctx context.Context, from *lease.Lease, t translate.Task) 
 // that the task named, "" when that is not known.
 func (im *images) released(ctx context.Context, c core.Container, name string) {
 	im.unused.Released(c, im.delay)
-	// What the task has kept by its name alone, or has pulled in vain.
+	// The stored image of that name, if the pull failed or was not needed.
 	if id, err := im.find(ctx, name); err == nil {
 		im.unused.Unused(id, im.delay)
 	}
 }
 
-// named keeps the images that tasks of the node name, also those without a container: they
-// are started again, or were after the managers have been told that they are over.
+// named keeps the images that tasks of the node name, also those without a container: they may be
+// started again.
 func (im *images) named(ctx context.Context) (func(core.Image) bool, error) {
 	names := map[string]bool{}
 	im.w.mu.Lock()

@@ -28,7 +28,7 @@ type member struct {
 	identity   *identity.Identity
 	passphrase []byte           // of the identity's key; nil when that is not encrypted
 	roots      []byte           // that the managers have named last
-	wanted     swarmv1.NodeRole // what the managers want the node to be
+	wanted     swarmv1.NodeRole // the role that the managers want for the node
 
 	stop    chan struct{} // closed to end the work
 	stopped sync.Once
@@ -181,7 +181,7 @@ func (m *member) Describe() *swarmv1.NodeDescription {
 // Registered implements session.Member.
 func (m *member) Registered(*swarmv1.Node) { m.worker.tellAll() }
 
-// Told implements session.Member: it keeps where the managers are, and whom they trust.
+// Told implements session.Member: it stores the managers' addresses and root certificates.
 func (m *member) Told(msg *swarmv1.SessionMessage) error {
 	if m.managers.Replace(msg.GetManagers()) {
 		if err := (records{m.face.o.Drawer}).putManagers(m.managers.All()); err != nil {
@@ -211,7 +211,7 @@ func (m *member) Told(msg *swarmv1.SessionMessage) error {
 func (m *member) Renewed(id *identity.Identity) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.roots) > 0 { // which may have changed since it was asked for
+	if len(m.roots) > 0 { // the roots may have changed since the request
 		if next, err := id.WithRoots(m.roots); err == nil {
 			id = next
 		}

@@ -34,7 +34,7 @@ func (m *member) networks(nodeID string) *overlays.Networks {
 	})
 }
 
-// route is the address by which the node reaches a manager. Nothing is sent.
+// route returns the node's source address towards a manager. Nothing is sent.
 func (m *member) route(ctx context.Context) (netip.Addr, error) {
 	err := errors.New("no manager of the swarm is known")
 	for _, p := range m.managers.All() {
@@ -65,7 +65,7 @@ func onNetworks(t translate.Task) (overlays.Task, error) {
 	return o, err
 }
 
-// meshPorts are the ports of a task that every node publishes, as others are told of them.
+// meshPorts are the ports of a task that every node publishes, for the gossip.
 func meshPorts(t translate.Task) (list []gossip.Port) {
 	protos := map[swarmv1.PortConfig_Protocol]string{swarmv1.PortConfig_TCP: "tcp", swarmv1.PortConfig_UDP: "udp", swarmv1.PortConfig_SCTP: "sctp"}
 	for _, p := range t.MeshPorts() {
@@ -77,7 +77,7 @@ func meshPorts(t translate.Task) (list []gossip.Port) {
 // onOverlays are a worker's tasks on their overlay networks.
 type onOverlays struct{ w *worker }
 
-// hold opens the overlay networks of a task, for which its sandbox is about to be made.
+// hold opens the overlay networks of a task before its sandbox is made.
 func (x onOverlays) hold(ctx context.Context, t translate.Task) error {
 	o, err := onNetworks(t)
 	if err != nil {
@@ -100,8 +100,7 @@ func (x onOverlays) serves(s *swarmv1.Task, c core.Container) {
 	x.w.nets.Runs(s.GetId(), aliases...)
 }
 
-// join has tasks of which there is a sandbox on their networks, also those that an earlier agent
-// has made.
+// join announces tasks with a sandbox on their networks, also those of an earlier agent.
 func (x onOverlays) join(ctx context.Context) {
 	x.w.mu.Lock()
 	var list []*swarmv1.Task
@@ -124,7 +123,7 @@ func (x onOverlays) join(ctx context.Context) {
 			continue
 		}
 		c, err := x.w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
-		if !x.ready(ctx, s) { // its end has come between, and has let go of its networks before
+		if !x.ready(ctx, s) { // the task has ended and released its networks meanwhile
 			x.w.nets.Release(s.GetId())
 			continue
 		}
@@ -144,7 +143,7 @@ func (x onOverlays) ready(ctx context.Context, s *swarmv1.Task) bool {
 	return err == nil && sb.State == core.SandboxReady
 }
 
-// goOn goes on with tasks that wait for their networks.
+// goOn continues tasks that wait for their networks.
 func (x onOverlays) goOn() {
 	x.w.mu.Lock()
 	base := x.w.base
@@ -156,9 +155,9 @@ func (x onOverlays) goOn() {
 	x.w.kickAll()
 }
 
-// drainTime is how long a program still serves after other nodes were told that it is about to end. They hear of
-// it in less than a second, in a large swarm in less than two, and lead connections to it until then. dockerd waits
-// as long.
+// drainTime is how long a program still serves after the announcement of its end to other nodes. They receive it in
+// less than a second, in a large swarm in less than two, and send connections to it until then. dockerd waits as
+// long.
 const drainTime = 2 * time.Second
 
 // drain has other nodes lead no new connections to a task, and returns when they know. Its program runs meanwhile.

@@ -49,7 +49,7 @@ func (x outputs) Ended(ctx context.Context, id core.ID) (<-chan struct{}, func()
 	return engine.Ended(ctx, x.w.engine, id)
 }
 
-// started has the output of a task that runs now sent to those who follow it.
+// started sends the output of a task that runs now to its followers.
 func (x outputs) started(ctx context.Context, e core.Event) {
 	x.w.mu.Lock()
 	t := x.w.tasks[string(e.Key)]

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/session"
 )
 
-// records are the face's drawer: the tasks with what their managers were told of them,
-// and where the managers are. Nothing in it is a secret.
+// records are the face's stored state: the tasks with their last reported statuses, and the
+// managers' addresses. It contains no secret.
 type records struct{ kv core.KV }
 
 const (
@@ -61,7 +61,7 @@ func (r records) dropTask(id string) error {
 	return nil
 }
 
-// putRestarts keeps what was started again of a task.
+// putRestarts stores the restarts of a task.
 func (r records) putRestarts(id string, h restart.History) error {
 	data, err := json.Marshal(h)
 	if err == nil {
@@ -84,7 +84,7 @@ func (r records) dropRestarts(has func(task string) bool) error {
 	return errors.Join(errs...)
 }
 
-// restarts is what was started again of a task; nothing, when that cannot be read.
+// restarts returns the restarts of a task; none if the record cannot be read.
 func (r records) restarts(id string) (h restart.History) {
 	data, err := r.kv.Get(restartPrefix + id)
 	if err == nil {
@@ -96,8 +96,7 @@ func (r records) restarts(id string) (h restart.History) {
 	return h
 }
 
-// tasks are those that are kept. One that cannot be read is left out: the managers will
-// say what is to become of it.
+// tasks returns the stored tasks. Unreadable ones are left out: the managers will send them again.
 func (r records) tasks() (list []*swarmv1.Task, damaged []string) {
 	for key, data := range r.kv.All(taskPrefix) {
 		t := &swarmv1.Task{}

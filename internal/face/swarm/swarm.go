@@ -1,10 +1,9 @@
-// Package swarm is the face that managers of a Swarm drive: the node joins one by its
-// token, asks its managers what to do, and runs the tasks that they assign to it.
+// Package swarm is the face for managers of a Swarm: the node joins one by its token, and runs the
+// tasks that the managers assign to it.
 //
-// It dials, and listens nowhere. A task is a sandbox with one container, both by the
-// task's id as their key. What the managers are told of a task is kept in the face's
-// drawer before they are told; secrets are kept in memory and on a tmpfs alone. It must
-// not know how anything is done below the engine. Start reading at Face.Serve and
+// It dials, and listens nowhere. A task is a sandbox with one container, both by the task's id as
+// their key. The statuses of a task are stored before they are reported; secrets are kept in memory
+// and on a tmpfs alone. It must not know anything below the engine. Start reading at Face.Serve and
 // worker.go; stepper, assignment and translate are pure.
 package swarm
 
@@ -33,11 +32,11 @@ import (
 // Name is the face's name.
 const Name = "swarm"
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	face.Deps // with a drawer
 	Config    Config
-	// Root has what outlives a boot: the node's identity and the output of tasks. State
+	// Root has the files that outlive a boot: the node's identity and the output of tasks. State
 	// has the tmpfs with secrets. Both are directories of the face's own.
 	Root, State string
 	// MountFiles mounts the tmpfs at a directory; nil does, and only root can. A test
@@ -132,7 +131,7 @@ func (f *Face) load() (*member, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !sealed && len(passphrase) > 0 { // since then it was asked for
+	if !sealed && len(passphrase) > 0 { // the passphrase came since then
 		if err := id.Save(f.identityFile(), passphrase); err != nil {
 			return nil, err
 		}
@@ -251,8 +250,7 @@ func (f *Face) Leave(ctx context.Context) error {
 	return nil
 }
 
-// clear removes everything of a membership, the identity last: what fails can be done
-// again.
+// clear removes everything of a membership, the identity last: a failed step can be repeated.
 func (f *Face) clear(ctx context.Context) error {
 	sandboxes, err := f.o.Engine.Sandboxes(ctx, core.Filter{})
 	if err != nil {

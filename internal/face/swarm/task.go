@@ -26,20 +26,19 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// maxTries is how often an action is tried that fails for a reason which may pass. Then
-// the task is given up, so that its managers can put it on another node. Ends are tried
-// for ever.
+// maxTries bounds the tries of an action that fails for a temporary reason. Then the task fails, so
+// that its managers can put it on another node. Ends are tried for ever.
 const maxTries = 5
 
-// result is what came of an action.
+// result is the result of an action.
 type result struct {
 	outcome stepper.Outcome
 	blocked bool   // nothing is to be done until something changes
-	waits   string // for what, when it is blocked; "" is for the managers
+	waits   string // the reason, if it is blocked; "" means the managers
 	ending  bool   // it is tried for ever: it is an end that failed, or waits for another task that is ending
 	// after is when something is to be done though nothing has changed; 0 is never.
 	after   time.Duration
-	message string // what is told beside the state; "" is what is told of each task
+	message string // the message beside the state; "" is the state's usual one
 	err     error
 	c       core.Container // zero when there is none
 	ports   []core.Port    // of its sandbox
@@ -137,7 +136,7 @@ func (w *worker) ports(ctx context.Context, id string) []core.Port {
 	return sb.Network.Ports
 }
 
-// says tells what a task waits for. Preconditions: mu is held.
+// says reports the reason why a task waits. Preconditions: mu is held.
 func (w *worker) says(t *task, what string) {
 	if what == "" || what == t.swarm.GetStatus().GetMessage() || t.removed {
 		return
@@ -164,7 +163,7 @@ func (w *worker) act(ctx context.Context, s *swarmv1.Task, a stepper.Action) res
 	return result{}
 }
 
-// failure sorts an error: what may pass is tried again.
+// failure classifies an error: temporary ones are tried again.
 func failure(err error) result {
 	r := result{outcome: stepper.Refused, err: err}
 	for _, passes := range []func(error) bool{errdefs.IsUnavailable, errdefs.IsResourceExhausted, errdefs.IsCanceled, errdefs.IsDeadlineExceeded, errdefs.IsAborted} {
@@ -175,11 +174,11 @@ func failure(err error) result {
 	return r
 }
 
-// errWaits is a task that needs something which the managers have not sent yet.
+// errWaits is the error of a task that needs something that the managers have not sent yet.
 var errWaits = errors.New("it waits for the managers") //nolint:gochecknoglobals // an error value
 
-// errFetched is a task that is only to be ready, and whose container would need what the task has
-// that it is to follow: it is made when the task is to start.
+// errFetched is the error of a task that must only be ready while its container would need
+// resources of the task that it replaces: the container is made when the task must start.
 var errFetched = errors.New("its image is there") //nolint:gochecknoglobals // an error value
 
 // prepare makes a task's container.
@@ -366,7 +365,7 @@ func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
 	switch a := last.Main.Autopsy; {
 	case a == nil:
 		r.outcome, r.err = stepper.Refused, errLost
-	case wasUnhealthy(last): // whatever its program returned
+	case wasUnhealthy(last): // with any exit code
 		r.outcome, r.err = stepper.Refused, checks{w}.whyUnhealthy(id, last)
 	case a.Exit.Status() != 0:
 		r.outcome = stepper.Refused
@@ -381,10 +380,10 @@ func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
 	return r
 }
 
-// errLost is a task without a container, of which nobody knows how it ended.
+// errLost is the error of a task without a container and without a recorded end.
 var errLost = errors.New("its container is gone: the node was started again, or someone else has removed it") //nolint:gochecknoglobals // an error value
 
-// last is a task's container as it ended: c, or what the event log has of one that is gone.
+// last returns a task's container at its end: c, or the event log's record of a removed one.
 func (w *worker) last(ctx context.Context, s *swarmv1.Task, c core.Container) core.Container {
 	if c.ID != "" {
 		return c
@@ -396,8 +395,8 @@ func (w *worker) last(ctx context.Context, s *swarmv1.Task, c core.Container) co
 	return core.Container{Meta: core.Meta{ID: e.Container}, Main: core.Process{Autopsy: e.Autopsy}}
 }
 
-// stopSandbox ends what runs in a task's sandbox, and gives back the sandbox's network. It
-// succeeds when there is none.
+// stopSandbox ends the processes in a task's sandbox, and releases its network. It succeeds if
+// there is none.
 func (w *worker) stopSandbox(ctx context.Context, s *swarmv1.Task, why string) error {
 	sb, err := w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
 	if err == nil {
@@ -410,9 +409,8 @@ func (w *worker) stopSandbox(ctx context.Context, s *swarmv1.Task, why string) e
 	return nil
 }
 
-// stop ends a task's program, if there is one, and gives back what it held. That the task
-// is to end is kept before: an agent that comes later must not take it for one that has
-// failed.
+// stop ends a task's program, if there is one, and releases its resources. It stores the intention
+// before, so that a later agent does not take the end for a failure.
 func (w *worker) stop(ctx context.Context, s *swarmv1.Task) result {
 	checks{w}.endCheck(s.GetId())
 	if s.GetStatus().GetState() >= swarmv1.TaskState_ACCEPTED { // before that it has nothing
@@ -438,8 +436,8 @@ func request(call string) core.StopRequest {
 	return core.StopRequest{Owner: core.OwnerSwarm, Call: call, At: time.Now(), Stop: true}
 }
 
-// remove takes away all that a task has, however long it takes; its record first, so that
-// an agent that comes later finds what belongs to no task, and goes on.
+// remove removes all of a task, however long it takes; its record first, so that a later agent
+// finds objects without a task, and continues.
 func (w *worker) remove(ctx context.Context, id string) {
 	checks{w}.endCheck(id)
 	w.nets.Ending(id)
@@ -539,7 +537,7 @@ func (f *Face) logFile(sandbox core.ID) string {
 	return filepath.Join(f.logs(), string(sandbox)+".log")
 }
 
-// removeLogs removes a sandbox's output, and what was rotated away from it.
+// removeLogs removes a sandbox's output, with rotated files.
 func (f *Face) removeLogs(sandbox core.ID) error {
 	all, err := filepath.Glob(f.logFile(sandbox) + "*")
 	for _, name := range all {
@@ -548,9 +546,9 @@ func (f *Face) removeLogs(sandbox core.ID) error {
 	return err
 }
 
-// sweep removes what no sandbox of the given ones has, and the volumes that go with none of the
-// tasks: an agent may have died over the removal of a task. After a boot no task has a sandbox,
-// and their volumes are what those that come back find.
+// sweep removes the files of sandboxes not in has, and the anonymous volumes of other tasks,
+// because an agent may have died during the removal of a task. After a boot no task has a sandbox,
+// and tasks that come back use their old volumes.
 func (f *Face) sweep(ctx context.Context, has map[core.ID]bool, tasks []string) error {
 	errs := []error{f.files().others(has)}
 	logs, err := filepath.Glob(filepath.Join(f.logs(), "*.log*"))

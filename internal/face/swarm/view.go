@@ -12,8 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/stepper"
 )
 
-// message is what a task did to be in a state, in docker's words: people look for
-// them.
+// message is the message of a state, in docker's words, because people search for them.
 func message(s swarmv1.TaskState) string {
 	switch s {
 	case swarmv1.TaskState_ACCEPTED:
@@ -35,7 +34,7 @@ func message(s swarmv1.TaskState) string {
 	}
 }
 
-// status is that of a task in its next state. Who ended badly says why.
+// status returns the status of a task in its next state, with the error of a failure.
 func status(t *swarmv1.Task, next swarmv1.TaskState, a stepper.Action, r result) *swarmv1.TaskStatus {
 	s := &swarmv1.TaskStatus{Timestamp: timestamppb.Now(), State: next, Message: message(next), PortStatus: portStatus(t, next, r.ports)}
 	before := t.GetStatus().GetContainer()

@@ -60,8 +60,7 @@ func (w *worker) volumeChanged(volume string) {
 	}
 }
 
-// changeVolumes does what a message means for the cluster volumes. Preconditions: mu is
-// held.
+// changeVolumes applies a message to the cluster volumes. Preconditions: mu is held.
 func (w *worker) changeVolumes(c assignment.Change) {
 	named := map[string]bool{}
 	ignore := func(err error) {

@@ -50,7 +50,7 @@ type worker struct {
 type task struct {
 	swarm    *swarmv1.Task // as it was assigned last, its status being ours; replaced, never changed
 	stepping bool
-	again    bool // what it is stepped by has changed
+	again    bool // its inputs have changed
 	removed  bool // it is the node's no more
 	// interrupt ends the action that is under way.
 	interrupt context.CancelFunc
@@ -72,8 +72,8 @@ func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 	return w
 }
 
-// resume takes up the tasks of an earlier agent, and takes away what belongs to none.
-// Steps go on until ctx ends.
+// resume continues the tasks of an earlier agent, and removes objects that belong to none. Steps go
+// on until ctx ends.
 func (w *worker) resume(ctx context.Context) error {
 	kept, damaged := w.records.tasks()
 	var ids []string
@@ -145,7 +145,7 @@ func (w *worker) count() int {
 	return len(w.tasks)
 }
 
-// watch steps the tasks whose programs end, and has the output of those that begin read.
+// watch steps tasks when their programs end, and starts reading the output of new ones.
 func (w *worker) watch(ctx context.Context) error {
 	return engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved},
@@ -180,7 +180,7 @@ func (w *worker) kickAll() {
 	}
 }
 
-// kick has a task stepped. Preconditions: mu is held.
+// kick schedules a step of a task. Preconditions: mu is held.
 func (w *worker) kick(id string) {
 	t := w.tasks[id]
 	switch {
@@ -193,7 +193,7 @@ func (w *worker) kick(id string) {
 	}
 }
 
-// later has a task stepped after a time, if nothing does so before; 0 is never.
+// later schedules a step of a task after a time, unless it is stepped before; 0 is never.
 // Preconditions: mu is held.
 func (w *worker) later(id string, t *task, after time.Duration) {
 	if t.timer != nil {
@@ -231,7 +231,7 @@ func (w *worker) assignedTasks(m *swarmv1.TasksMessage) {
 	w.change(w.set.Tasks(m))
 }
 
-// change does what a message means. Preconditions: mu is held.
+// change applies a message. Preconditions: mu is held.
 func (w *worker) change(c assignment.Change) {
 	for _, err := range c.Ignored {
 		w.log.Warn("an assignment is ignored", "error", err)
@@ -254,7 +254,7 @@ func (w *worker) take(id string) {
 	t.removed = true
 	w.reports.Drop(id)
 	if t.stepping {
-		t.interrupt() // who steps it removes it
+		t.interrupt() // its step removes it
 		return
 	}
 	t.stepping = true
@@ -270,7 +270,7 @@ func (w *worker) update(asked *swarmv1.Task) {
 	}
 	next := proto.CloneOf(asked)
 	if t == nil {
-		// What the managers have been told before counts when nothing is known here.
+		// Without a record here, the managers' last status counts.
 		if next.GetStatus().GetState() < swarmv1.TaskState_ASSIGNED {
 			next.Status = &swarmv1.TaskStatus{State: swarmv1.TaskState_ASSIGNED, Timestamp: timestamppb.Now()}
 		}
@@ -292,7 +292,7 @@ func (w *worker) update(asked *swarmv1.Task) {
 	w.kick(id)
 }
 
-// tellAll has the statuses of all tasks told again.
+// tellAll queues the statuses of all tasks again.
 func (w *worker) tellAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -303,8 +303,8 @@ func (w *worker) tellAll() {
 	}
 }
 
-// content finds a secret or a config that a task refers to; known says whether what is
-// missing will not come.
+// content finds a secret or a config that a task refers to; known says that a missing one will not
+// come.
 func (w *worker) content(id string, f translate.File) (c translate.Content, found, known bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -316,21 +316,20 @@ func (w *worker) content(id string, f translate.File) (c translate.Content, foun
 	return translate.Content{Data: s.GetSpec().GetData(), Templating: s.GetSpec().GetTemplating()}, s != nil, w.set.Known()
 }
 
-// known reports whether a manager has said what the node is to have, since the agent was
-// started.
+// known reports whether a manager has sent the complete assignments since the start of the agent.
 func (w *worker) known() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.set.Known()
 }
 
-// The pauses between tries of what failed and may succeed yet.
+// The pauses between tries after temporary failures.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 30 * time.Second
 )
 
-// pause waits, and reports whether ctx goes on.
+// pause waits, and reports whether ctx is still valid.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

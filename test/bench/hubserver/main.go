@@ -214,7 +214,7 @@ func (s *server) global(ctx context.Context, n int, within time.Duration) error 
 	}()
 	running, err := s.reached(ctx, "", n, within)
 	stop(context.Canceled)
-	_ = <-planned // it was asked to end
+	<-planned // it was asked to end
 	if err == nil && running < n {
 		err = fmt.Errorf("%d of %d tasks run", running, n)
 	}

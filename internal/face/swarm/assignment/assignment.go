@@ -1,7 +1,6 @@
-// Package assignment follows what a manager assigns to a node: the tasks, and the
-// secrets and configs that they need.
+// Package assignment follows a manager's assignments to a node: tasks, secrets and configs.
 //
-// It is pure. It must not know what becomes of a task. Start at Set.
+// It is pure. It must not know the work on a task. Start at Set.
 package assignment
 
 import (
@@ -13,12 +12,11 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// ErrGap is a message that does not follow the one before it. The stream has to be
-// opened anew, which begins with everything. Its class is OutOfRange.
+// ErrGap is the error of a message that does not follow the one before it. The stream has to be
+// opened again, and then begins with everything. Its class is OutOfRange.
 var ErrGap = fmt.Errorf("assignments do not follow those before them: %w", errdefs.ErrOutOfRange)
 
-// Set is what a node has been assigned. The zero Set has nothing, and does not know
-// yet what it should have.
+// Set has the assignments of a node. The zero Set is empty and not known to be complete.
 type Set struct {
 	known     bool // since the first complete message
 	open      bool // the reference is that of the stream being read
@@ -28,7 +26,7 @@ type Set struct {
 	configs   map[string]*swarmv1.Config
 }
 
-// Change is what one message means for the node's tasks. What they need is in the Set
+// Change is the effect of one message on the node's tasks. The Set has their secrets and configs
 // already.
 type Change struct {
 	Tasks   []*swarmv1.Task // new ones, and those that are wanted otherwise
@@ -36,10 +34,10 @@ type Change struct {
 	// Volumes are cluster volumes that the node is to have, VolumesRemoved those that
 	// the managers want back: both have all that a driver needs to know.
 	Volumes, VolumesRemoved []*swarmv1.VolumeAssignment
-	// Complete says that what is not named is not the node's any more. The managers may
-	// have forgotten a volume: they do not wait for it then.
+	// Complete says that objects that are not named are no longer the node's. For volumes it means
+	// that the managers do not wait for their removal.
 	Complete bool
-	// Ignored says what of the message means nothing, and why.
+	// Ignored has an error for each ignored part of the message.
 	Ignored []error
 }
 
@@ -57,8 +55,8 @@ func (s *Set) init() {
 	}
 }
 
-// Known reports whether a manager has said what the node is to have, so that what is
-// not there will not come.
+// Known reports whether a manager has sent the complete list, so that missing objects will not
+// come.
 func (s *Set) Known() bool { return s.known }
 
 // Opened says that the next message is the first one of a stream.
@@ -153,8 +151,8 @@ func (s *Set) update(c *Change, a *swarmv1.Assignment, had map[string]bool) {
 	}
 }
 
-// Secret finds a secret that a task refers to. One that its driver makes for each task
-// anew goes by an id with the task's in it.
+// Secret finds a secret that a task refers to. One that its driver makes for each task has an id
+// with the task's in it.
 func (s *Set) Secret(id, task string) *swarmv1.Secret {
 	if own := s.secrets[id+"."+task]; own != nil {
 		return own

@@ -25,13 +25,13 @@ const callTimeout = 2 * time.Minute
 type driver struct {
 	name   string
 	conn   *grpc.ClientConn
-	first  chan struct{} // closed when it has been asked what it is
+	first  chan struct{} // closed after the first query
 	looked func()        // closes first
 
 	mu     sync.Mutex // guards info, stages, asked
 	info   *swarmv1.NodeCSIInfo
 	stages bool
-	asked  bool // stages is known
+	asked  bool // stages is set
 }
 
 // newDriver does not connect yet: the driver may be started later than we are.
@@ -46,7 +46,7 @@ func newDriver(name, socket string) (*driver, error) {
 	return d, nil
 }
 
-// failed says of which call of which driver an error is. Its text is the driver's.
+// failed adds driver and call to an error. The text is the driver's.
 func (d *driver) failed(call string, err error) error {
 	var class error = errdefs.ErrUnknown
 	switch status.Code(err) {
@@ -61,7 +61,7 @@ func (d *driver) failed(call string, err error) error {
 	return fmt.Errorf("CSI driver %s: %s: %s: %w", d.name, call, text, class)
 }
 
-// look asks the driver what it is on this node, and reports whether that is news.
+// look queries the driver's identity on this node, and reports whether it has changed.
 func (d *driver) look(ctx context.Context) (changed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -87,7 +87,7 @@ func (d *driver) look(ctx context.Context) (changed bool, err error) {
 	return changed, nil
 }
 
-// described is what the driver said last; nil before.
+// described returns the driver's last answer; nil before the first.
 func (d *driver) described() *swarmv1.NodeCSIInfo {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -174,7 +174,7 @@ func readOnly(a *swarmv1.VolumeAssignment) bool {
 // errBlock is a volume that is a device.
 var errBlock = fmt.Errorf("not served by this node: cluster volumes that are block devices: %w", errdefs.ErrNotImplemented)
 
-// check refuses what could be no volume of this node's.
+// check refuses an assignment that is not valid.
 func check(a *swarmv1.VolumeAssignment) error {
 	switch {
 	case a.GetVolumeId() == "":
@@ -185,7 +185,7 @@ func check(a *swarmv1.VolumeAssignment) error {
 	return nil
 }
 
-// capabilityOf says who uses a volume how.
+// capabilityOf translates the access mode of a volume.
 func capabilityOf(m *swarmv1.VolumeAccessMode) *csiv1.VolumeCapability {
 	mode := csiv1.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
 	switch several := m.GetScope() == swarmv1.VolumeAccessMode_MULTI_NODE; {

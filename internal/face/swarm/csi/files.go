@@ -24,7 +24,7 @@ type files struct{ dir string }
 // place says where a volume is.
 type place struct{ dir, staged, published string }
 
-// record is what is kept of a volume. Secrets are not.
+// record is the record of a volume, without secrets.
 type record struct {
 	assigned *swarmv1.VolumeAssignment
 	ready    bool
@@ -51,8 +51,7 @@ func (f files) place(id string) place {
 	return place{dir: dir, staged: filepath.Join(dir, "staged"), published: filepath.Join(dir, "published")}
 }
 
-// prepare makes what a driver wants to find: where it stages, and the directory above
-// the one where it publishes.
+// prepare makes the directories for a driver: the staging one, and the parent of the target.
 func (f files) prepare(id string) (place, error) {
 	at := f.place(id)
 	if err := os.MkdirAll(at.staged, 0o700); err != nil {
@@ -77,9 +76,9 @@ func (f files) write(r record) error {
 	return atomicfile.Replace(filepath.Join(at.dir, recordName), text, 0o600)
 }
 
-// read finds the volumes of an earlier agent. A directory without a record was made by
-// one that died at once: nothing was asked of a driver. A record that cannot be read is
-// left out: the managers will say what is to become of the volume.
+// read finds the volumes of an earlier agent. A directory without a record is from an agent that
+// died before any call of a driver. An unreadable record is left out: the managers will send the
+// volume or its removal.
 func (f files) read() (list []record, damaged []error, err error) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -113,9 +112,9 @@ func (f files) read() (list []record, damaged []error, err error) {
 	return list, damaged, nil
 }
 
-// remove removes the directories of a volume that is unmounted: a driver need not remove
-// where it published. What is mounted still, or has something in it, is left and is an
-// error: nothing of a volume is ever deleted here.
+// remove removes the directories of a volume that is unmounted: a driver need not remove its
+// target. A directory that is a mount or not empty stays and is an error: no file of a volume is
+// ever deleted here.
 func (f files) remove(id string) error {
 	at := f.place(id)
 	for _, dir := range []string{at.published, at.staged} {
@@ -126,7 +125,7 @@ func (f files) remove(id string) error {
 	if err := os.Remove(filepath.Join(at.dir, recordName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget a cluster volume: %w", err)
 	}
-	// What a write that was cut off has left.
+	// The rest of an interrupted write.
 	entries, err := os.ReadDir(at.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget a cluster volume: %w", err)

@@ -1,10 +1,9 @@
-// Package csi has a node's cluster volumes: it has their drivers make them ready, by the
-// Container Storage Interface, and take them away again when no task may mount them.
+// Package csi has a node's cluster volumes: it publishes them through their drivers, by the
+// Container Storage Interface, and unpublishes them when no task may mount them.
 //
-// Each volume has a goroutine of its own while something is to be done for it, so that a
-// driver that hangs keeps nobody else waiting. What is published is recorded beside it
-// and goes with a boot, as mounts do. It must not know what a task is beyond its id.
-// Start at Volumes.
+// Each volume has a goroutine of its own while it has work, so that a hanging driver delays nobody
+// else. The record of a published volume is beside it and disappears with a boot, as mounts do. It
+// must not know tasks beyond their ids. Start at Volumes.
 package csi
 
 import (
@@ -23,7 +22,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// Options are what New needs; all but Drivers are required.
+// Options are the parameters of New; all but Drivers are required.
 type Options struct {
 	Drivers map[string]string // the path of the socket by the driver's name
 	Dir     string            // of the volumes
@@ -33,7 +32,7 @@ type Options struct {
 	Changed func(volume string)
 	// Unpublished is called when a volume that the managers want back is.
 	Unpublished func(volume string)
-	// Described is called when the drivers are not what they were.
+	// Described is called when a driver's answer has changed.
 	Described func()
 	Logger    *slog.Logger
 }
@@ -56,15 +55,15 @@ type volume struct {
 	ready    bool // as it is assigned
 	remove   bool // it is to be taken away, when nobody uses it
 	tell     bool // the managers wait for that
-	idle     bool // the managers have not said yet what it is to be
+	idle     bool // the managers have not sent its state yet
 	users    map[string]bool
-	err      error // why it is not what it is to be
+	err      error // why it is not in the wanted state
 	working  bool
 	again    bool               // something has changed since
 	stop     context.CancelFunc // ends the call that is under way
 }
 
-// equal compares two messages, either of which may be nil.
+// equal compares two messages; either may be nil.
 func equal[M proto.Message](a, b M) bool { return proto.Equal(a, b) }
 
 // New reads which volumes an earlier agent has published. Close it.
@@ -112,14 +111,14 @@ func (v *Volumes) Start(ctx context.Context) {
 // Wait returns when nothing is done any more; the context of Start must have ended.
 func (v *Volumes) Wait() { v.running.Wait() }
 
-// How often a driver is asked what it is: soon again until it answers.
+// The intervals of queries of a driver: short until it answers.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 30 * time.Second
 	lookEvery    = 5 * time.Minute
 )
 
-// watch asks a driver what it is on this node.
+// watch queries a driver at intervals.
 func (v *Volumes) watch(ctx context.Context, d *driver) {
 	wait, told := firstPause, ""
 	for {
@@ -147,7 +146,7 @@ func (v *Volumes) watch(ctx context.Context, d *driver) {
 	}
 }
 
-// Asked waits until each driver has been asked what it is.
+// Asked waits for the first query of each driver.
 func (v *Volumes) Asked(ctx context.Context) {
 	for _, d := range v.drivers {
 		select {
@@ -169,7 +168,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Describe is what the drivers that have answered are on this node, by name.
+// Describe returns the answers of the drivers on this node, by name.
 func (v *Volumes) Describe() (list []*swarmv1.NodeCSIInfo) {
 	for _, name := range slices.Sorted(maps.Keys(v.drivers)) {
 		if info := v.drivers[name].described(); info != nil {
@@ -179,7 +178,7 @@ func (v *Volumes) Describe() (list []*swarmv1.NodeCSIInfo) {
 	return list
 }
 
-// Assign has a volume made ready. InvalidArgument when its id could be no name.
+// Assign publishes a volume. InvalidArgument if its id is not valid as a name.
 func (v *Volumes) Assign(a *swarmv1.VolumeAssignment) error {
 	if err := checkID(a.GetId()); err != nil {
 		return err
@@ -200,9 +199,9 @@ func (v *Volumes) Assign(a *swarmv1.VolumeAssignment) error {
 	return nil
 }
 
-// Remove has a volume taken away that the managers want back: they are told when it is,
-// which is when nobody uses it. One that is not known may have been published before a
-// boot. InvalidArgument when its id could be no name.
+// Remove unpublishes a volume for the managers, as soon as nobody uses it, and reports it to them.
+// An unknown one may have been published before a boot. InvalidArgument if its id is not valid as a
+// name.
 func (v *Volumes) Remove(a *swarmv1.VolumeAssignment) error {
 	if err := checkID(a.GetId()); err != nil {
 		return err
@@ -219,7 +218,7 @@ func (v *Volumes) Remove(a *swarmv1.VolumeAssignment) error {
 	return nil
 }
 
-// Keep takes away all volumes but these: the managers have said what there is.
+// Keep unpublishes all volumes but these, which are the managers' complete list.
 func (v *Volumes) Keep(ids map[string]bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -239,7 +238,7 @@ func (v *Volumes) drop(id string, vol *volume) {
 	v.kick(id)
 }
 
-// Kick tries again what waited for a secret.
+// Kick retries volumes that waited for a secret.
 func (v *Volumes) Kick() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -363,7 +362,7 @@ func (v *Volumes) work(id string, vol *volume) {
 	}
 }
 
-// worked takes in what came of working on a volume, and reports whether it is no more.
+// worked stores the result of work on a volume, and reports whether the volume is gone.
 func (v *Volumes) worked(id string, vol *volume, a *swarmv1.VolumeAssignment, removed bool, err error) (gone bool) {
 	v.mu.Lock()
 	news := false
@@ -390,7 +389,7 @@ func (v *Volumes) worked(id string, vol *volume, a *swarmv1.VolumeAssignment, re
 	return gone
 }
 
-// errNoSecret is a volume that needs a secret which the managers have not sent.
+// errNoSecret is the error of a volume without a secret that the managers have not sent yet.
 var errNoSecret = errors.New("a secret of it was not assigned to the node")
 
 // driver finds that of a volume.
@@ -402,8 +401,7 @@ func (v *Volumes) driver(a *swarmv1.VolumeAssignment) (*driver, error) {
 	return d, nil
 }
 
-// publish makes a volume ready. It is recorded before, so that it is taken away whatever
-// happens.
+// publish publishes a volume. It records it before, so that it is unpublished after any failure.
 func (v *Volumes) publish(ctx context.Context, a *swarmv1.VolumeAssignment) error {
 	if err := check(a); err != nil {
 		return err
@@ -442,7 +440,7 @@ func (v *Volumes) undo(ctx context.Context, a *swarmv1.VolumeAssignment) error {
 	if err != nil {
 		return err
 	}
-	// From now on it is not ready, whoever looks.
+	// From now on it is not ready.
 	if err := v.files.write(record{assigned: a}); err != nil {
 		return err
 	}
@@ -452,8 +450,8 @@ func (v *Volumes) undo(ctx context.Context, a *swarmv1.VolumeAssignment) error {
 	return v.files.remove(a.GetId())
 }
 
-// Clear takes all volumes away, whoever uses them; Start's context must have ended. One
-// whose driver does not answer fails it, and stays.
+// Clear unpublishes all volumes, also used ones; Start's context must have ended. A volume stays,
+// with an error, if its driver does not answer.
 func (v *Volumes) Clear(ctx context.Context) error {
 	v.Wait()
 	v.mu.Lock()

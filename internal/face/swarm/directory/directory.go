@@ -1,8 +1,8 @@
-// Package directory holds what is known of the endpoints of one overlay network, own and others',
-// and answers by it: which addresses a name has, which name an address has, to which backends a
-// service's address leads, and to which a published port.
+// Package directory holds the endpoints of one overlay network, own and others', and derives from
+// them the addresses of each name, the name of each address, and the backends of each service
+// address and published port.
 //
-// It is pure. It must not know where the records come from. Start at Directory.
+// It is pure. It must not know the source of the records. Start at Directory.
 package directory
 
 import (
@@ -18,9 +18,9 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 )
 
-// Network is what the managers say of the network.
+// Network has the managers' facts about the network.
 type Network struct {
-	// Title is what people call it. Each name is known with it behind, too, after a dot.
+	// Title is its name for people. Each name resolves also with a dot and the title appended.
 	Title    string
 	Ranges   []netip.Prefix
 	Gateways []netip.Addr
@@ -53,8 +53,8 @@ func New(n Network) *Directory {
 	return &Directory{net: n, endpoints: map[string]gossip.Endpoint{}, addrs: map[netip.Addr]map[string]bool{}, vips: map[netip.Addr]map[string]bool{}}
 }
 
-// Put enters an endpoint in place of what its key was before. InvalidArgument for one that cannot
-// be on the network, ResourceExhausted for one too many: its key has no endpoint then.
+// Put sets the endpoint of a key. InvalidArgument for one that cannot be on the network,
+// ResourceExhausted for one too many: the key has no endpoint then.
 func (d *Directory) Put(key string, e gossip.Endpoint) error {
 	d.Drop(key)
 	for _, a := range []netip.Addr{e.Addr, e.VIP} {
@@ -139,14 +139,14 @@ func (d *Directory) sorted() []gossip.Endpoint {
 	return list
 }
 
-// fewAddrs is how many addresses of a name are looked through one by one.
+// fewAddrs bounds the addresses of a name for a linear search.
 const fewAddrs = 32
 
-// Names returns the addresses of every name, in small letters: of a service and its aliases, its
-// own address or, without one, those of its tasks; of "tasks." and a service those of its tasks; of
-// a task and its own aliases its own. A task that is about to end has no name any more; a service with an
-// address of its own has one until the last of its tasks is gone, as with docker: who asks meanwhile is
-// not told that nobody is called so.
+// Names returns the addresses of every name, in small letters: of a service and its aliases, its own
+// address or, without one, those of its tasks; of "tasks." and a service those of its tasks; of a task
+// and its own aliases its own. A task that is about to end has no name any more; a service with an
+// address of its own has one until the last of its tasks is gone, as with docker, so that clients do not
+// get NXDOMAIN meanwhile.
 func (d *Directory) Names() map[string][]netip.Addr {
 	names, many := map[string][]netip.Addr{}, map[string]map[netip.Addr]bool{}
 	add := func(name string, a netip.Addr) {
@@ -217,8 +217,7 @@ func (d *Directory) qualified(name string) string {
 	return name + "." + d.net.Title
 }
 
-// Reverse returns the name of an address, "" for none: a task's, or that of the service whose
-// address it is.
+// Reverse returns the name of an address, "" for none: that of its task or service.
 func (d *Directory) Reverse(a netip.Addr) string {
 	service := ""
 	for _, e := range d.sorted() {
@@ -281,8 +280,8 @@ type Port struct {
 	Number uint16
 }
 
-// Ports returns the backends of each published port, to which they answer at that very port. While
-// a service's ports are changed some of its tasks have one port and some another. A port of two
+// Ports returns the backends of each published port. They answer at the same port. While a
+// service's ports are changed some of its tasks have one port and some another. A port of two
 // services is that of the first by its id.
 func (d *Directory) Ports() map[Port][]Backend {
 	owner := map[Port]string{}

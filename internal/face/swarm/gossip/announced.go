@@ -13,15 +13,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Announced announces a node's own records and keeps them, so that the next process of the node
-// takes back those of endpoints that have ended meanwhile: what a member has announced does not
-// come back to it, and stays with the others while the member returns under its name. It is safe
-// for concurrent use.
+// Announced announces a node's own records and keeps them, so that the next process of the node can
+// withdraw those of endpoints that have ended meanwhile: a member does not receive its own records,
+// and the others keep them while the member returns under its name. It is safe for concurrent use.
 type Announced struct {
 	member Member
 	kv     core.KV
 
-	mu        sync.Mutex // guards withdrawn; serializes changes of kv and of what is announced
+	mu        sync.Mutex // guards withdrawn; serializes changes of kv and of announcements
 	withdrawn map[string]*time.Timer
 }
 
@@ -29,8 +28,8 @@ type Announced struct {
 // and never if it is killed before: then the next process withdraws the record once more.
 const forgetAfter = 5 * time.Second
 
-// NewAnnounced returns what kv has. kv must be durable as long as this node's records are with the
-// others.
+// NewAnnounced reads the records in kv. kv must be durable as long as this node's records are with
+// the others.
 func NewAnnounced(m Member, kv core.KV) *Announced {
 	return &Announced{member: m, kv: kv, withdrawn: map[string]*time.Timer{}}
 }
@@ -82,7 +81,7 @@ func (a *Announced) Withdraw(id ID) error {
 	return a.withdrawLocked(id, endpointTable, peerTable)
 }
 
-// WithdrawNames takes back what an endpoint is called, and not where it is. It is idempotent.
+// WithdrawNames withdraws the names of an endpoint, but not its location. It is idempotent.
 func (a *Announced) WithdrawNames(id ID) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +120,7 @@ func (a *Announced) withdrawLocked(id ID, tables ...string) error {
 	return nil
 }
 
-// Endpoints returns those of which a record is announced, by this process or an earlier one.
+// Endpoints returns the endpoints with a record that this process or an earlier one has announced.
 func (a *Announced) Endpoints() []ID {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -138,8 +137,8 @@ func (a *Announced) endpointsLocked() []ID {
 	return list
 }
 
-// Sweep withdraws the records on a network, which is entered, of endpoints that are not to stay.
-// Whoever recovers calls it after those that stay are announced.
+// Sweep withdraws the records on a network, which is entered, of endpoints that are not to stay. A
+// recovery calls it after announcing those that stay.
 func (a *Announced) Sweep(network string, stays func(endpoint string) bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,10 +151,10 @@ func (a *Announced) Sweep(network string, stays func(endpoint string) bool) erro
 	return errors.Join(errs...)
 }
 
-// Exit is Member.Exit, after which nothing of the network is kept. A network of which an earlier
-// process has announced something must be entered before, or its records stay with the others.
+// Exit is Member.Exit, and removes the network's stored records. A network with announcements of an
+// earlier process must be entered before, or its records stay with the others.
 func (a *Announced) Exit(network string) error {
-	// Without the lock: it may take long, and what happens on other networks is to be told meanwhile.
+	// Without the lock: it may take long, and changes on other networks must be announced meanwhile.
 	if err := a.member.Exit(network); err != nil {
 		return err
 	}
@@ -170,7 +169,8 @@ func (a *Announced) Exit(network string) error {
 	return nil
 }
 
-// forgetLaterLocked removes a record from the store when others have been told, unless it is announced again before.
+// forgetLaterLocked removes a record from the store when the others have received its withdrawal, unless it is
+// announced again before.
 func (a *Announced) forgetLaterLocked(key string) {
 	a.stayLocked(key)
 	var timer *time.Timer

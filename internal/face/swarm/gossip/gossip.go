@@ -1,10 +1,10 @@
-// Package gossip is a node's part in the gossip by which the nodes of a Swarm tell each other where
-// the endpoints of their overlay networks are, and what they are called: five verbs, join, enter,
-// announce, withdraw and watch, and what undoes them.
+// Package gossip is a node's part in the gossip of a Swarm's nodes about the locations and names of
+// endpoints on overlay networks: five verbs, join, enter, announce, withdraw and watch, and their
+// inverses.
 //
-// It knows records, and nothing of networks, tasks or the node that they are of, nor of how they
-// come to the others. Start at Member; package networkdb has the real one, by Docker's library, and
-// package gossiptest the suite and one in memory.
+// It knows records, but not networks, tasks or their node, nor the transport of records. Start at
+// Member; package networkdb has the real one, by Docker's library, and package gossiptest the suite
+// and one in memory.
 package gossip
 
 import (
@@ -23,13 +23,13 @@ type Member interface {
 	// answered; Unavailable when none does. Those are tried again each minute in any case. It may be
 	// called again.
 	Join(ctx context.Context, members []netip.AddrPort) error
-	// Begin starts to take part in a network, and returns when others have been told so, which is soon:
+	// Begin starts to take part in a network, and returns when others have the news, which is soon:
 	// before this member knows the network's records. Enter waits for these.
 	Begin(ctx context.Context, network string) error
-	// Enter takes part in a network, and returns when its records are known. That takes half a
-	// minute while a member of it has died without notice, and long in a large Swarm, because each other
-	// member is asked for all records. No other call waits for it, and it goes on when ctx ends. A second
-	// call waits for the first one.
+	// Enter takes part in a network, and returns when it has the network's records. That takes half a
+	// minute while a member of it has died without notice, and long in a large Swarm, because it asks
+	// each other member for all records. No other call waits for it, and it continues when ctx ends. A
+	// second call waits for the first one.
 	Enter(ctx context.Context, network string) error
 	// Exit takes no part in a network any more, and withdraws all records there. It is idempotent.
 	Exit(network string) error
@@ -37,8 +37,8 @@ type Member interface {
 	// this member has announced for the endpoint. FailedPrecondition unless Begin has returned. Until Enter
 	// has returned too, others may silently drop the record of an endpoint that was announced before.
 	Announce(id ID, r Record) error
-	// Withdraw takes a record back; also one that an earlier process of this node has announced,
-	// for which r must be what was announced. It is idempotent. FailedPrecondition as for Announce.
+	// Withdraw removes a record; also one that an earlier process of this node has announced, with
+	// the announced value in r. It is idempotent. FailedPrecondition as for Announce.
 	Withdraw(id ID, r Record) error
 	// Watch yields the records of other members on a network, first those that there are, then
 	// changes, until ctx ends. Records of a form that they cannot have are left out.
@@ -55,6 +55,6 @@ type Member interface {
 // Change is a record that was announced, or that is gone.
 type Change struct {
 	ID     ID
-	Record Record // what was announced last, also when it is gone
+	Record Record // the last announced value, also of a removed one
 	Gone   bool
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Key is what members encrypt by.
+// Key is an encryption key of the members.
 type Key [16]byte
 
 // TimedKey is a key as the managers give it.
@@ -18,10 +18,9 @@ type TimedKey struct {
 	Time uint64 // Lamport's
 }
 
-// Keyring returns the keys in the order in which a member has them: the one to encrypt by first.
-// That is the second oldest, so that all members have a key before anyone uses it, and can still
-// decrypt what was encrypted by the one before. InvalidArgument when there is none, or one of
-// another length.
+// Keyring returns the keys in a member's order: the encrypting one first. That is the second
+// oldest, so that all members have a key before anyone uses it, and can still decrypt messages with
+// the one before. InvalidArgument if there is none, or one of another length.
 func Keyring(given []TimedKey) ([]Key, error) {
 	list := slices.SortedFunc(slices.Values(given), func(a, b TimedKey) int {
 		return cmp.Or(cmp.Compare(a.Time, b.Time), bytes.Compare(a.Key, b.Key))

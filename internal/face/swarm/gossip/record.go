@@ -24,11 +24,11 @@ type ID struct {
 }
 
 // NodeName returns the name of a node in the gossip. It stays the same while the node is in the
-// Swarm: under another name, the records that it has announced before would be another node's.
+// Swarm: under another name, its earlier records would be another node's.
 func NodeName(swarmNode string) string { return digest(swarmNode, "")[:12] }
 
-// EndpointID returns the key of an interface, which stays the same while its task lives, whatever
-// becomes of this process. what is a task or a node.
+// EndpointID returns the key of an interface of a task or a node. It stays the same while the task
+// lives, also over restarts of this process.
 func EndpointID(what, network string) string { return digest(what, network) }
 
 func digest(what, network string) string {
@@ -55,7 +55,7 @@ type Peer struct {
 	Tunnel netip.Addr   // the node's address for the data path
 }
 
-// Endpoint says what an endpoint is called and which service it serves.
+// Endpoint has the names of an endpoint and its service.
 type Endpoint struct {
 	Name      string
 	Service   string // "" for a container that is no task of a service
@@ -78,7 +78,7 @@ type Port struct {
 	Published uint16
 }
 
-// The bounds of what is taken from others.
+// The bounds of records from others.
 const (
 	maxRecord  = 16 << 10 // bytes
 	maxName    = 255
@@ -141,8 +141,8 @@ func Encode(r Record) (table string, value []byte, err error) {
 	return r.table(), value, err
 }
 
-// Decode reads a record of somebody else. What it returns can be believed to be of the right form;
-// whether an address is the network's, or somebody's already, is for the caller to see.
+// Decode reads a record of another node. The result has the right form; the caller must check
+// whether an address is the network's, or in use.
 func Decode(table string, value []byte) (Record, error) {
 	if len(value) > maxRecord {
 		return nil, fmt.Errorf("it has %d bytes: %w", len(value), errdefs.ErrInvalidArgument)
@@ -233,7 +233,7 @@ func unicast(a netip.Addr) bool {
 	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && (a.IsGlobalUnicast() || a.IsLinkLocalUnicast())
 }
 
-// short bounds what is quoted of somebody else's record.
+// short bounds a quotation of another node's record.
 func short(s string) string {
 	if len(s) > 60 {
 		return s[:60] + "…"

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// transport is TLS to a manager. gRPC's own would refuse managers whose certificate was
-// renewed since they started: those do not say any more that they speak HTTP/2, and do.
+// transport is TLS to a manager. gRPC's own would refuse managers that have renewed their
+// certificate since their start: they no longer negotiate HTTP/2 by ALPN, but speak it.
 type transport struct{ config *tls.Config }
 
 func newTransport(config *tls.Config) credentials.TransportCredentials {
@@ -45,8 +45,8 @@ func isManager(s tls.ConnectionState) error {
 	return nil
 }
 
-// strange are the credentials for one who is not known yet: what it answers is believed
-// only when it fits a token.
+// strange are the credentials for an unauthenticated manager: its answers are checked against a
+// token.
 func strange() credentials.TransportCredentials {
 	return newTransport(&tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}) //nolint:gosec // the token's digest is the proof
 }
@@ -81,6 +81,6 @@ func (transport) Info() credentials.ProtocolInfo {
 // Clone implements credentials.TransportCredentials.
 func (t transport) Clone() credentials.TransportCredentials { return transport{t.config.Clone()} }
 
-// OverrideServerName implements credentials.TransportCredentials; the name is the
-// role's, whatever the address.
+// OverrideServerName implements credentials.TransportCredentials; the name is the role's, for any
+// address.
 func (transport) OverrideServerName(string) error { return nil }

@@ -1,8 +1,7 @@
-// Package identity is a node's membership in a Swarm: the key and the certificate
-// that say who it is, the roots by which it knows the managers, and how it gets them.
+// Package identity is a node's membership in a Swarm: its key and certificate, the
+// managers' root certificates, and the way to get them.
 //
-// It must not know the engine, nor what a node does as a member. Start at Join and
-// Identity.
+// It must not know the engine, nor the work of a member. Start at Join and Identity.
 package identity
 
 import (
@@ -25,15 +24,15 @@ import (
 	"github.com/longshore/longshore/internal/atomicfile"
 )
 
-// Roles of a node as its certificate has them, and the names by which managers answer.
+// The roles in certificates of nodes, and the names of managers.
 const (
 	RoleWorker  = "swarm-worker"
 	RoleManager = "swarm-manager"
 	nameCA      = "swarm-ca"
 )
 
-// Identity is who a node is in a Swarm. It does not change: a renewed certificate
-// makes another one.
+// Identity is a node's identity in a Swarm. It does not change: a renewed certificate makes another
+// one.
 type Identity struct {
 	NodeID    string
 	ClusterID string
@@ -62,15 +61,15 @@ type file struct {
 
 const fileVersion = 1
 
-// New makes an identity of what a manager has issued: all in PEM. PermissionDenied
-// when the certificate is not of these roots or not for this key.
+// New makes an identity of PEM data from a manager. PermissionDenied if the certificate is not of
+// these roots or not for this key.
 func New(key, certificate, roots []byte) (*Identity, error) {
 	return open(file{Version: fileVersion, Key: string(key), Certificate: string(certificate), Roots: string(roots), Issued: time.Now()})
 }
 
-// Load reads what Save wrote; sealed says whether its key was encrypted. NotFound when
-// there is nothing, FailedPrecondition without the passphrase that it needs,
-// PermissionDenied when that is wrong. A certificate whose time is over is no error here.
+// Load reads a file of Save; sealed says whether its key was encrypted. NotFound if there is none,
+// FailedPrecondition without a needed passphrase, PermissionDenied if that is wrong. An expired
+// certificate is no error here.
 func Load(path string, passphrase []byte) (id *Identity, sealed bool, err error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -139,7 +138,7 @@ func open(f file) (*Identity, error) {
 		between.AddCert(c)
 	}
 	at := time.Now()
-	if at.After(leaf.NotAfter) { // its time is another question than whose it is
+	if at.After(leaf.NotAfter) { // expiry is checked elsewhere
 		at = leaf.NotAfter
 	}
 	chains, err := leaf.Verify(x509.VerifyOptions{Roots: own, Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
@@ -157,7 +156,7 @@ func open(f file) (*Identity, error) {
 	return id, nil
 }
 
-// TLSInfo is what the node tells its managers of its certificate.
+// TLSInfo is the node's report of its certificate to its managers.
 func (id *Identity) TLSInfo() *swarmv1.NodeTLSInfo { return id.info }
 
 // Roots are those of the Swarm, as PEM.
@@ -166,9 +165,9 @@ func (id *Identity) Roots() []byte { return []byte(id.file.Roots) }
 // maxRoots is the size of the largest bundle that is believed, in bytes.
 const maxRoots = 1 << 20
 
-// WithRoots is the same identity in a Swarm whose roots are these, as a manager has said.
-// While the node's certificate is not of them, both are trusted: managers may have
-// certificates of either. PermissionDenied when they are none.
+// WithRoots is the same identity with these roots of the Swarm, from a manager. While the node's
+// certificate is not of them, both are trusted: managers may have certificates of either.
+// PermissionDenied if they are not valid.
 func (id *Identity) WithRoots(roots []byte) (*Identity, error) {
 	f := id.file
 	switch {

@@ -37,10 +37,9 @@ const (
 	longestPause = 30 * time.Second
 )
 
-// Join makes the node a member of a Swarm, for which it makes a key. PermissionDenied
-// when who answers is not of the token's Swarm, InvalidArgument when the Swarm refuses
-// the token, FailedPrecondition when it makes the node something else than a worker,
-// Unavailable when nobody answers.
+// Join makes the node a member of a Swarm, with a new key. PermissionDenied if the manager is not
+// of the token's Swarm, InvalidArgument if the Swarm refuses the token, FailedPrecondition if the
+// node gets another role than worker, Unavailable if nobody answers.
 func Join(ctx context.Context, r Request) (*Identity, error) {
 	roots, err := fetchRoots(ctx, r)
 	if err != nil {
@@ -103,7 +102,7 @@ func dial(addr string, creds credentials.TransportCredentials) (*grpc.ClientConn
 	return conn, nil
 }
 
-// fetchRoots asks who answers for its roots, and believes it by the token.
+// fetchRoots asks the manager for its roots, and checks them with the token.
 func fetchRoots(ctx context.Context, r Request) ([]byte, error) {
 	conn, err := dial(r.Addr, strange())
 	if err != nil {
@@ -186,8 +185,7 @@ func mayPass(err error) bool {
 	}
 }
 
-// classed gives a manager's answer the class of its code, so that who asked sees more
-// than Unknown.
+// classed gives a manager's error the class of its code.
 func classed(err error) error {
 	st := status.Convert(err)
 	class := error(errdefs.ErrUnavailable)

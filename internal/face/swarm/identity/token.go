@@ -9,12 +9,12 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Token lets a node join a Swarm. It names the Swarm by the digest of its roots, so
-// that the node knows whom it may trust before it has a certificate.
+// Token lets a node join a Swarm. It names the Swarm by the digest of its roots, so that the node
+// can check a manager before it has a certificate.
 type Token struct {
 	text   string
 	digest string // in base 36
-	// FIPS says that the Swarm admits only nodes whose cryptography is certified so.
+	// FIPS says that the Swarm admits only nodes with FIPS certified cryptography.
 	FIPS bool
 }
 
@@ -48,7 +48,7 @@ func base36(s string, digits int) bool {
 	return len(s) == digits && strings.Trim(s, "0123456789abcdefghijklmnopqrstuvwxyz") == ""
 }
 
-// digestOf is what a token has of roots.
+// digestOf returns the digest of roots in a token.
 func digestOf(roots []byte) string {
 	sum := sha256.Sum256(roots)
 	s := new(big.Int).SetBytes(sum[:]).Text(36)

@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 )
 
-// Stages returns the names of all fail points of Options.FailPoint: one before and one after whatever changes
-// the data path, and whatever other nodes are told.
+// Stages returns the names of all fail points of Options.FailPoint: one before and one after each change of
+// the data path and each announcement to other nodes.
 func Stages() (all []string) {
 	for _, what := range []string{
 		"open", "close", "set_peers", "prune", "set_names", "set_services", "set_keys", "set_gossip", "open_ingress", "close_ingress", "publish",
@@ -27,7 +27,7 @@ func Stages() (all []string) {
 // failPoint is Options.FailPoint.
 type failPoint func(stage string) error
 
-// around passes the points of what is done.
+// around calls do between the points of its name.
 func (p failPoint) around(what string, do func() error) error {
 	if err := p.pass("overlay." + what + ".before"); err != nil {
 		return err

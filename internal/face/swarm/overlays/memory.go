@@ -17,11 +17,11 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// The node's next agent must be in the gossip before a manager has answered it: other nodes give up a node that is
-// silent for some seconds, and a manager refuses the sessions of an agent that starts often. So it needs what managers
-// have said to this one. That has the swarm's keys, which may be on no disk: the keeper holds it in a memory file.
+// The node's next agent must join the gossip before a manager has answered it: other nodes give up a node after some
+// silent seconds, and a manager refuses the sessions of an agent that starts often. So it needs the managers' last
+// message. That has the swarm's keys, which must not be on a disk: the keeper holds it in a memory file.
 
-// memoryName is what it is held under.
+// memoryName is its name at the keeper.
 const memoryName = "swarm/overlays"
 
 // The bounds of a memory.
@@ -30,7 +30,7 @@ const (
 	memoryTime = 2 * time.Second // for the keeper's answer
 )
 
-// remembered returns what the next agent needs of a manager's message; nil when the message has no keys.
+// remembered returns the part of a manager's message for the next agent; nil if the message has no keys.
 func remembered(node string, m *swarmv1.SessionMessage) ([]byte, error) {
 	if len(m.GetNetworkBootstrapKeys()) == 0 {
 		return nil, nil

@@ -1,8 +1,8 @@
-// Package restart says whether a task whose program has ended is started again by its
-// node, because no manager can be reached who would replace it: by the task's own restart
-// policy, which is the managers' to obey otherwise.
+// Package restart decides whether a node restarts a task after the end of its program,
+// because no manager can be reached to replace it: by the task's own restart policy,
+// which the managers apply otherwise.
 //
-// It is pure; the time is handed in. It must not know containers. Start at Decide.
+// It is pure; the time is an argument. It must not know containers. Start at Decide.
 package restart
 
 import (
@@ -40,12 +40,11 @@ const (
 	// spacing is between two restarts of a task at least, however short its delay is: a
 	// program that ends at once would keep the node busy with nothing else.
 	spacing = time.Second
-	// maxTimes bounds what a task's history keeps, and so how many restarts within a
-	// window are allowed.
+	// maxTimes bounds the times in a task's history, and so the restarts within a window.
 	maxTimes = 256
 )
 
-// Of is the policy of a task, with what the managers assume where it says nothing.
+// Of returns the policy of a task, with the managers' defaults.
 func Of(t *swarmv1.Task) Policy {
 	p := Policy{Condition: always, Delay: defaultDelay}
 	if r := t.GetSpec().GetRestart(); r != nil {
@@ -60,14 +59,13 @@ func Of(t *swarmv1.Task) Policy {
 	return p
 }
 
-// History is what a task's node has started again of it. It is kept until the task is
-// removed.
+// History has the restarts of a task by its node. It is kept until the task is removed.
 type History struct {
 	Count uint64      `json:"count"`
 	Last  time.Time   `json:"last"`            // when the last restart began
 	Times []time.Time `json:"times,omitempty"` // of the restarts that count in the policy's window
-	// Pending says that the last restart has begun and the program is not known to have
-	// been started; Of is the container that it replaces, "" when that was gone.
+	// Pending says that the last restart has begun and the start of the program is not confirmed;
+	// Of is the replaced container, "" if that was gone.
 	Pending bool   `json:"pending,omitempty"`
 	Of      string `json:"of,omitempty"`
 	// Why is how the program had ended; Failed is why it could not be started again.
@@ -86,7 +84,7 @@ func (h History) Begin(p Policy, now time.Time, of, why string) History {
 	return next
 }
 
-// Done is the history when the program has been started.
+// Done returns the history after the start of the program.
 func (h History) Done() History {
 	h.Pending, h.Of = false, ""
 	return h
@@ -140,28 +138,28 @@ func (p Policy) wants(e End) bool {
 
 // Contact is whether the managers can be reached.
 type Contact struct {
-	// Answers says that one of them is there to judge the end.
+	// Answers says that a manager can be reached to judge the end.
 	Answers bool
-	// CutOff is when the managers give up a node of which they have heard nothing for as
-	// long as of this one. Before that they wait for it.
+	// CutOff is the time when the managers give this node up for its silence. Before that they wait
+	// for it.
 	CutOff time.Time
 }
 
-// Verdict is what is done about an end.
+// Verdict is the decision about an end.
 type Verdict int
 
 // The verdicts.
 const (
 	Final Verdict = iota // it stands, by the policy
-	Tell                 // a manager is to judge it, as soon as it was told
+	Tell                 // a manager judges it after the report
 	Wait                 // nothing is done for now
 	Again                // the program is started again
 )
 
 func (v Verdict) String() string { return [...]string{"final", "tell", "wait", "again"}[v] }
 
-// Decide says what is done about an end now, and how long Wait lasts if nothing happens
-// before. A restart that has begun goes on.
+// Decide returns the verdict on an end now, and how long Wait lasts if nothing happens before. A
+// restart that has begun continues.
 func Decide(p Policy, h History, e End, c Contact, now time.Time) (Verdict, time.Duration) {
 	switch {
 	case h.Pending:
@@ -172,7 +170,7 @@ func Decide(p Policy, h History, e End, c Contact, now time.Time) (Verdict, time
 		return Tell, 0
 	}
 	due := c.CutOff
-	// What was long ago by a clock that was set since was not before it was seen.
+	// Times of a clock that was set since count from the time of their first reading.
 	for _, t := range []time.Time{e.At.Add(p.Delay), h.Last.Add(max(p.Delay, spacing))} {
 		if latest := e.Seen.Add(max(p.Delay, spacing)); t.After(latest) {
 			t = latest

@@ -12,7 +12,7 @@ import (
 
 // The times of a certificate's renewal.
 const (
-	renewPause   = 5 * time.Second // after one that failed, doubling, and between two that were asked for
+	renewPause   = 5 * time.Second // after a failure, doubling, and between two requested ones
 	longestRenew = time.Hour
 	leastRenew   = time.Second
 	lookEvery    = time.Minute // at the clock: timers stand still while a machine sleeps

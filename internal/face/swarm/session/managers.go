@@ -22,7 +22,7 @@ type Peer struct {
 	Addr string `json:"addr"`
 }
 
-// What an answer, or none, is worth, and the bounds of a weight.
+// The changes of a weight after an answer or a failure, and its bounds.
 const (
 	good      = 10
 	bad       = -10
@@ -30,7 +30,7 @@ const (
 	least     = 0.001 // that of a manager that has only failed: it is still asked at times
 )
 
-// NewManagers begins with what is known.
+// NewManagers begins with the known peers.
 func NewManagers(known []Peer) *Managers {
 	m := &Managers{weights: map[Peer]float64{}}
 	for _, p := range known {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// How long the node waits before it tries again, which doubles up to the longest; the
-// managers register a node anew three times within the window, and no more.
+// How long the node waits before it tries again, which doubles up to the longest; the managers
+// register a node at most three times within the window.
 const (
 	firstBackoff  = 100 * time.Millisecond
 	longestWait   = 8 * time.Second
@@ -17,7 +17,7 @@ const (
 // pace says when to try the next session.
 type pace struct {
 	backoff    time.Duration
-	registered []time.Time // when it was registered anew, the latest last
+	registered []time.Time // times of the registrations, the latest last
 }
 
 // failed makes the pauses longer.
@@ -36,9 +36,9 @@ func (p *pace) opened(now time.Time, anew bool) {
 	}
 }
 
-// wait is the pause before the next try: a part of the backoff at random, so that the
-// nodes of a Swarm do not all come at once, and, when a session is to be opened anew, as
-// long as the managers would refuse it.
+// wait is the pause before the next try: a part of the backoff at random, so that the nodes of a
+// Swarm do not all come at once, and, for a new registration, as long as the managers would refuse
+// it.
 func (p *pace) wait(now time.Time, anew bool) time.Duration {
 	d := time.Duration(rand.Float64() * float64(p.backoff)) //nolint:gosec // it spreads load
 	if anew && len(p.registered) == maxRegistered {

@@ -11,8 +11,8 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// Reports are the statuses that the managers have not been told yet, the newest of each
-// task, and the volumes that they wait for. They wait for a session when there is none.
+// Reports are the unsent statuses, the newest of each task, and the unpublished volumes that the
+// managers wait for. Without a session they wait for one.
 type Reports struct {
 	mu          sync.Mutex // guards pending, unpublished
 	pending     map[string]*swarmv1.TaskStatus
@@ -26,8 +26,8 @@ func NewReports() *Reports {
 	return &Reports{pending: map[string]*swarmv1.TaskStatus{}, unpublished: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// Put has a status told. One that is older than another, by its state, is not. The
-// status must not be changed any more.
+// Put queues a status. It drops one with an older state than the last. The caller must not change
+// the status afterwards.
 func (r *Reports) Put(task string, s *swarmv1.TaskStatus) {
 	r.mu.Lock()
 	if before := r.pending[task]; before == nil || before.GetState() <= s.GetState() {
@@ -44,7 +44,7 @@ func (r *Reports) wakeUp() {
 	}
 }
 
-// Unpublished has the managers told that the node has let go of a cluster volume.
+// Unpublished queues the report that the node has unpublished a cluster volume.
 func (r *Reports) Unpublished(volume string) {
 	r.mu.Lock()
 	r.unpublished[volume] = true
@@ -52,7 +52,7 @@ func (r *Reports) Unpublished(volume string) {
 	r.wakeUp()
 }
 
-// Published takes back what Unpublished has said, when nobody has been told yet.
+// Published removes a volume from the queue of Unpublished.
 func (r *Reports) Published(volume string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *Reports) volumes() (list []*swarmv1.UpdateVolumeStatusRequest_VolumeSta
 	return list[:min(len(list), maxBatch)]
 }
 
-// toldVolumes forgets what has been told.
+// toldVolumes removes sent reports.
 func (r *Reports) toldVolumes(list []*swarmv1.UpdateVolumeStatusRequest_VolumeStatusUpdate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -78,11 +78,11 @@ func (r *Reports) toldVolumes(list []*swarmv1.UpdateVolumeStatusRequest_VolumeSt
 	}
 }
 
-// Notify has fn called when the last status of a task was told. Call it before anything is
-// put.
+// Notify sets a function that is called when the last status of a task was sent. Call it before
+// Put.
 func (r *Reports) Notify(fn func(task string)) { r.notify = fn }
 
-// Waits reports whether a task has a status that is still to be told.
+// Waits reports whether a task has an unsent status.
 func (r *Reports) Waits(task string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,7 +104,7 @@ const (
 
 type update = swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate
 
-// batch is what goes with the next call, lower states first.
+// batch returns the statuses for the next call, lower states first.
 func (r *Reports) batch() (list []*update) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,7 +122,7 @@ func (r *Reports) batch() (list []*update) {
 	return list
 }
 
-// told forgets what has been told, unless there is news since.
+// told removes sent statuses, unless there are newer ones.
 func (r *Reports) told(list []*update) {
 	var done []string
 	r.mu.Lock()

@@ -1,8 +1,8 @@
 // Package session keeps a node in touch with the managers of its Swarm: it opens a
-// session, says that the node lives, hears what it is to do and tells what became of it,
-// and begins anew with any of the managers when one is lost.
+// session, sends heartbeats, receives assignments and reports statuses, and opens
+// another session with any of the managers when one is lost.
 //
-// It must not know what the node does. Start at Client.Run.
+// It must not know the node's work. Start at Client.Run.
 package session
 
 import (
@@ -28,30 +28,30 @@ import (
 type Member interface {
 	// Identity is the node's, as it is now.
 	Identity() *identity.Identity
-	// Describe says what the node is and has.
+	// Describe returns the description of the node.
 	Describe() *swarmv1.NodeDescription
-	// Registered is called when a session has begun: whatever was told before may be
-	// lost, so all statuses are to be told again.
+	// Registered is called when a session has begun: earlier reports may be lost, so all statuses
+	// must be sent again.
 	Registered(node *swarmv1.Node)
-	// Told is given each further message of the session.
+	// Told gets each further message of the session.
 	Told(m *swarmv1.SessionMessage) error
-	// Assigned is given each message of a stream of assignments; first says that it
-	// begins one. An error ends the session.
+	// Assigned gets each message of a stream of assignments; first marks the first one. An error
+	// ends the session.
 	Assigned(m *swarmv1.AssignmentsMessage, first bool) error
 	// AssignedTasks is Assigned for managers that know no assignments.
 	AssignedTasks(m *swarmv1.TasksMessage) error
 	// Listen sends the output of tasks to managers that ask for it, until ctx ends. An
 	// error ends the session.
 	Listen(ctx context.Context, api swarmv1.LogBrokerClient) error
-	// Paced is given the time between two heartbeats when the managers have set another.
+	// Paced gets the interval of heartbeats when the managers have changed it.
 	Paced(period time.Duration)
 	// Expired is called when the node's certificate turns out to have expired, once.
 	Expired(err error)
-	// Renewed is given the node's next certificate.
+	// Renewed gets the node's next certificate.
 	Renewed(id *identity.Identity) error
 }
 
-// Options are what New needs; all but Heartbeat are required.
+// Options are the parameters of New; all but Heartbeat are required.
 type Options struct {
 	Member   Member
 	Managers *Managers
@@ -69,7 +69,7 @@ type Client struct {
 	pace  pace
 	renew chan struct{} // a manager asks for another certificate
 	state state
-	// described says that the node may not be what it was.
+	// described says that the node's description may have changed.
 	described chan struct{}
 
 	period  time.Duration // of heartbeats, as the member knows it
@@ -94,7 +94,7 @@ const (
 	callTimeout   = 5 * time.Second
 	describeEvery = 20 * time.Second
 	firstPeriod   = 5 * time.Second // of heartbeats, when the manager says nothing sensible
-	chance        = time.Second     // by which two heartbeats may differ: managers add up to a half at random, or take it away
+	chance        = time.Second     // by which two heartbeats may differ: managers add or subtract up to a half at random
 )
 
 // errAgain ends a session that is resumed at once, with something new to say.
@@ -175,7 +175,7 @@ func (c *Client) with(ctx context.Context, peer Peer, conn *grpc.ClientConn) err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	select {
-	case <-c.renew: // it was asked of the session before
+	case <-c.renew: // the request was for the session before
 	default:
 	}
 	group, ctx := errgroup.WithContext(ctx) // the session's stream ends with the others
@@ -264,7 +264,7 @@ func (c *Client) heartbeat(ctx context.Context, api swarmv1.DispatcherClient, se
 	}
 }
 
-// listen hears what the manager says of the node and the Swarm.
+// listen receives the manager's messages about the node and the Swarm.
 func (c *Client) listen(stream grpc.ServerStreamingClient[swarmv1.SessionMessage]) error {
 	for {
 		m, err := stream.Recv()
@@ -295,8 +295,8 @@ func poke(c chan struct{}) {
 	}
 }
 
-// assignments hears what the node is to do. A message that does not follow the one
-// before it ends the session, whose successor begins with all of it.
+// assignments receives the node's assignments. A message that does not follow the one before it
+// ends the session; the next one begins with the complete list.
 func (c *Client) assignments(ctx context.Context, api swarmv1.DispatcherClient, session string) error {
 	stream, err := api.Assignments(ctx, &swarmv1.AssignmentsRequest{SessionId: session})
 	if err != nil {
@@ -334,7 +334,7 @@ func (c *Client) tasks(ctx context.Context, api swarmv1.DispatcherClient, sessio
 	}
 }
 
-// report tells statuses as they come: what comes during one call goes with the next.
+// report sends statuses as they come: those that come during a call go with the next.
 func (c *Client) report(ctx context.Context, api swarmv1.DispatcherClient, session string) error {
 	for {
 		list, volumes := c.o.Reports.batch(), c.o.Reports.volumes()
@@ -360,8 +360,8 @@ func (c *Client) report(ctx context.Context, api swarmv1.DispatcherClient, sessi
 	}
 }
 
-// sendVolumes tells which volumes the node has let go of. Managers that have no cluster
-// volumes do not know the call.
+// sendVolumes reports unpublished volumes. Managers without cluster volumes do not implement the
+// call.
 func (c *Client) sendVolumes(ctx context.Context, api swarmv1.DispatcherClient, session string, list []*swarmv1.UpdateVolumeStatusRequest_VolumeStatusUpdate) error {
 	call, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -396,7 +396,7 @@ func (c *Client) send(ctx context.Context, api swarmv1.DispatcherClient, session
 	return nil
 }
 
-// describe resumes the session when the node is not what it was.
+// describe resumes the session when the node's description has changed.
 func (c *Client) describe(ctx context.Context, described *swarmv1.NodeDescription) error {
 	for {
 		if !proto.Equal(described, c.o.Member.Describe()) {
@@ -414,7 +414,7 @@ func (c *Client) describe(ctx context.Context, described *swarmv1.NodeDescriptio
 	}
 }
 
-// Described says that the node may not be what it was.
+// Described says that the node's description may have changed.
 func (c *Client) Described() {
 	poke(c.described)
 }

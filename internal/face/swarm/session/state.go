@@ -20,7 +20,7 @@ const (
 // missed is how many heartbeats a manager waits for before it gives the node up.
 const missed = 3
 
-// state is what is known of the session.
+// state is the state of the session.
 type state struct {
 	mu      sync.Mutex // guards phase, manager, err, answers, heard, period
 	phase   Phase
@@ -38,7 +38,7 @@ func (s *state) set(p Phase, manager string, err error) {
 	s.phase, s.manager, s.err, s.answers = p, manager, err, status.Code(err) == codes.PermissionDenied
 }
 
-// told says that a manager has said what the node is to do.
+// told records that a manager has sent assignments.
 func (s *state) told() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,16 +52,15 @@ func (s *state) beat(now time.Time, period time.Duration) {
 	s.heard, s.period = now, period
 }
 
-// Contact says whether a manager answers: it has said in this session what the node is to
-// do, or does not want it. Otherwise the managers give the node up at cutOff, or have done
-// so, if it stays like this.
+// Contact reports whether a manager answers: it has sent assignments in this session, or refuses
+// the node. Otherwise, without a change, the managers give the node up at cutOff, or have done so.
 func (c *Client) Contact() (answers bool, cutOff time.Time) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return c.state.answers, c.state.heard.Add(missed * c.state.period)
 }
 
-// State is how the session is, with which manager, and why there is none.
+// State returns the phase of the session, its manager, and the error if there is none.
 func (c *Client) State() (p Phase, manager string, err error) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()

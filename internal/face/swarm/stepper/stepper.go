@@ -1,6 +1,5 @@
-// Package stepper says what a worker does next for a task, and which state the task
-// is in afterwards: one step at a time, from ASSIGNED to RUNNING and to one of the
-// states in which a task has ended.
+// Package stepper returns a worker's next action for a task, and the task's state afterwards: one
+// step at a time, from ASSIGNED to RUNNING and to one of the end states.
 //
 // It is pure. It must not know the engine, nor the protocol beyond its states. Start
 // at Next.
@@ -24,11 +23,11 @@ const (
 	rejected  = swarmv1.TaskState_REJECTED
 )
 
-// Action is what is done next for a task.
+// Action is the next action for a task.
 type Action int
 
-// The actions; Stop has no outcome but Done and Again. Rest and Watch have nothing to be waited for: another desired state,
-// or the end of the task's program, begins the next step.
+// The actions; Stop has no outcome but Done and Again. After Rest and Watch there is nothing to do: another desired
+// state, or the end of the task's program, begins the next step.
 const (
 	Rest    Action = iota // the task is where it should be, or has ended
 	Advance               // nothing but the state changes
@@ -42,7 +41,7 @@ func (a Action) String() string {
 	return [...]string{"rest", "advance", "prepare", "start", "watch", "stop"}[a]
 }
 
-// Outcome is what came of an action.
+// Outcome is the result of an action.
 type Outcome int
 
 // The outcomes.

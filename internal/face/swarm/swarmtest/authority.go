@@ -110,7 +110,7 @@ func (a *Authority) Rotated() {
 	a.root, a.next, a.cross = *a.next, nil, nil
 }
 
-// Issuer is what nodes tell of who issues certificates now.
+// Issuer is the present issuer of certificates, as nodes report it.
 func (a *Authority) Issuer() (subject, publicKey []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,8 +196,8 @@ func (m *Manager) IssueBy(by *Authority) {
 	m.issuer = by
 }
 
-// Ask sends the session another message: whether the node is to have another certificate,
-// and what it is to be. A certificate that is issued ends the first.
+// Ask sends the session another message: whether the node must renew its certificate, and its role.
+// An issued certificate ends the first.
 func (m *Manager) Ask(renew bool, role swarmv1.NodeRole) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// broker is what the manager knows of those who ask for the output of tasks.
+// broker has the manager's subscriptions to the output of tasks.
 type broker struct {
 	mu      sync.Mutex // guards subs, changed, held
 	subs    map[string]*subscribed
@@ -47,7 +47,7 @@ func (m *Manager) Unsubscribe(id string) {
 	m.broker.wake()
 }
 
-// HoldOutput has the manager take no output until the function is called.
+// HoldOutput makes the manager take no output until the function is called.
 func (m *Manager) HoldOutput() (release func()) {
 	m.broker.mu.Lock()
 	defer m.broker.mu.Unlock()
@@ -61,7 +61,7 @@ func (m *Manager) HoldOutput() (release func()) {
 	})
 }
 
-// Output is what was published for a subscription.
+// Output returns the published output of a subscription.
 func (m *Manager) Output(id string) []*swarmv1.LogMessage {
 	m.broker.mu.Lock()
 	defer m.broker.mu.Unlock()
@@ -84,7 +84,7 @@ func Text(list []*swarmv1.LogMessage) string {
 	return b.String()
 }
 
-// wake tells who waits. Preconditions: mu is held.
+// wake wakes the waiting goroutines. Preconditions: mu is held.
 func (b *broker) wake() {
 	close(b.changed)
 	b.changed = make(chan struct{})
@@ -201,7 +201,7 @@ func (l logBroker) take(of **subscribed, msg *swarmv1.PublishLogsMessage, node s
 	return msg.GetClose(), nil
 }
 
-// UntilPublished is Until for what the output decides.
+// UntilPublished is Until for conditions on the output.
 func (m *Manager) UntilPublished(what string, ok func() bool) {
 	m.tb.Helper()
 	m.until(what, ok, func() <-chan struct{} {

@@ -32,7 +32,7 @@ type Manager struct {
 	Addr      string
 	// Token is the workers', ManagerToken the managers'.
 	Token, ManagerToken string
-	// Period is what heartbeats are answered with.
+	// Period is the answer to heartbeats.
 	Period time.Duration
 
 	// Power kills it, and starts it again.
@@ -48,7 +48,7 @@ type Manager struct {
 	configs map[string]*swarmv1.Config
 	// volumes are the node's, and those that are wanted back.
 	volumes     map[string]*swarmv1.VolumeAssignment
-	unpublished map[string]int // how often each was told
+	unpublished map[string]int // how often each was reported
 	statuses    []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate
 	toldBy      []string      // the session of each of them
 	changed     chan struct{} // closed at the next change of anything
@@ -58,9 +58,9 @@ type Manager struct {
 	cert        *tls.Certificate
 	issuer      *Authority                       // of the nodes' certificates
 	renew       bool                             // the node is to have another certificate
-	role        swarmv1.NodeRole                 // what it is to be
-	more        func(*swarmv1.SessionMessage)    // is said, too; nil is nothing
-	pushed      chan struct{}                    // closed when the session is to be told again
+	role        swarmv1.NodeRole                 // its wanted role
+	more        func(*swarmv1.SessionMessage)    // adds to session messages; may be nil
+	pushed      chan struct{}                    // closed when the session must get another message
 	issued      int                              // certificates
 	raw         chan *swarmv1.AssignmentsMessage // sent as they are
 
@@ -119,7 +119,8 @@ func (s server) Clone() credentials.TransportCredentials { return s }
 
 func (s server) OverrideServerName(string) error { return nil }
 
-// Hook is asked before each call is answered; an error is the answer. nil asks nobody.
+// Hook sets a function that is called before each answer; its error becomes the answer. nil removes
+// it.
 func (m *Manager) Hook(fn func(call string) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,7 +152,7 @@ func (m *Manager) Assign(t *swarmv1.Task) {
 	})
 }
 
-// Want has a task go to another state.
+// Want changes the desired state of a task.
 func (m *Manager) Want(id string, s swarmv1.TaskState) {
 	m.Change(func(tasks map[string]*swarmv1.Task, _ map[string]*swarmv1.Secret, _ map[string]*swarmv1.Config) {
 		t := proto.CloneOf(tasks[id])
@@ -187,17 +188,17 @@ func (m *Manager) Unpublish(id string) {
 // wantedBack marks a volume that is.
 const wantedBack = "wanted back"
 
-// Unpublished is how often the node has said that it has let go of a volume.
+// Unpublished returns how often the node has reported a volume as unpublished.
 func (m *Manager) Unpublished(id string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.unpublished[id]
 }
 
-// Send sends a message by the stream of assignments, whatever the manager has.
+// Send sends a message by the stream of assignments, independent of the manager's state.
 func (m *Manager) Send(msg *swarmv1.AssignmentsMessage) { m.raw <- msg }
 
-// wake tells who waits that something has changed. Preconditions: mu is held.
+// wake wakes the waiting goroutines after a change. Preconditions: mu is held.
 func (m *Manager) wake() {
 	close(m.changed)
 	m.changed = make(chan struct{})
@@ -218,7 +219,7 @@ func (m *Manager) Drop(forget bool) {
 // Patience bounds a hang.
 const Patience = time.Minute
 
-// Until waits until ok answers true; it is asked after each change.
+// Until waits until ok returns true; it is called after each change.
 func (m *Manager) Until(what string, ok func() bool) {
 	m.tb.Helper()
 	m.until(what, ok, m.next)
@@ -257,7 +258,7 @@ func await(ctx context.Context, ok func() bool, next func() <-chan struct{}) err
 	}
 }
 
-// Statuses are those that were told, of one task or, with "", of all.
+// Statuses returns the received statuses of one task or, with "", of all.
 func (m *Manager) Statuses(id string) (list []*swarmv1.TaskStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -269,7 +270,7 @@ func (m *Manager) Statuses(id string) (list []*swarmv1.TaskStatus) {
 	return list
 }
 
-// Lives are the statuses that were told of a task, those of each session apart.
+// Lives returns the received statuses of a task, separate for each session.
 func (m *Manager) Lives(id string) (lives [][]*swarmv1.TaskStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -289,7 +290,7 @@ func (m *Manager) Lives(id string) (lives [][]*swarmv1.TaskStatus) {
 	return lives
 }
 
-// Reaches waits until a task is told to be in a state, and returns what was told.
+// Reaches waits for a status of a task with a state, and returns it.
 func (m *Manager) Reaches(id string, s swarmv1.TaskState) (found *swarmv1.TaskStatus) {
 	m.tb.Helper()
 	m.Until(id+" is "+s.String(), func() bool {
@@ -303,7 +304,7 @@ func (m *Manager) Reaches(id string, s swarmv1.TaskState) (found *swarmv1.TaskSt
 	return found
 }
 
-// Forget forgets the statuses that were told.
+// Forget drops the received statuses.
 func (m *Manager) Forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -320,7 +321,7 @@ func caller(ctx context.Context) (string, error) {
 	return info.State.VerifiedChains[0][0].Subject.CommonName, nil
 }
 
-// check is what each call of the dispatcher begins with.
+// check is the first part of each call of the dispatcher.
 func (m *Manager) check(ctx context.Context, call, session string) error {
 	if err := m.ask(call); err != nil {
 		return err
@@ -379,7 +380,7 @@ func (d dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStrea
 	}
 }
 
-// message is what a session is told. Preconditions: mu is held.
+// message returns the next message of a session. Preconditions: mu is held.
 func (m *Manager) message(node string, d *swarmv1.NodeDescription) *swarmv1.SessionMessage {
 	state := swarmv1.IssuanceStatus_ISSUED
 	if m.renew {
@@ -409,7 +410,7 @@ func (m *Manager) Issued() int {
 	return m.issued
 }
 
-// Described is what the node said of itself last.
+// Described returns the node's last description.
 func (m *Manager) Described() *swarmv1.NodeDescription {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -465,7 +466,7 @@ func (d dispatcher) UpdateVolumeStatus(ctx context.Context, req *swarmv1.UpdateV
 	return &swarmv1.UpdateVolumeStatusResponse{}, nil
 }
 
-// ForeignTask is the id of a task that is another node's when its status is told.
+// ForeignTask is the id of a task of another node, for status reports.
 const ForeignTask = "foreign"
 
 // everything is all that is assigned to a node.

@@ -6,10 +6,10 @@ import swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 // of every node.
 type opened struct{ node, id string }
 
-// Sessions counts the sessions that were opened anew.
+// Sessions counts the new sessions.
 func (m *Manager) Sessions() int { return m.SessionsOf("") }
 
-// SessionsOf counts the sessions that a node has opened anew; "" is every node.
+// SessionsOf counts the new sessions of a node; "" is every node.
 func (m *Manager) SessionsOf(node string) (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -21,8 +21,8 @@ func (m *Manager) SessionsOf(node string) (n int) {
 	return n
 }
 
-// GiveUp forgets the session of a node, as a manager does that has missed three heartbeats of it:
-// the node is Down, and has to register anew.
+// GiveUp forgets the session of a node, as a manager does after three missing heartbeats: the node
+// is Down, and has to register again.
 func (m *Manager) GiveUp(node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// Power is what a manager lives by.
+// Power controls a manager's server.
 type Power struct {
 	m      *Manager
 	server *grpc.Server  // that of now, or of before Kill
@@ -18,7 +18,7 @@ type Power struct {
 
 func (p *Power) serve(l net.Listener) {
 	m := p.m
-	s := grpc.NewServer(grpc.Creds(server{m.Authority.serverConfig(m.certificate)}), grpc.InitialWindowSize(64<<10)) // it holds little of what it does not read
+	s := grpc.NewServer(grpc.Creds(server{m.Authority.serverConfig(m.certificate)}), grpc.InitialWindowSize(64<<10)) // small buffers for unread data
 	swarmv1.RegisterCAServer(s, ca{m: m})
 	swarmv1.RegisterNodeCAServer(s, nodeCA{m: m})
 	swarmv1.RegisterDispatcherServer(s, dispatcher{m: m})
@@ -36,8 +36,8 @@ func (p *Power) stop() {
 	<-p.served
 }
 
-// Kill breaks all of the manager's connections, and refuses new ones until Restart. Sessions are
-// forgotten, as they are kept nowhere; what is assigned and what was told is not.
+// Kill breaks all of the manager's connections, and refuses new ones until Restart. It forgets the
+// sessions, which are in memory only, but not assignments and reported statuses.
 func (p *Power) Kill() {
 	p.stop()
 	p.m.Drop(true)

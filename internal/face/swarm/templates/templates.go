@@ -1,10 +1,10 @@
 // Package templates expands the templates of a Swarm's services: in variables, hostname and
 // mounts, and in secrets and configs with the templating driver "golang".
 //
-// Their language is that of text/template, as with docker. They come from who may create
-// services, and the agent expands them, so the text, the output and the work are bounded:
-// before each step a template pays for it, and one that cannot pay is refused. It must not
-// know what a task is. Start at Context.
+// Their language is that of text/template, as with docker. Their authors are the users with the
+// right to create services, and the agent expands them, so the text, the output and the work are
+// bounded: before each step a template pays for it, and one that cannot pay is refused. It must not
+// know tasks. Start at Context.
 package templates
 
 import (
@@ -21,17 +21,17 @@ import (
 // The bounds of one template.
 const (
 	maxText    = 16 << 10  // bytes of a template in a variable, a hostname or a mount
-	maxValue   = 64 << 10  // bytes of what comes of such a one, and of each value on the way
-	maxPayload = 1 << 20   // bytes of a secret or config, which managers bound to a megabyte, and of what comes of it
+	maxValue   = 64 << 10  // bytes of its result, and of each intermediate value
+	maxPayload = 1 << 20   // bytes of a secret or config, which managers bound to a megabyte, and of its result
 	maxActions = 10_000    // actions in a text
 	maxParens  = 20_000    // opening parentheses in a text
 	maxDepth   = 30        // blocks in blocks, and templates in templates
-	maxWork    = 256 << 10 // bytes of actions that are executed, each time anew
+	maxWork    = 256 << 10 // bytes of executed actions, counted at each execution
 	minPrice   = 16        // bytes that each step counts at least: calling a function takes microseconds
 	perByte    = 16        // bytes of a value that count as one where a function reads all of it
 )
 
-// Context is what templates name: docker's documentation has the list. Nothing in it has
+// Context has the names for templates: docker's documentation has the list. Nothing in it has
 // methods, which templates could call.
 type Context struct {
 	Service struct {
@@ -63,8 +63,8 @@ type LogTag struct {
 // Expand expands a tag. InvalidArgument when that cannot be.
 func (l LogTag) Expand(text string) (string, error) { return expandText(text, l) }
 
-// Sources are what the templates of secrets and configs may have beside the context. The
-// targets are those of the task's references, as they are written there.
+// Sources are the additional functions for templates of secrets and configs. The targets are those
+// of the task's references, as written there.
 type Sources struct {
 	Secret, Config func(target string) (string, error)
 	Env            func(name string) (string, error)
@@ -83,8 +83,8 @@ func expandText(text string, c any) (string, error) {
 	return expand(text, c, nil, maxValue)
 }
 
-// Payload expands the content of a secret or a config. InvalidArgument when that cannot be;
-// the error tells the line, and nothing of what is there.
+// Payload expands the content of a secret or a config. InvalidArgument if it is not valid; the
+// error has the line, and nothing of its content.
 func (c Context) Payload(content []byte, from Sources) ([]byte, error) {
 	if len(content) > maxPayload {
 		return nil, invalid.Errorf("a template of %d bytes, at most %d", len(content), maxPayload)
@@ -101,7 +101,7 @@ func (c Context) Payload(content []byte, from Sources) ([]byte, error) {
 	}
 }
 
-// Error makes an error of one of the Sources, whose text may be told.
+// Error makes an error of one of the Sources with a text that users may see.
 func Error(format string, args ...any) error { return &ownError{fmt.Sprintf(format, args...)} }
 
 // ownError is an error with a text of ours: it contains nothing of a secret.
@@ -140,8 +140,8 @@ func expand(text string, c any, more template.FuncMap, limit int) (string, error
 	return out.String(), nil
 }
 
-// boundedText refuses a text whose parsing would take much stack: the parser calls itself
-// for each parenthesis and each block.
+// boundedText refuses a text that would take much stack to parse: the parser calls itself for each
+// parenthesis and each block.
 func boundedText(text string) error {
 	switch {
 	case strings.Contains(text, payName):
@@ -154,8 +154,8 @@ func boundedText(text string) error {
 	return nil
 }
 
-// purse is what a template may still spend, and how deep it is in templates. Depth is bounded
-// because text/template panics with each error, and passes it on at each loop.
+// purse is a template's budget, and its depth in templates. Depth is bounded because text/template
+// panics with each error, and passes it on at each loop.
 type purse struct{ left, depth int64 }
 
 func (p *purse) pay(price, depth int64) (string, error) {
@@ -168,12 +168,12 @@ func (p *purse) pay(price, depth int64) (string, error) {
 	return "", nil
 }
 
-// payName is the function that templates pay with, and of which none may speak.
+// payName is the function for payments; templates must not name it.
 const payName = "longshore_pay"
 
-// charger puts a payment before each step of a template: one for each action, by its length,
-// and one for each round of a loop and each use of a template. The lists of a template are
-// what it executes; actions and conditions call functions, each for a few bytes of text.
+// charger puts a payment before each step of a template: one for each action, by its length, and
+// one for each round of a loop and each use of a template. A template executes its lists; actions
+// and conditions call functions, each for a few bytes of text.
 type charger struct{ pay *parse.ActionNode }
 
 func charge(t *template.Template) error {
@@ -231,7 +231,7 @@ func (c charger) list(l *parse.ListNode, depth int) (err error) {
 	return nil
 }
 
-// branch charges what is in a branch, and returns the price of its condition.
+// branch charges the content of a branch, and returns the price of its condition.
 func (c charger) branch(b *parse.BranchNode, depth int) (int, error) {
 	return len(b.Pipe.String()), errors.Join(c.list(b.List, depth+1), c.list(b.ElseList, depth+1))
 }
@@ -247,8 +247,8 @@ func (c charger) payment(numbers ...int) parse.Node {
 	return n
 }
 
-// functions are docker's, and take the place of those of package template whose output
-// could be of any size. They cost what they read.
+// functions are docker's, and replacements of those of package template with unbounded output. They
+// cost the size of their input.
 func (p *purse) functions() template.FuncMap {
 	escape := func(f func(...any) string) func(...any) (string, error) {
 		return func(args ...any) (string, error) {
@@ -327,7 +327,7 @@ func widest(format string) (most int) {
 	return most
 }
 
-// limited takes what a template writes.
+// limited bounds a template's output.
 type limited struct {
 	strings.Builder
 	limit int

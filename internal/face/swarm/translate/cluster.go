@@ -34,7 +34,7 @@ func (a *Task) ClusterVolumes() (ids []string) {
 	return ids
 }
 
-// clusterMounts are those of cluster volumes, whose directories are given by their ids.
+// clusterMounts are the mounts of cluster volumes; dirs has the volumes' directories by id.
 func (a *Task) clusterMounts(dirs map[string]string) (list []specs.Mount, err error) {
 	for _, m := range a.mounts {
 		if m.GetType() != swarmv1.Mount_CLUSTER {

@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// readDevices finds the devices that the managers have given to the task as generic resources.
-// Of what is a number the managers keep count; the node has only to have as many.
+// readDevices finds the devices that the managers have given to the task as generic resources. The
+// managers count numbered resources; the node only has to have as many.
 func (a *Task) readDevices() error {
 	for _, g := range a.Swarm.GetAssignedGenericResources() {
 		if n := g.GetDiscreteResourceSpec(); n != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/health"
 )
 
-// data is what the container of a task remembers for this face, as JSON: its image may be gone
+// data is this face's record in the container of a task, as JSON, because its image may be gone
 // when an agent comes back.
 type data struct {
 	Health *health.Check `json:"health,omitempty"`

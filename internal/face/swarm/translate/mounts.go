@@ -89,8 +89,8 @@ func checkMount(m *swarmv1.Mount) error {
 	return nil
 }
 
-// bind is a bind mount of the task. As with docker, one that is read-only is so with what is
-// mounted below it, unless it says otherwise or takes part in what the node mounts.
+// bind is a bind mount of the task. As with docker, a read-only one includes the mounts below it,
+// unless it says otherwise or has a propagation from the node.
 func bind(m *swarmv1.Mount) (specs.Mount, error) {
 	o := m.GetBindOptions()
 	propagation := strings.ToLower(o.GetPropagation().String())
@@ -123,8 +123,8 @@ func (a Task) MissingSources() (dirs []string) {
 // dockerSocket is the name of dockerd's socket.
 const dockerSocket = "docker.sock"
 
-// WithoutDocker refuses a mount of dockerd's socket on a node that has none, and says what keeps the service
-// off. A directory, which would be made of its name, would be of no use to the task.
+// WithoutDocker refuses a mount of dockerd's socket on a node that has none, and names a placement
+// constraint. A new directory of its name would be useless for the task.
 func WithoutDocker(a Task) error {
 	for _, m := range a.mounts {
 		if m.GetType() != swarmv1.Mount_BIND || path.Base(path.Clean(m.GetSource())) != dockerSocket {
@@ -238,8 +238,7 @@ func (a Task) volumeName(m *swarmv1.Mount) string {
 	return m.GetSource()
 }
 
-// DriverVolumes are the names of the volumes for which the task names a driver, with options or
-// without.
+// DriverVolumes are the names of the task's volumes with a driver, with options or without.
 func (a Task) DriverVolumes() (names []string) {
 	for _, m := range a.mounts {
 		if m.GetType() == swarmv1.Mount_VOLUME && m.GetVolumeOptions().GetDriverConfig() != nil {

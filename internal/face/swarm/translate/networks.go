@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// What becomes of ports that every node of the Swarm publishes.
+// The handling of ports that every node of the Swarm publishes.
 const (
 	IngressMesh = "mesh" // each node leads them to the service's tasks, wherever they are
 	IngressHost = "host" // this node publishes those of its own tasks, as with mode=host
@@ -23,9 +23,9 @@ const (
 
 // Network is an overlay network that a task, or the node, is on.
 type Network struct {
-	// Overlay is without what is the node's: Local and Port.
+	// Overlay lacks the node's own fields: Local and Port.
 	Overlay core.Overlay
-	Title   string // what people call it
+	Title   string // its name for people
 	Ingress bool   // it leads published ports to their services
 	// Internal says that nothing outside of it is reached by it.
 	Internal bool
@@ -33,7 +33,7 @@ type Network struct {
 	Aliases  []string
 }
 
-// The options of an overlay network by which the managers say how it is, and those by which a user does.
+// The options of an overlay network, of managers and of users.
 const (
 	optionVNIs      = "com.docker.network.driver.overlay.vxlanid_list"
 	optionMTU       = "com.docker.network.driver.mtu"
@@ -45,7 +45,7 @@ const (
 const (
 	vxlanBytes = 50
 	espBytes   = 26
-	plainMTU   = 1500 // of the network below, when nothing is said
+	plainMTU   = 1500 // of the network below, by default
 	minMTU     = 68
 	maxMTU     = 1<<16 - 1
 )
@@ -257,7 +257,7 @@ func attach(a Task) ([]core.Attachment, error) {
 	return list, nil
 }
 
-// open are the ports at which other nodes ask the task for what every node publishes.
+// open are the task's ports for other nodes' connections to published ports.
 func open(a Task) (list []core.Port, err error) {
 	seen := map[core.Port]bool{}
 	for _, p := range a.MeshPorts() {

@@ -80,7 +80,7 @@ func (a Task) network() (host bool, err error) {
 				return false, err // it names the port
 			}
 			return false, notServed("the swarm's ingress network (see face.swarm.ingress)")
-		case isOverlay(n): // of published ports too, for which our bridge does with IngressHost
+		case isOverlay(n): // of published ports too; with IngressHost our bridge serves them
 		case driver == "host":
 			host = true
 		case driver == "bridge" && name == "bridge":
@@ -237,7 +237,7 @@ func (a Task) filter(s *specs.Spec) error {
 	}
 }
 
-// resources are the task's limits, and what is kept for it.
+// resources are the task's limits and reservations.
 func (a Task) resources() (*specs.LinuxResources, error) {
 	need := a.Swarm.GetSpec().GetResources()
 	limits, kept := need.GetLimits(), need.GetReservations()
@@ -270,7 +270,7 @@ func (a Task) resources() (*specs.LinuxResources, error) {
 	return r, nil
 }
 
-// user is who the task runs as: its own, or the image's.
+// user returns the task's user: its own, or the image's.
 func (a Task) user(root *os.Root, image string) (ocispec.User, error) {
 	user, err := ocispec.UserNamed(a.spec.GetUser())(root, image)
 	if err != nil || len(a.spec.GetGroups()) == 0 {

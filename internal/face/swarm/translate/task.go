@@ -1,8 +1,7 @@
 // Package translate turns a task of a Swarm into the engine's nouns.
 //
-// It is pure: it looks at nothing of the node, and changes nothing. What a task asks
-// for and this node does not serve is refused by its name, before anything is made.
-// Start reading at Read.
+// It is pure: it reads nothing of the node, and changes nothing. It refuses a task's setting that
+// this node does not serve by its name, before anything is made. Start reading at Read.
 package translate
 
 import (
@@ -29,7 +28,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// Node is what tasks may learn of the node, and what of it they may be given.
+// Node has the node's facts and resources for tasks.
 type Node struct {
 	ID, Hostname     string
 	Architecture, OS string
@@ -38,7 +37,7 @@ type Node struct {
 	Devices map[string][]string
 	// Counts are how many the node has of a generic resource that is only a number, by its kind.
 	Counts map[string]int64
-	// Ingress is what becomes of ports of the whole swarm; "" is IngressMesh.
+	// Ingress selects the handling of ports of the whole swarm; "" is IngressMesh.
 	Ingress string
 }
 
@@ -73,12 +72,12 @@ func (f File) String() string {
 	return "config " + f.Name
 }
 
-// notServed refuses what this node cannot give, which another one may.
+// notServed refuses a setting that another node may serve.
 func notServed(format string, args ...any) error {
 	return fmt.Errorf("not served by this node: "+format+": %w", append(args, errdefs.ErrNotImplemented)...)
 }
 
-// Read reads a task. InvalidArgument or NotImplemented says what of it cannot be.
+// Read reads a task. InvalidArgument or NotImplemented names the refused part.
 func Read(t *swarmv1.Task, n Node) (Task, error) {
 	a := Task{Swarm: t, Node: n}
 	if id := t.GetId(); id == "" || len(id) > core.MaxKey || strings.ContainsRune(id, 0) {
@@ -118,7 +117,7 @@ func Read(t *swarmv1.Task, n Node) (Task, error) {
 	return a, enums.Check(t.GetSpec())
 }
 
-// served refuses what the container asks for and does not get.
+// served refuses settings of the container that are not served.
 func (a *Task) served() error {
 	s := a.spec
 	switch {
@@ -138,7 +137,7 @@ func (a Task) Image() (name string, o core.PullOptions, err error) {
 	return a.spec.GetImage(), o, err
 }
 
-// credentials reads what a client of the Swarm has for the registry: base64 of JSON.
+// credentials reads a client's credentials for the registry: base64 of JSON.
 func credentials(encoded string) (o core.PullOptions, err error) {
 	if encoded == "" {
 		return o, nil
@@ -152,7 +151,7 @@ func credentials(encoded string) (o core.PullOptions, err error) {
 		err = json.Unmarshal(body, &auth)
 	}
 	if err != nil {
-		return o, invalid.Errorf("the registry's credentials cannot be read") // nothing of them is told
+		return o, invalid.Errorf("the registry's credentials cannot be read") // the error must not contain them
 	}
 	if auth.Username == "" && auth.Auth != "" {
 		if pair, err := base64.StdEncoding.DecodeString(auth.Auth); err == nil {
@@ -162,8 +161,7 @@ func credentials(encoded string) (o core.PullOptions, err error) {
 	return core.PullOptions{Username: auth.Username, Password: auth.Password, Token: auth.IdentityToken, Bearer: auth.RegistryToken}, nil
 }
 
-// Files are the secrets and configs of the task, in the order in which they are
-// mounted.
+// Files are the secrets and configs of the task, in the order of their mounts.
 func (a Task) Files() []File { return a.files }
 
 func (a Task) secretTargets() (at []string) {
@@ -175,7 +173,7 @@ func (a Task) secretTargets() (at []string) {
 	return at
 }
 
-// The directory of secrets, and what a file is when its reference does not say.
+// The directory of secrets, and the defaults of a file.
 const (
 	secretsDir  = "/run/secrets"
 	defaultMode = 0o444
@@ -262,11 +260,11 @@ func (a Task) Name() string {
 	return a.Swarm.GetServiceAnnotations().GetName() + "." + slot + "." + a.Swarm.GetId()
 }
 
-// labelPrefix begins the labels that say which task a container is; they are docker's,
-// by which tools find a service's containers.
+// labelPrefix begins the labels that identify a container's task; they are docker's, so that tools
+// find a service's containers.
 const labelPrefix = "com.docker.swarm."
 
-// Labels are the container's own, and those that say what it is.
+// Labels are the container's own, and those that identify it.
 func (a Task) Labels() map[string]string {
 	l := maps.Clone(a.spec.GetLabels())
 	if l == nil {
@@ -344,7 +342,7 @@ func (a Task) Container(img core.Image, p Place) (core.ContainerConfig, error) {
 	return c, nil
 }
 
-// finish adds what only the root and the image tell.
+// finish adds the values that depend on the root and the image.
 func (a Task) finish(s *specs.Spec) core.SpecFunc {
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		h := ocispec.Head{

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/templates"
 )
 
-// templateContext is what the task's templates name.
+// templateContext returns the context of the task's templates.
 func templateContext(t *swarmv1.Task, n Node) (c templates.Context) {
 	c.Service.ID, c.Service.Name, c.Service.Labels = t.GetServiceId(), t.GetServiceAnnotations().GetName(), t.GetServiceAnnotations().GetLabels()
 	c.Node.ID, c.Node.Hostname, c.Node.Platform.Architecture, c.Node.Platform.OS = n.ID, n.Hostname, n.Architecture, n.OS
@@ -65,17 +65,17 @@ func expandSpec(t *swarmv1.Task, n Node) (*swarmv1.ContainerSpec, error) {
 	return spec, nil
 }
 
-// Content is what the managers have sent of a secret or a config.
+// Content is a secret or a config as the managers have sent it.
 type Content struct {
 	Data       []byte
-	Templating *swarmv1.Driver // nil when Data is what the task sees
+	Templating *swarmv1.Driver // nil if the task sees Data as it is
 }
 
 // golang is the only templating driver that there is.
 const golang = "golang"
 
-// Expand returns what the task sees of its secrets and configs, which are in the order of
-// Files: those with a templating driver are expanded. InvalidArgument.
+// Expand returns the task's secrets and configs in the order of Files, with templates expanded.
+// InvalidArgument.
 func (a Task) Expand(contents []Content) ([][]byte, error) {
 	seen := make([][]byte, len(contents))
 	for i, c := range contents {
@@ -95,8 +95,8 @@ func (a Task) Expand(contents []Content) ([][]byte, error) {
 	return seen, nil
 }
 
-// sources are what templates of secrets and configs may have: the task's other secrets and
-// configs, as they are before they are expanded, and its variables.
+// sources returns the sources for templates of secrets and configs: the task's other secrets and
+// configs, unexpanded, and its variables.
 func (a Task) sources(contents []Content) templates.Sources {
 	find := func(kind, target string, is func(File) bool) (string, error) {
 		for i, f := range a.files {

@@ -1,6 +1,6 @@
 // Package networkdb is gossip.Member by Docker's networkdb: the one place that links it.
 //
-// It knows records as gossip does, and of them only in which table they are. Start at New.
+// It knows only the tables of records, not their meaning. Start at New.
 package networkdb
 
 import (
@@ -51,18 +51,18 @@ type DB struct {
 
 var _ gossip.Member = (*DB)(nil)
 
-// exitPause is how long a network that was left is not entered again. The library tells others of
-// either once or twice, and what it says of the one may take the place of the other: a dockerd 28
-// then ignores what this member announces there for up to a minute.
+// exitPause is how long a left network is not entered again. The library sends the news of both
+// once or twice, and one may overtake the other: a dockerd 28 then ignores this member's
+// announcements there for up to a minute.
 const exitPause = time.Second
 
-// entered is a network in which the member takes part, or is about to.
+// entered is a network that the member takes part in, or is about to.
 type entered struct {
 	begun  chan struct{} // closed when the library takes part
 	synced chan struct{} // closed when Enter is done
 	err    error         // of Enter, once synced is closed
 
-	mu  sync.Mutex // guards own, out; serializes what is announced
+	mu  sync.Mutex // guards own, out; serializes announcements
 	own map[recordKey][]byte
 	out bool
 }
@@ -104,8 +104,8 @@ func New(o Options) (*DB, error) {
 	return d, d.SetKeys(o.Keys)
 }
 
-// SetKeys implements gossip.Member. A key is there before it encrypts, and the former one encrypts no more
-// before it goes.
+// SetKeys implements gossip.Member. A key is added before it encrypts, and stops encrypting before it is
+// removed.
 func (d *DB) SetKeys(keys []gossip.Key) error {
 	if len(keys) == 0 {
 		return fmt.Errorf("keys of the gossip: there are none: %w", errdefs.ErrInvalidArgument)
@@ -134,7 +134,7 @@ func (d *DB) Join(ctx context.Context, members []netip.AddrPort) error {
 		}
 	}
 	if len(list) == 0 && len(members) > 0 {
-		return nil // the only one that is known is this one
+		return nil // this is the only known one
 	}
 	if len(list) == 0 {
 		return fmt.Errorf("join the gossip: no address of another member is known: %w", errdefs.ErrUnavailable)
@@ -174,8 +174,8 @@ func (d *DB) begin(network string) (*entered, error) {
 	return n, nil
 }
 
-// beginPoll is how often the library is asked whether it takes part in a network. It tells so by itself only after it
-// has synchronized with all other members.
+// beginPoll is the interval of checks whether the library takes part in a network. It reports that by itself only
+// after it has synchronized with all other members.
 const beginPoll = 10 * time.Millisecond
 
 // awaitBegun closes begun as soon as the library takes part in a network.
@@ -345,8 +345,8 @@ func onlyDisables(old []byte, r gossip.Record) bool {
 	return err == nil && bytes.Equal(value, old)
 }
 
-// Withdraw implements gossip.Member. Peers drop the deletion of an entry that they do not know, and look
-// at the value of the one that is deleted: so one of an earlier process is made again first.
+// Withdraw implements gossip.Member. Peers drop the deletion of an unknown entry, and read the value of
+// a deleted one: so an entry of an earlier process is made again first.
 func (d *DB) Withdraw(id gossip.ID, r gossip.Record) error {
 	table, value, err := gossip.Encode(r)
 	if err != nil {
@@ -378,10 +378,10 @@ const (
 	maxRecords = 1 << 16 // of one network
 	maxBytes   = 64 << 20
 	maxKey     = 255 // bytes
-	maxSaid    = 32  // records that are told of because they are not of the right form
+	maxSaid    = 32  // logged records of a wrong form
 )
 
-// watch is what one Watch knows.
+// watch is the state of one Watch.
 type watch struct {
 	log  *slog.Logger
 	have map[recordKey]held
@@ -389,7 +389,7 @@ type watch struct {
 	said int
 }
 
-// held is a record that is known, and how long it was.
+// held is a known record, and its length.
 type held struct {
 	record gossip.Record
 	size   int

@@ -15,9 +15,9 @@ const (
 	repeatFor = time.Minute // others may come back later than the first
 )
 
-// repeat meets all others and announces all anew when other members are back after nobody has answered, until Leave: a
-// dockerd 28 has forgotten what this member has announced, and asks for it only after up to a minute.
-// When only some were lost, one cannot know whether they are dead or cut off; then they ask.
+// repeat joins all others and announces everything again when other members are back after a time without any, until
+// Leave: a dockerd 28 has forgotten this member's announcements, and asks for them only after up to a minute. When
+// only some were lost, they may be dead or cut off; then they ask.
 func (d *DB) repeat() {
 	events, cancel := d.db.Watch(lib.NodeTable, "")
 	defer cancel()
