@@ -208,13 +208,14 @@ func (s *server) global(ctx context.Context, n int, within time.Duration) error 
 	}
 	planning, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	planned := make(chan error, 1)
+	planned := make(chan struct{})
 	go func() {
-		planned <- fleet.Run(planning, s.Board, term{s.Board}, hub.DefaultMoveAfter, func(time.Duration) {}, slog.New(slog.DiscardHandler))
+		defer close(planned)
+		_ = fleet.Run(planning, s.Board, term{s.Board}, hub.DefaultMoveAfter, func(time.Duration) {}, slog.New(slog.DiscardHandler)) // it ends with planning
 	}()
 	running, err := s.reached(ctx, "", n, within)
 	stop(context.Canceled)
-	<-planned // it was asked to end
+	<-planned
 	if err == nil && running < n {
 		err = fmt.Errorf("%d of %d tasks run", running, n)
 	}
