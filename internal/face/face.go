@@ -1,5 +1,4 @@
-// Package face says what a face is: a protocol server on the agent, by which
-// one orchestrator drives the engine.
+// Package face defines a face: a protocol server on the agent for one kind of orchestrator.
 //
 // It must not know any protocol; each has a package of its own below this one. Nor
 // may it link gRPC or Prometheus, which a face may do without: a test of
@@ -21,10 +20,9 @@ import (
 type Face interface {
 	// Name is the face's name in the config, the log and the metrics.
 	Name() string
-	// Serve answers on the listeners until ctx ends, which is no error, or until
-	// one of them fails. It closes them. Calls in flight when ctx ends are given
-	// a moment and then cut off. A face that dials out is called without
-	// listeners; one that listens refuses that.
+	// Serve answers on the listeners until ctx ends, which is no error, or until one of them fails.
+	// It closes them. Calls in flight when ctx ends have a moment to finish and are then cut off. A
+	// face that dials out is called without listeners; one that listens refuses that.
 	Serve(ctx context.Context, listeners ...net.Listener) error
 }
 

@@ -1,5 +1,4 @@
-// Package hub puts the hub together: the store, the authority, the board, and what serves the
-// nodes.
+// Package hub assembles the hub: the store, the authority, the board, and the services for nodes.
 //
 // It knows no engine and runs nothing itself. Start at Open and Hub.Serve.
 package hub
@@ -38,14 +37,14 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Options are what a hub is opened with.
+// Options are the parameters of Open.
 type Options struct {
 	Store store.Options
-	// Advertise is the address, host:port, by which nodes reach the hub.
+	// Advertise is the hub's address for nodes, host:port.
 	Advertise string
 	// Approve has nodes that join wait until an operator accepts them.
 	Approve bool
-	// BanClones has nodes let in no more whose certificate is in use at two places.
+	// BanClones refuses nodes after their certificate was in use at two places.
 	BanClones bool
 	// CertificateLife is how long the certificates of nodes are valid; RenewGrace is how long
 	// after that a node may still renew its certificate.
@@ -56,8 +55,8 @@ type Options struct {
 	// Lease is how long this hub counts as there, where there are several, after it was last heard of; 0 is
 	// peers.DefaultTTL.
 	Lease time.Duration
-	// MoveAfter is how long a node is Down until the replicas that it has are started elsewhere;
-	// 0 is DefaultMoveAfter.
+	// MoveAfter is how long a node is Down before its replicas are started elsewhere; 0 is
+	// DefaultMoveAfter.
 	MoveAfter time.Duration
 	// Hold leaves all tasks as they are: none is started, moved or ended.
 	Hold bool
@@ -74,7 +73,7 @@ const (
 	maxConnections     = 20_000
 	maxUnauthenticated = 512
 	maxStreams         = 256      // of one connection
-	window             = 64 << 10 // bytes that a stream may be ahead of who reads it
+	window             = 64 << 10 // bytes that a stream may be ahead of its reader
 	maxHeaders         = 64 << 10
 )
 
@@ -100,7 +99,7 @@ type Hub struct {
 	commits, plans prometheus.Histogram
 }
 
-// Open opens the store, with what a new hub needs in it. Close ends it.
+// Open opens the store, and initializes that of a new hub. Close ends it.
 func Open(ctx context.Context, o Options) (h *Hub, err error) {
 	if host, port, err := net.SplitHostPort(o.Advertise); err != nil || host == "" || port == "" || port == "0" {
 		return nil, invalid.Errorf("the address that nodes reach the hub by must be HOST:PORT, not %q", o.Advertise)
@@ -161,7 +160,7 @@ func (h *Hub) Close() error {
 // leaving is how long a hub that ends tries to say so.
 const leaving = 3 * time.Second
 
-// lead is what the hub does that leads.
+// lead is the work of the leading hub.
 func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.Dispatcher.Look(ctx, term) })
@@ -180,7 +179,7 @@ func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
 type Listeners struct {
 	// Nodes is where nodes are served, Operators the socket for operators.
 	Nodes, Operators net.Listener
-	// Remote is where operators are served who have a certificate or a token; nil is nowhere.
+	// Remote is the listener for operators with a certificate or a token; nil is none.
 	Remote net.Listener
 	// Docker is where docker's command line is served; nil is nowhere.
 	Docker net.Listener
@@ -195,16 +194,16 @@ func (l Listeners) Close() {
 	}
 }
 
-// Serve serves nodes and operators until ctx ends, or the hub cannot go on.
+// Serve serves nodes and operators until ctx ends, or the hub cannot continue.
 func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	limit := h.limits.Limit(connlimit.Options{Name: "nodes", Key: "connections", Max: maxConnections, Unauthenticated: maxUnauthenticated})
 	server := grpc.NewServer(
 		grpc.Creds(h.CA.Credentials()), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxHeaderListSize(maxHeaders), grpc.ConnectionTimeout(handshake),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
-		// Windows that do not grow: with what ca keeps of messages that are not complete they bound what a node can have the hub keep.
+		// Windows that do not grow: with ca's bound of incomplete messages they bound the hub's buffers for a node.
 		grpc.InitialWindowSize(window), grpc.InitialConnWindowSize(window),
-		// There are many connections, and they say little. What TLS has decrypted is buffered there.
+		// There are many connections with little traffic. TLS buffers decrypted data.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4<<10),
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (resp any, err error) {
 			defer h.call(ctx, info.FullMethod, &err)()
@@ -262,7 +261,7 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	})
 	err := group.Wait()
 	if asked.Err() != nil {
-		return nil //nolint:nilerr // it was asked to end
+		return nil //nolint:nilerr // ctx has ended
 	}
 	return err
 }
@@ -270,7 +269,8 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 // handshake is how long a client may take until it may call.
 const handshake = 20 * time.Second
 
-// call begins a call, and returns what ends it: a panic is an error of this call alone.
+// call begins a call, and returns the function that ends it: a panic is an error of this call
+// alone.
 func (h *Hub) call(ctx context.Context, method string, err *error) func() {
 	p, _ := peer.FromContext(ctx)
 	slot, _ := p.Addr.(interface {

@@ -31,7 +31,7 @@ func histogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: durations()})
 }
 
-// collector reads the board and the counters when metrics are asked for.
+// collector reads the board and the counters at each collection of metrics.
 type collector struct {
 	h                                                                              *Hub
 	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc

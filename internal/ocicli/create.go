@@ -78,8 +78,8 @@ func createCmd(ctx context.Context, a *app, args []string) error {
 	return nil
 }
 
-// create makes a container whose main process is parked before its program, and returns
-// it locked. If it fails, nothing of the container is left.
+// create makes a container with its main process parked before its program, and returns it locked.
+// If it fails, nothing of the container is left.
 //
 // With foreground, the terminal stays with this process, in launched.master.
 func (a *app) create(ctx context.Context, id string, o createFlags, foreground bool) (_ *container, _ *launched, err error) {
@@ -217,7 +217,7 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	return n, err
 }
 
-// prepare makes what must exist before the process: cgroups and mount points.
+// prepare makes cgroups and mount points, which must exist before the process.
 func (a *app) prepare(ctx context.Context, c *container, n fresh) error {
 	t, err := a.cgroups()
 	if err != nil {
@@ -367,7 +367,7 @@ func (a *app) start(ctx context.Context, c *container) error {
 	return nil
 }
 
-// nativeCgroup returns the cgroups in which a plan's process starts.
+// nativeCgroup returns the cgroups of a plan's process.
 func (a *app) nativeCgroup(ref core.CgroupRef) (native.Cgroup, error) {
 	t, err := a.cgroups()
 	if err != nil {

@@ -163,7 +163,7 @@ func deleteCmd(ctx context.Context, a *app, args []string) error {
 	return a.delete(ctx, c)
 }
 
-// clear removes a container whose record cannot be read, because of err.
+// clear removes a container with an unreadable record; err is the reason.
 func (a *app) clear(id string, err error) error {
 	if validID(id) != nil {
 		return err
@@ -172,7 +172,7 @@ func (a *app) clear(id string, err error) error {
 	return os.RemoveAll(a.root + "/" + id)
 }
 
-// delete ends what is left of a container, removes it, and runs its poststop hooks.
+// delete ends the remaining processes of a container, removes it, and runs its poststop hooks.
 func (a *app) delete(ctx context.Context, c *container) error {
 	spec, serr := c.spec()
 	if err := a.remove(ctx, c); err != nil {

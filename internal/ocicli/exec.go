@@ -23,7 +23,7 @@ import (
 // statusCannot is exec's exit status if the program did not run.
 const statusCannot = 255
 
-// list is a flag that may be given several times.
+// list is a flag that may occur several times.
 type list []string
 
 func (l *list) String() string { return strings.Join(*l, ",") }
@@ -152,7 +152,7 @@ func (a *app) exec(ctx context.Context, id string, o execFlags, args []string) (
 	return l.foreground(ctx, releaseParked)
 }
 
-// handOver gives the caller what it asked for: pid file and console.
+// handOver gives the caller the requested pid file and console.
 func (o execFlags) handOver(l *launched) error {
 	if l.master >= 0 && o.console != "" {
 		if err := sendConsole(o.console, l.master); err != nil {
@@ -230,8 +230,8 @@ func decodeProcess(b []byte) (*specs.Process, error) {
 	return &p, nil
 }
 
-// spec returns the process to start: that of the file, or the container's own with the
-// changes of the flags. What follows from the container's user is that of --user's then.
+// spec returns the process to start: that of the file, or the container's own with the changes of
+// the flags. Values that depend on the user are then those of --user.
 func (o execFlags) spec(s *specs.Spec, files ocispec.UserFiles, args []string) (*specs.Process, error) {
 	if o.process != "" {
 		b, err := os.ReadFile(o.process)
@@ -295,8 +295,8 @@ func (o execFlags) switchUser(p *specs.Process, files ocispec.UserFiles) error {
 	return nil
 }
 
-// addHome sets HOME for the main process's user, as runc does. A root whose files cannot be read
-// has no users: HOME is / then.
+// addHome sets HOME for the main process's user, as runc does. A root with unreadable files has no
+// users: HOME is / then.
 func addHome(p *specs.Process, rootfs string, mounts []specs.Mount) error {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {

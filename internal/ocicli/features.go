@@ -52,7 +52,7 @@ func featuresCmd(_ context.Context, a *app, args []string) error {
 	})
 }
 
-// hookNames are the kinds of hooks, in the order in which they run.
+// hookNames are the kinds of hooks, in the order of their execution.
 func hookNames() []string {
 	return []string{"prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"}
 }

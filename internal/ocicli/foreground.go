@@ -102,7 +102,7 @@ func (l *launched) attachTerminal(drain *func()) (restore func(), err error) {
 		_, _ = io.Copy(os.Stdout, master)
 	}()
 	*drain = func() {
-		// Another process may still have the terminal open, so read only what is there.
+		// Another process may still have the terminal open, so read only the present bytes.
 		_ = master.SetReadDeadline(time.Now())
 		<-done
 		for n := kernel.Available(l.master); n > 0; n = kernel.Available(l.master) {

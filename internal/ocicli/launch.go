@@ -20,7 +20,7 @@ import (
 // launch describes a process to start by a plan.
 type launch struct {
 	plan     []byte
-	park     int // the parked process reads a byte from it to go on
+	park     int // the parked process continues after reading a byte from it
 	errs     int // write end of its failure pipe
 	errsFrom int // read end
 	target   int // pidfd of an exec's target, -1 for none
@@ -190,8 +190,8 @@ func (l *launched) wait() unix.WaitStatus {
 	}
 }
 
-// ownStreams gives the standard streams to the process's user, who may want to open
-// /dev/stdout again. Those that cannot be given are left.
+// ownStreams gives the standard streams to the process's user, who may want to open /dev/stdout
+// again. Errors are ignored.
 func (l launch) ownStreams() {
 	var null unix.Stat_t
 	_ = unix.Stat("/dev/null", &null)

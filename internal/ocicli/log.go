@@ -52,10 +52,10 @@ func (l *logger) fail(stderr io.Writer, err error) {
 	}
 }
 
-// warn reports what the command has to do without.
+// warn reports something that the command has to do without.
 func (l *logger) warn(format string, args ...any) { l.write("warning", fmt.Sprintf(format, args...)) }
 
-// debugf reports what is done; only with --debug.
+// debugf reports a step; only with --debug.
 func (l *logger) debugf(format string, args ...any) {
 	if l.debug {
 		l.write("debug", fmt.Sprintf(format, args...))

@@ -160,7 +160,7 @@ func (a *app) main(ctx context.Context) error {
 	return c.run(ctx, a, f.Args()[1:])
 }
 
-// defaultRoot is where containers are stored unless --root is given.
+// defaultRoot is the directory of containers without --root.
 func defaultRoot() string {
 	if os.Geteuid() != 0 {
 		if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownMounts reports whether a container's mounts go with it: it has a mount namespace of
-// its own, or joins one, whose creator is responsible for them.
+// ownMounts reports whether a container's mounts go with it: it has a mount namespace of its own,
+// or joins one, and then that one's creator is responsible for them.
 func ownMounts(s *specs.Spec) bool {
 	for _, ns := range s.Linux.Namespaces {
 		if ns.Type == specs.MountNamespace {
@@ -36,8 +36,8 @@ func mountsAt(path string) int {
 	return n
 }
 
-// unmount unmounts what a container without a mount namespace has mounted in the
-// caller's: its root filesystem bound over itself, and everything below.
+// unmount removes the mounts of a container without a mount namespace from the caller's: its root
+// filesystem bound over itself, and everything below.
 func (c *container) unmount() error {
 	if c.Mounts < 0 {
 		return nil

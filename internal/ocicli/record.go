@@ -28,8 +28,8 @@ const (
 	newPrefix  = ".new-"       // prefix of the directory of an unfinished container
 )
 
-// record is what is stored of a container, in state.json. It is written before anything
-// is made, so that the container can be cleaned up if the command dies.
+// record is the record of a container, in state.json. It is written before anything is made, so
+// that the container can be cleaned up if the command dies.
 type record struct {
 	ID     string `json:"id"`
 	Bundle string `json:"bundle"`
@@ -96,7 +96,7 @@ func decodeRecord(id string, b []byte) (record, error) {
 	return r, nil
 }
 
-// decodeSpec decodes a config.json and checks what every command needs of it.
+// decodeSpec decodes a config.json and checks the parts that every command needs.
 func decodeSpec(b []byte) (*specs.Spec, error) {
 	var s specs.Spec
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -148,7 +148,7 @@ func (a *app) load(id string) (*container, error) {
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", id, err)
 	}
-	a.systemd = a.systemd || c.Systemd // as at its creation, whatever the flag says now
+	a.systemd = a.systemd || c.Systemd // as at its creation, independent of the present flag
 	return c, nil
 }
 
@@ -213,7 +213,7 @@ func (a *app) taken(id string) bool {
 	return err == nil
 }
 
-// errTaken returns the error whose words callers search for.
+// errTaken returns an error with the text that callers search for.
 func errTaken(id string) error {
 	return fmt.Errorf("container with given ID already exists: %s: %w", id, errdefs.ErrAlreadyExists)
 }

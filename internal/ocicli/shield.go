@@ -46,8 +46,7 @@ func shield() error {
 	return fmt.Errorf("execute the copy in memory: %w", syscall.Exec(fmt.Sprintf("/proc/self/fd/%d", fd), os.Args, env))
 }
 
-// unwritable reports whether nobody who finds the running program's file through this
-// process can write to it.
+// unwritable reports whether nobody can write to the running program's file through this process.
 func unwritable() (bool, error) {
 	fd, err := unix.Open("/proc/self/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -104,7 +104,7 @@ func (a *app) state(c *container) specs.State {
 	return s
 }
 
-// listed is what state and list print: runc's format, which starts with the spec's.
+// listed is the output of state and list: runc's format, which starts with the spec's.
 type listed struct {
 	specs.State
 	Pid     int       `json:"pid"` // printed even if it is 0

@@ -62,8 +62,8 @@ func Capabilities(base, add, drop []string) ([]string, error) {
 			delete(set, c)
 		}
 	}
-	// What is added by name is wanted even when ALL was dropped; what is also
-	// dropped by name is not.
+	// A capability that is added by name is wanted even if ALL was dropped, but not if it is also
+	// dropped by name.
 	for _, c := range add {
 		if !slices.Contains(drop, c) {
 			set[c] = true
@@ -96,16 +96,15 @@ func capabilityNames(in []string) (names []string, all bool, err error) {
 	return names, all, nil
 }
 
-// CapabilitySets puts caps in the sets that a container's root has: bounding,
-// effective and permitted. Nothing is inheritable, so that a program with file
-// capabilities gets only what the file says.
+// CapabilitySets puts caps in the sets of a container's root: bounding, effective and permitted.
+// Nothing is inheritable, so that a program with file capabilities gets only those of the file.
 func CapabilitySets(caps []string) *specs.LinuxCapabilities {
 	return &specs.LinuxCapabilities{Bounding: slices.Clone(caps), Effective: slices.Clone(caps), Permitted: slices.Clone(caps)}
 }
 
-// ForUser takes from a process that is not root what setuid would take: its
-// capabilities in force. The bounding set stays, for programs of root with
-// set-user-ID. Ambient ones were asked for and stay.
+// ForUser removes the capabilities in force of a process that is not root, as setuid would. The
+// bounding set stays, for programs of root with set-user-ID. Ambient ones are the request's and
+// stay.
 func ForUser(p *specs.Process) {
 	if p.User.UID != 0 {
 		setInForce(p, func(c *specs.LinuxCapabilities) []string { return c.Ambient })

@@ -56,9 +56,8 @@ func (d Device) check() error {
 	return nil
 }
 
-// HostDevice looks a device up on this machine and returns what goes into
-// Linux.Devices and Resources.Devices. A directory yields every device below
-// it. NotFound when there is none.
+// HostDevice looks a device up on this machine and returns the entries for Linux.Devices and
+// Resources.Devices. A directory yields every device below it. NotFound when there is none.
 func HostDevice(d Device) ([]specs.LinuxDevice, []specs.LinuxDeviceCgroup, error) {
 	if err := d.check(); err != nil {
 		return nil, nil, err

@@ -1,8 +1,7 @@
 // Package ocispec builds OCI runtime specs: the parts every container has, image
 // and request merged, users looked up, mounts, capabilities, devices, limits.
 //
-// Everything in it is a function of its arguments, but for ReadNode and
-// HostDevice, which look at this machine, and for what is looked up inside an
-// os.Root that is handed in. It must not know any face, nor the engine. Start
-// reading at New, then node.go, which fits a spec to what this node may give.
+// Everything in it is a function of its arguments, except ReadNode and HostDevice, which read this
+// machine, and lookups inside an os.Root of the caller. It must not know any face, nor the engine.
+// Start reading at New, then node.go, which fits a spec to this node.
 package ocispec

@@ -8,9 +8,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Granted is a request for a program that may hold only what it is granted.
+// Granted is a request for a program that may hold only its grants.
 type Granted struct {
-	// Document is what the request asks for, if Asked.
+	// Document is the request's document, if Asked.
 	Document string
 	Asked    bool
 	// Runtime is the one that the request names; "" if it names none.
@@ -18,12 +18,12 @@ type Granted struct {
 	// Image may carry a document of its own, and nil is none.
 	Image    *core.Image
 	Identity core.Identity
-	// Secrets are the container paths of the mounts by which the orchestrator delivers secrets.
+	// Secrets are the container paths of the orchestrator's mounts with secrets.
 	Secrets []string
 }
 
-// Apply makes c's program one that holds only what it is granted: because its request has a document or names the runtime for it, or,
-// if the request names no runtime, because its image carries a document or is a WebAssembly module.
+// Apply makes c's program one that holds only its grants: because its request has a document or names the runtime for
+// it, or, if the request names no runtime, because its image carries a document or is a WebAssembly module.
 func (g Granted) Apply(c *core.ContainerConfig) {
 	wish, wasm := "", false
 	if g.Image != nil {

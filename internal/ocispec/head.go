@@ -13,10 +13,10 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Head is what a container's process takes from its request, its image and its
-// root together: user, command, directory and environment.
+// Head computes the values of a container's process that depend on request, image and root: user,
+// command, directory and environment.
 type Head struct {
-	// User finds who the process runs as; image is whom the image names.
+	// User finds the process's user; image is the image's user.
 	User func(root *os.Root, image string) (User, error)
 	// Args is the command line.
 	Args func(img *imagespec.ImageConfig) ([]string, error)
@@ -27,14 +27,14 @@ type Head struct {
 	// Env are lists of variables; a later one overrides those before it, and all of
 	// them the image's.
 	Env [][]string
-	// Program changes the process before it loses what its user may not have; nil
+	// Program changes the process before it loses the rights that its user may not have; nil
 	// changes nothing.
 	Program func(p *specs.Process, root *os.Root, user User)
 }
 
-// Finish completes s once the root is there, and returns who the process runs as.
-// The directories that the image declares as volumes are made, and can be written to
-// below a read-only root too; the images among the mounts get their paths.
+// Finish completes s once the root exists, and returns the process's user. The directories that the
+// image declares as volumes are made, and are writable below a read-only root too; the images among
+// the mounts get their paths.
 func (h Head) Finish(s *specs.Spec, r core.Rootfs) (User, error) {
 	img := r.Image
 	if img == nil {
@@ -68,8 +68,7 @@ func (h Head) Finish(s *specs.Spec, r core.Rootfs) (User, error) {
 	return user, nil
 }
 
-// UserNamed is a Head's User that looks asked up in the files of the root; "" is
-// whom the image names.
+// UserNamed is a Head's User that looks asked up in the files of the root; "" is the image's user.
 func UserNamed(asked string) func(root *os.Root, image string) (User, error) {
 	return func(root *os.Root, image string) (User, error) {
 		files, err := ReadUserFiles(root)
@@ -104,8 +103,7 @@ func placeImages(s *specs.Spec, paths []string) {
 	}
 }
 
-// AddMounts adds what a request wants mounted, parents before children whatever
-// order they were given in.
+// AddMounts adds a request's mounts, parents before children in any order of the request.
 func AddMounts(s *specs.Spec, asked []specs.Mount) {
 	sorted := slices.Clone(asked)
 	slices.SortStableFunc(sorted, func(x, y specs.Mount) int {

@@ -16,15 +16,15 @@ import (
 type MountOptions struct {
 	// Flags are MS_* bits without propagation.
 	Flags uintptr
-	// Propagation is MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE, with
-	// MS_REC for the recursive forms; 0 when none was given.
+	// Propagation is MS_PRIVATE, MS_SLAVE, MS_SHARED or MS_UNBINDABLE, with MS_REC for the
+	// recursive forms; 0 for none.
 	Propagation uintptr
 	// RecursiveSet and RecursiveClear are MOUNT_ATTR_* bits that go to the
 	// mount and everything below it ("rro" and its kind).
 	RecursiveSet, RecursiveClear uint64
 	// Data are the options of the filesystem itself, in order.
 	Data []string
-	// Below is what BelowOption carries; see Bind.Below.
+	// Below is the value of BelowOption; see Bind.Below.
 	Below string
 }
 
@@ -111,9 +111,8 @@ var (
 	attrsByName        = recursiveAttrs() //nolint:gochecknoglobals // never changed
 )
 
-// ParseMountOptions takes a list of mount options apart, as mount(8) and the
-// OCI runtime spec name them. A later option wins over an earlier one. What is
-// no flag goes to Data unchanged.
+// ParseMountOptions parses mount options with the names of mount(8) and the OCI runtime spec. A
+// later option wins over an earlier one. Options that are no flags go to Data unchanged.
 func ParseMountOptions(options []string) MountOptions {
 	var m MountOptions
 	for _, o := range options {
@@ -146,17 +145,16 @@ func ParseMountOptions(options []string) MountOptions {
 type Bind struct {
 	Source, Target string
 	ReadOnly       bool
-	// Below, when set, is a directory that is trusted, of which Source is a part:
-	// the rest of Source is resolved at the moment of mounting and through no
-	// link, because a workload may own parts of it.
+	// Below, when set, is a trusted parent directory of Source: the rest of Source is resolved at
+	// the moment of mounting and through no link, because a workload may own parts of it.
 	Below string
-	// RecursiveReadOnly makes what is mounted below Source read-only too; the
-	// runtime must have it (core.RuntimeFeatures.RecursiveReadOnly).
+	// RecursiveReadOnly makes mounts below Source read-only too; the runtime must have it
+	// (core.RuntimeFeatures.RecursiveReadOnly).
 	RecursiveReadOnly bool
 	// Propagation is "", private, rprivate, slave, rslave, shared or rshared;
 	// "" is rprivate.
 	Propagation string
-	// NonRecursive leaves out what is mounted below Source.
+	// NonRecursive leaves out mounts below Source.
 	NonRecursive bool
 	// UIDs and GIDs map the owners of files ("idmap"); the runtime must have
 	// it (core.RuntimeFeatures.IDMappedMounts).
@@ -221,9 +219,9 @@ func BelowOption(base string) string { return belowOption + base }
 // not see it.
 func IsBelowOption(o string) bool { return strings.HasPrefix(o, belowOption) }
 
-// Below takes the source of a bind apart into the trusted directory and what is
-// resolved below it, through no link; base is "" when the whole source is
-// trusted. InvalidArgument when the source is not below the directory named.
+// Below splits the source of a bind into the trusted directory and the part that is resolved below
+// it, through no link; base is "" if the whole source is trusted. InvalidArgument when the source
+// is not below the directory named.
 func Below(m specs.Mount) (base, rel string, err error) {
 	base = ParseMountOptions(m.Options).Below
 	if base == "" {
@@ -236,9 +234,8 @@ func Below(m specs.Mount) (base, rel string, err error) {
 	return base, rel, nil
 }
 
-// RootPropagation says what the root of a container must be so that mounts with
-// the given propagation work: shared ones need a shared or slave parent.
-// It is "" when the runtime's default (rprivate) will do.
+// RootPropagation returns the propagation of a container's root that the mounts need: shared ones
+// need a shared or slave parent. It is "" when the runtime's default (rprivate) will do.
 func RootPropagation(mounts []specs.Mount) string {
 	need := ""
 	for _, m := range mounts {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node is what this process may give to a container, read once.
+// Node has the rights and features that this process may give to a container, read once.
 type Node struct {
 	// Capabilities are those in our own bounding and permitted sets.
 	Capabilities []string
@@ -25,7 +25,7 @@ type Node struct {
 	Rlimits map[string]uint64
 	// MaxFiles is fs.nr_open, which no RLIMIT_NOFILE may pass; 0 when unknown.
 	MaxFiles uint64
-	// Seccomp, AppArmor and SELinux say what this kernel has, switched on.
+	// Seccomp, AppArmor and SELinux say whether this kernel has them switched on.
 	Seccomp, AppArmor, SELinux bool
 }
 
@@ -40,7 +40,7 @@ func rlimitNumbers() map[string]int {
 	}
 }
 
-// ReadNode looks at this process and this kernel.
+// ReadNode reads this process and this kernel.
 func ReadNode() (Node, error) {
 	n := Node{Rlimits: map[string]uint64{}}
 	f, err := os.Open("/proc/self/status")
@@ -91,8 +91,7 @@ func ReadNode() (Node, error) {
 	return n, nil
 }
 
-// Clamp fits a spec to what this node may give and says, once each, what it
-// could not give.
+// Clamp fits a spec to this node and returns a warning for each removed part, once.
 func (n Node) Clamp(s *specs.Spec) []string {
 	var warnings []string
 	if s.Process != nil {

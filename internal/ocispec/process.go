@@ -14,7 +14,7 @@ import (
 
 const nonblock = unix.O_NONBLOCK | unix.O_NOCTTY
 
-// DefaultPath is the PATH of a container whose image names none.
+// DefaultPath is the PATH of a container if its image sets none.
 const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Command merges a request's command line with an image's, as Docker does: an
@@ -64,7 +64,7 @@ func Env(lists ...[]string) []string {
 	return slices.DeleteFunc(order, func(s string) bool { return s == "" })
 }
 
-// BaseEnv is what programs expect to find and images often do not say.
+// BaseEnv has variables that programs expect and images often do not set.
 func BaseEnv(home, hostname string, tty bool) []string {
 	env := []string{"PATH=" + DefaultPath, "HOME=" + home}
 	if hostname != "" {
@@ -94,8 +94,8 @@ func WorkingDir(img *imagespec.ImageConfig, asked string) (string, error) {
 	return path.Clean(asked), nil
 }
 
-// Volumes lists the directories that an image declares as volumes, absolute,
-// clean and sorted; the root itself and what has a NUL are left out.
+// Volumes lists the directories that an image declares as volumes, absolute, clean and sorted; the
+// root itself and names with a NUL are left out.
 func Volumes(img *imagespec.ImageConfig) []string {
 	if img == nil {
 		return nil

@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// CPUPeriod is what quotas are counted in when nobody says otherwise,
-	// microseconds.
+	// CPUPeriod is the default period of quotas, in microseconds.
 	CPUPeriod = 100_000
 	// MinQuota is the least quota that the kernel takes, microseconds.
 	MinQuota = 1_000
@@ -69,8 +68,8 @@ func (l Limits) Resources() (*specs.LinuxResources, error) {
 	return r, nil
 }
 
-// Bytes reads "512m", "1.5GiB", "100k", "42": powers of 1024 whatever the
-// letters' case, and an i or b after the letter changes nothing.
+// Bytes reads "512m", "1.5GiB", "100k", "42": powers of 1024 in both cases of the letters, and an i
+// or b after the letter changes nothing.
 func Bytes(s string) (int64, error) {
 	bad := fmt.Errorf("no amount of bytes %q: %w", s, errdefs.ErrInvalidArgument)
 	t := strings.ToLower(strings.TrimSpace(s))

@@ -32,7 +32,7 @@ func LoadSeccomp(s *specs.Spec, body []byte) error {
 	return nil
 }
 
-// withCapabilities is s with what the profiles look at without asking.
+// withCapabilities is s with non-nil fields, which the profiles read without checks.
 func withCapabilities(s *specs.Spec) *specs.Spec {
 	if s.Process != nil && s.Process.Capabilities != nil {
 		return s
@@ -64,9 +64,9 @@ func AppArmor(s *specs.Spec, profile string) {
 // SELinux is a label in its four parts; empty ones are left to the default.
 type SELinux struct{ User, Role, Type, Level string }
 
-// Labels fills in what is not set and returns the labels of the process and of
-// its files. All empty is no label at all. InvalidArgument when a part has a
-// separator in it (but Level, which has them).
+// Labels fills in missing parts and returns the labels of the process and of its files. All empty
+// is no label at all. InvalidArgument when a part has a separator in it (but Level, which has
+// them).
 func (l SELinux) Labels() (process, mount string, err error) {
 	if l == (SELinux{}) {
 		return "", "", nil

@@ -6,9 +6,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// New is an unprivileged container that lacks only its command, user and
-// whatever was asked for: usual mounts, masked paths, capabilities, devices.
-// The engine fills in root, namespaces, version and cgroup path.
+// New is an unprivileged container without command, user and the request's settings: usual mounts,
+// masked paths, capabilities, devices. The engine fills in root, namespaces, version and cgroup
+// path.
 func New() *specs.Spec {
 	caps := DefaultCapabilities()
 	score := 0

@@ -12,11 +12,10 @@ import (
 // SwitchUser makes a process that was made for one user run as another: with that
 // user's ids, groups, capabilities and HOME. f are the files of the container's root.
 //
-// Root gets the bounding set in force, also with no_new_privs, with which the kernel
-// gives it nothing at execve. Other users get the ambient set. Groups that the first
-// user has by the files go; further ones were asked for, and stay. A HOME that is not
-// the first user's was asked for, and stays. A process of the same user keeps its
-// capabilities.
+// Root gets the bounding set in force, also with no_new_privs, because the kernel then adds nothing
+// at execve. Other users get the ambient set. Groups of the first user in the files are removed;
+// further ones are the request's, and stay. A HOME that is not the first user's is the request's,
+// and stays. A process of the same user keeps its capabilities.
 func (f UserFiles) SwitchUser(p *specs.Process, to User) {
 	from := p.User
 	if home, ok := variable(p.Env, "HOME"); !ok || home == f.Home(from.UID) {
@@ -56,7 +55,7 @@ func (f UserFiles) AddHome(p *specs.Process) {
 	}
 }
 
-// variable returns the value that a variable has in a list, in which the last one counts.
+// variable returns the value of a variable in a list; the last one counts.
 func variable(env []string, name string) (value string, ok bool) {
 	for _, e := range slices.Backward(env) {
 		if value, ok = strings.CutPrefix(e, name+"="); ok {
@@ -66,8 +65,8 @@ func variable(env []string, name string) (value string, ok bool) {
 	return "", false
 }
 
-// ReadUserFilesBelow is ReadUserFiles for a root on which mounts are still to be made:
-// a file that one of them binds over /etc/passwd or /etc/group is read in its place.
+// ReadUserFilesBelow is ReadUserFiles for a root before its mounts are made: a file that one of
+// them binds over /etc/passwd or /etc/group is read in its place.
 func ReadUserFilesBelow(root *os.Root, mounts []specs.Mount) (UserFiles, error) {
 	f, err := ReadUserFiles(root)
 	for _, m := range mounts {

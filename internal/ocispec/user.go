@@ -17,7 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// maxUserFile bounds what is read of a container's passwd and group.
+// maxUserFile bounds the size of a container's passwd and group.
 const maxUserFile = 4 << 20
 
 // UserFiles are a root's /etc/passwd and /etc/group; nil when it has none.
@@ -69,17 +69,17 @@ func readInside(root *os.Root, name string) ([]byte, error) {
 	return nil, fmt.Errorf("read /%s in the container's root: too many symlinks: %w", name, errdefs.ErrInvalidArgument)
 }
 
-// User is who a process runs as.
+// User is a process's user.
 type User struct {
 	specs.User
 	Home string // "/" when the passwd file does not say
 	Name string // "" when the passwd file does not say
 }
 
-// LookUp resolves "", "uid", "name", each with ":gid" or ":group", against the
-// files; "" is root. The additional groups are those that list the user in the
-// group file, unless a group was given. A name that is not there is
-// InvalidArgument and says where it was looked for; a number need not be there.
+// LookUp resolves "", "uid", "name", each with ":gid" or ":group", against the files; "" is root.
+// The additional groups are those that list the user in the group file, unless the text has a
+// group. InvalidArgument for an unknown name, with the searched file; a number need not be in the
+// files.
 func (f UserFiles) LookUp(spec string) (User, error) {
 	u, err := user.GetExecUser(spec, &user.ExecUser{Home: "/"}, bytes.NewReader(f.Passwd), bytes.NewReader(f.Group))
 	if errors.Is(err, user.ErrNoPasswdEntries) {
@@ -167,7 +167,7 @@ func (f UserFiles) GroupID(group string) (uint32, error) {
 	return uint32(groups[0].Gid), nil
 }
 
-// AddGroup adds an additional group unless it is there.
+// AddGroup adds an additional group unless the user has it.
 func (u *User) AddGroup(gid uint32) {
 	if !slices.Contains(u.AdditionalGids, gid) {
 		u.AdditionalGids = append(u.AdditionalGids, gid)

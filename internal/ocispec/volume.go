@@ -14,13 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// ImageVolumes are the directories that a container's image declares as volumes, but
-// for those that another mount of s covers, each as the mount that shows it where it
-// is. They are made where they are missing.
+// ImageVolumes are the directories that a container's image declares as volumes, except those that
+// another mount of s covers, each as a bind of the directory onto itself. Missing ones are made.
 //
-// A volume is a part of the container's own layer: it has what the image has there
-// and its owners, and its size counts as the layer's. A root that has a file in its
-// place, or a link that leads out of it, goes without.
+// A volume is a part of the container's own layer: it has the image's files and owners, and its
+// size counts as the layer's. A root with a file in its place, or a link that leads out, has no
+// such volume.
 func ImageVolumes(s *specs.Spec, r core.Rootfs) (list []specs.Mount) {
 	for _, v := range Volumes(r.Image) {
 		if slices.ContainsFunc(append(slices.Clone(s.Mounts), list...), func(m specs.Mount) bool { return covers(m.Destination, v) }) {
@@ -39,8 +38,8 @@ func covers(dir, p string) bool {
 	return p == dir || strings.HasPrefix(p, dir+"/")
 }
 
-// ownDir returns the path on the host of a directory of the root, in which there is no
-// link, and makes one that is missing; "" when it cannot be.
+// ownDir returns the path on the host of a directory of the root, without links, and makes a
+// missing one; "" if it cannot be made.
 func ownDir(r core.Rootfs, name string) string {
 	f, err := r.FS.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -24,12 +24,12 @@ const leaveTime = 5 * time.Second
 // lingerTime is how long a client that was answered may take to go.
 const lingerTime = 500 * time.Millisecond
 
-// refuse returns the status of an error whose code the shim looks at.
+// refuse returns the status of an error with a code for the shim.
 func refuse(code codes.Code, format string, args ...any) error {
 	return status.Errorf(code, format, args...)
 }
 
-// agentService is what the full names of the agent's calls begin with.
+// agentService is the prefix of the full names of the agent's calls.
 const agentService = "/grpc.AgentService/"
 
 // intercept counts calls, and gives every error a code: INTERNAL, unless the call has
@@ -90,7 +90,7 @@ func (f *Face) intercept(ctx context.Context, unmarshal ttrpc.Unmarshaler, info 
 	return nil, err
 }
 
-// maxText is how much of an error's text is told. What the shim sent may be in it.
+// maxText bounds an error's text, which may contain the shim's input.
 const maxText = 2 << 10
 
 func shorten(s string) string {
@@ -122,7 +122,7 @@ func checkID(what, id string) error {
 	return nil
 }
 
-// clip shortens what somebody else wrote, for an error's text.
+// clip shortens foreign text, for an error's text.
 func clip(s string) string {
 	if len(s) > 64 {
 		return s[:64] + "…"

@@ -27,9 +27,9 @@ import (
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
-// record is what the face keeps with a container.
+// record is the face's record of a container.
 type record struct {
-	// InitExec is the exec id by which the shim means the first process.
+	// InitExec is the shim's exec id of the first process.
 	InitExec string `json:"init_exec"`
 	// Storages are mounted as long as the container exists.
 	Storages []guest.Storage `json:"storages,omitempty"`
@@ -75,7 +75,7 @@ func (s *service) CreateContainer(ctx context.Context, req *katav1.CreateContain
 	if err := s.face.o.CDI.Inject(ctx, spec); err != nil {
 		return nil, err
 	}
-	// What is shared outlives the container: the sandbox gives it back.
+	// Shared storages outlive the container: the sandbox releases them.
 	own := slices.DeleteFunc(slices.Clone(mounts), func(m guest.Storage) bool { return m.Shared })
 	data, err := json.Marshal(record{InitExec: req.GetExecId(), Storages: own, TerminationFile: terminationFile(spec), PCI: pci, Capabilities: spec.Process.Capabilities})
 	if err != nil {
@@ -168,7 +168,7 @@ func (f *Face) setSysctls(spec *specs.Spec) error {
 	return nil
 }
 
-// unserved refuses what a request asks for and this agent cannot give.
+// unserved refuses settings that this agent does not serve.
 func unserved(req *katav1.CreateContainerRequest) error {
 	switch {
 	case len(req.GetSharedMounts()) > 0:
@@ -186,7 +186,7 @@ func hasUserNamespace(l *katav1.Linux) bool {
 		slices.ContainsFunc(l.GetNamespaces(), func(n *katav1.LinuxNamespace) bool { return n.GetType() == string(specs.UserNamespace) })
 }
 
-// trusted returns the directory below which no link of a path is followed, "" for a path outside of what the host shares.
+// trusted returns the directory below which no link of a path is followed, "" for a path outside of the host's share.
 // The host can make links there, and so can a container that has a part of it.
 func trusted(path string) string {
 	if rel, ok := beneath.Rel(guest.Shared, path); !ok || rel == "." {
@@ -241,8 +241,8 @@ func (s *service) StartContainer(ctx context.Context, req *katav1.StartContainer
 	return &emptypb.Empty{}, s.face.o.Engine.StartContainer(ctx, ct.ID)
 }
 
-// RemoveContainer implements katav1.AgentServiceService. When the time is over the
-// removal goes on, and the next call finds it done or joins it.
+// RemoveContainer implements katav1.AgentServiceService. After the timeout the removal continues,
+// and the next call finds it done or joins it.
 func (s *service) RemoveContainer(ctx context.Context, req *katav1.RemoveContainerRequest) (*emptypb.Empty, error) {
 	ct, err := s.face.container(ctx, req.GetContainerId())
 	if err != nil {
@@ -282,7 +282,7 @@ func (s *service) RemoveContainer(ctx context.Context, req *katav1.RemoveContain
 	}
 }
 
-// gone gives back what a container held that is removed.
+// gone releases the resources of a removed container.
 func (f *Face) gone(ct *core.Container) {
 	f.outs.drop(core.Ref{Container: ct.ID})
 	f.unmountAll(context.Background(), recordOf(ct).Storages)
@@ -387,8 +387,8 @@ func heedless(pid, sig int) bool {
 	return seen == 3
 }
 
-// WaitProcess implements katav1.AgentServiceService. Every waiter gets the status; an exec
-// whose output was taken is then forgotten, but for how it ended.
+// WaitProcess implements katav1.AgentServiceService. Every waiter gets the status; an exec with its
+// output taken is then forgotten, except for its status.
 func (s *service) WaitProcess(ctx context.Context, req *katav1.WaitProcessRequest) (*katav1.WaitProcessResponse, error) {
 	ct, err := s.face.container(ctx, req.GetContainerId())
 	if err != nil {
@@ -485,7 +485,7 @@ func (f *Face) process(ct *core.Container, exec string) (*core.Process, error) {
 	return p, nil
 }
 
-// initExec is the exec id by which the shim means a container's first process.
+// initExec returns the shim's exec id of a container's first process.
 func initExec(ct *core.Container) string { return recordOf(ct).InitExec }
 
 func recordOf(ct *core.Container) (r record) {

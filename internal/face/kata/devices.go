@@ -55,9 +55,9 @@ type numbers struct {
 	major, minor int64
 }
 
-// setDevices gives the devices at their paths in the container the machine's numbers, and
-// the rules for the host's numbers too. Numbers of the machine may be others of the host:
-// each is replaced once. Processes may use what the rules allow, and nothing else.
+// setDevices gives the devices at their paths in the container the machine's numbers, and replaces
+// the host's numbers in the rules too. A machine's number may equal another one of the host's: each
+// is replaced once. Processes may use only the devices that the rules allow.
 func setDevices(l *specs.Linux, found map[string]guest.Found) error {
 	if l.Resources == nil {
 		l.Resources = &specs.LinuxResources{}
@@ -113,8 +113,8 @@ func forAll(r specs.LinuxDeviceCgroup) bool {
 
 func allowsAll(r specs.LinuxDeviceCgroup) bool { return r.Allow && forAll(r) }
 
-// The variables by which the device plugin of Kubernetes for network cards tells a
-// container its PCI addresses, and, with an ending, what else there is to know of them.
+// The variables of Kubernetes' device plugin for network cards with a container's PCI addresses,
+// and, with a suffix, with their other properties.
 const (
 	pciVariable = "PCIDEVICE_"
 	pciDetails  = "_INFO"

@@ -17,8 +17,8 @@ const (
 	terminationPath = "io.kubernetes.container.terminationMessagePath"
 )
 
-// terminationFile returns the file of the guest that a container writes to say why it
-// ended, "" if it has none: what is mounted where an annotation says.
+// terminationFile returns the guest's file for a container's termination message, "" if it has
+// none: the source of the mount at the path of an annotation.
 func terminationFile(s *specs.Spec) string {
 	at := s.Annotations[terminationPath]
 	for _, m := range s.Mounts {

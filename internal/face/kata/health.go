@@ -6,7 +6,7 @@ import (
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
-// wireVersion is what the reference answers for its protocol.
+// wireVersion is the reference's version of its protocol.
 const wireVersion = "0.0.1"
 
 type health struct{ version string }

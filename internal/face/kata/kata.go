@@ -41,16 +41,15 @@ type Options struct {
 	Requests Requests
 	// Policy decides about those that Requests has answered. It may be nil.
 	Policy Policy
-	// Quiet is called some seconds after calls, so that what they took can be given back. It
-	// may be nil.
+	// Quiet is called some seconds after calls, to free their memory. It may be nil.
 	Quiet func()
 	// OOMCounter returns the file that counts the kernel's kills for want of memory in a
 	// cgroup, "" without one. It may be nil: kills are then seen when a process ends.
 	OOMCounter func(core.CgroupRef) string
-	// Unified reports whether the machine has cgroup v2; nil is false. It and OOMCounter are
-	// asked after Begin.
+	// Unified reports whether the machine has cgroup v2; nil is false. It and OOMCounter are called
+	// after Begin.
 	Unified func() bool
-	// Recent gets what the shim reads of containers' output. It may be nil.
+	// Recent gets the output of containers that the shim reads. It may be nil.
 	Recent *logs.Recent
 	// Streams has the connections that calls name by their ports. It may be nil: such calls are refused.
 	Streams Streams
@@ -58,13 +57,12 @@ type Options struct {
 	End func()
 }
 
-// Machine is what the agent tells of the guest, and does to it.
+// Machine has the agent's functions on the guest.
 type Machine interface {
-	// MemoryBlock returns the size of what memory is plugged in by, in bytes, and whether
-	// the kernel is to be told of it by its address. The size is 0 where memory cannot be
-	// plugged in.
+	// MemoryBlock returns the size of a block of pluggable memory, in bytes, and whether the kernel
+	// must be probed with its address. The size is 0 if memory cannot be plugged in.
 	MemoryBlock() (size uint64, probe bool, err error)
-	// Mount mounts a storage, or takes a further reference on what is mounted there.
+	// Mount mounts a storage, or adds a reference to the mount at its place.
 	Mount(ctx context.Context, s guest.Storage) error
 	// Unmount gives a reference back; the last one unmounts. It succeeds when there is none.
 	Unmount(ctx context.Context, s guest.Storage) error
@@ -172,7 +170,7 @@ func (f *Face) Begin(own *engine.Client) {
 	close(f.ready)
 }
 
-// Called returns what is closed when a call of Health was answered, or another waits for
+// Called returns a channel that is closed when a call of Health was answered, or another waits for
 // Begin.
 func (f *Face) Called() <-chan struct{} { return f.called }
 

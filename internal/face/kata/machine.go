@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/guest"
 )
 
-// noARP is the one of raw_flags that is looked at: IFF_NOARP.
+// noARP is the only used one of raw_flags: IFF_NOARP.
 const noARP = 0x80
 
 // CopyFile implements katav1.AgentServiceService.

@@ -10,13 +10,13 @@ import (
 	"github.com/longshore/longshore/internal/guest/kills"
 )
 
-// maxOOMs is how many kills wait for the shim. It asks for one after the other; what it
-// has not asked for beyond that says nothing new.
+// maxOOMs bounds the kills that wait for the shim, which asks for one after the other. Further ones
+// would say nothing new.
 const maxOOMs = 1000
 
-// oomWatch collects the containers in which the kernel has killed for want of memory: as
-// it happens, from the counter of the container's cgroup, and from the ends of processes
-// what that had no time to tell.
+// oomWatch collects the containers with out-of-memory kills: at once, from the counter of the
+// container's cgroup, and from the ends of processes, for kills that the counter had no time to
+// report.
 type oomWatch struct {
 	deps    face.Deps
 	counter func(core.CgroupRef) string
@@ -25,7 +25,7 @@ type oomWatch struct {
 	mu   sync.Mutex // guards ids, live
 	ids  []string
 	live map[core.ID]*kills.Watch
-	more chan struct{} // has one value when ids may not be empty
+	more chan struct{} // has a value if ids may not be empty
 }
 
 func newOOMWatch(o Options) *oomWatch {
@@ -71,7 +71,7 @@ func (o *oomWatch) run(ctx context.Context) error {
 	}.Run(ctx, o.deps.Engine)
 }
 
-// ended tells of what killed a process, unless that was told while it ran.
+// ended reports an out-of-memory kill at a process's end, unless it was reported before.
 func (o *oomWatch) ended(e core.Event) {
 	o.mu.Lock()
 	w := o.live[e.Container]

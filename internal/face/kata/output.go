@@ -11,8 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// A buffer for output begins small, since most readers only wait, and grows with what
-// comes.
+// A buffer for output begins small, because most readers only wait, and grows with the output.
 const (
 	firstBuffer = 4 << 10
 	lastBuffer  = 256 << 10
@@ -22,7 +21,7 @@ const (
 // reads it, so a stream is opened with the first call that wants it.
 type outputs struct {
 	engine *engine.Client
-	recent *logs.Recent // of containers' first processes, what was read; may be nil
+	recent *logs.Recent // the read output of containers' first processes; may be nil
 
 	mu   sync.Mutex // guards open, done
 	open map[core.Ref]*stdio
@@ -177,12 +176,12 @@ func (s *stdio) idle(ctx context.Context) error {
 	}
 }
 
-// pipe is one output. What was read for a client that has gone meanwhile is kept for
+// pipe is one output. Bytes that were read for a client that disconnected meanwhile are kept for
 // the next.
 type pipe struct {
 	from io.Reader
 	turn chan struct{} // held by the call that takes
-	seen func([]byte)  // gets what is taken; may be nil
+	seen func([]byte)  // gets the taken bytes; may be nil
 
 	mu     sync.Mutex    // guards rest, err, coming, buf
 	rest   []byte        // read, and taken by nobody yet

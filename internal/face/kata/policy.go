@@ -17,7 +17,7 @@ import (
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
-// Policy decides about each request, whatever the options' lists say. Its errors are
+// Policy decides about each request, in addition to the options' lists. Its errors are
 // PermissionDenied for a request that is not allowed.
 type Policy interface {
 	// Served reports whether policies can be set.
@@ -25,7 +25,7 @@ type Policy interface {
 	// InForce reports whether there is a policy.
 	InForce() bool
 	// Ask decides about a request, which is input as JSON. The caller calls end when the request
-	// has ended: the policy forgets what it remembered of one that failed.
+	// has ended: the policy drops its state of a failed one.
 	Ask(ctx context.Context, request string, input []byte) (end func(failed bool), err error)
 	// Replace sets a policy if the one in force allows it; input is the request as JSON. It
 	// returns InvalidArgument for a text that is no policy.
@@ -37,7 +37,7 @@ const (
 	readStreamRequest = "ReadStreamRequest"
 )
 
-// policyFeature is what the agent's details have where policies can be set.
+// policyFeature is the feature in the agent's details if policies can be set.
 const policyFeature = "agent-policy"
 
 // SetPolicy implements katav1.AgentServiceService.
@@ -103,13 +103,12 @@ func withheld(ctx context.Context) bool {
 	return ok && *on
 }
 
-// maxPolicyBytes is how many bytes a field that is no text may have if a policy is asked
-// about it: it becomes a list of numbers, as in Kata's agent.
+// maxPolicyBytes bounds a field of bytes in a policy's input: it becomes a list of numbers, as in
+// Kata's agent.
 const maxPolicyBytes = 256 << 10
 
-// policyInput is a request as policies read it: with the names that Kata's agent gives to
-// fields, and all of them, also those that are empty. Of a file that is copied the policy
-// reads what it is, and not what is in it.
+// policyInput is a request in the form for policies: with Kata's agent's names of fields, and all
+// of them, also empty ones. For a copied file it has the attributes, but not the content.
 func policyInput(m proto.Message) ([]byte, error) {
 	if file, ok := m.(*katav1.CopyFileRequest); ok {
 		return copyFileInput(file)

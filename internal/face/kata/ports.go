@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Streams has the connections by which a shim reads and writes the streams of processes, instead of by calls. Each has the
-// port that it came from.
+// Streams has a shim's connections for the streams of processes, which replace calls. Each has the port that it came
+// from.
 type Streams interface {
 	// Take returns a connection, and waits for it until ctx ends. NotFound when none came.
 	Take(ctx context.Context, port uint32) (net.Conn, error)
@@ -133,8 +133,8 @@ func (f *Face) connect(ctx context.Context, w *wires, id string, p *core.Process
 	return nil
 }
 
-// send copies output to a connection. What the connection does not take, and what the host may not read, is read
-// nevertheless: otherwise the process would block.
+// send copies output to a connection. It also reads output that the connection does not take or that the host
+// may not read, because otherwise the process would block.
 func (f *Face) send(ctx context.Context, from *pipe, to net.Conn, call *katav1.ReadStreamRequest) (failed error) {
 	for {
 		data, err := from.take(ctx, copyBytes)

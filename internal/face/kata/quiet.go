@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// quietTime is how long after a call the machine is told that there were calls.
+// quietTime is the delay of Quiet after a call.
 const quietTime = 2 * time.Second
 
 // quiet runs a function some time after calls, once for those within that time: while

@@ -77,8 +77,8 @@ func (s *service) CreateSandbox(ctx context.Context, req *katav1.CreateSandboxRe
 	return &emptypb.Empty{}, nil
 }
 
-// prepare gives the machine what a sandbox asks of it: modules, name servers, hooks.
-// Preconditions: making is held.
+// prepare sets up the machine for a sandbox: modules, name servers, hooks. Preconditions: making is
+// held.
 func (f *Face) prepare(ctx context.Context, req *katav1.CreateSandboxRequest) (err error) {
 	for _, m := range req.GetKernelModules() {
 		if err := f.o.Machine.LoadModule(ctx, m.GetName(), m.GetParameters()); err != nil {
@@ -108,8 +108,8 @@ func (f *Face) dropDNS(ctx context.Context) {
 	f.undoDNS = nil
 }
 
-// Release takes away what a sandbox that nobody has destroyed gave the machine beside its
-// storages. It is for after Serve.
+// Release reverts the machine's setup of an undestroyed sandbox, except its storages. Call it after
+// Serve.
 func (f *Face) Release(ctx context.Context) {
 	f.making.Lock()
 	defer f.making.Unlock()

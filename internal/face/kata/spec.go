@@ -82,7 +82,7 @@ func toHooks(in *katav1.Hooks) *specs.Hooks {
 	return h
 }
 
-// hookTimeout is how many seconds a hook may take of which nothing else is said.
+// hookTimeout is the default timeout of a hook, in seconds.
 const hookTimeout = 10
 
 func hooks(in []*katav1.Hook) (out []specs.Hook) {
@@ -196,7 +196,7 @@ func toBlockIO(in *katav1.LinuxBlockIO) *specs.LinuxBlockIO {
 	return b
 }
 
-// weight keeps what is too much too much; the kernel takes 10 to 1000.
+// weight keeps a too large value too large; the kernel takes 10 to 1000.
 func weight(n uint32) uint16 { return uint16(min(n, math.MaxUint16)) }
 
 func throttles(in []*katav1.LinuxThrottleDevice) (out []specs.LinuxThrottleDevice) {

@@ -27,8 +27,8 @@ func (s *service) StatsContainer(ctx context.Context, req *katav1.StatsContainer
 	return answer, nil
 }
 
-// toCgroupStats has 0 for what this kernel does not tell, since the protocol has no other
-// word for it.
+// toCgroupStats has 0 for values that this kernel does not report, because the protocol has no
+// other form for it.
 func toCgroupStats(st *core.Stats) *katav1.CgroupStats {
 	c, m := &st.CPU, &st.Memory
 	out := &katav1.CgroupStats{

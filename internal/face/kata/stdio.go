@@ -41,7 +41,7 @@ func (s *service) CloseStdin(ctx context.Context, req *katav1.CloseStdinRequest)
 	return &emptypb.Empty{}, s.face.closeStdin(ctx, ref, io)
 }
 
-// closeStdin ends a process's input after what is being written.
+// closeStdin ends a process's input after the present writes.
 func (f *Face) closeStdin(ctx context.Context, ref core.Ref, io *stdio) error {
 	if err := io.idle(ctx); err != nil {
 		return err
@@ -80,8 +80,7 @@ func answer(ctx context.Context, p *pipe, n uint32) (*katav1.ReadStreamResponse,
 		if err != nil {
 			return nil, err
 		}
-		// Output that the caller must not have is read and dropped until its end, or else the
-		// process would block.
+		// Withheld output is read and dropped until its end, or the process would block.
 		if !withheld(ctx) || len(data) == 0 {
 			return &katav1.ReadStreamResponse{Data: data}, nil
 		}

@@ -12,7 +12,7 @@ import (
 // refusals answers the calls that this agent does not serve.
 type refusals struct{}
 
-// MemAgentMemcgSet answers what the reference does when its memory agent is off.
+// MemAgentMemcgSet answers as the reference with its memory agent off.
 func (refusals) MemAgentMemcgSet(context.Context, *katav1.MemAgentMemcgConfig) (*emptypb.Empty, error) {
 	return nil, refuse(codes.Internal, "mem-agent is disabled")
 }

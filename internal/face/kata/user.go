@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// setUser looks up whom a process runs as by the names of a container's own files, and sets its HOME. The names are those
-// of by or, when that is nil, the username of the spec.
+// setUser looks up a process's user in a container's own files, and sets its HOME. The names are those of by or, if
+// that is nil, the username of the spec.
 func setUser(p *specs.Process, by *katav1.StringUser, files ocispec.UserFiles) error {
 	if by == nil {
 		return setUsername(p, files)

@@ -13,8 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/face/errtext"
 )
 
-// errUnknownTask is what Nomad's own drivers say, word for word: it is looked
-// for.
+// errUnknownTask has the exact text of Nomad's own drivers, because callers compare it.
 var errUnknownTask = errors.New("task not found for given id") //nolint:gochecknoglobals // an error value
 
 // grpcError gives err a code. There is one for everything but the end of the call
@@ -32,8 +31,8 @@ func grpcError(ctx context.Context, err error) error {
 	return status.Error(codes.Unknown, errtext.Plain(err.Error()))
 }
 
-// startError tells whether it helps to start the task again: with false Nomad
-// fails the task, whatever its restart policy.
+// startError says whether it helps to start the task again: with false Nomad fails the task, with
+// any restart policy.
 func startError(err error) error {
 	if err == nil {
 		return nil
@@ -45,8 +44,7 @@ func startError(err error) error {
 	return st.Err()
 }
 
-// passing reports whether an error may go away by itself: what the job has wrong
-// does not.
+// passing reports whether an error may be temporary: an error of the job is not.
 func passing(err error) bool {
 	for _, is := range []func(error) bool{
 		errdefs.IsInvalidArgument, errdefs.IsNotFound, errdefs.IsUnauthorized, errdefs.IsPermissionDenied, errdefs.IsNotImplemented, errdefs.IsAlreadyExists,

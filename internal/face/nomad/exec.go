@@ -17,14 +17,13 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// keptOutput is how much of what was said ExecTask answers, from its end.
+// keptOutput bounds the output in ExecTask's answer, which is the end of it.
 const keptOutput = 4 << 10
 
-// unknownExit is the exit code of a process of which nobody can know how it
-// ended.
+// unknownExit is the exit code of a process with a lost status.
 const unknownExit = -2
 
-// execs runs processes for the clients of a call. What they leave running is killed.
+// execs runs processes for the clients of a call. Their remaining processes are killed.
 func (s *server) execs(call string) attach.Exec {
 	return attach.Exec{Engine: s.engine, Log: s.log, Owner: core.OwnerNomad, Call: call, Sweep: true}
 }
@@ -74,8 +73,8 @@ func execResult(a core.Autopsy) *nomaddriver.ExitResult {
 	return r
 }
 
-// outputs keeps the last of what a process says. Nomad shows what is in Stdout only:
-// as with its exec drivers, that is all that was said.
+// outputs keeps the end of a process's output. Nomad shows Stdout only: as with its exec drivers,
+// that has both streams.
 type outputs struct {
 	mu          sync.Mutex // guards all, stderr
 	all, stderr []byte

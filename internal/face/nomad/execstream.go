@@ -22,9 +22,9 @@ func (s *server) ExecTaskStreaming(stream nomaddriver.Driver_ExecTaskStreamingSe
 	return execError(s.execStreaming(stream))
 }
 
-// maxExecError is how many bytes of an error's text reach a client. Nomad's API tells an error of an exec as the reason of its websocket's end,
-// whose frame has 125 bytes. Two are a code, and "rpc error: code = Unknown desc = " is 33 more. Of a longer one the client hears only
-// "unexpected EOF".
+// maxExecError bounds an error's text for a client, in bytes. Nomad's API sends an error of an exec as the reason of
+// its websocket's end, in a frame of 125 bytes. Two are a code, and "rpc error: code = Unknown desc = " is 33 more.
+// With a longer one the client sees only "unexpected EOF".
 const maxExecError = 125 - 2 - 33
 
 // execError cuts the text of an error that Nomad could not hand on.
@@ -79,7 +79,7 @@ func (s *server) execStreaming(stream nomaddriver.Driver_ExecTaskStreamingServer
 	return err
 }
 
-// execOutput sends what the process writes.
+// execOutput sends the process's output.
 func execOutput(stream nomaddriver.Driver_ExecTaskStreamingServer) attach.Sender {
 	return func(stderr bool, data []byte) error {
 		return stream.Send(execMessage(stderr, &nomaddriver.ExecTaskStreamingIOOperation{Data: data}))
@@ -104,8 +104,8 @@ func sendExit(stream nomaddriver.Driver_ExecTaskStreamingServer, a core.Autopsy)
 	return stream.Send(&nomaddriver.ExecTaskStreamingResponse{Exited: true, Result: execResult(a)})
 }
 
-// execInput gives the process what Nomad sends; a message without anything is a
-// heartbeat. What waits for more ends with the call: Nomad never ends its side.
+// execInput passes Nomad's input to the process; an empty message is a heartbeat. The wait for more
+// ends with the call, because Nomad never ends its side.
 func execInput(stream nomaddriver.Driver_ExecTaskStreamingServer, tty bool) func(context.Context, *attach.Input) error {
 	return func(ctx context.Context, to *attach.Input) error {
 		for {

@@ -8,8 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// handleVersion is that of what we leave with Nomad. Another one's state is
-// refused.
+// handleVersion is the version of our state in Nomad's handle. Another one is refused.
 const handleVersion = 1
 
 // state is the driver_state of a handle. The task's id finds the container; this
@@ -26,8 +25,8 @@ func newHandle(t *nomaddriver.TaskConfig, c core.Container) (*nomaddriver.TaskHa
 	return &nomaddriver.TaskHandle{Version: handleVersion, Config: t, State: nomaddriver.TaskState_RUNNING, DriverState: data}, nil
 }
 
-// readHandle returns the task's id and what was kept of it. InvalidArgument for a
-// handle that is not ours, or not of this version.
+// readHandle returns the task's id and its state. InvalidArgument for a handle that is not ours, or
+// not of this version.
 func readHandle(h *nomaddriver.TaskHandle) (id string, st state, err error) {
 	switch {
 	case h == nil:

@@ -16,13 +16,13 @@ import (
 // No task's id looks like it.
 func netKey(alloc string) core.Key { return core.Key("network/" + alloc) }
 
-// hostnameLabel is the one by which Nomad learns that a network has a host name,
-// which it then tells each task of the group.
+// hostnameLabel is the label with a network's host name, which Nomad passes to each task of the
+// group.
 const hostnameLabel = "docker_sandbox_hostname"
 
-// CreateNetwork implements the service: a namespace with loopback, in which Nomad
-// then puts its interfaces. Nomad asks it of drivers that must create networks,
-// which we say that we must where the plugin's configuration wants it.
+// CreateNetwork implements the service: a namespace with loopback; Nomad then adds its interfaces.
+// Nomad calls it on drivers with MustCreateNetwork, which we report if the plugin's configuration
+// asks for it.
 func (s *server) CreateNetwork(ctx context.Context, req *nomaddriver.CreateNetworkRequest) (*nomaddriver.CreateNetworkResponse, error) {
 	if req.GetAllocId() == "" || strings.ContainsAny(req.GetAllocId(), "/\x00") {
 		return nil, invalid.Errorf("create network: allocation %q", req.GetAllocId())

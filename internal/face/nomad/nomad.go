@@ -42,18 +42,17 @@ type Config struct {
 	// MaxConnections bounds open connections. For more the idle ones are closed, the
 	// longest idle first; when all have a call in flight, more wait.
 	MaxConnections int `toml:"max_connections"`
-	// CredentialHelpers are the programs docker-credential-NAME, absolute, of which the
-	// plugin's configuration may name one by NAME to be asked for credentials of
-	// registries.
+	// CredentialHelpers are absolute paths of programs docker-credential-NAME. The plugin's
+	// configuration may select one by NAME for credentials of registries.
 	CredentialHelpers []string `toml:"credential_helpers"`
 }
 
-// DefaultConfig is what holds where the file says nothing.
+// DefaultConfig has the defaults of the configuration file.
 func DefaultConfig() Config {
 	return Config{Enabled: true, Socket: plugin.DefaultSocket, MaxMessageBytes: 16 << 20, MaxConnections: 1024}
 }
 
-// Validate refuses what could not work. InvalidArgument.
+// Validate returns InvalidArgument for values that cannot work.
 func (c Config) Validate() error {
 	switch {
 	case !path.IsAbs(c.Socket):
@@ -72,11 +71,11 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	face.Deps
 	Config Config
-	// Registry is where an image lies whose name says nothing of it; "" is docker.io.
+	// Registry is the default registry of image names; "" is docker.io.
 	Registry string
 }
 

@@ -56,7 +56,7 @@ func (s *server) run(ctx context.Context) error {
 	return s.images.Run(ctx)
 }
 
-// forgetVolumes removes the volumes of a container that has been removed for which its job has no name.
+// forgetVolumes removes the anonymous volumes of a removed container.
 func (s *server) forgetVolumes(ctx context.Context, c core.Container) error {
 	var errs []error
 	for _, v := range c.Config.Volumes {
@@ -94,7 +94,7 @@ func (s *server) Capabilities(ctx context.Context, _ *nomaddriver.CapabilitiesRe
 	return plugin.Capabilities(sess.Name, sess.Config), nil
 }
 
-// fingerprintEvery is how often the node is looked at again.
+// fingerprintEvery is the interval of checks of the node.
 const fingerprintEvery = 30 * time.Second
 
 // Fingerprint implements the service: the driver's health now, and then whenever

@@ -15,8 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// StartTask implements the service: pull, sandbox, container, start. What fails
-// leaves nothing.
+// StartTask implements the service: pull, sandbox, container, start. A failure leaves nothing.
 func (s *server) StartTask(ctx context.Context, req *nomaddriver.StartTaskRequest) (*nomaddriver.StartTaskResponse, error) {
 	resp, err := s.startTask(ctx, req.GetTask())
 	return resp, startError(err)
@@ -86,7 +85,7 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 		s.events.Tell(task.Session.Name, task.Nomad, "The job asks for something in vain", map[string]string{"warning": w})
 	}
 	for _, a := range task.Conf.Addrs {
-		if !slices.Contains(sb.Network.Addrs, a) { // a CNI network whose plugins choose by themselves
+		if !slices.Contains(sb.Network.Addrs, a) { // plugins of a CNI network choose by themselves
 			s.events.Tell(task.Session.Name, task.Nomad, "The node could not give all that was asked for", map[string]string{"warning": "the network of this node gives no address that is asked for: " + a.String()})
 		}
 	}
@@ -96,8 +95,7 @@ func (s *server) create(ctx context.Context, task translate.Task, images transla
 	return c, nil
 }
 
-// mapsOwners refuses a runtime that was named and does not do what a user namespace
-// takes.
+// mapsOwners refuses a named runtime without support for user namespaces.
 func (s *server) mapsOwners(ctx context.Context, name string) error {
 	all, err := s.engine.Runtimes(ctx)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// RecoverTask implements the service: a task that has ended meanwhile is there
-// too, and WaitTask tells how.
+// RecoverTask implements the service: a task that has ended meanwhile is recovered too, and
+// WaitTask returns its end.
 func (s *server) RecoverTask(ctx context.Context, req *nomaddriver.RecoverTaskRequest) (*nomaddriver.RecoverTaskResponse, error) {
 	id, st, err := readHandle(req.GetHandle())
 	if err != nil {
@@ -58,7 +58,7 @@ func exitResult(a core.Autopsy) *nomaddriver.ExitResult {
 // oomKilled: an out-of-memory kill that the program has survived is not its end.
 func oomKilled(a core.Autopsy) bool { return a.OOM != nil && a.Exit.Status() != 0 }
 
-// exitError is what the exit status cannot tell.
+// exitError is the part of an end that the exit status cannot express.
 func exitError(a core.Autopsy) string {
 	if a.Exit.Lost || a.Start != "" || oomKilled(a) {
 		return a.Verdict
@@ -66,8 +66,8 @@ func exitError(a core.Autopsy) string {
 	return ""
 }
 
-// StopTask implements the service. It succeeds on what has ended or is gone:
-// Nomad would try again for minutes otherwise.
+// StopTask implements the service. It succeeds on an ended or removed task: Nomad would try again
+// for minutes otherwise.
 func (s *server) StopTask(ctx context.Context, req *nomaddriver.StopTaskRequest) (*nomaddriver.StopTaskResponse, error) {
 	if sig := req.GetSignal(); sig != "" {
 		if _, err := ocispec.Signal(sig); err != nil {
@@ -86,8 +86,7 @@ func (s *server) StopTask(ctx context.Context, req *nomaddriver.StopTaskRequest)
 	return &nomaddriver.StopTaskResponse{}, err
 }
 
-// DestroyTask implements the service: all that the task was is gone, what it left
-// running too.
+// DestroyTask implements the service: it removes all of the task, with running processes.
 func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRequest) (*nomaddriver.DestroyTaskResponse, error) {
 	sess, err := plugin.Incoming(ctx)
 	if err != nil {
@@ -118,8 +117,8 @@ func (s *server) DestroyTask(ctx context.Context, req *nomaddriver.DestroyTaskRe
 	return &nomaddriver.DestroyTaskResponse{}, nil
 }
 
-// InspectTask implements the service. Nomad wants every field of the status,
-// whatever the task's state.
+// InspectTask implements the service. Nomad requires every field of the status, in all states of
+// the task.
 func (s *server) InspectTask(ctx context.Context, req *nomaddriver.InspectTaskRequest) (*nomaddriver.InspectTaskResponse, error) {
 	c, err := s.task(ctx, req.GetTaskId())
 	if err != nil {

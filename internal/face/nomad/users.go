@@ -55,8 +55,8 @@ func (r *userRanges) release(first uint32) {
 	delete(r.held, first)
 }
 
-// rangeFree reports whether no sandbox has an id of the range at first. The plugin's configuration may have been another one when a sandbox was
-// made, so that ranges may lie across each other.
+// rangeFree reports whether no sandbox's range overlaps the one that begins at first. The plugin's configuration may
+// have changed since a sandbox was made, so ranges may overlap partly.
 func rangeFree(all []core.Sandbox, first uint32) bool {
 	for _, sb := range all {
 		for _, m := range sb.Config.UIDs {

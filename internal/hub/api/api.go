@@ -1,5 +1,5 @@
-// Package api is what operators ask a hub: JSON over HTTP, as api/hub/v1/openapi.yaml describes it,
-// on a socket for its owner alone, and over TCP for operators with a certificate or a token.
+// Package api is the hub's API for operators: JSON over HTTP, as api/hub/v1/openapi.yaml describes
+// it, on a socket for its owner alone, and over TCP for operators with a certificate or a token.
 //
 // Values of secrets are never in an answer. Start at Server.Serve.
 package api
@@ -38,8 +38,8 @@ type Server struct {
 	Operators *ca.Operators
 	Board     *board.Board
 	Pending   func() []board.Task // the tasks that no node takes; nil is none
-	// Contact returns the time up to which the records are known, and true while etcd cannot be reached.
-	// nil means that it always can.
+	// Contact returns the time of the last contact with etcd, and true while it cannot be reached. nil
+	// means that it always can.
 	Contact    func() (at time.Time, lost bool)
 	Broker     *session.Broker
 	Dispatcher *session.Dispatcher
@@ -56,8 +56,8 @@ const (
 	maxHeaders    = 64 << 10
 )
 
-// Serve answers at a listener until ctx ends: to whoever reaches it when that is a unix socket,
-// and else to operators with a certificate or a token alone.
+// Serve answers at a listener until ctx ends: to all clients of a unix socket, and otherwise only
+// to operators with a certificate or a token.
 func (s Server) Serve(ctx context.Context, l net.Listener) error {
 	_, local := l.Addr().(*net.UnixAddr)
 	if !local {
@@ -91,8 +91,8 @@ func (s Server) Serve(ctx context.Context, l net.Listener) error {
 	return fmt.Errorf("serve operators: %w", err)
 }
 
-// handler knows who asks before anything else is looked at, and what they may before a request is
-// done.
+// handler authenticates a client before it reads the request, and authorizes it before it runs the
+// request.
 func (s Server) handler() http.Handler {
 	routes := hubv1.HandlerWithOptions(s, hubv1.StdHTTPServerOptions{
 		Middlewares: []hubv1.MiddlewareFunc{permitted},
@@ -139,10 +139,10 @@ func reply(w http.ResponseWriter, answer any, err error) {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(answer) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(answer) // the client may be gone
 }
 
-// done answers what has no other answer than that it is done.
+// done answers a request without a result.
 func done(w http.ResponseWriter, err error) { reply(w, struct{}{}, err) }
 
 // show answers with a message, or that there is none.

@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/archive"
 )
 
-// GetBackup sends all records. What fails on the way ends the connection: the answer has no sum then.
+// GetBackup sends all records. A failure ends the connection: the answer then has no sum.
 func (s Server) GetBackup(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if err := s.Backup(r.Context(), w); err != nil {
@@ -35,7 +35,8 @@ func (c *Client) Backup(ctx context.Context, path string) (archive.Info, error) 
 	})
 }
 
-// BackupTo writes what fn makes to a file, for its owner alone, once it was seen to be a whole backup.
+// BackupTo writes the output of fn to a file, for its owner alone, after checking that it is a
+// complete backup.
 func BackupTo(path string, fn func(w io.Writer) error) (info archive.Info, err error) {
 	return info, atomicfile.Fill(path, 0o600, func(f *os.File) error {
 		if err := fn(f); err != nil {

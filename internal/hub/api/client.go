@@ -39,7 +39,7 @@ func NewClient(socket string) *Client {
 // Remote says how a hub is reached over TCP.
 type Remote struct {
 	URL string
-	// Roots is the root by which the hub is known, as PEM.
+	// Roots is the hub's root certificate, as PEM.
 	Roots []byte
 	// Certificates is the operator's certificate, or Token its token.
 	Certificates []tls.Certificate
@@ -60,7 +60,7 @@ func NewRemote(r Remote) (*Client, error) {
 	return &Client{base: "https://" + u.Host, token: r.Token, http: &http.Client{Transport: &http.Transport{TLSClientConfig: config, TLSHandshakeTimeout: headerTimeout}}}, nil
 }
 
-// do asks, and returns what answers.
+// do makes a request, and returns the answer's body.
 func (c *Client) do(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *Client) Call(ctx context.Context, method, path string, body, answer any
 	return nil
 }
 
-// Apply applies a declaration, or, when dry, says what it would change.
+// Apply applies a declaration, or, when dry, returns its changes only.
 func (c *Client) Apply(ctx context.Context, d fleet.Declaration, dry bool) (diff []hubv1.Difference, err error) {
 	path := "/v1/stacks"
 	if dry {

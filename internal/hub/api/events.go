@@ -23,7 +23,7 @@ func (s Server) GetEvents(w http.ResponseWriter, r *http.Request, p hubv1.GetEve
 		}
 		for _, e := range list {
 			if enc.Encode(view(e)) != nil {
-				return // who asked is gone
+				return // the client is gone
 			}
 		}
 		return

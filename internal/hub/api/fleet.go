@@ -118,7 +118,7 @@ func (s Server) services() []hubv1.Service {
 		}
 	}
 	running := map[string]int{}
-	places := map[string]uint64{} // of global services: those that have a task that is to run
+	places := map[string]uint64{} // of global services: the number of tasks that should run
 	for _, t := range s.Board.Tasks() {
 		if t.State() == swarmv1.TaskState_RUNNING {
 			running[t.M.GetServiceId()]++

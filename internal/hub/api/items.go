@@ -35,7 +35,7 @@ func itemOf(id string, at *swarmv1.Annotations, meta *swarmv1.Meta) hubv1.Item {
 	return hubv1.Item{ID: id, Name: at.GetName(), Stack: at.GetLabels()[fleet.Stack], Created: meta.GetCreatedAt().AsTime()}
 }
 
-// list answers with all things of a kind, without what is in them.
+// list answers with all objects of a kind, without their content.
 func (s Server) list(w http.ResponseWriter, k fleet.Kind) {
 	list := []hubv1.Item{}
 	for _, i := range s.items(k) {

@@ -35,7 +35,7 @@ func (s Server) GetLogs(w http.ResponseWriter, r *http.Request, p hubv1.GetLogsP
 				Stream: strings.ToLower(strings.TrimPrefix(m.GetStream().String(), "LOG_STREAM_")),
 			}
 			if enc.Encode(line) != nil || out.Flush() != nil {
-				return // who asked is gone
+				return // the client is gone
 			}
 		case <-sub.Done:
 			if missing := sub.Missing(); len(missing) > 0 {
@@ -48,7 +48,8 @@ func (s Server) GetLogs(w http.ResponseWriter, r *http.Request, p hubv1.GetLogsP
 	}
 }
 
-// subscription is what a request asks for: the id of a task, or the name of a service.
+// subscription translates a request for the output of a task, by its id, or of a service, by its
+// name.
 func (s Server) subscription(p hubv1.GetLogsParams) (*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions, error) {
 	of := p.Of
 	o := &swarmv1.LogSubscriptionOptions{Follow: p.Follow != ""}

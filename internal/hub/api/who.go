@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/events"
 )
 
-// Who is an operator that asks.
+// Who is the operator of a request.
 type Who struct {
 	// Name tells it, as events have it: "uid 0" of the socket, "certificate NAME" or "token NAME".
 	Name  string
@@ -28,10 +28,10 @@ type (
 	whoKey   struct{}
 )
 
-// peerOf is who has the other end of a unix socket; the socket's mode has let it in.
+// peerOf returns the process at the other end of a unix socket; the socket's mode has admitted it.
 func peerOf(c net.Conn) Who { return Who{Peer(c), ca.ScopeAdmin} }
 
-// Peer is the name of who has the other end of a unix socket: "uid 0".
+// Peer is the name of the user at the other end of a unix socket: "uid 0".
 func Peer(c net.Conn) (name string) {
 	name = "uid unknown"
 	u, ok := c.(*net.UnixConn)
@@ -50,7 +50,7 @@ func Peer(c net.Conn) (name string) {
 	return name
 }
 
-// known finds out who asks, and passes on no request of anyone else.
+// known authenticates requests, and passes only those of operators on.
 func (s Server) known(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, ok := r.Context().Value(localKey{}).(Who)
@@ -74,7 +74,7 @@ func (s Server) known(next http.Handler) http.Handler {
 	})
 }
 
-// operator is whose certificate or token a request has.
+// operator returns the owner of a request's certificate or token.
 func (s Server) operator(r *http.Request) (ca.Operator, error) {
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
 		return s.Operators.ByCertificate(r.TLS.PeerCertificates)
@@ -86,8 +86,8 @@ func (s Server) operator(r *http.Request) (ca.Operator, error) {
 	return s.Operators.ByToken(token)
 }
 
-// permitted passes on requests that are within the scope of who asks. The route says which scope
-// that is; one that says nothing passes nobody.
+// permitted passes requests on if the operator has the route's scope. A route without a scope
+// passes nobody.
 func permitted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, _ := r.Context().Value(whoKey{}).(Who)
@@ -105,7 +105,7 @@ func permitted(next http.Handler) http.Handler {
 	})
 }
 
-// does is the context of what an operator does: it is in the log with who has done it.
+// does returns the context of an operator's action, for the log of events with the operator's name.
 func does(r *http.Request, format string, args ...any) context.Context {
 	who, _ := r.Context().Value(whoKey{}).(Who)
 	return events.By(r.Context(), events.Event{Kind: "operator", Who: who.Name, What: fmt.Sprintf(format, args...)})

@@ -15,15 +15,15 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// Assignments are what one node is to have. A thing that has changed since is another pointer.
+// Assignments are the assignments of one node. A changed object is another pointer.
 type Assignments struct {
 	Tasks   map[string]Task
 	Secrets map[string]*swarmv1.Secret
 	Configs map[string]*swarmv1.Config
 }
 
-// Assigned is what a node is to have, and a channel that is closed when that changes. Secrets
-// and configs are those that its tasks that have not ended need.
+// Assigned returns a node's assignments, and a channel that is closed when they change. They have
+// the secrets and configs of its tasks that have not ended.
 func (b *Board) Assigned(id string) (Assignments, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,7 +52,7 @@ func (b *Board) Assigned(id string) (Assignments, <-chan struct{}) {
 	return a, n.assigned
 }
 
-// Message is a task as it is sent: with the status that is known of it.
+// Message is a task as it is sent: with its last status.
 func (t Task) Message() *swarmv1.Task {
 	m, status := t.M, t.Status.M
 	if status == nil {
@@ -69,9 +69,9 @@ func (t Task) Message() *swarmv1.Task {
 	}
 }
 
-// Report takes statuses of a node's tasks. It returns the id of a task that is another node's;
-// then none was taken. Unknown tasks are left out. What was taken is written soon: a node
-// reports all again when it begins a session, so that nothing is lost with the hub.
+// Report takes statuses of a node's tasks. It returns the id of a task that is another node's; then
+// none was taken. Unknown tasks are left out. The statuses are written soon: a node reports all
+// again when it begins a session, so that nothing is lost with the hub.
 func (b *Board) Report(node string, updates []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate) (foreign string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,15 +146,15 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + " …"
 }
 
-// sameStatus compares what a node reports, without what the hub adds.
+// sameStatus compares the node's part of two statuses, without the hub's.
 func sameStatus(reported, stored *swarmv1.TaskStatus) bool {
 	return stored != nil && reported.GetState() == stored.GetState() && cut(reported.GetMessage()) == stored.GetMessage() && cut(reported.GetErr()) == stored.GetErr() &&
 		proto.Equal(reported.GetTimestamp(), stored.GetTimestamp()) && reported.GetContainer().GetExitCode() == stored.GetContainer().GetExitCode() &&
 		reported.GetContainer().GetPid() == stored.GetContainer().GetPid()
 }
 
-// write writes what is reported, as many statuses in one transaction as it may have, until ctx
-// ends. While one is under way, the next gathers.
+// write writes reported statuses, as many in one transaction as it may have, until ctx ends. During
+// a transaction, statuses gather for the next.
 func (b *Board) write(ctx context.Context) error {
 	for {
 		select {
@@ -186,7 +186,7 @@ func (b *Board) write(ctx context.Context) error {
 	}
 }
 
-// again has statuses written later that could not be, but for those that have a successor.
+// again queues unwritten statuses again, except those with a newer one.
 func (b *Board) again(ids []string, statuses map[string]*status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,7 +198,7 @@ func (b *Board) again(ids []string, statuses map[string]*status) {
 	time.AfterFunc(retry, b.poke)
 }
 
-// poke has what is reported written.
+// poke wakes write.
 func (b *Board) poke() {
 	select {
 	case b.wake <- struct{}{}:
@@ -228,7 +228,7 @@ func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[st
 		if !errdefs.IsAborted(err) {
 			return err
 		}
-		select { // what was changed is not here yet
+		select { // the board does not have the change yet
 		case <-next:
 		case <-time.After(retry):
 		case <-ctx.Done():
@@ -241,8 +241,8 @@ func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[st
 // retry is when statuses are written again at the latest.
 const retry = 100 * time.Millisecond
 
-// statusWrites are the writes of statuses. Each has the condition that its task is there, for else a status would stay
-// without one; and, where other hubs may have the nodes, that this hub still has its node.
+// statusWrites are the writes of statuses. Each has the condition that its task exists, or a status would stay without
+// one; and, where other hubs may have the nodes, that this hub still has its node.
 func (b *Board) statusWrites(ids []string, statuses map[string]*status) (writes []store.Write) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

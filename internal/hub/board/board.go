@@ -1,6 +1,6 @@
-// Package board holds what the fleet is to do and what has become of it: the hub's records in
-// memory, indexed by node, as the store's watch tells them. Whoever waits for a node's next
-// change is woken by changes of that node alone.
+// Package board holds the wanted and the reported state of the fleet: the hub's records in memory,
+// indexed by node, updated by the store's watch. A waiter for a node's next change is woken by
+// changes of that node alone.
 //
 // It decides nothing. Start at Board.Run, Board.Commit and Board.Assigned.
 package board
@@ -26,7 +26,7 @@ import (
 
 // The kinds of records, which begin their keys. Secrets and configs are sealed.
 const (
-	Nodes    = "node/"     // swarmv1.Node: what an operator and the CA decide of a node
+	Nodes    = "node/"     // swarmv1.Node: the decisions of operators and the CA about a node
 	Seen     = "seen/"     // swarmv1.Node: the description and status of its last session
 	Revoked  = "revoked/"  // swarmv1.BlacklistedCertificate
 	Services = "service/"  // swarmv1.Service
@@ -34,7 +34,7 @@ const (
 	Statuses = "status/"   // status, by the id of the task
 	Secrets  = "secret/"   // swarmv1.Secret
 	Configs  = "config/"   // swarmv1.Config
-	declared = "declared/" // nothing: its revision is that of the last change of what is declared
+	declared = "declared/" // empty: its revision is that of the last change of a declaration
 )
 
 // Record is a record in memory. Nobody changes M.
@@ -43,11 +43,11 @@ type Record[T proto.Message] struct {
 	Rev int64
 }
 
-// Task is a task with what was told of it. Nobody changes them.
+// Task is a task with its reported status. They are immutable.
 type Task struct {
 	Record[*swarmv1.Task]
 	Status Record[*swarmv1.TaskStatus]
-	// RunningAt is when the hub was told first that the task runs; zero is never.
+	// RunningAt is the time of the first report that the task runs; zero is never.
 	RunningAt time.Time
 	// Pending is set for a task that no node takes. Such a task is not stored.
 	Pending bool
@@ -64,7 +64,7 @@ func (t Task) State() swarmv1.TaskState {
 // Ended reports whether the task does not run and will not run again.
 func (t Task) Ended() bool { return t.State() > swarmv1.TaskState_RUNNING }
 
-// node is what belongs to one node.
+// node has the records of one node.
 type node struct {
 	record, seen Record[*swarmv1.Node]
 	tasks        map[string]bool
@@ -77,8 +77,8 @@ type Board struct {
 	store *store.Store
 	log   *slog.Logger
 	self  string // the hub's own id
-	// run is the id of this run of the hub, and moved is told who holds a node whenever a record says so.
-	// mu is held then.
+	// run is the id of this run of the hub, and moved is called with each new holder of a node, with mu
+	// held.
 	run   string
 	moved func(node, session string)
 
@@ -90,7 +90,7 @@ type Board struct {
 	configs  map[string]Record[*swarmv1.Config]
 	revoked  map[string]time.Time // until when
 	turn     int64                // the revision of the last change by Turn
-	rev      int64                // up to which all changes are here
+	rev      int64                // the board has all changes up to it
 	next     chan struct{}        // closed at the next change
 	matters  bool                 // a change since the last wake may lead to another plan
 	plan     chan struct{}        // closed at the next such change
@@ -117,7 +117,7 @@ func (b *Board) clear() {
 	if b.nodes == nil {
 		b.nodes = map[string]*node{}
 	}
-	for _, n := range b.nodes { // who waits for a node stays with it
+	for _, n := range b.nodes { // the waiters for a node stay with it
 		n.record, n.seen, n.tasks = Record[*swarmv1.Node]{}, Record[*swarmv1.Node]{}, map[string]bool{}
 	}
 	b.tasks, b.services = map[string]Task{}, map[string]Record[*swarmv1.Service]{}
@@ -126,7 +126,7 @@ func (b *Board) clear() {
 	b.clones.Store(&map[string]cloned{})
 }
 
-// order has statuses come after the tasks that they are of.
+// order sorts statuses after their tasks.
 func order(key string) int {
 	if strings.HasPrefix(key, Statuses) {
 		return 1
@@ -157,8 +157,8 @@ func (b *Board) Load(ctx context.Context) error {
 	return nil
 }
 
-// Run follows the store and writes what nodes report, until ctx ends or the store does. Load
-// comes before it.
+// Run follows the store and writes reported statuses, until ctx ends or the store does. Load comes
+// before it.
 func (b *Board) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -192,7 +192,7 @@ func (b *Board) Run(ctx context.Context) error {
 	}
 }
 
-// wakeLocked wakes who waits for any change, and who waits for a revision that is reached.
+// wakeLocked wakes the waiters for any change, and those for a reached revision.
 func (b *Board) wakeLocked() {
 	b.reachedLocked()
 	close(b.next)
@@ -203,7 +203,7 @@ func (b *Board) wakeLocked() {
 	}
 }
 
-// wake wakes who waits for this node's assignments or for itself.
+// wake wakes the waiters for this node's assignments or for the node itself.
 func (n *node) wake(assigned, changed bool) {
 	if assigned && n.assigned != nil {
 		close(n.assigned)
@@ -225,7 +225,7 @@ func (b *Board) nodeLocked(id string) *node {
 	return n
 }
 
-// forgetLocked drops the entry of a node of which nothing is left. Who waits for it was woken.
+// forgetLocked drops the empty entry of a node. Its waiters were woken.
 func (b *Board) forgetLocked(id string, n *node) {
 	if n.record.M == nil && n.seen.M == nil && len(n.tasks) == 0 {
 		n.wake(true, true)
@@ -368,7 +368,7 @@ func Put(kind, id string, m proto.Message, condition int64) store.Write {
 	return store.Write{Key: kind + id, Value: data, Secret: kind == Secrets || kind == Configs || credentials(m), If: condition, Err: err}
 }
 
-// credentials reports whether a service or task holds what a registry wants to be shown.
+// credentials reports whether a service or task has credentials for a registry.
 func credentials(m proto.Message) bool {
 	has := func(t *swarmv1.TaskSpec) bool { return t.GetContainer().GetPullOptions().GetRegistryAuth() != "" }
 	switch m := m.(type) {
@@ -380,9 +380,9 @@ func credentials(m proto.Message) bool {
 	return false
 }
 
-// Turn is a write that belongs to each change of what is declared. Of changes that were made up
-// from the same records the first one is committed, and the others are Aborted. Who asks for it
-// before he reads the records cannot miss a change of them.
+// Turn returns a write that belongs to each change of a declaration. Of changes that were computed
+// from the same records the first one is committed, and the others are Aborted. A caller that gets
+// it before reading the records cannot miss a change of them.
 func (b *Board) Turn() store.Write {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -455,7 +455,7 @@ func (b *Board) Configs() map[string]Record[*swarmv1.Config] {
 	return maps.Clone(b.configs)
 }
 
-// barLocked has Revoked see what is revoked.
+// barLocked publishes the list of revoked certificates for Revoked.
 func (b *Board) barLocked() {
 	barred := maps.Clone(b.revoked)
 	b.barred.Store(&barred)

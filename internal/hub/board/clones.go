@@ -15,9 +15,9 @@ import (
 // Clones is a kind of records: Clone, as JSON.
 const Clones = "clone/"
 
-// Clone is what is known of a node whose certificate was in use at two places.
+// Clone is the record of a node with a certificate in use at two places.
 type Clone struct {
-	// Addresses are those from which it was used.
+	// Addresses are the addresses of its users.
 	Addresses []string  `json:"addresses"`
 	Seen      time.Time `json:"seen"`
 	// Banned has the node let in no more.
@@ -33,7 +33,7 @@ func (c Clone) Admits(issued time.Time, addr string) bool {
 	return !c.Banned && (c.Since.IsZero() || !issued.Before(c.Since) || c.From != "" && addr == c.From)
 }
 
-// Put is a write of what is known of a node's clones.
+// Put returns the write of a node's record.
 func (c Clone) Put(node string, condition int64) store.Write {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -48,7 +48,7 @@ type cloned struct {
 	rev int64
 }
 
-// cloneLocked takes over what is known of a node's clones.
+// cloneLocked applies a change of a node's record of clones.
 func (b *Board) cloneLocked(id string, c store.Change) {
 	all := maps.Clone(*b.clones.Load())
 	delete(all, id)
@@ -66,7 +66,7 @@ func (b *Board) cloneLocked(id string, c store.Change) {
 	}
 }
 
-// Clone is what is known of a node's clones, with the record's revision; store.Absent when it has none.
+// Clone returns a node's record of clones, with its revision; store.Absent if it has none.
 func (b *Board) Clone(node string) (Clone, int64) {
 	c, ok := (*b.clones.Load())[node]
 	if !ok {

@@ -7,16 +7,16 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// Serve says which run of a hub the board is of, before Run. moved is told whenever a record says
-// who holds a node: the session, if it is this run's, and "" if not. It must not ask the board.
+// Serve sets the hub's run of the board, before Run. moved is called with each new holder of a
+// node: the session, if it is this run's, and "" if not. It must not call the board.
 func (b *Board) Serve(run string, moved func(node, session string)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.run, b.moved = run, moved
 }
 
-// Hold is that part of a record of the kind Seen that says which run of a hub holds the node, and
-// by which session.
+// Hold returns the part of a record of the kind Seen with the node's holder, a run of a hub and its
+// session.
 func Hold(run, session string) *swarmv1.NodeSpec {
 	return &swarmv1.NodeSpec{Annotations: &swarmv1.Annotations{Name: run + " " + session}}
 }
@@ -26,8 +26,8 @@ func holder(seen *swarmv1.Node) (run, session string) {
 	return run, session
 }
 
-// Holder is which run of a hub holds a node, by which session, and the revision of the record that
-// says so; "" when none does.
+// Holder returns the run of a hub that holds a node, its session, and the record's revision; "" if
+// none does.
 func (b *Board) Holder(id string) (run, session string, rev int64) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -39,8 +39,7 @@ func (b *Board) Holder(id string) (run, session string, rev int64) {
 	return run, session, n.seen.Rev
 }
 
-// Orphans are the nodes that were in touch, are not known to be Down, and are held by no run of a hub that is
-// there.
+// Orphans returns the nodes that had a session, are not Down, and are held by no living run of a hub.
 func (b *Board) Orphans(there func(run string) bool) (list []string) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -11,8 +11,8 @@ type waiter struct {
 	reached chan struct{}
 }
 
-// waiting are those that wait, the lowest revision first: when ten thousand nodes register at once,
-// a change wakes those whose change it is, and not all others.
+// waiting are the waiters, the lowest revision first: when ten thousand nodes register at once, a
+// change wakes only the waiters for its revision.
 type waiting []waiter
 
 // Len implements heap.Interface.
@@ -36,7 +36,7 @@ func (w *waiting) Pop() any {
 	return x
 }
 
-// reachedLocked wakes those whose revision the board has.
+// reachedLocked wakes the waiters for reached revisions.
 func (b *Board) reachedLocked() {
 	for len(b.waiting) > 0 && b.waiting[0].rev <= b.rev {
 		close(heap.Pop(&b.waiting).(waiter).reached) //nolint:forcetypeassert // as above
@@ -58,6 +58,6 @@ func (b *Board) Reach(ctx context.Context, rev int64) error {
 	case <-w.reached:
 		return nil
 	case <-ctx.Done():
-		return context.Cause(ctx) // it is dropped when the revision is there
+		return context.Cause(ctx) // it is dropped when the revision is reached
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// status is what the hub keeps of a task's status: what a node has told, and since when the task runs, which is the
-// hub's own and no node is ever told.
+// status is the hub's record of a task's status: the node's report, and the time since when the task runs, which
+// the hub adds and sends to no node.
 //
 // Its record is the node's message, and after it, as another field of the same record, the time. A TaskStatus has no
-// field of that number: who reads the record as one has the status alone.
+// field of that number: a reader of the record as a TaskStatus sees the status alone.
 type status struct {
 	*swarmv1.TaskStatus
 	running time.Time // zero is never
@@ -24,7 +24,7 @@ type status struct {
 // runningAt is the number of the field with the time, a Timestamp.
 const runningAt protowire.Number = 1000
 
-// put is the write of a status, whatever the store has.
+// put returns the unconditional write of a status.
 func (s *status) put(task string) store.Write {
 	w := Put(Statuses, task, s.TaskStatus, store.Any)
 	if w.Err != nil || s.running.IsZero() {
@@ -35,7 +35,7 @@ func (s *status) put(task string) store.Write {
 	return w
 }
 
-// statusOf takes a record apart, whose time is among the fields that a TaskStatus does not know.
+// statusOf splits a record; the time is in the unknown fields of the TaskStatus.
 func statusOf(r Record[*swarmv1.TaskStatus]) (Record[*swarmv1.TaskStatus], time.Time) {
 	if r.M == nil {
 		return r, time.Time{}

@@ -1,7 +1,7 @@
-// Package ca is the hub's certification authority: the root by which nodes and hub know each
-// other, the tokens by which nodes join, and who may call what.
+// Package ca is the hub's certification authority: the root certificate of nodes and hubs, the join
+// tokens, and the authorization of calls.
 //
-// It does not know what nodes run. Start at Open, Service.IssueNodeCertificate and
+// It does not know the work of nodes. Start at Open, Service.IssueNodeCertificate and
 // Service.Credentials.
 package ca
 
@@ -150,7 +150,7 @@ func NewID() string {
 // Roots are the authority's certificates, as PEM.
 func (a *Authority) Roots() []byte { return a.trust.Load().pem }
 
-// Token is the one by which workers join.
+// Token is the join token of workers.
 func (a *Authority) Token() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -161,7 +161,7 @@ func (a *Authority) tokenLocked() string {
 	return "SWMTKN-1-" + a.trust.Load().digest() + "-" + a.tokens.Worker
 }
 
-// takeTokens takes over a record of the tokens, unless a newer one is there.
+// takeTokens uses a record of the tokens, unless it has a newer one.
 func (a *Authority) takeTokens(r store.Record) error {
 	var next tokens
 	if err := json.Unmarshal(r.Value, &next); err != nil {
@@ -201,7 +201,7 @@ func (a *Authority) admits(token string) bool {
 // maxCSR is the size of the largest request for a certificate, in bytes.
 const maxCSR = 16 << 10
 
-// parseCSR reads a request for a certificate, as PEM, of which the key alone counts.
+// parseCSR reads a request for a certificate, as PEM. Only its key counts.
 func parseCSR(csr []byte) (crypto.PublicKey, error) {
 	if len(csr) > maxCSR {
 		return nil, invalid.Plainf("the CSR has %d bytes, at most %d are read", len(csr), maxCSR)
@@ -250,7 +250,7 @@ func (a *Authority) issueFor(life time.Duration, id, role string, key crypto.Pub
 	return a.certify(t, key)
 }
 
-// certify makes a certificate of a template that says whose it is, and for what and how long.
+// certify makes a certificate of a template with its subject, usage and times.
 func (a *Authority) certify(t *x509.Certificate, key crypto.PublicKey) ([][]byte, error) {
 	by := a.trust.Load()
 	t.SerialNumber, t.BasicConstraintsValid = serial(), true
@@ -275,7 +275,7 @@ func encodeChain(chain [][]byte) []byte {
 	return []byte(text.String())
 }
 
-// certificate is the hub's own, which is made anew when half of its time is over.
+// certificate returns the hub's own, which is renewed after half of its time.
 func (a *Authority) certificate() (*tls.Certificate, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

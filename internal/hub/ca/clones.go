@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Cloned is told that a node's certificate is in use at two addresses, which take its session
-// from each other. By policy the node is let in no more.
+// Cloned handles a node's certificate that is in use at two addresses, which take its session from
+// each other. By policy the node is refused from then on.
 func (s *Service) Cloned(ctx context.Context, node string, addresses ...string) error {
 	slices.Sort(addresses)
 	for {
@@ -42,12 +42,12 @@ func (s *Service) Cloned(ctx context.Context, node string, addresses ...string) 
 	}
 }
 
-// cloneAgain is when clones that are known are reported again.
+// cloneAgain is the interval of repeated reports of clones.
 const cloneAgain = time.Hour
 
-// Reauthorise lets a node in again whose certificate is in use at two places: from one address, with
-// the certificate that it has until it has renewed it, which it is told to do at once. All
-// certificates of before are worth nothing then. FailedPrecondition when the node has no clones.
+// Reauthorise admits a node again after its certificate was in use at two places: from one address,
+// with its present certificate until it has renewed it, which the hub requests at once. All earlier
+// certificates are then revoked. FailedPrecondition when the node has no clones.
 func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
 	c, rev := s.Board.Clone(node)
 	if n, _, _ := s.Board.Node(node); n == nil {
@@ -59,7 +59,7 @@ func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
 	if from == "" {
 		return invalid.Errorf("the address from which the node is let in must be named: %v were seen", c.Addresses)
 	}
-	// Certificates tell the second in which they were issued. In this one others were perhaps.
+	// Certificates have the second of their issue. Others may have been issued in this one.
 	c.Since = time.Now().UTC().Truncate(time.Second).Add(time.Second)
 	timer := time.NewTimer(time.Until(c.Since))
 	defer timer.Stop()
@@ -75,8 +75,8 @@ func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
 	return s.Rotate(ctx, node)
 }
 
-// renewed is told that a node has a session with a certificate: earlier ones are accepted from
-// nowhere any more, if that was so for a time.
+// renewed handles a node's session with a new certificate: earlier ones, if they were still
+// accepted from one address, are now refused.
 func (s *Service) renewed(ctx context.Context, c Caller) {
 	clone, rev := s.Board.Clone(c.Node)
 	if rev < 0 || clone.From == "" || clone.Since.IsZero() || c.Issued.Before(clone.Since) {
@@ -88,7 +88,7 @@ func (s *Service) renewed(ctx context.Context, c Caller) {
 	}
 }
 
-// Session is told that a node begins a session.
+// Session handles the begin of a node's session.
 func (s *Service) Session(ctx context.Context, c Caller) { s.renewed(ctx, c) }
 
 // admits reports whether a caller is not kept out as a clone.

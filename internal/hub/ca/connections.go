@@ -31,8 +31,8 @@ func (s *stranger) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lapsing is the connection of a node. From the moment when the node is let in no more it may send as
-// much as a stranger: its calls are refused, and what it has open ends.
+// lapsing is the connection of a node. When the node is revoked, it may send as much as a stranger:
+// its calls are refused, and its open streams end.
 type lapsing struct {
 	net.Conn
 	allowed func() bool
@@ -60,7 +60,7 @@ type connections struct {
 	of map[string]*ofNode
 }
 
-// ofNode are the connections of one node, and how much is kept of what it has begun to send.
+// ofNode has the connections of one node, and the buffered bytes of its incomplete messages.
 type ofNode struct {
 	raw  []net.Conn
 	kept atomic.Int64

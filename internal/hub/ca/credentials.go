@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Caller is who calls, by its certificate.
+// Caller is the caller by its certificate.
 type Caller struct {
 	Node, Role, Cluster string
 	// Addr is the address that it calls from, without the port.
@@ -27,7 +27,7 @@ type Caller struct {
 	// Issued is when its certificate was issued, NotAfter when its time is over.
 	Issued, NotAfter time.Time
 
-	roots []string // the public keys of the roots to which its certificate led
+	roots []string // the public keys of its certificate's roots
 	conn  net.Conn
 }
 
@@ -37,7 +37,7 @@ func (c Caller) Cut() { _ = c.conn.Close() }
 // Same reports whether both call by one connection.
 func (c Caller) Same(other Caller) bool { return c.conn == other.conn }
 
-// authInfo is what the handshake says of a connection.
+// authInfo is the handshake's result for a connection.
 type authInfo struct {
 	credentials.CommonAuthInfo
 	caller *Caller // nil without a certificate
@@ -46,20 +46,20 @@ type authInfo struct {
 // AuthType implements credentials.AuthInfo.
 func (authInfo) AuthType() string { return "tls" }
 
-// transport is TLS of a hub. gRPC's own would refuse nodes whose certificate was renewed since
-// they started: these do not say any more that they speak HTTP/2, and do. A certificate is
-// verified here and not by the handshake, which would refuse one whose time is over.
+// transport is TLS of a hub. gRPC's own would refuse nodes that have renewed their certificate
+// since their start: they no longer negotiate HTTP/2 by ALPN, but speak it. A certificate is
+// verified here and not by the handshake, which would refuse an expired one.
 type transport struct {
 	a     *Authority
 	grace time.Duration
 	open  *connections
-	// member returns an error for a caller whose certificate is of no node and no hub of the fleet.
+	// member returns an error for a caller that is no node and no hub of the fleet.
 	member func(Caller) error
 }
 
 var _ credentials.TransportCredentials = transport{}
 
-// handshakeTimeout bounds how long a peer may take to say who it is.
+// handshakeTimeout bounds a peer's handshake.
 const handshakeTimeout = 20 * time.Second
 
 // Credentials are the hub's. A client's certificate is accepted for renewal, and for nothing
@@ -68,7 +68,7 @@ func (s *Service) Credentials() credentials.TransportCredentials {
 	return transport{s.Authority, s.RenewGrace, &connections{of: map[string]*ofNode{}}, s.member}
 }
 
-// ClientCredentials are those by which a hub calls another one of the fleet.
+// ClientCredentials are a hub's credentials for calls of another hub.
 func (a *Authority) ClientCredentials() credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{
 		MinVersion: tls.VersionTLS12, RootCAs: a.trust.Load().pool, ServerName: RoleManager,
@@ -123,7 +123,7 @@ func host(addr net.Addr) string {
 	return h
 }
 
-// verify tells who has a certificate. nil, nil without one.
+// verify returns the owner of a certificate. nil, nil without one.
 func (t transport) verify(certs []*x509.Certificate, now time.Time) (*Caller, error) {
 	if len(certs) == 0 {
 		return nil, nil
@@ -151,7 +151,7 @@ func (t transport) verify(certs []*x509.Certificate, now time.Time) (*Caller, er
 	return &Caller{Node: s.CommonName, Role: s.OrganizationalUnit[0], Cluster: s.Organization[0], Expired: expired, Issued: leaf.NotBefore.Add(backdate), NotAfter: leaf.NotAfter, roots: rootsOf(chains)}, nil
 }
 
-// rootsOf are the public keys of the roots to which a certificate leads.
+// rootsOf returns the public keys of a certificate's roots.
 func rootsOf(chains [][]*x509.Certificate) (keys []string) {
 	for _, chain := range chains {
 		keys = append(keys, string(chain[len(chain)-1].RawSubjectPublicKeyInfo))
@@ -175,7 +175,7 @@ func (t transport) Clone() credentials.TransportCredentials { return t }
 // OverrideServerName implements credentials.TransportCredentials.
 func (transport) OverrideServerName(string) error { return nil }
 
-// callerOf is who calls; nil without a certificate.
+// callerOf returns the caller; nil without a certificate.
 func callerOf(ctx context.Context) *Caller {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -189,7 +189,7 @@ func denied(format string, args ...any) error {
 	return status.Errorf(codes.PermissionDenied, "Permission denied: "+format, args...)
 }
 
-// Authorize tells who calls, if it has one of the roles. PermissionDenied otherwise.
+// Authorize returns the caller if it has one of the roles. PermissionDenied otherwise.
 func (s *Service) Authorize(ctx context.Context, roles ...string) (Caller, error) {
 	caller, err := s.known(ctx, roles...)
 	if err == nil && caller.Expired {
@@ -198,7 +198,7 @@ func (s *Service) Authorize(ctx context.Context, roles ...string) (Caller, error
 	return caller, err
 }
 
-// known is Authorize for those too whose certificate's time is over.
+// known is Authorize, and accepts expired certificates too.
 func (s *Service) known(ctx context.Context, roles ...string) (Caller, error) {
 	c := callerOf(ctx)
 	switch {
@@ -221,7 +221,7 @@ func (s *Service) member(c Caller) error {
 	return s.Allowed(c)
 }
 
-// Allowed tells whether what was authorized before still is: a node may have been removed.
+// Allowed checks an earlier authorization again: the node may have been removed.
 func (s *Service) Allowed(c Caller) error {
 	switch {
 	case c.Cluster != s.Authority.Cluster:

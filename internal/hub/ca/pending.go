@@ -8,17 +8,17 @@ import (
 	"sync/atomic"
 )
 
-// maxPending is how many bytes of messages that are not complete yet are kept of one node, in all of its connections:
-// four of the largest. A node that does what it should has sent a message when it begins the next one.
+// maxPending bounds the bytes of a node's incomplete messages, in all of its connections: four of the largest. A
+// correct node finishes a message before it begins the next one.
 const maxPending = 16 << 20
 
-// perMessage is what is kept for such a message beside its bytes.
+// perMessage is the overhead of such a message beside its bytes.
 const perMessage = 256
 
 var errPending = errors.New("a node has begun more messages than are kept for it, and completes none")
 
-// measured is the connection of a node whose messages are measured as they come. It is closed when the node has too many
-// that are not complete.
+// measured is a node's connection that measures messages as they come. It is closed when the node has too many
+// incomplete ones.
 type measured struct {
 	net.Conn
 	node   *atomic.Int64 // bytes that are kept for the node
@@ -63,10 +63,10 @@ func (m *measured) Close() error {
 	return m.Conn.Close()
 }
 
-// preface is what a client of HTTP/2 begins with.
+// preface is the first text of a client of HTTP/2.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
-// What is looked at of HTTP/2's frames.
+// The used types and flags of HTTP/2's frames.
 const (
 	frameHead = 9
 
@@ -78,24 +78,24 @@ const (
 	flagPadded = 8
 )
 
-// frames follows the frames of a client of gRPC, as far as it takes to know of which messages a part has come.
+// frames parses the frames of a client of gRPC as far as needed to find the incomplete messages.
 type frames struct {
 	preface int // bytes of it that are yet to come
 	head    [frameHead]byte
 	has     int     // bytes of the head
 	left    int     // bytes of the frame after its head that are yet to come
 	padding int     // bytes at the frame's end that are no data; -1 when the frame has yet to say
-	message message // the one that the frame goes on with
+	message message // the message that the frame continues
 	open    map[uint32]message
 }
 
-// message is a message of which a part has come: five bytes, of which the last four are its size, and its data.
+// message is an incomplete message: five bytes, the last four with its size, and its data.
 type message struct {
 	head       uint8
 	size, kept uint32
 }
 
-// take takes what has come, and returns how many bytes are kept for it; below zero when some are not any more.
+// take parses received bytes, and returns the change of the buffered bytes.
 func (f *frames) take(b []byte) (bytes int64) {
 	for len(b) > 0 {
 		var n int
@@ -126,7 +126,7 @@ func (f *frames) kind() byte     { return f.head[3] }
 func (f *frames) flags() byte    { return f.head[4] }
 func (f *frames) stream() uint32 { return binary.BigEndian.Uint32(f.head[5:]) &^ (1 << 31) }
 
-// begin begins a frame, whose head has come.
+// begin begins a frame after its head.
 func (f *frames) begin() int64 {
 	f.left = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
 	f.padding = 0
@@ -142,7 +142,7 @@ func (f *frames) begin() int64 {
 	return 0
 }
 
-// drop forgets the message that the stream goes on with.
+// drop forgets the stream's incomplete message.
 func (f *frames) drop() int64 {
 	m, ok := f.open[f.stream()]
 	if !ok {
@@ -187,7 +187,7 @@ func (f *frames) end() (bytes int64) {
 	}
 	_, was := f.open[f.stream()]
 	is := f.message.head > 0
-	if f.flags()&flagEnd != 0 { // what is not complete will never be
+	if f.flags()&flagEnd != 0 { // an incomplete message will never be completed
 		bytes, is = -int64(f.message.kept), false
 	}
 	switch {

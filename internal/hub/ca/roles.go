@@ -18,15 +18,15 @@ const (
 	nameCA      = "swarm-ca"
 )
 
-// RoleOperator is the role in certificates of operators; with it nothing of a node's may be asked.
+// RoleOperator is the role in certificates of operators; it allows no call of a node's.
 const RoleOperator = "longshore-operator"
 
-// NameAPI is the name by which a hub answers operators.
+// NameAPI is a hub's name towards operators.
 const NameAPI = "longshore-hub"
 
-// names returns the DNS names of a certificate and what it may be used for. A node dials a hub by
-// the name of a role, so a certificate with that name and the right to serve could pass for the
-// hub's. An operator only dials: its certificate has no names and cannot serve.
+// names returns the DNS names of a certificate and its usages. A node dials a hub by the name of a
+// role, so a certificate with that name and the right to serve could pass for the hub's. An
+// operator only dials: its certificate has no names and cannot serve.
 func names(id, role string, more []string) ([]string, []x509.ExtKeyUsage) {
 	if role == RoleOperator && !weaken.Off(weaken.HubRoles) {
 		return nil, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}

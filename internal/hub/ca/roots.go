@@ -32,8 +32,8 @@ type root struct {
 	pair
 	// Next is the root that takes the place of this one, while nodes renew their certificates.
 	Next *pair `json:"next,omitempty"`
-	// Cross are the certificates by which roots of before vouch for later ones, the newest first:
-	// who trusts an old root still, as it was away, finds a way to the newest.
+	// Cross are certificates of later roots by earlier ones, the newest first: a node that was away
+	// and still trusts an old root finds a chain to the newest.
 	Cross []string `json:"cross,omitempty"` // PEM
 }
 
@@ -50,9 +50,9 @@ const maxCross = 4
 type trust struct {
 	record root
 	rev    int64
-	pem    []byte // what nodes are to trust
-	// issuer is the certificate by which certificates are issued now, key its key, and between
-	// what is sent after each of them.
+	pem    []byte // the roots for nodes to trust
+	// issuer is the present issuing certificate, key its key, and between the certificates that
+	// follow each issued one.
 	issuer  *x509.Certificate
 	key     crypto.Signer
 	between [][]byte // DER
@@ -131,7 +131,7 @@ func readTrust(r store.Record) (*trust, error) {
 	return t, nil
 }
 
-// digest is what a token tells of the roots.
+// digest is the digest of the roots in tokens.
 func (t *trust) digest() string {
 	sum := sha256.Sum256(t.pem)
 	text := new(big.Int).SetBytes(sum[:]).Text(36)
@@ -146,11 +146,11 @@ func (t *trust) has(info *swarmv1.NodeTLSInfo) bool {
 // Rotating reports whether another root takes the place of the present one.
 func (a *Authority) Rotating() bool { return a.trust.Load().record.Next != nil }
 
-// Digest is what join tokens tell of the root.
+// Digest is the digest of the root in join tokens.
 func (a *Authority) Digest() string { return a.trust.Load().digest() }
 
-// RotateRoot begins to exchange the root: certificates are issued by a new one, for which the
-// present one vouches, and nodes are to renew theirs. FailedPrecondition while it is exchanged
+// RotateRoot begins to exchange the root: a new one, cross-signed by the present one, issues
+// certificates, and nodes are asked to renew theirs. FailedPrecondition while it is exchanged
 // already.
 func (a *Authority) RotateRoot(ctx context.Context) error {
 	t := a.trust.Load()
@@ -167,7 +167,7 @@ func (a *Authority) RotateRoot(ctx context.Context) error {
 	}
 	cross := rootTemplate()
 	cross.NotAfter = t.issuer.NotAfter
-	// Both have one name, by which it would count as signed by itself.
+	// Both have the same name, so that it would count as self-signed.
 	cross.SubjectKeyId, cross.AuthorityKeyId = cert.SubjectKeyId, t.issuer.SubjectKeyId
 	der, err := x509.CreateCertificate(rand.Reader, cross, t.issuer, cert.PublicKey, t.key)
 	if err != nil {
@@ -180,8 +180,8 @@ func (a *Authority) RotateRoot(ctx context.Context) error {
 	return a.saveRoot(ctx, r, t.rev)
 }
 
-// FinishRotation has the new root take the old one's place: certificates of the old one are not
-// accepted any more, and join tokens are others. FailedPrecondition when nothing is exchanged.
+// FinishRotation replaces the old root by the new one: certificates of the old one are no longer
+// accepted, and the join tokens change. FailedPrecondition without a rotation.
 func (a *Authority) FinishRotation(ctx context.Context) error {
 	t := a.trust.Load()
 	if t.record.Next == nil {
@@ -204,7 +204,7 @@ func (a *Authority) saveRoot(ctx context.Context, r root, condition int64) error
 	return a.takeRoot(store.Record{Key: rootRecord, Value: data, Rev: rev})
 }
 
-// takeRoot takes over a record of the root, unless a newer one is there.
+// takeRoot uses a record of the root, unless it has a newer one.
 func (a *Authority) takeRoot(r store.Record) error {
 	t, err := readTrust(r)
 	if err != nil {
@@ -229,7 +229,7 @@ func (a *Authority) Changed() <-chan struct{} {
 	return a.changed
 }
 
-// Run follows what other hubs make of the root and the tokens, until ctx ends.
+// Run follows other hubs' changes of the root and the tokens, until ctx ends.
 func (a *Authority) Run(ctx context.Context) error {
 	return a.store.Follow(ctx, "ca/", func(records []store.Record) error {
 		for _, r := range records {

@@ -12,16 +12,16 @@ import (
 	"github.com/longshore/longshore/internal/hub/events"
 )
 
-// How fast nodes are told to renew their certificates when the root is exchanged: as many at
-// most in some time, as SwarmKit does.
+// The rate of requests to nodes to renew their certificates in a rotation: at most so many per
+// time, as SwarmKit does.
 const (
 	renewals     = 30
 	renewalsTime = 3 * time.Second
-	look         = 250 * time.Millisecond // the shortest time between two looks at the nodes
+	look         = 250 * time.Millisecond // the shortest time between two scans of the nodes
 	renewing     = time.Minute            // how long a node has to use its new certificate
 )
 
-// Run exchanges the root when that was asked for, until ctx ends: it has the nodes renew their
+// Run performs requested rotations of the root, until ctx ends: it asks the nodes to renew their
 // certificates, and drops the old root once all of them have.
 func (s *Service) Run(ctx context.Context) error {
 	told := &pace{}
@@ -68,13 +68,13 @@ func pause(ctx context.Context, long time.Duration, next, changed <-chan struct{
 	return nil
 }
 
-// pace is how many nodes were told to renew their certificate since a time.
+// pace counts the nodes that were asked to renew their certificate since a time.
 type pace struct {
 	since time.Time
 	n     int
 }
 
-// more reports whether one more may be told.
+// more reports whether one more may be asked.
 func (p *pace) more(now time.Time) bool {
 	if now.Sub(p.since) >= renewalsTime {
 		p.since, p.n = now, 0
@@ -83,7 +83,7 @@ func (p *pace) more(now time.Time) bool {
 	return p.n <= renewals
 }
 
-// exchange goes on with the exchange of the root.
+// exchange continues a rotation of the root.
 func (s *Service) exchange(ctx context.Context, told *pace) error {
 	missing := s.Missing()
 	if len(missing) == 0 {

@@ -30,7 +30,7 @@ type Service struct {
 	Approve bool
 	// RenewGrace is how long after its time is over a certificate may still be renewed.
 	RenewGrace time.Duration
-	// BanClones has nodes let in no more whose certificate is in use at two places.
+	// BanClones refuses nodes after their certificate was in use at two places.
 	BanClones bool
 	Log       *slog.Logger
 
@@ -175,8 +175,8 @@ func (s *Service) NodeCertificateStatus(ctx context.Context, req *swarmv1.NodeCe
 	}
 }
 
-// Change changes what is decided of a node. NotFound when there is no such node; it is tried
-// again when someone else has changed it meanwhile.
+// Change changes the record of a node. NotFound if there is no such node; it retries after a
+// concurrent change.
 func (s *Service) Change(ctx context.Context, id string, fn func(n *swarmv1.Node) error) error {
 	for {
 		n, rev, _ := s.Board.Node(id)
@@ -228,7 +228,7 @@ func (s *Service) Rotate(ctx context.Context, id string) error {
 	})
 }
 
-// Remove removes a node, whose certificates are not accepted any more, and its tasks.
+// Remove removes a node, with its tasks, and revokes its certificates.
 func (s *Service) Remove(ctx context.Context, id string) error {
 	n, rev, _ := s.Board.Node(id)
 	if n == nil {

@@ -1,9 +1,10 @@
-// Package engineapi answers docker's own command line, in place of a Swarm's managers: the part of
+// Package engineapi serves docker's own command line, in place of a Swarm's managers: the part of
 // the Engine API that `docker node|service|stack|secret|config|swarm|info` call, on a socket for
-// its owner alone. What a hub does not do is refused by its name, and nothing of it is stored.
+// its owner alone. It refuses settings that a hub does not serve by their names, and stores nothing
+// of such a request.
 //
-// Requests are read in translate, answers are made in view, and what is declared is changed by
-// fleet. Start at Server.Serve.
+// translate reads requests, view makes answers, and fleet changes declarations. Start at
+// Server.Serve.
 package engineapi
 
 import (
@@ -29,7 +30,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// The versions of the Engine API that are answered. Clients of others are told so.
+// The supported versions of the Engine API. Clients of others get an error.
 const (
 	MinVersion = "1.41"
 	MaxVersion = "1.56"
@@ -62,8 +63,8 @@ type Nodes interface {
 // Output is the output of tasks as it comes.
 type Output struct {
 	Messages <-chan *swarmv1.LogMessage
-	Done     <-chan struct{} // closed when all has been sent that is to be
-	// Missing are the nodes of which some is missing.
+	Done     <-chan struct{} // closed when all has been sent
+	// Missing returns the nodes with missing output.
 	Missing func() []string
 	Close   func()
 }
@@ -87,17 +88,17 @@ type Server struct {
 	Nodes  Nodes
 	// Output asks the nodes for the output of tasks.
 	Output func(*swarmv1.LogSelector, *swarmv1.LogSubscriptionOptions) Output
-	// Peer is the name of who has the other end of a connection.
+	// Peer returns the name of the user at the other end of a connection.
 	Peer func(net.Conn) string
 	// Self is the hub as it shows itself.
 	Self Self
 	Log  *slog.Logger
 }
 
-// Self is what a hub says of itself.
+// Self is a hub's description of itself.
 type Self struct {
 	Cluster, Hub    string // ids
-	Address         string // by which nodes reach it
+	Address         string // for nodes
 	Hostname        string
 	Version         string
 	Heartbeat       time.Duration
@@ -131,7 +132,7 @@ func (s Server) Serve(ctx context.Context, l net.Listener) error {
 
 type peerKey struct{}
 
-// doing is a request whose changes are in the log of events, with who has made them.
+// doing returns a request with the operator's name for the log of events.
 func doing(r *http.Request) *http.Request {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return r
@@ -143,7 +144,7 @@ func doing(r *http.Request) *http.Request {
 // maxBody is the size of a request's body.
 const maxBody = 4 << 20
 
-// answer is what a request is answered with.
+// answer is the answer to a request.
 type answer struct {
 	code int
 	body any // nil for none
@@ -182,7 +183,7 @@ func write(w http.ResponseWriter, a answer) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(a.code)
-	_ = json.NewEncoder(w).Encode(a.body) // who asked may be gone
+	_ = json.NewEncoder(w).Encode(a.body) // the client may be gone
 }
 
 func refuse(w http.ResponseWriter, err error) {
@@ -294,7 +295,7 @@ func number(version string) (int, error) {
 	return int(x)<<16 + int(y), nil
 }
 
-// notHere is the error of what a hub does not do.
+// notHere is the error of a function that a hub lacks.
 func notHere(format string, args ...any) error {
 	return errdefs.ErrNotImplemented.WithMessage(fmt.Sprintf(format, args...))
 }
@@ -318,7 +319,7 @@ func boolean(r *http.Request, key string) bool {
 	return true
 }
 
-// named is what objects are found by.
+// named finds objects by id or name.
 type named[T any] struct {
 	id, name string
 	v        T

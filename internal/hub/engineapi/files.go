@@ -37,7 +37,7 @@ func (s Server) everyFile(k fleet.Kind) (list []found, labels map[string]map[str
 	return list, labels
 }
 
-// files answers what concerns secrets and configs.
+// files serves secrets and configs.
 func (s Server) files(m *routes) {
 	s.filesOf(m, "/secrets", fleet.SecretKind, translate.Secret)
 	s.filesOf(m, "/configs", fleet.ConfigKind, translate.Config)
@@ -112,7 +112,7 @@ func (s Server) filesOf(m *routes, path string, k fleet.Kind, read func([]byte) 
 	})
 }
 
-// created is the answer with the id of what was created.
+// created is the answer with the id of a new object.
 func created(k fleet.Kind, id string) any {
 	if k == fleet.SecretKind {
 		return swarm.SecretCreateResponse{ID: id}

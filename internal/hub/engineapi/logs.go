@@ -23,7 +23,7 @@ type format struct {
 	raw, timestamps, details bool
 }
 
-// options are what a request for output says.
+// options translates a request for output.
 func options(r *http.Request) (*swarmv1.LogSubscriptionOptions, format, error) {
 	q := r.URL.Query()
 	o := &swarmv1.LogSubscriptionOptions{Follow: boolean(r, "follow")}
@@ -90,7 +90,7 @@ func (s Server) logs(w http.ResponseWriter, r *http.Request, selector *swarmv1.L
 		select {
 		case m := <-sub.Messages:
 			if _, err := w.Write(f.frame(m, s.from(m))); err != nil || out.Flush() != nil { //nolint:gosec // no browser asks
-				return // who asked is gone
+				return // the client is gone
 			}
 		case <-sub.Done:
 			if missing := sub.Missing(); len(missing) > 0 {
@@ -129,7 +129,7 @@ func (f format) frame(m *swarmv1.LogMessage, service string) []byte {
 	return f.multiplexed(stream, line)
 }
 
-// details are where a line is from, and what its log driver says of it.
+// details are the origin of a line, and its log driver's attributes.
 func details(m *swarmv1.LogMessage, service string) string {
 	const prefix = "com.docker.swarm."
 	all := []string{

@@ -24,10 +24,10 @@ func notFound(kind, id string) error {
 	return errdefs.ErrNotFound.WithMessage(fmt.Sprintf("%s %.100s not found", kind, id))
 }
 
-// noManagerToken stands where clients print the token by which managers join: there is none.
+// noManagerToken replaces the join token of managers in clients' output: there is none.
 const noManagerToken = "NO-TOKEN:a-hub-takes-no-managers-start-another-hub-on-the-same-store" //nolint:gosec // it is none
 
-// swarm answers what concerns the fleet as a whole.
+// swarm serves the fleet as a whole.
 func (s Server) swarm(m *routes) {
 	m.handle("GET /swarm", func(*http.Request) (answer, error) {
 		return ok(swarm.Swarm{ClusterInfo: s.cluster(), JoinTokens: swarm.JoinTokens{Worker: s.Trust.Token(), Manager: noManagerToken}})
@@ -63,7 +63,7 @@ func (s Server) cluster() swarm.ClusterInfo {
 	}
 }
 
-// updateSwarm rotates the token by which workers join, or the root. The options of a hub are its flags.
+// updateSwarm rotates the join token of workers, or the root. Other options of a hub are its flags.
 func (s Server) updateSwarm(r *http.Request) (answer, error) {
 	data, err := body(r)
 	if err != nil {
@@ -120,7 +120,7 @@ func differ(a, b swarm.Spec) string {
 	return ""
 }
 
-// nodes answers what concerns nodes.
+// nodes serves nodes.
 func (s Server) nodes(m *routes) {
 	m.handle("GET /nodes", func(r *http.Request) (answer, error) {
 		f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "id", "label", "membership", "name", "node.label", "role")

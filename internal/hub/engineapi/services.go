@@ -31,7 +31,7 @@ func body(r *http.Request) ([]byte, error) {
 	return data, err
 }
 
-// services answers what concerns services.
+// services serves services.
 func (s Server) services(m *routes) {
 	m.handle("GET /services", s.listServices)
 	m.handle("POST /services/create", s.createService)
@@ -120,7 +120,7 @@ func (s Server) count(list []swarm.Service) {
 	}
 }
 
-// received reads a service that a request brings, and what registries are to be shown for it.
+// received reads a request's service, and its credentials for registries.
 func received(r *http.Request) (*swarmv1.ServiceSpec, error) {
 	data, err := body(r)
 	if err != nil {
@@ -168,7 +168,7 @@ func (s Server) createService(r *http.Request) (answer, error) {
 	return answer{http.StatusCreated, swarm.ServiceCreateResponse{ID: id}}, nil
 }
 
-// nameFor makes a name for a service that was given none: that of its image, and some letters.
+// nameFor makes a name for a service without one: that of its image, and some letters.
 func nameFor(image string) string {
 	image, _, _ = strings.Cut(image[strings.LastIndexByte(image, '/')+1:], "@")
 	image, _, _ = strings.Cut(image, ":")
@@ -212,7 +212,7 @@ func (s Server) updateService(r *http.Request) (answer, error) {
 	})
 }
 
-// tasks answers what concerns tasks.
+// tasks serves tasks.
 func (s Server) tasks(m *routes) {
 	m.handle("GET /tasks", s.listTasks)
 	m.handle("GET /tasks/{id}", func(r *http.Request) (answer, error) {

@@ -20,7 +20,7 @@ import (
 // elsewhere are the parts of the Engine API that are a node's business.
 var elsewhere = []string{"auth", "build", "commit", "containers", "events", "exec", "grpc", "images", "plugins", "session", "system", "volumes"}
 
-// system answers what concerns the hub as a whole.
+// system serves the hub as a whole.
 func (s Server) system(m *routes) {
 	m.stream("/_ping", func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -61,8 +61,8 @@ func (s Server) system(m *routes) {
 	})
 }
 
-// inspected is which thing of a node a path is of, by which `docker inspect` looks for a name of any kind: it asks for
-// those of a Swarm when there is none.
+// inspected returns the kind and name of a path for an object of a node. `docker inspect` looks for a name of any kind
+// there, and asks for objects of a Swarm after 404.
 func inspected(path string) (kind, name string) {
 	part, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	kind, ok := map[string]string{"containers": "container", "images": "image", "volumes": "volume", "plugins": "plugin"}[part]
@@ -79,7 +79,7 @@ func (s Server) info() system.Info {
 	return system.Info{
 		ID: s.Self.Hub, Name: s.Self.Hostname, ServerVersion: s.Self.Version, OSType: runtime.GOOS, Architecture: runtime.GOARCH, OperatingSystem: "longshore-hub", NCPU: runtime.NumCPU(),
 		SystemTime: time.Now().Format(time.RFC3339Nano), Labels: []string{}, DriverStatus: [][2]string{}, Runtimes: map[string]system.RuntimeWithStatus{},
-		// It is the nodes that limit what runs, so nothing is to be warned of.
+		// The nodes enforce limits, so the client must not print warnings.
 		MemoryLimit: true, SwapLimit: true, CPUCfsPeriod: true, CPUCfsQuota: true, CPUShares: true, CPUSet: true, PidsLimit: true, OomKillDisable: true, IPv4Forwarding: true,
 		SecurityOptions: []string{}, Warnings: []string{}, CDISpecDirs: []string{}, NGoroutines: runtime.NumGoroutine(),
 		Swarm: swarm.Info{

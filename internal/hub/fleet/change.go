@@ -40,8 +40,8 @@ func meta(s *swarmv1.Service, now time.Time) *swarmv1.Meta {
 	return &swarmv1.Meta{Version: &swarmv1.Version{Index: highest}, CreatedAt: s.GetMeta().GetCreatedAt(), UpdatedAt: timestamppb.New(now)}
 }
 
-// sameTasks reports whether the tasks of two specs are the same, however many there are. What a
-// registry is shown is for the tasks that are yet to come.
+// sameTasks reports whether the tasks of two specs are the same, however many there are.
+// Credentials for registries are for future tasks only.
 func sameTasks(a, b *swarmv1.ServiceSpec) bool {
 	x, y := proto.CloneOf(a.GetTask()), proto.CloneOf(b.GetTask())
 	for _, t := range []*swarmv1.TaskSpec{x, y} {
@@ -75,15 +75,15 @@ func Rollback(s *swarmv1.Service, now time.Time) (*swarmv1.Service, error) {
 	return next, nil
 }
 
-// Pause is a service whose update or rollback goes no further. FailedPrecondition when none is under way.
+// Pause returns a service with its update or rollback paused. FailedPrecondition if none is running.
 func Pause(s *swarmv1.Service, now time.Time) (*swarmv1.Service, error) {
 	return step(s, now, "paused by the operator", map[swarmv1.UpdateStatus_UpdateState]swarmv1.UpdateStatus_UpdateState{
 		swarmv1.UpdateStatus_UPDATING: swarmv1.UpdateStatus_PAUSED, swarmv1.UpdateStatus_ROLLBACK_STARTED: swarmv1.UpdateStatus_ROLLBACK_PAUSED,
 	})
 }
 
-// Resume is a service whose paused update or rollback goes on; what failed before does not count
-// any more. FailedPrecondition when none is paused.
+// Resume returns a service with its paused update or rollback resumed; earlier failures no longer
+// count. FailedPrecondition if none is paused.
 func Resume(s *swarmv1.Service, now time.Time) (*swarmv1.Service, error) {
 	return step(s, now, "resumed by the operator", map[swarmv1.UpdateStatus_UpdateState]swarmv1.UpdateStatus_UpdateState{
 		swarmv1.UpdateStatus_PAUSED: swarmv1.UpdateStatus_UPDATING, swarmv1.UpdateStatus_ROLLBACK_PAUSED: swarmv1.UpdateStatus_ROLLBACK_STARTED,
@@ -120,7 +120,7 @@ func Step(ctx context.Context, r Records, service, what string) error {
 		if err != nil {
 			return store.Write{}, err
 		}
-		// What the spec of before needs may have been removed since.
+		// Secrets and configs of the former spec may have been removed since.
 		return board.Put(board.Services, next.GetId(), next, s.Rev), checkWhole(r, next.GetSpec())
 	})
 }

@@ -24,33 +24,33 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Declaration is all that a stack is to be: what is not in it any more goes.
+// Declaration is the complete declaration of a stack: objects that are not in it are removed.
 type Declaration struct {
 	Name     string            `json:"name"`
 	Services []json.RawMessage `json:"services"` // ServiceSpecs, as JSON of protobuf
 	Secrets  map[string][]byte `json:"secrets"`
 	Configs  map[string][]byte `json:"configs"`
-	// What services need that is not the stack's: it is there already, and stays. By the names that
-	// the services have for it.
+	// Secrets and configs that services need and that are not the stack's: they exist already, and
+	// stay. By the services' names for them.
 	ExternalSecrets map[string]External `json:"externalSecrets,omitempty"`
 	ExternalConfigs map[string]External `json:"externalConfigs,omitempty"`
 }
 
-// External is a secret or config that is there by a name.
+// External is an existing secret or config with a name.
 type External struct {
 	Name string `json:"name"`
 	// At is the line of a file that names it, for the error when there is none.
 	At string `json:"at,omitempty"`
 }
 
-// Difference is what applying a declaration does to one thing.
+// Difference is the effect of a declaration on one object.
 type Difference struct {
 	Kind   string `json:"kind"` // service, secret or config
 	Name   string `json:"name"`
 	Change string `json:"change"` // create, update, remove or none
 }
 
-// Stack is the label of a service that says of which stack it is, as docker's command line has it.
+// Stack is the label with a service's stack, as docker's command line has it.
 const Stack = "com.docker.stack.namespace"
 
 // Declared is the label of a secret or config that a declaration has made. It goes when nothing
@@ -74,7 +74,7 @@ var (
 	thingName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9._-]{0,126}$`)
 )
 
-// Apply stores a declaration in one transaction, or only says what it would change.
+// Apply stores a declaration in one transaction, or, when dry, only returns its changes.
 func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Difference, error) {
 	for {
 		changed, turn := b.Next(), b.Turn()
@@ -167,8 +167,8 @@ func (d Declaration) validate() ([]*swarmv1.ServiceSpec, error) {
 	return specs, nil
 }
 
-// check refuses a service that the hub cannot have run. Whether the secrets and configs that it
-// needs are there is not looked at.
+// check refuses a service that the hub cannot run. It does not check for the service's secrets and
+// configs.
 func check(spec *swarmv1.ServiceSpec) error {
 	c := spec.GetTask().GetContainer()
 	switch {
@@ -286,8 +286,8 @@ func (a *application) changed(kind, name, change string) {
 	a.diff = append(a.diff, Difference{kind, name, change})
 }
 
-// secrets gives secrets and configs their ids. One whose content has changed is another object,
-// so that services are rolled over to it; those that nobody needs any more are deleted later.
+// secrets gives secrets and configs their ids. Changed content makes another object, so that
+// services are updated to it; unused ones are deleted later.
 func (a *application) secrets(specs []*swarmv1.ServiceSpec) (err error) {
 	a.ids = map[string]string{}
 	has := map[string]string{} // the names that there are, and an id with the content
@@ -335,7 +335,7 @@ func (a *application) secrets(specs []*swarmv1.ServiceSpec) (err error) {
 	return nil
 }
 
-// refer is the id and the full name of what a service needs.
+// refer returns the id and the full name of a secret or config of a service.
 func (a *application) refer(k Kind, name string) (id, full string, err error) {
 	_, all := a.d.files(k)
 	e, external := all[name]
@@ -357,7 +357,7 @@ func bare(stack string, at *swarmv1.Annotations) string {
 	return strings.TrimPrefix(at.GetName(), stack+"_")
 }
 
-// note notes a thing that is there: with its id when its content is the declared one.
+// note records an existing object: with its id if its content is the declared one.
 func note(has map[string]string, kind string, at *swarmv1.Annotations, stack, id string, same bool) {
 	if at.GetLabels()[Stack] != stack {
 		return
@@ -370,7 +370,7 @@ func note(has map[string]string, kind string, at *swarmv1.Annotations, stack, id
 	}
 }
 
-// known tells how a secret or config changes, and reports whether it is there as it is declared.
+// known records the difference of a secret or config, and reports whether it exists as declared.
 func (a *application) known(has map[string]string, kind, name string) bool {
 	id, there := has[kind+name]
 	change := "create"

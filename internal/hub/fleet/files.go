@@ -27,7 +27,7 @@ const (
 	ConfigKind Kind = "config"
 )
 
-// thing is what a secret and a config have in common.
+// thing has the common fields of secrets and configs.
 type thing struct {
 	rev  int64
 	meta *swarmv1.Meta
@@ -50,7 +50,7 @@ func things(r Records, k Kind) map[string]thing {
 	return all
 }
 
-// references are the ids of what a container needs of a kind.
+// references returns the ids of a container's secrets or configs.
 func (k Kind) references(c *swarmv1.ContainerSpec) (ids []string) {
 	if k == SecretKind {
 		for _, r := range c.GetSecrets() {
@@ -65,8 +65,8 @@ func (k Kind) references(c *swarmv1.ContainerSpec) (ids []string) {
 }
 
 // Users are the names of the services that need secrets or configs, by the ids of those, in the order of the names. A
-// service needs what it is declared with, what its tasks that are to run have, and, until its update is completed,
-// what it was declared with before, as the update may go back by itself. A task of a service that is gone needs nothing.
+// service needs those of its declaration, those of its tasks that should run, and, until its update is completed, those
+// of its former declaration, because the update may roll back by itself. A task of a removed service needs none.
 func Users(r Records, k Kind) map[string][]string {
 	users := map[string][]string{}
 	add := func(c *swarmv1.ContainerSpec, name string) {
@@ -106,7 +106,7 @@ func named(r Records, k Kind, name string) (id string, ok bool) {
 	return id, ok
 }
 
-// File is what a secret or config is made with.
+// File has the parameters of a new secret or config.
 type File struct {
 	Annotations *swarmv1.Annotations
 	Data        []byte
@@ -147,7 +147,7 @@ func CreateFile(ctx context.Context, r Records, k Kind, f File) (id string, err 
 }
 
 // LabelFile changes the labels of a secret or config that was read at a revision: nothing else of
-// it can be changed. Data that is given must be the data that it has.
+// it can be changed. Data in the request must be equal to its data.
 func LabelFile(ctx context.Context, r Records, k Kind, id string, rev int64, f File) error {
 	return change(ctx, r, func() (store.Write, error) {
 		t, ok := things(r, k)[id]

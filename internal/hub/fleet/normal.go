@@ -12,8 +12,8 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// Labels that docker's command line gives a service of a stack, and that declarations give as
-// well: so that it makes no difference by which door a stack comes.
+// Labels that docker's command line gives a service of a stack, and that declarations give as well:
+// so that stacks from both are equal.
 const stackImage = "com.docker.stack.image"
 
 // label names a service by its stack, and labels it and its containers.
@@ -127,8 +127,8 @@ func capabilities(names []string) (list []string) {
 	return slices.Compact(list)
 }
 
-// keep has a service keep what a declaration cannot say: what the registry is shown for the
-// image, and how often an update was forced.
+// keep copies the values that a declaration cannot contain from the former spec: the registry's
+// credentials, and the counter of forced updates.
 func keep(spec, before *swarmv1.ServiceSpec) {
 	spec.Task.ForceUpdate = before.GetTask().GetForceUpdate()
 	if old := before.GetTask().GetContainer(); domain(old.GetImage()) == domain(spec.GetTask().GetContainer().GetImage()) {

@@ -43,8 +43,8 @@ func pendingID(service string, pl place) string {
 	return strings.Repeat("0", max(0, 25-len(text))) + text[:min(len(text), 25)]
 }
 
-// waitsFor names the silent node of a task that may still run and for which a place waits. It returns
-// "" when the node is there and the task is about to end.
+// waitsFor names the silent node of a task that may still run and that a place waits for. It returns
+// "" if the node answers and the task is about to end.
 func waitsFor(p *planner, s *swarmv1.Service, tasks []board.Task) string {
 	for _, t := range tasks {
 		n := p.nodes[t.M.GetNodeId()]

@@ -1,7 +1,7 @@
-// Package fleet decides which task runs where: from the services that are declared, the nodes
-// that there are and what has become of the tasks, a pure function makes the next changes.
+// Package fleet assigns tasks to nodes: from the declared services, the nodes and the statuses of
+// tasks, a pure function computes the next changes.
 //
-// It talks with no node. Start at Plan and Run.
+// It has no connection to nodes. Start at Plan and Run.
 package fleet
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// State is what a plan is made from.
+// State is the input of a plan.
 type State struct {
 	Now      time.Time
 	Services map[string]board.Record[*swarmv1.Service]
@@ -26,7 +26,7 @@ type State struct {
 	Tasks    map[string]board.Task
 	Secrets  map[string]board.Record[*swarmv1.Secret]
 	Configs  map[string]board.Record[*swarmv1.Config]
-	// MoveAfter is how long a node is Down until the replicas that it has are started elsewhere.
+	// MoveAfter is how long a node is Down before its replicas are started elsewhere.
 	MoveAfter time.Duration
 	// NewID makes the ids of tasks.
 	NewID func() string
@@ -92,7 +92,7 @@ func (p *planner) live(t board.Task) bool {
 	return !t.Ended() && t.M.GetDesiredState() <= swarmv1.TaskState_RUNNING && !p.moved(t)
 }
 
-// later has the next plan made at some time, at the latest.
+// later schedules the next plan at a time, at the latest.
 func (p *planner) later(at time.Time) {
 	if p.wake.IsZero() || at.Before(p.wake) {
 		p.wake = at
@@ -108,7 +108,7 @@ func (p *planner) remove(t board.Task) {
 	p.writes = append(p.writes, board.Delete(board.Tasks, t.M.GetId(), store.Any), board.Delete(board.Statuses, t.M.GetId(), store.Any))
 }
 
-// want has a task go to a state; it never goes back.
+// want sets the desired state of a task; it never goes backwards.
 func (p *planner) want(t board.Task, s swarmv1.TaskState) {
 	if t.M.GetDesiredState() >= s || p.done[t.M.GetId()] {
 		return
@@ -144,7 +144,7 @@ func placeOf(t *swarmv1.Task) place {
 	return place{slot: t.GetSlot()}
 }
 
-// service brings the tasks of a service nearer to what is declared.
+// service moves the tasks of a service towards its declaration.
 func (p *planner) service(s *swarmv1.Service, tasks []board.Task) {
 	at := map[place][]board.Task{}
 	for _, t := range tasks {
@@ -221,8 +221,7 @@ func (p *planner) places(s *swarmv1.Service) (list []place) {
 	return list
 }
 
-// start makes a task for a place, if what was there before may be followed by another, and reports
-// whether it did.
+// start makes a task for a place, if its earlier tasks allow another, and reports whether it did.
 func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) bool {
 	if !p.again(s, before) {
 		return false
@@ -253,8 +252,8 @@ func (p *planner) create(s *swarmv1.Service, node string, slot uint64, to swarmv
 	p.writes = append(p.writes, board.Put(board.Tasks, t.GetId(), t, store.Absent))
 }
 
-// again reports whether a place may have a task after those that it had, by the policy of
-// restarts. Tasks that were told to end, and those of earlier versions, do not count.
+// again reports whether a place may have a task after those that it had, by the policy of restarts.
+// Tasks that the hub ended, and those of earlier versions, do not count.
 func (p *planner) again(s *swarmv1.Service, before []board.Task) bool {
 	policy := s.GetSpec().GetTask().GetRestart()
 	var last board.Task

@@ -9,16 +9,16 @@ import (
 	"github.com/longshore/longshore/internal/hub/board"
 )
 
-// available reports whether a node may go on with what it has.
+// available reports whether a node may keep its tasks.
 func available(n *swarmv1.Node) bool {
 	return n.GetSpec().GetAvailability() != swarmv1.NodeSpec_DRAIN
 }
 
-// room is what a node has left.
+// room is the free capacity of a node.
 type room struct {
 	id      string
 	tasks   int
-	of      map[string]int  // tasks, by service; nil of a node without tasks, of which a large fleet may have many
+	of      map[string]int  // tasks, by service; nil for a node without tasks; a large fleet may have many
 	cpus    int64           // in billionths
 	memory  int64           // in bytes
 	limited bool            // the node has said how much it has
@@ -187,7 +187,7 @@ func matches(p *swarmv1.Placement, n *swarmv1.Node) bool {
 	for _, text := range p.GetConstraints() {
 		c, err := parseConstraint(text)
 		if err != nil || !c.holds(n) {
-			return false // what is stored was parsed before
+			return false // stored values were parsed before
 		}
 	}
 	return true

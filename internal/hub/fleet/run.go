@@ -17,18 +17,18 @@ import (
 // time is a multiple of that, and plans use a fifth of a processor at most, however many changes there are.
 const (
 	gather     = 20 * time.Millisecond
-	rest       = 4 // times what the plan took
+	rest       = 4 // times the duration of the plan
 	maxRest    = time.Second
 	retryAfter = 100 * time.Millisecond // after a change that was not in the plan
 )
 
-// Term is a time in which this hub, and no other one, decides what runs where. Aborted when what was decided is
-// out of date.
+// Term is a term of this hub as the only planner. Aborted if a decision is out of date.
 type Term interface {
 	Commit(ctx context.Context, writes ...store.Write) error
 }
 
-// Run plans whenever something has changed, until ctx ends. planned is told how long each plan took.
+// Run plans whenever something has changed, until ctx ends. planned is called with the duration of
+// each plan.
 func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, planned func(took time.Duration), log *slog.Logger) error {
 	for {
 		next, begun := b.NextPlan(), time.Now()
@@ -41,7 +41,7 @@ func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration
 					return context.Cause(ctx)
 				}
 				again = time.Now().Add(retryAfter)
-				if !errdefs.IsAborted(err) { // what was changed meanwhile is in the next plan
+				if !errdefs.IsAborted(err) { // the next plan has concurrent changes
 					log.ErrorContext(ctx, "could not store the next tasks; will try again", "err", err)
 					again = time.Now().Add(time.Second)
 				}
@@ -57,7 +57,7 @@ func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration
 // StateOf returns the state of the fleet now.
 func StateOf(b *board.Board, moveAfter time.Duration) State {
 	s := State{Now: time.Now(), Secrets: b.Secrets(), Configs: b.Configs(), MoveAfter: moveAfter, NewID: ca.NewID}
-	s.Services, s.Nodes, s.Tasks = b.Services(), b.Nodes(), b.Tasks() // after the secrets: the service of each is there then
+	s.Services, s.Nodes, s.Tasks = b.Services(), b.Nodes(), b.Tasks() // after the secrets, so that the service of each exists
 	return s
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Records are what single things are changed in: a board.
+// Records are the records for changes of single objects: a board.
 type Records interface {
 	Services() map[string]board.Record[*swarmv1.Service]
 	Secrets() map[string]board.Record[*swarmv1.Secret]
@@ -76,7 +76,7 @@ func Create(ctx context.Context, r Records, spec *swarmv1.ServiceSpec) (id strin
 	})
 }
 
-// checkName refuses what can be no thing's name.
+// checkName refuses names that are not valid.
 func checkName(kind, name string) error {
 	if !thingName.MatchString(name) {
 		return invalid.Errorf("the name of the %s %.80q: letters, digits, '.', '-' and '_', at most 127", kind, name)
@@ -107,8 +107,8 @@ func checkWhole(r Records, spec *swarmv1.ServiceSpec) error {
 	return nil
 }
 
-// Update changes a service that was read at a revision. fn makes what it is to be. A name and a
-// mode stay.
+// Update changes a service that was read at a revision. fn returns the new spec. Name and mode must
+// stay.
 func Update(ctx context.Context, r Records, id string, rev int64, fn func(*swarmv1.Service) *swarmv1.ServiceSpec) error {
 	return update(ctx, r, id, rev, func(s *swarmv1.Service) (*swarmv1.Service, error) {
 		spec := fn(s)
@@ -170,8 +170,8 @@ func Remove(ctx context.Context, r Records, id string) error {
 	})
 }
 
-// adopt makes what was created for the stack by itself the declaration's own: it goes when nothing
-// needs it any more.
+// adopt marks objects that were created singly for the stack as the declaration's own, so that they
+// are removed when unused.
 func (a *application) adopt(label map[string]string) {
 	adopted := func(at *swarmv1.Annotations, external map[string]External) bool {
 		for _, e := range external {

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/hub/board"
 )
 
-// Prefetch is the label of a service whose nodes have the image and the container of the next
-// version ready before they end the task of the one before.
+// Prefetch is the label of a service for updates that prepare the image and the container of the
+// next version before the former task ends.
 const Prefetch = "longshore.prefetch"
 
 // defaultMonitor is how long a task must run until it counts as updated.
@@ -40,11 +40,11 @@ const (
 	changing                 // is being changed
 	failed                   // its task of this version failed before it counted
 	outdated                 // its task is of another version, and its turn comes
-	waiting                  // as outdated, but nobody knows yet whether its node is there
+	waiting                  // as outdated, but with a silent node
 	away                     // as outdated, but its node takes no task now: it follows when it does
 )
 
-// spot is a place of a service with what is there.
+// spot is a place of a service with its tasks.
 type spot struct {
 	place
 	tasks []board.Task
@@ -76,7 +76,7 @@ func rollingBack(s *swarmv1.UpdateStatus) bool {
 	return s.GetState() >= swarmv1.UpdateStatus_ROLLBACK_STARTED
 }
 
-// roll starts what is missing and what may be started again, and replaces tasks of another version
+// roll starts missing tasks and those that may be restarted, and replaces tasks of another version
 // of the service, a few at a time, while those of this version run.
 func (p *planner) roll(s *swarmv1.Service, wanted []place, at map[place][]board.Task) {
 	r := &rollout{planner: p, s: s, status: s.GetUpdateStatus(), config: config(s), monitor: defaultMonitor}
@@ -107,12 +107,12 @@ func (p *planner) roll(s *swarmv1.Service, wanted []place, at map[place][]board.
 	}
 }
 
-// running reports whether the update goes on.
+// running reports whether the update is running.
 func (r *rollout) running() bool {
 	return r.status.GetState() == swarmv1.UpdateStatus_UPDATING || r.status.GetState() == swarmv1.UpdateStatus_ROLLBACK_STARTED
 }
 
-// set has the update be in a state: one for an update, or the other one for a rollback.
+// set sets the state of the update: one for an update, or the other one for a rollback.
 func (r *rollout) set(update, rollback swarmv1.UpdateStatus_UpdateState, message string) {
 	state := update
 	if rollingBack(r.status) {
@@ -124,7 +124,7 @@ func (r *rollout) set(update, rollback swarmv1.UpdateStatus_UpdateState, message
 	}
 }
 
-// word is what is done, for messages, as a Swarm's managers say it.
+// word is "update" or "rollback", for messages as a Swarm's managers write them.
 func (r *rollout) word() string {
 	if rollingBack(r.status) {
 		return "rollback"
@@ -208,7 +208,7 @@ func (r *rollout) judge() {
 			sp.progress = same
 		case r.counts(sp.now):
 			sp.progress = done
-			continue // what failed before it is in bad
+			continue // bad has the earlier failures
 		case n.GetStatus().GetState() == swarmv1.NodeStatus_DOWN && n.GetMeta().GetUpdatedAt().AsTime().Before(sp.now.M.GetMeta().GetCreatedAt().AsTime()):
 			sp.progress = away // it was when the task was made
 		case n.GetStatus().GetState() == swarmv1.NodeStatus_DOWN:
@@ -222,8 +222,8 @@ func (r *rollout) judge() {
 	}
 }
 
-// counts reports whether a task of this version has run for long enough, and has the next plan made
-// when it will have.
+// counts reports whether a task of this version has run for long enough. If not, it schedules the
+// next plan for that time.
 func (r *rollout) counts(t board.Task) bool {
 	if t.State() != swarmv1.TaskState_RUNNING {
 		return false
@@ -313,7 +313,7 @@ func (r *rollout) rollBack(why string) {
 	r.store(next)
 }
 
-// tend goes on with what has begun at a place, and starts a task where none runs.
+// tend continues the replacement at a place, or starts a task if none runs.
 func (r *rollout) tend(sp *spot) {
 	switch {
 	case sp.now.M == nil && len(sp.old) == 0:
@@ -373,7 +373,7 @@ func on(tasks []board.Task, node string) []board.Task {
 	return slices.DeleteFunc(slices.Clone(tasks), func(t board.Task) bool { return t.M.GetNodeId() != node })
 }
 
-// change begins to replace what is at a place.
+// change begins the replacement at a place.
 func (r *rollout) change(sp *spot) {
 	if r.config.GetOrder() == swarmv1.UpdateConfig_START_FIRST && !r.inTheWay(sp) {
 		if r.start(r.s, sp.place, sp.tasks) {

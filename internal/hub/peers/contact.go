@@ -21,7 +21,7 @@ type contact struct {
 	lost bool
 }
 
-// LastContact returns the time up to which this hub knows the records, and true while etcd cannot be
+// LastContact returns the time of this hub's last contact with etcd, and true while it cannot be
 // reached. A database inside of the hub is always reached.
 func (p *Peers) LastContact() (at time.Time, lost bool) {
 	p.contact.mu.Lock()

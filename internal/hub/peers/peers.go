@@ -1,9 +1,9 @@
-// Package peers knows which hubs there are before one etcd, and has one of them lead: make tasks,
-// and decide about nodes whose hub is gone. It has no consensus of its own: a hub is there as long
-// as its record, which etcd drops when the hub does not renew it, and each write of the one that
-// leads has the condition that it still does.
+// Package peers lists the hubs of one etcd, and elects a leader, which makes tasks and decides about
+// the nodes of lost hubs. It has no consensus of its own: a hub is registered as long as its record,
+// which etcd drops when the hub does not renew it, and each write of the leader has the condition
+// that it still leads.
 //
-// It does not know what leading is. Start at Join, Peers.Run and Peers.Lead.
+// It does not know the leader's work. Start at Join, Peers.Run and Peers.Lead.
 package peers
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// The records: that of each hub, by its id, and the one that says who leads.
+// The records: that of each hub, by its id, and the leader's.
 const (
 	records = "hub/"
 	alive   = records + "alive/"
@@ -38,18 +38,18 @@ const DefaultTTL = 10 * time.Second
 
 // Peer is a hub.
 type Peer struct {
-	// ID is that of this run of it, Addr the address by which nodes reach it.
+	// ID is that of this run of it, Addr its address for nodes.
 	ID   string `json:"-"`
 	Addr string `json:"addr"`
 }
 
-// lead is the record that says who leads. Each write of the one that does is another turn.
+// lead is the leader's record. Each write of the leader is another turn.
 type lead struct {
 	ID   string `json:"id"`
 	Turn uint64 `json:"turn"`
 }
 
-// Options are what Peers are made of.
+// Options are the parameters of Join.
 type Options struct {
 	Store     *store.Store
 	Board     *board.Board
@@ -72,13 +72,13 @@ type Peers struct {
 	changed chan struct{} // closed at the next change
 }
 
-// Join is a hub that is there, until Leave.
+// Join registers a hub, until Leave.
 func Join(ctx context.Context, o Options) (*Peers, error) {
 	if o.TTL == 0 {
 		o.TTL = DefaultTTL
 	}
 	p := &Peers{o: o, contact: contact{last: time.Now()}, self: Peer{ca.NewID(), o.Advertise}, live: map[string]Peer{}, changed: make(chan struct{})}
-	if o.Store.Alone() { // what is there is of the runs before
+	if o.Store.Alone() { // the records are those of earlier runs
 		before, _, err := o.Store.List(ctx, alive)
 		if err != nil {
 			return nil, err
@@ -123,7 +123,7 @@ func (p *Peers) Leave(ctx context.Context) error {
 }
 
 // Run renews this hub's record and follows those of the others, until ctx ends. lost is called when this
-// hub is not there any more for the others: what it holds may be theirs, and it comes back with another id.
+// hub's record has expired: the others may take its nodes, and it comes back with another id.
 func (p *Peers) Run(ctx context.Context, lost func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var following sync.WaitGroup
@@ -157,7 +157,7 @@ func (p *Peers) Run(ctx context.Context, lost func()) error {
 	}
 }
 
-// forget gives this hub another id, by which it is not there yet.
+// forget gives this hub another id, which is not registered yet.
 func (p *Peers) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,13 +220,13 @@ func (p *Peers) Leader() string {
 	return p.leader.ID
 }
 
-// Alive reports whether a hub is there.
+// Alive reports whether a hub is registered.
 func (p *Peers) Alive(id string) bool {
 	_, ok := p.Get(id)
 	return ok
 }
 
-// Get is a hub that is there.
+// Get returns a registered hub.
 func (p *Peers) Get(id string) (Peer, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,8 +234,8 @@ func (p *Peers) Get(id string) (Peer, bool) {
 	return peer, ok
 }
 
-// List are the hubs that are there, this one first, and a channel that is closed when that changes, or who
-// leads does.
+// List returns the registered hubs, this one first, and a channel that is closed when the list or the
+// leader changes.
 func (p *Peers) List() ([]Peer, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -252,7 +252,7 @@ func (p *Peers) List() ([]Peer, <-chan struct{}) {
 	return list, p.changed
 }
 
-// errDeposed ends what the hub that leads does.
+// errDeposed ends the work of a former leader.
 var errDeposed = errors.New("another hub leads")
 
 // Lead calls fn whenever this hub leads, with a context that ends when it does not any more, until ctx ends or fn
@@ -320,7 +320,7 @@ func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx co
 	return fn(ctx, t)
 }
 
-// moment waits a little, so that the record of who leads may come.
+// moment waits a little for the leader's record.
 func (p *Peers) moment(ctx context.Context) error {
 	timer := time.NewTimer(100 * time.Millisecond)
 	defer timer.Stop()
@@ -346,11 +346,11 @@ type Term struct {
 	rev  int64 // of the record that says so
 }
 
-// Commit does writes in one transaction if this hub still leads, and returns when the board has them. What was decided
-// from the board as it was before an error must be decided again.
+// Commit does writes in one transaction if this hub still leads, and returns when the board has them. Decisions from
+// the board before an error must be made again.
 //
-// A transaction whose fate is not known cannot be done later: the next one is made first, with which it has no
-// chance any more.
+// A transaction with an unknown result cannot be committed later: the next turn is written first, so that its
+// condition fails.
 func (t *Term) Commit(ctx context.Context, writes ...store.Write) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -370,8 +370,8 @@ func (t *Term) Commit(ctx context.Context, writes ...store.Write) error {
 	return t.settle(ctx, t.turn, err)
 }
 
-// settle finds out what became of an attempt that ended with an error, and returns nil when it was committed all
-// the same. Preconditions: mu is held.
+// settle finds the result of an attempt that ended with an error, and returns nil if it was committed.
+// Preconditions: mu is held.
 func (t *Term) settle(ctx context.Context, attempt uint64, failure error) error {
 	for {
 		var now lead

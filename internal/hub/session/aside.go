@@ -21,13 +21,13 @@ func aside(fn func() error) error {
 	return (<-o).error()
 }
 
-// outcome is what came of a function: an error, or the value that it panicked with.
+// outcome is the result of a function: an error, or the value of its panic.
 type outcome struct {
 	err      error
 	panicked any
 }
 
-// error goes on with a panic where it is expected: in the goroutine of the call.
+// error returns the error, or panics again in the goroutine of the call.
 func (o outcome) error() error {
 	if o.panicked != nil {
 		panic(o.panicked)
@@ -64,8 +64,8 @@ func (d *Dispatcher) sending(s *session, caller ca.Caller, fn func() error) erro
 	return err
 }
 
-// ended is why a session has ended. What was sent to a node that does not read stays with the
-// connection, and with it the streams: so it is closed.
+// ended returns why a session has ended. It closes the connection, because unread messages to a
+// node stay with it, and with them the streams.
 func (d *Dispatcher) ended(s *session, caller ca.Caller) error {
 	time.AfterFunc(linger, func() {
 		d.mu.Lock()
@@ -79,7 +79,7 @@ func (d *Dispatcher) ended(s *session, caller ca.Caller) error {
 	return context.Cause(s.ctx)
 }
 
-// Checked is a stream whose messages are refused when an enum in them has a value that is not known.
+// Checked is a stream that refuses messages with unknown values of enums.
 func Checked(stream grpc.ServerStream) grpc.ServerStream { return checked{stream} }
 
 type checked struct{ grpc.ServerStream }
@@ -93,7 +93,7 @@ func (c checked) RecvMsg(m any) error {
 	return err
 }
 
-// Shallow is a stream whose one request is read aside.
+// Shallow is a stream that reads its one request in another goroutine.
 func Shallow(stream grpc.ServerStream) grpc.ServerStream { return shallow{stream} }
 
 type shallow struct{ grpc.ServerStream }

@@ -25,7 +25,7 @@ const pause = 100 * time.Millisecond
 // large is the size of messages that some workers do not read any more, in bytes.
 const large = 4 << 20
 
-// Assignments sends all that a node is to have, and then what changes of it.
+// Assignments sends all assignments of a node, and then their changes.
 func (d *Dispatcher) Assignments(req *swarmv1.AssignmentsRequest, stream grpc.ServerStreamingServer[swarmv1.AssignmentsMessage]) error {
 	var had board.Assignments
 	n := 0
@@ -99,7 +99,7 @@ func (d *Dispatcher) follow(ctx context.Context, id string, send func(node strin
 	}
 }
 
-// following is a stream of what a node is to have.
+// following is a stream of a node's assignments.
 type following struct {
 	d       *Dispatcher
 	node    string
@@ -127,7 +127,7 @@ func (f *following) begin(ctx context.Context, id string) (err error) {
 	return nil
 }
 
-// step sends what there is.
+// step sends the present changes.
 func (f *following) step() error {
 	now, changed := f.d.o.Board.Assigned(f.node)
 	if err := f.d.live(f.s, f.caller); err != nil {
@@ -137,8 +137,8 @@ func (f *following) step() error {
 	return f.send(f.node, now)
 }
 
-// changes are what leads from what a node had to what it is to have: what tasks need comes
-// before the tasks, and goes after them.
+// changes returns the changes from a node's former assignments to the present ones: secrets and
+// configs are added before tasks, and removed after them.
 func changes(had, now board.Assignments) (list []*swarmv1.AssignmentChange) {
 	add := func(action swarmv1.AssignmentChange_AssignmentAction, a *swarmv1.Assignment) {
 		list = append(list, &swarmv1.AssignmentChange{Assignment: a, Action: action})

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/peers"
 )
 
-// Broker brings the output of tasks from their nodes to those who ask for it.
+// Broker passes the output of tasks from their nodes to subscribers.
 type Broker struct {
 	swarmv1.UnimplementedLogBrokerServer
 	ca    *ca.Service
@@ -39,8 +39,8 @@ func NewBroker(service *ca.Service, b *board.Board) *Broker {
 
 // Subscription is output that someone asks for.
 type Subscription struct {
-	// Messages are what the nodes send. Done is closed when all of them have sent everything,
-	// unless they are to follow.
+	// Messages are the nodes' messages. Done is closed when all of them have sent everything,
+	// unless the subscription follows.
 	Messages <-chan *swarmv1.LogMessage
 	Done     <-chan struct{}
 
@@ -68,7 +68,7 @@ func (b *Broker) Subscribe(selector *swarmv1.LogSelector, o *swarmv1.LogSubscrip
 	return s
 }
 
-// subscribe is a subscription of what the nodes of this hub send, which start begins.
+// subscribe makes a subscription of this hub's nodes; start begins it.
 func (b *Broker) subscribe(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions, here func(node string) bool) *Subscription {
 	s := &Subscription{
 		b: b, msg: &swarmv1.SubscriptionMessage{Id: ca.NewID(), Selector: selector, Options: o}, out: make(chan *swarmv1.LogMessage),
@@ -108,7 +108,7 @@ func (s *Subscription) Close() {
 	s.b.wakeLocked()
 }
 
-// Missing are the nodes whose output is not complete, as they were not in touch.
+// Missing returns the nodes with incomplete output, because they had no session.
 func (s *Subscription) Missing() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (b *Broker) wakeLocked() {
 	b.changed = make(chan struct{})
 }
 
-// wants reports whether a task's output is asked for.
+// wants reports whether a task's output is subscribed.
 func (s *Subscription) wants(t board.Task) bool {
 	sel := s.msg.GetSelector()
 	return slices.Contains(sel.GetTaskIds(), t.M.GetId()) || slices.Contains(sel.GetServiceIds(), t.M.GetServiceId()) || slices.Contains(sel.GetNodeIds(), t.M.GetNodeId())
@@ -140,8 +140,8 @@ func (s *Subscription) finished(node string, incomplete bool) {
 	}
 }
 
-// concerning are the subscriptions that are open and concern a node, and channels of which one is
-// closed when that changes. Where there are none, changes of the node's tasks are nothing to it.
+// concerning returns the open subscriptions of a node, and channels; one is closed when they
+// change. Without subscriptions, changes of the node's tasks do not matter.
 func (b *Broker) concerning(node string) (all map[string]*Subscription, subs, tasks <-chan struct{}) {
 	b.mu.Lock()
 	all, subs = maps.Clone(b.subs), b.changed
@@ -161,7 +161,7 @@ func (b *Broker) concerning(node string) (all map[string]*Subscription, subs, ta
 	return all, subs, tasks
 }
 
-// ListenSubscriptions tells a node whose output is asked for.
+// ListenSubscriptions sends a node its subscriptions.
 func (b *Broker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, stream grpc.ServerStreamingServer[swarmv1.SubscriptionMessage]) error {
 	ctx := stream.Context()
 	l := &listening{b: b, stream: stream, told: map[string]*Subscription{}}
@@ -180,24 +180,24 @@ func (b *Broker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, stre
 	}
 }
 
-// listening is a stream of whose output a node is asked for.
+// listening is a stream of a node's subscriptions.
 type listening struct {
 	b      *Broker
 	stream grpc.ServerStreamingServer[swarmv1.SubscriptionMessage]
 	told   map[string]*Subscription
 	node   string
-	// What may change of it.
+	// Closed at changes.
 	subs, tasks, self <-chan struct{}
 }
 
-// end notes what the node cannot send any more.
+// end marks the node's output as ended.
 func (l *listening) end() {
 	for _, s := range l.told {
 		s.finished(l.node, true)
 	}
 }
 
-// step sends what there is.
+// step sends the present changes.
 func (l *listening) step() error {
 	caller, err := l.b.ca.Authorize(l.stream.Context(), roles...)
 	if err != nil {
@@ -329,8 +329,7 @@ func (s *Subscription) take(ctx context.Context, node string, messages []*swarmv
 	return nil
 }
 
-// Allocator answers nodes that want to attach what they run to networks of the Swarm. A hub has
-// none.
+// Allocator answers nodes' requests for attachments to networks of the Swarm. A hub has none.
 type Allocator struct {
 	swarmv1.UnimplementedResourceAllocatorServer
 	CA *ca.Service

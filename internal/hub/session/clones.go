@@ -24,8 +24,8 @@ type take struct {
 	at       time.Time
 }
 
-// inUse is the other address from which the node of a caller is in touch, with this hub or with another one, by a
-// session that is not the one the caller resumes; "" when there is none.
+// inUse returns the address of another session of the caller's node, with this hub or another one, that the
+// caller does not resume; "" if there is none.
 func (d *Dispatcher) inUse(caller ca.Caller, resumes string) string {
 	n, _, _ := d.o.Board.Node(caller.Node)
 	run, session, _ := d.o.Board.Holder(caller.Node)

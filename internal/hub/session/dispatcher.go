@@ -1,5 +1,5 @@
-// Package session is the hub's side of SwarmKit's Dispatcher: which nodes are in touch, what
-// each of them is told, and what they report. It answers with the codes that workers know.
+// Package session is the hub's side of SwarmKit's Dispatcher: sessions of nodes, messages to them,
+// and their reports. It answers with the codes that workers expect.
 //
 // It does not know what is to run where. Start at Dispatcher.Session and
 // Dispatcher.Assignments.
@@ -32,7 +32,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// Options are what a Dispatcher is made of.
+// Options are the parameters of New.
 type Options struct {
 	CA    *ca.Service
 	Board *board.Board
@@ -66,7 +66,7 @@ type Dispatcher struct {
 	ending context.Context // of Run's end
 	end    context.CancelFunc
 
-	begin      time.Time // from which sessions count their time
+	begin      time.Time // the start of sessions' time
 	superseded atomic.Uint64
 
 	mu    sync.Mutex // guards nodes
@@ -75,7 +75,7 @@ type Dispatcher struct {
 	sessions sync.Map
 }
 
-// state is what the hub remembers of a node that has had a session.
+// state is the state of a node that has had a session.
 type state struct {
 	current    *session // nil when it is not in touch
 	registered time.Time
@@ -87,13 +87,13 @@ type state struct {
 type session struct {
 	id   string
 	addr string // guarded by the dispatcher's mu, as caller, seen and held are
-	// caller is who has begun or resumed it last.
+	// caller is the last one that began or resumed it.
 	caller ca.Caller
 	ctx    context.Context
 	end    context.CancelCauseFunc
 	timer  *time.Timer
 	// until is when it ends without another heartbeat, after the dispatcher's begin. A heartbeat sets it and leaves the
-	// timer, which looks at it when it runs out.
+	// timer, which reads it when it fires.
 	until atomic.Int64
 	seen  int64 // the revision of the node's last description and status
 	held  bool  // a record says that this session holds its node
@@ -133,9 +133,9 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// moved is told by the board who holds a node: a session of this hub, or "", which is none or one of another
-// hub's. The session here ends if the node was its and is not any more. The records come in the order of their
-// revisions, so that one that comes before this session's own is of a time before it.
+// moved is the board's call with the new holder of a node: a session of this hub, or "", which is none or one
+// of another hub's. The session here ends if it has lost the node. The records come in the order of their
+// revisions, so that a record before this session's own is older.
 func (d *Dispatcher) moved(node, holds string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -208,10 +208,10 @@ func (d *Dispatcher) Look(ctx context.Context, term Term) error {
 	}
 }
 
-// maxLook is the longest time until nodes without a hub are looked for again.
+// maxLook is the longest time between two searches for nodes without a hub.
 const maxLook = time.Second
 
-// Term is a time in which this hub alone looks after such nodes.
+// Term is a term of this hub as the only one that handles such nodes.
 type Term interface {
 	Commit(ctx context.Context, writes ...store.Write) error
 }
@@ -254,7 +254,7 @@ func (d *Dispatcher) Addr(node string) string {
 	return ""
 }
 
-// check is what each call begins with, but for Session.
+// check is the first part of each call but Session.
 func (d *Dispatcher) check(ctx context.Context, id string) (string, *session, error) {
 	caller, err := d.o.CA.Authorize(ctx, roles...)
 	if err != nil {
@@ -297,13 +297,13 @@ func (d *Dispatcher) Session(req *swarmv1.SessionRequest, stream grpc.ServerStre
 	}
 }
 
-// telling is a stream of what a node is told about itself and the hub.
+// telling is a stream of messages to a node about itself and the hub.
 type telling struct {
 	d      *Dispatcher
 	stream grpc.ServerStreamingServer[swarmv1.SessionMessage]
 	caller ca.Caller
 	s      *session
-	// What may change of it.
+	// Closed at changes.
 	changed, keys, roots, hubs <-chan struct{}
 }
 
@@ -333,7 +333,7 @@ func (t *telling) begin(ctx context.Context, req *swarmv1.SessionRequest) (err e
 	return d.describe(ctx, t.caller, t.s, req.GetDescription())
 }
 
-// step sends what there is.
+// step sends the present changes.
 func (t *telling) step() error {
 	d := t.d
 	t.changed, t.keys, t.roots = d.o.Board.NodeChanged(t.caller.Node), d.o.Keys.Changed(), d.o.CA.Authority.Changed()
@@ -351,7 +351,8 @@ func (t *telling) step() error {
 	})
 }
 
-// managers are the hubs, as nodes are told, and a channel that is closed when that may have changed.
+// managers returns the hubs for messages to nodes, and a channel that is closed when they may have
+// changed.
 func (d *Dispatcher) managers() (list []*swarmv1.WeightedPeer, changed <-chan struct{}) {
 	hubs, changed := d.o.Peers.List()
 	for _, h := range hubs {
@@ -371,8 +372,8 @@ func (d *Dispatcher) live(s *session, caller ca.Caller) error {
 	return d.o.CA.Allowed(caller)
 }
 
-// open is the session that a node asks for: the current one, or a new one, with which the
-// current one ends.
+// open returns the session of a node's request: the current one, or a new one, which ends the
+// current one.
 func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -402,8 +403,8 @@ func (d *Dispatcher) open(caller ca.Caller, id string) (*session, error) {
 	return s, nil
 }
 
-// storing is how long it may take to store that a node has a session. The time in which the node is to say that it is
-// alive begins when that is done: before, it does not know of the session.
+// storing bounds the time to store a node's session. The time for the first heartbeat begins after it, because the
+// node does not know the session before.
 const storing = time.Minute
 
 // again counts a registration of a node that was registered before. Preconditions: the
@@ -425,7 +426,7 @@ func (d *Dispatcher) silence(period time.Duration) time.Duration {
 	return time.Duration(d.o.Grace) * period
 }
 
-// describe stores what a node says of itself, and that it is Ready.
+// describe stores a node's description, and that it is Ready.
 func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session, description *swarmv1.NodeDescription) error {
 	hub, told := d.o.Peers.Self(), ctx
 	if n, _, _ := d.o.Board.Node(caller.Node); n.GetStatus().GetState() != swarmv1.NodeStatus_READY {
@@ -458,7 +459,7 @@ func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session,
 	return nil
 }
 
-// hold stores that a session holds its node: a new one takes it from whoever does, one that resumes must hold it still.
+// hold stores that a session holds its node: a new one takes it from any holder, a resumed one must still hold it.
 func (d *Dispatcher) hold(ctx context.Context, caller ca.Caller, s *session, n *swarmv1.Node) (rev int64, err error) {
 	for {
 		condition := int64(store.Any)
@@ -541,7 +542,7 @@ func (d *Dispatcher) commit(ctx context.Context, writes ...store.Write) error {
 	return err
 }
 
-// jitter is the part of the period by which the times of heartbeats differ, either way.
+// jitter is the random part of the period of heartbeats, in both directions.
 const jitter = 0.1
 
 // Heartbeat says when the next one is due. It takes no lock of the dispatcher or the board, so that it never waits
@@ -579,8 +580,8 @@ func (d *Dispatcher) UpdateTaskStatus(ctx context.Context, req *swarmv1.UpdateTa
 	return &swarmv1.UpdateTaskStatusResponse{}, nil
 }
 
-// UpdateVolumeStatus takes what became of cluster volumes. There are none here, so that each is
-// unknown, and nothing comes of it.
+// UpdateVolumeStatus takes statuses of cluster volumes. A hub has none, so each is unknown and
+// ignored.
 func (d *Dispatcher) UpdateVolumeStatus(ctx context.Context, req *swarmv1.UpdateVolumeStatusRequest) (*swarmv1.UpdateVolumeStatusResponse, error) {
 	if _, _, err := d.check(ctx, req.GetSessionId()); err != nil {
 		return nil, err

@@ -25,8 +25,7 @@ const (
 	keysRotation = 12 * time.Hour
 )
 
-// Keys are those with which workers of Docker's make and protect networks of their own. The hub
-// only passes them on.
+// Keys are encryption keys for the networks of Docker's workers. The hub only passes them on.
 type Keys struct {
 	store *store.Store
 
@@ -122,7 +121,7 @@ func (k *Keys) save(ctx context.Context, r ring, condition int64) error {
 	return nil
 }
 
-// Run follows what other hubs do, until ctx ends.
+// Run follows other hubs' changes, until ctx ends.
 func (k *Keys) Run(ctx context.Context) error { return k.store.Follow(ctx, keysRecord, k.take) }
 
 // Renew rotates the keys until ctx ends. One hub at a time does so.

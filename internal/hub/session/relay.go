@@ -17,20 +17,21 @@ import (
 	"github.com/longshore/longshore/internal/hub/peers"
 )
 
-// A hub asks the others for the output of tasks whose nodes have their sessions there, at the address at which
-// nodes are served, with a certificate that only hubs have. The last word of an answer is which nodes it lacks.
+// A hub asks the others for the output of tasks on their nodes, at their addresses for nodes, with a
+// certificate that only hubs have. The last message of an answer names the missing nodes.
 const (
 	relayService = "longshore.hub.v1.Relay"
 	relayMethod  = "Subscribe"
 	missingKey   = "missing"
 )
 
-// Relay lets the broker ask other hubs, and be asked by them. here says which nodes are in touch with this one.
+// Relay lets the broker ask other hubs, and answer them. here reports whether a node has its session with this
+// one.
 func (b *Broker) Relay(others *peers.Peers, here func(node string) bool) {
 	b.others, b.here = others, here
 }
 
-// RelayService is what other hubs ask.
+// RelayService is the service for other hubs.
 func RelayService() *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{
 		ServiceName: relayService, HandlerType: (*any)(nil),
@@ -74,7 +75,7 @@ func (b *Broker) relayed(stream grpc.ServerStream) error {
 // pendingHub is the name under which a subscription waits for a hub.
 func pendingHub(id string) string { return "hub " + id }
 
-// follow has hubs asked that come later: the nodes of the tasks may go to them.
+// follow asks hubs that come later, because the tasks' nodes may move to them.
 func (s *Subscription) follow() {
 	asked := map[string]bool{}
 	for first := true; ; first = false {
@@ -93,7 +94,7 @@ func (s *Subscription) follow() {
 	}
 }
 
-// ask asks a hub, again while it is there if the output is to be followed. later leaves out what was written before.
+// ask asks a hub, and again while it is registered if the subscription follows. later leaves out earlier output.
 func (s *Subscription) ask(h peers.Peer, later bool) {
 	follow := s.msg.GetOptions().GetFollow()
 	for {
@@ -184,7 +185,7 @@ func (s *Subscription) startAll(away []string) {
 	s.start()
 }
 
-// peer is another hub that is there.
+// peer returns another registered hub.
 func (b *Broker) peer(run string) (peers.Peer, bool) {
 	if b.others == nil || run == b.others.Self() {
 		return peers.Peer{}, false

@@ -15,8 +15,8 @@ import (
 // transient are the records of the hubs that run now: they are in no backup.
 const transient = "hub/"
 
-// Backup writes all records as they are at one moment and as they are stored: what is sealed stays
-// sealed, with the key that only the passphrase opens.
+// Backup writes all records of one moment in their stored form: sealed ones stay sealed, with the
+// key that only the passphrase opens.
 func (s *Store) Backup(ctx context.Context, w io.Writer) error { return Backup(ctx, s.db, w) }
 
 // Backup is Store.Backup of a database that nobody has unsealed.
@@ -44,7 +44,7 @@ func Backup(ctx context.Context, db DB, w io.Writer) error {
 	return out.Close()
 }
 
-// Check reads a backup, which is whole and has the key by which its records are sealed.
+// Check reads a backup and checks that it is complete and has the key of its sealed records.
 func Check(r io.Reader) (archive.Info, error) {
 	sealed := false
 	info, err := archive.Read(r, func(key string, _ []byte) error {
@@ -57,8 +57,8 @@ func Check(r io.Reader) (archive.Info, error) {
 	return info, err
 }
 
-// Fill writes the records of a backup into a database that has none. The key by which records are sealed comes last: without
-// it no hub starts. FailedPrecondition when there are records.
+// Fill writes the records of a backup into a database that has none. The key of sealed records comes last: without it
+// no hub starts. FailedPrecondition if there are records.
 func Fill(ctx context.Context, db DB, r io.Reader) error {
 	errSome := fmt.Errorf("there are records of a hub already: %w", errdefs.ErrFailedPrecondition)
 	err := db.Pages(ctx, "", func(_ int64, page []Record) error {

@@ -8,12 +8,11 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// errChanged ends a watch of what is to be read again.
+// errChanged ends a watch after a change, so that the records are read again.
 var errChanged = fmt.Errorf("it has changed: %w", errdefs.ErrAborted)
 
-// Follow calls fn with all records whose keys begin with a prefix, and again whenever one of
-// them has changed, until ctx ends or fn returns an error. It is for prefixes of few records. It
-// always returns an error.
+// Follow calls fn with all records with a prefix, and again whenever one of them has changed, until
+// ctx ends or fn returns an error. It is for prefixes of few records. It always returns an error.
 func (s *Store) Follow(ctx context.Context, under string, fn func(records []Record) error) error {
 	for {
 		records, rev, err := s.List(ctx, under)

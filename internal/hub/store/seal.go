@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// The first byte of each stored value says what follows.
+// The first byte of each stored value is its form.
 const (
 	plain  = 0 // the value
 	sealed = 1 // a nonce and the encrypted value

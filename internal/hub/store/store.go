@@ -2,8 +2,8 @@
 // conditions, and watched. Records that are secret are sealed with AES-GCM before the database
 // sees them.
 //
-// It does not know what the records mean, nor what the database is: that is DB, which etcd/
-// implements. Start at Open, Store.Commit and Store.Watch.
+// It does not know the meaning of the records, nor the database: etcd/ implements DB. Start at
+// Open, Store.Commit and Store.Watch.
 package store
 
 import (
@@ -21,15 +21,14 @@ const MaxWrites = 128
 // MaxValue is the size of the largest record, in bytes.
 const MaxValue = 1 << 20
 
-// DB is a database of records, whose values are whatever the store makes of them. Its errors have
-// the classes that those of the store have.
+// DB is a database of records with opaque values. Its errors have the classes of the store's.
 type DB interface {
 	// Alone reports whether no other hub can have it.
 	Alone() bool
 	// Get reads one record. NotFound when there is none.
 	Get(ctx context.Context, key string) (Record, error)
-	// Pages calls fn with all records whose keys begin with a prefix, in the order of their keys, some at
-	// a time, as they were at one revision; once with none if there are none.
+	// Pages calls fn with all records with a prefix, in the order of their keys, some at a time, of one
+	// revision; once with none if there are none.
 	Pages(ctx context.Context, under string, fn func(rev int64, page []Record) error) error
 	// Commit is Store.Commit, of values as they are stored.
 	Commit(ctx context.Context, writes []Write) (rev int64, err error)
@@ -46,13 +45,13 @@ type DB interface {
 // Opener opens a database, which logs to log.
 type Opener func(ctx context.Context, log *slog.Logger) (DB, error)
 
-// Options are what a store is opened with.
+// Options are the parameters of Open.
 type Options struct {
 	// Open opens its database.
 	Open Opener
 	// Wrapping unseals the records that are secret.
 	Wrapping
-	// Observe, if not nil, is told how long each transaction took.
+	// Observe, if not nil, is called with the duration of each transaction.
 	Observe func(took time.Duration)
 	Log     *slog.Logger
 }
@@ -61,7 +60,7 @@ type Options struct {
 type Store struct {
 	db      DB
 	sealer  sealer
-	key     []byte // by which it seals
+	key     []byte // the sealing key
 	observe func(took time.Duration)
 }
 
@@ -74,7 +73,7 @@ type Record struct {
 
 // The conditions of a write that are no revision.
 const (
-	Any     = 0  // whatever there is
+	Any     = 0  // no condition
 	Absent  = -1 // there is no such record
 	Present = -2 // there is one
 )
@@ -94,13 +93,13 @@ type Write struct {
 	Err error
 }
 
-// Change is what a transaction did to one record.
+// Change is a transaction's change of one record.
 type Change struct {
 	Record
 	Deleted bool // Value is nil then
 }
 
-// Loan is a record that is there for as long as the hub that made it is, and a moment longer.
+// Loan is a record that exists as long as its hub, and a moment longer.
 type Loan struct {
 	// Lost is closed when the record is gone, or may be.
 	Lost <-chan struct{}
@@ -143,8 +142,8 @@ func (s *Store) Get(ctx context.Context, key string) (r Record, err error) {
 	return r, err
 }
 
-// List reads all records whose keys begin with a prefix, in the order of their keys, as they
-// were at the revision that it returns.
+// List reads all records with a prefix, in the order of their keys, at the revision that it
+// returns.
 func (s *Store) List(ctx context.Context, under string) (records []Record, rev int64, err error) {
 	err = s.db.Pages(ctx, under, func(at int64, page []Record) error {
 		rev = at
@@ -200,10 +199,9 @@ func (s *Store) Commit(ctx context.Context, writes ...Write) (rev int64, err err
 	return s.db.Commit(ctx, stored)
 }
 
-// Watch calls fn with the changes of each transaction after a revision, in their order, until
-// ctx ends, fn returns an error, or the database ends the watch. OutOfRange when changes after the
-// revision are not known any more: who watches lists again; Unavailable when the database does not answer.
-// It always returns an error.
+// Watch calls fn with the changes of each transaction after a revision, in their order, until ctx ends, fn
+// returns an error, or the database ends the watch. OutOfRange if changes after the revision were
+// compacted: list again then; Unavailable if the database does not answer. It always returns an error.
 func (s *Store) Watch(ctx context.Context, under string, after int64, fn func(rev int64, changes []Change) error) error {
 	return s.db.Watch(ctx, under, after, func(rev int64, changes []Change) error {
 		opened := changes[:0]
@@ -226,8 +224,8 @@ func (s *Store) Watch(ctx context.Context, under string, after int64, fn func(re
 	})
 }
 
-// Lend writes a record that goes when this hub has not reached the database for a time. In a store that no
-// other hub has it stays until it is given back.
+// Lend writes a record that expires when this hub has not reached the database for a time. In a store of
+// one hub it stays until it is returned.
 func (s *Store) Lend(ctx context.Context, key string, value []byte, ttl time.Duration) (*Loan, error) {
 	return s.db.Lend(ctx, key, open(value), ttl)
 }

@@ -21,8 +21,7 @@ import (
 // sealKey is where the wrapped data key is kept. It is the only record without a first byte.
 const sealKey = "seal"
 
-// Wrapping is what the data key is encrypted by: a passphrase, or a program that asks a key
-// management service.
+// Wrapping encrypts the data key: by a passphrase, or a program that asks a key management service.
 type Wrapping struct {
 	Passphrase []byte
 	// Iterations make guessing the passphrase slow; 0 is the default.
@@ -35,8 +34,8 @@ type Wrapping struct {
 // defaultIterations makes guessing a passphrase slow.
 const defaultIterations = 600_000
 
-// wrapped is the data key as it is stored: encrypted with a key that is made of the
-// passphrase, or by a program. So another one does not change what the data key has sealed.
+// wrapped is the stored data key: encrypted with a key derived from the passphrase, or by a
+// program. So a new passphrase does not change sealed records.
 type wrapped struct {
 	KDF        string `json:"kdf"`
 	Iterations int    `json:"iterations,omitempty"`
@@ -44,13 +43,13 @@ type wrapped struct {
 	Key        []byte `json:"key"`
 }
 
-// The ways in which a data key is wrapped.
+// The ways to wrap a data key.
 const (
 	kdf       = "pbkdf2-sha256"
 	byCommand = "command"
 )
 
-// maxIterations bounds what a damaged or foreign record may cost.
+// maxIterations bounds the cost of a damaged or foreign record.
 const maxIterations = 10_000_000
 
 // The limits of a program that wraps: how long it may take, and how much it may write.
@@ -74,7 +73,7 @@ func (w wrapped) wrapping(passphrase []byte) (cipher.AEAD, error) {
 // keySize is the size of the data key, in bytes.
 const keySize = 32
 
-// check refuses what is neither a passphrase nor a program, or both.
+// check refuses a Wrapping with neither a passphrase nor a program, or with both.
 func (by Wrapping) check() error {
 	if (len(by.Passphrase) == 0) == (by.Command == "") {
 		return fmt.Errorf("the store needs either a passphrase or a program by which its key is wrapped: %w", errdefs.ErrInvalidArgument)
@@ -127,7 +126,7 @@ func (by Wrapping) unwrap(ctx context.Context, w wrapped) (key []byte, err error
 	return key, nil
 }
 
-// run runs the program. What it gets and writes is in no message.
+// run runs the program. Its input and output appear in no message.
 func (by Wrapping) run(ctx context.Context, what string, in []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, commandTime, fmt.Errorf("it takes longer than %s", commandTime))
 	defer cancel()
@@ -196,8 +195,8 @@ func (s *Store) makeKey(ctx context.Context, by Wrapping) error {
 	return s.keep(ctx, by, Absent)
 }
 
-// Rekey has the data key wrapped by something else from now on. What it has sealed stays as it is.
-// Aborted when someone else does so at this moment.
+// Rekey wraps the data key in another way. Sealed records do not change. Aborted if another Rekey
+// runs at this moment.
 func (s *Store) Rekey(ctx context.Context, by Wrapping) error {
 	if err := by.check(); err != nil {
 		return err
@@ -209,7 +208,7 @@ func (s *Store) Rekey(ctx context.Context, by Wrapping) error {
 	return s.keep(ctx, by, rev)
 }
 
-// keep stores the data key, if what wraps it gives it back.
+// keep stores the wrapped data key, after checking that it can be unwrapped.
 func (s *Store) keep(ctx context.Context, by Wrapping, condition int64) error {
 	w, err := by.wrap(ctx, s.key)
 	if err != nil {

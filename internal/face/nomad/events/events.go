@@ -1,7 +1,6 @@
-// Package events tells Nomad what happens to tasks: how they ended, and what they
-// wait for.
+// Package events sends Nomad the events of tasks: their ends, and the reasons of their waits.
 //
-// It must not know who tells. Start at Feed.
+// It must not know the sources of events. Start at Feed.
 package events
 
 import (
@@ -21,8 +20,8 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/translate"
 )
 
-// backlog is how many events may wait for a stream's client; what comes on top
-// is dropped, and said in the log.
+// backlog bounds the events that wait for a stream's client; further ones are dropped, with a line
+// in the log.
 const backlog = 256
 
 // Feed has the events of all tasks.
@@ -63,9 +62,9 @@ func event(id, alloc, name string, at time.Time) *nomaddriver.DriverTaskEvent {
 	return &nomaddriver.DriverTaskEvent{TaskId: id, AllocId: alloc, TaskName: name, Timestamp: timestamppb.New(at)}
 }
 
-// Stream sends the events of a driver's tasks until ctx ends. The ends of tasks go on where the last
-// stream of this agent's stopped. The first one's begin with the agent: it records at
-// its start what has ended before, which the last agent could tell nobody.
+// Stream sends the events of a driver's tasks until ctx ends. The ends of tasks continue where the
+// last stream of this agent stopped. The first one's begin with the agent: at its start it records
+// ends from before, which the last agent could not send.
 func (f *Feed) Stream(ctx context.Context, driver string, send func(*nomaddriver.DriverTaskEvent) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,8 +115,7 @@ func (f *Feed) Stream(ctx context.Context, driver string, send func(*nomaddriver
 	}
 }
 
-// since says from where on events are looked at. Those that are not kept any more are
-// lost.
+// since returns the number of the first event to read. Trimmed ones are lost.
 func (f *Feed) since(ctx context.Context) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +138,7 @@ func (f *Feed) of(ctx context.Context, e core.Event, driver string) bool {
 	return err != nil || name == "" || name == driver
 }
 
-// ended says how a task ended; nil for what is no task's.
+// ended returns the event of a task's end; nil for other events.
 func ended(e core.Event) *nomaddriver.DriverTaskEvent {
 	p := strings.Split(string(e.Key), "/")
 	if len(p) != 3 || e.Autopsy == nil {

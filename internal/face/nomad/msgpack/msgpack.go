@@ -1,9 +1,9 @@
 // Package msgpack reads the MessagePack in which Nomad sends configurations,
 // into plain Go values.
 //
-// The libraries for it decode without a bound on nesting, so that a few
-// megabytes of opening brackets overflow the stack, which no recover catches:
-// this one has a bound. It must not know what the values mean.
+// The libraries for it decode without a bound on nesting, so that a few megabytes of opening
+// brackets overflow the stack, which no recover catches: this one has a bound. It must not know the
+// meaning of the values.
 package msgpack
 
 import (
@@ -84,7 +84,7 @@ func (d *decoder) value(depth int) (any, error) {
 	}
 }
 
-// long reads a value whose kind takes the whole first byte.
+// long reads a value with its kind in the whole first byte.
 func (d *decoder) long(c byte, depth int) (any, error) {
 	switch c {
 	case 0xc0:
@@ -120,7 +120,7 @@ func (d *decoder) long(c byte, depth int) (any, error) {
 	return nil, malformed("a value of kind %#x", c)
 }
 
-// sized reads a length of that many bytes, and what has it.
+// sized reads a length of that many bytes, and the value of this length.
 func (d *decoder) sized(size uint64, read func(uint64) (any, error)) (any, error) {
 	n, err := d.number(size)
 	if err != nil {

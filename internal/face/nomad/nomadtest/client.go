@@ -34,7 +34,7 @@ type Client struct {
 	Conn   *grpc.ClientConn
 	// Address is the socket's, for a second client that reattaches.
 	Address string
-	// Log is what the plugin has written to its standard error.
+	// Log is the plugin's standard error.
 	Log *Buffer
 
 	end    func() error // waits for the plugin's end
@@ -150,8 +150,7 @@ func handshake(t *testing.T, stdout io.Reader, log *Buffer) *Client {
 	return Reattach(t, f[3], log)
 }
 
-// Reattach connects to a plugin that runs already, and does what go-plugin does
-// first.
+// Reattach connects to a running plugin, and makes go-plugin's first calls.
 func Reattach(t *testing.T, address string, log *Buffer) *Client {
 	t.Helper()
 	conn := Dial(t, address)

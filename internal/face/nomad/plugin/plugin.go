@@ -1,6 +1,5 @@
-// Package plugin is what the driver plugin, which Nomad starts, and the face,
-// which the agent runs, agree on: names, versions, the plugin's configuration
-// and how it travels between them.
+// Package plugin has the common parts of the driver plugin, which Nomad starts, and the face in the
+// agent: names, versions, the plugin's configuration and its transport between them.
 //
 // It must not know tasks. Start reading at Config.
 package plugin
@@ -102,7 +101,7 @@ type Users struct {
 	Ranges int    // how many there are
 }
 
-// UsersRange is how many ids a task has that is given a range.
+// UsersRange is the size of a task's range of ids.
 const UsersRange = 65536
 
 // Fields is the schema of Config.
@@ -150,8 +149,7 @@ func Fields() []schema.Field {
 	}
 }
 
-// defaultUsers lie where systemd has the ids of containers, far from what kubelet
-// gives to pods.
+// defaultUsers are in systemd's range for containers, far from kubelet's ranges for pods.
 const defaultUsers = 0x60000000
 
 // Default is the configuration of a plugin block without config.
@@ -161,7 +159,7 @@ func Default() Config {
 	}
 }
 
-// ParseConfig reads msgpack_config. InvalidArgument says what is wrong.
+// ParseConfig reads msgpack_config. InvalidArgument names the wrong key.
 func ParseConfig(data []byte) (Config, error) {
 	c := Default()
 	v, err := schema.Decode(Fields(), data)
@@ -242,7 +240,7 @@ func (c Config) Allows(namespace, mode string) bool {
 	})
 }
 
-// read takes over what is said. No range may reach the last id, which is nobody's.
+// read reads the values. No range may reach the last id, which is nobody's.
 func (u *Users) read(v schema.Values) error {
 	if v.Has("first_id") {
 		first, err := v.Int("first_id", UsersRange, math.MaxUint32-UsersRange)
@@ -275,7 +273,7 @@ func duration(key, text string, otherwise time.Duration) (time.Duration, error) 
 	return d, nil
 }
 
-// Caller is what the relay says of itself with every call.
+// Caller is the relay's description of itself in every call.
 type Caller struct {
 	Name string
 	// SetConfig is the request as Nomad sent it; nil when it never did.
@@ -294,7 +292,7 @@ func (c Caller) Outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, pairs...)
 }
 
-// Session is what a call's metadata tells the face.
+// Session has the facts in a call's metadata.
 type Session struct {
 	Config
 	Name     string

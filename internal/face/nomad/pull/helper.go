@@ -22,14 +22,14 @@ import (
 // clients.
 const helperPrefix = "docker-credential-"
 
-// HelperName is the name by which the plugin's configuration asks for the program at a
-// path; false when it cannot be one.
+// HelperName returns the name in the plugin's configuration for the program at a path; false if it
+// has none.
 func HelperName(program string) (string, bool) {
 	name, ok := strings.CutPrefix(path.Base(program), helperPrefix)
 	return name, ok && name != "" && path.IsAbs(program)
 }
 
-// What a helper may take.
+// The limits of a helper.
 const (
 	helperTime    = 20 * time.Second
 	helperOutput  = 64 << 10 // bytes of each output
@@ -40,7 +40,7 @@ const (
 type helpers struct {
 	paths map[string]string // by name
 	slots chan struct{}     // one for each that runs
-	log   *slog.Logger      // has what they say, which is not for jobs
+	log   *slog.Logger      // gets their messages, which are not for jobs
 }
 
 func newHelpers(programs []string, log *slog.Logger) helpers {
@@ -56,8 +56,8 @@ func newHelpers(programs []string, log *slog.Logger) helpers {
 // credentials are those of one registry; the zero credentials are none.
 type credentials struct{ username, password, token string }
 
-// ask runs a helper, which says what it knows of a registry's credentials. A job
-// chooses the registry by an image's name, and nothing else of what is run.
+// ask runs a helper for a registry's credentials. A job chooses only the registry, by an image's
+// name.
 func (h helpers) ask(ctx context.Context, name, registry string) (credentials, error) {
 	program, ok := h.paths[name]
 	if !ok {

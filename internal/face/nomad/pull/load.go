@@ -20,10 +20,9 @@ import (
 // loads is how often an image is loaded that is removed before it is held.
 const loads = 3
 
-// load takes the image from an archive in the task's directory local, where an
-// artifact is put. The job has made the archive: it is opened through no link, read by
-// the confined worker, and the image is there for this task alone, whatever names the
-// archive has for it.
+// load imports the image from an archive in the task's directory local, the place of artifacts. The
+// archive is the job's: it is opened through no link, read by the confined worker, and the image is
+// for this task alone, without the archive's names.
 func (im *Images) load(ctx context.Context, from *lease.Lease, t translate.Task) (img core.Image, err error) {
 	ctx, cancel, _ := bounded(ctx, t)
 	defer cancel()

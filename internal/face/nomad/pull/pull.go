@@ -38,15 +38,15 @@ type Images struct {
 	swept    sync.Once
 }
 
-// Options are what the agent's configuration says.
+// Options are the settings of the agent's configuration.
 type Options struct {
-	// Registry is where an image lies whose name says nothing of it; "" is docker.io.
+	// Registry is the default registry of image names; "" is docker.io.
 	Registry string
-	// Helpers are the programs that may be asked for credentials: see HelperName.
+	// Helpers are the allowed programs for credentials: see HelperName.
 	Helpers []string
 }
 
-// New returns what holds nothing yet; Run lets go.
+// New returns empty Images; Run releases unused ones.
 func New(e *engine.Client, feed *events.Feed, log *slog.Logger, o Options) *Images {
 	return &Images{
 		engine: e, events: feed, log: log, registry: cmp.Or(o.Registry, dockerHub), helpers: newHelpers(o.Helpers, log),
@@ -162,7 +162,7 @@ func bounded(ctx context.Context, t translate.Task) (context.Context, context.Ca
 
 var errTimeout = errors.New("the pull was given up") //nolint:gochecknoglobals // an error value
 
-// progress sums up what the blobs of one pull say.
+// progress sums up the progress of the blobs of one pull.
 type progress struct {
 	mu    sync.Mutex // guards last, blobs; serializes the calls of tell
 	last  time.Time
@@ -193,7 +193,7 @@ func (im *Images) Sweep(ctx context.Context, s plugin.Session) {
 	im.swept.Do(func() { im.unused.All(ctx, s.ImageDelay) })
 }
 
-// Released says that a task's container has let go of its images.
+// Released says that a task's container no longer uses its images.
 func (im *Images) Released(c core.Container, s plugin.Session) { im.unused.Released(c, s.ImageDelay) }
 
 // Run lets go of images when their time has come, until ctx ends.

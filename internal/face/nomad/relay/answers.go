@@ -41,7 +41,7 @@ func answer(stream grpc.ServerStream, m proto.Message) error {
 	return send(stream, m)
 }
 
-// own answers what go-plugin asks of every plugin.
+// own answers go-plugin's calls to every plugin.
 func (p *proxy) own(stream grpc.ServerStream, method string) error {
 	switch method {
 	case healthv1.Health_Check_FullMethodName:

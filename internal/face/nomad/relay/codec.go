@@ -2,14 +2,13 @@ package relay
 
 import "fmt"
 
-// maxMessage is what Nomad's client takes.
+// maxMessage is the limit of Nomad's client.
 const maxMessage = 1<<31 - 1
 
 // frame is one message, undecoded.
 type frame struct{ data []byte }
 
-// raw passes messages through as they are. It goes by protobuf's name, which is
-// what they are.
+// raw passes messages through unchanged. It has protobuf's name, because they are protobuf.
 type raw struct{}
 
 // Name implements encoding.Codec.

@@ -5,13 +5,11 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// Nomad asks for schema and capabilities once for each task that it is given, one
-// task after the other, before it takes the next: behind an agent that starts
-// fifty tasks that is most of the time until the last of them is known. An agent
-// always answers them alike, so that one answer of each is enough.
+// Nomad asks for schema and capabilities once for each new task, one task after the other: with
+// fifty tasks that is most of the time until the last of them arrives. An agent always gives the
+// same answers, so one answer of each is enough.
 
-// known is what the agent that we are connected to has answered, and which one
-// that is.
+// known returns the stored answer of the connected agent, and the agent's number.
 func (p *proxy) known(call string) (f frame, agent int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +39,7 @@ func (p *proxy) forget() {
 	p.agents++
 }
 
-// listener hears what is sent.
+// listener records the sent message.
 type listener struct {
 	grpc.ServerStream
 	last frame

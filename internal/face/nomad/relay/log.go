@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// newHandler writes what Nomad reads on a plugin's standard error: a JSON object
-// a line, with hclog's names.
+// newHandler writes the form that Nomad reads from a plugin's standard error: a JSON object a line,
+// with hclog's names.
 func newHandler(w io.Writer) slog.Handler {
 	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 		if len(groups) > 0 {

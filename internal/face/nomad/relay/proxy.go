@@ -106,10 +106,9 @@ func (p *proxy) driver(stream grpc.ServerStream, method, call string) error {
 	return err
 }
 
-// orAlone passes on the calls with which Nomad begins, one task after the other,
-// when it is started again. It must not give its tasks up because the agent comes
-// up after it: they live, and WaitTask, which waits for the agent, tells of those
-// that do not.
+// orAlone passes on Nomad's first calls for each task after its restart. Nomad must not give its
+// tasks up because the agent starts later: they live, and WaitTask, which waits for the agent,
+// reports those that do not.
 func (p *proxy) orAlone(stream grpc.ServerStream, method, call string, req frame) error {
 	known, agent, ok := p.known(call)
 	if ok {
@@ -179,7 +178,7 @@ func (p *proxy) repeat(stream grpc.ServerStream, method string, req frame, limit
 
 // once makes the call and passes the answers on. They all may be repeated: in a
 // stream of samples or events one more is as good as the last.
-func (p *proxy) once(conn *grpc.ClientConn, ctx context.Context, stream grpc.ServerStream, method string, req frame) error { //nolint:revive // conn is what it is called on
+func (p *proxy) once(conn *grpc.ClientConn, ctx context.Context, stream grpc.ServerStream, method string, req frame) error { //nolint:revive // conn is the receiver
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	up, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
@@ -195,7 +194,7 @@ func (p *proxy) once(conn *grpc.ClientConn, ctx context.Context, stream grpc.Ser
 	return pass(up, stream)
 }
 
-// pass sends on what comes until it ends.
+// pass copies messages until the end of the stream.
 func pass(from grpc.ClientStream, to grpc.ServerStream) error {
 	for {
 		var m frame
@@ -224,7 +223,7 @@ func (p *proxy) through(stream grpc.ServerStream, method string) error {
 	if err != nil {
 		return notDead(err)
 	}
-	// Nomad never ends its side: what waits for more of it ends with the call.
+	// Nomad never ends its side: the wait for more of it ends with the call.
 	go func() {
 		for {
 			var m frame

@@ -1,10 +1,10 @@
-// Package relay is the driver plugin that Nomad starts: it shakes hands, answers
-// what does not need the agent, and passes every call of the Driver service on to
-// the agent's face, byte for byte.
+// Package relay is the driver plugin that Nomad starts: it shakes hands, answers calls that do not
+// need the agent, and passes every call of the Driver service on to the agent's face, byte for
+// byte.
 //
-// Nomad must not notice that the agent is restarted: calls that may be repeated
-// wait for it and are sent again. It must not know what the calls mean, nor the
-// engine. Start reading at Main, then proxy.go.
+// Nomad must not notice that the agent is restarted: calls that may be repeated wait for it and are
+// sent again. It must not know the meaning of the calls, nor the engine. Start reading at Main,
+// then proxy.go.
 package relay
 
 import (
@@ -32,7 +32,7 @@ import (
 // Wanted reports whether Nomad has started this process as a plugin.
 func Wanted(getenv func(string) string) bool { return getenv(plugin.CookieKey) == plugin.CookieValue }
 
-// Options are what Main needs.
+// Options are the parameters of Main.
 type Options struct {
 	Args    []string // without the program's name: the plugin block's args
 	Getenv  func(string) string

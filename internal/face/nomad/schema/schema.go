@@ -13,7 +13,7 @@ import (
 	nomadhclspec "github.com/longshore/longshore/api/nomad/hclspec"
 )
 
-// Kind is what a key holds.
+// Kind is the type of a key's value.
 type Kind int
 
 // The kinds of keys.

@@ -13,12 +13,12 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Values are what a block holds, by key. A key that is not set is not there.
+// Values are the values of a block, by key. Unset keys are absent.
 type Values struct{ of map[string]any }
 
-// Decode reads a block that has the given fields. What Nomad sends has passed its
-// own validation by the schema of the plugin that ran then: a key or kind that is
-// not known here is another version's, and refused. No data is no key set.
+// Decode reads a block that has the given fields. Nomad has validated the data by the schema of the
+// plugin that ran then: an unknown key or kind is another version's, and refused. Empty data sets
+// no key.
 func Decode(fields []Field, data []byte) (Values, error) {
 	if len(data) == 0 {
 		return Values{}, nil
@@ -97,8 +97,8 @@ func (f Field) read(where string, v any) (any, error) {
 	return nil, invalid.Errorf("config%s cannot be %T", where, v)
 }
 
-// number takes what Nomad sends numbers as: integers where they are exact, else
-// floats, else decimal text.
+// number accepts Nomad's forms of numbers: integers if they are exact, else floats, else decimal
+// text.
 func number(where string, v any) (any, error) {
 	var n float64
 	switch x := v.(type) {

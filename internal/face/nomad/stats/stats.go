@@ -25,7 +25,7 @@ type Reader struct {
 	last map[core.ID]sample
 }
 
-// sample is what shares are counted from.
+// sample is the start of an interval for shares.
 type sample struct {
 	stats core.Stats
 	pids  map[int]core.ProcessStats
@@ -34,15 +34,14 @@ type sample struct {
 // New returns a Reader without any earlier read.
 func New(e *engine.Client) *Reader { return &Reader{engine: e, last: map[core.ID]sample{}} }
 
-// Forget drops what is remembered of a container.
+// Forget drops the sample of a container.
 func (r *Reader) Forget(id core.ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.last, id)
 }
 
-// Read reads the usage of a container that the caller has just looked up. Mhz is a core's
-// speed; 0 is unknown.
+// Read reads the usage of a container from a fresh record. Mhz is a core's speed; 0 is unknown.
 func (r *Reader) Read(ctx context.Context, c core.Container, task string, mhz float64) (*nomaddriver.TaskStats, error) {
 	st, err := r.engine.Stats.OfContainer(ctx, &c, core.StatsUsage|core.StatsDetail|core.StatsProcesses)
 	if err != nil {
@@ -148,8 +147,8 @@ func process(before sample, now core.Stats, p core.ProcessStats, mhz float64) *n
 	return out
 }
 
-// Speed is a core's speed in MHz by what Nomad tells of the node, the mean of all;
-// 0 when it tells nothing.
+// Speed is a core's speed in MHz by Nomad's topology of the node, the mean of all; 0 if it has
+// none.
 func Speed(t *nomadbase.ClientTopology) float64 {
 	cores := t.GetCores()
 	if len(cores) == 0 {
@@ -157,7 +156,7 @@ func Speed(t *nomadbase.ClientTopology) float64 {
 	}
 	var sum uint64
 	for _, c := range cores {
-		// The first that is known counts, in the order in which Nomad takes them.
+		// The first known one counts, in Nomad's order.
 		for _, s := range []uint64{c.GetBaseSpeed(), c.GetMaxSpeed(), c.GetGuessSpeed()} {
 			if s > 0 {
 				sum += s

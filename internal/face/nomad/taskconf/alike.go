@@ -25,13 +25,12 @@ func either(v schema.Values, key, alias string) (string, error) {
 	return ours, nil
 }
 
-// instead is what does what drivers of volumes do for docker.
+// instead is the advice for docker's drivers of volumes.
 const instead = "there are no drivers of volumes: use a volume block of the group with a CSI or host volume, which Nomad mounts"
 
 const insteadOfMAC = "it is 0a:58 and the last four bytes of the address, so that no task has another's: use ipv4_address, which keeps both"
 
-// refused says of each key that other drivers have, and this one cannot have, what
-// does it instead.
+// refused returns an error with advice for each key of other drivers that this one cannot have.
 func refused(v schema.Values) error {
 	auth := v.Block("auth")
 	for _, k := range []struct {
@@ -86,8 +85,8 @@ func (t *Task) portMap(v schema.Values) error {
 	return nil
 }
 
-// logs: Nomad has the output, whatever driver of docker's a job names. How its files
-// are turned is read, and the rest said to be in vain.
+// logs: Nomad has the output, with any log driver of a job. The rotation of its files is used, and
+// the rest gets a warning.
 func (t *Task) logs(v schema.Values) error {
 	if !v.Has("logging") {
 		return nil

@@ -1,6 +1,6 @@
-// Package taskconf is what a job may say in a task's block config, and reading
-// it. Where Nomad's docker driver has a key, it is the same key; what other drivers of
-// Nomad's have and this one cannot have is refused with what to use instead.
+// Package taskconf has the keys of a task's block config, and reads it. Keys of Nomad's docker
+// driver have the same names; keys of other drivers of Nomad's that this one cannot have are
+// refused with advice.
 //
 // It must not know how a container is made of it. Start reading at Fields, then
 // Task.

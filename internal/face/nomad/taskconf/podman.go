@@ -61,7 +61,7 @@ func (t *Task) podman(v schema.Values) error {
 // architectures are other names of Go's.
 var architectures = map[string]string{"x86_64": "amd64", "aarch64": "arm64"}
 
-// platform refuses another platform than the node's, for which the node can run no program.
+// platform refuses other platforms than the node's, because the node cannot run their programs.
 func platform(v schema.Values) error {
 	arch := v.String("arch")
 	if a, ok := architectures[arch]; ok {

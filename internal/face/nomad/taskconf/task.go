@@ -48,7 +48,7 @@ type Task struct {
 	Stdin           bool
 	Runtime         string
 	StopSignal      string
-	// Granted says that the program holds only what Grants, a document, gives it.
+	// Granted says that the program holds only the grants of the document Grants.
 	Granted bool
 	Grants  string
 
@@ -74,14 +74,14 @@ type Task struct {
 	LogFiles int   // 0: the default
 	LogBytes int64 // of each; 0: the default
 
-	// Warnings say what the job asks for in vain.
+	// Warnings name the job's settings without effect.
 	Warnings []string
 }
 
-// Auth is what a registry knows us by.
+// Auth has the credentials of a registry.
 type Auth struct{ Username, Password string }
 
-// DNS is in place of what Nomad says.
+// DNS replaces Nomad's settings.
 type DNS struct{ Servers, Searches, Options []string }
 
 // Security is security_opt, taken apart.
@@ -104,15 +104,15 @@ type Mount struct {
 	NoCopy      bool
 	Labels      map[string]string // of volume, when this use makes it
 	Options     map[string]string // of volume, when this use makes it; they may have a password
-	SubPath     string            // of image and volume: what of it is shown; "" is all
+	SubPath     string            // of image and volume: the part to mount; "" is all
 	Pull        string            // of image: missing, always or never
 	Flags       []string          // of bind and tmpfs: further mount options
 	Anonymous   bool              // of volume: it has no name, and is removed with the task
 	Make        bool              // of bind: a source that is missing is made, as docker does for volumes
 }
 
-// Parse reads msgpack_driver_config. Rootfs is that of a task which names neither
-// image nor rootfs; "" is an error. InvalidArgument says what is wrong.
+// Parse reads msgpack_driver_config. Rootfs is that of a task with neither image nor rootfs; "" is
+// an error. InvalidArgument names the wrong key.
 func Parse(data []byte, rootfs string) (Task, error) {
 	v, err := schema.Decode(Fields(), data)
 	if err != nil {
@@ -181,7 +181,7 @@ func policy(v schema.Values, image string) string {
 	return "missing"
 }
 
-// latest reports whether an image's name stands for whatever is newest.
+// latest reports whether an image's name means the newest one.
 func latest(image string) bool {
 	name := image[strings.LastIndexByte(image, '/')+1:]
 	return strings.HasSuffix(name, ":latest") || !strings.ContainsAny(name, ":@")
@@ -258,8 +258,8 @@ func (t *Task) namespaces(v schema.Values) error {
 	return t.users(v)
 }
 
-// users: what takes another wall down does not go with a user namespace, and the
-// files of a directory that somebody else has made belong to nobody in it.
+// users refuses settings that conflict with a user namespace: those that remove other walls, and
+// directories of others, because their files belong to nobody in it.
 func (t *Task) users(v schema.Values) error {
 	m, err := either(v, "userns_mode", "userns")
 	if err != nil {

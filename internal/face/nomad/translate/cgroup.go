@@ -18,9 +18,8 @@ import (
 // cgroupRoot is where cgroups are mounted, for Nomad as for us.
 const cgroupRoot = "/sys/fs/cgroup"
 
-// Adopt names the cgroups that Nomad has made for a task: it moves their cpusets
-// when it gives cores away, and kills what is in them in the end. Without any the
-// task's are ours.
+// Adopt names Nomad's cgroups of a task: Nomad changes their cpusets when it assigns cores, and
+// kills their processes in the end. Without any the task's are ours.
 func Adopt(t *nomaddriver.TaskConfig) core.Cgroup {
 	dir := filepath.Clean(t.GetResources().GetLinuxResources().GetCpusetCgroup())
 	if !strings.HasPrefix(dir, cgroupRoot+"/") || !isDir(dir) {

@@ -29,8 +29,8 @@ func (a Task) userFiles(root *os.Root) (ocispec.UserFiles, error) {
 	return ocispec.ReadUserFiles(node)
 }
 
-// asExec gives a process what exec does: the program that it would find, who the
-// user is, and capabilities that are in force for any user.
+// asExec changes a process as the exec driver does: the program that it would find, the user's
+// variables, and capabilities in force for any user.
 func asExec(p *specs.Process, root *os.Root, user ocispec.User) {
 	p.Args[0] = program(root, p.Args[0])
 	who := []string{"HOME=" + user.Home}
@@ -43,8 +43,8 @@ func asExec(p *specs.Process, root *os.Root, user ocispec.User) {
 	p.Capabilities = &caps
 }
 
-// program finds what exec would run by a name: in the task's own directories before
-// the system's. What it finds it makes executable, as an artifact may not be.
+// program finds the program that the exec driver would run by a name: in the task's own directories
+// before the system's. It makes the file executable, because an artifact may not be.
 func program(root *os.Root, name string) string {
 	if path.IsAbs(name) {
 		executable(root, name[1:])

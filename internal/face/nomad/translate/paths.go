@@ -79,9 +79,9 @@ func makeDir(base, dir string) error {
 	return f.Close()
 }
 
-// mayBind refuses a directory that has in it what other mounts are made of: who
-// could rename or replace that would choose what the next start of a task shows.
-// Where volumes are enabled a job may bind all of the node anyway.
+// mayBind refuses a directory that contains sources of other mounts: a task that renames or
+// replaces these would choose the mounts of the next start of another one. Where volumes are
+// enabled a job may bind all of the node anyway.
 func (a Task) mayBind(asked, abs string, readOnly bool) error {
 	rel, inside := beneath.Rel(a.Nomad.GetAllocDir(), abs)
 	if !inside || a.Session.Volumes || weaken.Off(weaken.NomadBinds) {

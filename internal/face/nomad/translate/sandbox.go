@@ -21,9 +21,8 @@ const (
 	netTask   = "task"   // that of another task
 )
 
-// network says whose network the task has. One that publishes ports and is in no
-// group's network gets our bridge; jobs for docker's driver expect that of every
-// task.
+// network returns the task's network. One that publishes ports and is in no group's network gets
+// our bridge; jobs for docker's driver expect that of every task.
 func (a Task) network() string {
 	group := a.Nomad.GetNetworkIsolationSpec().GetPath() != ""
 	switch mode := a.Conf.Network; {
@@ -39,7 +38,7 @@ func (a Task) network() string {
 	return netHost
 }
 
-// Sibling is the task whose network this one shares; "" for none.
+// Sibling is the task that shares its network with this one; "" for none.
 func (a Task) Sibling() string {
 	name, _ := strings.CutPrefix(a.Conf.Network, "task:")
 	if a.network() != netTask {
@@ -254,8 +253,8 @@ func published(label, ip string, value, to int32) ([]core.Port, error) {
 	return list, nil
 }
 
-// Override is the address by which services with address_mode = driver find a
-// task on our bridge; nil for others.
+// Override is the address of a task on our bridge for services with address_mode = driver; nil for
+// others.
 func Override(t *nomaddriver.TaskConfig, sb core.Sandbox) *nomaddriver.NetworkOverride {
 	if sb.Config.Namespaces.Net.Mode != core.Shared || len(sb.Network.Addrs) == 0 {
 		return nil

@@ -23,8 +23,8 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// base is the spec as far as the task alone decides it. What cannot be is refused
-// now, before a root is made.
+// base is the part of the spec that depends on the task alone. It refuses invalid settings before a
+// root is made.
 func (a Task) base() (*specs.Spec, error) {
 	s := ocispec.New()
 	caps, err := a.capabilities()
@@ -86,8 +86,8 @@ func (a Task) filter(s *specs.Spec) error {
 	}
 }
 
-// mounts are those every container has, what Nomad promises every task, what
-// Nomad has mounted for this one, and the job's own.
+// mounts are those of every container, Nomad's promised ones for every task, Nomad's mounts for
+// this one, and the job's own.
 func (a Task) mounts(s *specs.Spec) error {
 	alloc := filepath.Join(a.Nomad.GetAllocDir(), "alloc")
 	binds := []ocispec.Bind{
@@ -95,7 +95,7 @@ func (a Task) mounts(s *specs.Spec) error {
 		{Source: filepath.Join(a.taskDir(), "local"), Target: a.envDir("NOMAD_TASK_DIR", "/local")},
 		{Source: filepath.Join(a.taskDir(), "secrets"), Target: a.envDir("NOMAD_SECRETS_DIR", "/secrets")},
 	}
-	// What we write into the logs must not go where a task leads it.
+	// A task must not redirect our writes to the logs.
 	logs := ocispec.Bind{Source: filepath.Join(alloc, "logs"), Target: path.Join(binds[0].Target, "logs"), ReadOnly: true}
 	switch _, err := beneath.Stat(a.Nomad.GetAllocDir(), "alloc/logs"); {
 	case err == nil:
@@ -154,7 +154,7 @@ func (a Task) shownSys(s *specs.Spec) {
 	}
 }
 
-// envDir is where the task has been told that a directory is.
+// envDir returns a directory's path in the task's environment.
 func (a Task) envDir(name, otherwise string) string {
 	if d := a.Nomad.GetEnv()[name]; path.IsAbs(d) {
 		return path.Clean(d)
@@ -230,8 +230,8 @@ func (a Task) devices(s *specs.Spec) error {
 	return nil
 }
 
-// finish adds what only the root and the image tell: user, command, environment
-// and directory.
+// finish adds the values that depend on the root and the image: user, command, environment and
+// directory.
 func (a Task) finish(s *specs.Spec) core.SpecFunc {
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		h := ocispec.Head{
@@ -249,7 +249,7 @@ func (a Task) finish(s *specs.Spec) core.SpecFunc {
 	}
 }
 
-// user is who the task runs as: its own, or the image's.
+// user returns the task's user: its own, or the image's.
 func (a Task) user(root *os.Root, otherwise string) (ocispec.User, error) {
 	files, err := a.userFiles(root)
 	if err != nil {

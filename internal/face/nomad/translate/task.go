@@ -1,7 +1,7 @@
 // Package translate turns a task of Nomad's into the engine's nouns.
 //
-// It looks at the node where a task names something of it (devices, profiles,
-// Nomad's cgroups), and must not change anything. Start reading at Task.
+// It reads parts of the node that a task names (devices, profiles, Nomad's cgroups), and must not
+// change anything. Start reading at Task.
 package translate
 
 import (
@@ -45,8 +45,8 @@ func (a Task) ids() []specs.LinuxIDMapping {
 	return []specs.LinuxIDMapping{{HostID: a.FirstID, Size: plugin.UsersRange}}
 }
 
-// Read reads the task's configuration and refuses what the plugin's forbids.
-// InvalidArgument.
+// Read reads the task's configuration. InvalidArgument for settings that the plugin's configuration
+// forbids.
 func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 	a := Task{Nomad: t, Session: s}
 	var err error
@@ -78,7 +78,7 @@ func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 	return a, a.permitted()
 }
 
-// permitted holds the task against what the operator of the node allows.
+// permitted checks the task against the node operator's limits.
 func (a Task) permitted() error {
 	c, p := a.Conf, a.Session.Config
 	for namespace, asked := range map[string]bool{"ipc": c.HostIPC, "pid": c.HostPID, "uts": c.HostUTS} {
@@ -128,7 +128,7 @@ func (a Task) permitted() error {
 // taskDir is the task's directory on the host.
 func (a Task) taskDir() string { return filepath.Join(a.Nomad.GetAllocDir(), a.Nomad.GetName()) }
 
-// Labels are the job's, and Nomad's own names of what the task is.
+// Labels are the job's, and Nomad's own names of the task.
 func (a Task) Labels() map[string]string {
 	l := map[string]string{}
 	for k, v := range a.Conf.Labels {
@@ -146,7 +146,7 @@ func (a Task) Labels() map[string]string {
 	return l
 }
 
-// anonymous names a volume for which the job has no name. A call that is made again finds it.
+// anonymous returns the name of an anonymous volume of the job. A repeated call returns the same.
 func (a Task) anonymous(target string) string {
 	sum := sha256.Sum256([]byte(a.Nomad.GetId() + "\x00" + target))
 	return "anonymous-" + hex.EncodeToString(sum[:16])
@@ -209,7 +209,7 @@ func (a Task) Container(sandbox core.ID, images Images) (core.ContainerConfig, e
 	return c, nil
 }
 
-// What Nomad's own log collector keeps, when the job says nothing.
+// The defaults of Nomad's own log collector.
 const (
 	logFiles = 10
 	logBytes = 10 << 20
@@ -245,9 +245,9 @@ func (a Task) sinks() []core.Sink {
 	return list
 }
 
-// capabilities are the default ones that the operator allows, and what the job
-// adds and drops. The default is that of Nomad's own drivers; docker's has NET_RAW
-// where the operator allows it.
+// capabilities are the default ones that the operator allows, with the job's additions and
+// removals. The default is that of Nomad's own drivers; docker's has NET_RAW if the operator allows
+// it.
 func (a Task) capabilities() ([]string, error) {
 	allowed, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), nil, []string{"NET_RAW"})
 	if err != nil {

@@ -161,7 +161,7 @@ func mounted(m mount.Mount) (*swarmv1.Mount, error) {
 	return to, nil
 }
 
-// resources are what a task may use and what is kept for it.
+// resources translates a task's limits and reservations.
 func resources(t *swarmv1.TaskSpec, c *swarmv1.ContainerSpec, r *swarm.ResourceRequirements) error {
 	if r == nil {
 		return nil

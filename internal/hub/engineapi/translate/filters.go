@@ -8,7 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Filters are what a list is limited to: for each key, the values of which one must hold.
+// Filters limit a list: for each key, one of the values must match.
 type Filters map[string][]string
 
 // maxFilters is the size of filters, in bytes.

@@ -1,5 +1,5 @@
-// Package translate reads what docker's command line sends, as the hub's own messages. What a hub
-// has no place for is refused by its name, never left out.
+// Package translate translates requests of docker's command line to the hub's own messages. It
+// refuses settings that a hub does not have by their names, and never drops them.
 //
 // It knows no records and stores nothing. Start at Service.
 package translate
@@ -138,7 +138,7 @@ func duration(d time.Duration) *durationpb.Duration {
 	return durationpb.New(d)
 }
 
-// optional is a time that may be said to be none.
+// optional translates a duration that may be absent.
 func optional(d *time.Duration) *durationpb.Duration {
 	if d == nil {
 		return nil
@@ -304,8 +304,7 @@ func Cluster(data []byte) (swarm.Spec, error) {
 	return body, decode(data, &body)
 }
 
-// Network reads the name and the driver of a network that is to be created. What else is said of
-// it does not matter.
+// Network reads the name and the driver of a network to create. The other settings do not matter.
 func Network(data []byte) (name, driver string, err error) {
 	var body struct{ Name, Driver string }
 	if err := json.Unmarshal(data, &body); err != nil {
@@ -314,11 +313,11 @@ func Network(data []byte) (name, driver string, err error) {
 	return body.Name, body.Driver, nil
 }
 
-// maxAuth is the size of what a registry is shown, encoded.
+// maxAuth bounds the encoded credentials of a registry.
 const maxAuth = 64 << 10
 
-// Auth checks what a client sends for registries (X-Registry-Auth), and returns it as workers
-// read it; "" when there is nothing in it.
+// Auth checks a client's credentials for registries (X-Registry-Auth), and returns them in the form
+// for workers; "" if they are empty.
 func Auth(header string) (string, error) {
 	if header == "" {
 		return "", nil

@@ -11,7 +11,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// container is a container without what its registry is shown.
+// container shows a container without credentials for its registry.
 func container(c *swarmv1.ContainerSpec) *swarm.ContainerSpec {
 	v := &swarm.ContainerSpec{
 		Image: c.GetImage(), Labels: c.GetLabels(), Command: c.GetCommand(), Args: c.GetArgs(), Hostname: c.GetHostname(), Env: c.GetEnv(), Dir: c.GetDir(), User: c.GetUser(), Groups: c.GetGroups(),

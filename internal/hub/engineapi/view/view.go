@@ -1,5 +1,5 @@
-// Package view shows the hub's records as docker's command line knows them. What secrets and
-// registries' credentials hold is in none of its answers.
+// Package view shows the hub's records in the form for docker's command line. Its answers never
+// contain secrets and registries' credentials.
 //
 // What is shown is given. Start at Service, Task and Node.
 package view
@@ -81,7 +81,7 @@ func Service(s *swarmv1.Service, rev int64) swarm.Service {
 	return v
 }
 
-// Spec is what is declared of a service.
+// Spec shows the declaration of a service.
 func Spec(s *swarmv1.ServiceSpec) swarm.ServiceSpec {
 	v := swarm.ServiceSpec{
 		Annotations: annotations(s.GetAnnotations()), TaskTemplate: TaskSpec(s.GetTask()), UpdateConfig: update(s.GetUpdate()), RollbackConfig: update(s.GetRollback()),
@@ -123,7 +123,7 @@ func ports(all []*swarmv1.PortConfig) (list []swarm.PortConfig) {
 	return list
 }
 
-// TaskSpec is what a task is to be.
+// TaskSpec shows the spec of a task.
 func TaskSpec(t *swarmv1.TaskSpec) swarm.TaskSpec {
 	c := t.GetContainer()
 	v := swarm.TaskSpec{
@@ -135,7 +135,7 @@ func TaskSpec(t *swarmv1.TaskSpec) swarm.TaskSpec {
 			Condition: swarm.RestartPolicyCondition(word(r.GetCondition().String())), Delay: duration(r.GetDelay()), MaxAttempts: &n, Window: duration(r.GetWindow()),
 		}
 	}
-	p := t.GetPlacement() // docker service update --replicas-max-per-node writes to it without a look whether it is there
+	p := t.GetPlacement() // docker service update --replicas-max-per-node writes to it without checking for nil
 	v.Placement = &swarm.Placement{Constraints: p.GetConstraints(), MaxReplicas: p.GetMaxReplicas()}
 	for _, pref := range p.GetPreferences() {
 		v.Placement.Preferences = append(v.Placement.Preferences, swarm.PlacementPreference{Spread: &swarm.SpreadOver{SpreadDescriptor: pref.GetSpread().GetSpreadDescriptor()}})
@@ -171,7 +171,7 @@ func resources(r *swarmv1.ResourceRequirements, pids int64) *swarm.ResourceRequi
 	return v
 }
 
-// Task is a task as it was at a revision, with what was told of it.
+// Task shows a task at a revision, with its reported status.
 func Task(t *swarmv1.Task, s *swarmv1.TaskStatus, rev int64) swarm.Task {
 	state := max(s.GetState(), swarmv1.TaskState_ASSIGNED)
 	if s.GetState() == swarmv1.TaskState_PENDING { // see fleet.Pending
@@ -226,7 +226,7 @@ func Node(n *swarmv1.Node, rev int64) swarm.Node {
 	return v
 }
 
-// Secret is a secret without what it holds.
+// Secret shows a secret without its content.
 func Secret(s *swarmv1.Secret, rev int64) swarm.Secret {
 	return swarm.Secret{ID: s.GetId(), Meta: meta(s.GetMeta(), rev), Spec: swarm.SecretSpec{Annotations: annotations(s.GetSpec().GetAnnotations()), Templating: driver(s.GetSpec().GetTemplating())}}
 }

@@ -51,7 +51,7 @@ func (o Options) Restore(ctx context.Context, r io.ReadSeeker) (info archive.Inf
 }
 
 // restoring begins the names of unfinished databases. They are made inside of the directory: it may be a
-// mount point whose parent is read-only.
+// mount point with a read-only parent.
 const restoring = ".restore-"
 
 // restoreInto makes the database of a directory.

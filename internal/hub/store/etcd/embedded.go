@@ -86,7 +86,7 @@ func (o Options) embedded(ctx context.Context, log *slog.Logger) (*DB, error) {
 	return d, nil
 }
 
-// lockName is the name of a file whose lock the hub holds that has the directory.
+// lockName is the name of the file that the directory's hub locks.
 const lockName = "lock"
 
 // own makes the directory, for its owner alone, and locks it: etcd itself would wait for ever
@@ -147,8 +147,7 @@ func (o Options) configure(log logCore) (*embed.Config, error) {
 	return cfg, nil
 }
 
-// logCore passes on what etcd warns of, until it is to end: it calls the end of its own
-// listeners an error.
+// logCore passes etcd's warnings on, until Close: etcd calls the end of its own listeners an error.
 type logCore struct {
 	log    *slog.Logger
 	ending *atomic.Bool

@@ -31,7 +31,7 @@ const DefaultPrefix = "/longshore-hub/"
 // page is how many records are listed at once.
 const page = 1000
 
-// Options are what a database is opened with.
+// Options are the parameters of Open.
 type Options struct {
 	// Dir is the directory of the database and of its sockets, which only its owner may enter.
 	Dir string
@@ -53,7 +53,7 @@ type DB struct {
 	log    *slog.Logger
 	quota  int64
 	full   chan struct{} // the database has taken no write
-	// closed ends it once, whoever closes it how often.
+	// closed ends it once, for any number of calls of Close.
 	closed func() error
 	last   atomic.Int64 // the revision of one of its last writes
 }
@@ -161,7 +161,7 @@ func (d *DB) Commit(ctx context.Context, writes []store.Write) (int64, error) {
 			case d.full <- struct{}{}:
 			default:
 			}
-			// etcd stores the write by which it becomes full, and refuses it in the same answer.
+			// etcd stores the write that makes it full, and refuses it in the same answer.
 			if rev, ok := d.stored(ctx, before, writes); ok {
 				d.last.Store(rev) // else the next write of the same value, which is refused, looks stored too
 				return rev, nil
@@ -217,7 +217,7 @@ func wrote(r *etcdserverpb.ResponseOp) bool {
 	return r.GetResponsePut() != nil || r.GetResponseDeleteRange().GetDeleted() > 0
 }
 
-// keys names what a transaction writes.
+// keys names the keys of a transaction.
 func keys(writes []store.Write) string {
 	if len(writes) == 0 {
 		return "nothing"

@@ -25,8 +25,8 @@ import (
 // Remote is an etcd of the user's, which each of its hubs reaches by TLS with a client certificate.
 type Remote struct {
 	Endpoints []string // https://HOST:PORT, its members'
-	// Cert, Key and CA are files, as PEM: the hub's certificate and key for etcd, and by whom the
-	// members' certificates are issued. The first two are read again for each connection.
+	// Cert, Key and CA are files, as PEM: the hub's certificate and key for etcd, and the issuer of
+	// the members' certificates. The first two are read again for each connection.
 	Cert, Key, CA string
 	// Prefix begins each of the hub's keys; "" is DefaultPrefix. Each fleet has its own.
 	Prefix string
@@ -75,7 +75,7 @@ func (o Options) remote(ctx context.Context, log *slog.Logger) (*DB, error) {
 	return d, nil
 }
 
-// tls is how members are reached, and who says so.
+// tls returns the TLS configuration for members.
 func (r Remote) tls() (*tls.Config, error) {
 	if r.Cert == "" || r.Key == "" || r.CA == "" {
 		return nil, fmt.Errorf("etcd is reached by TLS alone: a certificate, its key and the CA of etcd are needed: %w", errdefs.ErrInvalidArgument)
@@ -104,8 +104,8 @@ func (r Remote) tls() (*tls.Config, error) {
 	}, nil
 }
 
-// bounded gives a question to the user's etcd an end: without one it would be asked as long as
-// no member answers.
+// bounded adds a timeout to a request to the user's etcd: without one it would wait as long as no
+// member answers.
 func (d *DB) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.Alone() {
 		return ctx, func() {}
@@ -116,7 +116,7 @@ func (d *DB) bounded(ctx context.Context) (context.Context, context.CancelFunc) 
 // errSilent is why a question to the user's etcd has ended.
 var errSilent = fmt.Errorf("etcd did not answer in %s: %w", answerTimeout, errdefs.ErrUnavailable)
 
-// answer is classed for what was asked with a bounded context.
+// answer is classed for requests with a bounded context.
 func answer(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), errSilent) {
 		return errSilent
@@ -124,7 +124,7 @@ func answer(ctx context.Context, err error) error {
 	return classed(err)
 }
 
-// loan is what one has of etcd: a lease on a record, 0 in a database that no other hub has.
+// loan is an etcd lease of a record, 0 in a database of one hub.
 type loan struct {
 	d    *DB
 	key  string

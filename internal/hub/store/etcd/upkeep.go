@@ -11,9 +11,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// When the database is looked after: so often, and when it takes no writes. It is made smaller when
-// more of its file is free than is used, and that is worth the time for which nothing is read or
-// written meanwhile.
+// The times of maintenance: at this interval, and when the database takes no writes. It is
+// defragmented when more of its file is free than used and the free part is worth the pause of all
+// reads and writes.
 const (
 	upkeepEvery = time.Minute
 	worthIt     = 64 << 20
@@ -48,8 +48,8 @@ func (d *DB) Run(ctx context.Context) error {
 	}
 }
 
-// Upkeep gives back what the database does not need, and has it take writes again if that has made room.
-// ResourceExhausted when it has not.
+// Upkeep frees unused space of the database, and enables writes again if that has made room.
+// ResourceExhausted if it has not.
 func (d *DB) Upkeep(ctx context.Context) error {
 	server := d.etcd.Server
 	alarmed := slices.ContainsFunc(server.Alarms(), func(a *etcdserverpb.AlarmMember) bool { return a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE })
@@ -58,7 +58,7 @@ func (d *DB) Upkeep(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read the revision: %w", classed(err))
 		}
-		// What was before is for watches that are far behind: they list again.
+		// Only watches that are far behind need earlier revisions: they list again.
 		if _, err := d.client.Compact(ctx, resp.Header.GetRevision(), clientv3.WithCompactPhysical()); err != nil && !errdefs.IsOutOfRange(classed(err)) {
 			return fmt.Errorf("drop earlier revisions: %w", classed(err))
 		}

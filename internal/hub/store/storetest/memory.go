@@ -17,10 +17,10 @@ import (
 // page is how many records are listed at once.
 const page = 100
 
-// Memory is a database in memory. It is what the next one that opens it finds.
+// Memory is a database in memory. The next Open finds its content.
 type Memory struct {
 	mu sync.Mutex // guards records, history, dropped, changed and open
-	// records are what there is, by key.
+	// records are the records by key.
 	records map[string]store.Record
 	// history are the transactions by their revision, but for the first ones.
 	history [][]store.Change
@@ -85,7 +85,7 @@ func (o *opened) Close() error {
 	return nil
 }
 
-// check refuses what is asked of one that is not open any more.
+// check refuses calls after Close.
 func (o *opened) check(ctx context.Context) error {
 	select {
 	case <-o.ended:
@@ -118,7 +118,7 @@ func (o *opened) Get(ctx context.Context, key string) (store.Record, error) {
 	return copied(r), nil
 }
 
-// copied is a record of which the caller may do with the value what it likes.
+// copied returns a record with a copy of the value, which the caller may change.
 func copied(r store.Record) store.Record {
 	r.Value = slices.Clone(r.Value)
 	return r

@@ -26,7 +26,7 @@ func Within(tb testing.TB) context.Context {
 	return ctx
 }
 
-// Dir makes a directory for a hub, whose path is short enough for its sockets.
+// Dir makes a directory for a hub, with a path short enough for its sockets.
 func Dir(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "hub-")

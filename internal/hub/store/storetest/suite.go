@@ -15,7 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// Suite is what a store needs of its database; open is an empty one, which may be opened again.
+// Suite tests a store's requirements of its database; open returns an empty one, which may be
+// opened again.
 func Suite(t *testing.T, open func(t *testing.T) store.Opener) {
 	t.Helper()
 	for name, fn := range map[string]func(t *testing.T, open func(t *testing.T) store.Opener){
@@ -137,7 +138,7 @@ func aWatchHasEachTransactionOnce(t *testing.T, open func(t *testing.T) store.Op
 	}
 }
 
-// whatIsLent is there until it is given back.
+// whatIsLent: a lent record exists until it is returned.
 func whatIsLent(t *testing.T, open func(t *testing.T) store.Opener) {
 	s := Open(t, open(t))
 	ctx := Within(t)
@@ -170,8 +171,8 @@ func whatIsLent(t *testing.T, open func(t *testing.T) store.Opener) {
 	}
 }
 
-// afterARestart all is there, at its revision, and a watch from there has what comes; a backup has it too, and
-// is the content of another one.
+// afterARestart: all records exist, at their revisions, and a watch from there gets later changes; a backup
+// has them too, and can fill another database.
 func afterARestart(t *testing.T, open func(t *testing.T) store.Opener) {
 	from := open(t)
 	s := Open(t, from)
