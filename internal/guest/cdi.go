@@ -15,7 +15,7 @@ import (
 type CDI struct {
 	// Dir has the machine's files, which its own programs write.
 	Dir cdi.Dir
-	// Wait is how long these files may take to be there.
+	// Wait is how long to wait for these files.
 	Wait time.Duration
 	// Visible has the variable VISIBLE_CDI_DEVICES of a container name devices, too.
 	Visible bool
@@ -27,7 +27,7 @@ const CDIDir = cdi.Dir("/var/run/cdi")
 // sandboxAnnotation is how a shim says that a container is the pod's own, which gets no devices.
 const sandboxAnnotation, sandboxContainer = "io.katacontainers.pkg.oci.container_type", "pod_sandbox"
 
-// Inject changes the spec of a container by the devices that it names, for whose files it waits.
+// Inject changes the spec of a container by the devices that it names. It waits for their files.
 func (c CDI) Inject(ctx context.Context, s *specs.Spec) error {
 	if c.Dir == "" || s.Annotations[sandboxAnnotation] == sandboxContainer {
 		return nil

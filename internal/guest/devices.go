@@ -33,7 +33,7 @@ type Device struct {
 	Options []string
 }
 
-// Node is what a device file stands for: of type b or c.
+// Node is the device of a device file: of type b or c.
 type Node struct {
 	Type         string
 	Major, Minor int64
@@ -88,7 +88,7 @@ func (m *Machine) Device(ctx context.Context, d Device) (found Found, err error)
 	return found, nil
 }
 
-// nodeAt returns what the device file at a path stands for.
+// nodeAt returns the device of the device file at a path.
 func nodeAt(path string) (Node, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -175,7 +175,7 @@ func (d disks) wholeDevice(ctx context.Context, dev Device) (file string, addres
 	return file, addresses, err
 }
 
-// function waits for what is at a PCI path, and returns its address.
+// function waits for a device at a PCI path, and returns its address.
 func (d disks) function(ctx context.Context, path string) (address string, err error) {
 	pattern, err := pciPattern(path)
 	if err != nil {

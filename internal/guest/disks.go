@@ -24,7 +24,7 @@ func (m *Machine) DiskAt(ctx context.Context, pci string) (string, error) {
 	return disks{m.sysfs, m.dev, m.PlugTime}.atPCI(ctx, pci)
 }
 
-// disks finds disks, for which it waits as long as a host may take to plug them in.
+// disks finds disks. It waits as long as a host may take to plug them in.
 type disks struct {
 	sysfs, dev string
 	wait       time.Duration
@@ -42,8 +42,8 @@ func (d disks) atPCI(ctx context.Context, pci string) (string, error) {
 // of three parts or more may begin with one, which is too large for a slot.
 const ownRoot = 0x20
 
-// pciPattern is where sysfs has what is at a PCI path. The bus behind a bridge has a
-// number that the kernel has chosen.
+// pciPattern is the pattern of a PCI path in sysfs. The bus behind a bridge has a number that the
+// kernel has chosen.
 func pciPattern(pci string) (string, error) {
 	slots, root := strings.Split(pci, "/"), uint64(0)
 	if n, err := strconv.ParseUint(slots[0], 16, 8); err == nil && n >= ownRoot && len(slots) > 2 {
@@ -90,7 +90,7 @@ func (d disks) scsiDisk(ctx context.Context, at string) (string, error) {
 	return d.awaitDisk(ctx, "with the SCSI address "+at, filepath.Join(d.sysfs, "bus/scsi/devices", fmt.Sprintf("*:0:%d:%d", i, l), "block/*"))
 }
 
-// namedDisk returns a device file that the caller names, once it is there.
+// namedDisk waits for a device file that the caller names, and returns its path.
 func (d disks) namedDisk(ctx context.Context, path string) (string, error) {
 	name, ok := strings.CutPrefix(path, "/dev/")
 	if !ok || filepath.Clean(path) != path {

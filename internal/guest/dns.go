@@ -18,9 +18,8 @@ const (
 	ownResolvConf = "/run/kata-containers/sandbox/resolv.conf"
 )
 
-// SetDNS lays lines over the machine's resolv.conf, which may be on a file system that
-// cannot be written. It returns what takes them away again. A machine without such a file
-// stays without.
+// SetDNS mounts a file with lines over the machine's resolv.conf, which may be on a read-only file
+// system. It returns the function that reverts this. A machine without such a file stays without.
 func (m *Machine) SetDNS(lines []string) (undo func() error, err error) {
 	st, err := os.Stat(resolvConf)
 	if errors.Is(err, fs.ErrNotExist) {

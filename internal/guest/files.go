@@ -17,8 +17,8 @@ import (
 // Shared is the directory that the host shares with the guest, or fills file by file.
 const Shared = "/run/kata-containers/shared/containers"
 
-// partSuffix ends the name of a file that has not come wholly yet. The whole name stands
-// before it, so that two files never share one.
+// partSuffix ends the name of an incomplete file. The whole name stands before it, so that two
+// files never share one.
 const partSuffix = ".longshore-part"
 
 // File is a part of a file, a directory or a symbolic link below Shared.
@@ -110,7 +110,7 @@ func copyLink(in *os.Root, name string, f File) error {
 	if len(f.Data) == 0 || f.Offset != 0 {
 		return invalid.Errorf("a link's target comes in one part")
 	}
-	// What has the name keeps it until the link can replace it.
+	// An existing file keeps the name until the link can replace it.
 	part := name + partSuffix
 	if err := in.RemoveAll(part); err != nil {
 		return err
@@ -204,8 +204,8 @@ type Usage struct {
 	Bytes, BytesFree, BytesUsed, Inodes, InodesFree uint64
 }
 
-// VolumeUsage returns how full the file system at a path of the host's choice is. Free is
-// what an ordinary user may still take.
+// VolumeUsage returns how full the file system at a path of the host's choice is. Free is the space
+// for ordinary users.
 func (m *Machine) VolumeUsage(at string) (Usage, error) {
 	f, err := openPlace(at, unix.O_PATH)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 )
 
-// Group gives what a storage has to a group of the container's.
+// Group gives a storage's files to a group of the container's.
 type Group struct {
 	ID int
 	// OnMismatch leaves everything as it is when the storage's root is the group's already.

@@ -18,8 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// kernel is what is changed of the running kernel by system calls that hold for the whole
-// machine. Tests hand in others.
+// kernel has the system calls that change the whole machine. Tests replace them.
 type kernel struct {
 	setClock func(seconds, micros int64) error
 	entropy  func(data []byte) error
@@ -52,8 +51,7 @@ func setClock(seconds, micros int64) error {
 // maxEntropy is how much data the kernel takes at once.
 const maxEntropy = 64 << 10
 
-// AddEntropy gives the kernel random data that nobody else knows, and has it make its
-// random numbers anew from that.
+// AddEntropy adds secret random data to the kernel's, and reseeds its generator.
 func (m *Machine) AddEntropy(data []byte) error {
 	if len(data) == 0 || len(data) > maxEntropy {
 		return invalid.Errorf("add entropy: %d bytes; one to %d are wanted", len(data), maxEntropy)
@@ -177,8 +175,8 @@ func (m *Machine) onlineCPUs(want int) (online int, err error) {
 	return online, errors.Join(errs...)
 }
 
-// OnlineMemory has the kernel use all memory that is plugged in, and from now on by itself
-// what comes later: a caller cannot say how much is still on its way.
+// OnlineMemory makes the kernel use all plugged in memory, and later memory by itself, because a
+// caller does not know how much is still on its way.
 func (m *Machine) OnlineMemory() error {
 	if err := writeFile(filepath.Join(m.sysfs, "devices/system/memory/auto_online_blocks"), "online"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("use plugged memory: %w", err)

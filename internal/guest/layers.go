@@ -34,7 +34,7 @@ const (
 	verityOption    = layerPrefix + "dmverity"
 )
 
-// layersDir has a directory for each set of layers, in which they are mounted.
+// layersDir has a directory with the mounts of each set of layers.
 const layersDir = containersDir + "/layers"
 
 // isLayer reports whether a storage is one of several layers.
@@ -197,8 +197,8 @@ func removeLayers(name string) error {
 	return errors.Join(root.RemoveAll(name), root.Close())
 }
 
-// makeInLayer makes a directory that a request names: in the upper layer, or in the first lower one, where it must be
-// there.
+// makeInLayer makes a directory that a request names: in the upper layer, or in the first lower one, where it must
+// exist.
 func makeInLayer(dir, upper, lower string) error {
 	base := upper
 	rel, ok := strings.CutPrefix(dir, "{{ mount 1 }}")
@@ -247,7 +247,7 @@ func mountLayer(ctx context.Context, find disks, l Storage, at string) (undo fun
 		}
 	}
 	if l.Type == "erofs" {
-		options = []string{"ro"} // whatever else a request says of it
+		options = []string{"ro"} // its other options are ignored
 	}
 	v, err := readVerity(l.Options)
 	if err != nil {

@@ -37,9 +37,9 @@ func linkNamed(list []rtnetlink.Link, name string) (rtnetlink.Link, error) {
 	return rtnetlink.Link{}, fmt.Errorf("there is no link %q", name)
 }
 
-// UpdateLink finds a link by its PCI path, for which it waits, or by its MAC address, or
-// else by its name, gives it its name, addresses and size, and sets it up. A link that has
-// the name already gets the found one's. NotFound when there is no such link.
+// UpdateLink finds a link by its PCI path, waiting for it, or by its MAC address, or else by its
+// name, sets its name, addresses and size, and sets it up. A link that has the name already gets
+// the found one's. NotFound when there is no such link.
 func (m *Machine) UpdateLink(ctx context.Context, want Link) error {
 	if want.Name == "" {
 		return invalid.Errorf("link: no name")
@@ -185,7 +185,7 @@ func (m *Machine) Links(context.Context) ([]Link, error) {
 	return out, nil
 }
 
-// LinkStats returns what the machine's links have sent and received, but the loopback.
+// LinkStats returns the counters of the machine's links, except the loopback.
 func (m *Machine) LinkStats(context.Context) ([]core.NetStats, error) {
 	h, err := rtnetlink.Open()
 	if err != nil {
@@ -223,8 +223,8 @@ type Route struct {
 	MTU     int
 }
 
-// UpdateRoutes adds routes, or replaces them: first those without a gateway, by which
-// the gateways of the others are reached. Other routes stay.
+// UpdateRoutes adds routes, or replaces them: first those without a gateway, because they lead to
+// the gateways of the others. Other routes stay.
 func (m *Machine) UpdateRoutes(_ context.Context, routes []Route) error {
 	h, err := rtnetlink.Open()
 	if err != nil {

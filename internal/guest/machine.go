@@ -1,7 +1,7 @@
 // Package guest is the machine inside of a virtual machine, as an agent there sees and
 // changes it: its memory, its storages.
 //
-// It knows no protocol; its errors say what the machine answered. Start at Machine.
+// It knows no protocol; its errors are the machine's. Start at Machine.
 package guest
 
 import (
@@ -25,7 +25,7 @@ type Machine struct {
 	Groups string
 	// PlugTime is how long a device may take that the host is plugging in.
 	PlugTime time.Duration
-	// Logger is told what goes wrong while nobody calls.
+	// Logger gets errors outside of calls.
 	Logger *slog.Logger
 	// Puller is nil on a machine that pulls no images.
 	Puller *Puller
@@ -54,9 +54,8 @@ func New() *Machine {
 // First reports whether this process is the machine's first.
 func (m *Machine) First() bool { return os.Getpid() == 1 }
 
-// MemoryBlock returns the size of the blocks in which memory is plugged in, in bytes, and
-// whether the kernel is to be told a block's address. The size is 0 on a machine to which
-// no memory can be added.
+// MemoryBlock returns the size of a block of pluggable memory, in bytes, and whether the kernel
+// must be probed with a block's address. The size is 0 on a machine without pluggable memory.
 func (m *Machine) MemoryBlock() (size uint64, probe bool, err error) {
 	dir := filepath.Join(m.sysfs, "devices/system/memory")
 	b, err := os.ReadFile(filepath.Join(dir, "block_size_bytes"))

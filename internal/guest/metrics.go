@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Metrics returns values of this process and of the machine, in Prometheus' text form
-// and under the names that Kata's own agent gives them. What the kernel does not tell is
-// left out.
+// Metrics returns values of this process and of the machine, in Prometheus' text form with Kata's
+// own agent's names. Values that the kernel does not report are left out.
 func (m *Machine) Metrics() string {
 	w := &metricWriter{proc: m.procfs}
 	w.family("kata_agent_scrape_count", "counter", "How often the metrics were asked for")
@@ -131,7 +130,7 @@ func (w *metricWriter) agent() {
 		return "0"
 	}
 	number := func(s string) uint64 {
-		n, _ := strconv.ParseUint(s, 10, 64) // 0 for what the kernel does not tell
+		n, _ := strconv.ParseUint(s, 10, 64) // 0 for unreported values
 		return n
 	}
 	w.family("kata_agent_threads", "gauge", "Threads of the agent")

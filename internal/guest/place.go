@@ -15,10 +15,9 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// A place is a path at which the host has something made, mounted or looked at. It may be
-// in a directory that a container has, too, and that the container may exchange for a link
-// at any time. So a place is opened without following one, and what is done there is done
-// to what was opened.
+// A place is a path of the host's requests. It may be in a directory that a container has, too, and
+// may exchange for a link at any time. So a place is opened without following links, and all work
+// is done on the open file.
 
 // splitPlace splits a place into its first component, about which only the machine's image
 // decides, and the rest.
@@ -36,7 +35,7 @@ func splitPlace(at string) (base, rel string, err error) {
 	return "/" + first, rest, nil
 }
 
-// clip shortens what somebody else wrote, for an error's text.
+// clip shortens foreign text, for an error's text.
 func clip(s string) string {
 	if len(s) > 100 {
 		return s[:100] + "…"
@@ -44,7 +43,7 @@ func clip(s string) string {
 	return s
 }
 
-// openPlace opens what is at a place.
+// openPlace opens the file at a place.
 func openPlace(at string, flags int) (*os.File, error) {
 	base, rel, err := splitPlace(at)
 	if err != nil {
@@ -83,7 +82,7 @@ func makePlace(at string, mode fs.FileMode) (*place, error) {
 	return &place{at: at, dir: dir, on: on}, nil
 }
 
-// makeFile makes an empty file with the directories above it, unless it is there.
+// makeFile makes an empty file with the directories above it, unless it exists.
 func makeFile(at string) (*place, error) {
 	name := filepath.Base(at)
 	dir, err := makeIn(at, func(dir *os.File) error {
@@ -135,11 +134,11 @@ func makeParent(at string) (*os.File, error) {
 	return beneath.MkdirAll(base, filepath.Dir(rel), 0o755)
 }
 
-// byNumber is a path to what f is, whatever has become of its name.
+// byNumber is a path to the file f, independent of its name.
 func byNumber(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
 
-// mount mounts something on a place. undo unmounts it, whatever has become of the path
-// meanwhile, and removes the empty directory or file on which it was.
+// mount mounts something on a place. undo unmounts it, even if the path has changed, and removes
+// the empty directory or file below it.
 func (p *place) mount(source, fstype string, flags uintptr, data string) (undo func() error, err error) {
 	if err := unix.Mount(source, byNumber(p.on), fstype, flags, data); err != nil {
 		return nil, errors.Join(err, removeEmpty(p.at))
@@ -159,10 +158,10 @@ func (p *place) mount(source, fstype string, flags uintptr, data string) (undo f
 	}, nil
 }
 
-// maxLooks is how often a mount is looked for whose directory somebody renames.
+// maxLooks bounds the searches for a mount while somebody renames its directory.
 const maxLooks = 1000
 
-// mounted opens what is mounted on the place. It is looked for in the open directory, since
+// mounted opens the root of the mount on the place. It searches in the open directory, because
 // those above may have been exchanged.
 func (p *place) mounted() (top *os.File, err error) {
 	below, err := mountOf(p.on)
@@ -194,7 +193,7 @@ func mountOf(f *os.File) (uint64, error) {
 	return st.Mnt_id, nil
 }
 
-// remountPlace gives what is mounted at a place other options.
+// remountPlace changes the options of the mount at a place.
 func remountPlace(at, fstype string, flags uintptr, data string) error {
 	f, err := openPlace(at, unix.O_PATH)
 	if err != nil {
@@ -204,8 +203,8 @@ func remountPlace(at, fstype string, flags uintptr, data string) error {
 	return unix.Mount("", byNumber(f), fstype, flags|unix.MS_REMOUNT, data)
 }
 
-// removeEmpty removes an empty directory or file, on which something was mounted, and the empty directories of a container
-// above it. One that has something stays.
+// removeEmpty removes an empty directory or file, the former place of a mount, and the empty directories of a container
+// above it. Others stay.
 func removeEmpty(at string) error {
 	if filepath.Dir(at) == "/" {
 		return nil // a part of the image
@@ -240,19 +239,18 @@ func removeEmpty(at string) error {
 	return nil
 }
 
-// containersDir has a directory for each container and, below it, what the host shares.
+// containersDir has a directory for each container and, below it, the host's shares.
 const containersDir = "/run/kata-containers"
 
-// ofContainer reports whether a directory is there for storages alone. Those of the sandbox's own and those that the host
-// shares are not.
+// ofContainer reports whether a directory is for storages alone. Those of the sandbox and of the host's shares are not.
 func ofContainer(at string) bool {
 	rel, ok := beneath.Rel(containersDir, at)
 	first, _, _ := strings.Cut(rel, "/")
 	return ok && rel != "." && rel != "sandbox" && first != "shared"
 }
 
-// setGroup gives the directory at a place a group, which what is made in it inherits; -1
-// changes nothing.
+// setGroup sets the group of the directory at a place, and of later files in it; -1 changes
+// nothing.
 func setGroup(at string, gid int) error {
 	if gid < 0 {
 		return nil

@@ -11,23 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PlugTime is how long a device may take to be there when nobody says otherwise, and
-// cpuTime how long a processor may take at least.
+// PlugTime is the default timeout for a device, and cpuTime the least timeout for a processor.
 const (
 	PlugTime = 3 * time.Second
 	cpuTime  = 5 * time.Second
 )
 
-// plugCheck is how often sysfs is looked at when the kernel says nothing: not all that
-// happens there is announced.
+// plugCheck is the interval of checks of sysfs, because the kernel does not announce all changes.
 const plugCheck = 250 * time.Millisecond
 
-// await looks whether something is there that the host plugs in, now and each time that
-// the kernel announces a device, until it is or the wait is over: then the error is NotFound.
-// The host tells of a device before the guest's kernel has seen it.
+// await waits for something that the host plugs in: it calls there now and at each announcement of
+// the kernel. The error after the timeout is NotFound. The host requests a device before the
+// guest's kernel has seen it.
 func await(ctx context.Context, what string, wait time.Duration, there func() bool) error {
-	// What is announced is in sysfs already, so nothing is lost between the first look
-	// and the first announcement.
+	// An announced device is in sysfs already, so nothing is lost between the first check and the
+	// first announcement.
 	announced, stop := listenToKernel()
 	defer stop()
 	deadline := time.NewTimer(wait)
@@ -68,7 +66,7 @@ func listenToKernel() (announced <-chan struct{}, stop func()) {
 		defer close(ended)
 		var b [64]byte // the kernel drops the rest of a message
 		for {
-			// What did not fit into the socket's buffer was an announcement, too.
+			// A message that did not fit into the socket's buffer was an announcement, too.
 			if _, err := socket.Read(b[:]); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}

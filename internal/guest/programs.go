@@ -46,15 +46,15 @@ func (m *Machine) LoadModule(ctx context.Context, name string, parameters []stri
 	if name == "" || strings.HasPrefix(name, "-") {
 		return invalid.Errorf("kernel module %q: no name of a module", name)
 	}
-	// What stands behind the name is a parameter for modprobe, also with a '-'.
+	// Arguments after the name are parameters for modprobe, also with a '-'.
 	if _, err := m.kernel.program(ctx, nil, "/sbin/modprobe", append([]string{"-v", "--", name}, parameters...)...); err != nil {
 		return fmt.Errorf("kernel module %s: %w", name, err)
 	}
 	return nil
 }
 
-// runProgram returns a program's output. Its error has what the program wrote about it,
-// and is exec.ErrNotFound when there is no such program.
+// runProgram returns a program's output. Its error has the program's own message, and is
+// exec.ErrNotFound if there is no such program.
 func runProgram(ctx context.Context, stdin []byte, path string, args ...string) ([]byte, error) {
 	cmd := subprocess.Command(ctx, path, args...)
 	out, errs := &subprocess.Head{Max: maxProgramOutput}, &subprocess.Head{Max: maxProgramOutput}

@@ -23,7 +23,7 @@ type Puller struct {
 	Roots  core.Roots
 }
 
-// Clean discards what an earlier agent left.
+// Clean discards the images of an earlier agent.
 func (p *Puller) Clean(ctx context.Context) error {
 	left, err := p.Images.Checkouts(ctx)
 	for _, id := range left {

@@ -20,7 +20,7 @@ type mounted struct {
 	place int // in the order of the mounts
 }
 
-// add has the first reference on what was mounted at a target.
+// add records the first reference of a mount at a target.
 func (r *references) add(target string, undo func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -31,8 +31,8 @@ func (r *references) add(target string, undo func() error) {
 	r.list[target] = &mounted{refs: 1, undo: undo, place: r.adds}
 }
 
-// refer adds to the references on what is mounted at a target, and returns how many there
-// are now; 0 when nothing is.
+// refer adds to the references of the mount at a target, and returns how many there are now; 0 if
+// there is no mount.
 func (r *references) refer(target string, more int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *references) drop(target string) (undo func() error) {
 	return u.undo
 }
 
-// dropAll takes all references away, and returns what unmounts everything, the last mount
+// dropAll removes all references, and returns the functions that unmount everything, the last mount
 // first.
 func (r *references) dropAll() (undo []func() error) {
 	r.mu.Lock()

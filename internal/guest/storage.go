@@ -22,16 +22,16 @@ import (
 const (
 	driverEphemeral = "ephemeral"        // a tmpfs
 	driverLocal     = "local"            // a directory
-	driverVirtioFS  = "virtio-fs"        // what the host shares, by its tag
+	driverVirtioFS  = "virtio-fs"        // a share of the host, by its tag
 	driverOverlay   = "overlayfs"        // layers that are mounted already
 	driverBind      = "bind"             // a directory or file of the guest
-	driver9P        = "9p"               // what the host shares, as its shims did before virtio-fs
+	driver9P        = "9p"               // a share of the host, as of shims before virtio-fs
 	driverBlock     = "blk"              // a disk, by its PCI path or device file
 	driverMMIO      = "mmioblk"          // a disk, by its device file
 	driverSCSI      = "scsi"             // a disk, by its id and number
 	driverNVDIMM    = "nvdimm"           // memory that is a disk, by its device file
 	driverPull      = "image_guest_pull" // an image, which the guest pulls
-	driverWatched   = "watchable-bind"   // a directory or file of the host's, whose changes programs wait for
+	driverWatched   = "watchable-bind"   // a directory or file of the host with changes that programs wait for
 )
 
 // Storage is something to be mounted in the guest.
@@ -41,14 +41,14 @@ type Storage struct {
 	Type    string // of the file system
 	Options []string
 	Target  string // absolute
-	// DriverOptions are what the driver is asked for beside the mount.
+	// DriverOptions are the driver's options beside the mount.
 	DriverOptions []string
-	// Shared keeps what is mounted when the last container that has it is removed, until the
-	// sandbox ends. It is for the caller to heed.
+	// Shared keeps the mount after the removal of its last container, until the sandbox ends. The
+	// caller must heed it.
 	Shared bool
-	// Group, unless nil, is given what the storage has when it is mounted.
+	// Group, unless nil, gets the storage's files when it is mounted.
 	Group *Group
-	// Layers, unless empty, are what this storage is an overlay of.
+	// Layers, unless empty, are the layers of this storage, which is an overlay.
 	Layers []Storage `json:",omitempty"`
 }
 
@@ -62,8 +62,7 @@ func (m *Machine) Drivers() []string {
 	return list
 }
 
-// Mount mounts a storage, or takes a further reference on what this machine has mounted
-// at its target.
+// Mount mounts a storage, or adds a reference to this machine's mount at its target.
 func (m *Machine) Mount(ctx context.Context, s Storage) error {
 	if !filepath.IsAbs(s.Target) || filepath.Clean(s.Target) != s.Target || s.Target == "/" {
 		return invalid.Errorf("storage: mount point %q: an absolute path without '.' and '..' is wanted", s.Target)
@@ -190,8 +189,8 @@ func tmpfsOptions(options []string) (flags uintptr, data string, gid int, err er
 	return flags, strings.Join(rest, ","), gid, nil
 }
 
-// mountTmpfs mounts a tmpfs with all of its options. What is mounted there already, as
-// the /dev/shm of a machine that is no guest, stays.
+// mountTmpfs mounts a tmpfs with all of its options. An existing mount there, as the /dev/shm of a
+// machine that is no guest, stays.
 func mountTmpfs(s Storage) (undo func() error, err error) {
 	flags, data, gid, err := tmpfsOptions(s.Options)
 	if err != nil {
@@ -221,8 +220,8 @@ func mountTmpfs(s Storage) (undo func() error, err error) {
 	return undo, nil
 }
 
-// mountAs mounts a file system of one type with its options. What of that type is
-// mounted there already stays.
+// mountAs mounts a file system of one type with its options. An existing mount of that type there
+// stays.
 func mountAs(s Storage, fstype string) (undo func() error, err error) {
 	if s.Type != "" && s.Type != fstype {
 		return nil, invalid.Errorf("file system %q: a storage of the driver %s has %s", s.Type, s.Driver, fstype)
@@ -283,7 +282,7 @@ func mountAs(s Storage, fstype string) (undo func() error, err error) {
 	if undo, err = on.mount(source, kind, flags, strings.Join(data, ",")); err != nil {
 		return nil, fmt.Errorf("mount %s %s with %q: %w", fstype, s.Source, strings.Join(s.Options, ","), err)
 	}
-	// The kernel looks at the other flags of a bind mount only when it is mounted again.
+	// The kernel applies the other flags of a bind mount only at a remount.
 	if rest := flags &^ (unix.MS_BIND | unix.MS_REC); kind == "" && rest != 0 {
 		if err := remountPlace(s.Target, "", rest|unix.MS_BIND, ""); err != nil {
 			return nil, errors.Join(fmt.Errorf("mount options %q: %w", strings.Join(s.Options, ","), err), undo())

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// verity says how the kernel verifies a disk's blocks when they are read: by a tree of hashes behind them, of which
-// the host's request has the root.
+// verity says how the kernel verifies a disk's blocks when they are read: by a tree of hashes behind them; the
+// host's request has its root.
 type verity struct {
 	root, salt, algorithm string
 	version               uint64 // of the tree's format

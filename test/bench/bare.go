@@ -108,7 +108,7 @@ type bareRig struct {
 	native *native.Runtime
 	spare  *pin.Spare
 	exits  chan core.ProcessExit
-	known  []core.Ref // ends that are known and not acknowledged yet
+	known  []core.Ref // known unacknowledged ends
 	stop   context.CancelFunc
 }
 
@@ -151,8 +151,7 @@ func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
 	return r, nil
 }
 
-// makeBundle makes a root with busybox alone, and the spec that runc gives to
-// those who ask it for one, limited as the pods are.
+// makeBundle makes a root with busybox alone, and runc's default spec, with the pods' limits.
 func (r *bareRig) makeBundle(ctx context.Context) error {
 	bin := filepath.Join(r.dir, "bundle", "rootfs", "bin")
 	if err := os.MkdirAll(bin, 0o755); err != nil {
@@ -205,8 +204,8 @@ func (r *bareRig) close() {
 	_ = r.keeper.Close()
 }
 
-// times runs f as often as the rig says. That its exits are acknowledged is not
-// in the time: who asked has the answer by then.
+// times runs f as often as the rig says. The time excludes the acknowledgement of exits, which
+// comes after the answer.
 func (r *bareRig) times(ctx context.Context, f func(i int) error) ([]time.Duration, error) {
 	took := make([]time.Duration, 0, r.n)
 	for i := range r.n {
@@ -237,7 +236,7 @@ func (r *bareRig) ended(ctx context.Context) error {
 	}
 }
 
-// create makes a container whose program runs, in one call or in two.
+// create makes a container with a running program, in one call or in two.
 func (r *bareRig) create(ctx context.Context, id core.ID, once bool, args ...string) (core.CgroupRef, error) {
 	spec := *r.spec
 	process := *spec.Process

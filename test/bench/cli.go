@@ -44,7 +44,7 @@ const (
 	cliPull   = "command line: pull"
 )
 
-// ofCLI measures what people type: run --rm, an exec with much output, and a pull of a large image,
+// ofCLI measures common commands: run --rm, an exec with much output, and a pull of a large image,
 // beside podman with crun where PODMAN names it, docker where LONGSHORE_DOCKER_DIR has its packages
 // (for containerd's pull, too, unless CONTAINERD names one with ctr beside it).
 func ofCLI(ctx context.Context, b *bench) error {
@@ -86,8 +86,8 @@ type tool struct {
 	pull    []string // of pull
 }
 
-// do runs a command, and returns how long it took and what the client used of the processor. Its
-// output goes to /dev/null.
+// do runs a command, and returns its duration and the client's CPU time. Its output goes to
+// /dev/null.
 func (t tool) do(ctx context.Context, args ...string) (took, used time.Duration, err error) {
 	cmd := t.command(ctx, args...)
 	var said strings.Builder
@@ -99,7 +99,7 @@ func (t tool) do(ctx context.Context, args ...string) (took, used time.Duration,
 	return time.Since(begun), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }
 
-// cliBench is the tools side by side, and what was measured of each.
+// cliBench has the tools side by side, and the results of each.
 type cliBench struct {
 	b     *bench
 	home  string
@@ -186,7 +186,7 @@ func (c *cliBench) docker(ctx context.Context) error {
 	return nil
 }
 
-// runs has each tool in its turn run a program that ends at once.
+// runs lets each tool in turn run a program that ends at once.
 func (c *cliBench) runs(ctx context.Context) error {
 	for _, t := range c.tools {
 		if _, _, err := t.do(ctx, append(append([]string{"pull"}, t.pull...), c.b.image)...); err != nil {
@@ -235,7 +235,7 @@ func (c *cliBench) execs(ctx context.Context) error {
 	return nil
 }
 
-// largeImage serves an image of cliLayers layers, of which half does not compress.
+// largeImage serves an image of cliLayers layers; half of them do not compress.
 func largeImage() (name string, stop func(), err error) {
 	images, r, err := server.ServeMore()
 	if err != nil {
@@ -298,7 +298,7 @@ func (c *cliBench) pulls(ctx context.Context, ours tool) error {
 	for i := range cliPulls {
 		for turn := range pullers {
 			p := pullers[(i+turn)%len(pullers)]
-			unix.Sync() // what the one has written is not the other's to wait for
+			unix.Sync() // the writes of one tool must not delay the other
 			took, _, err := p.do(ctx, append(append(strings.Fields("pull"), p.pull...), image)...)
 			if err != nil {
 				return err
@@ -314,7 +314,7 @@ func (c *cliBench) pulls(ctx context.Context, ours tool) error {
 	return nil
 }
 
-// containerd starts one without what serves the CRI, and returns its command line.
+// containerd starts one without the CRI plugin, and returns its command line.
 func (c *cliBench) containerd(ctx context.Context, program, ctr string) (t tool, end func(), err error) {
 	at := filepath.Join(c.home, "containerd")
 	config := filepath.Join(at, "config.toml")

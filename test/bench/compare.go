@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/test/bench/server"
 )
 
-// steps are what each server goes through where several are compared.
+// steps are the steps of each server in a comparison.
 var steps = map[string]string{
 	server.Longshore:     "start,exec,log,burst,flat",
 	server.LongshoreCrun: "start",
@@ -63,7 +63,7 @@ type comparison struct {
 	wanted float64
 	more   bool
 	ours   string // the server that is ours here; "" is Longshore
-	note   string // what has to be known about the row
+	note   string // a note about the row
 }
 
 func comparisons(o options) []comparison {

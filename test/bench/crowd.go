@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/test/bench/machine"
 )
 
-// crowd starts the burst, looks at the node with all of it idle, kills the agent
-// if it is ours, and takes the burst down again.
+// crowd starts the burst, measures the node with all of it idle, kills the agent if it is ours, and
+// removes the burst.
 func (b *bench) crowd(ctx context.Context) error {
 	empty := b.memory()
 	pods := make([]*pod, b.burst)
@@ -61,9 +61,9 @@ func (b *bench) crowd(ctx context.Context) error {
 	return nil
 }
 
-// memory is what the server's processes take, by program: all that run on its
-// machine but the pods' own, or those that were named. The process in which our
-// agent unpacks images ends some time after a pull, whatever pods do.
+// memory is the memory of the server's processes, by program: all on its machine but the pods' own,
+// or the named ones. The process in which our agent unpacks images ends some time after a pull,
+// independent of pods.
 func (b *bench) memory() map[string]int64 {
 	if b.server != nil {
 		return machine.Memory(machine.But(strings.Join(program, "\x00"), "sleep\x003600", "/proc/self/exe\x00"))

@@ -115,8 +115,8 @@ func inLayer(fd int, name string) bool {
 	return opened.Dev != found.Dev || opened.Ino != found.Ino
 }
 
-// take returns what was executed since the last take. It runs a program of its
-// own and waits to see it: events come in order, so nothing is outstanding then.
+// take returns the programs that were executed since the last take. It runs a program of its own
+// and waits to see it: events come in order, so nothing is outstanding then.
 func (w *execWatch) take() ([]string, error) {
 	p, err := os.StartProcess("/bin/"+w.marker, []string{w.marker}, &os.ProcAttr{})
 	if err != nil {

@@ -31,8 +31,7 @@ func (b *bench) crowded(ctx context.Context) ([]*pod, error) {
 	})
 }
 
-// flat takes the start of pods beside many idle ones, which should cost what it
-// costs beside none.
+// flat measures the start of pods beside many idle ones, which should cost as much as beside none.
 func (b *bench) flat(ctx context.Context) error {
 	alone, err := b.starts(ctx)
 	if err != nil {
@@ -64,16 +63,15 @@ func (b *bench) flat(ctx context.Context) error {
 	return b.each(ctx, len(pods), func(ctx context.Context, i int) error { return b.down(ctx, pods[i]) })
 }
 
-// started is what starts took, and what our agent says of them.
+// started has the durations of starts, and our agent's stages of them.
 type started struct {
 	took   []time.Duration
 	after  []time.Duration // each right after another pod's removal
 	stages []stage         // of took
 }
 
-// starts starts pods one after the other. The kernel goes on removing a pod for
-// some milliseconds after all has been answered, and longer beside many; starts in
-// that time are told apart.
+// starts starts pods one after the other. The kernel continues to remove a pod for some
+// milliseconds after the answer, and longer beside many; starts in that time are separate.
 func (b *bench) starts(ctx context.Context) (s started, err error) {
 	before, err := b.stages(ctx)
 	if err != nil {
@@ -106,7 +104,7 @@ func (b *bench) starts(ctx context.Context) (s started, err error) {
 	return s, nil
 }
 
-// idle takes what our agent uses while nothing happens.
+// idle measures our agent's CPU time while nothing happens.
 func (b *bench) idle(ctx context.Context, pods int) error {
 	used, t := machine.ProgramCPU("longshore"), time.Now()
 	select {

@@ -20,10 +20,9 @@ import (
 	"github.com/longshore/longshore/test/bench/machine"
 )
 
-// floor is what the kernel alone asks for a pod: a network namespace, a veth on
-// a bridge, cgroups, an overlay, clone, mounts, pivot_root, exec and exit, by the
-// shortest program that does it. Nothing is recorded, logged, limited by rights or
-// told to anybody.
+// floor measures the kernel's own cost of a pod: a network namespace, a veth on a bridge, cgroups,
+// an overlay, clone, mounts, pivot_root, exec and exit, by the shortest program that does it.
+// Nothing is recorded, logged, confined or reported.
 func (b *bench) floor(ctx context.Context) error {
 	if !b.ours() {
 		return nil
@@ -59,7 +58,7 @@ func (b *bench) floor(ctx context.Context) error {
 	return nil
 }
 
-// ownCPU is what we and our children that have ended have used.
+// ownCPU is our CPU time and that of our ended children.
 func ownCPU() (used time.Duration) {
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
@@ -72,7 +71,7 @@ func ownCPU() (used time.Duration) {
 
 const floorBridge = "floor0"
 
-// floor is what is there before the first pod.
+// floor has the objects before the first pod.
 type floor struct {
 	dir, image string
 	cgroups    []string

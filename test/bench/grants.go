@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/test/bench/server"
 )
 
-// What is wanted of programs that hold only their descriptors.
+// The targets for programs that hold only their descriptors.
 const (
 	nativeRatio   = 1.2  // of the start of an ordinary container
 	wasmRatio     = 2.0  // the same, of a module that is compiled
@@ -35,7 +35,7 @@ type way struct {
 }
 
 // ofGrants measures the start of a small program as an ordinary container, as one that holds only its descriptors, and
-// as WebAssembly, in turns, in one pod; and what many of the last take.
+// as WebAssembly, in turns, in one pod; and the memory of many of the last.
 func ofGrants(ctx context.Context, b *bench) error {
 	if !b.ours() {
 		return nil
@@ -158,7 +158,7 @@ func startOnce(ctx context.Context, b *bench, in *pod, w *way) (time.Duration, e
 	return took, nil
 }
 
-// manyModules starts many of one module and looks at what each takes.
+// manyModules starts many of one module and measures the memory of each.
 func manyModules(ctx context.Context, b *bench, w *way) error {
 	pods := make([]*pod, instances/instancesEach)
 	for i := range pods {

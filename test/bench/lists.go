@@ -15,8 +15,8 @@ type reading struct {
 	call   func() (int, error)
 }
 
-// Each reading is repeated, which is what a kubelet does with it too: so often at
-// least, and for so long, or the first few of a short call would be its middle.
+// Each reading is repeated, as a kubelet does too: at least so often, and for so long, or the first
+// few of a short call would be its median.
 const (
 	readings    = 20
 	readingTime = 300 * time.Millisecond
@@ -36,7 +36,7 @@ func (b *bench) listPodSandbox(ctx context.Context) func() (int, error) {
 	}
 }
 
-// lists reads what is there with the burst's pods.
+// lists reads the lists with the burst's pods.
 func (b *bench) lists(ctx context.Context) error {
 	calls := []reading{
 		{listConts, "ListContainers", b.listContainers(ctx)},
@@ -59,7 +59,7 @@ func (b *bench) lists(ctx context.Context) error {
 	return b.read(calls, b.burst)
 }
 
-// listsOfMany reads what is there with all of pods.
+// listsOfMany reads the lists with all of pods.
 func (b *bench) listsOfMany(ctx context.Context, pods []*pod) error {
 	i := 0
 	next := func() *pod { i++; return pods[i%len(pods)] }

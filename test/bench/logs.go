@@ -11,7 +11,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// logLines is how many lines the program writes whose log records are counted.
+// logLines is the number of lines of the program for counting log records.
 const logLines = 1000
 
 // talker writes them as a program without buffering does, in four writes each, and
@@ -21,8 +21,8 @@ var talker = []string{
 	fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); printf 'line '; printf $i; printf ' of many'; echo; done", logLines),
 }
 
-// logRecords counts the records that a server makes of the lines: one each is what
-// shippers like best, and what is not whole costs them an assembly.
+// logRecords counts the records that a server makes of the lines: one record for each line is best
+// for shippers, which have to join partial records.
 func (b *bench) logRecords(ctx context.Context) error {
 	p, err := b.upWith(ctx, talker)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command bench measures a CRI v1 server as its clients see it: how long a pod
-// takes to start, to be executed into and to go, how many start at once, what
-// an idle one costs, and how soon the node is right again after a SIGKILL.
+// Command bench measures a CRI v1 server as its clients see it: the durations of a pod's start, of
+// execs and of its removal, the number of simultaneous starts, the cost of an idle pod, and the
+// recovery after a SIGKILL.
 //
 // Without -socket it runs Longshore's own agent, from -bin, in namespaces of its
 // own; with it, any server that listens there (then nothing is killed, and
@@ -159,7 +159,7 @@ func measure(ctx context.Context, o options, s *server.Server) error {
 	return err
 }
 
-// header says on what the figures were taken; without it they mean nothing.
+// header describes the machine of the figures; without it they mean nothing.
 func header(what string) {
 	var u syscall.Utsname
 	_ = syscall.Uname(&u)

@@ -21,8 +21,8 @@ type mesosBench struct {
 	api *mesosapi.Client
 }
 
-// mesos measures our agent as Mesos' clients see it. It starts it anew with that
-// face, which the other steps are without.
+// mesos measures our agent as Mesos' clients see it. It restarts it with that face, which the other
+// steps do not need.
 func (b *bench) mesos(ctx context.Context) error {
 	if !b.ours() {
 		return nil
@@ -224,7 +224,7 @@ func (m mesosBench) stream(ctx context.Context, root *mesosv1.ContainerID) error
 	return nil
 }
 
-// soon is how soon a session has to be gone whose client has.
+// soon is how soon a session must end after its client.
 const soon = time.Second
 
 // dropped takes from the end of a session's connection to its container's.
@@ -253,7 +253,7 @@ func (m mesosBench) dropped(ctx context.Context, root *mesosv1.ContainerID) erro
 	return nil
 }
 
-// stateTimes is how many bursts GET_STATE is asked beside.
+// stateTimes is the number of calls of GET_STATE beside bursts.
 const stateTimes = 10
 
 // crowd asks for the state of many containers.

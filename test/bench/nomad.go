@@ -24,8 +24,8 @@ const (
 	nomadRounds  = 5
 )
 
-// nomadDrivers are measured in turns, each after each other one: what one has left to
-// do falls to the next. The last does nothing: Nomad's own share.
+// nomadDrivers are measured in turns, each after each other one, because the rest of one's work
+// affects the next. The last does nothing: Nomad's own share.
 var nomadDrivers = []struct {
 	name, label string
 	config      func(image string) map[string]any
@@ -65,7 +65,7 @@ type nomadBench struct {
 	dir string
 }
 
-// start returns when Nomad has its drivers, and with what ends it.
+// start returns when Nomad has its drivers, with the function that ends it.
 func (n *nomadBench) start(ctx context.Context, binary string) (end func() error, err error) {
 	plugins := filepath.Join(n.dir, "plugins")
 	if err := os.MkdirAll(plugins, 0o755); err != nil {

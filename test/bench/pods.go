@@ -44,7 +44,7 @@ type bench struct {
 	mu     sync.Mutex // guards serial
 	serial int
 
-	started time.Duration // the middle of what the start of a pod took
+	started time.Duration // the median of a pod's start
 	samples samples
 }
 
@@ -66,11 +66,11 @@ func (b *bench) name() string {
 	return fmt.Sprintf("bench-%d-%d", os.Getpid(), b.serial)
 }
 
-// program is what runs in each pod: it says when it handles signals. The kernel
-// drops what is sent to the first process of a pid namespace before that.
+// program is the program of each pod: it prints a line when it handles signals. The kernel drops
+// earlier signals to the first process of a pid namespace.
 var program = []string{"/bin/sh", "-c", "trap 'exit 0' TERM; echo ready; while :; do sleep 3600 & wait; done"}
 
-// Kubelet's own, for what a container may not see or change.
+// Kubelet's own masked and read-only paths.
 var (
 	masked = []string{
 		"/proc/asound", "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug",
@@ -126,7 +126,7 @@ func (b *bench) upWith(ctx context.Context, command []string) (*pod, error) {
 	return p, nil
 }
 
-// limited is what kubelet asks of a container with limits.
+// limited is kubelet's request for a container with limits.
 func limited(namespaces *runtimeapi.NamespaceOption, seccomp *runtimeapi.SecurityProfile) *runtimeapi.LinuxContainerConfig {
 	return &runtimeapi.LinuxContainerConfig{
 		Resources: &runtimeapi.LinuxContainerResources{MemoryLimitInBytes: 128 << 20, CpuShares: 102, CpuPeriod: 100000},

@@ -73,8 +73,7 @@ func (f samples) at(name string, q float64) float64 {
 	return all[max(0, int(math.Ceil(q*float64(len(all))))-1)]
 }
 
-// row prints what something took, and keeps it under a name unless that is "".
-// It sorts d.
+// row prints durations, and keeps them under a name unless that is "". It sorts d.
 func (b *bench) row(name, label string, d []time.Duration) {
 	slices.Sort(d)
 	f := samples{label: millis(d)}
@@ -82,7 +81,7 @@ func (b *bench) row(name, label string, d []time.Duration) {
 	b.keep(name, millis(d)...)
 }
 
-// value prints one figure with what it is, and keeps it as row does.
+// value prints one figure with its label, and keeps it as row does.
 func (b *bench) value(name, label string, v float64, what string, args ...any) {
 	fmt.Printf("%-28s %8.2f %s\n", label, v, fmt.Sprintf(what, args...))
 	b.keep(name, v)

@@ -76,7 +76,7 @@ func parseStages(r io.Reader) ([]stage, error) {
 	return all, lines.Err()
 }
 
-// since is what the stages took after old was read.
+// since returns the durations of the stages since old was read.
 func since(old, now []stage) []stage {
 	var all []stage
 	for _, s := range now {
@@ -94,8 +94,7 @@ func since(old, now []stage) []stage {
 
 func (s stage) mean() float64 { return ms(s.sum) / s.count }
 
-// printStages shows what each stage takes on average and, unless that is nil, what
-// it took in another case.
+// printStages prints the average of each stage and, unless other is nil, that of another case.
 func printStages(stages, other []stage) {
 	for _, s := range stages {
 		beside := ""

@@ -199,13 +199,13 @@ func (s *swarmBench) measure(ctx context.Context) error {
 		private := settled(ctx, func() int64 { return sum(machine.Private(n.counts)) })
 		s.keep(n, swarmPrivate, float64(private)/1024)
 	}
-	for i := range s.nodes { // each pulls the image, and pays for what a first task takes
+	for i := range s.nodes { // each pulls the image, and pays the extra cost of a first task
 		if _, _, err := s.round(ctx, i, "warm", 1, func() {}); err != nil {
 			return fmt.Errorf("%s: %w", s.nodes[i].name, err)
 		}
 	}
-	// While the process in which our agent unpacks images lives, both share the program's
-	// pages: the agent seems to be smaller than it is when it runs alone.
+	// While the process in which our agent unpacks images lives, both share the program's pages,
+	// and the agent seems smaller than alone.
 	err := s.until(ctx, "the end of the image worker", func() (bool, error) {
 		return len(machine.Memory(func(_, args string) bool { return strings.HasPrefix(args, "/proc/self/exe\x00") })) == 0, nil
 	})
@@ -243,7 +243,7 @@ func (s *swarmBench) measure(ctx context.Context) error {
 	return nil
 }
 
-// settled is the least of a size in bytes that falls for a while: what a burst has used goes back
+// settled is the least of a size in bytes that falls for a while, because memory of a burst returns
 // to the kernel in the seconds after it.
 func settled(ctx context.Context, size func() int64) int64 {
 	least := size()

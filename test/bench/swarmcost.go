@@ -31,16 +31,16 @@ const (
 	statusImage  = "busybox:latest"
 )
 
-// The names of the measurements of what the protocol costs.
+// The names of the measurements of the protocol's cost.
 const (
 	statusCPU  = "CPU per status"
 	statusTold = "statuses per task"
 )
 
-// swarmStatuses measures what a status costs our worker and swarmkit's, when so many tasks
-// are assigned at once: both without containers, ours over the engine's fakes, swarmkit's
-// with an executor that does nothing. Each keeps its tasks on disk. SWARMKIT_AGENT names
-// the program of test/bench/swarmkit; without it only ours is measured.
+// swarmStatuses measures the cost of a status for our worker and swarmkit's, with so many tasks
+// assigned at once: both without containers, ours over the engine's fakes, swarmkit's with an
+// executor that does nothing. Each keeps its tasks on disk. SWARMKIT_AGENT names the program of
+// test/bench/swarmkit; without it only ours is measured.
 func (b *bench) swarmStatuses(ctx context.Context) error {
 	if !b.ours() {
 		return nil
@@ -77,12 +77,12 @@ func (b *bench) swarmStatuses(ctx context.Context) error {
 	return nil
 }
 
-// statusesOf is how many a task has from ASSIGNED to RUNNING: ACCEPTED, PREPARING, READY,
-// STARTING, RUNNING. Not all are sent, when the next is there before.
+// statusesOf is how many a task has from ASSIGNED to RUNNING: ACCEPTED, PREPARING, READY, STARTING,
+// RUNNING. Not all are sent, if the next comes first.
 const statusesOf = 5
 
-// statusRound has a worker of its own be assigned the tasks, and takes its CPU time until
-// the last is RUNNING.
+// statusRound assigns the tasks to a worker of its own, and measures its CPU time until the last is
+// RUNNING.
 func statusRound(ctx context.Context, argv []string, into samples) (err error) {
 	tb, end := enginetest.ExampleTB()
 	defer end()
@@ -98,7 +98,7 @@ func statusRound(ctx context.Context, argv []string, into samples) (err error) {
 	if err != nil {
 		return err
 	}
-	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), workerEnv+"=1", "GRPC_ENFORCE_ALPN_ENABLED=false") // the manager is one whose certificate was renewed
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(os.Environ(), workerEnv+"=1", "GRPC_ENFORCE_ALPN_ENABLED=false") // the manager has a renewed certificate
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func statusRound(ctx context.Context, argv []string, into samples) (err error) {
 		}
 		_ = log.Close()
 	}()
-	// The first pays for the session and for what is only done once.
+	// The first pays for the session and for other one-time work.
 	if err := assign(ctx, m, "first", 1); err != nil {
 		return err
 	}
@@ -126,7 +126,7 @@ func statusRound(ctx context.Context, argv []string, into samples) (err error) {
 	return nil
 }
 
-// assign assigns tasks in one message, and waits until all are told to be RUNNING.
+// assign assigns tasks in one message, and waits until all are reported as RUNNING.
 func assign(ctx context.Context, m *swarmtest.Manager, name string, n int) error {
 	m.Change(func(tasks map[string]*swarmv1.Task, _ map[string]*swarmv1.Secret, _ map[string]*swarmv1.Config) {
 		for i := range n {
@@ -151,7 +151,7 @@ func assign(ctx context.Context, m *swarmtest.Manager, name string, n int) error
 	})
 }
 
-// workerEnv has this program be our worker over the engine's fakes.
+// workerEnv makes this program our worker over the engine's fakes.
 const workerEnv = "LONGSHORE_BENCH_SWARM_WORKER"
 
 // beWorker is that worker, where this process is to be one: it ends with a signal. The

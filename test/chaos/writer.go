@@ -1,5 +1,5 @@
-// Package chaos kills agent, keeper and nest while containers write and exit,
-// and then compares every byte and every exit with what must have happened.
+// Package chaos kills agent, keeper and nest while containers write and exit, and then compares
+// every byte and every exit with the expected ones.
 package chaos
 
 import (
@@ -113,7 +113,7 @@ func finish(dir string, n int, stop string) int {
 	return code
 }
 
-// expected returns what the first n records of a writer put on each stream.
+// expected returns the output of the first n records of a writer on each stream.
 func expected(id, n int) (stdout, stderr []byte) {
 	s := newScript(id)
 	for range n {
@@ -127,8 +127,7 @@ func expected(id, n int) (stdout, stderr []byte) {
 	return stdout, stderr
 }
 
-// expectedTTY returns what they put on a terminal, whose line discipline writes "\r\n"
-// for "\n".
+// expectedTTY returns their output on a terminal, with "\r\n" for "\n".
 func expectedTTY(id, n int) []byte {
 	s := newScript(id)
 	var all []byte

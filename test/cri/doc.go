@@ -1,4 +1,4 @@
-// Package cri drives the real agent by the CRI, as kubelet's and crictl's users
-// do: by crictl itself, and by a client that asks for what crictl cannot say.
-// It knows the agent by its socket only.
+// Package cri drives the real agent by the CRI, as kubelet's and crictl's users do: by crictl
+// itself, and by a client for requests that crictl cannot make. It knows the agent by its socket
+// only.
 package cri

@@ -1,9 +1,8 @@
 // Package agent assembles the agent of a virtual machine's guest: the engine over the
 // native runtime, with its records in memory, and the face of Kata.
 //
-// It is to cmd/longshore-guest what internal/agent is to the node's agent. It links
-// no gRPC server and no database, since in a guest files are memory; a test of
-// internal/arch keeps it so. Start at Run.
+// cmd/longshore-guest uses it as cmd/longshore uses internal/agent. It links no gRPC server and no
+// database, because in a guest files are memory; a test of internal/arch keeps it so. Start at Run.
 package agent
 
 import (
@@ -46,8 +45,8 @@ const maxEvents = 1000
 // that collections take.
 const heapGrowth = 50
 
-// How long nobody calls until the agent starts what the calls need, and how long its start
-// and its end may take.
+// How long the agent waits for a call before it starts its parts, and how long its start and its
+// end may take.
 const (
 	quietTime = 100 * time.Millisecond
 	startTime = time.Minute
@@ -56,16 +55,16 @@ const (
 
 // Options are the parameters of Run.
 type Options struct {
-	// State is the agent's directory, absolute, on a tmpfs. Its content does not outlive the
-	// agent: what an earlier one left is removed.
+	// State is the agent's directory, absolute, on a tmpfs. Its content does not outlive the agent:
+	// files of an earlier one are removed.
 	State string
 	// Keeper is the path of longshore-keeper, or of a program that links guest/onefile.
 	Keeper string
-	// Beside, unless nil, serves beside the face until ctx ends. What goes wrong there is
-	// logged, and ends nothing. While restricted says so, a policy or a list in the options
-	// decides about requests, and nobody is to get by another way what it denies.
+	// Beside, unless nil, serves beside the face until ctx ends. Its errors are logged, and end
+	// nothing. If restricted returns true, a policy or a list in the options decides about
+	// requests, and Beside must not offer another way to denied ones.
 	Beside func(ctx context.Context, eng *engine.Engine, restricted func() bool) error
-	// Recent gets what the shim reads of containers' output; it may be nil.
+	// Recent gets the output of containers that the shim reads; it may be nil.
 	Recent *logs.Recent
 	// CgroupRoot is the directory of containers' cgroups below each hierarchy's root.
 	CgroupRoot string
@@ -81,7 +80,7 @@ type Options struct {
 	PlugTime time.Duration
 	// CDI gives containers the devices that they name.
 	CDI guest.CDI
-	// Images pulls what storages of the driver image_guest_pull name; nil pulls nothing.
+	// Images pulls the images of storages of the driver image_guest_pull; nil pulls nothing.
 	Images  core.Images
 	Version string
 	Logger  *slog.Logger
@@ -124,7 +123,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		defer cancel() // the sandbox was destroyed
 		served <- f.Serve(ctx, o.Listeners...)
 	}()
-	// The first answer does not share the processors with what follows it.
+	// The first answer does not share the processors with the start of the parts.
 	select {
 	case <-f.Called():
 	case <-time.After(quietTime):
@@ -133,7 +132,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)
 	}
-	// Who is told to end while it starts does start: then there is one way to leave.
+	// An end during the start waits for the start, so that there is one way to leave.
 	starting, stop := context.WithTimeout(context.WithoutCancel(ctx), startTime)
 	defer stop()
 	p, err = start(starting, o)
@@ -152,7 +151,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer stopEngine()
 	recorded := make(chan error, 1)
 	go func() { recorded <- p.engine.Run(engineCtx) }()
-	debug.FreeOSMemory() // what the start has left, and the rest of a huge page
+	debug.FreeOSMemory() // garbage of the start, and the rest of a huge page
 	f.Begin(p.engine.As(core.OwnerKata))
 	var beside sync.WaitGroup
 	if o.Beside != nil {
@@ -185,15 +184,15 @@ func ended(err error) error {
 	return err
 }
 
-// parts are what the face stands on.
+// parts are the parts that the face needs.
 type parts struct {
 	engine *engine.Engine
 	groups *cgroup.Tree
 	roots  core.Roots
-	leave  func(ctx context.Context) error // gives back what is no container's
+	leave  func(ctx context.Context) error // releases everything that is no container's
 }
 
-// start makes the parts. What it has made when it fails it gives back.
+// start makes the parts. It releases them after a failure.
 func start(ctx context.Context, o Options) (_ *parts, err error) {
 	kernel.SmallPages() // where pages are huge, a heap of 3 MB has 6
 	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})

@@ -11,11 +11,11 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
-// What a log port keeps for a host that does not read, and how long it waits for one.
+// The buffer of a log port for a host that does not read, and how long it waits for one.
 const (
 	keptLines   = 1024
 	readTimeout = 10 * time.Second
-	lastTimeout = time.Second // for what is left at the end
+	lastTimeout = time.Second // for the rest at the end
 )
 
 // LogPort is a log that the host reads from a listener: the one connection that is
@@ -60,7 +60,7 @@ func (p *LogPort) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Close gives the host what is left, for a moment at most.
+// Close sends the rest to the host, for a moment at most.
 func (p *LogPort) Close() {
 	close(p.closing)
 	_ = p.listener.Close() // a run that accepts ends

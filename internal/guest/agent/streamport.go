@@ -16,8 +16,8 @@ import (
 // maxWaiting limits the connections that no call has named yet. The oldest one is closed when there is another.
 const maxWaiting = 256
 
-// StreamPort accepts the connections by which a shim reads and writes the streams of processes. A call names each by the
-// port that it came from.
+// StreamPort accepts a shim's connections for the streams of processes. A call names each by the port that it came
+// from.
 type StreamPort struct {
 	listener net.Listener
 	peer     func(net.Addr) (port uint32, ok bool)

@@ -1,9 +1,9 @@
-// Package boot is what the first process of a virtual machine does besides being an
-// agent: it mounts the kernel's file systems, takes the console, names the machine, sets
-// its loopback link up, reaps what it inherits, and powers the machine off.
+// Package boot is the work of a virtual machine's first process besides being an agent: it mounts
+// the kernel's file systems, takes the console, names the machine, sets its loopback link up, reaps
+// inherited processes, and powers the machine off.
 //
-// It knows no containers and reads no options. The functions take a root directory, so
-// that a test can have them work on one of its own. Start at Prepare and Reap.
+// It knows no containers and reads no options. The functions take a root directory, so that a test
+// can use one of its own. Start at Prepare and Reap.
 package boot
 
 import (
@@ -24,9 +24,8 @@ const Path = "/bin:/sbin:/usr/bin:/usr/sbin"
 // says: the keeper holds some of each container.
 const maxFiles = 1 << 20
 
-// Prepare makes of a bare machine one on which programs run: mounts, console, name and
-// loopback. Cgroups are mounted by Cgroups, when the options are known, which are below
-// /proc.
+// Prepare prepares a bare machine for programs: mounts, console, name and loopback. Cgroups mounts
+// cgroups after the options, which are below /proc, were read.
 func Prepare() error {
 	if err := Mount("/"); err != nil {
 		return err
@@ -62,8 +61,7 @@ func console(path string) error {
 			return fmt.Errorf("console: %w", err)
 		}
 	}
-	// Who came before may lead a session already, or have taken the terminal: then it
-	// stays as it is.
+	// The process may lead a session already, or have the terminal: then nothing changes.
 	_, _ = unix.Setsid()
 	_ = unix.IoctlSetInt(fd, unix.TIOCSCTTY, 0)
 	return nil

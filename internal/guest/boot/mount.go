@@ -23,8 +23,7 @@ type fileSystem struct {
 
 const noPrograms = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
-// early are the file systems that are there before anything else. Those in others come
-// after them.
+// early are the first file systems. Those in others come after them.
 var early = []fileSystem{ //nolint:gochecknoglobals // a table
 	{kind: "proc", at: "/proc", flags: noPrograms},
 	{kind: "sysfs", at: "/sys", flags: noPrograms},
@@ -37,8 +36,8 @@ var early = []fileSystem{ //nolint:gochecknoglobals // a table
 // links are made where a device file system has none of the name.
 var links = [][2]string{{"pts/ptmx", "/dev/ptmx"}, {"/proc/self/fd", "/dev/fd"}} //nolint:gochecknoglobals // a table
 
-// Mount mounts the file systems that every machine has, below root. What is a mount
-// point already, because the kernel or a loader has mounted it, stays.
+// Mount mounts the file systems that every machine has, below root. Existing mounts of the kernel
+// or a loader stay.
 func Mount(root string) error {
 	for _, f := range early {
 		if err := f.mount(root); err != nil && !f.optional {
@@ -85,9 +84,9 @@ func mountPoint(dir string) (bool, error) {
 // cgroups is where cgroups are mounted.
 const cgroups = "/sys/fs/cgroup"
 
-// Cgroups mounts cgroups below root: v2, or each controller that the kernel has on v1,
-// as Kata's agent does. Where v1 has no controller for devices, which is true of a kernel
-// without v1, it is v2 in any case. What is mounted already stays.
+// Cgroups mounts cgroups below root: v2, or each controller that the kernel has on v1, as Kata's
+// agent does. If v1 has no controller for devices, as in a kernel without v1, it mounts v2 in any
+// case. Existing mounts stay.
 func Cgroups(root string, unified bool) error {
 	there, err := mountPoint(below(root, cgroups))
 	if err != nil || there {

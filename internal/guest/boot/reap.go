@@ -16,12 +16,11 @@ import (
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
-// Reap reaps the processes that this one inherits, until ctx ends.
+// Reap reaps inherited processes, until ctx ends.
 //
-// A process that this one has started, and waits for, is left to its waiter. Go's package
-// os holds a pidfd of each child from before it runs until it has been waited for, so a
-// child is somebody's exactly when this process has a pidfd of it: nobody has to tell the
-// reaper of what it starts.
+// A process that this one has started, and waits for, is left to its waiter. Go's package os holds
+// a pidfd of each child from before it runs until it has been waited for, so a child has a waiter
+// exactly if this process has a pidfd of it: starters need not register children.
 func Reap(ctx context.Context, log *slog.Logger) {
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -67,10 +66,9 @@ func reapInherited() error {
 	return err
 }
 
-// reapUnlessWaitedFor reaps a child that has ended, unless this process has a pidfd of
-// it. The child's number may become another's at any time when its waiter takes it
-// meanwhile, so the child is reaped by a pidfd of our own, opened before the others are
-// looked through.
+// reapUnlessWaitedFor reaps a child that has ended, unless this process has a pidfd of it. If its
+// waiter reaps the child meanwhile, the number may become another's at any time, so the child is
+// reaped by a pidfd of our own, opened before the search of the others.
 func reapUnlessWaitedFor(pid int) (gone bool, err error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -76,7 +76,7 @@ func (w *Watcher) Watch(counter string, grown func(kills uint64)) (*Watch, error
 		w.watches = map[*Watch]bool{}
 	}
 	w.watches[one] = true
-	one.look() // for what was before
+	one.look() // for earlier kills
 	return one, nil
 }
 
@@ -96,7 +96,7 @@ func (w *Watcher) listenLocked(one *Watch) error {
 	return nil
 }
 
-// register tells the kernel which eventfd is for which file of v1.
+// register registers an eventfd for a file of v1.
 func register(counter string, event int) error {
 	file, err := os.Open(counter)
 	if err != nil {
@@ -158,10 +158,10 @@ func (o *Watch) poll() {
 	}
 }
 
-// pollAfter is how late a kill is told of at most where inotify does not tell of it.
+// pollAfter is the longest delay of a kill's report if inotify misses it.
 const pollAfter = 500 * time.Millisecond
 
-// notifyLocked adds a file of v2 to what inotify tells of.
+// notifyLocked adds an inotify watch of a file of v2.
 func (w *Watcher) notifyLocked(one *Watch) error {
 	if w.inotify == nil {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -211,7 +211,7 @@ func (w *Watcher) read(inotify *os.File) {
 	}
 }
 
-// look reads the counter. It reports whether it has grown, and whether it is there.
+// look reads the counter. It reports whether it has grown, and whether it exists.
 func (o *Watch) look() (grew, there bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -243,7 +243,7 @@ func (o *Watch) Stop() uint64 {
 	return last
 }
 
-// drop forgets a watch, and what the kernel has of it.
+// drop removes a watch, also from the kernel.
 func (w *Watcher) drop(o *Watch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

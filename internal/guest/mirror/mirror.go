@@ -1,12 +1,11 @@
 // Package mirror keeps a copy of a small directory, or of one file, on another file
 // system.
 //
-// It is for what a host shares with a guest: the guest's kernel is not told of changes
-// there, and programs that wait for them see those of the copy. Kubernetes changes such a
-// directory (a ConfigMap's, a Secret's) by giving one link another target. The copy
-// changes in the same way: what is new is copied whole, then links change, then what is
-// gone is removed, so that a reader sees all of the old content or all of the new one.
-// Start at Sync.
+// It is for a host's shares: the guest's kernel gets no events of changes there, and programs that
+// wait for them see those of the copy. Kubernetes changes such a directory (a ConfigMap's, a
+// Secret's) by giving one link another target. The copy changes in the same way: what is new is
+// copied whole, then links change, then what is gone is removed, so that a reader sees all of the
+// old content or all of the new one. Start at Sync.
 package mirror
 
 import (
@@ -27,8 +26,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a mirror takes at most: entries, the directory itself being one, and bytes in its
-// files and links.
+// The limits of a mirror: entries, the directory itself being one, and bytes in its files and
+// links.
 const (
 	MaxEntries = 16
 	MaxBytes   = 1 << 20
@@ -47,10 +46,10 @@ type Mirror struct {
 	open     func(dir string) (*os.Root, error)
 	file     bool
 	last     map[string]entry // as it was copied
-	made     map[string]bool  // what the copy may have
+	made     map[string]bool  // the possible entries of the copy
 }
 
-// entry is what is known of a file, directory or link.
+// entry is the state of a file, directory or link.
 type entry struct {
 	mode     fs.FileMode
 	uid, gid uint32
@@ -61,9 +60,9 @@ type entry struct {
 	target   string // of a link
 }
 
-// New returns a mirror that has copied nothing. Open opens a directory of the original's.
-// The directory or file to must be in a directory to which nobody else writes; a file is
-// written in place, since a mount of it would not see another one.
+// New returns a mirror that has copied nothing. Open opens a directory of the original's. The
+// directory or file to must be in a directory without other writers; a file is written in place,
+// because a mount of it would not see another one.
 func New(from, to string, open func(dir string) (*os.Root, error)) (*Mirror, error) {
 	above, err := open(filepath.Dir(from))
 	if err != nil {
@@ -80,8 +79,8 @@ func New(from, to string, open func(dir string) (*os.Root, error)) (*Mirror, err
 	return &Mirror{from: from, to: to, open: open, file: !st.IsDir(), made: map[string]bool{}}, nil
 }
 
-// Sync makes the copy as its original is now, and reports whether that changed it. After
-// an error the next Sync goes on.
+// Sync updates the copy, and reports whether that changed it. After an error the next Sync
+// continues.
 func (m *Mirror) Sync() (changed bool, err error) {
 	dir := m.from
 	if m.file {
@@ -96,7 +95,7 @@ func (m *Mirror) Sync() (changed bool, err error) {
 	if err != nil || m.last != nil && maps.Equal(now, m.last) {
 		return false, err
 	}
-	// A directory that is read while its link changes may lack what the link names.
+	// A directory that is read while its link changes may lack the link's target.
 	again, err := m.scan(from)
 	if err != nil {
 		return false, err
@@ -116,7 +115,7 @@ func (m *Mirror) Sync() (changed bool, err error) {
 	return true, nil
 }
 
-// scan returns what there is to copy, by the names in from.
+// scan returns the entries to copy, by their names in from.
 func (m *Mirror) scan(from *os.Root) (map[string]entry, error) {
 	s := scanner{root: from, found: map[string]entry{}}
 	first := "."
@@ -189,7 +188,7 @@ func (s *scanner) names(dir string) ([]string, error) {
 
 func entryOf(st fs.FileInfo) entry {
 	e := entry{mode: st.Mode(), size: st.Size(), modified: st.ModTime()}
-	if st.IsDir() { // what is in it is compared by itself
+	if st.IsDir() { // its entries are compared by themselves
 		e.size, e.modified = 0, time.Time{}
 	}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
@@ -201,7 +200,7 @@ func entryOf(st fs.FileInfo) entry {
 	return e
 }
 
-// apply makes a directory's copy what now says.
+// apply makes a directory's copy equal to now.
 func (m *Mirror) apply(from *os.Root, now map[string]entry) error {
 	if err := os.Mkdir(m.to, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -211,7 +210,7 @@ func (m *Mirror) apply(from *os.Root, now map[string]entry) error {
 		return err
 	}
 	defer func() { _ = to.Close() }()
-	names := slices.Sorted(maps.Keys(now)) // a directory comes before what is in it
+	names := slices.Sorted(maps.Keys(now)) // a directory comes before its entries
 	for _, kind := range []func(fs.FileMode) bool{fs.FileMode.IsDir, fs.FileMode.IsRegular, isLink} {
 		for _, name := range names {
 			e := now[name]
@@ -238,8 +237,8 @@ func (m *Mirror) apply(from *os.Root, now map[string]entry) error {
 	return nil
 }
 
-// replaced reports whether a directory on the way to name is a link or a file now, with
-// which it has gone; through a link it would be something else.
+// replaced reports whether a link or a file has replaced a parent directory of name; through a link
+// name would be another file.
 func replaced(now map[string]entry, name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if e, there := now[dir]; there && !e.mode.IsDir() {
@@ -330,7 +329,7 @@ func content(from *os.Root, name string, e entry, out io.Writer) error {
 	return nil
 }
 
-// writeFile makes the copy of a file what now says.
+// writeFile makes the copy of a file equal to now.
 func (m *Mirror) writeFile(from *os.Root, now map[string]entry) error {
 	name := filepath.Base(m.from)
 	e, ok := now[name]

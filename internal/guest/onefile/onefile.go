@@ -1,10 +1,10 @@
 // Package onefile makes the agent's file the keeper's, too: in a virtual machine files are
 // memory, and in two files the Go runtime would be there twice.
 //
-// A process that was started as one of the keeper's programs never returns from this
-// package's init, which Go runs before that of protobuf and of most other libraries. So
-// keeper, nest and the containers' init touch little of what the agent is made of: from
-// main, nest and keeper had 4 MB more of their own.
+// A process that was started as one of the keeper's programs never returns from this package's
+// init, which Go runs before that of protobuf and of most other libraries. So keeper, nest and the
+// containers' init touch few of the agent's pages: from main, nest and keeper had 4 MB more of
+// their own.
 package onefile
 
 import (

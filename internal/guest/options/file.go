@@ -43,7 +43,7 @@ func (o *Options) FileText(file string) error {
 	return nil
 }
 
-// assignment reads one line, whose key is "" when the line says nothing.
+// assignment reads one line. The key is "" for a line without an assignment.
 func assignment(line string) (key, value string, err error) {
 	if line == "" || line[0] == '#' {
 		return "", "", nil

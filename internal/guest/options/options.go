@@ -1,9 +1,9 @@
-// Package options reads what a guest's agent is told by the kernel's command line, by an
-// option file and by its environment: the names and values that Kata has for its agent.
+// Package options reads the options of a guest's agent in the kernel's command line, an option file
+// and its environment, with Kata's names and values.
 //
-// It is pure: it gets texts, opens nothing and starts nothing. An option of Kata's that
-// this agent does not serve is still checked, and told in Unserved. Start at Options and
-// Parse, then table.go for each option.
+// It is pure: it gets texts, opens nothing and starts nothing. An option of Kata's that this agent
+// does not serve is still checked, and listed in Unserved. Start at Options and Parse, then
+// table.go for each option.
 package options
 
 import (
@@ -19,23 +19,22 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// CDITimeout is how long to wait for files of the Container Device Interface when nothing else is said.
+// CDITimeout is the default timeout for files of the Container Device Interface.
 const CDITimeout = 100 * time.Second
 
-// Options are what the agent is told.
+// Options are the agent's options.
 type Options struct {
 	// Log is the least level that is logged.
 	Log slog.Level
 	// Listen is where the shim calls.
 	Listen Address
-	// LogPort is the port of vsock at which the log is given out; 0 means that the log
-	// goes to the console.
+	// LogPort is the vsock port that serves the log; 0 means that the log goes to the console.
 	LogPort uint32
-	// StreamPort is the port of vsock to which the shim connects for the streams of processes; 0 means that it reads and
+	// StreamPort is the vsock port for the shim's connections for streams of processes; 0 means that it reads and
 	// writes them by calls.
 	StreamPort uint32
-	// ControlPort is the port of vsock at which the host may ask what runs here; 0 means that
-	// it may not. The option is not Kata's.
+	// ControlPort is the vsock port of the control API for the host; 0 means none. The option is
+	// not Kata's.
 	ControlPort uint32
 	// HotplugTimeout is how long to wait for a device that is being plugged in.
 	HotplugTimeout time.Duration
@@ -50,13 +49,13 @@ type Options struct {
 	PolicyFile string
 	// File is the option file that the command line names; "" is none.
 	File string
-	// Unserved are the options that were given and are of no effect here, sorted; at most maxNames.
+	// Unserved are the options without effect here, sorted; at most maxNames.
 	Unserved []string
-	// Unknown are the options that were given and that Kata's agent has not either, sorted; at most maxNames.
+	// Unknown are the options that Kata's agent does not have either, sorted; at most maxNames.
 	Unknown []string
 }
 
-// The ports and times that hold when nothing is said.
+// The default ports and times.
 const (
 	defaultPort    = 1024
 	defaultHotplug = 3 * time.Second
@@ -69,10 +68,10 @@ const prefix = "agent."
 // at most.
 const maxText = 1 << 20
 
-// maxNames is how many options are told that have no effect.
+// maxNames bounds the listed options without effect.
 const maxNames = 64
 
-// Default returns the options that hold when nothing is said.
+// Default returns the default options.
 func Default() Options {
 	return Options{Log: slog.LevelInfo, Listen: Address{CID: anyCID, Port: defaultPort}, HotplugTimeout: defaultHotplug, CDITimeout: CDITimeout}
 }
@@ -249,7 +248,7 @@ func (a Address) String() string {
 	return "vsock://" + cid + ":" + strconv.FormatUint(uint64(a.Port), 10)
 }
 
-// clip shortens what is shown of a text from outside.
+// clip shortens foreign text for messages.
 func clip(s string) string {
 	const most = 100
 	if len(s) > most {

@@ -1,12 +1,11 @@
-// Package policy asks a guest's policy, which is written in Rego, whether the host may have
-// what it requests.
+// Package policy asks a guest's policy, which is written in Rego, about the host's requests.
 //
-// The policy and the requests come from outside, and the library that evaluates them is twice
-// as large as the whole agent, so a program of its own does it: longshore-policy, which is
-// package rego below this one. It is started when the first policy comes, has no rights, and
-// is asked over a pipe. Nothing is allowed that it has not allowed: when it dies over a request,
-// or does not answer in time, that request is denied. The next one starts it again with the
-// same policy and with what the policy remembered last. Start at Gate.
+// The policy and the requests come from outside, and the library that evaluates them is twice as
+// large as the whole agent, so a program of its own does it: longshore-policy, which is package
+// rego below this one. It is started with the first policy, has no rights, and answers over a pipe.
+// A request needs its permission: when it dies during a request, or does not answer in time, that
+// request is denied. The next one starts it again with the same policy and the policy's last state.
+// Start at Gate.
 package policy
 
 import (
@@ -44,12 +43,11 @@ type Gate struct {
 	askTime time.Duration
 	inForce atomic.Bool
 
-	// turn is held by the one who asks. It guards text, state, pending, lenient, running and
-	// closed.
+	// turn is held during a question. It guards text, state, pending, lenient, running and closed.
 	turn    chan struct{}
 	text    string
-	state   json.RawMessage // what the policy remembers; nil before anything
-	pending *pending        // the change of state whose request is under way; nil if there is none
+	state   json.RawMessage // the policy's state; nil before the first change
+	pending *pending        // the change of state of an unfinished request; nil if there is none
 	lenient bool
 	running program // nil when it has died
 	closed  bool
@@ -85,7 +83,7 @@ func (g *Gate) Served() bool {
 	return err == nil
 }
 
-// InForce reports whether there is a policy. What is not a request of the host, such as a
+// InForce reports whether there is a policy. Other interfaces than the host's requests, such as a
 // console for debugging, may then only list and inspect.
 func (g *Gate) InForce() bool { return g.inForce.Load() }
 
@@ -99,9 +97,8 @@ type pending struct {
 // Ask returns a nil error when the policy allows a request, or there is none. input is the request
 // as JSON. Any other error than PermissionDenied is ctx's.
 //
-// The caller calls end when the request has ended. If it failed, the policy forgets what it
-// remembered of the request. Until then a request that changes the state too waits, for at most
-// settleTime.
+// The caller calls end when the request has ended. If it failed, the policy's state is restored.
+// Until then a request that changes the state too waits, for at most settleTime.
 func (g *Gate) Ask(ctx context.Context, request string, input []byte) (end func(failed bool), err error) {
 	end = func(bool) {}
 	for g.InForce() {
@@ -121,7 +118,7 @@ func (g *Gate) Ask(ctx context.Context, request string, input []byte) (end func(
 			g.unlock()
 			return func(failed bool) { g.settle(p, failed) }, nil
 		}
-		// The other request may still fail, and with it the state that this one was asked with.
+		// The other request may still fail, and then this one used a wrong state.
 		g.restoreLocked(before)
 		g.unlock()
 		if err := g.await(ctx, other); err != nil {
@@ -131,8 +128,8 @@ func (g *Gate) Ask(ctx context.Context, request string, input []byte) (end func(
 	return end, nil
 }
 
-// await waits until a change is final. One whose request takes longer than settleTime is final
-// then.
+// await waits until a change is final. A change of a request that takes longer than settleTime is
+// final then.
 func (g *Gate) await(ctx context.Context, p *pending) error {
 	timer := time.NewTimer(settleTime)
 	defer timer.Stop()
@@ -176,9 +173,9 @@ func (g *Gate) restoreLocked(state json.RawMessage) {
 	g.running = nil
 }
 
-// Replace sets a policy if the one that is in force allows that. Input is the request as
-// JSON. It returns PermissionDenied if not, InvalidArgument for a text that is no policy and
-// NotImplemented where policies cannot be evaluated; in all cases what is in force stays.
+// Replace sets a policy if the one that is in force allows that. Input is the request as JSON. It
+// returns PermissionDenied if not, InvalidArgument for a text that is no policy and NotImplemented
+// where policies cannot be evaluated; in all cases the present policy stays.
 func (g *Gate) Replace(ctx context.Context, text string, input []byte) error {
 	if err := g.lock(ctx); err != nil {
 		return err
@@ -201,7 +198,7 @@ func (g *Gate) Load(ctx context.Context, text string) error {
 	return g.setLocked(ctx, text)
 }
 
-// Close ends the program. What is asked afterwards is denied if there was a policy.
+// Close ends the program. Later requests are denied if there was a policy.
 func (g *Gate) Close() {
 	g.turn <- struct{}{}
 	defer g.unlock()
@@ -250,8 +247,8 @@ func (g *Gate) setLocked(ctx context.Context, text string) error {
 	return nil
 }
 
-// load starts a program and gives it a policy, and what that remembers. The program runs if
-// there is no error and the answer is done.
+// load starts a program and sends it a policy and its state. The program runs if there is no error
+// and the answer is done.
 func (g *Gate) load(ctx context.Context, text string, state json.RawMessage) (program, Answer, error) {
 	p, err := g.start(ctx)
 	if err != nil {
@@ -310,7 +307,7 @@ func (g *Gate) answerLocked(ctx context.Context, request string, input []byte) (
 		return Answer{}, fmt.Errorf("the request has %d bytes as JSON; a policy is asked about %d at most", len(input), MaxMessage-len(request)-1)
 	}
 	if g.running != nil && g.running.Gone() {
-		// It has not died of this request, which may be asked as if it had lived.
+		// It has not died of this request, so the request can be repeated.
 		g.o.Logger.WarnContext(ctx, "longshore-policy has ended; it is started again with the same policy", "how", g.running.End())
 		g.running = nil
 	}

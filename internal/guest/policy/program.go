@@ -17,7 +17,7 @@ import (
 // nobody is the user and group of the program.
 const nobody = 65534
 
-// maxSaid is how much of what the program writes besides its answers is kept, in bytes.
+// maxSaid bounds the kept output of the program besides its answers, in bytes.
 const maxSaid = 4 << 10
 
 // child is longshore-policy as a process. It implements program.
@@ -102,7 +102,7 @@ func (c *child) End() error {
 	return err
 }
 
-// head keeps the first part of what is written to it: there a runtime says why it failed.
+// head keeps the first part of its input, where a runtime writes why it failed.
 type head []byte
 
 // Write implements io.Writer.

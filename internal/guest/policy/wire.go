@@ -12,37 +12,37 @@ import (
 // MaxMessage is the most bytes that a message between the agent and longshore-policy has.
 const MaxMessage = 16 << 20
 
-// Kind is what a message is about.
+// Kind is the kind of a message.
 type Kind byte
 
-// The kinds of messages. The agent sends the first three, each of which the program answers
-// with one of the last kind.
+// The kinds of messages. The agent sends the first three; the program answers each with one of the
+// last kind.
 const (
 	KindPolicy   Kind = 1 + iota // the policy's text, once, at first
-	KindState                    // what the policy remembers, as JSON
+	KindState                    // the policy's state, as JSON
 	KindQuestion                 // the name of a request, a zero byte, and the request as JSON
 	KindAnswer                   // an Answer as JSON
 )
 
-// headLength is a message's kind and the length of what follows.
+// headLength is the size of a message's kind and length.
 const headLength = 5
 
-// Answer is what the program says to a message.
+// Answer is the program's answer to a message.
 type Answer struct {
 	// Done says that a policy or a state was taken, or that a request is allowed.
 	Done bool `json:"done"`
 	// Reason says why not.
 	Reason string `json:"reason,omitempty"`
-	// State is what the policy remembers from now on; absent when that did not change.
+	// State is the policy's new state; absent if it did not change.
 	State json.RawMessage `json:"state,omitempty"`
-	// Lenient says of a policy that it allows what its rules refuse.
+	// Lenient says that the policy allows requests that its rules refuse.
 	Lenient bool `json:"lenient,omitempty"`
 }
 
 // maxReason is how much of a reason is passed on, in bytes.
 const maxReason = 8 << 10
 
-// WriteMessage writes a message, whose body is the parts one after the other.
+// WriteMessage writes a message with the concatenated parts as its body.
 func WriteMessage(w io.Writer, kind Kind, parts ...[]byte) error {
 	n := 0
 	for _, p := range parts {
@@ -61,8 +61,8 @@ func WriteMessage(w io.Writer, kind Kind, parts ...[]byte) error {
 	return err
 }
 
-// ReadMessage reads a message. It returns io.EOF when there is no further one, and takes no
-// more memory than was sent, whatever length the message claims.
+// ReadMessage reads a message. It returns io.EOF after the last one, and takes no more memory than
+// the received bytes, for any claimed length.
 func ReadMessage(r io.Reader) (Kind, []byte, error) {
 	var head [headLength]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

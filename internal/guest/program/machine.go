@@ -149,8 +149,8 @@ func (b Build) told(file string, lookup func(string) (string, bool)) (s settings
 // kataPolicy is where images for Kata have the policy that a machine begins with.
 const kataPolicy = "/etc/kata-opa/default-policy.rego"
 
-// firstPolicy returns the file of the first policy: the one that the options name, or else
-// Kata's, if it is there.
+// firstPolicy returns the file of the first policy: the one that the options name, or else Kata's,
+// if it exists.
 func firstPolicy(named, usual string) (string, error) {
 	if named != "" {
 		return named, nil

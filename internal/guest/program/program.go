@@ -31,7 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// Build is what a program has.
+// Build has the optional parts of a program.
 type Build struct {
 	Version string
 	// Keeper returns the path of longshore-keeper, or of a program that links guest/onefile.
@@ -49,23 +49,23 @@ type Images interface {
 	io.Closer
 }
 
-// Control is what the control API of a guest is made of.
+// Control has the parameters of a guest's control API.
 type Control struct {
 	Engine   *engine.Engine
 	Listener net.Listener
 	// Dir is a directory of its own.
 	Dir string
-	// Recent has what containers have written last.
+	// Recent has the last output of containers.
 	Recent *logs.Recent
-	// Restricted says whether only calls are served that list and inspect: what the shim may
-	// not do, nobody else does by this way.
+	// Restricted reports whether only calls that list and inspect are served, so that the API
+	// offers no way around the shim's policy.
 	Restricted func() bool
 	Version    string
 	Logger     *slog.Logger
 }
 
-// Main runs the program with its arguments, the first of which is its name, and returns
-// its status. As the machine's first process it does not return.
+// Main runs the program with its arguments, beginning with its name, and returns its status. As the
+// machine's first process it does not return.
 func Main(args []string, b Build) int {
 	var err error
 	switch roleOf(args, os.Getpid()) {
@@ -131,7 +131,7 @@ const (
 	ownGroups = "/longshore-guest"
 )
 
-// settings are what an agent needs to know, however it was told.
+// settings are an agent's settings from all sources.
 type settings struct {
 	Build
 
@@ -199,7 +199,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			return errors.Join(err, l.Close())
 		}
-		defer func() { _ = store.Close() }() // what it has ends with the machine
+		defer func() { _ = store.Close() }() // its content ends with the machine
 		o.Images = store
 	}
 	return agent.Run(ctx, o)
@@ -214,7 +214,7 @@ func protect() error {
 	return os.WriteFile("/proc/self/oom_score_adj", strconv.AppendInt(nil, ownScore, 10), 0)
 }
 
-// beside returns what serves the control API, or nil.
+// beside returns the function that serves the control API, or nil.
 func (s settings) beside(log *slog.Logger) (func(context.Context, *engine.Engine, func() bool) error, error) {
 	if s.control == nil {
 		return nil, nil
@@ -228,7 +228,7 @@ func (s settings) beside(log *slog.Logger) (func(context.Context, *engine.Engine
 	}, nil
 }
 
-// names is a flag whose value is a list.
+// names is a flag with a list as its value.
 type names struct{ list *[]string }
 
 func (n names) String() string { return "" }

@@ -1,8 +1,8 @@
 // Package guest measures longshore-guest: its file, its start and its memory beside a bare
 // server (test/bench/bareagent), and containers beside runc by its command line.
 //
-// It needs the right to make containers and a place where what is left dies at the end: the
-// bench's namespaces, or a machine in QEMU (TestFigures of test/kata). Start at Measure.
+// It needs the right to make containers and a place where remnants die at the end: the bench's
+// namespaces, or a machine in QEMU (TestFigures of test/kata). Start at Measure.
 package guest
 
 import (
@@ -19,11 +19,11 @@ import (
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
-// Options are what Measure needs.
+// Options are the parameters of Measure.
 type Options struct {
 	Agent  string // the program longshore-guest
 	Bare   string // the program bareagent
-	Runc   string // runc's program; "" leaves out what is compared with it
+	Runc   string // runc's program; "" leaves out the comparison
 	Dir    string // an empty directory, not on a network
 	Cgroup string // a cgroup for containers below each hierarchy's root, absolute
 	// Starts and Runs are how often each is started, and how often containers are.
@@ -47,7 +47,7 @@ const (
 	checkTimeout = time.Minute
 )
 
-// Results are what was measured, in the order of the table.
+// Results are the results, in the order of the table.
 type Results struct {
 	File, BareFile   int64           // bytes
 	Start, BareStart []time.Duration // sorted
@@ -58,8 +58,8 @@ type Results struct {
 	HaveRunc         bool
 }
 
-// Measure takes them and prints them, each with its bound and with what the
-// reference has published.
+// Measure takes them and prints them, each with its bound and with the reference's published
+// figure.
 func Measure(ctx context.Context, o Options) (f Results, err error) {
 	if f.File, err = size(o.Agent); err != nil {
 		return f, err
@@ -160,7 +160,7 @@ func (f *Results) work(ctx context.Context, o Options, root string) (err error) 
 			return err
 		}
 	}
-	// What calls leave is given back soon after the last.
+	// Memory of calls is freed soon after the last.
 	select {
 	case <-time.After(rest):
 	case <-ctx.Done():
@@ -196,7 +196,7 @@ func busybox(dir string) (string, error) {
 	return dir, nil
 }
 
-// runc does what the agent has done, with the command line of runc.
+// runc does the agent's work with the command line of runc.
 func (f *Results) runc(ctx context.Context, o Options, root string) error {
 	r, err := newRunc(o, root)
 	if err != nil {

@@ -60,8 +60,7 @@ func start(ctx context.Context, socket, program string, args ...string) (*server
 	return s, nil
 }
 
-// between is the time from one attempt to connect to the next, which is what a figure may
-// be too large by.
+// between is the time between two attempts to connect, and so the error of a figure.
 const between = 100 * time.Microsecond
 
 func (s *server) check(ctx context.Context, socket string) error {
@@ -103,7 +102,7 @@ func (s *server) stop() error {
 
 // Memory is in KiB.
 type Memory struct {
-	Private  int64            // what no other process has, of no file: RssAnon
+	Private  int64            // memory without a file that no other process has: RssAnon
 	Resident int64            // each page once, by how many of the processes share it: Pss
 	Each     map[string]int64 // VmRSS
 	Own      map[string]int64 // RssAnon

@@ -58,8 +58,8 @@ type client struct {
 	session    string
 }
 
-// seed has the server make nodes, which have one key: it is the clients that would have to make
-// more, and what they do is not measured.
+// seed makes the server create nodes, all with one key, because making more keys is the clients'
+// work, which is not measured.
 func seed(ctx context.Context, s *server, n int) (*clients, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *clients) each(fn func(ctx context.Context, n *client) error) error {
 	return group.Wait()
 }
 
-// description is what a node says of itself: about as much as dockerd does.
+// description is a node's description, about as large as dockerd's.
 func description(id string) *swarmv1.NodeDescription {
 	d := &swarmv1.NodeDescription{
 		Hostname: "node-" + id, Platform: &swarmv1.Platform{Os: "linux", Architecture: "x86_64"}, Resources: &swarmv1.Resources{NanoCpus: 4e9, MemoryBytes: 8 << 30},

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Options are what is measured.
+// Options select the measurements.
 type Options struct {
 	// Ours and Theirs are the programs test/bench/hubserver and test/bench/swarmkit/dispatcher.
 	// Without the second, only ours is measured.
@@ -81,8 +81,8 @@ func (o Options) kinds() (kinds []kind) {
 	return kinds
 }
 
-// Run measures, tells what it does on the standard error, and prints a table. A round that does not end in
-// its time is in the table with what it has measured; then there is an error too.
+// Run measures, logs its steps on the standard error, and prints a table. The table has the partial
+// results of a round that does not end in time; then there is an error too.
 func Run(ctx context.Context, o Options) error {
 	began := time.Now()
 	var lines []string
@@ -152,7 +152,7 @@ const (
 	stored = 20 * time.Second
 )
 
-// round measures a server of its own. What it returns beside an error is what it has measured before.
+// round measures a server of its own. Beside an error it returns the results so far.
 func round(ctx context.Context, k kind, n int) (f result, err error) {
 	dir, err := os.MkdirTemp(k.dir, "longshore-bench-hub-")
 	if err != nil {
@@ -240,7 +240,7 @@ type measurement struct {
 	f *result
 }
 
-// prepare has the tasks that are assigned later, where they are there before.
+// prepare makes the tasks before their assignment, for servers that need this.
 func (m measurement) prepare() error {
 	var one, all []string
 	for i := range singles {
@@ -263,7 +263,7 @@ func (m measurement) rounds() int { return max(1, reports/m.n) }
 func single(i int) string { return fmt.Sprintf("single-%d-", i) }
 func told(r int) string   { return fmt.Sprintf("told-%d-", r) }
 
-// sessions opens all sessions, and looks at what they take.
+// sessions opens all sessions, and measures their memory.
 func (m measurement) sessions(ctx context.Context) error {
 	before, err := m.s.memory(ctx)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package hubload measures a hub as its nodes see it: what a session takes, how long a task is
-// under way to its node, how many statuses are stored. The same clients do the same to
-// swarmkit's dispatcher. Start at Run.
+// Package hubload measures a hub as its nodes see it: the memory of a session, the time of a task
+// to its node, the number of stored statuses. The same clients do the same to swarmkit's
+// dispatcher. Start at Run.
 package hubload
 
 import (
@@ -77,7 +77,7 @@ func start(ctx context.Context, dir string, argv ...string) (*server, error) {
 	return s, nil
 }
 
-// stop ends it. What it had is of no use any more.
+// stop ends it. Its data is useless then.
 func (s *server) stop() {
 	_ = s.in.Close()
 	_ = s.cmd.Process.Kill()

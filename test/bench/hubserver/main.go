@@ -1,7 +1,6 @@
-// Command hubserver is a whole hub for the bench: what longshore-hub serve is, but that it is
-// told on its standard input what to write into the store, one JSON object a line, and says on
-// its standard output when it has done so. A fleet is planned for the step with a global service alone: the
-// others measure what comes after a plan.
+// Command hubserver is a whole hub for the bench: longshore-hub serve, but its standard input has the
+// writes for the store, one JSON object a line, and its standard output the answers. A fleet is planned for
+// the step with a global service alone: the others measure the work after a plan.
 package main
 
 import (
@@ -76,18 +75,18 @@ func run(ctx context.Context, dir string) error {
 
 type server struct{ *hub.Hub }
 
-// Request is what the server is told to do.
+// Request is a request to the server.
 type Request struct {
 	Op       string
 	N        int      // of nodes, tasks
 	CSR      []byte   // of the nodes' one key
 	Prefix   string   // of tasks
 	Prefixes []string // of tasks that are to be, N of each
-	Nodes    []string // to each of which a task is assigned
+	Nodes    []string // each gets a task
 	Within   time.Duration
 }
 
-// Answer is what came of it. Began and Ended are the time in nanoseconds.
+// Answer is the answer to a Request. Began and Ended are the time in nanoseconds.
 type Answer struct {
 	Addr         string            `json:",omitempty"`
 	Nodes        map[string][]byte `json:",omitempty"` // the certificates, by node
@@ -178,7 +177,7 @@ func (s *server) assign(ctx context.Context, prefix string, nodes []string) erro
 	return s.commit(ctx, writes)
 }
 
-// reached waits until so many tasks are known to run, for a time, and returns how many do.
+// reached waits until n tasks are reported as running, for a time, and returns how many are.
 func (s *server) reached(ctx context.Context, prefix string, n int, within time.Duration) (int, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -222,7 +221,7 @@ func (s *server) global(ctx context.Context, n int, within time.Duration) error 
 	return err
 }
 
-// term commits what is planned: no other hub leads.
+// term commits plans: no other hub leads.
 type term struct{ *board.Board }
 
 // Commit implements fleet.Term.

@@ -16,14 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Account counts the CPU time of a server and of all that it starts, which is
-// charged to a cgroup above the server's and its pods': a shim that moves itself
-// into a pod's is counted, and so is a program that has long ended. What the
-// kernel does later by its own threads is not.
+// Account counts the CPU time of a server and of all processes that it starts, which is charged to
+// a cgroup above the server's and its pods': it includes a shim that moves itself into a pod's, and
+// ended programs, but not later work of the kernel's own threads.
 type Account struct {
 	dir  string // cpuacct's on v1, else v2's
 	v2   bool
-	join string // file by which a single-threaded process joins by writing 0
+	join string // a single-threaded process joins by writing 0 to this file
 }
 
 // Pods is the cgroup below which pods are to be, from the root of each hierarchy.
@@ -79,9 +78,9 @@ func (a *Account) Used() (time.Duration, error) {
 	return 0, errors.New("cpu.stat has no usage_usec")
 }
 
-// OwnCost is the CPU time that a program uses by itself, without any server: until
-// it has written a line, and until it has ended by a SIGTERM after that; the mean
-// of n runs. What happens on the account meanwhile is charged with it.
+// OwnCost is the CPU time that a program uses by itself, without any server: until it has written a
+// line, and until it has ended by a SIGTERM after that; the mean of n runs. Other work on the
+// account meanwhile is included.
 func (a *Account) OwnCost(ctx context.Context, n int, argv []string) (line, life time.Duration, err error) {
 	for range n {
 		toLine, toEnd, err := a.once(ctx, argv)
@@ -100,7 +99,7 @@ func (a *Account) once(ctx context.Context, argv []string) (line, life time.Dura
 	}
 	argv = a.Command(argv...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what it has started ends with it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // its children end with it
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return 0, 0, err

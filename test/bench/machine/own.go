@@ -1,6 +1,5 @@
-// Package machine gives the bench a machine of its own, namespaces in which
-// whatever is left dies at the end, and tells what CPU time and memory a server
-// on it uses.
+// Package machine gives the bench a machine of its own, namespaces where remnants die at the end,
+// and measures CPU time and memory of a server on it.
 //
 // It knows no server. Start at Run and at Prepare.
 package machine
@@ -35,7 +34,7 @@ func Inside() bool { return os.Getenv(stageEnv) == stageRun }
 // Name is the name of this run, which no other has: for its cgroups.
 func Name() string { return os.Getenv(nameEnv) }
 
-// Dir is an empty directory on disk for what this run leaves; it goes at the end.
+// Dir is an empty directory on disk for this run's files; it is removed at the end.
 func Dir() string { return os.Getenv(dirEnv) }
 
 // Run runs this program again, with args, where nothing of the host is touched,
@@ -69,9 +68,8 @@ func again(ctx context.Context, args []string, stage string) (*exec.Cmd, error) 
 	return cmd, nil
 }
 
-// Init is the first process of the new pid namespace, where this one is that: it
-// reaps what servers leave to it, and ends with the program proper. Elsewhere it
-// does nothing.
+// Init is the work of the first process of the new pid namespace: it reaps the servers' orphans,
+// and ends with the program proper. In other processes it does nothing.
 func Init() {
 	if os.Getenv(stageEnv) != stageInit {
 		return
@@ -96,8 +94,8 @@ func Init() {
 	}
 }
 
-// Prepare makes of new namespaces a machine on which servers can run: what they
-// keep in /run and /var/lib by default is empty and in memory, and loopback is up.
+// Prepare prepares new namespaces for servers: /run and the default directories in /var/lib are
+// empty and in memory, and loopback is up.
 func Prepare() error {
 	for _, m := range []struct {
 		source, target, fstype string
@@ -143,8 +141,7 @@ func linkUp(name string) error {
 // ended: it lets go of their cgroups a little later.
 const patience = 30 * time.Second
 
-// RemoveCgroups removes the cgroups of a run, which stay when those who made them
-// are killed, from all hierarchies.
+// RemoveCgroups removes the cgroups of a run, which outlive killed servers, from all hierarchies.
 func RemoveCgroups(name string) error {
 	trees, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", name))
 	trees = append(trees, filepath.Join("/sys/fs/cgroup", name))

@@ -74,8 +74,7 @@ func ProcessCPU(pid int) (total time.Duration) {
 // their programs' names; this one and its parent do not.
 func Memory(counts func(name, args string) bool) map[string]int64 { return memory(counts, "Pss:") }
 
-// Private is Memory of what each process alone has and the kernel could not read
-// again from a file.
+// Private is Memory for pages of each process alone that the kernel cannot read again from a file.
 func Private(counts func(name, args string) bool) map[string]int64 {
 	return memory(counts, "Private_Dirty:")
 }

@@ -22,7 +22,7 @@ import (
 const (
 	protobuf = "application/x-protobuf"
 	records  = "application/recordio"
-	// maxRecord bounds what the agent may send at once.
+	// maxRecord bounds a record of the agent.
 	maxRecord = 64 << 20
 )
 
@@ -87,7 +87,7 @@ type Output struct {
 	r    *api.RecordReader
 }
 
-// Open does a call whose answer is a stream.
+// Open makes a call with a stream as its answer.
 func (c *Client) Open(ctx context.Context, call *mesosagent.Call) (*Output, error) {
 	raw, err := proto.Marshal(call)
 	if err != nil {
@@ -177,7 +177,7 @@ func (i *Input) Send(data []byte) error {
 	}})
 }
 
-// Close ends the stream and returns what was answered.
+// Close ends the stream and returns the answer's error.
 func (i *Input) Close() error {
 	_ = i.w.Close()
 	return <-i.done

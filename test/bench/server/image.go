@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// Images are the names of what every server pulls.
+// Images are the names of every server's images.
 type Images struct {
 	Host    string // the registry
 	Busybox string
@@ -38,7 +38,7 @@ func ServeImages() (Images, error) {
 	return images, nil
 }
 
-// ServeMore serves what the caller pushes to the registry, until Close.
+// ServeMore serves a registry for the caller's images, until Close.
 func ServeMore() (Images, *imagetest.Registry, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a listener for the program's whole life
 	if err != nil {

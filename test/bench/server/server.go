@@ -1,9 +1,9 @@
 // Package server runs a CRI server for the bench: Longshore's own agent, or
 // containerd or CRI-O from programs that the caller built.
 //
-// Each gets the same images, directories of its own, with its state in memory as
-// on a real node, and a configuration that changes nothing but what this machine
-// demands. It must know nothing of what is measured. Start at New and at Server.
+// Each gets the same images, directories of its own, with its state in memory as on a real node,
+// and a configuration with only the changes that this machine demands. It must not know the
+// measurements. Start at New and at Server.
 package server
 
 import (
@@ -27,9 +27,9 @@ const (
 	CRIO          = "cri-o"
 )
 
-// Options are what a server is made of.
+// Options are the parameters of a server.
 type Options struct {
-	Dir    string // for what it keeps on disk
+	Dir    string // for its files on disk
 	Bin    string // directory of longshore and longshore-keeper
 	Config string // more TOML for our own agent
 	Images Images
@@ -45,8 +45,8 @@ type Peers struct {
 	CNI        string // directory of the CNI plugins
 }
 
-// PeersOf reads them from the environment: CONTAINERD, CRIO, CONMON, CRUN and
-// CNI_BIN. What peers need beside themselves is looked for where Debian has it.
+// PeersOf reads them from the environment: CONTAINERD, CRIO, CONMON, CRUN and CNI_BIN. Other
+// programs of peers are searched at Debian's paths.
 func PeersOf(getenv func(string) string) Peers {
 	p := Peers{Containerd: getenv("CONTAINERD"), CRIO: getenv("CRIO"), Conmon: getenv("CONMON"), Crun: getenv("CRUN"), CNI: getenv("CNI_BIN")}
 	for _, needed := range []struct {
@@ -155,7 +155,7 @@ func (s *Server) Stop() {
 	_ = s.cmd.Wait()
 }
 
-// Log returns the end of what the server has said.
+// Log returns the end of the server's log.
 func (s *Server) Log() string {
 	b, _ := os.ReadFile(s.log)
 	return string(b[max(0, len(b)-4096):])

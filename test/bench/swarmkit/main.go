@@ -1,6 +1,6 @@
-// Command swarmkit is swarmkit's own worker with an executor that does nothing, for the
-// bench: what the protocol costs a worker without containers. It is in a module of its own,
-// so that the tree depends on nothing of swarmkit.
+// Command swarmkit is swarmkit's own worker with an executor that does nothing, for the bench of
+// the protocol's cost without containers. It is in a module of its own, so that the tree depends on
+// nothing of swarmkit.
 package main
 
 import (
@@ -25,7 +25,7 @@ func main() {
 	token := flag.String("token", "", "the join token of workers")
 	dir := flag.String("dir", "", "directory for its state")
 	flag.Parse()
-	logrus.SetLevel(logrus.ErrorLevel) // what it says is none of the protocol's cost
+	logrus.SetLevel(logrus.ErrorLevel) // its log is no part of the protocol's cost
 	if err := run(*addr, *token, *dir); err != nil {
 		fmt.Fprintln(os.Stderr, "swarmkit:", err)
 		os.Exit(1)

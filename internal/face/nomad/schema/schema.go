@@ -1,8 +1,7 @@
 // Package schema describes the blocks that Nomad's configuration files and jobs
-// have for a plugin: once, for Nomad's own validation and for reading what comes
-// of it.
+// have for a plugin: once, for Nomad's own validation and for reading the result.
 //
-// It must not know what a key means. Start reading at Field.
+// It must not know the meaning of a key. Start reading at Field.
 package schema
 
 import (

@@ -80,8 +80,8 @@ func sockets() []attempt {
 		}
 		return unix.Listen(fd, 1)
 	}
-	// Each sends from the given listener, after it has been made an ordinary socket: what is sent
-	// with MSG_FASTOPEN connects. Nobody listens at the port, so that the pod refuses, if it is asked.
+	// Each sends from the given listener, after turning it into an ordinary socket: MSG_FASTOPEN
+	// connects. Nobody listens at the port, so the pod refuses a connection that reaches it.
 	base := []byte("x")
 	part := &unix.Iovec{Base: &base[0], Len: 1}
 	fastOpen := func(call func(fd uintptr, to *unix.RawSockaddrInet6) error) func(*world) error {
@@ -312,7 +312,7 @@ func mounts() []attempt {
 	})
 }
 
-// kernel are attempts to use what of the kernel needs no file.
+// kernel are attempts to use calls of the kernel that need no file.
 func kernel() []attempt {
 	attr := make([]uint64, 16)
 	attr[0], attr[1] = 2|4<<32, 4|1<<32 // an array of one element: type, key size; value size, entries
@@ -404,8 +404,7 @@ func shared() []attempt {
 	return of("shared", list)
 }
 
-// self are attempts to open one's own descriptors, memory and program anew, and descriptors that
-// were not given.
+// self are attempts to reopen one's own descriptors, memory and program, and other descriptors.
 func self() []attempt {
 	list := map[string]func(*world) error{}
 	for _, p := range []string{"/proc/self/fd/1", "/dev/fd/1", "/dev/stdout", "/proc/self/exe", "/proc/self/mem", "/proc/self/environ", "/proc/thread-self/ns/net", "/dev/kmsg"} {

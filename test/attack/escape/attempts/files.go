@@ -15,7 +15,7 @@ func ptr(s string) uintptr {
 	return uintptr(unsafe.Pointer(&b[0]))
 }
 
-// kept keeps what raw calls point to.
+// kept keeps the targets of raw calls' pointers.
 var kept [][]byte //nolint:gochecknoglobals // the program is one run of attempts
 
 const here = ^uintptr(99) // AT_FDCWD
@@ -76,7 +76,7 @@ func paths() []attempt {
 	return of("paths", list)
 }
 
-// parents are attempts to leave a directory that was given by its parent.
+// parents are attempts to leave a granted directory by its parent.
 func parents() []attempt {
 	list := map[string]func(*world) error{}
 	var st unix.Stat_t
@@ -120,7 +120,7 @@ func parents() []attempt {
 	return of("parents", list)
 }
 
-// outside fails for what was made in the directory itself, whose parent is itself.
+// outside fails for a file in the directory itself, which is its own parent.
 func outside(w *world, name string, err error) error {
 	var st unix.Stat_t
 	if err == nil && unix.Fstatat(w.data, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil {
@@ -160,7 +160,7 @@ func links() []attempt {
 	return of("links", list)
 }
 
-// rights are attempts to change what may only be read.
+// rights are attempts to change read-only files.
 func rights() []attempt {
 	return of("rights", map[string]func(*world) error{
 		"create": func(w *world) error {

@@ -1,12 +1,12 @@
 //go:build amd64
 
-// Command attempts is a program that tries to get at what it was not given. It makes each attempt
-// once and prints a line for each: its name, then "reached" or "refused", then what it saw.
+// Command attempts is a program that tries to get more than its grants. It makes each attempt once
+// and prints a line for each: its name, then "reached" or "refused", then details.
 //
-// Run as "attempts plain" it opens for itself what a granted program is given, so that both make the
-// same calls. Run as "attempts run" it stands for longshore-wasm: it is what a module could do that has taken
-// over the process which runs it. Run as "attempts names" it prints the attempts' names, and as "attempts tool" the program
-// that attempts execute. Run as "attempts bomb NAME" it takes as much of something as it gets.
+// Run as "attempts plain" it opens a granted program's files for itself, so that both make the same calls. Run as
+// "attempts run" it stands for longshore-wasm: it makes the attempts of a module that has taken over its process. Run
+// as "attempts names" it prints the attempts' names, and as "attempts tool" the program that attempts execute. Run as
+// "attempts bomb NAME" it uses as much of a resource as it gets.
 package main
 
 import (
@@ -27,20 +27,20 @@ type attempt struct {
 	try         func(*world) error
 }
 
-// world is what the program holds.
+// world has the program's descriptors.
 type world struct {
 	data    int // a directory that it may write to
-	read    int // a directory of which it may read
+	read    int // a directory for reading only
 	listen  int // a listening TCP socket
-	program int // the number at which its own file was, behind what was given
+	program int // the former number of its own file, behind the grants
 	worker  bool
 	port    int
-	// early says which of the descriptors above those that were given were there at the start, before
-	// the program had opened any.
+	// early has the state of the descriptors above the granted ones at the start, before the program
+	// opened any.
 	early [notGiven]error
 }
 
-// notGiven is how many descriptors above those that were given are looked at.
+// notGiven is how many descriptors above the granted ones are checked.
 const notGiven = 8
 
 // The descriptors of a granted program, in the order of its document.
@@ -91,8 +91,8 @@ func main() {
 	fmt.Println("done", len(all()))
 }
 
-// isolated makes an attempt on a thread of its own, which ends with it: what the attempt does to
-// its thread, such as to enter a namespace, the next one does not find.
+// isolated makes an attempt on a thread of its own, which ends with it: its changes of the thread,
+// such as entering a namespace, do not affect the next one.
 func isolated(a attempt, w *world) error {
 	done := make(chan error, 1)
 	go func() {
@@ -102,7 +102,7 @@ func isolated(a attempt, w *world) error {
 	return <-done
 }
 
-// open opens what a granted program is given.
+// open opens a granted program's files.
 func (w *world) open() (err error) {
 	for fd, path := range map[*int]string{&w.data: "/data", &w.read: "/read"} {
 		if *fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
@@ -143,7 +143,7 @@ func (w *world) look() {
 	}
 }
 
-// check proves that the program can use what it is given: otherwise a refusal would prove nothing.
+// check proves that the program can use its grants: otherwise a refusal would prove nothing.
 func (w *world) check() error {
 	arg, err := io.ReadAll(os.NewFile(3, "argdata"))
 	given := "4"
@@ -190,7 +190,7 @@ func call(nr uintptr, args ...uintptr) (uintptr, error) {
 	return r, nil
 }
 
-// opened closes a descriptor that was had.
+// opened closes a descriptor of an attempt.
 func opened(fd int, err error) error {
 	if err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// all returns every attempt, in the order in which they are made.
+// all returns every attempt, in order.
 func all() []attempt {
 	return slices.Concat(paths(), parents(), links(), rights(), files(), sockets(), processes(), namespaces(), mounts(), kernel(), shared(), self())
 }

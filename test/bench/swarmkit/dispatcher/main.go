@@ -243,8 +243,8 @@ func (s *server) each(ids []string, do func(tx store.Tx, i int, id string) error
 	})
 }
 
-// prepare creates tasks without a node: as with a scheduler, tasks are there before they are assigned, and the
-// dispatcher does not see one that is assigned from the start.
+// prepare creates tasks without a node: as with a scheduler, tasks exist before their assignment, because the
+// dispatcher does not see one that is created with a node.
 func (s *server) prepare(prefixes []string, n int) error {
 	var ids []string
 	for _, prefix := range prefixes {
@@ -260,7 +260,7 @@ func (s *server) prepare(prefixes []string, n int) error {
 	})
 }
 
-// assign assigns a task that is there to each of some nodes.
+// assign assigns an existing task to each of some nodes.
 func (s *server) assign(prefix string, nodes []string) error {
 	ids := make([]string, len(nodes))
 	for i := range ids {
@@ -287,7 +287,7 @@ func (s *server) tasks(prefix string, of func(*api.Task) bool) (ids []string, er
 	return ids, err
 }
 
-// reached waits until so many tasks are known to run, for a time, and returns how many do.
+// reached waits until n tasks are reported as running, for a time, and returns how many are.
 func (s *server) reached(ctx context.Context, prefix string, n int, within time.Duration) (int, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
