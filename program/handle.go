@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Handle is a right to use the board. Its methods may be called by several goroutines; who shares the descriptor with
-// another process must not use it at the same time.
+// Handle is a right to use the board. Its methods may be called by several goroutines; two processes with the
+// descriptor must not use it at the same time.
 type Handle struct {
 	conn *net.UnixConn
 
@@ -24,7 +24,7 @@ type Handle struct {
 // Open makes a handle of the descriptor that a document's !client or !server gave. It takes the descriptor.
 func Open(fd uintptr) (*Handle, error) { return OpenFile(os.NewFile(fd, "handle")) }
 
-// OpenFile is Open for those who have a file. It closes the file.
+// OpenFile is Open for a file. It closes the file.
 func OpenFile(f *os.File) (*Handle, error) {
 	c, err := packets(f)
 	if err != nil {
@@ -72,7 +72,7 @@ func (h *Handle) Connect(ctx context.Context, labels map[string]string) (*Conn, 
 	return stream(f, got)
 }
 
-// ConnectFile is Connect for those who want the descriptor itself, a blocking one.
+// ConnectFile is Connect with the descriptor itself as the result, a blocking one.
 func (h *Handle) ConnectFile(ctx context.Context, labels map[string]string) (*os.File, map[string]string, error) {
 	a, f, err := h.call(ctx, Request{Op: OpConnect, Labels: labels}, true)
 	return f, a.Labels, err
@@ -105,14 +105,15 @@ func (h *Handle) Serve(ctx context.Context, labels map[string]string) (*Server, 
 	return &Server{conn: c}, nil
 }
 
-// ServeFile is Serve for those who want the descriptor itself, a blocking one. Each message that it brings is an Arrival.
+// ServeFile is Serve with the descriptor itself as the result, a blocking one. Each message that it brings is an
+// Arrival.
 func (h *Handle) ServeFile(ctx context.Context, labels map[string]string) (*os.File, error) {
 	_, f, err := h.call(ctx, Request{Op: OpServe, Labels: labels}, true)
 	return f, err
 }
 
-// Narrow returns a handle with more labels and at most these rights, for a part of the program, or another one, that
-// is to be able to do less. Without rights it has those of h. It ends with the container that h was given to.
+// Narrow returns a handle with more labels and at most these rights, for a part of the program, or another one, with
+// fewer rights. Without rights it has those of h. It ends with h's container.
 func (h *Handle) Narrow(ctx context.Context, labels map[string]string, rights ...Right) (*Handle, error) {
 	_, f, err := h.call(ctx, Request{Op: OpNarrow, Labels: labels, Rights: rights}, true)
 	if err != nil {
@@ -127,8 +128,8 @@ func (h *Handle) Show(ctx context.Context) (map[string]string, []Right, error) {
 	return a.Labels, a.Rights, err
 }
 
-// call sends a request and waits for its answer. A request whose context has ended may be carried out all the same;
-// what comes of it is closed.
+// call sends a request and waits for its answer. A request may be carried out even if its context has ended; its
+// result is then closed.
 func (h *Handle) call(ctx context.Context, r Request, brings bool) (a Answer, f *os.File, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,7 +172,7 @@ func (h *Handle) call(ctx context.Context, r Request, brings bool) (a Answer, f 
 	}
 }
 
-// Server is a server on the board. It is a net.Listener whose connections are of type *Conn.
+// Server is a server on the board. It is a net.Listener with connections of type *Conn.
 type Server struct{ conn *net.UnixConn }
 
 var _ net.Listener = (*Server)(nil)
@@ -194,7 +195,7 @@ func (s *Server) AcceptConn() (*Conn, error) {
 	return stream(f, labels)
 }
 
-// AcceptFile is AcceptConn for those who want the descriptor itself, a blocking one.
+// AcceptFile is AcceptConn with the descriptor itself as the result, a blocking one.
 func (s *Server) AcceptFile() (*os.File, map[string]string, error) {
 	var a Arrival
 	f, err := receive(s.conn, &a)

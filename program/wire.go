@@ -17,7 +17,7 @@ const (
 	MaxAnswer  = 64 << 10
 )
 
-// Op says what a Request is for.
+// Op is the kind of a Request.
 type Op string
 
 // The operations.
@@ -30,11 +30,11 @@ const (
 	OpServe Op = "serve"
 	// OpNarrow makes a handle with more labels and at most these rights. The answer brings it.
 	OpNarrow Op = "narrow"
-	// OpShow asks what the handle is.
+	// OpShow asks for the handle's labels and rights.
 	OpShow Op = "show"
 )
 
-// Right is what a handle may be used for.
+// Right is a right of a handle.
 type Right string
 
 // The rights.
@@ -43,7 +43,7 @@ const (
 	MayServe   Right = "serve"
 )
 
-// Request is what a program asks of the board.
+// Request is a program's request to the board.
 type Request struct {
 	ID     uint64            `json:"id,omitempty"` // comes back in the answer
 	Op     Op                `json:"op"`
@@ -52,7 +52,7 @@ type Request struct {
 	Rights []Right `json:"rights,omitempty"`
 }
 
-// Answer is what comes back.
+// Answer is the board's answer.
 type Answer struct {
 	ID     uint64            `json:"id,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"` // of both ends of a connection together, or of the handle
@@ -60,7 +60,7 @@ type Answer struct {
 	Error  *Error            `json:"error,omitempty"`
 }
 
-// Arrival is what a server gets with each connection.
+// Arrival is a server's message with each connection.
 type Arrival struct {
 	Labels map[string]string `json:"labels"` // of both ends together
 }
@@ -92,7 +92,7 @@ func (e *Error) Is(target error) bool {
 	return errors.As(target, &t) && t.Code == e.Code && t.Text == ""
 }
 
-// DecodeRequest reads a program's message. What it does not know it refuses: to ignore a restriction would widen a
+// DecodeRequest reads a program's message. It refuses unknown fields, because ignoring a restriction would widen a
 // handle.
 func DecodeRequest(b []byte) (r Request, err error) {
 	if len(b) > MaxRequest {

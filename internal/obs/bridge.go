@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/grpclog"
 )
 
-// BridgeLogrus sends to log what libraries log with logrus' standard logger. It changes that
-// global logger, so it is called once, at start.
+// BridgeLogrus sends the lines of logrus' standard logger to log. It changes that global logger, so
+// it is called once, at start.
 func BridgeLogrus(log *slog.Logger) {
 	std := logrus.StandardLogger()
 	std.SetOutput(io.Discard)
@@ -47,8 +47,8 @@ func (h logrusHook) Fire(e *logrus.Entry) error {
 	return nil
 }
 
-// logrusLevel is one level lower than the library's: we may well cope with what a library calls
-// an error, and we log our own errors.
+// logrusLevel is one level lower than the library's: an error of a library may be harmless to us,
+// and we log our own errors.
 func logrusLevel(l logrus.Level) slog.Level {
 	switch l {
 	case logrus.PanicLevel, logrus.FatalLevel:
@@ -62,8 +62,8 @@ func logrusLevel(l logrus.Level) slog.Level {
 	}
 }
 
-// BridgeGRPC sends to log what the gRPC library logs. It changes that library's global logger, so
-// it is called once, before any server or client is made.
+// BridgeGRPC sends the gRPC library's lines to log. It changes that library's global logger, so it
+// is called once, before any server or client is made.
 func BridgeGRPC(log *slog.Logger) { grpclog.SetLoggerV2(grpcLogger{log}) }
 
 // grpcLogger is gRPC's LoggerV2. gRPC logs a lost connection as an error, which is usual here, so

@@ -55,8 +55,8 @@ func (g GRPC) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	return next(srv, stream{ss, ctx})
 }
 
-// Connection is implemented by the remote address of some connections: it is told of the
-// connection's calls in progress. See package connlimit.
+// Connection is implemented by the remote address of some connections: it gets the connection's
+// calls in progress. See package connlimit.
 type Connection interface {
 	Begin()
 	End()

@@ -52,7 +52,7 @@ func (c MetricsConfig) Validate() error {
 	return nil
 }
 
-// CheckFiles returns what is wrong with the files that c names, by reading them as Open does.
+// CheckFiles reads the files that c names as Open does, and returns the first error.
 func (c MetricsConfig) CheckFiles() error {
 	if c.Listen == "" {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// LogConfig says what is logged and how.
+// LogConfig has the level and the form of the log.
 type LogConfig struct {
 	Level  string // debug, info, warn or error; "" is info
 	Format string // json, text, or auto: text on a terminal and JSON elsewhere; "" is auto
@@ -62,7 +62,7 @@ func NewLogger(w io.Writer, cfg LogConfig) (*slog.Logger, *slog.LevelVar, error)
 
 type attrsKey struct{}
 
-// WithAttrs returns a context whose log lines have attrs too, after those that ctx has already.
+// WithAttrs returns a context that adds attrs to log lines, after those of ctx.
 func WithAttrs(ctx context.Context, attrs ...slog.Attr) context.Context {
 	have, _ := ctx.Value(attrsKey{}).([]slog.Attr)
 	return context.WithValue(ctx, attrsKey{}, append(slices.Clip(have), attrs...))

@@ -22,7 +22,8 @@ const (
 	loosened = "loosened"
 )
 
-// host is what administrators change of a machine, and what all of its processes inherit.
+// host has the settings of a machine that administrators change and that all of its processes
+// inherit.
 type host struct {
 	sysctls map[string]string // below /proc/sys; * stands for all and default
 	umask   int
@@ -119,8 +120,8 @@ func hosts() map[string]host {
 	}
 }
 
-// Hardened reports whether the test's machine is a hardened host, whose firewall forwards only what
-// somebody has opened it for.
+// Hardened reports whether the test's machine is a hardened host, with a firewall that forwards
+// only accepted packets.
 func Hardened() bool { return os.Getenv(HostEnv) == hardened }
 
 // become makes the test's machine the kind of host that HostEnv names.

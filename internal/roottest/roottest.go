@@ -1,6 +1,6 @@
-// Package roottest gives a test a machine of its own: new mount, network and pid
-// namespaces, in which it may mount, add links and start daemons without changing the
-// host. Processes that are left when the test ends die with its pid namespace.
+// Package roottest gives a test a machine of its own: new mount, network and pid namespaces, so
+// that it may mount, add links and start daemons without changing the host. Remaining processes die
+// with its pid namespace.
 //
 // Run and Cgroup are for *_root_test.go files only, Eventually and Patience for any
 // test. The package knows nothing of Longshore.
@@ -26,8 +26,8 @@ import (
 // Env must be 1 to run the tests that need root and a real kernel.
 const Env = "LONGSHORE_ROOT_TESTS"
 
-// ProgressEnv names a file, such as /dev/console, to which the output of isolated tests is written as
-// it comes, besides being reported at their end.
+// ProgressEnv names a file, such as /dev/console, for the output of isolated tests as it comes,
+// besides the report at their end.
 const ProgressEnv = "LONGSHORE_TEST_PROGRESS"
 
 // ParallelEnv must be 1 to run the tests of a package side by side, as many as -parallel says.

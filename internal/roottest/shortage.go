@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InFlight has n descriptors sent that nobody receives until the test ends. While more than
-// RLIMIT_NOFILE of a user's are, a process of this user without privileges can send none.
+// InFlight sends n descriptors that nobody receives until the test ends. While more than
+// RLIMIT_NOFILE of a user's are in flight, an unprivileged process of this user can send none.
 func InFlight(t testing.TB, n int) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// PatienceEnv is a whole number by which all waiting times of tests are multiplied, for
-// emulated machines.
+// PatienceEnv is a whole number that multiplies all waiting times of tests, for emulated machines.
 const PatienceEnv = "LONGSHORE_TEST_PATIENCE"
 
 // Patience is how long a test waits for something that must happen: a minute times
@@ -41,8 +40,8 @@ func Eventually(t testing.TB, what string, ok func() bool) {
 // pollInterval returns 5 ms times PatienceEnv.
 func pollInterval() time.Duration { return Patience() / 12_000 }
 
-// timeUntil leaves the parent process some time to report what the child printed, before
-// both reach the deadline.
+// timeUntil leaves the parent process some time to report the child's output, before both reach the
+// deadline.
 func timeUntil(d time.Time) string {
 	left := time.Until(d) - 2*time.Second
 	if left < time.Second {

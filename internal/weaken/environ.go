@@ -2,6 +2,5 @@
 
 package weaken
 
-// Environ returns what must be in the environment of a program started with a small one:
-// nothing, in this build.
+// Environ returns the variables for a program with a small environment: none, in this build.
 func Environ() []string { return nil }

@@ -7,9 +7,8 @@ import "os"
 // raceEnv is the environment variable with the race detector's settings.
 const raceEnv = "GORACE"
 
-// Environ returns what must be in the environment of a program started with a small one:
-// the race detector's settings, so that tests may take away its pause of one second at
-// the end of each process.
+// Environ returns the variables for a program with a small environment: the race detector's
+// settings, so that tests may remove its pause of one second at the end of each process.
 func Environ() []string {
 	if v, ok := os.LookupEnv(raceEnv); ok {
 		return []string{raceEnv + "=" + v}

@@ -10,6 +10,6 @@ const GrantSeccomp Defence = "grant-seccomp"
 // GrantNamespaces gives such a program namespaces of its own and an empty root.
 const GrantNamespaces Defence = "grant-namespaces"
 
-// BoardShortage lets the board keep a handle to which it cannot send a descriptor, because its user
+// BoardShortage lets the board keep a handle after a failed send of a descriptor, because its user
 // has too many in flight between processes.
 const BoardShortage Defence = "board-shortage"

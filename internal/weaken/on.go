@@ -13,6 +13,6 @@ func Off(d Defence) bool {
 	return slices.Contains(strings.Split(os.Getenv(Env), ","), string(d))
 }
 
-// Environ returns what must be in the environment of a program started with a small one,
-// so that the same defences are off there.
+// Environ returns the variables for a program with a small environment, so that the same defences
+// are off there.
 func Environ() []string { return []string{Env + "=" + os.Getenv(Env)} }

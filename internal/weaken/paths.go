@@ -1,7 +1,7 @@
 package weaken
 
-// Beneath resolves paths of which a workload owns a part below a trusted directory and
-// through no link (internal/beneath).
+// Beneath resolves paths that a workload owns in part below a trusted directory and through no link
+// (internal/beneath).
 const Beneath Defence = "beneath"
 
 // NomadBinds forbids a job to bind a directory that contains the sources of its other
@@ -12,7 +12,7 @@ const NomadBinds Defence = "nomad-binds"
 // owner or group.
 const CopiedModes Defence = "copied-modes"
 
-// FailedVolumes removes the anonymous volumes of a container whose create has failed.
+// FailedVolumes removes the anonymous volumes of a container after a failed create.
 const FailedVolumes Defence = "failed-volumes"
 
 // ImageVolumes limits how many volumes an image may declare.

@@ -21,8 +21,8 @@ const SysctlNames Defence = "sysctl-names"
 // the user named in the call.
 const MesosUsers Defence = "mesos-users"
 
-// MesosUnpacker confines the process that stores what Mesos' commands fetch to their
-// sandbox directory.
+// MesosUnpacker confines the process that stores fetched files of Mesos' commands to their sandbox
+// directory.
 const MesosUnpacker Defence = "mesos-unpacker"
 
 // NomadCDI gives a job devices by their CDI names only if the node's operator permits
@@ -43,7 +43,7 @@ const (
 	HostNull Defence = "host-null"
 )
 
-// EnumValues refuses requests in which an enum has an unknown value.
+// EnumValues refuses requests with an unknown value of an enum.
 const EnumValues Defence = "enum-values"
 
 // InotifyPolling lets readers of logs poll when uid 0 has used up its inotify instances.

@@ -1,8 +1,8 @@
-// Package crowd is the many other nodes of a large Swarm, for a node that is to be measured among
-// them: each is a member of the gossip by memberlist itself, and answers, relays and synchronizes
-// networks as Docker's networkdb does. What they know of each other is held once, and nothing is said
-// among them that no other node would notice, so that hundreds of them take little of the machine; each other
-// node is probed and asked as often as by so many.
+// Package crowd is the many other nodes of a large Swarm, for measuring a node among them: each is a member
+// of the gossip by memberlist itself, and answers, relays and synchronizes networks as Docker's networkdb
+// does. Their common knowledge is stored once, and they exchange no messages that other nodes would not
+// notice, so that hundreds of them take little of the machine; each other node is probed and queried as
+// often as by so many.
 //
 // Start at New; wire.go has the messages, echo.go the packets of the network.
 package crowd
@@ -30,12 +30,12 @@ const (
 	probeEvery  = time.Second
 	syncEvery   = 30 * time.Second
 	stateEvery  = 2 * time.Minute // with so many members; each 30 s with few
-	fanOut      = 3               // to how many others what is new is told at a time
+	fanOut      = 3               // how many others get news at a time
 	packet      = 1400            // bytes
-	transmits   = 4               // factor of how often something new is told
+	transmits   = 4               // factor of the number of sends of news
 )
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	Addrs []netip.Addr // of the members
 	Keys  []gossip.Key
@@ -136,7 +136,7 @@ func (c *Crowd) Close() {
 	c.members = nil
 }
 
-// Enter has all members be on a network, with these records, and tells everybody else in the Swarm of that.
+// Enter puts all members on a network, with these records, and announces that to all others in the Swarm.
 func (c *Crowd) Enter(network string, records []Announcement) error {
 	var events, all [][]byte
 	for _, m := range c.members {
@@ -154,7 +154,7 @@ func (c *Crowd) Enter(network string, records []Announcement) error {
 		all = append(all, event{kind: eventJoin, time: c.clock.Add(1), node: c.members[r.Member].name, network: network, table: table, key: r.Endpoint, value: value}.encode())
 	}
 	c.mu.Lock()
-	// A member of networkdb's newest version tells who is on the network, too.
+	// A member of networkdb's newest version sends the members of the network, too.
 	c.network, c.payload = network, compound(append(append([][]byte(nil), events...), all...))
 	c.mu.Unlock()
 	var errs []error
@@ -183,7 +183,7 @@ func (c *Crowd) Syncs() []Sync {
 	return append([]Sync(nil), c.syncs...)
 }
 
-// gossip has members relay what is new to them.
+// gossip makes members relay news.
 func (c *Crowd) gossip() {
 	const parts = 10 // of the members, one after the other
 	tick := time.NewTicker(gossipEvery / parts)
@@ -230,7 +230,7 @@ func (c *Crowd) sync(m *member) {
 	}
 }
 
-// state exchanges with each other node who is in the Swarm.
+// state exchanges the members of the Swarm with each other node.
 func (c *Crowd) state(m *member) { _, _ = m.list.Join(c.met()) }
 
 // member is one of them.
@@ -244,8 +244,8 @@ type member struct {
 	networks, tables *memberlist.TransmitLimitedQueue
 
 	mu    sync.Mutex       // guards on, heard
-	on    map[string]event // which others are on which networks
-	heard map[string]event // what they have entered
+	on    map[string]event // the others' networks
+	heard map[string]event // their entries
 }
 
 var _ memberlist.Delegate = (*member)(nil)
@@ -264,7 +264,7 @@ func (m *member) start(keys [][]byte) (err error) {
 	return err
 }
 
-// queued is something new that is told some times.
+// queued is news that is sent some times.
 type queued struct {
 	key  string
 	time uint64
@@ -281,7 +281,7 @@ func (q *queued) Finished()       {}
 // NodeMeta implements memberlist.Delegate: of networkdb's newest version.
 func (m *member) NodeMeta(int) []byte { return []byte{1} }
 
-// GetBroadcasts implements memberlist.Delegate: relay tells what there is.
+// GetBroadcasts implements memberlist.Delegate: relay sends news.
 func (m *member) GetBroadcasts(int, int) [][]byte { return nil }
 
 // LocalState implements memberlist.Delegate.
@@ -341,14 +341,14 @@ func (m *member) take(buf []byte) {
 	}
 }
 
-// witness has the clock be after a time.
+// witness advances the clock beyond a time.
 func (m *member) witness(time uint64) {
 	for now := m.c.clock.Load(); now < time && !m.c.clock.CompareAndSwap(now, time+1); now = m.c.clock.Load() {
 		continue
 	}
 }
 
-// attach takes in who is on a network, and reports whether that is new.
+// attach records a member of a network, and reports whether that is new.
 func (m *member) attach(e event) bool {
 	m.witness(e.time)
 	if m.c.names[e.node] {
@@ -365,8 +365,8 @@ func (m *member) attach(e event) bool {
 	return true
 }
 
-// enter takes in what another has entered in a table, and reports whether that is new. One that is not known to be on the
-// network is not believed.
+// enter records another's entry in a table, and reports whether that is new. It ignores entries of nodes outside of the
+// network.
 func (m *member) enter(e event) bool {
 	m.witness(e.time)
 	if m.c.names[e.node] {
@@ -385,7 +385,7 @@ func (m *member) enter(e event) bool {
 	return true
 }
 
-// record returns what another has entered.
+// record returns another's entry.
 func (m *member) record(table, endpoint string) (gossip.Record, bool) {
 	m.mu.Lock()
 	e, there := m.heard[table+"/"+endpoint]
@@ -397,7 +397,7 @@ func (m *member) record(table, endpoint string) (gossip.Record, bool) {
 	return r, err == nil
 }
 
-// others are those on the network who are not of the crowd.
+// others are the network's members outside of the crowd.
 func (m *member) others() (list []*memberlist.Node) {
 	m.c.mu.Lock()
 	network := m.c.network
@@ -413,7 +413,7 @@ func (m *member) others() (list []*memberlist.Node) {
 	return list
 }
 
-// relay tells some others what is new.
+// relay sends news to some others.
 func (m *member) relay() {
 	msgs := append(m.networks.GetBroadcasts(4, packet/2), m.tables.GetBroadcasts(4, packet/2)...)
 	if len(msgs) == 0 {
@@ -430,7 +430,7 @@ func (m *member) relay() {
 	}
 }
 
-// answer takes in what another one knows of the network, and tells it the same if it wants that.
+// answer records another's state of the network, and sends its own if requested.
 func (m *member) answer(s bulkSync) {
 	m.c.clock.Add(1)
 	m.witness(s.time)

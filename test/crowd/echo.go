@@ -10,8 +10,8 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 )
 
-// Echo answers pings of another node's tasks, by VXLAN, as the endpoints of the members would: one whose
-// node has not heard of the sender's interface has nowhere to send the answer.
+// Echo answers pings of another node's tasks, by VXLAN, as the endpoints of the members would: an
+// endpoint on a node without the sender's record cannot answer.
 type Echo struct {
 	c       *Crowd
 	conns   []net.PacketConn
@@ -36,7 +36,7 @@ const (
 	ipLen    = 20
 )
 
-// Echo begins to answer an endpoint of another node, of which the records are the members'.
+// Echo begins to answer an endpoint of another node; records are the members'.
 func (c *Crowd) Echo(records []Announcement, endpoint string) (*Echo, error) {
 	e := &Echo{c: c, from: endpoint, macs: map[netip.Addr]string{}, at: map[netip.Addr]netip.Addr{}, asked: map[netip.Addr]time.Time{}, answered: map[netip.Addr]time.Time{}}
 	for _, r := range records {

@@ -15,14 +15,14 @@ const (
 	typeCompound = 5
 )
 
-// What an event says.
+// The kinds of events.
 const (
 	eventJoin   = 1 // of a network; of a table: the entry is new
 	eventLeave  = 2 // of a network; of a table: the entry is another
 	eventDelete = 3
 )
 
-// event says that a member is on a network, or what it has entered in a table there.
+// event is a member's attachment to a network, or its entry in a table there.
 type event struct {
 	kind         uint64
 	time         uint64

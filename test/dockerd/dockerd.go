@@ -1,9 +1,8 @@
-// Package dockerd runs Debian's dockerd from its unpacked packages (hack/dockerd.sh), for
-// what is tested or measured beside it: in a directory of its own, and in the network and
-// mount namespaces of its caller.
+// Package dockerd runs Debian's dockerd from its unpacked packages (hack/dockerd.sh), for tests and
+// measurements beside it: in a directory of its own, and in the network and mount namespaces of its
+// caller.
 //
-// dockerd.go knows nothing of what dockerd is asked for, swarm.go has it manage a Swarm.
-// Start at Start.
+// dockerd.go knows nothing of dockerd's work, swarm.go makes it manage a Swarm. Start at Start.
 package dockerd
 
 import (
@@ -29,7 +28,7 @@ import (
 // DirEnv names the directory of the unpacked packages.
 const DirEnv = "LONGSHORE_DOCKER_DIR"
 
-// Options are what a dockerd is started with.
+// Options are the parameters of Start.
 type Options struct {
 	// Packages is the directory of the unpacked packages.
 	Packages string
@@ -41,8 +40,8 @@ type Options struct {
 	Wrap func(argv ...string) []string
 }
 
-// Daemon is one dockerd, which runs from Start to Stop, with what it keeps in Home also
-// from Kill to Restart.
+// Daemon is one dockerd, which runs from Start to Stop, and from Restart after Kill, with its files
+// in Home.
 type Daemon struct {
 	o      Options
 	cmd    *exec.Cmd
@@ -187,7 +186,7 @@ func (d *Daemon) Get(ctx context.Context, path string, answer any) error {
 	return json.Unmarshal(body, answer)
 }
 
-// Filter is the query by which a list of the API is filtered.
+// Filter is the query of a filtered list of the API.
 func Filter(key, value string) string {
 	f, _ := json.Marshal(map[string][]string{key: {value}}) // strings are encoded always
 	return "?filters=" + url.QueryEscape(string(f))
@@ -201,7 +200,7 @@ func (d *Daemon) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Docker runs a command of docker's command line and returns what it says.
+// Docker runs a command of docker's command line and returns its output.
 func (d *Daemon) Docker(ctx context.Context, args ...string) (string, error) {
 	cmd := d.Command(ctx, args...)
 	var stdout, stderr bytes.Buffer
@@ -212,7 +211,7 @@ func (d *Daemon) Docker(ctx context.Context, args ...string) (string, error) {
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// LogTail is the end of what it has said.
+// LogTail is the end of its log.
 func (d *Daemon) LogTail() string {
 	data, _ := os.ReadFile(filepath.Join(d.o.Home, "log"))
 	return string(data[max(0, len(data)-4000):])
@@ -243,8 +242,8 @@ func (d *Daemon) Stop() {
 	<-d.exited
 }
 
-// Kill ends it as a power cut does, and waits until it is gone. What it had mounted in a
-// namespace of its own has gone with it.
+// Kill ends it as a power cut does, and waits until it is gone. Mounts in a namespace of its own
+// are gone with it.
 func (d *Daemon) Kill() error {
 	_ = d.cmd.Process.Kill()
 	<-d.exited
@@ -257,8 +256,7 @@ func (d *Daemon) Kill() error {
 	return err
 }
 
-// RemoveHome removes a dockerd's directory with what one that was killed has left mounted
-// there.
+// RemoveHome removes a dockerd's directory with the mounts of a killed one.
 func RemoveHome(home string) error {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

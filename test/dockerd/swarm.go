@@ -12,7 +12,7 @@ import (
 // manager may tell to others.
 const ManagerIP = "10.99.0.1"
 
-// Swarm is what one needs to join a Swarm.
+// Swarm has the parameters for joining a Swarm.
 type Swarm struct {
 	Address string // host:port of its manager
 	Token   string // of workers
@@ -42,8 +42,8 @@ func StartManager(packages, home string) (*Daemon, error) {
 	})
 }
 
-// StartRunner starts one that runs containers, below a cgroup, of images of a registry at an address, which is
-// asked in clear, without waiting until it answers. It is where wrap has it begin (Options.Wrap).
+// StartRunner starts one that runs containers, below a cgroup, with images of a plain HTTP registry at an
+// address, without waiting for its answer. wrap determines its place (Options.Wrap).
 func StartRunner(packages, home, registry, cgroup string, wrap func(argv ...string) []string) (*Daemon, error) {
 	return Start(Options{
 		Packages: packages, Home: home, Wrap: wrap,

@@ -14,9 +14,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// PowerCut ends the node as its machine's reset does: the agent, nest and keeper, and every
-// process of a container, with SIGKILL. Then it takes away what a boot does: cgroups, mounts, and
-// what is in the state directory. Up is the boot.
+// PowerCut ends the node as its machine's reset does: the agent, nest and keeper, and every process
+// of a container, with SIGKILL. Then it removes cgroups, mounts, and the files in the state
+// directory, as a boot does. Up is the boot.
 func (n *Node) PowerCut() {
 	n.t.Helper()
 	n.Kill()
@@ -60,7 +60,7 @@ func cgroupDirs(path string) (dirs []string) {
 	return dirs
 }
 
-// unmount unmounts what is mounted below the state directory, the latest first.
+// unmount removes the mounts below the state directory, the latest first.
 func (n *Node) unmount() {
 	n.t.Helper()
 	mounts, err := os.ReadFile("/proc/self/mountinfo")

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// StartEtcd runs an etcd that several hubs may have, and returns the flags by which they reach it. It
-// is the one inside of a hub that nobody joins, which listens on a socket: what comes over TLS is
-// passed on to it. A test that kills members has storetest.NewEtcd.
+// StartEtcd runs an etcd that several hubs may have, and returns the flags to reach it. It is the one
+// inside of an unused hub, which listens on a socket: connections over TLS are passed on to it. A
+// test that kills members has storetest.NewEtcd.
 func StartEtcd(t *testing.T) (flags []string) {
 	t.Helper()
 	host := StartHub(t, "127.0.0.1:2380")

@@ -5,15 +5,16 @@ import (
 	"testing"
 )
 
-// GrantedScript is for a shell that holds only what it is granted: it prints its argument, what it sees of its root, and a line of its
-// first grant, all without another process. It ends with 9. In an ordinary container it has no argument and sees a root.
+// GrantedScript is for a shell that holds only its grants: it prints its argument, the files of its root, and a line of
+// its first grant, all without another process. It ends with 9. In an ordinary container it has no argument and sees a
+// root.
 const GrantedScript = `read -r a <&3; echo "argument $a"; echo root /*; read -r s <&4; echo "line $s"; exit 9`
 
-// ExampleScript is for a shell with the document of Example: it prints its argument, writes to the log that it was given, and waits until
-// it is asked to stop. It ends with 5.
+// ExampleScript is for a shell with the document of Example: it prints its argument, writes to its granted log, and
+// waits for a request to stop. It ends with 5.
 const ExampleScript = `read -r a <&3; echo "argument $a"; echo "given log" >&5; read -r s <&6; echo "asked $s"; exit 5`
 
-// ExampleSays is what it prints first.
+// ExampleSays is its first output.
 const ExampleSays = "argument {\"greeting\":\"hello\",\"listen\":{\"fd\":4},\"log\":{\"fd\":5},\"stop\":{\"fd\":6}}\n"
 
 // Example is the document of contrib/grants.

@@ -18,12 +18,11 @@ import (
 // Holdings is everything that could leak, by kind, sorted.
 type Holdings map[string][]string
 
-// descriptors begins the names of kinds of which some may be gone later, such as
-// an idle worker's.
+// descriptors begins the names of kinds that may shrink later, such as an idle worker's.
 const descriptors = "descriptors "
 
-// Baseline is Holdings, once the trash of the image store is empty: what was removed a
-// moment ago lies there until the store's own sweep, and would be missed later.
+// Baseline is Holdings, once the trash of the image store is empty: files that were just removed
+// are there until the store's own sweep, and would be missed later.
 func (n *Node) Baseline(t *testing.T) Holdings {
 	t.Helper()
 	Eventually(t, "the trash is emptied", func() bool {
@@ -32,7 +31,7 @@ func (n *Node) Baseline(t *testing.T) Holdings {
 	return n.Holdings(t)
 }
 
-// Holdings looks at what the kernel and the disk hold of this node. The space that the agent
+// Holdings lists the node's objects in the kernel and on the disk. The space that the agent
 // reserves for a full disk is left out: it takes and releases that at any time.
 func (n *Node) Holdings(t *testing.T) Holdings {
 	t.Helper()
@@ -76,14 +75,14 @@ func (h Holdings) Descriptors(t *testing.T, name string, pid int) {
 	slices.Sort(h[descriptors+name])
 }
 
-// Lasting is what only goes when something is removed: no descriptors.
+// Lasting is the part that only removals change: no descriptors.
 func (h Holdings) Lasting() Holdings {
 	h = maps.Clone(h)
 	maps.DeleteFunc(h, func(kind string, _ []string) bool { return strings.HasPrefix(kind, descriptors) })
 	return h
 }
 
-// Since says how h differs from what was held before; "" is not at all.
+// Since describes the difference between h and before; "" is none.
 func (h Holdings) Since(before Holdings) string {
 	diff := cmp.Diff(before.Lasting(), h.Lasting())
 	for kind, has := range h {
@@ -111,7 +110,7 @@ func Cgroups(t *testing.T, path string) []string {
 	return found
 }
 
-// Lines runs a command and returns the lines of what it printed.
+// Lines runs a command and returns the lines of its output.
 func Lines(t *testing.T, name string, args ...string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
@@ -125,8 +124,8 @@ func Lines(t *testing.T, name string, args ...string) []string {
 	return found
 }
 
-// Tree names what is below dir, directories with a slash; logs, databases and
-// records of what happened may grow, and are named but not sized.
+// Tree names the files below dir, directories with a slash; logs, databases and records of events
+// may grow, and are named but not sized.
 func Tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var found []string
@@ -150,8 +149,8 @@ func Tree(t *testing.T, dir string) []string {
 	return found
 }
 
-// Descriptors names the kinds of what a process has open; numbers of pipes and
-// sockets are left out, so that only their count matters.
+// Descriptors names the kinds of a process's open files; numbers of pipes and sockets are left out,
+// so that only their count matters.
 func Descriptors(t *testing.T, pid int) []string {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
@@ -173,7 +172,7 @@ func Descriptors(t *testing.T, pid int) []string {
 	return found
 }
 
-// More is what a list of descriptors has beyond another.
+// More is the difference of two lists of descriptors.
 func More(has, had []string) []string {
 	left := map[string]int{}
 	for _, h := range had {

@@ -119,7 +119,7 @@ func (h *Hub) Kill() {
 	_ = h.cmd.Wait()
 }
 
-// Signal sends it a signal, as one that stops it or has it go on.
+// Signal sends it a signal, such as SIGSTOP or SIGCONT.
 func (h *Hub) Signal(s syscall.Signal) {
 	h.t.Helper()
 	if err := h.cmd.Process.Signal(s); err != nil {
@@ -145,7 +145,7 @@ func (h *Hub) CLIAs(dir, input string, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// Must is CLI that must succeed; it returns what was printed, without the last line's end.
+// Must is CLI that must succeed; it returns the output, without the last line's end.
 func (h *Hub) Must(input string, args ...string) string {
 	h.t.Helper()
 	out, err := h.CLI(input, args...)

@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// Applets are what the busybox image of the tests has in /bin.
+// Applets are the programs in /bin of the tests' busybox image.
 var Applets = []string{
 	"sh", "cat", "echo", "sleep", "true", "false", "ls", "id", "env", "touch", "mkdir", "rm", "cp", "mount", "stat", "grep", "head", "tail", "tr", "wc", "hostname",
 	"ip", "nc", "wget", "ping", "ps", "kill", "dd", "seq", "date", "sync", "stty", "tty", "df", "readlink", "printf", "sha256sum", "yes", "httpd", "nslookup",

@@ -49,8 +49,8 @@ func Incarnation(pid int) string {
 	return strconv.Itoa(pid) + " of " + f[19]
 }
 
-// Starts is a directory in which programs of containers write down that they were started. It is
-// mounted at StartsAt there.
+// Starts is a directory where programs of containers record their starts. It is mounted at StartsAt
+// there.
 type Starts struct{ Dir string }
 
 // StartsAt is where a container has it.
@@ -66,8 +66,8 @@ func (n *Node) NewStarts() Starts {
 	return s
 }
 
-// Script is a shell's script that writes down its start, by the name in the variable TASK, and
-// then goes on with rest.
+// Script is a shell's script that records its start, by the name in the variable TASK, and then
+// continues with rest.
 func (Starts) Script(rest string) string { return "echo $$ >>" + StartsAt + "/$TASK; " + rest }
 
 // Of counts the starts of each name.

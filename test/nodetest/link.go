@@ -2,8 +2,8 @@ package nodetest
 
 import "testing"
 
-// Link is a cable between a bridge in the test's network namespace and a namespace of its own, in
-// which a node can run (Options.NetNS).
+// Link is a cable between a bridge in the test's network namespace and a namespace of its own,
+// where a node can run (Options.NetNS).
 type Link struct {
 	t                    *testing.T
 	bridge, name, prefix string
@@ -18,8 +18,8 @@ func Bridge(t *testing.T, name, prefix string) {
 	Lines(t, "ip", "link", "set", name, "up")
 }
 
-// Plug makes a network namespace of that name with a cable to a bridge, by which others reach it
-// at its address.
+// Plug makes a network namespace of that name with a cable to a bridge, so that others reach it at
+// its address.
 func Plug(t *testing.T, bridge, name, prefix string) *Link {
 	t.Helper()
 	l := &Link{t, bridge, name, prefix}
@@ -57,7 +57,7 @@ func (l *Link) Mend() {
 // Renew replaces the namespace by an empty one, as a boot does. The cable is cut.
 func (l *Link) Renew() {
 	l.t.Helper()
-	Lines(l.t, "ip", "link", "delete", l.outer()) // which a namespace that ends takes away only later
+	Lines(l.t, "ip", "link", "delete", l.outer()) // which outlives the namespace's end for a while
 	Lines(l.t, "ip", "netns", "delete", l.name)
 	l.make()
 }

@@ -35,8 +35,7 @@ import (
 
 // Options says how the node is to be.
 type Options struct {
-	// Config is TOML put after what the node needs itself, which is a section
-	// [engine].
+	// Config is TOML that follows the node's own configuration, and begins in the section [engine].
 	Config string
 	// Runtime is engine.runtime; "" is auto.
 	Runtime string
@@ -117,8 +116,8 @@ func Start(t *testing.T, o Options) *Node {
 	if o.Runtime == "" {
 		o.Runtime = "auto"
 	}
-	// Cgroups are the whole machine's: another test's agent must not take ours
-	// for what its predecessor left.
+	// Cgroups are the whole machine's: another test's agent must not take ours for its
+	// predecessor's.
 	n.Cgroup = roottest.Cgroup(t)
 	config := fmt.Sprintf("[engine]\ncgroup_root = %q\nruntime = %q\n%s", n.Cgroup, o.Runtime, o.Config)
 	if err := os.WriteFile(filepath.Join(n.Dir, "config.toml"), []byte(config), 0o600); err != nil {
@@ -236,7 +235,7 @@ func (n *Node) end(sig syscall.Signal) {
 	n.cmd = nil
 }
 
-// SetEnv replaces what is added to the environment of the agent's next process and of commands.
+// SetEnv replaces the additional variables of the agent's next process and of commands.
 func (n *Node) SetEnv(env ...string) { n.opts.Env = env }
 
 // Died waits until the agent has ended of itself and returns how.
@@ -270,7 +269,7 @@ func (n *Node) Pid() int {
 	return n.cmd.Process.Pid
 }
 
-// teardown removes what is left on the node, then ends its own keeper and nest.
+// teardown removes the remaining objects of the node, then ends its own keeper and nest.
 func (n *Node) teardown() {
 	if n.cmd == nil {
 		n.Launch()
@@ -316,8 +315,7 @@ func (n *Node) LogTail(size int64) string {
 	return string(buf[:k])
 }
 
-// CLI runs a command of the longshore binary against this node and returns what
-// it printed to stdout.
+// CLI runs a command of the longshore binary against this node and returns its standard output.
 func (n *Node) CLI(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
 	defer cancel()
@@ -400,8 +398,8 @@ func KillTogether(t *testing.T, pids ...int) {
 	})
 }
 
-// HasPidfd reports whether a process has a descriptor of another one, as an agent has when it has a
-// copy of what the keeper holds of it.
+// HasPidfd reports whether a process has a descriptor of another one, as an agent has with a copy
+// of the keeper's item.
 func HasPidfd(pid, of int) bool {
 	infos, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid)) // the pattern is well-formed
 	return slices.ContainsFunc(infos, func(path string) bool {
@@ -429,9 +427,8 @@ func gone(pid int) bool {
 	return err != nil || strings.HasPrefix(state, "Z")
 }
 
-// Processes lists the processes of this pid namespace whose program is named
-// comm (as /proc/PID/exe or their own first word says) and whose first argument
-// is arg ("" for any).
+// Processes lists the processes of this pid namespace with the program name comm (by /proc/PID/exe
+// or their own first word) and the first argument arg ("" for any).
 func Processes(comm, arg string) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {

@@ -132,7 +132,7 @@ func (c *Container) ReadLog(t *testing.T) string {
 	return string(b)
 }
 
-// Finding returns what doctor says of name.
+// Finding returns doctor's finding of a name.
 func (n *Node) Finding(t *testing.T, name string) string {
 	t.Helper()
 	out, err := n.CLI("doctor", "--json") // which fails if anything is wrong

@@ -7,15 +7,16 @@ import (
 	"testing"
 )
 
-// ExecUsers are the users as whom CheckExecUsers runs programs, by what they are in the busybox image:
-// root, one of its passwd file, and one that no file knows. "" is the container's own user.
+// ExecUsers are the users of CheckExecUsers' programs in the busybox image: root, one of its passwd
+// file, and one without an entry. "" is the container's own user.
 var ExecUsers = []string{"", "0", "33", "4711"}
 
-// userScript prints what follows from a process's user, and fails if root cannot give files away.
+// userScript prints the values that depend on a process's user, and fails if root cannot give files
+// away.
 const userScript = `echo uid=$(id -u) groups=$(id -G) home=$HOME $(grep -E 'CapEff|CapBnd|NoNewPrivs' /proc/self/status | tr -d '\t '); [ $(id -u) != 0 ] || { touch /tmp/f; chown 5 /tmp/f; rm /tmp/f; }`
 
 // CheckExecUsers asserts that programs which exec runs in a container of a user have the ids, HOME and
-// capabilities of the users as whom they run: root those of the container's bounding set, others none.
+// capabilities of their users: root those of the container's bounding set, others none.
 func CheckExecUsers(t *testing.T, container, user string, noNewPrivs bool, as []string, exec func(as, script string) (string, error)) {
 	t.Helper()
 	of := map[string]string{"0": "uid=0 groups=0 home=/root ", "33": "uid=33 groups=33 home=/var/www ", "4711": "uid=4711 groups=0 home=/ "}

@@ -1,4 +1,4 @@
-// Package packaging tests the Debian packages that hack/deb.sh makes: what is in
-// them, and what their scripts do on a system that has dpkg and stand-ins for
-// systemd. test/systemd installs them on a real one.
+// Package packaging tests the Debian packages that hack/deb.sh makes: their content, and their
+// scripts on a system with dpkg and stand-ins for systemd. test/systemd installs them on a real
+// one.
 package packaging

@@ -14,14 +14,13 @@ import (
 
 const sectorSize = 512
 
-// physicalSize is what the disk writes whole or not at all. It is that of
-// today's disks, and ext4 trusts in it: it takes a commit block of its journal
-// that is torn inside for damage, not for the end.
+// physicalSize is the size of an atomic write. It is that of today's disks, and ext4 relies on it:
+// it takes a torn commit block of its journal for damage, not for the end.
 const physicalSize = 4096
 
-// A disk is a file with a volatile write cache in front of it, served to QEMU
-// as a network block device. A write stays in the cache until the guest
-// flushes; settle decides what the power cut leaves of the rest.
+// A disk is a file with a volatile write cache in front of it, served to QEMU as a network block
+// device. A write stays in the cache until the guest flushes; settle decides which of the others
+// survive a power cut.
 type disk struct {
 	file *os.File
 	size int64
@@ -133,7 +132,7 @@ func (d *disk) flush() error {
 	return nil
 }
 
-// A loss is what a power cut does to writes that were never flushed.
+// A loss is a power cut's effect on unflushed writes.
 type loss int
 
 const (
@@ -148,8 +147,8 @@ func (l loss) String() string {
 	return [...]string{"all are kept", "none is kept", "the first are kept", "some are kept"}[l]
 }
 
-// settle is the power cut: it leaves in the file what survives and empties the
-// cache. It returns how many writes were pending.
+// settle is the power cut: it writes the survivors to the file and empties the cache. It returns
+// how many writes were pending.
 func (d *disk) settle(l loss, rnd *rand.Rand) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -325,7 +324,7 @@ func send(w *bufio.Writer, v any) error {
 	return w.Flush()
 }
 
-// ended turns the ways in which a killed client goes away into success.
+// ended turns the errors of a killed client's connection into success.
 func ended(err error) error {
 	var op *net.OpError
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &op) {

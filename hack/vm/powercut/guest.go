@@ -165,7 +165,7 @@ func (n *node) startAgent(ctx context.Context) error {
 	}
 }
 
-// cli runs one longshore command and returns what it printed.
+// cli runs one longshore command and returns its output.
 func (n *node) cli(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, cliPatience)
 	defer cancel()
@@ -181,8 +181,8 @@ func (n *node) cli(ctx context.Context, args ...string) (string, error) {
 
 func tail(s string) string { return s[max(0, len(s)-500):] }
 
-// verify asks the agent whether it is well, and then every image: one that is
-// listed must run with what is stored, any other must come back by a pull.
+// verify asks the agent whether it is well, and then every image: a listed one must run from the
+// store, any other must come back by a pull.
 func (n *node) verify(ctx context.Context, want wanted) error {
 	if out, err := n.cli(ctx, "check"); err != nil {
 		return fmt.Errorf("check after the cut: %w: %s", err, out)

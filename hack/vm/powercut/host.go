@@ -165,8 +165,7 @@ func (l *lab) boot(ctx context.Context, params string) (*machine, error) {
 	return g, nil
 }
 
-// read passes the console on, to the file all of it and to us what begins with
-// "vm: ".
+// read copies the console to the file, and passes lines that begin with "vm: " to us.
 func (g *machine) read(r io.Reader) {
 	defer close(g.lines)
 	s := bufio.NewScanner(r)
@@ -180,7 +179,7 @@ func (g *machine) read(r io.Reader) {
 	}
 }
 
-// until takes lines until one is what the caller waits for.
+// until takes lines until found returns true.
 func (g *machine) until(found func(line string) bool) error {
 	for {
 		select {
@@ -222,15 +221,15 @@ func (g *machine) take(line string, ok bool) error {
 	g.last = line
 	g.lab.want.observe(line)
 	if text, ok := strings.CutPrefix(line, sayViolation+" "); ok {
-		// What the guest says of it follows at once.
+		// The guest's details follow at once.
 		_ = g.until(func(string) bool { return false })
 		return errors.New(text)
 	}
 	return nil
 }
 
-// end kills QEMU, and then takes what it had still said and served: a line on
-// the console before the cut counts.
+// end kills QEMU, and then reads its last output and requests: a line on the console before the cut
+// counts.
 func (g *machine) end() error {
 	if g.ended {
 		return nil

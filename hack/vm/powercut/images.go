@@ -160,7 +160,7 @@ func put(path string, p []byte) error {
 	return os.WriteFile(path, p, 0o644)
 }
 
-// registry serves what makeImages wrote to whoever asks for it.
+// registry serves the files of makeImages to all clients.
 func registry(dir string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v2/{$}", func(http.ResponseWriter, *http.Request) {})

@@ -1,5 +1,5 @@
-// Command powercut cuts a node's power in the middle of its work and looks
-// whether it comes back whole.
+// Command powercut cuts a node's power in the middle of its work and checks that it comes back
+// complete.
 //
 //	powercut images DIR          makes the images that the guest's registry serves
 //	powercut host …              boots the guest again and again, and cuts its power

@@ -13,7 +13,7 @@ const (
 	sayBegin     = "begin"     // OPERATION IMAGE: about to start
 	sayDid       = "did"       // OPERATION IMAGE: the agent said it is done
 	sayHas       = "has"       // IMAGE: the agent lists it, and it ran whole
-	sayViolation = "violation" // TEXT: what must not be
+	sayViolation = "violation" // TEXT: a violation
 	sayDone      = "done"      // the guest powers off by itself
 )
 
@@ -22,9 +22,9 @@ const (
 	opRemove = "rmi"
 )
 
-// wanted is what the agent must list after the next boot: true an image whose
-// pull it acknowledged, false one whose removal it did. An image that is missing
-// here was on its way in or out when the power went, so either is right.
+// wanted has the expected images after the next boot: true for an acknowledged pull, false for an
+// acknowledged removal. An image that is missing here was being pulled or removed at the power cut,
+// so either is right.
 type wanted map[int]bool
 
 // observe takes one line of the console, without its "vm: ".

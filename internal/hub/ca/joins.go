@@ -22,8 +22,8 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// The bounds of what those can make who have a join token, or nothing. A source is an address, or
-// for IPv6 a network of 64 bits, whose owner has all its addresses.
+// The bounds for holders of a join token, and for strangers. A source is an address, or for IPv6 a
+// network of 64 bits, because its owner has all its addresses.
 const (
 	sourceBurst = 100         // nodes of one source that may join at once
 	sourceEvery = time.Second // and one more in so much time
@@ -59,7 +59,7 @@ func (b *bucket) take(now time.Time, burst int, every time.Duration) bool {
 	return true
 }
 
-// rates are buckets by whatever is bounded: a source or a node.
+// rates are buckets by source or node.
 type rates map[string]*bucket
 
 // of returns the bucket of a key.
@@ -73,7 +73,7 @@ func (r rates) of(key string, now time.Time) *bucket {
 	return b
 }
 
-// forget makes room for a key: those whose bucket is full again need not be remembered.
+// forget makes room for a key: full buckets need not be kept.
 func (r rates) forget(now time.Time) {
 	if len(r) < maxBuckets {
 		return
@@ -206,7 +206,7 @@ func (s *Service) JoinsRefused() uint64 { return s.joins.refused.Load() }
 // NodesDropped is described at JoinsRefused.
 func (s *Service) NodesDropped() uint64 { return s.joins.dropped.Load() }
 
-// RenewalsRefused is how many renewals this hub has refused because their node made too many.
+// RenewalsRefused counts the renewals that this hub has refused because their node made too many.
 func (s *Service) RenewalsRefused() uint64 { return s.renewals.refused.Load() }
 
 // NeverReady are the nodes that have never had a session, the oldest first.

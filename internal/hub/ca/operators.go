@@ -30,7 +30,7 @@ import (
 // operatorRecords begin the keys of the records of operators.
 const operatorRecords = "operator/"
 
-// Scope is what an operator may ask. Each includes those before it.
+// Scope is the scope of an operator's rights. Each includes those before it.
 type Scope string
 
 // The scopes.
@@ -43,7 +43,7 @@ const (
 // scopes are all of them, in their order.
 func scopes() []Scope { return []Scope{ScopeRead, ScopeApply, ScopeAdmin} }
 
-// Includes reports whether who has s may do what needs a scope.
+// Includes reports whether s includes the scope needs.
 func (s Scope) Includes(needs Scope) bool {
 	has, wants := slices.Index(scopes(), s), slices.Index(scopes(), needs)
 	return wants >= 0 && has >= wants
@@ -55,7 +55,7 @@ const (
 	KindToken       = "token"
 )
 
-// Operator is someone who may ask a hub over TCP, until its record is removed.
+// Operator is an operator with access to a hub over TCP, until its record is removed.
 type Operator struct {
 	Name    string    `json:"name"`
 	Scope   Scope     `json:"scope"`
@@ -77,14 +77,14 @@ const (
 
 var operatorName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9.-]{0,62}$`)
 
-// Operators are those who may ask over TCP.
+// Operators are the operators with access over TCP.
 type Operators struct {
 	a   *Authority
 	log *slog.Logger
 
 	mu    sync.RWMutex // guards all, rev, holds, said
 	all   map[string]Operator
-	rev   int64          // of which all is at least
+	rev   int64          // all has at least this revision
 	holds map[*hold]bool // requests in progress
 	said  map[string]bool
 }
@@ -186,7 +186,7 @@ func (o *Operators) Create(ctx context.Context, op Operator, days int, csr []byt
 	return token, certificate, nil
 }
 
-// change changes what is known, as a transaction did, before Run tells it.
+// change applies a transaction to all, before Run receives it.
 func (o *Operators) change(rev int64, fn func(all map[string]Operator)) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -211,7 +211,7 @@ func (o *Operators) setLocked(all map[string]Operator, rev int64) {
 	}
 }
 
-// hasLocked reports whether an operator is still let in by what it has shown.
+// hasLocked reports whether an operator's certificate or token is still valid.
 func (o *Operators) hasLocked(op Operator) bool {
 	now, ok := o.all[op.Name]
 	return ok && now.Kind == op.Kind && bytes.Equal(now.Hash, op.Hash)
@@ -257,10 +257,10 @@ func (o *Operators) Remove(ctx context.Context, name string) error {
 	return nil
 }
 
-// errUnknown tells those who are not let in nothing more.
+// errUnknown is the only error for refused clients, without details.
 var errUnknown = fmt.Errorf("the certificate or the token is of no operator: %w", errdefs.ErrUnauthenticated)
 
-// find is the operator of a name, if it shows what it was given.
+// find returns the operator of a name, if shows is its secret.
 func (o *Operators) find(kind, name string, shows []byte) (Operator, error) {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
@@ -300,7 +300,7 @@ func (o *Operators) verify(certs []*x509.Certificate) error {
 	return nil
 }
 
-// TLS is the TLS of a listener for operators, who have a certificate, or show a token later.
+// TLS is the TLS of a listener for operators, with a certificate, or a token later.
 func (o *Operators) TLS() *tls.Config {
 	verify := func(s tls.ConnectionState) error {
 		if len(s.PeerCertificates) == 0 {

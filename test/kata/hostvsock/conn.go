@@ -34,7 +34,7 @@ type conn struct {
 	flushed bool   // and all of it is written
 	came    uint32
 	wrote   uint32
-	told    uint32 // what the guest knows of wrote
+	told    uint32 // the part of wrote that the guest has received
 }
 
 func newConn(m *mux, p ports, host net.Conn) *conn {
@@ -48,7 +48,7 @@ func (c *conn) fillLocked(h *header) {
 	c.told = c.wrote
 }
 
-// creditLocked takes what the guest says of its buffer. Preconditions: mu is held.
+// creditLocked stores the guest's report of its buffer. Preconditions: mu is held.
 func (c *conn) creditLocked(h *header) { c.peerAlloc, c.peerTook = h.bufAlloc, h.fwdCnt }
 
 // roomLocked is how much the guest may be sent. Preconditions: mu is held.
@@ -84,14 +84,13 @@ func (c *conn) receiveLocked(h *header, payload []byte) {
 	c.changed.Broadcast()
 }
 
-// moveLocked does what has become possible in the guest's direction. Preconditions: mu
-// is held.
+// moveLocked sends as much as possible to the guest. Preconditions: mu is held.
 func (c *conn) moveLocked() {
 	switch {
 	case c.gone:
 	case c.guestStops && c.outEnd:
 		if c.flushed {
-			c.resetLocked() // as who closes last
+			c.resetLocked() // as the last one to close
 		}
 	case c.guestStops:
 		c.in = nil
@@ -129,7 +128,7 @@ func (c *conn) dropLocked() {
 	c.changed.Broadcast()
 }
 
-// answer connects what the guest asked for to what listens on the host.
+// answer connects the guest's request to the host's listener.
 func (c *conn) answer() {
 	host, err := c.dial(c.ports.host)
 	c.mu.Lock()
@@ -149,7 +148,7 @@ func (c *conn) answer() {
 	c.wake()
 }
 
-// read gives what the host's side sends to the guest.
+// read passes the host's data to the guest.
 func (c *conn) read(host io.Reader) {
 	buf := make([]byte, maxPayload)
 	for {
@@ -175,7 +174,7 @@ func (c *conn) read(host io.Reader) {
 	}
 }
 
-// write gives what the guest sends to the host's side.
+// write passes the guest's data to the host.
 func (c *conn) write(host net.Conn) {
 	for {
 		c.mu.Lock()

@@ -1,14 +1,14 @@
-// Package hostvsock is the host's part of a virtual machine's vsock, for tests on hosts
-// whose kernel has none: QEMU gives the guest a device (vhost-user-vsock-pci) whose other
-// end is here. It serves streams, from both sides.
+// Package hostvsock is the host's part of a virtual machine's vsock, for tests on hosts with a
+// kernel without it: QEMU gives the guest a device (vhost-user-vsock-pci); its other end is here.
+// It serves streams, from both sides.
 //
-// On the host a port of the guest is behind one unix socket: who connects writes "CONNECT
-// 1024\n", reads a line that begins with OK, and is connected; Firecracker, Cloud
-// Hypervisor and Kata know that form. A port of the host that the guest connects to is
-// the socket with _PORT at the end of its name.
+// On the host a port of the guest is behind one unix socket: a client writes "CONNECT 1024\n",
+// reads a line that begins with OK, and is connected; Firecracker, Cloud Hypervisor and Kata know
+// that form. A port of the host that the guest connects to is the socket with _PORT at the end of
+// its name.
 //
-// Start at Start. device.go is the device, vhost.go what QEMU says of it, ring.go the
-// queues in the guest's memory, mux.go and conn.go the connections.
+// Start at Start. device.go is the device, vhost.go QEMU's messages about it, ring.go the queues in
+// the guest's memory, mux.go and conn.go the connections.
 package hostvsock
 
 import (
@@ -30,7 +30,7 @@ const (
 
 // Options are the parameters of Start.
 type Options struct {
-	// Control is the path of the unix socket to which QEMU connects, once.
+	// Control is the path of the unix socket for QEMU, which connects once.
 	Control string
 	// Host is the path of the unix socket for the host's programs.
 	Host string
@@ -122,7 +122,7 @@ func (d *Device) endLocked(err error) {
 	d.mux.serve(false)
 }
 
-// dial connects to what listens at a port of the host.
+// dial connects to the listener at a port of the host.
 func (d *Device) dial(port uint32) (net.Conn, error) {
 	return net.Dial("unix", d.opts.Host+"_"+strconv.FormatUint(uint64(port), 10))
 }

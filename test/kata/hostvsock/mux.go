@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	buffer     = 256 << 10 // what the guest may send ahead on a connection
+	buffer     = 256 << 10 // the window of the guest on a connection
 	maxConns   = 1024
 	maxControl = 4096 // packets without data for a guest that takes none
 	firstPort  = 1 << 20
 )
 
-// errFlood ends a device whose guest sends, but takes no answers.
+// errFlood ends a device if its guest sends, but takes no answers.
 var errFlood = errors.New("the guest takes no packets")
 
 // mux is the host's end of all connections of a guest: it takes the guest's packets,
 // and has those for the guest.
 type mux struct {
 	guest uint64 // its CID
-	// dial connects to what listens at a port of the host.
+	// dial connects to the listener at a port of the host.
 	dial func(port uint32) (net.Conn, error)
 	// wake says that next has something. It is called without mu.
 	wake func()
@@ -63,14 +63,14 @@ func (m *mux) serve(yes bool) {
 	}
 }
 
-// close ends all connections, and waits for what served them.
+// close ends all connections, and waits for their goroutines.
 func (m *mux) close() {
 	m.serve(false)
 	m.tasks.Wait()
 }
 
-// open asks the guest for a connection of the host's end to one of its ports. The
-// connection's opened or ended says what became of it; on an error the end is closed.
+// open asks the guest for a connection of the host's end to one of its ports. The connection's
+// opened or ended reports the result; on an error the end is closed.
 func (m *mux) open(host net.Conn, port uint32) (*conn, error) {
 	m.mu.Lock()
 	if !m.serving || len(m.conns) >= maxConns {

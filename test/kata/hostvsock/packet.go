@@ -8,7 +8,7 @@ import (
 // hostCID is the host's address; the guest's is the device's.
 const hostCID = 2
 
-// What a packet is for.
+// The operations of packets.
 const (
 	opRequest       = 1
 	opResponse      = 2
@@ -19,7 +19,7 @@ const (
 	opCreditRequest = 7
 )
 
-// The flags of opShutdown: what its sender will do no more.
+// The flags of opShutdown: the closed directions of its sender.
 const (
 	noReceive = 1
 	noSend    = 2

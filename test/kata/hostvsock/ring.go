@@ -120,8 +120,8 @@ func (r *ring) stop() {
 
 func (r *ring) running() bool { return r.desc != nil && r.enabled }
 
-// take returns the next buffer that the guest has made available: what it has written,
-// or is to be written. Its head is given back with give.
+// take returns the next buffer that the guest has made available, for reading or writing. give
+// returns its head.
 func (r *ring) take(m memory) (head uint16, out, in [][]byte, err error) {
 	le := binary.LittleEndian
 	if uint16(atomic.LoadUint32(word(r.avail))>>16) == r.taken {
@@ -164,7 +164,7 @@ func (r *ring) give(head uint16, n uint32) {
 	atomic.StoreUint32(word(r.used), uint32(r.given)<<16)
 }
 
-// interrupt tells the guest of what was given back, if it wants to be told.
+// interrupt notifies the guest of returned buffers, if it wants that.
 func (r *ring) interrupt() error {
 	if r.call == nil || atomic.LoadUint32(word(r.avail))&noInterrupt != 0 {
 		return nil

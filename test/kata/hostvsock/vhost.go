@@ -41,7 +41,7 @@ const (
 	protocolFeatures = protocolAck | protocolConfig
 )
 
-// A message's head: what, flags, length of what follows.
+// A message's head: kind, flags, length of the rest.
 const (
 	messageHead = 12
 	maxMessage  = 4096
@@ -52,10 +52,10 @@ const (
 	maxRegions = 8
 	regionLen  = 32
 	configHead = 12
-	noFile     = 1 << 8 // in the index of a ring, of which the rest is the low byte
+	noFile     = 1 << 8 // in the index of a ring; its low byte is the index
 )
 
-// message is what QEMU says.
+// message is a message of QEMU.
 type message struct {
 	what, flags uint32
 	body        []byte
@@ -172,7 +172,7 @@ func (d *Device) serve(c io.Writer, m *message) error {
 		d.mu.Lock()
 		reply, err = d.changeLocked(m)
 		d.mu.Unlock()
-		d.pump() // a ring may have been started or enabled
+		d.pump() // in case a ring was started or enabled
 		if err == nil && reply == nil && m.flags&wantsReply != 0 {
 			reply = le.AppendUint64(nil, 0)
 		}
@@ -187,7 +187,7 @@ func (d *Device) serve(c io.Writer, m *message) error {
 	return err
 }
 
-// config answers what the device's registers say: the guest's address.
+// config answers with the device's registers: the guest's address.
 func (d *Device) config(body []byte) ([]byte, error) {
 	if len(body) < configHead {
 		return nil, errors.New("too short")
@@ -289,8 +289,7 @@ func (d *Device) servingLocked() {
 	d.mux.serve(!d.closed && d.rings[toGuest].running() && d.rings[fromGuest].running())
 }
 
-// mapLocked maps the guest's memory, whose files come with the message. Preconditions: mu
-// is held.
+// mapLocked maps the guest's memory; its files come with the message. Preconditions: mu is held.
 func (d *Device) mapLocked(m *message) (err error) {
 	le := binary.LittleEndian
 	if len(m.body) < 8 {
@@ -301,7 +300,7 @@ func (d *Device) mapLocked(m *message) (err error) {
 		return fmt.Errorf("%d regions with %d descriptors", n, len(m.files))
 	}
 	var next memory
-	defer func() { err = errors.Join(err, next.unmap()) }() // what is not used
+	defer func() { err = errors.Join(err, next.unmap()) }() // the unused part
 	for i := range n {
 		b := m.body[8+i*regionLen:]
 		guest, size, user, off := le.Uint64(b), le.Uint64(b[8:]), le.Uint64(b[16:]), le.Uint64(b[24:])

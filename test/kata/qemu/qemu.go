@@ -1,8 +1,8 @@
-// Package qemu boots virtual machines whose first process is longshore-guest, in software
+// Package qemu boots virtual machines with longshore-guest as the first process, in software
 // emulation, with a vsock to this host, for tests that are their host.
 //
-// `make e2e-kata-vm` (hack/vm/kata.sh) makes what they boot, and names it in variables of
-// the environment. Start at New.
+// `make e2e-kata-vm` (hack/vm/kata.sh) makes their disks, and names them in variables of the
+// environment. Start at New.
 package qemu
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/longshore/longshore/test/kata/hostvsock"
 )
 
-// The variables that say what is booted.
+// The variables with the kernel and the disks to boot.
 const (
 	KernelEnv = "LONGSHORE_KATA_VM_KERNEL"
 	InitrdEnv = "LONGSHORE_KATA_VM_INITRD"
@@ -36,7 +36,7 @@ const (
 	LogPort   = 1025
 )
 
-// DiskAt is the PCI path by which a shim names the disk.
+// DiskAt is the disk's PCI path in a shim's request.
 const DiskAt = "10"
 
 // parameters are the kernel's. They save self-tests and output, which are slow when
@@ -133,7 +133,7 @@ func (m *Machine) Socket() string { return filepath.Join(m.opts.Dir, "vsock") }
 
 func (m *Machine) console() string { return filepath.Join(m.opts.Dir, "console") }
 
-// Console is what the machine has printed.
+// Console is the machine's output.
 func (m *Machine) Console() string {
 	b, err := os.ReadFile(m.console())
 	if err != nil {
@@ -162,7 +162,7 @@ func (m *Machine) Dial(t *testing.T, port uint32) net.Conn {
 // Ended is closed when the machine is off.
 func (m *Machine) Ended() <-chan struct{} { return m.ended }
 
-// Close ends the machine, if it has not ended, and returns what went wrong with it.
+// Close ends the machine, if it has not ended, and returns its error.
 func (m *Machine) Close() error {
 	m.once.Do(func() {
 		select {

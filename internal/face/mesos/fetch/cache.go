@@ -36,8 +36,8 @@ type cachedFile struct {
 	use  int64 // the value of Cache.now at the last use
 }
 
-// NewCache returns an empty cache of size bytes in dir, whose content it deletes. Size
-// 0 returns nil.
+// NewCache returns an empty cache of size bytes in dir. It deletes dir's content. Size 0 returns
+// nil.
 func NewCache(dir string, size int64) (*Cache, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("clear the fetcher cache: %w", err)
@@ -76,8 +76,8 @@ func (c *Cache) Used() (used, size int64) {
 // errNoRoom is returned for a file larger than the cache.
 var errNoRoom = errors.New("larger than the cache") //nolint:gochecknoglobals // an error value
 
-// open returns the content of a URI, from the cache if it is there. Concurrent callers
-// for the same URI wait for the first. A file larger than the cache is not kept.
+// open returns the content of a URI, from the cache if possible. Concurrent callers for the same
+// URI wait for the first. A file larger than the cache is not kept.
 func (c *Cache) open(ctx context.Context, uri string) (io.ReadCloser, error) {
 	if c == nil {
 		return open(ctx, uri)

@@ -1,5 +1,5 @@
-// Package fetch downloads or copies what a command's URIs name into the container's
-// sandbox, as Mesos' fetcher does, and unpacks archives.
+// Package fetch downloads or copies the files of a command's URIs into the container's sandbox, as
+// Mesos' fetcher does, and unpacks archives.
 //
 // The agent itself writes nothing to the sandbox: the confined process of package store
 // does, as the container's user. Start reading at Fetcher.
@@ -31,11 +31,11 @@ const stall = time.Minute
 
 // Fetcher fetches URIs.
 type Fetcher struct {
-	// Limit limits what is fetched for one container, in bytes after unpacking.
+	// Limit bounds the files for one container, in bytes after unpacking.
 	Limit int64
 	// Cache is used for the URIs that ask for it.
 	Cache *Cache
-	// Dirs are the directories of the host whose files may be fetched.
+	// Dirs are the directories of the host with files that may be fetched.
 	Dirs []string
 	// Command is executed as the storing process; nil is this program.
 	Command []string
@@ -58,15 +58,14 @@ func (f Fetcher) open(dir string) (*os.Root, error) {
 	return beneath.Root(base, rel)
 }
 
-// User is who a container runs as.
+// User is the user of a container.
 type User struct {
 	UID, GID uint32
 	Groups   []uint32
 }
 
-// Fetch fetches uris into the sandbox dir, one after the other. Files of the host are
-// read as the user, who also owns the result. It stops at the first error, which names
-// the URI.
+// Fetch fetches uris into the sandbox dir, one after the other. Files of the host are read as the
+// user, and the result belongs to the user. It stops at the first error, which names the URI.
 func (f Fetcher) Fetch(ctx context.Context, dir string, u User, uris []*mesosv1.CommandInfo_URI) error {
 	root, err := f.open(dir)
 	if err != nil {
@@ -182,8 +181,8 @@ func (f Fetcher) openAllowed(file string) (dir *os.File, rel string, err error) 
 	return nil, "", errors.New("no directory of face.mesos.fetch_dirs has this file")
 }
 
-// fileName is the path in the sandbox that a URI is stored at: its output_file, or what
-// follows its last slash.
+// fileName is the path in the sandbox that a URI is stored at: its output_file, or the part after
+// its last slash.
 func fileName(value string, u *mesosv1.CommandInfo_URI) (string, error) {
 	if strings.ContainsAny(value, "\\'\x00") {
 		return "", errors.New("Illegal characters in URI") //nolint:staticcheck // Mesos' text

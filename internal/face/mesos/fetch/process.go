@@ -17,7 +17,7 @@ import (
 // maxOutput limits how much output of the process is kept.
 const maxOutput = 64 << 10
 
-// pipe stores what is read from a stream.
+// pipe stores the data of a stream.
 func (f Fetcher) pipe(ctx context.Context, job store.Job, from io.ReadCloser, box *os.File) (int64, error) {
 	if file, ok := from.(*os.File); ok { // a cached file
 		return f.runStore(ctx, job, file, box)

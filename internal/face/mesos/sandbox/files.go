@@ -42,8 +42,8 @@ func (t Tree) openPath(virtual string) (root *os.Root, rel string, err error) {
 	return root, rel, pathError(virtual, err)
 }
 
-// pathError classifies an error of the file system: NotFound for what does not exist,
-// InvalidArgument for everything else.
+// pathError classifies an error of the file system: NotFound for missing files, InvalidArgument for
+// everything else.
 func pathError(virtual string, err error) error {
 	switch {
 	case err == nil:

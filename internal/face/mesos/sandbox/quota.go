@@ -24,8 +24,7 @@ func DepthRequest() string { return quotaPrefix + ErrTooDeep.Error() }
 // QuotaMessage returns Mesos' text for such a request; false for any other request.
 func QuotaMessage(call string) (string, bool) { return strings.CutPrefix(call, quotaPrefix) }
 
-// FormatBytes formats an amount as Mesos does: in the largest unit of which it is a
-// whole number.
+// FormatBytes formats an amount as Mesos does: in the largest unit that divides it.
 func FormatBytes(n uint64) string {
 	unit := "B"
 	for _, u := range []string{"KB", "MB", "GB", "TB"} {

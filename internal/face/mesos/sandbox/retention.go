@@ -9,16 +9,15 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// Inventory is what there is of Mesos' containers.
+// Inventory has the existing records and sandboxes of Mesos' containers.
 type Inventory struct {
 	Containers []core.Container
 	Sandboxes  []Sandbox
 }
 
-// Expired returns the ids of containers that ended at least delay ago, or that have had
-// no record but only a sandbox for that long, as after a reboot. A container expires
-// together with everything nested in it, so nothing in it may still run, and what is
-// nested is not returned on its own.
+// Expired returns the ids of containers that ended at least delay ago, or that have had no record
+// but only a sandbox for that long, as after a reboot. A container expires together with everything
+// nested in it, so nothing in it may still run, and nested ones are not returned on their own.
 func (n Inventory) Expired(now time.Time, delay time.Duration) (due []string) {
 	type state struct{ known, busy bool }
 	of := map[string]state{}
@@ -55,8 +54,8 @@ func (n Inventory) Expired(now time.Time, delay time.Duration) (due []string) {
 	return top
 }
 
-// InUse returns the sandboxes of running containers, and those whose time is in the
-// future because the clock was wrong. They have to be touched.
+// InUse returns the sandboxes of running containers, and those with a time in the future because
+// the clock was wrong. They have to be touched.
 func (n Inventory) InUse(now time.Time) (names []string) {
 	runs := map[string]bool{}
 	for i := range n.Containers {

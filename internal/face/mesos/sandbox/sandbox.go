@@ -1,9 +1,9 @@
-// Package sandbox manages the sandboxes of containers: directories on the host, below
-// the work directory. It makes, lists and removes them, reads files in them for
-// clients, measures how much disk they use, and says which have expired.
+// Package sandbox manages the sandboxes of containers: directories on the host, below the work
+// directory. It makes, lists and removes them, reads files in them for clients, measures how much
+// disk they use, and finds expired ones.
 //
-// Containers own parts of these paths, so no link in them is ever followed. The package
-// must not know the engine; it is told about containers. Start reading at Tree.
+// Containers own parts of these paths, so no link in them is ever followed. The package must not
+// know the engine; callers pass containers. Start reading at Tree.
 package sandbox
 
 import (

@@ -118,9 +118,8 @@ func (l Launch) sandboxDir() string {
 	return ImageSandboxDir
 }
 
-// hideAgentRoot makes the sandbox reachable for every user of a container with the
-// host's root: it mounts an empty searchable directory over AgentRoot, in which only
-// the sandbox is then mounted.
+// hideAgentRoot makes the sandbox reachable for every user of a container with the host's root: it
+// mounts an empty searchable directory over AgentRoot, and then the sandbox in it.
 func (l Launch) hideAgentRoot(s *specs.Spec) {
 	if l.Image() != "" || l.AgentRoot == "" || !strings.HasPrefix(l.Dir, path.Clean(l.AgentRoot)+"/") {
 		return
@@ -250,8 +249,8 @@ func (l Launch) sandboxBind(b ocispec.Bind, dir, rel string) (ocispec.Bind, erro
 	return b, made.Close()
 }
 
-// specFunc completes the spec with what depends on the root and the image: user,
-// command, environment and working directory. It gives the sandbox to the user.
+// specFunc completes the spec with the values that depend on the root and the image: user, command,
+// environment and working directory. It gives the sandbox to the user.
 func (l Launch) specFunc(s *specs.Spec) core.SpecFunc {
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
 		own, err := environment(l.Command)

@@ -25,7 +25,7 @@ import (
 // ImageSandboxDir is the path of the sandbox in a container with an image.
 const ImageSandboxDir = "/mnt/mesos/sandbox"
 
-// Launch is a launch call with everything that is known for it.
+// Launch is a launch call with all facts about it.
 type Launch struct {
 	ID        string // the container's id in text form
 	Command   *mesosv1.CommandInfo
@@ -36,8 +36,8 @@ type Launch struct {
 	// AgentRoot is a directory of the host that only root may search, and that Dir may
 	// be below; "" for none.
 	AgentRoot string
-	// WorkDir is the directory above all sandboxes. It is trusted, unlike the paths
-	// below, of which containers own parts.
+	// WorkDir is the directory above all sandboxes. It is trusted, unlike the paths below, because
+	// containers own parts of them.
 	WorkDir string
 	// Parent is the container that a nested one is launched in, with its record.
 	Parent       *core.Container
@@ -50,7 +50,7 @@ type Launch struct {
 	GPUs []string
 }
 
-// Record is what the face stores with a container.
+// Record is the face's record of a container.
 type Record struct {
 	Dir  string `json:"dir"`            // the sandbox on the host
 	User string `json:"user,omitempty"` // as the call has it
@@ -69,8 +69,8 @@ func ReadRecord(c core.Container) (r Record, err error) {
 // notImplemented is the error for a feature of Mesos that this face does not have.
 func notImplemented(what string) error { return fmt.Errorf("%s: %w", what, errdefs.ErrNotImplemented) }
 
-// Check refuses what this face does not support, before anything is created.
-// InvalidArgument, or NotImplemented for features that are missing.
+// Check refuses unsupported settings, before anything is created. InvalidArgument, or
+// NotImplemented for features that are missing.
 func (l Launch) Check() error {
 	if l.Container != nil && l.Container.GetType() != mesosv1.ContainerInfo_MESOS {
 		return invalid.Plainf("The provided ContainerInfo is not supported")
@@ -278,8 +278,8 @@ func (l Launch) ContainerConfig(sandbox core.ID, images Images) (core.ContainerC
 	return c, nil
 }
 
-// document is what the program is to be granted, if it is to hold nothing else. The labels of its networks are the only ones that the
-// API has for a container.
+// document returns the document of the program's grants, if it may hold nothing else. The labels of its networks are
+// the only ones that the API has for a container.
 func (l Launch) document() (doc string, asked bool) {
 	for _, n := range l.Container.GetNetworkInfos() {
 		for _, label := range n.GetLabels().GetLabels() {

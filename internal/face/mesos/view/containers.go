@@ -63,8 +63,7 @@ func WaitResult(a core.Autopsy, disk uint64) *mesosagent.Response_WaitContainer 
 	return r
 }
 
-// limitation names the resource of which a container had too little; 0 bytes is an
-// amount that is not known.
+// limitation names the resource that a container exceeded; 0 bytes is an unknown amount.
 func limitation(resource string, bytes uint64) *mesosv1.TaskResourceLimitation {
 	l := &mesosv1.TaskResourceLimitation{}
 	if bytes > 0 {

@@ -116,8 +116,7 @@ func signedParam(text, name string) (int64, error) {
 	return n, nil
 }
 
-// debugDocument lists the paths whose files can be read, and where they are on the
-// host.
+// debugDocument lists the paths of readable files, with their paths on the host.
 func debugDocument(h Documents, r *http.Request) (any, error) {
 	all, err := h.flags(r.Context())
 	dir := path.Join(all["work_dir"], sandbox.Nested)

@@ -10,9 +10,9 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/api"
 )
 
-// Documents serves the documents that older tools of Mesos read by GET, each path a
-// JSON document: those of an agent, and two of a master, by which tools find agents and
-// tasks. It gets all it shows by calls of the API.
+// Documents serves the documents that older tools of Mesos read by GET, each path a JSON document:
+// those of an agent, and two of a master, which tools use to find agents and tasks. It gets all it
+// shows by calls of the API.
 type Documents struct {
 	// Do executes one call. An *api.Error is sent as it is.
 	Do func(ctx context.Context, call *mesosagent.Call) (*mesosagent.Response, error)

@@ -170,8 +170,7 @@ func executorObject(e *mesosv1.ExecutorInfo, running, completed tasksByExecutor,
 	return o
 }
 
-// agentPID is the agent's libprocess name, with the address by which the client reached
-// it.
+// agentPID is the agent's libprocess name, with its address in the client's request.
 func agentPID(r *http.Request) string { return "slave(1)@" + r.Host }
 
 // slavesDocument is a master's list of agents, which has this one only.

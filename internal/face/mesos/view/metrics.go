@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// WorkMetrics are the metrics of what runs, and of how much of the machine's resources
-// (has) is promised to it.
+// WorkMetrics are the metrics of running tasks, and of their share of the machine's resources
+// (has).
 func WorkMetrics(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Metric {
 	tasks := map[mesosv1.TaskState]float64{}
 	used := map[string]float64{}
@@ -41,8 +41,8 @@ func WorkMetrics(st *mesosagent.Response_GetState, has []*mesosv1.Resource) []Me
 	return all
 }
 
-// zeroMetrics are the metrics of what this agent does not have and that are always 0: a
-// master, revocable resources, and scheduled removals of sandboxes.
+// zeroMetrics are the metrics of features that this agent lacks, always 0: a master, revocable
+// resources, and scheduled removals of sandboxes.
 func zeroMetrics() []string {
 	all := []string{
 		"containerizer/mesos/disk/project_ids_free", "containerizer/mesos/disk/project_ids_total",
@@ -67,8 +67,8 @@ type Counters struct {
 	failedLaunches float64
 	removals       float64 // of sandboxes of ended containers
 	failedRemovals float64
-	fetches        float64 // launches whose URIs were fetched
-	failedFetches  float64 // launches whose URIs could not be fetched
+	fetches        float64 // launches with fetched URIs
+	failedFetches  float64 // launches with failed fetches
 }
 
 // Count counts an event of the engine.
@@ -134,8 +134,7 @@ func (c *Counters) Metrics() []Metric {
 	}
 }
 
-// CacheMetrics are the metrics of the fetcher's cache, of which used bytes of size are
-// in use.
+// CacheMetrics are the metrics of the fetcher's cache, with used of size bytes in use.
 func CacheMetrics(used, size int64) []Metric {
 	return []Metric{
 		{"containerizer/fetcher/cache_size_total_bytes", float64(size)},

@@ -1,6 +1,6 @@
-// Package view shows what is on the node in Mesos' messages and documents: an owner is
-// a framework, a sandbox an executor, a container a task. It also has the documents
-// that older tools read by GET, and the agent's metrics under Mesos' names.
+// Package view shows the node's objects in Mesos' messages and documents: an owner is a framework,
+// a sandbox an executor, a container a task. It also has the documents that older tools read by
+// GET, and the agent's metrics under Mesos' names.
 //
 // It changes nothing, and reads nothing of the system but the machine's memory, load
 // and disk size. Start reading at Node; documents.go has the documents, stats.go and
@@ -214,8 +214,8 @@ func networkInfo(name string, addrs []netip.Addr) *mesosv1.NetworkInfo {
 	return n
 }
 
-// taskState is the state of a container. A container that was told to end is killed,
-// whatever exit status its program returned.
+// taskState is the state of a container. A container that was stopped is killed, with any exit
+// status of its program.
 func taskState(c *core.Container) mesosv1.TaskState {
 	switch c.State {
 	case core.ContainerCreating:

@@ -30,7 +30,7 @@ const (
 const (
 	// APIVersion is the one version of the plugin API there has ever been.
 	APIVersion = "v0.1.0"
-	// DriverName is the driver's in jobs, unless the plugin is told another.
+	// DriverName is the driver's name in jobs, unless the plugin has a flag for another.
 	DriverName = "longshore"
 	// DockerName is that of Nomad's driver for docker, when the plugin stands in for
 	// it.
@@ -45,14 +45,14 @@ const (
 	BaseService = "hashicorp.nomad.plugins.base.proto.BasePlugin"
 )
 
-// What the relay adds to calls, as gRPC metadata.
+// The gRPC metadata that the relay adds to calls.
 const (
 	configKey = "longshore-config-bin" // the plugin's SetConfigRequest, as it came
 	nameKey   = "longshore-name"       // the driver's name in jobs
 	retryKey  = "longshore-retry"      // "1": the same call may have been carried out already
 )
 
-// Ways in which a task's output reaches `nomad alloc logs`.
+// The ways of a task's output to `nomad alloc logs`.
 const (
 	LogFiles = "files" // the keeper writes and rotates the files itself
 	LogFIFO  = "fifo"  // Nomad's own collector reads from FIFOs
@@ -62,8 +62,8 @@ const (
 type Config struct {
 	Socket string
 	Logs   string
-	// AllowPrivileged permits what takes the walls down: privileged, namespaces
-	// of the host, unconfined filters.
+	// AllowPrivileged permits settings that remove the walls: privileged, namespaces of the host,
+	// unconfined filters.
 	AllowPrivileged bool
 	// Volumes permits to show host paths outside of the allocation's directory.
 	Volumes bool
@@ -84,9 +84,8 @@ type Config struct {
 	ImageDelay time.Duration
 	// PullTimeout bounds the pull of a task that says nothing.
 	PullTimeout time.Duration
-	// AuthHelper is asked for the credentials of registries for which a task has none:
-	// the program docker-credential-AuthHelper, if the agent's configuration has it; ""
-	// asks nobody.
+	// AuthHelper supplies the credentials of registries if a task has none: the program
+	// docker-credential-AuthHelper, if the agent's configuration has it; "" asks nobody.
 	AuthHelper string
 	// AllowedModes are the modes of the namespaces pid, ipc and uts that tasks may name without
 	// AllowPrivileged, as patterns.

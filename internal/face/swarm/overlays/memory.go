@@ -50,7 +50,7 @@ func remembered(node string, m *swarmv1.SessionMessage) ([]byte, error) {
 	return data, err
 }
 
-// remember has the keeper hold what managers have said, and reports whether that need not be tried again soon.
+// remember stores the managers' message at the keeper, and reports whether that need not be tried again soon.
 func (k *loop) remember(ctx context.Context, s *Networks, data []byte) bool {
 	if s.o.Memory == nil || data == nil {
 		return true
@@ -98,8 +98,8 @@ func memory(data []byte) (*os.File, error) {
 	return f, nil
 }
 
-// recall reads from the holder what the managers have said to an earlier agent. It does not count when they have said
-// something to this one. It reports whether the holder need not be asked again.
+// recall reads the managers' message to an earlier agent from the holder. A message to this agent takes precedence.
+// It reports whether the holder need not be read again.
 func (s *Networks) recall(ctx context.Context) bool {
 	if s.o.Memory == nil {
 		return true
@@ -114,7 +114,7 @@ func (s *Networks) recall(ctx context.Context) bool {
 		err = fmt.Errorf("it is node %q's: %w", m.GetNode().GetId(), errdefs.ErrDataLoss)
 	}
 	if err != nil {
-		level := slog.LevelDebug // it is asked again each second
+		level := slog.LevelDebug // it is tried again each second
 		if errdefs.IsDataLoss(err) {
 			level = slog.LevelWarn
 		}
@@ -134,7 +134,7 @@ func (s *Networks) recall(ctx context.Context) bool {
 	return true
 }
 
-// held returns what is held. DataLoss when that cannot be read.
+// held returns the held message. DataLoss if it cannot be read.
 func held(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
 	files, err := h.Held(ctx, memoryName)
 	if err != nil {
@@ -152,7 +152,7 @@ func held(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
 	m := &swarmv1.SessionMessage{}
 	if err == nil {
 		data := make([]byte, st.Size())
-		if _, err = files[0].ReadAt(data, 0); err == nil { // all that have it share where it is read
+		if _, err = files[0].ReadAt(data, 0); err == nil { // all holders of the file share its offset
 			err = proto.Unmarshal(data, m)
 		}
 	}
@@ -162,7 +162,7 @@ func held(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
 	return m, nil
 }
 
-// Clear takes away all networks, on which no sandbox may be any more, and what the holder has.
+// Clear removes all networks, which must have no sandbox any more, and the held message.
 func Clear(ctx context.Context, o core.Overlays, memory core.Holder) error {
 	var errs []error
 	if memory != nil {

@@ -24,7 +24,7 @@ type network struct {
 	adopted bool // an earlier agent has opened it
 	opened  time.Time
 
-	telling sync.Mutex // serializes what is announced
+	telling sync.Mutex // serializes announcements
 
 	mu      sync.Mutex // guards own, pending, asked, begun, earlier, entered, last, err, untold, said, others
 	own     map[string]*own
@@ -108,7 +108,7 @@ func (n *network) take(t Task, on On) error {
 	return nil
 }
 
-// check says why other nodes cannot be told of an interface.
+// check returns why an interface cannot be announced.
 func (o *own) check() error {
 	if err := gossip.Check(o.peer); err != nil || o.names.Name == "" { // the node itself has no name
 		return err
@@ -130,14 +130,14 @@ func (n *network) held() bool {
 	return false
 }
 
-// began reports whether the gossip was asked for it.
+// began reports whether the gossip has begun with it.
 func (n *network) began() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.asked
 }
 
-// change changes what is to be announced of a task, and announces it at once if the network is entered.
+// change changes the record of a task, and announces it at once if the network is entered.
 func (n *network) change(task string, fn func(*own)) {
 	n.mu.Lock()
 	if o := n.own[task]; o != nil && !o.gone {
@@ -167,8 +167,8 @@ func (n *network) drop(task string) bool {
 	return !n.held()
 }
 
-// tell announces and withdraws records of this node's interfaces, and reports whether others know what they are to
-// know. Where they do not, run tries again.
+// tell announces and withdraws records of this node's interfaces, and reports whether all was sent. If not, run
+// tries again.
 func (n *network) tell() bool {
 	n.telling.Lock()
 	defer n.telling.Unlock()
@@ -180,7 +180,7 @@ func (n *network) tell() bool {
 	for task, o := range n.own {
 		list[task] = *o
 	}
-	// Whoever is no member any more has said goodbye.
+	// Without a member, the node has left the gossip.
 	entered, begun, earlier := n.entered && announced != nil, n.begun && announced != nil, n.earlier
 	n.mu.Unlock()
 	var errs []error
@@ -242,9 +242,9 @@ func (o *own) tell(a *gossip.Announced) error {
 
 // The times of a network.
 const (
-	settle     = 30 * time.Millisecond // in which further changes join one
+	settle     = 30 * time.Millisecond // for joining further changes
 	retryAfter = time.Second
-	quiet      = time.Second // after so long without a change all records of others are taken to be known
+	quiet      = time.Second // after so long without a change all records of others count as known
 	republish  = 10 * time.Second
 )
 
@@ -298,8 +298,8 @@ func (n *network) enter(ctx context.Context) {
 	n.sweep(ctx)
 }
 
-// sweep withdraws what an earlier agent has announced of tasks that have ended since. It waits until the tasks that
-// still run are known.
+// sweep withdraws an earlier agent's records of tasks that have ended since. It waits until the running tasks are
+// known.
 func (n *network) sweep(ctx context.Context) {
 	for {
 		n.s.mu.Lock()
@@ -326,7 +326,7 @@ func (n *network) sweep(ctx context.Context) {
 	}
 }
 
-// listen gathers what others tell.
+// listen gathers the records of others.
 func (n *network) listen(ctx context.Context, member gossip.Member) {
 	for c := range member.Watch(ctx, n.id()) {
 		n.mu.Lock()
@@ -351,7 +351,7 @@ func (n *network) run(ctx context.Context) {
 			}
 		case <-timer.C:
 		}
-		// In a goroutine that ends: it needs a stack of many times what waiting does, which would stay with
+		// In a goroutine that ends: it needs a stack much larger than for waiting, which would stay with
 		// each network.
 		again := make(chan time.Duration)
 		go func() {
@@ -409,7 +409,7 @@ func (n *network) follow(ctx context.Context) time.Duration {
 	return again
 }
 
-// maxRefused is how many records are told of that cannot be.
+// maxRefused bounds the logged refused records.
 const maxRefused = 32
 
 func (n *network) refuse(ctx context.Context, list []error) {

@@ -20,13 +20,13 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/translate"
 )
 
-// told is what the managers have said.
+// told has the keys, managers and ingress address of the managers' last message.
 type told struct {
 	known    bool   // they have said anything, if only to an earlier agent
 	memory   []byte // of it; nil without keys
 	keys     []gossip.Key
 	secrets  []core.OverlayKey // of encrypted networks
-	bad      error             // what is wrong with the keys
+	bad      error             // the error of the keys
 	managers []netip.AddrPort
 	ingress  *translate.Network // with the node's own addresses; nil when it has none
 }
@@ -48,14 +48,14 @@ func (c contact) String() string {
 	return Up
 }
 
-// What Status.Gossip is when another node answers, and when the managers have given no keys.
+// The values of Status.Gossip when another node answers, and without keys of the managers.
 const (
 	Up     = "up"
 	Unused = "the swarm has no overlay networks"
 )
 
-// place has the addresses and the port by which other nodes reach this one. It is stored, so that the data path is the
-// same after a start.
+// place has this node's addresses and port for other nodes. It is stored, so that the data path is the same after a
+// start.
 type place struct {
 	Advertise netip.Addr `json:"advertise,omitzero"`
 	DataPath  netip.Addr `json:"data_path,omitzero"`
@@ -122,13 +122,13 @@ func isHere(a netip.Addr) bool {
 	})
 }
 
-// The subsystems for which managers make keys.
+// The subsystems of managers' keys.
 const (
 	gossipKeys  = "networking:gossip"
 	secretsKeys = "networking:ipsec"
 )
 
-// Told has the networks be as a manager's message says.
+// Told applies a manager's message to the networks.
 func (s *Networks) Told(m *swarmv1.SessionMessage) {
 	t := s.read(m)
 	if t.bad == nil {
@@ -230,7 +230,7 @@ const (
 	silence     = 10 * time.Second // after which nobody answers any more
 )
 
-// run does what is not one network's, until ctx ends: it joins the gossip, changes keys when the managers do, notices
+// run does the node's common work, until ctx ends: it joins the gossip, changes keys when the managers do, notices
 // when no other node answers, keeps the node's place on the network of published ports, and closes networks that no
 // task is on.
 func (s *Networks) run(ctx context.Context) {
@@ -252,7 +252,7 @@ func (s *Networks) run(ctx context.Context) {
 	}
 }
 
-// loop is what run has done so far.
+// loop is the state of run.
 type loop struct {
 	keys    []gossip.Key
 	secrets []core.OverlayKey
@@ -261,14 +261,14 @@ type loop struct {
 	looked  time.Time
 	wiped   bool // records that an earlier agent has left are withdrawn, or about to be
 
-	recalled bool // the holder was asked for what managers have said to an earlier agent
+	recalled bool // the message to an earlier agent was read from the holder
 	memory   []byte
-	held     time.Time // when the holder was given memory
+	held     time.Time // when the message was stored at the holder
 	forgets  bool      // it could not be
 }
 
-// once compares gossip, keys and networks with what the managers have said, changes what differs, and reports whether
-// nothing failed that is to be tried again soon.
+// once compares gossip, keys and networks with the managers' message, changes the differences, and reports whether
+// nothing failed that must be tried again soon.
 func (k *loop) once(ctx context.Context, s *Networks) bool {
 	s.mu.Lock()
 	bad := s.told.bad != nil
@@ -287,7 +287,7 @@ func (k *loop) once(ctx context.Context, s *Networks) bool {
 		s.mu.Unlock()
 	}
 	if !able || !t.known {
-		return k.recalled // what is to be done is looked for every few seconds, or comes with a message
+		return k.recalled // run comes back every few seconds, or with a message
 	}
 	well := k.remember(ctx, s, t.memory)
 	well = k.setSecrets(ctx, s, t.secrets) && well
@@ -489,8 +489,8 @@ func (k *loop) ingressDone(ctx context.Context, s *Networks, in core.Ingress, er
 	return true
 }
 
-// wipe closes networks that no task is on, which an earlier agent has opened or which could not be closed
-// at once, and withdraws what was announced there. The place on the network of published ports is known by now.
+// wipe closes networks without tasks, of an earlier agent or after a failed close, and withdraws their records.
+// The place on the network of published ports is known by now.
 func (k *loop) wipe(ctx context.Context, s *Networks) bool {
 	s.mu.Lock()
 	resumed, announced, ingress, joined := s.resumed, s.announced, s.told.ingress, s.contact.joined
@@ -547,7 +547,7 @@ func (s *Networks) wipeOne(ctx context.Context, id string) bool {
 	return err == nil
 }
 
-// takeBack withdraws what an earlier agent has announced on a network that no task is on any more.
+// takeBack withdraws an earlier agent's records on a network without tasks.
 func (s *Networks) takeBack(ctx context.Context, id string) {
 	s.mu.Lock()
 	member, announced := s.member, s.announced
@@ -555,7 +555,7 @@ func (s *Networks) takeBack(ctx context.Context, id string) {
 	if member == nil {
 		return
 	}
-	// Without the lock, for which a task that comes would wait: that takes long beside a dead member.
+	// Without the lock, because this takes long beside a dead member, and new tasks would wait.
 	err := member.Enter(ctx, id)
 	if err == nil {
 		unlock, e := s.changes.Lock(ctx, id)

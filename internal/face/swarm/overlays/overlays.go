@@ -1,9 +1,9 @@
-// Package overlays puts a node of a Swarm on its overlay networks: it opens their data paths for the
-// tasks that are on them, tells the other nodes of these tasks by the gossip, and has the data paths,
-// the name servers and the published ports follow what other nodes tell.
+// Package overlays puts a node of a Swarm on its overlay networks: it opens their data paths for
+// tasks, announces these tasks to other nodes by the gossip, and updates the data paths, the name
+// servers and the published ports by other nodes' announcements.
 //
 // It knows which tasks are on which network, and nothing of how they are run. Start at Networks; node.go
-// has what is done once for the node, network.go what is done for each network.
+// has the work for the node, network.go the work for each network.
 package overlays
 
 import (
@@ -33,15 +33,15 @@ type Gossip interface {
 	New(name string, advertise netip.Addr, keys []gossip.Key) (gossip.Member, error)
 }
 
-// Options are what New needs.
+// Options are the parameters of New.
 type Options struct {
 	Overlays core.Overlays // nil where there are none
 	Gossip   Gossip        // nil where there is none
-	KV       core.KV       // keeps what is announced, and where the data path is
+	KV       core.KV       // stores the announcements, and the place of the data path
 	Memory   core.Holder   // keeps the managers' keys for the next agent; nil where nothing does
 	Node     string        // the node's id in the Swarm
-	// Advertise is where other nodes reach this one, and DataPath where they send the networks' packets;
-	// zero: the address by which this node reaches a manager, which Route returns, and the same.
+	// Advertise is this node's address for other nodes, and DataPath its address for the networks'
+	// packets; zero: the source address towards a manager, which Route returns, and the same.
 	Advertise, DataPath netip.Addr
 	Route               func(ctx context.Context) (netip.Addr, error)
 	// Mesh has the node lead the ports that all nodes publish.
@@ -49,8 +49,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Tell appends an event to the log.
 	Tell func(note string)
-	// Changed is called when the node has become able to be on overlay networks, or is not any more, and
-	// Go when what waits may go on.
+	// Changed is called when the node's ability to be on overlay networks has changed, and Go when
+	// waiting tasks may continue.
 	Changed, Go func()
 	// FailPoint is called at each of Stages, in tests; nil otherwise.
 	FailPoint func(stage string) error
@@ -93,7 +93,7 @@ type Networks struct {
 	mine      place
 	member    gossip.Member // nil until there are keys
 	announced *gossip.Announced
-	resumed   bool // the tasks of an earlier agent are known
+	resumed   bool // the tasks of an earlier agent have been resumed
 	contact   contact
 	ingress   core.Ingress // as it is open; without a Network when none is
 	taken     []core.TakenPort
@@ -109,8 +109,8 @@ func New(o Options) *Networks {
 	return s
 }
 
-// Start begins to follow what managers and other nodes say, until ctx ends. When it returns, Able says
-// whether the node can be on overlay networks.
+// Start begins to follow managers and other nodes, until ctx ends. When it returns, Able says whether
+// the node can be on overlay networks.
 func (s *Networks) Start(ctx context.Context) {
 	s.mu.Lock()
 	s.base = ctx
@@ -221,8 +221,8 @@ func (s *Networks) open(ctx context.Context, def translate.Network) (*network, e
 	return n, nil
 }
 
-// patience is how long after a start names and services stay as an earlier agent has set them, unless all records of
-// their network are known before.
+// patience is how long after a start an earlier agent's names and services stay, unless all records of their network
+// arrive before.
 const patience = 10 * time.Second
 
 // early reports whether names and services of a network, which was opened at a time, are to stay as an earlier agent
@@ -264,8 +264,8 @@ func (s *Networks) Attached(task string) {
 	s.on(task, func(n *network) { n.change(task, func(o *own) { o.up = true }) })
 }
 
-// Runs says that a task serves, and what it is called besides its name. One that is about to end stays so,
-// unless its program has ended since.
+// Runs says that a task serves, with its aliases. One that is about to end stays so, unless its program
+// has ended since.
 func (s *Networks) Runs(task string, aliases ...string) {
 	aliases = slices.DeleteFunc(aliases, func(a string) bool { return !gossip.IsName(a) })
 	s.on(task, func(n *network) {
@@ -288,8 +288,7 @@ func (s *Networks) Ended(task string) {
 	s.on(task, func(n *network) { n.change(task, func(o *own) { o.named = false }) })
 }
 
-// Release withdraws what is told of a task, and closes the networks that nobody is on any more. It is
-// idempotent.
+// Release withdraws the records of a task, and closes networks without tasks. It is idempotent.
 func (s *Networks) Release(task string) {
 	s.mu.Lock()
 	ids := s.by[task]
@@ -335,7 +334,7 @@ func (s *Networks) close(ctx context.Context, id string) {
 	s.poke()
 }
 
-// Resumed says that the tasks of an earlier agent are held: what it has left of others may be taken away.
+// Resumed says that the tasks of an earlier agent are held: its records of other tasks may be withdrawn.
 func (s *Networks) Resumed() {
 	s.mu.Lock()
 	s.resumed = true
@@ -343,7 +342,7 @@ func (s *Networks) Resumed() {
 	s.poke()
 }
 
-// Leave says goodbye to the other nodes, which forget this node's tasks. What Start began must have ended.
+// Leave says goodbye to the other nodes, which forget this node's tasks. Start's context must have ended.
 func (s *Networks) Leave() {
 	s.mu.Lock()
 	member := s.member
@@ -354,7 +353,7 @@ func (s *Networks) Leave() {
 	}
 }
 
-// poke has run look at once.
+// poke wakes run.
 func (s *Networks) poke() {
 	select {
 	case s.poked <- struct{}{}:
@@ -421,7 +420,7 @@ func compareNames(a, b NetworkStatus) int {
 	return 1
 }
 
-// pause waits, and reports whether ctx goes on.
+// pause waits, and reports whether ctx is still valid.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/translate"
 )
 
-// view is a network as it is known, and how much of it is applied.
+// view is the known state of a network, and its applied part.
 type view struct {
 	dir    *directory.Directory
 	def    translate.Network
@@ -35,10 +35,10 @@ type view struct {
 	ports  []core.PublishedPort
 	taken  bool // a published port is somebody else's
 	pruned bool
-	early  bool // too little is known: names and services stay those of an earlier agent
+	early  bool // records are missing: names and services stay those of an earlier agent
 	opened core.Ingress
 	first  bool    // everything was applied once
-	odd    []error // what the data path has not taken since it was told of
+	odd    []error // records that the data path refused
 }
 
 func newView(def translate.Network) view {
@@ -107,7 +107,7 @@ func (v *view) takeLeft() {
 	}
 	for key, p := range v.left {
 		if v.freed[p.Addr.Addr()] {
-			_ = v.takePeer(key, p, false) // that it is left out was told of
+			_ = v.takePeer(key, p, false) // its refusal was logged
 		}
 	}
 	full := v.full
@@ -136,7 +136,8 @@ func (v *view) enter(key string, e gossip.Endpoint) error {
 	return err
 }
 
-// takeOwn enters this node's own endpoints. They come first: those of others have not what they have.
+// takeOwn enters this node's own endpoints. They come first: others' endpoints with their addresses
+// are refused.
 func (v *view) takeOwn(mine map[string]gossip.Endpoint) (refused []error) {
 	if v.mine != nil && maps.EqualFunc(v.mine, mine, func(a, b gossip.Endpoint) bool { return gossip.Same(a, b) }) {
 		return nil
@@ -193,7 +194,7 @@ func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
 		err, v.left[key] = fmt.Errorf("address %s is a service's", addr), p
 	}
 	if err != nil {
-		forget() // it has taken the place of what its key was before
+		forget() // it has replaced the key's former peer
 		return err
 	}
 	q := core.OverlayPeer{Addr: addr, MAC: p.MAC, Node: p.Tunnel}
@@ -216,7 +217,7 @@ func (v *view) takeNames(key string, e gossip.Endpoint, gone bool) error {
 	return v.enter(key, e)
 }
 
-// apply has the data path be as it is known.
+// apply updates the data path.
 func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) error {
 	id := def.Overlay.Name
 	if len(v.set)+len(v.drop) > 0 {
@@ -275,8 +276,8 @@ func (v *view) publish(ctx context.Context, s *Networks, id string) error {
 	s.mu.Lock()
 	in := s.ingress
 	s.mu.Unlock()
-	// Before all is known, an earlier agent's ports stay as they are: who is not told of yet would lose
-	// the connections that it has.
+	// Before all is known, an earlier agent's ports stay as they are: a task that is not announced yet
+	// would lose its connections.
 	if in.Network != id || !v.pruned {
 		v.first = false
 		return nil

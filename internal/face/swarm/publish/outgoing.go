@@ -17,10 +17,10 @@ import (
 type outgoing struct {
 	link   *link
 	stream grpc.ClientStreamingClient[swarmv1.PublishLogsMessage, swarmv1.PublishLogsResponse]
-	stop   func() // what waits for the end of contexts
+	stop   func() // stops waiting for the end of contexts
 	cancel context.CancelFunc
 	kept   []item // those that were sent, while they are few
-	size   int    // of what was sent
+	size   int    // of the sent messages
 }
 
 // open opens a stream, which the link counts already. It is cut off a while after the
@@ -40,7 +40,7 @@ func open(sub context.Context, l *link) (*outgoing, error) {
 	return o, nil
 }
 
-// errOver is a stream that its manager has ended although more was to come.
+// errOver is the error of a stream that its manager has ended early.
 var errOver = errors.New("the manager has ended the stream") //nolint:gochecknoglobals // an error value
 
 // send sends a message, which does not mean that it is taken. An error is the manager's
@@ -56,7 +56,7 @@ func (o *outgoing) send(m *swarmv1.PublishLogsMessage) error {
 	return err
 }
 
-// keep remembers what was sent first: a manager that takes no stream says so only later.
+// keep keeps the first messages, because a manager that refuses a stream reports it later.
 func (o *outgoing) keep(list []item) {
 	for _, i := range list {
 		o.size += cost(i.m)
@@ -82,8 +82,7 @@ func (o *outgoing) finish(id string) error {
 	return nil
 }
 
-// hangUp ends the stream when the manager has taken all that was sent; the error is its
-// answer.
+// hangUp ends the stream when the manager has taken all messages; the error is its answer.
 func (o *outgoing) hangUp() error {
 	_, err := o.stream.CloseAndRecv()
 	return err

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/atomicfile"
 )
 
-// position is how far a log was sent: all messages before a time, and so many of that time.
-// The zero position is its beginning. What comes after it may have been sent too.
+// position is the sent part of a log: all messages before a time, and so many of that time. The
+// zero position is its beginning. Later messages may have been sent too.
 type position struct {
 	At time.Time `json:"at"`
 	N  int       `json:"n,omitempty"`
@@ -26,7 +26,7 @@ type positions map[string]position
 // item is a message that waits to be sent.
 type item struct {
 	m   *swarmv1.LogMessage
-	log string // of which it is; "" for one that is not in a log
+	log string // its log; "" for one outside of a log
 	to  position
 }
 
@@ -38,8 +38,8 @@ func messages(list []item) (all []*swarmv1.LogMessage) {
 	return all
 }
 
-// name is that of an output's log, by which an agent that comes later finds it. A task that is
-// started again by the node has another container, and goes on in the same log.
+// name is that of an output's log, so that a later agent finds it. A restarted task has another
+// container, and continues in the same log.
 func (o Output) name() string {
 	if len(o.Sinks) == 1 {
 		return o.Sinks[0].Path
@@ -50,11 +50,11 @@ func (o Output) name() string {
 // reading is the reader of a log.
 type reading struct {
 	over chan struct{} // closed when it has ended
-	read position      // how far it has read, for whoever waits for over
+	read position      // the read part, for waiters for over
 }
 
-// step counts a message that is whole. The beginnings of others may be before it in the log, and
-// are read again by who begins here.
+// step counts a complete message. The beginnings of others may be before it in the log; a reader
+// that begins here reads them again.
 func (l *lines) step(m *swarmv1.LogMessage) position {
 	if at := m.GetTimestamp().AsTime(); !at.Equal(l.last.At) {
 		l.last = position{At: at}
@@ -78,20 +78,20 @@ func (l *lines) again() bool {
 	return false
 }
 
-// The bounds of what is kept of positions.
+// The bounds of stored positions.
 const (
-	settle       = time.Second // how old what is kept is: until then a stream may fail with what was sent
-	maxPositions = 4096        // of all subscriptions; the others begin anew
+	settle       = time.Second // the age of a stored position: until then a stream may fail with sent messages
+	maxPositions = 4096        // of all subscriptions; others begin again
 )
 
 // kept are the positions that outlive the agent.
 type kept struct {
 	earlier map[string]positions // of subscriptions that no manager has named again yet
-	until   time.Time            // when those are given up
+	until   time.Time            // when those expire
 	written map[string]positions
 }
 
-// readKept reads what an earlier agent has kept.
+// readKept reads the positions of an earlier agent.
 func readKept(file string) (k kept, err error) {
 	k.until = time.Now().Add(parked)
 	if file == "" {
@@ -105,7 +105,7 @@ func readKept(file string) (k kept, err error) {
 		err = json.Unmarshal(data, &k.earlier)
 	}
 	if err != nil {
-		k.earlier = nil // what was sent is sent again
+		k.earlier = nil // messages are sent again
 	}
 	k.written = maps.Clone(k.earlier)
 	return k, err
@@ -161,8 +161,8 @@ func (p *Publisher) positions() map[string]positions {
 	return all
 }
 
-// positions are those of a subscription; false when there are none to keep, because it does not
-// follow or because a manager may not have taken what was sent last.
+// positions returns those of a subscription; false if there are none to store, because it does not
+// follow or because a manager may not have taken the last messages.
 func (s *subscription) positions() (positions, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

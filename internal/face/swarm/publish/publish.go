@@ -33,15 +33,14 @@ type Output struct {
 // Source has the output of the node's tasks. Its methods are called by several
 // goroutines.
 type Source interface {
-	// Outputs are those of the containers that were started, of the tasks for which match
-	// answers true.
+	// Outputs returns the outputs of started containers of the tasks that match selects.
 	Outputs(ctx context.Context, match func(service, task string) bool) []Output
 	// Ended returns a channel that is closed when a container has ended and its output is
 	// in its sinks, or when it is gone. The function gives up; it must be called.
 	Ended(ctx context.Context, id core.ID) (<-chan struct{}, func())
 }
 
-// Options are what New needs; Node, Source and Logger are required.
+// Options are the parameters of New; Node, Source and Logger are required.
 type Options struct {
 	Node   string // the node's id
 	Source Source
@@ -50,14 +49,14 @@ type Options struct {
 	File string
 }
 
-// The bounds of what a node does for those who ask.
+// The bounds of a node's work for subscribers.
 const (
 	maxSubscriptions = 1024
 	maxFollowed      = 1024             // logs that are followed at once, of all subscriptions
 	maxReading       = 16               // logs that are read to their present end at once
 	maxPending       = 32 << 10         // bytes of a subscription that are not sent yet
 	maxLine          = 32 << 10         // a longer line is sent in pieces
-	maxRate          = 10 << 20         // bytes each second of a subscription: managers hold what their clients do not take
+	maxRate          = 10 << 20         // bytes each second of a subscription: managers buffer output for slow clients
 	parked           = 10 * time.Minute // how long a subscription waits for another session
 	linger           = time.Second      // for a manager to take the rest of a stream that ends
 	refuseTimeout    = 5 * time.Second
@@ -108,9 +107,9 @@ type link struct {
 	streams sync.WaitGroup
 }
 
-// Listen serves the subscriptions of a session until ctx ends; an error of the manager's
-// ends the session. Subscriptions that follow outlive it: they go on where they were when
-// a manager names them again.
+// Listen serves the subscriptions of a session until ctx ends; an error of the manager's ends the
+// session. Subscriptions that follow outlive it: they continue at their position when a manager
+// names them again.
 func (p *Publisher) Listen(ctx context.Context, api swarmv1.LogBrokerClient) error {
 	stream, err := api.ListenSubscriptions(ctx, &swarmv1.ListenSubscriptionsRequest{})
 	if err != nil {
@@ -207,8 +206,7 @@ func (p *Publisher) forget(s *subscription) {
 	}
 }
 
-// Started has the output of a container that was started now read by those who follow
-// its task.
+// Started starts reading the output of a new container for its task's followers.
 func (p *Publisher) Started(o Output) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

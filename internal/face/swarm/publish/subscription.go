@@ -16,13 +16,13 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// subscription is what a manager asks for once.
+// subscription is one subscription of a manager.
 type subscription struct {
 	id     string
 	p      *Publisher
 	sel    *swarmv1.LogSelector
 	follow bool
-	from   logs.Options // for what has been written before
+	from   logs.Options // for earlier output
 	skip   int64        // how many of the first lines of each log are left out
 	only   map[string]bool
 	cancel context.CancelFunc
@@ -35,7 +35,7 @@ type subscription struct {
 	done    bool                // nothing more comes
 	ended   bool                // nobody reads for it any more
 	seen    map[core.ID]string  // containers that are read or were, with their logs
-	reading map[string]*reading // who reads a log that is followed, or did
+	reading map[string]*reading // present and former readers of followed logs
 	at      positions           // of logs that are followed
 	unsure  bool                // its last messages may be lost
 	timer   *time.Timer         // ends it when no session comes
@@ -73,7 +73,7 @@ func (s *subscription) wants(service, task string) bool {
 	return matches(s.sel, s.p.o.Node, service, task)
 }
 
-// attach gives a subscription the session by which it is sent; false when it has ended.
+// attach gives a subscription the session for sending; false if it has ended.
 func (s *subscription) attach(l *link) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,8 +148,7 @@ func (s *subscription) finish() {
 	s.changed.Broadcast()
 }
 
-// begin reads a container's output, once. What was started later is read from its
-// beginning.
+// begin reads a container's output, once. A later container is read from its beginning.
 func (s *subscription) begin(o Output, later bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +233,7 @@ func (s *subscription) drop(id core.ID) {
 	maps.DeleteFunc(s.reading, func(log string, _ *reading) bool { return gone(log) })
 }
 
-// read reads a container's output and has it sent.
+// read reads a container's output and queues it.
 func (s *subscription) read(ctx context.Context, l *lines, from logs.Options) {
 	if !l.start.At.IsZero() {
 		l.skip, from.Tail = 0, 0
@@ -255,8 +254,8 @@ func (s *subscription) read(ctx context.Context, l *lines, from logs.Options) {
 	s.note(l.o, "the output of this task cannot be read; its node's agent has logged why")
 }
 
-// note has a sentence of the node's own sent where output is missing: the protocol has
-// no other way to tell. Preconditions: mu is held.
+// note queues a message of the node's own in place of missing output, because the protocol has no
+// other way. Preconditions: mu is held.
 func (s *subscription) note(o Output, text string) {
 	if s.only != nil && !s.only["stderr"] || s.size >= maxPending {
 		return
@@ -275,7 +274,7 @@ func (s *subscription) message(o Output, at time.Time, stream string, data []byt
 	return m
 }
 
-// overhead is about what a message costs beside its text, in bytes.
+// overhead is the approximate size of a message beside its text, in bytes.
 const overhead = 256
 
 func cost(m *swarmv1.LogMessage) int {
@@ -327,7 +326,7 @@ func (s *subscription) sent(n int) {
 	s.changed.Broadcast()
 }
 
-// again has messages sent once more, before the others.
+// again queues messages again, before the others.
 func (s *subscription) again(list []item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,7 +375,7 @@ func (l *lines) add(ctx context.Context, e logs.Entry) error {
 	return l.put(ctx, m)
 }
 
-// put has a message sent, unless an earlier reader has had it sent.
+// put queues a message, unless an earlier reader has queued it.
 func (l *lines) put(ctx context.Context, m *swarmv1.LogMessage) error {
 	to := l.step(m)
 	if l.again() {
@@ -400,18 +399,17 @@ func (l *lines) rest(ctx context.Context) error {
 	return nil
 }
 
-// The pauses between tries to open a stream while the session goes on.
+// The pauses between tries to open a stream in a session.
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 8 * time.Second
 )
 
-// send sends what is pending by the sessions that come and go, until all is sent or ctx
-// ends.
+// send sends pending messages by changing sessions, until all are sent or ctx ends.
 func (s *subscription) send(ctx context.Context) {
 	var out *outgoing
 	defer func() {
-		if err := out.finish(s.id); err != nil { // who has gone knows it
+		if err := out.finish(s.id); err != nil { // a manager that has disconnected knows it
 			s.mu.Lock()
 			s.unsure = true
 			s.mu.Unlock()
@@ -499,9 +497,9 @@ func nap(a, b context.Context, d time.Duration) {
 	}
 }
 
-// next waits until there is something to do for who sends: a session with messages, or
-// with the last of them (last), or none (nil) for a stream whose session is over. A
-// session without a stream has one more in its count, which is the caller's.
+// next waits for work for send: a session with messages, or with the last of them (last), or none
+// (nil) for a stream whose session is over. A session without a stream has one more in its count,
+// which is the caller's.
 func (s *subscription) next(ctx context.Context, out *outgoing) (l *link, batch []item, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
