@@ -123,7 +123,7 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// attachOutput streams what a container writes from now on.
+// attachOutput streams a container's output from now on.
 func (s *server) attachOutput(ctx context.Context, x *api.Exchange) error {
 	id := api.FormatID(api.ContainerIDOf(x.Call))
 	if sess := s.sessions.Live(id); sess != nil {

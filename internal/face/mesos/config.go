@@ -35,10 +35,9 @@ type Config struct {
 	Credentials string `toml:"credentials"`
 	// JWTSecretKey is a file with the key that executors' tokens are signed with.
 	JWTSecretKey string `toml:"jwt_secret_key"`
-	// ACLs is a file of rules of what principals may do; without it they may do
-	// everything.
+	// ACLs is a file of rules for principals; without it they may do everything.
 	ACLs string `toml:"acls"`
-	// Hosts are further names by which clients may call Listen.
+	// Hosts are further names of Listen for clients.
 	Hosts []string `toml:"hosts"`
 	// WorkDir has the sandboxes of containers; "" is mesos below agent.root.
 	WorkDir string `toml:"work_dir"`
@@ -51,15 +50,15 @@ type Config struct {
 	// GPUs are the node's GPUs by their names of the Container Device Interface. A
 	// container gets as many of them as its resources say.
 	GPUs []string `toml:"gpus"`
-	// MaxFetchBytes limits what is fetched for one container, in bytes after unpacking.
+	// MaxFetchBytes bounds the fetched files of one container, in bytes after unpacking.
 	MaxFetchBytes int64 `toml:"max_fetch_bytes"`
-	// FetchDirs are the directories of the host whose files a command's URIs may name.
-	// The files are read as the container's user.
+	// FetchDirs are the directories of the host with files that a command's URIs may name. The
+	// files are read as the container's user.
 	FetchDirs []string `toml:"fetch_dirs"`
 	// FetcherCacheBytes limits the fetcher's cache; 0 switches it off.
 	FetcherCacheBytes int64 `toml:"fetcher_cache_bytes"`
-	// ShowAllOwners includes what the other faces run in the calls that show
-	// frameworks, executors, tasks and containers.
+	// ShowAllOwners includes the other faces' containers in the calls that show frameworks,
+	// executors, tasks and containers.
 	ShowAllOwners bool `toml:"show_all_owners"`
 	// MaxMessageBytes limits one request, and one record of a stream.
 	MaxMessageBytes int `toml:"max_message_bytes"`
@@ -134,15 +133,14 @@ func (c Config) validateListen() error {
 	return nil
 }
 
-// listenerFiles is what the files of the TCP listener hold.
+// listenerFiles has the content of the files of the TCP listener.
 type listenerFiles struct {
 	authenticator *auth.Authenticator // nil without Config.Listen
 	tls           *tls.Config         // nil for plain HTTP
 	rules         *auth.Rules         // nil allows everything
 }
 
-// CheckFiles says what is wrong with the files that c names, by reading them as New
-// does.
+// CheckFiles reads the files that c names as New does, and returns the first error.
 func (c Config) CheckFiles() error {
 	_, err := c.readFiles()
 	return err

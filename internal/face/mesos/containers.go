@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/view"
 )
 
-// waitContainer answers when the container and everything nested in it have ended. A
-// standalone container is known until it is removed.
+// waitContainer answers when the container and everything nested in it have ended. A standalone
+// container exists until it is removed.
 func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 	id := api.FormatID(api.ContainerIDOf(x.Call))
 	unknown := &api.Error{Code: http.StatusNotFound, Text: "Container " + id + " cannot be found"}
@@ -49,8 +49,8 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_WAIT_CONTAINER.Enum(), WaitContainer: end})
 }
 
-// pastSession returns the process of a session of which only the exit is kept. NotFound
-// if its container is gone.
+// pastSession returns the process of a session with only its exit kept. NotFound if its container
+// is gone.
 func (s *server) pastSession(ctx context.Context, id string) (core.Ref, error) {
 	parent, value := api.SplitID(id)
 	c, err := s.engine.ContainerByKey(ctx, core.Key(parent))
@@ -157,7 +157,7 @@ func (s *server) removeContainer(ctx context.Context, x *api.Exchange) error {
 	return s.tree.Remove(id)
 }
 
-// stopNested stops what is nested in an ended container, and returns when it has ended.
+// stopNested stops the containers nested in an ended one, and returns when they have ended.
 func (s *server) stopNested(ctx context.Context, c core.Container) error {
 	all, err := s.engine.Containers(ctx, core.Filter{Sandbox: c.Sandbox})
 	if err != nil {

@@ -23,7 +23,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Flag formats d as Mesos does: in the largest unit of which it is a whole number.
+// Flag formats d as Mesos does: in the largest unit that divides it.
 func (d Duration) Flag() string {
 	for _, u := range []struct {
 		name string

@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 )
 
-// followEvents returns the functions that follow the event log until ctx ends. When it
-// returns, existing containers have been looked at.
+// followEvents returns the functions that follow the event log until ctx ends. When it returns,
+// existing containers have been handled.
 func (f *Face) followEvents(ctx context.Context) (run []func() error, err error) {
 	s := f.server
 	counts := engine.Watch{
@@ -39,8 +39,7 @@ func (f *Face) followEvents(ctx context.Context) (run []func() error, err error)
 	return run, nil
 }
 
-// nestedWatch stops what is nested in containers that end, even if no client waits for
-// them.
+// nestedWatch stops containers nested in ended ones, even if no client waits for them.
 func (s *server) nestedWatch() engine.Watch {
 	end := func(ctx context.Context, id core.ID) {
 		s.calls.Go(func() {

@@ -47,8 +47,8 @@ func (c collector) run(ctx context.Context) {
 	}
 }
 
-// collect removes what has expired, and touches the sandboxes of running containers:
-// after a reboot the age of a sandbox without a record counts from the last touch.
+// collect removes expired sandboxes, and touches those of running containers: after a reboot the
+// age of a sandbox without a record counts from the last touch.
 func (c collector) collect(ctx context.Context, now time.Time) error {
 	var n sandbox.Inventory
 	var err error

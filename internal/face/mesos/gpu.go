@@ -14,7 +14,7 @@ type gpuPool struct {
 	names []string
 
 	mu    sync.Mutex      // guards taken
-	taken map[string]bool // by launches whose containers have no record yet
+	taken map[string]bool // by launches without a container's record yet
 }
 
 // newGPUPool returns the pool of the devices with these names.

@@ -91,8 +91,7 @@ func (s *server) prepare(ctx context.Context, l *translate.Launch) (runs bool, e
 	return false, s.findParent(ctx, l)
 }
 
-// removeSandbox removes the engine's sandbox of a standalone container whose launch was
-// not completed.
+// removeSandbox removes the engine's sandbox of a standalone container after an incomplete launch.
 func (s *server) removeSandbox(ctx context.Context, id string) error {
 	sb, err := s.engine.SandboxByKey(ctx, core.Key(id))
 	if errdefs.IsNotFound(err) {
@@ -204,9 +203,9 @@ func (s *server) createAndStart(ctx context.Context, l translate.Launch) (err er
 	return err
 }
 
-// fetchAndStart fetches the command's URIs into the sandbox of a created container, and
-// starts the container. Only once the container has its root is its user known, who
-// owns the files and whose rights decide what may be read.
+// fetchAndStart fetches the command's URIs into the sandbox of a created container, and starts the
+// container. Only the container's root determines its user, who owns the files and needs the right
+// to read them.
 func (s *server) fetchAndStart(ctx context.Context, l translate.Launch, c core.Container) error {
 	p, err := ocispec.BundleProcess(c.Bundle)
 	if err != nil {
@@ -244,8 +243,8 @@ func createContainer(ctx context.Context, e *engine.Client, l translate.Launch, 
 	return target{sandbox: sb.ID, container: c}, err
 }
 
-// target is what an id refers to: a container, or a session, which is another process
-// of its parent container.
+// target is the target of an id: a container, or a session, which is another process of its parent
+// container.
 type target struct {
 	sandbox   core.ID // of a standalone container
 	container core.Container
@@ -256,7 +255,7 @@ func (t target) ref() core.Ref         { return core.Ref{Container: t.container.
 func (t target) process() core.Process { return *t.container.Process(t.session) }
 func (t target) isNested() bool        { return t.sandbox == "" }
 
-// find returns what an id in text form refers to. NotFound.
+// find returns the target of an id in text form. NotFound.
 func (s *server) find(ctx context.Context, id string) (target, error) {
 	parent, value := api.SplitID(id)
 	c, err := s.engine.ContainerByKey(ctx, core.Key(id))
@@ -295,13 +294,13 @@ func (s *server) remove(ctx context.Context, t target, call string) error {
 	return nil
 }
 
-// stopRequest says by which call a process is stopped.
+// stopRequest returns the stop request of a call.
 func stopRequest(call string) core.StopRequest {
 	return core.StopRequest{Owner: core.OwnerMesos, Call: call, At: time.Now()}
 }
 
-// asBadRequest answers a failed launch with status 400, as Mesos does, or 501 for what
-// is not implemented.
+// asBadRequest answers a failed launch with status 400, as Mesos does, or 501 for unimplemented
+// features.
 func asBadRequest(err error) error {
 	if e := (*api.Error)(nil); errors.As(err, &e) {
 		return err

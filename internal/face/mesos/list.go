@@ -50,8 +50,8 @@ func isRunning(c *core.Container) bool {
 // listStats are the statistics that lists show.
 const listStats = core.StatsUsage | core.StatsDetail | core.StatsProcessCount
 
-// container is a container in a list, with its statistics as far as they are known.
-// Those of a standalone container include everything nested in it, as in Mesos.
+// container is a container in a list, with its known statistics. Those of a standalone container
+// include everything nested in it, as in Mesos.
 func (s *server) container(ctx context.Context, c core.Container) *mesosagent.Response_GetContainers_Container {
 	sb, err := s.engine.Sandbox(ctx, c.Sandbox)
 	if err != nil {

@@ -2,13 +2,13 @@
 // calls of many types to /api/v1, in JSON or protobuf. It joins no master; standalone
 // containers are meant for use without one.
 //
-// A standalone container is a sandbox with one container, and a nested one a container
-// in the same sandbox; the engine's key is the container's id in text form. All state
-// is in the engine and in the containers' directories, but for the configurations of
-// resource providers. The package must not know how anything is done below the engine.
+// A standalone container is a sandbox with one container, and a nested one a container in the same
+// sandbox; the engine's key is the container's id in text form. All state is in the engine and in
+// the containers' directories, but for the configurations of resource providers. The package must
+// not know anything below the engine.
 //
-// Start reading at server.go, which lists the handlers, and launch.go. Package api has
-// the HTTP part, translate what a launch becomes, view what is shown.
+// Start reading at server.go, which lists the handlers, and launch.go. Package api has the HTTP
+// part, translate the translation of launches, view the answers.
 package mesos
 
 import (
@@ -159,8 +159,8 @@ func (f *Face) Serve(ctx context.Context, listeners ...net.Listener) error {
 // directory. The engine keeps that now.
 const formerEndsFile = "sessions"
 
-// start does what must be done before the first call, and returns the functions that
-// run beside the calls until ctx ends.
+// start prepares the face for the first call, and returns the functions that run beside the calls
+// until ctx ends.
 func (f *Face) start(ctx context.Context) (follow []func() error, err error) {
 	if err := f.server.removeUnfinished(ctx); err != nil {
 		f.server.log.WarnContext(ctx, "could not remove everything that unfinished launches left; the next start of the agent tries again", "error", err)
@@ -214,7 +214,7 @@ func (f *Face) handler(l net.Listener, g recoveryGate) http.Handler {
 // isLocal reports whether l is a unix socket, which the mode of its file protects.
 func isLocal(l net.Listener) bool { return l.Addr().Network() == "unix" }
 
-// authenticated serves a client that is known.
+// authenticated serves a known client.
 func authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		connlimit.Authenticate(r.Context())

@@ -3,9 +3,9 @@
 // text form of container ids. The order of the checks, the statuses and the texts are
 // those of Mesos, word for word, because clients compare them.
 //
-// It must not know what a call does. Start reading at Handler.ServeHTTP; validate.go
-// has the checks of a call, jsondecode.go and jsonencode.go Mesos' JSON, recordio.go
-// the streams, id.go the ids.
+// It must not know the effects of calls. Start reading at Handler.ServeHTTP; validate.go has the
+// checks of a call, jsondecode.go and jsonencode.go Mesos' JSON, recordio.go the streams, id.go the
+// ids.
 package api
 
 import (
@@ -76,8 +76,7 @@ func StatusCode(err error) int {
 	return e.Code
 }
 
-// open reads and checks a request up to its first call, in the order in which Mesos
-// does.
+// open reads and checks a request up to its first call, in Mesos' order.
 func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error) {
 	if !isAPI(r.URL.Path) {
 		return nil, &Error{http.StatusNotFound, "404 Not Found."}
@@ -102,7 +101,7 @@ func (h *Handler) open(w http.ResponseWriter, r *http.Request) (*Exchange, error
 // Exchange is one request and its answer.
 type Exchange struct {
 	Call *mesosagent.Call
-	// Filter removes from an answer what the client may not see; nil removes nothing.
+	// Filter removes the parts of an answer that the client may not see; nil removes nothing.
 	Filter func(resp *mesosagent.Response)
 
 	w                http.ResponseWriter

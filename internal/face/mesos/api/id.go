@@ -16,7 +16,7 @@ const (
 	maxIDText   = 2048
 )
 
-// CheckID returns what is wrong with a container id, in Mesos' words.
+// CheckID returns an error for an invalid container id, in Mesos' words.
 func CheckID(id *mesosv1.ContainerID) error {
 	prefix, total := "", 0
 	for level := 1; id != nil; level++ {

@@ -17,10 +17,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// UnmarshalJSON decodes data into m, which is reset first. It accepts what Mesos
-// accepts: unknown names are ignored, null leaves a field unset, a number or a boolean
-// may be given as a string, and a single element may stand for a list. The error texts
-// are those of Mesos.
+// UnmarshalJSON decodes data into m, which is reset first. It accepts the same input as Mesos:
+// unknown names are ignored, null leaves a field unset, a number or a boolean may be a string, and
+// a single element may stand for a list. The error texts are those of Mesos.
 func UnmarshalJSON(data []byte, m proto.Message) error {
 	proto.Reset(m)
 	d := json.NewDecoder(bytes.NewReader(data))

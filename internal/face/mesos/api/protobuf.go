@@ -24,8 +24,7 @@ func readProtobuf(raw []byte, m proto.Message) error {
 	return proto.CheckInitialized(m)
 }
 
-// normalize clears enum fields whose value has no name, and checks that strings are
-// UTF-8.
+// normalize clears enum fields with unknown values, and checks that strings are UTF-8.
 func normalize(m protoreflect.Message) error {
 	for f, v := range m.Range {
 		var err error

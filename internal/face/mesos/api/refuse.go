@@ -27,7 +27,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// Bounds of what is read of a request after its answer.
+// Bounds for reading the rest of a request after its answer.
 const (
 	discardTime  = 10 * time.Second
 	discardBytes = 64 << 20

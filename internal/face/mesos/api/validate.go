@@ -9,8 +9,8 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
-// validate returns what is wrong with a call, in Mesos' words. For an input stream it
-// checks the first record; validateInput checks the others.
+// validate returns an error for an invalid call, in Mesos' words. For an input stream it checks the
+// first record; validateInput checks the others.
 func validate(c *mesosagent.Call) error {
 	if c.Type == nil {
 		return expecting("type")

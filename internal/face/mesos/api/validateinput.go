@@ -34,8 +34,7 @@ func ValidateFirstInput(in *mesosagent.Call_AttachContainerInput) error {
 	return nil
 }
 
-// validateInput returns what is wrong with a later record of an input stream, in Mesos'
-// words.
+// validateInput returns an error for an invalid later record of an input stream, in Mesos' words.
 func validateInput(c *mesosagent.Call) error {
 	in := c.GetAttachContainerInput()
 	if c.GetType() != mesosagent.Call_ATTACH_CONTAINER_INPUT {

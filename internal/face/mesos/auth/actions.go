@@ -50,8 +50,8 @@ func objectNames() map[action]string {
 // is to run as. For standalone containers Mesos does not check the user.
 func (a action) hasObject() bool { return a == launchNestedAs || a == launchSessionsAs }
 
-// Allow reports whether a principal may make a call. Where that depends on the user
-// that a process runs as, AllowUser must be asked too, once the uid is known.
+// Allow reports whether a principal may make a call. If that depends on the process's user,
+// AllowUser must be called too, when the uid is known.
 func (r *Rules) Allow(who Principal, c *mesosagent.Call) bool { return r.allow(who, c, nil) }
 
 // AllowUser reports whether a principal may make a call that starts a process with this

@@ -1,6 +1,6 @@
-// Package auth decides who may call the agent API over TCP: Authenticator identifies a
-// client by credentials, token or certificate, and Rules say which calls it may make.
-// The unix socket has its file mode instead, and is not authenticated.
+// Package auth authorizes calls of the agent API over TCP: Authenticator identifies a client by
+// credentials, token or certificate, and Rules select its allowed calls. The unix socket has its
+// file mode instead, and is not authenticated.
 //
 // It must not know how calls are executed. Start reading at Authenticator.Wrap and
 // Rules.Allow.
@@ -44,12 +44,11 @@ type Options struct {
 	// Certificates accepts clients by the common name of a certificate that TLS has
 	// verified. A request with an Authorization header is judged by that alone.
 	Certificates bool
-	// Hosts are the host names by which clients may call the agent.
+	// Hosts are the host names of the agent for clients.
 	Hosts []string
 }
 
-// New reads the files. An error says what is wrong with a file, but never shows its
-// content.
+// New reads the files. An error describes the problem of a file, but never shows its content.
 func New(o Options) (*Authenticator, error) {
 	a := &Authenticator{hosts: map[string]bool{}, certificates: o.Certificates, now: time.Now}
 	for _, h := range o.Hosts {
@@ -85,8 +84,8 @@ func New(o Options) (*Authenticator, error) {
 	return a, nil
 }
 
-// readPrivate reads a file and returns an error if others than its owner can open it.
-// what names it in errors.
+// readPrivate reads a file and returns an error if others than its owner can open it. The first
+// argument names it in errors.
 func readPrivate(what, path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -164,7 +163,7 @@ func (a *Authenticator) Wrap(next http.Handler, realm func(r *http.Request) stri
 	})
 }
 
-// Principal is who makes a request: a name, or for a token its claims and no name.
+// Principal is the origin of a request: a name, or for a token its claims and no name.
 type Principal struct {
 	Name   string
 	Claims map[string]string
@@ -173,15 +172,14 @@ type Principal struct {
 // principalKey is the context key of the Principal.
 type principalKey struct{}
 
-// PrincipalFrom returns who makes a request; false if the request was not
-// authenticated.
+// PrincipalFrom returns the principal of a request; false if the request was not authenticated.
 func PrincipalFrom(ctx context.Context) (Principal, bool) {
 	who, ok := ctx.Value(principalKey{}).(Principal)
 	return who, ok
 }
 
-// isAgentHost reports whether a Host header names this agent. A web page whose name was
-// rebound to our address (DNS rebinding) sends another name.
+// isAgentHost reports whether a Host header names this agent. A web page with its name rebound to
+// our address (DNS rebinding) sends another name.
 func (a *Authenticator) isAgentHost(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h

@@ -13,10 +13,9 @@ const (
 	claimPrefix    = "cid_prefix"
 )
 
-// allowsByClaims reports whether a principal without a name may do something. The rules
-// of the file are about names only. An executor may manage what is nested in its own
-// container, a resource provider its own standalone containers, and nothing else is
-// allowed.
+// allowsByClaims reports whether a principal without a name may do something. The rules of the file
+// are about names only. An executor may manage containers nested in its own, a resource provider
+// its own standalone containers, and nothing else is allowed.
 func (p Principal) allowsByClaims(a action, id *mesosv1.ContainerID) bool {
 	switch a { //nolint:exhaustive // all others are refused
 	case launchNestedAs, launchNestedUnder, waitNested, killNested, removeNested, launchSessionsAs, launchSessionsUnder, attachOutput:

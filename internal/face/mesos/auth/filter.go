@@ -7,7 +7,7 @@ import (
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
 )
 
-// Filter removes from an answer what a principal may not see. Lists become shorter; the
+// Filter removes the parts of an answer that a principal may not see. Lists become shorter; the
 // call itself does not fail.
 func (r *Rules) Filter(who Principal, resp *mesosagent.Response) {
 	if r == nil {

@@ -28,7 +28,7 @@ func authorization(r *http.Request) (string, bool) {
 	return all[len(all)-1], true
 }
 
-// identify returns who makes a request; false if the client is unknown.
+// identify returns the principal of a request; false if the client is unknown.
 func (a *Authenticator) identify(r *http.Request) (Principal, bool) {
 	header, said := authorization(r)
 	if !said || a.users == nil && a.tokens == nil {
@@ -61,7 +61,7 @@ func (a *Authenticator) byCredentials(header string) (string, bool) {
 	return name, subtle.ConstantTimeCompare(got[:], want[:]) == 1 && known
 }
 
-// byToken returns the claims of a token, or what is wrong with it in Mesos' words.
+// byToken returns the claims of a token, or its problem in Mesos' words.
 func (a *Authenticator) byToken(header string) (claims map[string]string, problem string) {
 	part := strings.Split(header, " ")
 	if len(part) != 2 {
@@ -80,9 +80,8 @@ func (a *Authenticator) byToken(header string) (claims map[string]string, proble
 	return claims, ""
 }
 
-// challenge answers an unknown client with the accepted schemes, and with what is wrong
-// with its token. If two schemes are accepted, the body has an answer for each, as in
-// Mesos.
+// challenge answers an unknown client with the accepted schemes, and with the problem of its token.
+// If two schemes are accepted, the body has an answer for each, as in Mesos.
 func (a *Authenticator) challenge(w http.ResponseWriter, r *http.Request, realm string) {
 	var schemes, challenges []string
 	if a.users != nil {

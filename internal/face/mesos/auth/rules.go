@@ -46,11 +46,10 @@ func (e entity) includes(uid uint32) bool {
 // rule is one rule of an action. The first rule that matches decides.
 type rule struct{ principals, objects entity }
 
-// allows reports what a rule that matches decides.
+// allows returns the decision of a matching rule.
 func (r rule) allows() bool { return r.principals.Type != entityNone && r.objects.Type != entityNone }
 
-// Rules say who may do what, in the form of Mesos' ACLs. A nil *Rules allows
-// everything.
+// Rules are authorization rules in the form of Mesos' ACLs. A nil *Rules allows everything.
 type Rules struct {
 	permissive bool
 	rules      map[action][]rule
@@ -157,14 +156,13 @@ func lookupUIDs(names []string, users LookupUser) (list []uint32, err error) {
 	return list, nil
 }
 
-// object is what an action applies to: a container, nil for none, and the user that a
-// process is to run as.
+// object is the object of an action: a container, nil for none, and the user of a new process.
 type object struct {
 	container *mesosv1.ContainerID
 	user      user
 }
 
-// user is who a process is to run as.
+// user is the user of a new process.
 type user struct {
 	asked string  // as the call has it
 	uid   *uint32 // nil if it is not known yet

@@ -18,7 +18,7 @@ import (
 // 7519), signed with HMAC-SHA256.
 type tokenKey []byte
 
-// tokenError says what is wrong with a token.
+// tokenError is the problem of a token.
 type tokenError string
 
 // Error implements error.
@@ -85,7 +85,7 @@ func checkTokenHeader(part string) error {
 	if name != algNone && name != algHS256 && name != algRS256 {
 		return tokenErrorf("Unsupported token algorithm: %s", name)
 	}
-	// What is critical would have to be understood, and nothing is.
+	// Critical header parameters must be supported, and none are.
 	if _, ok := header["crit"]; ok {
 		return tokenErrorf("Token 'crit' field is unsupported")
 	}

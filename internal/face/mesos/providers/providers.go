@@ -29,7 +29,7 @@ const storageType = "org.apache.mesos.rp.local.storage"
 // bytes.
 const maxName = 200
 
-// Check returns what is wrong with a configuration, in Mesos' words.
+// Check returns an error for an invalid configuration, in Mesos' words.
 func Check(info *mesosv1.ResourceProviderInfo) error {
 	plugin := info.GetStorage().GetPlugin()
 	switch {
@@ -52,7 +52,7 @@ func Check(info *mesosv1.ResourceProviderInfo) error {
 	return fmt.Errorf("%s not found", mesosv1.CSIPluginContainerInfo_NODE_SERVICE)
 }
 
-// isIdentifier reports whether s is what Mesos accepts as a Java identifier.
+// isIdentifier reports whether Mesos accepts s as a Java identifier.
 func isIdentifier(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r != '_' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
@@ -82,8 +82,8 @@ func New(path string) (*Dir, error) {
 	return &Dir{path: path}, nil
 }
 
-// file is the path of the configuration of a type and name. Check lets no characters
-// through with which it could leave the directory or be that of another.
+// file is the path of the configuration of a type and name. Check refuses characters that could
+// make it leave the directory or equal another one.
 func (d *Dir) file(kind, name string) string {
 	return filepath.Join(d.path, kind+"."+name+".json")
 }

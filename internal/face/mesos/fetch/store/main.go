@@ -34,7 +34,7 @@ const (
 	SandboxFD = 4 // the sandbox
 )
 
-// Job is what the process has to do.
+// Job is the process's job.
 type Job struct {
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
@@ -46,7 +46,7 @@ type Job struct {
 	// Executable files are not unpacked.
 	Executable bool `json:"executable,omitempty"`
 	Extract    bool `json:"extract,omitempty"`
-	// Limit limits what is written, in bytes.
+	// Limit bounds the written bytes.
 	Limit int64 `json:"limit"`
 }
 
@@ -122,9 +122,8 @@ func becomeUser(job Job) error {
 	return errors.Join(syscall.Setgroups(groups), syscall.Setresgid(gid, gid, gid), syscall.Setresuid(uid, uid, uid))
 }
 
-// source opens what is to be stored. A file of the host is opened as the container's
-// user and below an allowed directory; no link leads out of it, even if it is changed
-// meanwhile.
+// source opens the file to store. A file of the host is opened as the container's user and below an
+// allowed directory; no link leads out of it, even if it is changed meanwhile.
 func source(file string) (*os.File, error) {
 	if file == "" {
 		return os.NewFile(SourceFD, "source"), nil
