@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // drawn is a service whose values are drawn at random, and what of its task's view they decide.
@@ -37,6 +39,20 @@ func (d *drawn) option(name string, values ...string) {
 	d.named = append(d.named, name)
 	for _, v := range values {
 		d.options = append(d.options, "--"+name+"="+v)
+	}
+}
+
+// addedCapabilities returns values of --cap-add. ALL is one of them only on a machine that has all capabilities, because
+// the runc beside dockerd 20.10 fails otherwise.
+func addedCapabilities() []string {
+	list := []string{"NET_ADMIN", "CAP_SYS_PTRACE", "SYS_TIME"}
+	for c := uintptr(0); ; c++ {
+		switch has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); {
+		case err != nil: // the kernel has no such capability
+			return append(list, "ALL")
+		case has == 0:
+			return list
+		}
 	}
 }
 
@@ -87,7 +103,7 @@ func draw(rnd *rand.Rand, secret, config, dir string, newer bool) *drawn {
 		"ulimit": func(name string) {
 			d.option(name, d.one("nofile=512:1024", "nofile=2048", "core=0", "nproc=300:400", "memlock=65536", "stack=1048576:2097152"))
 		},
-		"cap-add":      func(name string) { d.option(name, d.one("NET_ADMIN", "CAP_SYS_PTRACE", "SYS_TIME", "ALL")) },
+		"cap-add":      func(name string) { d.option(name, d.one(addedCapabilities()...)) },
 		"cap-drop":     func(name string) { d.option(name, d.one("NET_RAW", "CAP_CHOWN", "SETPCAP", "ALL")) },
 		"limit-memory": func(name string) { d.option(name, fmt.Sprintf("%dM", 32+rnd.IntN(64))) },
 		"limit-cpu":    func(name string) { d.option(name, d.one("0.5", "0.25", "1.5")) },
