@@ -14,7 +14,8 @@ import (
 func TestACutOfElevenSeconds(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		x := newMixed(t, 1, 1)
-		x.patient() // a busy machine delays heartbeats
+		x.patient()          // a busy machine delays heartbeats
+		nodetest.Pause(7000) // a session keeps its former period, of 5 s, until its next heartbeat
 		x.deploy("shop", x.shop())
 		count := map[string]int{"shop_web": 4, "shop_data": 2, "shop_edge": 2}
 		run := x.settled(count)
