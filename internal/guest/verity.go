@@ -69,7 +69,7 @@ func readVerity(options []string) (*verity, error) {
 	return v, nil
 }
 
-// set sets what an option says. Nothing that reaches the kernel's table has a space.
+// set sets one option of the table. Nothing that reaches the kernel's table has a space.
 func (v *verity) set(key, value string) (err error) {
 	size := func() (uint64, error) {
 		n, err := strconv.ParseUint(value, 10, 32)
@@ -112,7 +112,7 @@ func (v *verity) set(key, value string) (err error) {
 	return err
 }
 
-// table is what the kernel is told: a line of the format of its target "verity".
+// table returns the line for the kernel, in the format of its target "verity".
 func (v *verity) table(disk string) (sectors uint64, line string) {
 	first := v.offset / v.hashBlock
 	if !v.bare {
@@ -196,7 +196,7 @@ func (v *verity) open(dev, disk, name string) (verified string, closed func() er
 	return fmt.Sprintf("/dev/dm-%d", unix.Minor(binary.NativeEndian.Uint64(made[40:]))), closed, nil
 }
 
-// mapCall calls the device mapper, whose answer replaces the request.
+// mapCall calls the device mapper, which writes its answer over the request.
 func mapCall(control *os.File, call uintptr, b []byte) ([]byte, error) {
 	if _, _, err := unix.Syscall(unix.SYS_IOCTL, control.Fd(), mapCommand|call, uintptr(unsafe.Pointer(&b[0]))); err != 0 {
 		return nil, err

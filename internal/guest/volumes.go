@@ -55,7 +55,7 @@ func (m *Machine) Remount(ctx context.Context, s Storage) error {
 	return nil
 }
 
-// extResize is EXT4_IOC_RESIZE_FS, whose argument is the number of blocks.
+// extResize is EXT4_IOC_RESIZE_FS; its argument is the number of blocks.
 const extResize = 0x40086610
 
 // ResizeVolume makes the file system that is mounted at a path larger, while it is in
@@ -136,7 +136,7 @@ func resizeExt(sysfs string, dir int, block, size uint64) error {
 		return err
 	}
 	disk := filepath.Join(sysfs, "dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)))
-	// A disk of the host's that has grown is measured anew. Not all disks have to be told.
+	// Read the size again of a disk that the host has enlarged; not all disks need this.
 	if err := writeFile(filepath.Join(disk, "device/rescan"), "1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -171,7 +171,7 @@ func (m *Machine) DropStale() error {
 	}
 	for _, mount := range mounts {
 		// A mount that fails now, such as one whose directory the host has removed, is the
-		// answer that was wanted: the kernel has asked.
+		// expected answer: the kernel has asked.
 		_, _ = os.Stat(mount.Mountpoint)
 	}
 	return nil
@@ -206,7 +206,7 @@ func (m *Machine) Head(path string) (string, error) {
 type Hooks struct{ Prestart, Poststart, Poststop []string }
 
 // FindHooks returns the programs below a directory: plain files that may be executed, by
-// their names' order. err names those that could not be looked at; the others are found.
+// their names' order. err names what could not be read; the rest is found.
 func (m *Machine) FindHooks(dir string) (h Hooks, err error) {
 	var errs []error
 	for _, kind := range []struct {

@@ -18,11 +18,11 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// watchTime is how often what the host shares is looked at for changes, of which the
-// kernel is not told.
+// watchTime is the interval at which a shared source is compared with its copy; the kernel
+// reports no changes of the host.
 const watchTime = 2 * time.Second
 
-// watched is the name of the directory in which the copies are. The host shares it, and
+// watched is the name of the directory of the copies. The host shares it, and
 // perhaps not for writing: a tmpfs is mounted there while there are copies.
 const watched = "watchable"
 
@@ -35,11 +35,11 @@ type copies struct {
 // copiesHere is a directory of copies.
 type copiesHere struct {
 	users int
-	tmpfs *os.File // open (O_PATH), so that what is done there is done in it
+	tmpfs *os.File // open (O_PATH), so that a later mount over its path changes nothing
 }
 
 // mount makes a copy of a storage's source at its target, which follows the source until
-// undo. What is too large for that is mounted itself.
+// undo. A source that is too large is mounted itself.
 func (c *copies) mount(ctx context.Context, s Storage, every time.Duration, log *slog.Logger) (undo func() error, err error) {
 	dir := filepath.Dir(s.Target)
 	if filepath.Base(dir) != watched {
@@ -139,8 +139,7 @@ type copied struct {
 	failed  bool
 }
 
-// beginTries is how often a source that changes all the time is looked at for the first
-// copy.
+// beginTries bounds the attempts at the first copy of a source that changes all the time.
 const beginTries = 5
 
 // begin makes the first copy.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAnswer is how long the line may be with which a hybrid socket answers.
+// maxAnswer bounds the line of a hybrid socket's answer, in bytes.
 const maxAnswer = 64
 
 // Dial connects to a port of a machine, from the host to a guest or from a guest to
