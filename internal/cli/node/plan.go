@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -123,25 +123,26 @@ func inputOf(id, bundle string, spec *specs.Spec) (native.Input, error) {
 	return in, nil
 }
 
+// planLines compiles and prints a plan. With hideEnv it compiles an environment without values,
+// because no search of the output finds each of them: a value may be printed as words. PATH keeps
+// its value, which the paths of the program show anyway.
 func planLines(in native.Input, hideEnv bool) (head, lines []string, err error) {
+	if hideEnv && in.Spec.Process != nil {
+		spec, process := *in.Spec, *in.Spec.Process
+		process.Env = slices.Clone(process.Env)
+		for i, e := range process.Env {
+			if name, _, _ := strings.Cut(e, "="); name != "PATH" {
+				process.Env[i] = name + "=<hidden>"
+			}
+		}
+		spec.Process = &process
+		in.Spec = &spec
+	}
 	out, err := native.Compile(in)
 	if err != nil {
 		return nil, nil, err
 	}
-	head, lines, err = plan.Lines(out.Plan, seccomp.CallName)
-	if err != nil || !hideEnv {
-		return head, lines, err
-	}
-	var pairs []string
-	for _, e := range in.Spec.Process.Env {
-		name, _, _ := strings.Cut(e, "=")
-		pairs = append(pairs, strconv.Quote(e), strconv.Quote(name+"=<hidden>"))
-	}
-	hidden := strings.NewReplacer(pairs...)
-	for i, l := range lines {
-		lines[i] = hidden.Replace(l)
-	}
-	return head, lines, nil
+	return plan.Lines(out.Plan, seccomp.CallName)
 }
 
 func numbered(lines []string) []string {

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"bytes"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"unsafe"
@@ -110,6 +111,26 @@ func TestWhatIsTheSameReadsTheSame(t *testing.T) {
 	}
 	if l := lines(one)[1]; !strings.HasPrefix(l, "open root: openat(-100, ") {
 		t.Error(l)
+	}
+}
+
+// TestPointersAreNotPrintedAsText stores a list of strings at offsets whose bytes are letters.
+func TestPointersAreNotPrintedAsText(t *testing.T) {
+	for _, size := range []int{0, 0x4100, 0x4560, 0x6161} {
+		b := &plan.Builder{}
+		b.Bytes(make([]byte, size))
+		for i := range 300 {
+			b.Add("exec", unix.SYS_EXECVE, plan.V(1), plan.P(b.Strings([]string{strconv.Itoa(i)})))
+		}
+		_, lines, err := plan.Lines(aligned(b.Encode()), func(uint32) string { return "execve" })
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, l := range lines {
+			if want := `exec: execve(0x1, {"` + strconv.Itoa(i) + `", 0x0})`; l != want {
+				t.Fatalf("after %d bytes: %s, want %s", size, l, want)
+			}
+		}
 	}
 }
 

@@ -184,7 +184,11 @@ const (
 // data prints text as a string, and anything else as words, following those that are
 // pointers.
 func (p *printer) data(off uint32, depth int) string {
+	_, pointer := p.points[off] // its bytes may look like text
 	for i, b := range p.blob[off:p.end] {
+		if pointer {
+			break
+		}
 		if b == 0 && (i > 0 || p.next(off) == off+1) {
 			return strconv.Quote(string(p.blob[off : int(off)+i]))
 		}
