@@ -2,29 +2,31 @@
 SHELL := bash
 GO = PATH="$$(hack/go.sh):$$PATH" go
 
-.PHONY: help build weakened demo test race root-test fuzz lint proto bench bench-hub e2e-cri e2e-kubelet e2e-oci chaos kills streams removals damages vm-test vm-systemd vm-powercut test-long install deb clean
-
+# A target's text follows "##" in its line; "##@" begins a group.
 help: ## list the targets
-	@grep -E '^[a-z0-9%-]+:.*##' Makefile | sed 's/:.*##/\t/' | expand -t 14
+	@awk -F':.*## ' '/^##@ /{printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' Makefile
+
+.PHONY: help build demo check test race root-test fuzz lint proto weakened changelog install install-hub deb \
+	clean chaos kills streams damages removals board overlay-stages e2e-hub attack exchanges seizures \
+	e2e-cri e2e-cri2017 e2e-kubelet e2e-cluster e2e-nomad e2e-nomad-recover e2e-nomad-vm e2e-mesos \
+	e2e-mesosgo e2e-swarm e2e-swarm-vm e2e-swarmkit e2e-gossip e2e-kata e2e-kata-client e2e-kata-vm \
+	e2e-kata-stress e2e-kata-figures e2e-oci e2e-cli e2e-servers vm-test vm-systemd vm-powercut \
+	root-parents test-long bench bench-grants bench-cli bench-network bench-overlay bench-gossip \
+	bench-hub
+
+##@ Every day
 
 build: ## build the binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
 
-weakened: ## build the same with single defences that can be switched off, for the attack suite
-	CGO_ENABLED=0 $(GO) build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub
-
-demo: ## install what is missing, build, and show a real pod from pull to autopsy
+demo: ## install missing packages, build, and show a real container from pull to autopsy
 	hack/deps.sh demo
 	hack/demo.sh
 
-.PHONY: check changelog
-check: ## form, build, vet and the fast tests; no root, under a minute with warm caches
+check: ## gofmt, build, vet and the fast tests; no root, under a minute with warm caches
 	hack/check.sh
 
-changelog: ## gather the files of docs/changes into CHANGELOG.md, at a release
-	$(GO) run ./hack/changelog
-
-test: ## install what is missing and run everything that CI runs
+test: ## install missing packages and run everything that CI runs
 	hack/ci.sh
 
 race: ## unit tests under the race detector
@@ -33,211 +35,26 @@ race: ## unit tests under the race detector
 root-test: build weakened ## tests on the real kernel, each in its own namespaces
 	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -timeout 15m ./internal/... ./test/...
 
-.PHONY: attack
-attack: build weakened ## the attack suite with long rounds: who may cross the node's boundary
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened LONGSHORE_ATTACK_ROUNDS=20 $(GO) test -timeout 60m -count=1 -v ./test/attack ./test/attack/escape
-
 fuzz: ## every fuzz target for 30 seconds
 	hack/fuzz.sh 30s
 
 lint: ## golangci-lint, as CI runs it
 	$(GO) run -modfile=tools/go.mod github.com/golangci/golangci-lint/v2/cmd/golangci-lint run ./...
 
+##@ Code and releases
+
 proto: ## generate api/ again
 	hack/proto.sh
 	hack/openapi.sh
 
-bench: build ## speed and memory of the main path, in one run
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
-	$(GO) run ./test/bench
+weakened: ## build for the attack suite: single defences can be switched off
+	CGO_ENABLED=0 $(GO) build -trimpath -tags weakened -ldflags='-s -w' -o bin/weakened/ ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub
 
-.PHONY: bench-grants
-bench-grants: build ## what holds only its descriptors, native and WebAssembly, beside an ordinary container and crun of the same program
-	$(GO) run ./test/bench -server longshore -steps grants
-
-.PHONY: bench-cli
-bench-cli: build ## the command line beside podman and docker: run, an exec with much output, a pull of 1.7 GB (PODMAN=, CONTAINERD=)
-	hack/dockerd.sh .cache/docker
-	LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker PODMAN=$${PODMAN:-podman} $(GO) run ./test/bench -server longshore -steps cli
-
-.PHONY: bench-overlay
-bench-overlay: build bench-network ## overlay networks beside a dockerd's, both workers of one Swarm: first packets, memory, requests (ROUNDS=)
-	hack/dockerd.sh .cache/docker
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} LONGSHORE_BENCH_ROUNDS=$${ROUNDS:-10} $(GO) test -count=1 -timeout 1h -v -run 'TestBench' ./test/e2e/swarm
-
-.PHONY: bench-network
-bench-network: ## what a sandbox's network, a published port and a large overlay cost
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_NETWORK_PACE=1 $(GO) test -count=1 -v -run 'Pace$$' ./internal/network
-
-.PHONY: bench-gossip
-bench-gossip: build ## our node among 200 others with 2000 endpoints on one overlay network: when a new one is usable, what it takes while idle, memory
-	hack/dockerd.sh .cache/docker
-	CGO_ENABLED=0 LONGSHORE_SWARM_CROWD=1 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 20m -v -run 'TestACrowd' ./test/e2e/swarm
-
-.PHONY: e2e-cli
-e2e-cli: build ## what people type from memory, to longshore and to podman (PODMAN=)
-	hack/deps.sh test
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PODMAN=$${PODMAN:-podman} LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 45m -v ./test/tour
-
-.PHONY: e2e-servers
-e2e-servers: build ## Debian's nginx, Redis and PostgreSQL on one network, under kills of the agent (the packages are unpacked, not installed)
-	hack/deps.sh test
-	hack/servers.sh .cache/servers
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_SERVERS_DIR=$(CURDIR)/.cache/servers LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 30m -v ./test/e2e/servers
-
-bench-hub: ## the hub beside swarmkit's dispatcher, with the same clients (NODES=100,1000,10000)
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/hubserver
-	CGO_ENABLED=0 $(GO) -C test/bench/swarmkit build -trimpath -ldflags='-s -w' -o "$(CURDIR)/bin/bench/swarmkit-dispatcher" ./dispatcher
-	HUBSERVER=bin/bench/hubserver HUBSERVER_SWARMKIT=bin/bench/swarmkit-dispatcher $(GO) run ./test/bench -steps hub $(if $(NODES),-nodes $(NODES))
-
-.PHONY: e2e-cri2017
-e2e-cri2017: build ## crictl and critest of 2017 (CRICTL2017=, CRITEST2017=: cri-tools v0.2, test/e2e/cri/README.md)
-	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" CRITEST= CONTAINERD_INTEGRATION= test/e2e/cri/run.sh
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin CRICTL2017=$${CRICTL2017:-} $(GO) test -count=1 -timeout 15m -v -run 'Crictl|2017|Argdata' ./test/cri
-
-e2e-cri: build ## critest, the conformance suite of the CRI (CRITEST=its binary), or containerd's cases (CONTAINERD_INTEGRATION=their binary)
-	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/cri/run.sh
-
-e2e-kubelet: build ## the real kubelet with static pods on the agent
-	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/kubelet/run.sh
-
-.PHONY: e2e-cluster
-e2e-cluster: build ## a Kubernetes cluster of two nodes, and a hundred checks (CHECKS=, E2E_TEST=)
-	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/cluster/run.sh
-
-e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME_TOOLS=its checkout)
-	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/oci/run.sh
-
-.PHONY: e2e-mesosgo
-e2e-mesosgo: build ## mesos-go drives the agent's Mesos API, in JSON and in protobuf
-	hack/deps.sh test
-	cd test/e2e/mesosgo && CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PATH="$$($(CURDIR)/hack/go.sh):$$PATH" go test -mod=mod -count=1 -v -timeout 15m .
-
-.PHONY: e2e-nomad e2e-nomad-recover
-e2e-nomad: build ## a real Nomad, which drives the agent (NOMAD=its binary; DOCKERD=, NOMAD_BEFORE=, DEVICE_PLUGIN=: HACKING.md)
-	hack/deps.sh test
-	cd test/e2e/nomad/csi && CGO_ENABLED=0 $(GO) build -mod=mod -o $(CURDIR)/bin/test/csi .
-	CSI_PLUGIN=$(CURDIR)/bin/test/csi CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 45m -v ./test/e2e/nomad
-
-.PHONY: e2e-swarm
-e2e-swarm: build ## a real manager of a Swarm, Debian's dockerd, whose worker the node becomes (the package is unpacked, not installed; SUITE=forky for dockerd 28.5, RUN=)
-	hack/dockerd.sh .cache/docker$(addprefix -,$(SUITE)) $(SUITE)
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker$(addprefix -,$(SUITE)) LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -p 1 -parallel 6 -count=1 -timeout 45m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
-
-.PHONY: e2e-nomad-vm
-e2e-nomad-vm: build ## a real Nomad on cgroup v2, in QEMU: jobs of every kind, and what a task is given (NOMAD=its binary; RUN=)
-	hack/deps.sh vm
-	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_VM_RUN=$${RUN:-'^(TestJobsOfEveryKind|TestATaskGetsWhatItsJobSays|TestAServiceFromPullToStop)$$'} LONGSHORE_VM_TEST_TIMEOUT=55m LONGSHORE_TEST_PATIENCE=10 hack/vm.sh test/e2e/nomad
-
-.PHONY: e2e-swarm-vm
-e2e-swarm-vm: build ## overlay networks beside a dockerd that balances and encrypts, which this kernel may not: Debian's in QEMU (RUN=)
-	hack/deps.sh vm
-	hack/dockerd.sh .cache/docker
-	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_VM_RUN=$${RUN:-Dockerds} LONGSHORE_VM_TEST_TIMEOUT=55m LONGSHORE_VM_TEST_PARALLEL=1 hack/vm.sh test/e2e/swarm
-	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker GOFLAGS=-mod=mod LONGSHORE_VM_RUN=$${RUN:-EncryptedNetworks} hack/vm.sh test/e2e/swarmkit
-
-.PHONY: e2e-swarmkit
-e2e-swarmkit: build ## moby/swarmkit's own manager, from its Go module, and Debian's dockerd as another worker (RUN=)
-	hack/deps.sh test
-	docker=$(CURDIR)/.cache/docker; hack/dockerd.sh $$docker || docker=; LONGSHORE_DOCKER_DIR=$$docker PATH="$$(hack/go.sh):$$PATH" test/e2e/swarmkit/run.sh
-
-.PHONY: e2e-gossip
-e2e-gossip: ## members of our gossip of a Swarm beside the networkdb of docker 28 and of moby's newest tag, from their Go modules (RUN=)
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/gossip/run.sh
-
-.PHONY: e2e-kata
-e2e-kata: build ## Kata's own shim, under containerd, drives longshore-guest (KATA_SHIM=its binary, RUN=)
-	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/kata/run.sh
-
-.PHONY: e2e-kata-client
-e2e-kata-client: build ## Kata's own agent client makes every call of longshore-guest (KATA_SOURCE=a checkout, COUNT=)
-	hack/deps.sh test
-	PATH="$$(hack/go.sh):$$PATH" test/e2e/kata/client/run.sh
-
-e2e-nomad-recover: build ## the same, and every cell of who dies over a task twenty times
-	hack/deps.sh test
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin RECOVER_ROUNDS=20 $(GO) test -p 1 -count=1 -timeout 3h -v -run 'TasksOutlive|NobodyCanKnow' ./test/e2e/nomad
-
-.PHONY: e2e-mesos
-e2e-mesos: build ## Mesos' own tools against the agent (MESOS_CLI=, MESOS_EXPORTER=their programs)
-	hack/deps.sh test
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 30m -v ./test/e2e/mesos
-
-kills: build ## the kill matrix of agent, keeper and nest for pods, Nomad, Mesos, Swarm and the command line, 20 rounds of each cell
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_MATRIX_ROUNDS=20 $(GO) test -timeout 2h -count=1 -v -run KillMatrix ./test/chaos
-
-chaos: build ## the chaos test with 1,000 kills
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
-
-.PHONY: overlay-stages
-overlay-stages: build ## the agent dies at every stage of a task on overlay networks (make test dies at one stage of six)
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_OVERLAY_STAGES=all $(GO) test -timeout 60m -count=1 -v -run 'StageOfAnOverlay' ./test/swarm
-
-streams: build ## cut a thousand streams, and turn for a minute a log written at 50 MB/s
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri
-
-damages: build ## damage 200 files of a running node, one after the other, and some with their copies; kill repairs and commits
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DAMAGES=200 $(GO) test -timeout 40m -count=1 -v -run 'Damaged|RepairBringsBack|RepairIs|DiesInACommit' ./test/node
-
-removals: build ## remove ten thousand sandboxes, by one, four and sixteen workers
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_REMOVALS=10000 $(GO) test -timeout 60m -count=1 -v -run Removals ./test/node
-
-vm-test: build ## the root tests in QEMU on cgroup v2
-	hack/deps.sh vm
-	hack/vm.sh
-
-vm-systemd: build ## the agent as a unit of systemd, in QEMU
-	hack/deps.sh vm
-	hack/vm.sh systemd
-
-.PHONY: e2e-kata-vm
-e2e-kata-vm: build ## longshore-guest as the first process of QEMU guests, driven over vsock (KATA_SHIM= for a pod of Kata's shim there, KATA_SOURCE= for every call of Kata's client)
-	hack/deps.sh vm
-	LONGSHORE_BIN=$(CURDIR)/bin hack/vm.sh kata
-
-.PHONY: e2e-kata-stress e2e-kata-figures
-e2e-kata-stress: build ## a gigabyte of streams, 100 containers under an exec storm and twenty kills of the keeper under longshore-guest
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_KATA_STRESS=1 $(GO) test -p 1 -timeout 1h -count=1 -v -run 'Gigabyte|ExecStorm|FiftyWaiters|CannotBeKilled|BlocksNobody|UnderLoad' ./test/kata
-
-e2e-kata-figures: build ## file, start, memory and speed of longshore-guest in QEMU, beside a bare server and runc
-	hack/deps.sh vm
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
-	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_KATA_FIGURES=1 LONGSHORE_VM_RUN='^TestFigures$$' LONGSHORE_VM_VERBOSE=1 hack/vm.sh test/kata
-
-vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle of its work
-	hack/deps.sh vm
-	hack/vm.sh powercut 20
-
-.PHONY: exchanges
-exchanges: build weakened ## a thousand times, exchange each path that a workload owns for a link while it is used
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_EXCHANGES=1000 $(GO) test -p 1 -timeout 3h -count=1 -v -run 'Exchanges' ./internal/beneath ./internal/guest ./internal/keeper/stdio ./test/cri ./test/mesos ./test/nomad
-
-.PHONY: seizures
-seizures: ## a thousand execs and a thousand starts beside an attacker who seizes what enters its pid namespace
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SEIZE_ROUNDS=1000 $(GO) test -p 1 -timeout 1h -count=1 -v -run NotInside ./internal/runtime/native ./internal/ocicli
-
-.PHONY: board
-board: build ## kill agent and keeper fifty times each while programs connect to each other over the board
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_BOARD_KILLS=50 $(GO) test -timeout 30m -count=1 -v -run TestTheBoardWhileAgentAndKeeperDie ./test/node
-
-.PHONY: e2e-hub
-e2e-hub: build ## kill hubs and members of their etcd a hundred times while they work, and cut the power of a hub twenty times
-	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
-
-.PHONY: root-parents
-root-parents: build weakened ## the root tests on a hardened and on a loosened host: sysctls, limits, umask, a firewall (KINDS=, PACKAGES=, RUN=)
-	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
-
-test-long: root-parents bench-network e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## what does not fit into test
+changelog: ## gather the files of docs/changes into CHANGELOG.md, at a release
+	$(GO) run ./hack/changelog
 
 BIN = bin
-install: build ## install binaries, systemd units, manual pages and completions below DESTDIR (BIN= for other binaries than those in bin/)
+install: build ## install binaries, units, manual pages and completions below DESTDIR (BIN=)
 	install -D -m 755 $(BIN)/longshore $(DESTDIR)/usr/bin/longshore
 	install -D -m 755 $(BIN)/longshore-keeper $(DESTDIR)/usr/bin/longshore-keeper
 	install -D -m 755 $(BIN)/longshore-oci $(DESTDIR)/usr/bin/longshore-oci
@@ -248,8 +65,7 @@ install: build ## install binaries, systemd units, manual pages and completions 
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket
 	hack/shell-files.sh $(BIN)/longshore "$(DESTDIR)"
 
-.PHONY: install-hub
-install-hub: build ## install the hub and its systemd unit below DESTDIR; the unit wants a user longshore-hub
+install-hub: build ## install the hub and its unit below DESTDIR; the unit wants a user longshore-hub
 	install -D -m 755 bin/longshore-hub $(DESTDIR)/usr/bin/longshore-hub
 	install -D -m 644 contrib/systemd/longshore-hub.service $(DESTDIR)/lib/systemd/system/longshore-hub.service
 
@@ -258,3 +74,186 @@ deb: build ## the Debian packages in dist/
 
 clean: ## remove what was built
 	rm -rf bin dist
+
+##@ Kills and damage
+
+chaos: build ## the chaos test with 1,000 kills
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CHAOS_KILLS=1000 $(GO) test -timeout 60m -count=1 -v -run Chaos ./test/chaos
+
+kills: build ## kill agent, keeper and nest in pairs and together, 20 rounds of each cell
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_MATRIX_ROUNDS=20 $(GO) test -timeout 2h -count=1 -v -run KillMatrix ./test/chaos
+
+streams: build ## cut a thousand streams, and rotate a log of 50 MB/s for a minute
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_CUTS=1000 LONGSHORE_ROTATE_SECONDS=60 $(GO) test -timeout 30m -count=1 -v -run 'CutStreams|RotatedLogs' ./test/cri
+
+damages: build ## damage 200 files of a running node, and kill repairs and commits
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DAMAGES=200 $(GO) test -timeout 40m -count=1 -v -run 'Damaged|RepairBringsBack|RepairIs|DiesInACommit' ./test/node
+
+removals: build ## remove ten thousand sandboxes, by one, four and sixteen workers
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_REMOVALS=10000 $(GO) test -timeout 60m -count=1 -v -run Removals ./test/node
+
+board: build ## kill agent and keeper fifty times while programs use the board
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_BOARD_KILLS=50 $(GO) test -timeout 30m -count=1 -v -run TestTheBoardWhileAgentAndKeeperDie ./test/node
+
+overlay-stages: build ## the agent dies at every stage of a task on overlay networks
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_OVERLAY_STAGES=all $(GO) test -timeout 60m -count=1 -v -run 'StageOfAnOverlay' ./test/swarm
+
+e2e-hub: build ## kill hubs and members of their etcd a hundred times, and cut a hub's power
+	LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_HUB_KILLS=100 LONGSHORE_HUB_CUTS=20 $(GO) test -p 1 -timeout 2h -count=1 -v -run 'Die|PowerIsCut' ./test/hub
+
+##@ Attacks
+
+attack: build weakened ## the attack suite with long rounds
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened LONGSHORE_ATTACK_ROUNDS=20 $(GO) test -timeout 60m -count=1 -v ./test/attack ./test/attack/escape
+
+exchanges: build weakened ## exchange each workload's path for a link while it is used, a thousand times
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_EXCHANGES=1000 $(GO) test -p 1 -timeout 3h -count=1 -v -run 'Exchanges' ./internal/beneath ./internal/guest ./internal/keeper/stdio ./test/cri ./test/mesos ./test/nomad
+
+seizures: ## a thousand execs and starts beside an attacker that traces new processes
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_SEIZE_ROUNDS=1000 $(GO) test -p 1 -timeout 1h -count=1 -v -run NotInside ./internal/runtime/native ./internal/ocicli
+
+##@ Kubernetes
+
+e2e-cri: build ## critest (CRITEST=its binary), or containerd's cases (CONTAINERD_INTEGRATION=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/cri/run.sh
+
+e2e-cri2017: build ## crictl and critest of 2017 (CRICTL2017=, CRITEST2017=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" CRITEST= CONTAINERD_INTEGRATION= test/e2e/cri/run.sh
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin CRICTL2017=$${CRICTL2017:-} $(GO) test -count=1 -timeout 15m -v -run 'Crictl|2017|Argdata' ./test/cri
+
+e2e-kubelet: build ## the real kubelet with static pods on the agent
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/kubelet/run.sh
+
+e2e-cluster: build ## a Kubernetes cluster of two nodes, and a hundred checks (CHECKS=, E2E_TEST=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/cluster/run.sh
+
+##@ Nomad and Mesos
+
+e2e-nomad: build ## a real Nomad (NOMAD=its binary; DOCKERD=, NOMAD_BEFORE=, DEVICE_PLUGIN=)
+	hack/deps.sh test
+	cd test/e2e/nomad/csi && CGO_ENABLED=0 $(GO) build -mod=mod -o $(CURDIR)/bin/test/csi .
+	CSI_PLUGIN=$(CURDIR)/bin/test/csi CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 45m -v ./test/e2e/nomad
+
+e2e-nomad-recover: build ## e2e-nomad's kill tests, each case twenty times
+	hack/deps.sh test
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin RECOVER_ROUNDS=20 $(GO) test -p 1 -count=1 -timeout 3h -v -run 'TasksOutlive|NobodyCanKnow' ./test/e2e/nomad
+
+e2e-nomad-vm: build ## a real Nomad on cgroup v2, in QEMU (NOMAD=its binary; RUN=)
+	hack/deps.sh vm
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_VM_RUN=$${RUN:-'^(TestJobsOfEveryKind|TestATaskGetsWhatItsJobSays|TestAServiceFromPullToStop)$$'} LONGSHORE_VM_TEST_TIMEOUT=55m LONGSHORE_TEST_PATIENCE=10 hack/vm.sh test/e2e/nomad
+
+e2e-mesos: build ## Mesos' own tools (MESOS_CLI=, MESOS_EXPORTER=)
+	hack/deps.sh test
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin $(GO) test -p 1 -count=1 -timeout 30m -v ./test/e2e/mesos
+
+e2e-mesosgo: build ## mesos-go drives the agent's Mesos API, in JSON and in protobuf
+	hack/deps.sh test
+	cd test/e2e/mesosgo && CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PATH="$$($(CURDIR)/hack/go.sh):$$PATH" go test -mod=mod -count=1 -v -timeout 15m .
+
+##@ Swarm
+
+e2e-swarm: build ## Debian's dockerd as the manager of our worker (SUITE=forky for dockerd 28.5, RUN=)
+	hack/dockerd.sh .cache/docker$(addprefix -,$(SUITE)) $(SUITE)
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker$(addprefix -,$(SUITE)) LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -p 1 -parallel 6 -count=1 -timeout 45m -v $(if $(RUN),-run $(RUN)) ./test/e2e/swarm
+
+e2e-swarm-vm: build ## overlay networks beside a dockerd that balances and encrypts, in QEMU (RUN=)
+	hack/deps.sh vm
+	hack/dockerd.sh .cache/docker
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_VM_RUN=$${RUN:-Dockerds} LONGSHORE_VM_TEST_TIMEOUT=55m LONGSHORE_VM_TEST_PARALLEL=1 hack/vm.sh test/e2e/swarm
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker GOFLAGS=-mod=mod LONGSHORE_VM_RUN=$${RUN:-EncryptedNetworks} hack/vm.sh test/e2e/swarmkit
+
+e2e-swarmkit: build ## moby/swarmkit's own manager, with Debian's dockerd as another worker (RUN=)
+	hack/deps.sh test
+	docker=$(CURDIR)/.cache/docker; hack/dockerd.sh $$docker || docker=; LONGSHORE_DOCKER_DIR=$$docker PATH="$$(hack/go.sh):$$PATH" test/e2e/swarmkit/run.sh
+
+e2e-gossip: ## our gossip beside the networkdb of docker 28 and of moby's newest tag (RUN=)
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/gossip/run.sh
+
+##@ Kata
+
+e2e-kata: build ## Kata's own shim, under containerd, drives longshore-guest (KATA_SHIM=, RUN=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/kata/run.sh
+
+e2e-kata-client: build ## Kata's own agent client makes every call (KATA_SOURCE=a checkout, COUNT=)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/kata/client/run.sh
+
+e2e-kata-vm: build ## longshore-guest as the first process of QEMU guests (KATA_SHIM=, KATA_SOURCE=)
+	hack/deps.sh vm
+	LONGSHORE_BIN=$(CURDIR)/bin hack/vm.sh kata
+
+e2e-kata-stress: build ## a gigabyte of streams, an exec storm and kills under longshore-guest
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_KATA_STRESS=1 $(GO) test -p 1 -timeout 1h -count=1 -v -run 'Gigabyte|ExecStorm|FiftyWaiters|CannotBeKilled|BlocksNobody|UnderLoad' ./test/kata
+
+e2e-kata-figures: build ## file size, start, memory and speed of longshore-guest in QEMU
+	hack/deps.sh vm
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
+	LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_KATA_FIGURES=1 LONGSHORE_VM_RUN='^TestFigures$$' LONGSHORE_VM_VERBOSE=1 hack/vm.sh test/kata
+
+##@ Other clients
+
+e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME_TOOLS=its checkout)
+	hack/deps.sh test
+	PATH="$$(hack/go.sh):$$PATH" test/e2e/oci/run.sh
+
+e2e-cli: build ## lines that people type from memory, to longshore and to podman (PODMAN=)
+	hack/deps.sh test
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PODMAN=$${PODMAN:-podman} LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 45m -v ./test/tour
+
+e2e-servers: build ## Debian's nginx, Redis and PostgreSQL on one network, under kills of the agent
+	hack/deps.sh test
+	hack/servers.sh .cache/servers
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_SERVERS_DIR=$(CURDIR)/.cache/servers LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 30m -v ./test/e2e/servers
+
+##@ Other machines, and everything
+
+vm-test: build ## the root tests in QEMU on cgroup v2
+	hack/deps.sh vm
+	hack/vm.sh
+
+vm-systemd: build ## the agent as a unit of systemd, in QEMU
+	hack/deps.sh vm
+	hack/vm.sh systemd
+
+vm-powercut: build ## cut the power of a QEMU guest twenty times in the middle of its work
+	hack/deps.sh vm
+	hack/vm.sh powercut 20
+
+root-parents: build weakened ## the root tests on a hardened and a loosened host (KINDS=, PACKAGES=, RUN=)
+	for kind in $(or $(KINDS),hardened loosened); do CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$$kind LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_WEAK_BIN=$(CURDIR)/bin/weakened $(GO) test -p 1 -parallel 3 -count=1 -timeout 30m $(if $(RUN),-run $(RUN)) $(or $(PACKAGES),$$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test | xargs -n1 dirname | sort -u | sed 's|^|./|')) || exit; done
+
+test-long: root-parents bench-network e2e-cli e2e-servers chaos kills overlay-stages streams removals damages exchanges seizures board e2e-hub e2e-kata-stress e2e-swarm e2e-swarmkit e2e-swarm-vm e2e-gossip vm-test vm-systemd vm-powercut fuzz ## the targets that do not fit into test
+
+##@ Benchmarks
+
+bench: build ## speed and memory of the main path, in one run
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/bareagent
+	$(GO) run ./test/bench
+
+bench-grants: build ## programs with grants, native and WebAssembly, beside an ordinary container and crun
+	$(GO) run ./test/bench -server longshore -steps grants
+
+bench-cli: build ## the command line beside podman and docker (PODMAN=, CONTAINERD=)
+	hack/dockerd.sh .cache/docker
+	LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker PODMAN=$${PODMAN:-podman} $(GO) run ./test/bench -server longshore -steps cli
+
+bench-network: ## the cost of a sandbox's network, a published port and a large overlay
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_NETWORK_PACE=1 $(GO) test -count=1 -v -run 'Pace$$' ./internal/network
+
+bench-overlay: build bench-network ## overlay networks beside a dockerd's, both workers of one Swarm (ROUNDS=)
+	hack/dockerd.sh .cache/docker
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} LONGSHORE_BENCH_ROUNDS=$${ROUNDS:-10} $(GO) test -count=1 -timeout 1h -v -run 'TestBench' ./test/e2e/swarm
+
+bench-gossip: build ## our node among 200 others with 2000 endpoints on one overlay network
+	hack/dockerd.sh .cache/docker
+	CGO_ENABLED=0 LONGSHORE_SWARM_CROWD=1 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$(CURDIR)/.cache/docker LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 20m -v -run 'TestACrowd' ./test/e2e/swarm
+
+bench-hub: ## the hub beside swarmkit's dispatcher, with the same clients (NODES=100,1000,10000)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags='-s -w' -o bin/bench/ ./test/bench/hubserver
+	CGO_ENABLED=0 $(GO) -C test/bench/swarmkit build -trimpath -ldflags='-s -w' -o "$(CURDIR)/bin/bench/swarmkit-dispatcher" ./dispatcher
+	HUBSERVER=bin/bench/hubserver HUBSERVER_SWARMKIT=bin/bench/swarmkit-dispatcher $(GO) run ./test/bench -steps hub $(if $(NODES),-nodes $(NODES))

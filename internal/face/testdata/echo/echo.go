@@ -1,4 +1,4 @@
-// Package echo is the smallest face, as HACKING.md explains it: an orchestrator of one
+// Package echo is the smallest face, as docs/checklists.md explains it: an orchestrator of one
 // socket and three words. "run NAME IMAGE COMMAND..." runs a container, or finds the one
 // of that name; its client sends the input and gets the output and "exit STATUS". "ends"
 // lists the containers that have ended, "remove NAME" removes one.
