@@ -33,8 +33,9 @@ type change struct {
 
 var fileName = regexp.MustCompile(`^([a-z0-9]+(?:-[a-z0-9]+)*)\.([a-z]+)\.md$`)
 
-// maxLine is how long a line of a change may be, in bytes.
-const maxLine = 170
+// maxLine is the maximal length of a line of a change, in bytes. The changelog indents it by two, and
+// no line of our documents has more than 160 columns.
+const maxLine = 158
 
 // parse reads a file called file. The error says what is wrong with its form.
 func parse(file, text string) (change, error) {
