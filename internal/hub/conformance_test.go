@@ -2,7 +2,6 @@ package hub_test
 
 import (
 	"maps"
-	"os"
 	"os/exec"
 	"path"
 	"slices"
@@ -12,17 +11,15 @@ import (
 	"google.golang.org/grpc"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/conformancetest"
 )
 
 // TestConformance compares the hub's table in docs/conformance.md with the services that workers
 // call, and its last column with the tests.
 func TestConformance(t *testing.T) {
 	const root = "../.."
-	doc, err := os.ReadFile(root + "/docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(doc), "\n## Hub\n")
+	doc := conformancetest.Read(t, root)
+	_, text, _ := strings.Cut(doc, "\n## Hub\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	left := map[string]bool{}
 	for _, s := range []grpc.ServiceDesc{swarmv1.CA_ServiceDesc, swarmv1.NodeCA_ServiceDesc, swarmv1.Dispatcher_ServiceDesc, swarmv1.LogBroker_ServiceDesc, swarmv1.ResourceAllocator_ServiceDesc} {

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/longshore/longshore/internal/conformancetest"
 )
 
 type row struct{ state, how, shown string }
@@ -21,13 +23,10 @@ type row struct{ state, how, shown string }
 // table reads the CRI table of docs/conformance.md.
 func table(t *testing.T) map[string]row {
 	t.Helper()
-	b, err := os.ReadFile("../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := conformancetest.Read(t, "../../..")
 	line := regexp.MustCompile(`^\| ((?:Runtime|Image)Service/\w+) \| (\w+) \| (.*) \| (.*) \|$`)
 	rows := map[string]row{}
-	for l := range strings.Lines(string(b)) {
+	for l := range strings.Lines(doc) {
 		if m := line.FindStringSubmatch(strings.TrimSpace(l)); m != nil {
 			if _, twice := rows[m[1]]; twice {
 				t.Errorf("%s has two rows", m[1])

@@ -1,7 +1,6 @@
 package kata
 
 import (
-	"os"
 	"os/exec"
 	"path"
 	"regexp"
@@ -11,16 +10,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	katav1 "github.com/longshore/longshore/api/kata/v1"
+	"github.com/longshore/longshore/internal/conformancetest"
 )
 
 // TestEveryCallHasARow holds docs/conformance.md against the agent's services, and its
 // last column against the tests.
 func TestEveryCallHasARow(t *testing.T) {
-	b, err := os.ReadFile("../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(b), "\n## Kata\n")
+	doc := conformancetest.Read(t, "../../..")
+	_, section, ok := strings.Cut(doc, "\n## Kata\n")
 	if !ok {
 		t.Fatal("there is no section Kata")
 	}

@@ -2,7 +2,6 @@ package mesos
 
 import (
 	"log/slog"
-	"os"
 	"os/exec"
 	"path"
 	"regexp"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/conformancetest"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
@@ -21,11 +21,8 @@ type row struct{ state, how, shown string }
 // chapter is what docs/conformance.md says of Mesos.
 func chapter(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile("../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(b), "\n## Mesos\n")
+	doc := conformancetest.Read(t, "../../..")
+	_, text, _ := strings.Cut(doc, "\n## Mesos\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	return text
 }

@@ -1,7 +1,6 @@
 package nomad_test
 
 import (
-	"os"
 	"os/exec"
 	"path"
 	"regexp"
@@ -13,16 +12,14 @@ import (
 
 	nomadbase "github.com/longshore/longshore/api/nomad/base"
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/conformancetest"
 )
 
 // TestEveryCallAndCapabilityHasARow holds docs/conformance.md against the services
 // and the message of the capabilities, and its last column against the tests.
 func TestEveryCallAndCapabilityHasARow(t *testing.T) {
-	b, err := os.ReadFile("../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(b), "\n## Nomad\n")
+	doc := conformancetest.Read(t, "../../..")
+	_, section, ok := strings.Cut(doc, "\n## Nomad\n")
 	if !ok {
 		t.Fatal("there is no section Nomad")
 	}

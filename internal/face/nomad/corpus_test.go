@@ -12,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/conformancetest"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest"
 	"github.com/longshore/longshore/internal/face/nomad/nomadtest/corpus"
@@ -86,12 +87,9 @@ func write(t *testing.T, name string) {
 
 // TestDifferencesFromDockerHaveRows: each difference in corpus.Differs has a row in docs/conformance.md.
 func TestDifferencesFromDockerHaveRows(t *testing.T) {
-	doc, err := os.ReadFile("../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := conformancetest.Read(t, "../../..")
 	for _, d := range corpus.Differs {
-		if !strings.Contains(string(doc), "| "+d.Row+" |") {
+		if !strings.Contains(doc, "| "+d.Row+" |") {
 			t.Errorf("docs/conformance.md has no row %q", d.Row)
 		}
 	}

@@ -1,7 +1,6 @@
 package swarm_test
 
 import (
-	"os"
 	"os/exec"
 	"path"
 	"regexp"
@@ -13,16 +12,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/conformancetest"
 )
 
 // section is what docs/conformance.md says of the Swarm.
 func section(t *testing.T) string {
 	t.Helper()
-	b, err := os.ReadFile("../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(b), "\n## Swarm\n")
+	doc := conformancetest.Read(t, "../../..")
+	_, section, ok := strings.Cut(doc, "\n## Swarm\n")
 	if !ok {
 		t.Fatal("there is no section Swarm")
 	}

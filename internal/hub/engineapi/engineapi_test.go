@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"os/exec"
 	"path"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/conformancetest"
 	"github.com/longshore/longshore/internal/hub/board"
 )
 
@@ -503,11 +503,8 @@ func TestOutput(t *testing.T) {
 // with the tests.
 func TestConformance(t *testing.T) {
 	const root = "../../.."
-	doc, err := os.ReadFile(root + "/docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, text, _ := strings.Cut(string(doc), "\n## Hub: docker's command line\n")
+	doc := conformancetest.Read(t, root)
+	_, text, _ := strings.Cut(doc, "\n## Hub: docker's command line\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	left := map[string]bool{}
 	for _, p := range (Server{}).routes().patterns {

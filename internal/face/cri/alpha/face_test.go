@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/longshore/longshore/api/cri1alpha"
+	"github.com/longshore/longshore/internal/conformancetest"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
 	"github.com/longshore/longshore/internal/face"
@@ -353,10 +354,7 @@ func calls() (all []protoreflect.MethodDescriptor) {
 
 // TestEveryCallOf2017HasARow holds docs/conformance.md against the services. The tests that it names are there.
 func TestEveryCallOf2017HasARow(t *testing.T) {
-	doc, err := os.ReadFile("../../../../docs/conformance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := conformancetest.Read(t, "../../../..")
 	var code strings.Builder
 	for _, pattern := range []string{"*_test.go", "../../../../test/cri/*_test.go"} {
 		files, err := filepath.Glob(pattern)
@@ -372,7 +370,7 @@ func TestEveryCallOf2017HasARow(t *testing.T) {
 		}
 	}
 	n := newTestNode(t)
-	rows := regexp.MustCompile(`(?m)^\| (runtime\.\w+Service/\w+) \| (works|differs|refused) \| .* \| (.+) \|$`).FindAllStringSubmatch(string(doc), -1)
+	rows := regexp.MustCompile(`(?m)^\| (runtime\.\w+Service/\w+) \| (works|differs|refused) \| .* \| (.+) \|$`).FindAllStringSubmatch(doc, -1)
 	have := map[string]bool{}
 	for _, r := range rows {
 		if have[r[1]] {
