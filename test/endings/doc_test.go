@@ -27,7 +27,17 @@ func TestTheDocumentHasEveryDeath(t *testing.T) {
 		if len(cells) != 4 {
 			t.Fatalf("%d cells: %s", len(cells), row)
 		}
-		lines = append(lines, line{strings.TrimSpace(cells[0]), strings.TrimSpace(cells[1]), strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3])})
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if cells[0] == "" { // the verdict continues
+			if len(lines) == 0 || cells[2] != "" || cells[3] != "" {
+				t.Fatalf("a row without a death: %s", row)
+			}
+			lines[len(lines)-1].verdict += " " + cells[1]
+			continue
+		}
+		lines = append(lines, line{cells[0], cells[1], cells[2], cells[3]})
 	}
 	stands := map[string]bool{}
 	for _, d := range deaths {
