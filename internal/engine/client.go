@@ -10,6 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/attach"
 	"github.com/longshore/longshore/internal/engine/changes"
 	"github.com/longshore/longshore/internal/engine/reads"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Client is the engine as one owner sees it: it creates objects for that owner and finds only
@@ -42,18 +43,22 @@ type Client struct {
 
 // view is a verb's caller.
 type view struct {
-	e     *Engine
-	owner core.Owner // "" in the unscoped view
+	scope.Scope
+	e *Engine
 }
 
 func newClient(e *Engine, owner core.Owner) *Client {
-	v := view{e, owner}
+	s := scope.Scope{
+		Records: e.records.Records, Owner: owner, Locks: e.sandboxes.Lock,
+		Stages: func(owner core.Owner, verb string) func(string) error { return e.pipeline(owner, verb).pass },
+	}
+	v := view{s, e}
 	return &Client{
 		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
-		Stats:      reads.Stats{Store: e.o.Store, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network, Owner: owner},
-		Registries: reads.Registries{Images: e.o.Images, Owner: owner}, Roots: reads.Roots{Images: e.o.Images, Owner: owner, Tell: e.records.tell},
-		Overlays: e.o.Overlays, Stored: reads.Stored{Store: e.o.Store, Owner: owner}, Changes: changes.Changes{Store: e.o.Store, Owner: owner, Lock: e.sandboxes.Lock},
-		Attachments: attach.Verbs{Store: e.o.Store, Network: e.o.Network, Owner: owner, Lock: e.sandboxes.Lock, Files: e.files, Begin: func(verb string) func(string) error { return e.pipeline(owner, verb).pass }},
+		Stats:      reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
+		Registries: reads.Registries{Images: e.o.Images, Scope: s}, Roots: reads.Roots{Images: e.o.Images, Scope: s},
+		Overlays: e.o.Overlays, Stored: reads.Stored{Scope: s}, Changes: changes.Changes{Scope: s},
+		Attachments: attach.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
 	}
 }
 
@@ -75,58 +80,9 @@ type StopOptions struct {
 	Request core.StopRequest
 }
 
-// sees reports whether the caller may see an object with this Meta.
-func (v view) sees(m *core.Meta) bool { return v.owner == "" || m.Owner == v.owner }
-
-// forces reports whether the caller would change another owner's object.
-func (v view) forces(m *core.Meta) bool { return v.owner == "" && m.Owner != core.OwnerCLI }
-
-// owns returns the owner of objects that the caller creates.
-func (v view) owns(what string) (core.Owner, error) {
-	if v.owner == "" {
-		return "", fmt.Errorf("%s: the unscoped view has no owner: %w", what, errdefs.ErrInvalidArgument)
-	}
-	return v.owner, nil
-}
-
-// request completes a stop request with its owner, call and time.
-func (v view) request(a core.StopRequest, call string) core.StopRequest {
-	if a.Owner == "" {
-		a.Owner = v.owner
-		if a.Owner == "" {
-			a.Owner = core.OwnerCLI
-		}
-	}
-	if a.Call == "" {
-		a.Call = call
-	}
-	if a.At.IsZero() {
-		a.At = now()
-	}
-	return a
-}
-
-// sandbox returns a sandbox that the caller may see.
-func (v view) sandbox(id core.ID) (core.Sandbox, error) {
-	sb, err := v.e.records.sandbox(id)
-	if err == nil && !v.sees(&sb.Meta) {
-		return core.Sandbox{}, fmt.Errorf("sandbox %s: %w", id, errdefs.ErrNotFound)
-	}
-	return sb, err
-}
-
-// container returns a container that the caller may see.
-func (v view) container(id core.ID) (core.Container, error) {
-	c, err := v.e.records.container(id)
-	if err == nil && !v.sees(&c.Meta) {
-		return core.Container{}, fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
-	}
-	return c, err
-}
-
 // process returns a process of a container that the caller may see.
 func (v view) process(ref core.Ref) (core.Container, *core.Process, error) {
-	c, err := v.container(ref.Container)
+	c, err := v.Container(ref.Container)
 	if err != nil {
 		return c, nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/scope"
 	specutil "github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -34,7 +35,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 				return err
 			}
 			defer unlock()
-			sb, err := c.view.sandbox(b.c.Sandbox)
+			sb, err := c.view.Sandbox(b.c.Sandbox)
 			if err != nil {
 				return err
 			}
@@ -63,7 +64,7 @@ type build struct {
 
 // newBuild does the part of a create that needs no sandbox.
 func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
-	owner, err := v.owns("create container")
+	owner, err := v.Creates("create container")
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (b *build) place(v view) (err error) {
 		return err
 	}
 	if b.c.Parent != "" {
-		parent, err := v.container(b.c.Parent)
+		parent, err := v.Container(b.c.Parent)
 		if err != nil {
 			return err
 		}
@@ -179,9 +180,9 @@ func (b *build) reserve(context.Context) error {
 				return fmt.Errorf("parent %s is %s: %w", p.ID, p.State, errdefs.ErrFailedPrecondition)
 			}
 		}
-		n := change{}
-		n.add(core.Event{Kind: core.EventContainerCreating})
-		if err := n.write(tx, &b.c.Meta, b.c.Sandbox, b.c.ID); err != nil {
+		n := scope.Change{}
+		n.Add(core.Event{Kind: core.EventContainerCreating})
+		if err := n.Write(tx, &b.c.Meta, b.c.Sandbox, b.c.ID); err != nil {
 			return err
 		}
 		return tx.Containers().Put(b.c)
@@ -190,7 +191,7 @@ func (b *build) reserve(context.Context) error {
 		// The records tell the users of a volume, so this comes after the removal of the record.
 		b.pipeline.undo.add("anonymous volumes", func(ctx context.Context) error { return b.e.volumes.Abandon(ctx, b.c.Owner, b.c.Config.Volumes) })
 		b.pipeline.undo.add("volumes", func(ctx context.Context) error { return b.e.volumes.Release(ctx, b.c.Owner, b.c.Config.Volumes) })
-		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.dropContainer(b.c.ID, change{}) })
+		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.DropContainer(b.c.ID, scope.Change{}) })
 	}
 	return err
 }
@@ -283,13 +284,13 @@ func (b *build) launch(ctx context.Context) error {
 	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
 	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime && b.cfg.Runtime == "", version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
-		return b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error { c.Runtime = rt.Name(); return nil })
+		return b.e.records.EditContainer(b.c.ID, func(c *core.Container, _ *scope.Change) error { c.Runtime = rt.Name(); return nil })
 	}}
 	b.c.Warnings = append(b.c.Warnings, etc.Without(&b.sb)...)
 	if b.cfg.Run {
 		// Everything is recorded before the launch: after a crash, recovery finds the process and
 		// may have to complete the create.
-		err := b.e.records.editContainer(b.c.ID, func(c *core.Container, _ *change) error {
+		err := b.e.records.EditContainer(b.c.ID, func(c *core.Container, _ *scope.Change) error {
 			c.Main, c.Config, c.Warnings, c.Data = b.c.Main, b.c.Config, b.c.Warnings, b.c.Data
 			return nil
 		})
@@ -314,11 +315,11 @@ func (b *build) commit(context.Context) error {
 	return b.e.o.Store.Update(func(tx core.Tx) error {
 		c := b.c
 		c.Trace = b.e.pulls.Of(c.Image).With(core.Trace(b.pipeline.trace))
-		n := change{}
+		n := scope.Change{}
 		if err := created(&c, &n); err != nil {
 			return err
 		}
-		if err := n.write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
+		if err := n.Write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
 			return err
 		}
 		if err := tx.Containers().Put(c); err != nil {
@@ -330,24 +331,24 @@ func (b *build) commit(context.Context) error {
 }
 
 // created completes a create, and marks the container running if it was started in the same call.
-func created(c *core.Container, n *change) error {
-	n.add(core.Event{Kind: core.EventContainerCreated})
+func created(c *core.Container, n *scope.Change) error {
+	n.Add(core.Event{Kind: core.EventContainerCreated})
 	if err := step(c, core.VerbCommit); err != nil || !c.Config.Run {
 		return err
 	}
 	c.Main.Started = now()
-	n.add(core.Event{Kind: core.EventContainerStarted})
+	n.Add(core.Event{Kind: core.EventContainerStarted})
 	return step(c, core.VerbStart)
 }
 
 // Container returns one container.
 func (c *Client) Container(_ context.Context, id core.ID) (core.Container, error) {
-	return c.view.container(id)
+	return c.view.Container(id)
 }
 
 // ContainerByKey returns the container with the name that its face gave it.
 func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Container, err error) {
-	owner, err := c.view.owns("container by key")
+	owner, err := c.view.Creates("container by key")
 	if err != nil {
 		return ct, err
 	}
@@ -357,7 +358,7 @@ func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Contai
 
 // Containers returns those that match f, oldest first. Filter.Kinds does not apply.
 func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Container, err error) {
-	owner, ok := c.view.scope(f)
+	owner, ok := c.view.Selects(f)
 	if !ok {
 		return nil, nil
 	}
@@ -394,13 +395,8 @@ func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Conta
 
 // SetContainerData replaces the face's own record of a container.
 func (c *Client) SetContainerData(_ context.Context, id core.ID, data []byte) error {
-	if _, err := c.view.container(id); err != nil {
-		return err
-	}
-	err := c.e.records.editContainer(id, func(ct *core.Container, n *change) error {
+	return c.view.ChangeContainer(id, scope.By{Verb: "set data"}, func(ct *core.Container, _ *scope.Change) error {
 		ct.Data = data
-		n.forced(c.view, &ct.Meta, "set data", c.view.request(core.StopRequest{}, ""))
 		return nil
 	})
-	return err
 }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/lease"
+	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/underway"
 	"github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/keylock"
@@ -109,7 +110,7 @@ func New(o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{records: records{o.Store}, o: o, runtimes: map[string]core.Runtime{}, policies: policies{o.Policies, o.Logger}}
+	e := &Engine{records: records{scope.Records{Store: o.Store}}, o: o, runtimes: map[string]core.Runtime{}, policies: policies{o.Policies, o.Logger}}
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}

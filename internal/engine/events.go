@@ -25,7 +25,7 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 			yield(core.Event{}, fmt.Errorf("events: they carry no labels: %w", errdefs.ErrInvalidArgument))
 			return
 		}
-		owner, ok := c.view.scope(f)
+		owner, ok := c.view.Selects(f)
 		if !ok {
 			return
 		}
@@ -60,7 +60,7 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 // eventsSince reads one batch; next is the Seq to continue from.
 func (r records) eventsSince(since uint64, match func(*core.Event) bool) (batch []core.Event, next uint64, err error) {
 	next = since
-	err = r.store.View(func(tx core.Tx) error {
+	err = r.Store.View(func(tx core.Tx) error {
 		n := 0
 		for ev, err := range tx.Events(since) {
 			if err != nil {
@@ -83,7 +83,7 @@ func (r records) eventsSince(since uint64, match func(*core.Event) bool) (batch 
 // record is gone. name is its ID, at least four digits of the ID, or its key.
 func (c *Client) LastExit(_ context.Context, name string) (last core.Event, err error) {
 	match := func(ev *core.Event) bool {
-		return ev.Kind == core.EventContainerExited && c.view.sees(&core.Meta{Owner: ev.Owner}) &&
+		return ev.Kind == core.EventContainerExited && c.view.Sees(&core.Meta{Owner: ev.Owner}) &&
 			(ev.Key == core.Key(name) || len(name) >= 4 && strings.HasPrefix(string(ev.Container), name))
 	}
 	err = c.e.o.Store.View(func(tx core.Tx) error {
@@ -118,15 +118,9 @@ func (c *Client) FirstSeq() uint64 { return c.e.began }
 
 // Tell appends an event about the node for its administrator, with c's owner.
 func Tell(c *Client, note string) error {
-	owner, err := c.view.owns("tell")
+	owner, err := c.view.Creates("tell")
 	if err != nil {
 		return err
 	}
-	return c.e.records.tell(core.Event{Kind: core.EventAgent, Owner: owner, Note: note})
-}
-
-// tell appends an event about the agent or the node.
-func (r records) tell(ev core.Event) error {
-	ev.At = now()
-	return r.store.Update(func(tx core.Tx) error { _, err := tx.Append(ev); return err })
+	return c.e.records.Tell(core.Event{Kind: core.EventAgent, Owner: owner, Note: note})
 }

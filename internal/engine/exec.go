@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/proctree"
 )
 
@@ -35,7 +36,7 @@ func (c view) exec(ctx context.Context, id core.ID, cfg core.ProcessConfig) (p c
 	if cfg.ID == core.Main {
 		cfg.ID = core.ProcessID(newID()[:32])
 	}
-	ct, err := c.container(id)
+	ct, err := c.Container(id)
 	if err != nil {
 		return p, nil, err
 	}
@@ -54,14 +55,14 @@ func (c view) startExec(ctx context.Context, id core.ID, cfg core.ProcessConfig)
 		return core.Process{}, nil, err
 	}
 	defer unlock()
-	ct, err := c.container(id)
+	ct, err := c.Container(id)
 	if err != nil {
 		return core.Process{}, nil, err
 	}
 	if err := e.canExec(&ct, cfg.ID); err != nil {
 		return core.Process{}, nil, err
 	}
-	sb, err := e.records.sandbox(ct.Sandbox)
+	sb, err := e.records.Sandbox(ct.Sandbox)
 	if err != nil {
 		return core.Process{}, nil, err
 	}
@@ -122,11 +123,10 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		err := quietExec{e}.add(ct.ID, p)
 		return p, e.execRecorded(ctx, ref, ct.Owner, err)
 	}
-	err := e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
+	err := c.ChangeContainer(ct.ID, scope.By{Verb: "exec"}, func(ct *core.Container, n *scope.Change) error {
 		forgetExit(ct, p.ID)
 		ct.Execs = append(ct.Execs, p)
-		n.add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
-		n.forced(c, &ct.Meta, "exec", c.request(core.StopRequest{}, ""))
+		n.Add(core.Event{Kind: core.EventProcessStarted, Process: p.ID})
 		return nil
 	})
 	return p, e.execRecorded(ctx, ref, ct.Owner, err)
@@ -156,11 +156,11 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	if p.Autopsy != nil {
 		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}
-	req = c.view.request(req, "Signal")
+	req = c.view.Request(req, "Signal")
 	req.Signal = sig
 	req.Incidental = !asksForEnd(&ct, sig)
-	if mayEnd(sig) && recorded(&ct, ref) || c.view.forces(&ct.Meta) {
-		if err := c.e.records.recordRequest(ref, req, c.view); err != nil {
+	if mayEnd(sig) && recorded(&ct, ref) || c.view.Forces(&ct.Meta) {
+		if err := c.view.recordRequest(ref, req); err != nil {
 			return err
 		}
 	}
@@ -195,9 +195,9 @@ func mayEnd(sig int) bool {
 	}, syscall.Signal(sig))
 }
 
-func (r records) recordRequest(ref core.Ref, req core.StopRequest, by view) error {
-	err := r.editContainer(ref.Container, func(ct *core.Container, n *change) error {
-		n.forced(by, &ct.Meta, "signal", req)
+// recordRequest stores the caller's request to end a process.
+func (v view) recordRequest(ref core.Ref, req core.StopRequest) error {
+	return v.ChangeContainer(ref.Container, scope.By{Verb: "signal", Request: req}, func(ct *core.Container, _ *scope.Change) error {
 		p := ct.Process(ref.Process)
 		if p == nil || p.Autopsy != nil || !req.Stop && !mayEnd(req.Signal) {
 			return nil
@@ -210,7 +210,6 @@ func (r records) recordRequest(ref core.Ref, req core.StopRequest, by view) erro
 		}
 		return nil
 	})
-	return err
 }
 
 // RemoveProcess forgets an exec that has ended. With Force it first kills the exec and the
@@ -236,9 +235,9 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if c.e.quiet.drop(ref) {
 		return nil
 	}
-	var by change
-	if ct, err := c.view.container(ref.Container); err == nil {
-		by.forced(c.view, &ct.Meta, "remove process", c.view.request(opts.Request, ""))
+	var by scope.Change
+	if ct, err := c.view.Container(ref.Container); err == nil {
+		c.view.Forced(&by, &ct.Meta, scope.By{Verb: "remove process", Request: c.view.Request(opts.Request, "")})
 	}
 	return c.e.records.dropExec(ref, by)
 }
@@ -281,13 +280,13 @@ func (e *Engine) endTree(ctx context.Context, ct *core.Container, p *core.Proces
 
 // dropExec removes an ended process from its container's record. The exit of one that was started
 // with KeepExit stays.
-func (r records) dropExec(ref core.Ref, by change) error {
-	err := r.editContainer(ref.Container, func(ct *core.Container, n *change) error {
+func (r records) dropExec(ref core.Ref, by scope.Change) error {
+	err := r.EditContainer(ref.Container, func(ct *core.Container, n *scope.Change) error {
 		if p := ct.Process(ref.Process); p != nil {
 			keepExit(ct, p)
 		}
 		ct.Execs = slices.DeleteFunc(ct.Execs, func(p core.Process) bool { return p.ID == ref.Process })
-		n.events = append(n.events, by.events...)
+		n.Join(by)
 		return nil
 	})
 	return ignoreNotFound(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/logs"
 )
 
@@ -109,7 +110,7 @@ const confirmAfter = 200 * time.Millisecond
 
 func (r reaper) keeperIs(ctx context.Context, how string) {
 	r.e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
-	if err := r.e.records.tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
+	if err := r.e.records.Tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
 		r.e.o.Logger.ErrorContext(ctx, "could not append an event to the log", "error", err)
 	}
 }
@@ -124,7 +125,7 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 		return err
 	}
 	defer unlock()
-	c, err := r.e.records.container(x.Ref.Container)
+	c, err := r.e.records.Container(x.Ref.Container)
 	l := r.e.pipeline(c.Owner, "exit") // an init of a sandbox belongs to nobody here
 	if err := l.pass("begin"); err != nil {
 		return err
@@ -180,7 +181,7 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 
 // exitedOther handles the exit of a tiny init, or of a process without a record.
 func (r reaper) exitedOther(ctx context.Context, x core.ProcessExit) error {
-	sb, err := r.e.records.sandbox(x.Ref.Container)
+	sb, err := r.e.records.Sandbox(x.Ref.Container)
 	if err == nil && sb.State != core.SandboxStopped && x.Ref.Process == core.Main {
 		err = r.e.endSandbox(ctx, &sb, fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status()))
 	}
@@ -233,7 +234,7 @@ func (e *Engine) forgetKilled(ctx context.Context, ref core.Ref) error {
 // recordEnd records the end of a process, unless one is recorded.
 func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) error {
 	fresh := false
-	err := e.records.editContainer(id, func(c *core.Container, n *change) error {
+	err := e.records.EditContainer(id, func(c *core.Container, n *scope.Change) error {
 		fresh = false
 		p := c.Process(process)
 		if p == nil || p.Autopsy != nil {
@@ -249,7 +250,7 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 				return err
 			}
 		}
-		n.add(core.Event{Kind: kind, Process: process, Autopsy: &a})
+		n.Add(core.Event{Kind: kind, Process: process, Autopsy: &a})
 		return nil
 	})
 	if err == nil && fresh {
@@ -271,7 +272,7 @@ func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process
 	if x.Exit.Lost {
 		in.Note = autopsy.Orphan
 	}
-	if sb, err := r.e.records.sandbox(c.Sandbox); err == nil {
+	if sb, err := r.e.records.Sandbox(c.Sandbox); err == nil {
 		in.Levels = r.levelNames(ctx, &sb, c, x)
 		in.PidOne = p.ID == core.Main && sb.Config.Namespaces.PID.Mode == core.PerContainer && len(c.Config.Join) == 0
 	}

@@ -13,20 +13,20 @@ import (
 
 // Images are the images with a name of the owner. The unscoped view lists all owners' images and
 // changes none.
-type Images struct{ view }
+type Images struct{ by view }
 
 // Pull fetches an image. An image that is in the store is fetched only with opts.Always.
 func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (core.Image, error) {
-	owner, err := i.owns("pull image")
+	owner, err := i.by.Creates("pull image")
 	if err != nil {
 		return core.Image{}, err
 	}
-	pl := i.e.pipeline(owner, "pull")
+	pl := i.by.e.pipeline(owner, "pull")
 	if err := pl.pass("begin"); err != nil {
 		return core.Image{}, err
 	}
-	pull := i.e.pulls.Watch(owner, &opts)
-	img, err := i.e.o.Images.Pull(ctx, owner, ref, opts)
+	pull := i.by.e.pulls.Watch(owner, &opts)
+	img, err := i.by.e.o.Images.Pull(ctx, owner, ref, opts)
 	if err != nil {
 		return core.Image{}, err
 	}
@@ -34,7 +34,7 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 	if err := pl.pass("pulled"); err != nil {
 		return core.Image{}, err
 	}
-	if err := i.e.records.tell(core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(ref), Note: string(img.ID)}); err != nil {
+	if err := i.by.e.records.Tell(core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(ref), Note: string(img.ID)}); err != nil {
 		return core.Image{}, err
 	}
 	return img, pl.pass("recorded")
@@ -42,46 +42,46 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 
 // Get returns one image; core.Images.Get describes the forms of ref.
 func (i Images) Get(ctx context.Context, ref string) (core.Image, error) {
-	return i.e.o.Images.Get(ctx, i.owner, ref)
+	return i.by.e.o.Images.Get(ctx, i.by.Owner, ref)
 }
 
 // List returns the owner's images; the unscoped view's are all owners'.
 func (i Images) List(ctx context.Context) ([]core.Image, error) {
-	return i.e.o.Images.List(ctx, i.owner)
+	return i.by.e.o.Images.List(ctx, i.by.Owner)
 }
 
 // Tag gives an image a further name.
 func (i Images) Tag(ctx context.Context, source, target string) error {
-	owner, err := i.owns("tag image")
+	owner, err := i.by.Creates("tag image")
 	if err != nil {
 		return err
 	}
-	return i.e.o.Images.Tag(ctx, owner, source, target)
+	return i.by.e.o.Images.Tag(ctx, owner, source, target)
 }
 
 // Remove removes a name, or all of this owner's names when ref is an ID. It succeeds when there
 // is none.
 func (i Images) Remove(ctx context.Context, ref string) error {
-	owner, err := i.owns("remove image")
+	owner, err := i.by.Creates("remove image")
 	if err != nil {
 		return err
 	}
-	if err := i.e.o.Images.Remove(ctx, owner, ref); err != nil {
+	if err := i.by.e.o.Images.Remove(ctx, owner, ref); err != nil {
 		if errdefs.IsNotFound(err) {
 			return nil
 		}
 		return err
 	}
-	return i.e.records.tell(core.Event{Kind: core.EventImageRemoved, Owner: owner, Key: core.Key(ref)})
+	return i.by.e.records.Tell(core.Event{Kind: core.EventImageRemoved, Owner: owner, Key: core.Key(ref)})
 }
 
 // Import reads an OCI or docker archive.
 func (i Images) Import(ctx context.Context, archive io.Reader, opts core.ImportOptions) ([]core.Image, error) {
-	owner, err := i.owns("import images")
+	owner, err := i.by.Creates("import images")
 	if err != nil {
 		return nil, err
 	}
-	imgs, err := i.e.o.Images.Import(ctx, owner, archive, opts)
+	imgs, err := i.by.e.o.Images.Import(ctx, owner, archive, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (i Images) Import(ctx context.Context, archive io.Reader, opts core.ImportO
 		if len(img.Names) > 0 {
 			ev.Key = core.Key(img.Names[0])
 		}
-		if err := i.e.records.tell(ev); err != nil {
+		if err := i.by.e.records.Tell(ev); err != nil {
 			return nil, err
 		}
 	}
@@ -99,17 +99,17 @@ func (i Images) Import(ctx context.Context, archive io.Reader, opts core.ImportO
 
 // Export writes an OCI archive.
 func (i Images) Export(ctx context.Context, refs []string, w io.Writer) error {
-	return i.e.o.Images.Export(ctx, i.owner, refs, w)
+	return i.by.e.o.Images.Export(ctx, i.by.Owner, refs, w)
 }
 
 // Prune removes the owner's images if keep returns false for them, then collects garbage. Images of
 // containers and images held by a lease are always kept.
 func (i Images) Prune(ctx context.Context, keep func(core.Image) bool) (uint64, error) {
-	owner, err := i.owns("prune images")
+	owner, err := i.by.Creates("prune images")
 	if err != nil {
 		return 0, err
 	}
-	return i.e.leases.Prune(owner, func(holds func(digest.Digest) bool) (uint64, error) {
+	return i.by.e.leases.Prune(owner, func(holds func(digest.Digest) bool) (uint64, error) {
 		return i.prune(ctx, owner, func(img core.Image) bool { return holds(img.ID) || keep != nil && keep(img) })
 	})
 }
@@ -118,16 +118,16 @@ func (i Images) Prune(ctx context.Context, keep func(core.Image) bool) (uint64, 
 // released. A caller that creates containers takes one before it looks up the images, and
 // releases it when the containers exist.
 func (i Images) Lease() *lease.Lease {
-	return i.e.leases.Open(i.owner, lease.Ports{Image: i.Get, Pull: i.Pull})
+	return i.by.e.leases.Open(i.by.Owner, lease.Ports{Image: i.Get, Pull: i.Pull})
 }
 
 // Leased reports whether the owner has leases that have not been released.
-func (i Images) Leased() bool { return i.e.leases.Leased(i.owner) }
+func (i Images) Leased() bool { return i.by.e.leases.Leased(i.by.Owner) }
 
 // prune implements Prune, while no lease can get another image.
 func (i Images) prune(ctx context.Context, owner core.Owner, keep func(core.Image) bool) (uint64, error) {
 	used := map[string]bool{}
-	err := i.e.o.Store.View(func(tx core.Tx) error {
+	err := i.by.e.o.Store.View(func(tx core.Tx) error {
 		for c, err := range tx.Containers().All(owner) {
 			if err != nil {
 				return err
@@ -142,10 +142,10 @@ func (i Images) prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 	if err != nil {
 		return 0, err
 	}
-	return i.e.o.Images.Prune(ctx, owner, func(img core.Image) bool { return used[string(img.ID)] || keep(img) })
+	return i.by.e.o.Images.Prune(ctx, owner, func(img core.Image) bool { return used[string(img.ID)] || keep(img) })
 }
 
 // Usage returns the disk usage of the image store.
 func (i Images) Usage(ctx context.Context) (core.ImageUsage, error) {
-	return i.e.o.Images.Usage(ctx)
+	return i.by.e.o.Images.Usage(ctx)
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // KeptExits is how many exits of removed execs a container's record keeps. The oldest are dropped
@@ -18,7 +19,7 @@ const KeptExits = 128
 // ForgetExit is called, another process gets the same ID, KeptExits others are added, or the
 // container is removed; then the error is NotFound.
 func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error) {
-	ct, err := c.view.container(ref.Container)
+	ct, err := c.view.Container(ref.Container)
 	if err != nil {
 		return core.Autopsy{}, err
 	}
@@ -33,9 +34,8 @@ func (c *Client) KeptExit(_ context.Context, ref core.Ref) (core.Autopsy, error)
 func (c *Client) ForgetExit(ctx context.Context, ref core.Ref) error {
 	_, err := c.KeptExit(ctx, ref)
 	if err == nil {
-		err = c.e.records.editContainer(ref.Container, func(ct *core.Container, n *change) error {
+		err = c.view.ChangeContainer(ref.Container, scope.By{Verb: "forget exit"}, func(ct *core.Container, _ *scope.Change) error {
 			forgetExit(ct, ref.Process)
-			n.forced(c.view, &ct.Meta, "forget exit", c.view.request(core.StopRequest{}, ""))
 			return nil
 		})
 	}

@@ -7,16 +7,16 @@ import (
 )
 
 // Network is the network of the node.
-type Network struct{ view }
+type Network struct{ by view }
 
 // Info returns the state of the node's network.
 func (n Network) Info(ctx context.Context) (core.NetworkInfo, error) {
-	return n.e.o.Network.Info(ctx)
+	return n.by.e.o.Network.Info(ctx)
 }
 
 // SetRanges changes the address ranges for sandboxes that are created later.
 func (n Network) SetRanges(ctx context.Context, cidrs []string) error {
-	return n.e.o.Network.SetRanges(ctx, cidrs)
+	return n.by.e.o.Network.SetRanges(ctx, cidrs)
 }
 
 // Runtimes describes every configured runtime.

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Pair is a sandbox with its one container, which most orchestrators call a task.
@@ -97,7 +98,7 @@ func (s *survey) halves() (found []finding) {
 				if err := s.e.endSandbox(ctx, &sb, why); err != nil {
 					return err
 				}
-				return teardown{s.e}.sandbox(ctx, &sb, change{}, nil)
+				return teardown{s.e}.sandbox(ctx, &sb, scope.Change{}, nil)
 			},
 		})
 	}

@@ -99,7 +99,7 @@ func validQuiet(by view, cfg core.ProcessConfig) error {
 	case len(cfg.IO.Sinks) > 0 || cfg.KeepExit || cfg.Data != nil:
 		return fmt.Errorf("a quiet process has no sinks, no data and no exit that is kept: %w", errdefs.ErrInvalidArgument)
 	}
-	_, err := by.owns("a quiet process") // operations of the unscoped view on others' objects are recorded
+	_, err := by.Creates("a quiet process") // operations of the unscoped view on others' objects are recorded
 	return err
 }
 
@@ -122,7 +122,7 @@ type quietExec struct{ e *Engine }
 func (x quietExec) add(container core.ID, p core.Process) error {
 	e := x.e
 	e.quiet.put(container, p)
-	ct, err := e.records.container(container)
+	ct, err := e.records.Container(container)
 	if err == nil && !alive(ct.State) {
 		err = fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	}
@@ -221,7 +221,7 @@ func (s *survey) strayExecs() {
 		if e.launches.Held(ref) { // read before the records: its holder has recorded the process by now
 			continue
 		}
-		if ct, err := e.records.container(ref.Container); err == nil && e.process(&ct, ref.Process) == nil {
+		if ct, err := e.records.Container(ref.Container); err == nil && e.process(&ct, ref.Process) == nil {
 			s.add(finding{ref: ref, repair: func(ctx context.Context) error { return s.endStray(ctx, ref, p) }})
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // networkRecoverer is a Network that repairs its own state after a start.
@@ -49,7 +50,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 	if boot > 0 {
 		note += fmt.Sprintf(", %d objects ended by the node's restart", boot)
 	}
-	err = e.records.tell(core.Event{Kind: core.EventAgent, Note: note})
+	err = e.records.Tell(core.Event{Kind: core.EventAgent, Note: note})
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		// A node without space serves: its user frees space with its commands.
 		e.o.Logger.ErrorContext(ctx, "no space is left for the event of this start; the agent serves without it", "event", note, "error", err)
@@ -163,7 +164,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 		return err
 	}
 	defer unlock()
-	all, err := e.records.containersOf(sb.ID)
+	all, err := e.records.ContainersOf(sb.ID)
 	if err != nil {
 		return err
 	}
@@ -175,7 +176,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 			return err
 		}
 	}
-	cur, err := e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *change) error { return stopped(sb, n, why) })
+	cur, err := e.records.EditSandbox(sb.ID, func(sb *core.Sandbox, n *scope.Change) error { return stopped(sb, n, why) })
 	if err != nil {
 		return err
 	}
@@ -249,7 +250,7 @@ func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
 	if e.quiet.drop(ref) {
 		return nil
 	}
-	return e.records.dropExec(ref, change{})
+	return e.records.dropExec(ref, scope.Change{})
 }
 
 // pendingTime bounds how long a start waits for exits that have already happened.

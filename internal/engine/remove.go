@@ -10,12 +10,13 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // RemoveContainer removes a container that does not run, with all containers nested below it.
 // With Force it first kills one that runs. It succeeds when the container is gone.
 func (c *Client) RemoveContainer(ctx context.Context, id core.ID, opts RemoveOptions) error {
-	ct, err := c.view.container(id)
+	ct, err := c.view.Container(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -36,7 +37,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 		return err
 	}
 	var none time.Duration
-	if err := c.stop(ctx, ct, StopOptions{Grace: &none, Request: c.request(opts.Request, "RemoveContainer")}); err != nil {
+	if err := c.stop(ctx, ct, StopOptions{Grace: &none, Request: c.Request(opts.Request, "RemoveContainer")}); err != nil {
 		return err
 	}
 	if err := c.e.awaitExecs(ctx, ct.ID); err != nil {
@@ -46,7 +47,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	if err := pl.pass("ended"); err != nil {
 		return err
 	}
-	ended, err := c.container(ct.ID)
+	ended, err := c.Container(ct.ID)
 	if err != nil {
 		return err
 	}
@@ -61,7 +62,7 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 		return err
 	}
 	defer unlock()
-	cur, err := c.container(ct.ID)
+	cur, err := c.Container(ct.ID)
 	if err != nil {
 		return err
 	}
@@ -71,11 +72,11 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 	// From here on the removal completes even if the caller leaves.
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	if err := c.e.records.editContainer(cur.ID, func(ct *core.Container, _ *change) error { ct.Removing = true; return nil }); err != nil {
+	if err := c.e.records.EditContainer(cur.ID, func(ct *core.Container, _ *scope.Change) error { ct.Removing = true; return nil }); err != nil {
 		return err
 	}
-	var by change
-	by.forced(c, &cur.Meta, "remove", c.request(opts.Request, "RemoveContainer"))
+	var by scope.Change
+	c.Forced(&by, &cur.Meta, scope.By{Request: c.Request(opts.Request, "RemoveContainer")})
 	return teardown{c.e}.container(ctx, &cur, by, pl)
 }
 
@@ -84,7 +85,7 @@ func alive(s core.ContainerState) bool {
 }
 
 func (c view) removeNested(ctx context.Context, ct *core.Container, opts RemoveOptions) error {
-	all, err := c.e.records.containersOf(ct.Sandbox)
+	all, err := c.e.records.ContainersOf(ct.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -102,7 +103,7 @@ func (c view) removeNested(ctx context.Context, ct *core.Container, opts RemoveO
 // awaitExecs kills the execs that have outlived a container's main process, and waits until the
 // end of every exec is recorded.
 func (e *Engine) awaitExecs(ctx context.Context, id core.ID) error {
-	ct, err := e.records.container(id)
+	ct, err := e.records.Container(id)
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func (e *Engine) awaitExecs(ctx context.Context, id core.ID) error {
 // StopSandbox stops every container and gives namespaces and network back. It succeeds when the
 // sandbox is stopped or gone.
 func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) error {
-	sb, err := c.view.sandbox(id)
+	sb, err := c.view.Sandbox(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -139,7 +140,7 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
 	pl := c.e.pipeline(sb.Owner, "stop_sandbox")
-	opts.Request = c.request(opts.Request, "StopSandbox")
+	opts.Request = c.Request(opts.Request, "StopSandbox")
 	defer c.e.creates.GiveUp(sb.ID)()
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err
@@ -165,7 +166,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 
 // stopContainers stops all containers of a sandbox concurrently.
 func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOptions) error {
-	all, err := c.e.records.containersOf(sandbox)
+	all, err := c.e.records.ContainersOf(sandbox)
 	if err != nil {
 		return err
 	}
@@ -190,14 +191,14 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 		return false, err
 	}
 	defer unlock()
-	sb, err := e.records.sandbox(id)
+	sb, err := e.records.Sandbox(id)
 	if err != nil {
 		return false, err
 	}
 	if sb.State == core.SandboxStopped && released(&sb) {
 		return false, nil
 	}
-	all, err := e.records.containersOf(id)
+	all, err := e.records.ContainersOf(id)
 	if err != nil {
 		return false, err
 	}
@@ -209,10 +210,9 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	if sb.State != core.SandboxStopped {
-		sb, err = e.records.editSandbox(id, func(sb *core.Sandbox, n *change) error {
+		sb, err = c.ChangeSandbox(id, scope.By{Verb: "stop", Request: req}, func(sb *core.Sandbox, n *scope.Change) error {
 			sb.State, _ = core.NextSandbox(sb.State, core.VerbStop)
-			n.add(core.Event{Kind: core.EventSandboxStopped})
-			n.forced(c, &sb.Meta, "stop", req)
+			n.Add(core.Event{Kind: core.EventSandboxStopped})
 			return nil
 		})
 		if err != nil {
@@ -238,7 +238,7 @@ func released(sb *core.Sandbox) bool {
 // RemoveSandbox removes a sandbox with its containers. It succeeds when the sandbox is gone.
 // Without Force it returns FailedPrecondition for a sandbox that is not stopped.
 func (c *Client) RemoveSandbox(ctx context.Context, id core.ID, opts RemoveOptions) error {
-	sb, err := c.view.sandbox(id)
+	sb, err := c.view.Sandbox(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -255,12 +255,12 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 	if sb.State != core.SandboxStopped && !opts.Force {
 		return fmt.Errorf("it is %s: %w", sb.State, errdefs.ErrFailedPrecondition)
 	}
-	opts.Request = c.request(opts.Request, "RemoveSandbox")
+	opts.Request = c.Request(opts.Request, "RemoveSandbox")
 	var none time.Duration
 	if err := c.stopSandbox(ctx, sb, StopOptions{Grace: &none, Request: opts.Request}); err != nil {
 		return err
 	}
-	all, err := c.e.records.containersOf(sb.ID)
+	all, err := c.e.records.ContainersOf(sb.ID)
 	if err != nil {
 		return err
 	}
@@ -283,13 +283,13 @@ func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOpti
 		return err
 	}
 	defer unlock()
-	cur, err := c.sandbox(sb.ID)
+	cur, err := c.Sandbox(sb.ID)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	var by change
-	by.forced(c, &cur.Meta, "remove", opts.Request)
+	var by scope.Change
+	c.Forced(&by, &cur.Meta, scope.By{Verb: "remove", Request: opts.Request})
 	return teardown{c.e}.sandbox(ctx, &cur, by, pl)
 }

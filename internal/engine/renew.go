@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // RenewContainer makes an ended container ready to be started again: it is created, with its
@@ -23,7 +24,7 @@ import (
 // its addresses where they are free. Its execs are forgotten. FailedPrecondition when the
 // container has not ended; an error leaves it ended.
 func (c *Client) RenewContainer(ctx context.Context, id core.ID) error {
-	ct, err := c.view.container(id)
+	ct, err := c.view.Container(id)
 	if err == nil {
 		err = renew(ctx, c.view, &ct)
 	}
@@ -76,7 +77,7 @@ type renewal struct {
 func newRenewal(v view, id core.ID) (*renewal, error) {
 	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("", "renew")}
 	var err error
-	if r.c, err = v.container(id); err != nil {
+	if r.c, err = v.Container(id); err != nil {
 		return nil, err
 	}
 	r.pipeline.owner = r.c.Owner
@@ -89,7 +90,7 @@ func newRenewal(v view, id core.ID) (*renewal, error) {
 	if r.rt, err = v.e.runtime(r.c.Runtime); err != nil {
 		return nil, err
 	}
-	if r.sb, err = v.sandbox(r.c.Sandbox); err != nil {
+	if r.sb, err = v.Sandbox(r.c.Sandbox); err != nil {
 		return nil, err
 	}
 	if r.raw, err = os.ReadFile(r.specPath()); err != nil {
@@ -177,7 +178,7 @@ func (r *renewal) reserve(ctx context.Context) error {
 		}
 	}
 	mark := func(on bool) error {
-		_, err := r.e.records.editSandbox(r.sb.ID, func(sb *core.Sandbox, _ *change) error { sb.Renewing = on; return nil })
+		_, err := r.e.records.EditSandbox(r.sb.ID, func(sb *core.Sandbox, _ *scope.Change) error { sb.Renewing = on; return nil })
 		return err
 	}
 	if err := mark(true); err != nil {
@@ -282,10 +283,10 @@ func (r *renewal) commit(context.Context) error {
 			return err
 		}
 		c.Main, c.Execs, c.Refused, c.Trace, c.Confinement = r.c.Main, nil, r.c.Refused, core.Trace(r.pipeline.trace), r.c.Confinement
-		n := change{}
-		n.add(core.Event{Kind: core.EventContainerCreated})
-		n.forced(r.v, &c.Meta, "start again", r.v.request(core.StopRequest{}, ""))
-		if err := n.write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
+		n := scope.Change{}
+		n.Add(core.Event{Kind: core.EventContainerCreated})
+		r.v.Forced(&n, &c.Meta, scope.By{Verb: "start again"})
+		if err := n.Write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
 			return err
 		}
 		return tx.Containers().Put(c)
@@ -303,9 +304,9 @@ func (r *renewal) commitSandbox(tx core.Tx) error {
 	made := &r.sandbox.sb
 	sb.State, sb.Note, sb.Renewing = made.State, "", false
 	sb.Network, sb.Init, sb.Config.Namespaces, sb.Config.Runtime = made.Network, made.Init, made.Config.Namespaces, made.Config.Runtime
-	n := change{}
-	n.add(core.Event{Kind: core.EventSandboxReady})
-	if err := n.write(tx, &sb.Meta, sb.ID, ""); err != nil {
+	n := scope.Change{}
+	n.Add(core.Event{Kind: core.EventSandboxReady})
+	if err := n.Write(tx, &sb.Meta, sb.ID, ""); err != nil {
 		return err
 	}
 	return tx.Sandboxes().Put(sb)

@@ -12,6 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // CreateSandbox creates a sandbox and returns it ready. With a Key that is in use it returns the
@@ -60,7 +61,7 @@ func (e *Engine) awaitFirst(ctx context.Context, first *core.Sandbox) (again boo
 		return false, fmt.Errorf("create sandbox %q: another call is creating it: %w", first.Key, err)
 	}
 	unlock()
-	now, err := e.records.sandbox(first.ID)
+	now, err := e.records.Sandbox(first.ID)
 	if errdefs.IsNotFound(err) {
 		return true, nil
 	}
@@ -79,7 +80,7 @@ type sandboxBuild struct {
 }
 
 func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
-	owner, err := v.owns("create sandbox")
+	owner, err := v.Creates("create sandbox")
 	if err != nil {
 		return nil, err
 	}
@@ -134,15 +135,15 @@ func (b *sandboxBuild) reserve(context.Context) error {
 			b.first = &first
 			return fmt.Errorf("its name is in use by sandbox %s, which is %s: %w", first.ID, first.State, errdefs.ErrAlreadyExists)
 		}
-		n := change{}
-		n.add(core.Event{Kind: core.EventSandboxCreating})
-		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
+		n := scope.Change{}
+		n.Add(core.Event{Kind: core.EventSandboxCreating})
+		if err := n.Write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
 			return err
 		}
 		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
-		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.dropSandbox(b.sb.ID, change{}) })
+		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.DropSandbox(b.sb.ID, scope.Change{}) })
 	}
 	return err
 }
@@ -276,7 +277,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: owned.Init(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Init: true, Run: true}
 	try := fallback{first: b.rt, others: e.o.Runtimes, any: b.sb.AnyRuntime, version: e.version, take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
-		_, err := e.records.editSandbox(id, func(sb *core.Sandbox, _ *change) error { sb.Config.Runtime = rt.Name(); return nil })
+		_, err := e.records.EditSandbox(id, func(sb *core.Sandbox, _ *scope.Change) error { sb.Config.Runtime = rt.Name(); return nil })
 		return err
 	}}
 	pid, _, err := try.create(ctx, create)
@@ -295,9 +296,9 @@ func (b *sandboxBuild) commit(context.Context) error {
 			return fmt.Errorf("commit sandbox: it is %s: %w", b.sb.State, errdefs.ErrFailedPrecondition)
 		}
 		b.sb.State, b.sb.Trace = next, core.Trace(b.pipeline.trace)
-		n := change{}
-		n.add(core.Event{Kind: core.EventSandboxReady})
-		if err := n.write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
+		n := scope.Change{}
+		n.Add(core.Event{Kind: core.EventSandboxReady})
+		if err := n.Write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
 			return err
 		}
 		return tx.Sandboxes().Put(b.sb)
@@ -306,7 +307,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 		// A caller that has seen the sandbox ready must see it stop. Only the container of a pair
 		// can still fail after this stage.
 		b.pipeline.undo.add("ready", func(context.Context) error {
-			_, err := b.e.records.editSandbox(b.sb.ID, func(sb *core.Sandbox, n *change) error { return stopped(sb, n, "its container was not made") })
+			_, err := b.e.records.EditSandbox(b.sb.ID, func(sb *core.Sandbox, n *scope.Change) error { return stopped(sb, n, "its container was not made") })
 			return err
 		})
 	}
@@ -314,23 +315,23 @@ func (b *sandboxBuild) commit(context.Context) error {
 }
 
 // stopped records the end of a sandbox, and why, when nobody asked for it.
-func stopped(sb *core.Sandbox, n *change, why string) error {
+func stopped(sb *core.Sandbox, n *scope.Change, why string) error {
 	if sb.State != core.SandboxStopped {
 		sb.State, _ = core.NextSandbox(sb.State, core.VerbExit)
 		sb.Note = why
-		n.add(core.Event{Kind: core.EventSandboxStopped, Note: why})
+		n.Add(core.Event{Kind: core.EventSandboxStopped, Note: why})
 	}
 	return nil
 }
 
 // Sandbox returns one sandbox.
 func (c *Client) Sandbox(_ context.Context, id core.ID) (core.Sandbox, error) {
-	return c.view.sandbox(id)
+	return c.view.Sandbox(id)
 }
 
 // SandboxByKey returns the sandbox with the name that its face gave it.
 func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox, err error) {
-	owner, err := c.view.owns("sandbox by key")
+	owner, err := c.view.Creates("sandbox by key")
 	if err != nil {
 		return sb, err
 	}
@@ -341,7 +342,7 @@ func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox,
 // Sandboxes returns those that match f, oldest first. Filter.Container and Filter.Kinds do not
 // apply.
 func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbox, err error) {
-	owner, ok := c.view.scope(f)
+	owner, ok := c.view.Selects(f)
 	if !ok {
 		return nil, nil
 	}
@@ -368,12 +369,8 @@ func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbo
 
 // SetSandboxData replaces the face's own record of a sandbox.
 func (c *Client) SetSandboxData(_ context.Context, id core.ID, data []byte) error {
-	if _, err := c.view.sandbox(id); err != nil {
-		return err
-	}
-	_, err := c.e.records.editSandbox(id, func(sb *core.Sandbox, n *change) error {
+	_, err := c.view.ChangeSandbox(id, scope.By{Verb: "set data"}, func(sb *core.Sandbox, _ *scope.Change) error {
 		sb.Data = data
-		n.forced(c.view, &sb.Meta, "set data", c.view.request(core.StopRequest{}, ""))
 		return nil
 	})
 	return err
@@ -381,7 +378,7 @@ func (c *Client) SetSandboxData(_ context.Context, id core.ID, data []byte) erro
 
 // UpdateSandbox changes the limits of the sandbox's own cgroup.
 func (c *Client) UpdateSandbox(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
-	sb, err := c.view.sandbox(id)
+	sb, err := c.view.Sandbox(id)
 	if err != nil {
 		return err
 	}
@@ -401,19 +398,9 @@ func (v view) limit(ctx context.Context, sb *core.Sandbox, res *specs.LinuxResou
 	if err := v.e.o.Cgroups.Update(ctx, sb.Cgroup, res); err != nil {
 		return err
 	}
-	_, err = v.e.records.editSandbox(sb.ID, func(sb *core.Sandbox, n *change) error {
+	_, err = v.ChangeSandbox(sb.ID, scope.By{Verb: "update"}, func(sb *core.Sandbox, _ *scope.Change) error {
 		sb.Config.Resources = res
-		n.forced(v, &sb.Meta, "update", v.request(core.StopRequest{}, ""))
 		return nil
 	})
 	return err
-}
-
-// scope returns the owner of the objects that a filter selects for this caller; ok is false if it
-// selects none.
-func (v view) scope(f core.Filter) (owner core.Owner, ok bool) {
-	if v.owner == "" {
-		return f.Owner, true
-	}
-	return v.owner, f.Owner == "" || f.Owner == v.owner
 }

@@ -79,7 +79,7 @@ func (b *build) etc(ctx context.Context, in *owned.Spec) (err error) {
 
 // joinPath returns the path of a sibling's namespace.
 func (b *build) joinPath(j core.Join) (string, error) {
-	sib, err := b.e.records.container(j.Container)
+	sib, err := b.e.records.Container(j.Container)
 	if err != nil {
 		return "", fmt.Errorf("join %s namespace: %w", j.Namespace, err)
 	}

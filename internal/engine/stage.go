@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/attach"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Stages returns the names of all fail points, "verb.stage", one after each stage. For verbs that
@@ -48,8 +49,8 @@ func verbs() []verb {
 		{"exec", []string{"begin", "launch", "commit"}},
 		{"stop", []string{"asked", "signalled", "killed", "ended"}},
 		{"stop_sandbox", names(t.releaseStages(nil), "containers", "recorded")},
-		{"remove", names(t.containerStages(nil, change{}), "ended")},
-		{"remove_sandbox", names(t.sandboxStages(nil, change{}), "containers")},
+		{"remove", names(t.containerStages(nil, scope.Change{}), "ended")},
+		{"remove_sandbox", names(t.sandboxStages(nil, scope.Change{}), "containers")},
 		{"exit", []string{"begin", "recorded", "acked"}},
 		{"pull", []string{"begin", "pulled", "recorded"}},
 		{attach.VerbAttach, attach.Stages()[attach.VerbAttach]},

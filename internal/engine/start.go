@@ -10,12 +10,13 @@ import (
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // StartContainer starts a created container's program. When the program cannot be started, the
 // container has exited, and its autopsy says why.
 func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
-	ct, err := c.view.container(id)
+	ct, err := c.view.Container(id)
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 		return err
 	}
 	defer unlockLaunch()
-	cur, err := e.records.container(id)
+	cur, err := e.records.Container(id)
 	if err != nil {
 		return err
 	}
@@ -66,14 +67,13 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err := pl.pass("launch"); err != nil {
 		return err
 	}
-	err = e.records.editContainer(id, func(ct *core.Container, n *change) error {
+	err = c.ChangeContainer(id, scope.By{Verb: "start"}, func(ct *core.Container, n *scope.Change) error {
 		if err := step(ct, core.VerbStart); err != nil {
 			return err
 		}
 		ct.Main.Started = now()
 		ct.Trace = ct.Trace.With(core.Trace(pl.trace))
-		n.add(core.Event{Kind: core.EventContainerStarted})
-		n.forced(c, &ct.Meta, "start", c.request(core.StopRequest{}, ""))
+		n.Add(core.Event{Kind: core.EventContainerStarted})
 		return nil
 	})
 	if err != nil {
@@ -110,7 +110,7 @@ func (c *Client) ResumeContainer(ctx context.Context, id core.ID) error {
 }
 
 func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
-	ct, err := c.container(id)
+	ct, err := c.Container(id)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (c view) frozen(ctx context.Context, ct *core.Container, verb core.Verb) er
 		return err
 	}
 	defer unlock()
-	cur, err := e.records.container(ct.ID)
+	cur, err := e.records.Container(ct.ID)
 	if err != nil {
 		return err
 	}
@@ -146,19 +146,18 @@ func (c view) frozen(ctx context.Context, ct *core.Container, verb core.Verb) er
 	if err := do(ctx, ct.ID); err != nil {
 		return err
 	}
-	return e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
+	return c.ChangeContainer(ct.ID, scope.By{Verb: string(verb)}, func(ct *core.Container, n *scope.Change) error {
 		if err := step(ct, verb); err != nil {
 			return err
 		}
-		n.add(core.Event{Kind: kind})
-		n.forced(c, &ct.Meta, string(verb), c.request(core.StopRequest{}, ""))
+		n.Add(core.Event{Kind: kind})
 		return nil
 	})
 }
 
 // UpdateContainer changes a container's limits and returns those that the kernel then enforces.
 func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.LinuxResources) (enforced *specs.LinuxResources, err error) {
-	ct, err := c.view.container(id)
+	ct, err := c.view.Container(id)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +178,7 @@ func (c view) update(ctx context.Context, ct *core.Container, res *specs.LinuxRe
 		return nil, err
 	}
 	defer unlock()
-	cur, err := c.container(ct.ID)
+	cur, err := c.Container(ct.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -197,9 +196,8 @@ func (c view) update(ctx context.Context, ct *core.Container, res *specs.LinuxRe
 	if err := limit(); err != nil {
 		return nil, err
 	}
-	err = c.e.records.editContainer(ct.ID, func(ct *core.Container, n *change) error {
-		n.add(core.Event{Kind: core.EventContainerUpdated})
-		n.forced(c, &ct.Meta, "update", c.request(core.StopRequest{}, ""))
+	err = c.ChangeContainer(ct.ID, scope.By{Verb: "update"}, func(_ *core.Container, n *scope.Change) error {
+		n.Add(core.Event{Kind: core.EventContainerUpdated})
 		return nil
 	})
 	if err != nil {

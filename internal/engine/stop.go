@@ -23,7 +23,7 @@ const (
 // returns when the end is recorded, and succeeds when the container has ended or is gone.
 // Concurrent stops each use their own grace period, so the shortest one counts.
 func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions) error {
-	ct, err := c.view.container(id)
+	ct, err := c.view.Container(id)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
@@ -43,7 +43,7 @@ func (c *Client) StopContainer(ctx context.Context, id core.ID, opts StopOptions
 // KillContainer kills everything in a container and does not wait for its end, as StopContainer
 // does. It succeeds when the container has ended.
 func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopRequest) error {
-	ct, err := c.view.container(id)
+	ct, err := c.view.Container(id)
 	if err != nil {
 		return err
 	}
@@ -52,9 +52,9 @@ func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopReq
 	}
 	op := core.Operation{Verb: core.VerbStop, Container: &ct}
 	err = c.view.e.policies.around(ctx, &op, func() error {
-		req = c.view.request(req, "KillContainer")
+		req = c.view.Request(req, "KillContainer")
 		req.Signal, req.Stop = sigkill, true
-		if err := c.view.e.records.recordRequest(core.Ref{Container: id}, req, c.view); err != nil {
+		if err := c.view.recordRequest(core.Ref{Container: id}, req); err != nil {
 			return err
 		}
 		return c.view.e.kill(ctx, &ct)
@@ -86,7 +86,7 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 			return err
 		}
 		unlock()
-		cur, err := c.container(ct.ID)
+		cur, err := c.Container(ct.ID)
 		if err != nil {
 			return err
 		}
@@ -103,19 +103,19 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 		grace = 0 // its program never ran, so nothing would handle a signal
 	}
 	pl := e.pipeline(ct.Owner, "stop")
-	req := c.request(opts.Request, "StopContainer")
+	req := c.Request(opts.Request, "StopContainer")
 	req.Stop = true
 	if req.Signal = sig; grace <= 0 {
 		req.Signal = sigkill
 	}
-	if err := e.records.recordRequest(ref, req, c); err != nil {
+	if err := c.recordRequest(ref, req); err != nil {
 		return err
 	}
 	if err := pl.pass("asked"); err != nil {
 		return err
 	}
 	if grace > 0 {
-		ended, err := e.graceful(ctx, ct, sig, grace, pl)
+		ended, err := c.graceful(ctx, ct, sig, grace, pl)
 		if err != nil || ended {
 			return err
 		}
@@ -146,8 +146,8 @@ func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duratio
 }
 
 // graceful signals the main process and waits for its end, for at most grace.
-func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, pl *pipeline) (ended bool, err error) {
-	ref := core.Ref{Container: ct.ID}
+func (c view) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, pl *pipeline) (ended bool, err error) {
+	e, ref := c.e, core.Ref{Container: ct.ID}
 	ask := func() error { return e.o.Supervisor.Signal(ctx, ref, sig) }
 	if ct.Confinement != nil && ct.Confinement.Shutdown { // a signal would end it before it has read the request
 		ask = func() error { return e.o.Supervisor.CloseStdin(ctx, ref) }
@@ -157,7 +157,7 @@ func (e *Engine) graceful(ctx context.Context, ct *core.Container, sig int, grac
 	}
 	if ct.State == core.ContainerPaused {
 		// A frozen process does not get signals.
-		if err := (view{e: e}).frozen(ctx, ct, core.VerbResume); err != nil && !errdefs.IsFailedPrecondition(err) {
+		if err := c.frozen(ctx, ct, core.VerbResume); err != nil && !errdefs.IsFailedPrecondition(err) {
 			return false, err
 		}
 	}

@@ -100,7 +100,58 @@ func TestAPausedContainerIsResumedToHearItsSignal(t *testing.T) {
 		if err != nil || a.Exit.Signal != 15 {
 			t.Fatalf("%+v, %v", a, err)
 		}
+		if notes := forced(t, n); len(notes) > 0 { // its owner has stopped it
+			t.Errorf("forced changes are recorded: %q", notes)
+		}
 	})
+}
+
+// forced returns the notes of the recorded changes to other owners' objects.
+func forced(t *testing.T, n *enginetest.Node) (notes []string) {
+	t.Helper()
+	err := n.Options.Store.View(func(tx core.Tx) error {
+		for ev, err := range tx.Events(0) {
+			if err != nil {
+				return err
+			}
+			if ev.Kind == core.EventForced {
+				notes = append(notes, ev.Note)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return notes
+}
+
+func TestAForcedChangeIsRecordedOfEachVerb(t *testing.T) {
+	n := enginetest.New(t)
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	sb := n.Pod(core.OwnerCRI, "pod")
+	c := n.Running(sb, "app", img, "wait")
+	all := n.Engine.All()
+	for verb, do := range map[string]func() error{
+		"attach": func() error { return all.Attachments.Attach(t.Context(), sb.ID, core.Attachment{Network: "back"}) },
+		"rename": func() error { return all.Changes.Rename(t.Context(), c.ID, "front") },
+		"pause":  func() error { return all.PauseContainer(t.Context(), c.ID) },
+	} {
+		before := len(forced(t, n))
+		if err := do(); err != nil {
+			t.Fatal(err)
+		}
+		notes := forced(t, n)
+		if want := "cli: " + verb + " on an object of cri"; len(notes) != before+1 || notes[before] != want {
+			t.Errorf("%s is recorded as %q, want %q", verb, notes[before:], want)
+		}
+	}
+	if err := all.Attachments.Detach(t.Context(), sb.ID, "back"); err != nil {
+		t.Fatal(err)
+	}
+	if notes := forced(t, n); notes[len(notes)-1] != "cli: detach on an object of cri" {
+		t.Errorf("a detach is recorded as %q", notes[len(notes)-1])
+	}
 }
 
 func TestManyWaitForOneEnd(t *testing.T) {

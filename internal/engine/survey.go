@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
@@ -119,7 +120,7 @@ func (e *Engine) survey(ctx context.Context) (*survey, error) {
 
 func (r records) all() (map[core.ID]core.Sandbox, map[core.ID]core.Container, error) {
 	sandboxes, containers := map[core.ID]core.Sandbox{}, map[core.ID]core.Container{}
-	err := r.store.View(func(tx core.Tx) error {
+	err := r.Store.View(func(tx core.Tx) error {
 		for sb, err := range tx.Sandboxes().All("") {
 			if err != nil {
 				return err
@@ -162,14 +163,14 @@ func (s *survey) container(c *core.Container) {
 	e := s.e
 	if c.State == core.ContainerCreating {
 		repair := func(ctx context.Context) error {
-			return errors.Join(e.kill(ctx, c), teardown{e}.container(ctx, c, change{}, nil))
+			return errors.Join(e.kill(ctx, c), teardown{e}.container(ctx, c, scope.Change{}, nil))
 		}
 		if p, ok := s.procs[core.Ref{Container: c.ID}]; ok && c.Config.Run { // its program may already have run
 			repair = func(ctx context.Context) error {
 				if rt, err := e.runtime(c.Runtime); err == nil {
 					_ = rt.Start(ctx, c.ID) // a runtime that creates and starts in two steps may have done only the first
 				}
-				return e.records.editContainer(c.ID, func(c *core.Container, n *change) error { c.Main.Pid = p.Pid; return created(c, n) })
+				return e.records.EditContainer(c.ID, func(c *core.Container, n *scope.Change) error { c.Main.Pid = p.Pid; return created(c, n) })
 			}
 		}
 		s.add(finding{
@@ -182,7 +183,7 @@ func (s *survey) container(c *core.Container) {
 		s.add(finding{
 			Violation: Violation{"unfinished", "container " + string(c.ID), "its removal was never completed"},
 			sandbox:   c.Sandbox,
-			repair:    func(ctx context.Context) error { return teardown{e}.container(ctx, c, change{}, nil) },
+			repair:    func(ctx context.Context) error { return teardown{e}.container(ctx, c, scope.Change{}, nil) },
 		})
 		return
 	}
@@ -253,7 +254,7 @@ func (s *survey) sandbox(sb *core.Sandbox) {
 		s.add(finding{
 			Violation: Violation{"unfinished", object, "its create was never completed"}, sandbox: sb.ID,
 			repair: func(ctx context.Context) error {
-				return errors.Join(teardown{e}.release(ctx, sb, nil), teardown{e}.sandbox(ctx, sb, change{}, nil))
+				return errors.Join(teardown{e}.release(ctx, sb, nil), teardown{e}.sandbox(ctx, sb, scope.Change{}, nil))
 			},
 		})
 	case core.SandboxStopped:

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/underway"
 )
 
@@ -22,11 +23,11 @@ import (
 type teardown struct{ e *Engine }
 
 // container releases all resources of a container and then drops its record.
-func (t teardown) container(ctx context.Context, ct *core.Container, by change, pl *pipeline) error {
+func (t teardown) container(ctx context.Context, ct *core.Container, by scope.Change, pl *pipeline) error {
 	return t.run(ctx, t.containerStages(ct, by), pl)
 }
 
-func (t teardown) containerStages(ct *core.Container, by change) []stage {
+func (t teardown) containerStages(ct *core.Container, by scope.Change) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			rt, err := t.e.runtime(ct.Runtime)
@@ -46,7 +47,7 @@ func (t teardown) containerStages(ct *core.Container, by change) []stage {
 		}},
 		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
 		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
-		{"record", func(context.Context) error { return t.e.records.dropContainer(ct.ID, by) }},
+		{"record", func(context.Context) error { return t.e.records.DropContainer(ct.ID, by) }},
 		// The records tell the users of a volume. Recovery finds a mount that a crash leaves here.
 		{"volumes", func(ctx context.Context) error {
 			err := t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes)
@@ -101,7 +102,7 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stage {
 			return errors.Join(err, t.e.o.Pinner.Unpin(ctx, sb.ID))
 		}},
 		{"done", func(context.Context) error {
-			_, err := t.e.records.editSandbox(sb.ID, func(sb *core.Sandbox, _ *change) error {
+			_, err := t.e.records.EditSandbox(sb.ID, func(sb *core.Sandbox, _ *scope.Change) error {
 				for _, ns := range owned.Shared(&sb.Config.Namespaces) {
 					ns.Path = ""
 				}
@@ -135,11 +136,11 @@ func (t teardown) init(ctx context.Context, sb *core.Sandbox) error {
 }
 
 // sandbox releases the other resources of a released sandbox and then drops its record.
-func (t teardown) sandbox(ctx context.Context, sb *core.Sandbox, by change, pl *pipeline) error {
+func (t teardown) sandbox(ctx context.Context, sb *core.Sandbox, by scope.Change, pl *pipeline) error {
 	return t.run(ctx, t.sandboxStages(sb, by), pl)
 }
 
-func (t teardown) sandboxStages(sb *core.Sandbox, by change) []stage {
+func (t teardown) sandboxStages(sb *core.Sandbox, by scope.Change) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			if sb.Config.Namespaces.PID.Mode != core.Shared {
@@ -149,7 +150,7 @@ func (t teardown) sandboxStages(sb *core.Sandbox, by change) []stage {
 		}},
 		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
 		{"files", func(ctx context.Context) error { return t.sandboxDir(ctx, sb.Dir) }},
-		{"record", func(context.Context) error { return t.e.records.dropSandbox(sb.ID, by) }},
+		{"record", func(context.Context) error { return t.e.records.DropSandbox(sb.ID, by) }},
 	}
 }
 

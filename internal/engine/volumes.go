@@ -12,53 +12,53 @@ import (
 )
 
 // Volumes are the named volumes of the engine's owner.
-type Volumes struct{ view }
+type Volumes struct{ by view }
 
 // Create creates a volume; AlreadyExists when the name is in use, FailedPrecondition when the
 // volume of that name has other options.
 func (v Volumes) Create(ctx context.Context, cfg core.VolumeConfig) (core.Volume, error) {
-	owner, err := v.owns("create volume")
+	owner, err := v.by.Creates("create volume")
 	if err != nil {
 		return core.Volume{}, err
 	}
-	vol, err := v.e.o.Volumes.Create(ctx, owner, cfg)
-	return v.e.volumes.Shown(vol), err
+	vol, err := v.by.e.o.Volumes.Create(ctx, owner, cfg)
+	return v.by.e.volumes.Shown(vol), err
 }
 
 // List returns the owner's volumes.
 func (v Volumes) List(ctx context.Context) ([]core.Volume, error) {
-	list, err := v.e.o.Volumes.List(ctx, v.owner)
+	list, err := v.by.e.o.Volumes.List(ctx, v.by.Owner)
 	for i := range list {
-		list[i] = v.e.volumes.Shown(list[i])
+		list[i] = v.by.e.volumes.Shown(list[i])
 	}
 	return list, err
 }
 
 // Remove removes a volume that no container uses. It succeeds when the volume is gone.
 func (v Volumes) Remove(ctx context.Context, name string) error {
-	owner, err := v.owns("remove volume")
+	owner, err := v.by.Creates("remove volume")
 	if err != nil {
 		return err
 	}
-	return v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: name})
+	return v.by.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: name})
 }
 
 // Unused returns the anonymous volumes that no container has.
 func (v Volumes) Unused(ctx context.Context) ([]core.Volume, error) {
-	return v.e.volumes.Unused(ctx, v.owner)
+	return v.by.e.volumes.Unused(ctx, v.by.Owner)
 }
 
 // Prune removes the volumes that no container uses, of those that fit, and returns them.
 func (v Volumes) Prune(ctx context.Context, fits func(core.Volume) bool) ([]core.Volume, error) {
-	owner, err := v.owns("prune volumes")
+	owner, err := v.by.Creates("prune volumes")
 	if err != nil {
 		return nil, err
 	}
-	all, err := v.e.o.Volumes.List(ctx, owner)
+	all, err := v.by.e.o.Volumes.List(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
-	used, err := v.e.records.volumesInUse(owner)
+	used, err := v.by.e.records.volumesInUse(owner)
 	if err != nil {
 		return nil, err
 	}
@@ -67,10 +67,10 @@ func (v Volumes) Prune(ctx context.Context, fits func(core.Volume) bool) ([]core
 		if used[vol.Name] || vol.Damaged != "" || !fits(vol) { // a damaged one may still be brought back
 			continue
 		}
-		err := v.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: vol.Name})
+		err := v.by.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: vol.Name})
 		switch {
 		case err == nil:
-			gone = append(gone, v.e.volumes.Shown(vol))
+			gone = append(gone, v.by.e.volumes.Shown(vol))
 		case !errdefs.IsFailedPrecondition(err): // a container has come to use it
 			return gone, err
 		}
@@ -81,7 +81,7 @@ func (v Volumes) Prune(ctx context.Context, fits func(core.Volume) bool) ([]core
 // volumesInUse returns the owner's volumes that containers name.
 func (r records) volumesInUse(owner core.Owner) (map[string]bool, error) {
 	used := map[string]bool{}
-	err := r.store.View(func(tx core.Tx) error {
+	err := r.Store.View(func(tx core.Tx) error {
 		for c, err := range tx.Containers().All(owner) {
 			if err != nil {
 				return err

@@ -19,7 +19,7 @@ func (e *Engine) await(ctx context.Context, ref core.Ref) (core.Autopsy, error) 
 // an end in between wakes it.
 func (e *Engine) joinWait(ref core.Ref) func(context.Context) (core.Autopsy, error) {
 	x := e.waits.Join(ref)
-	c, err := e.records.container(ref.Container)
+	c, err := e.records.Container(ref.Container)
 	p := e.process(&c, ref.Process)
 	if err == nil && p == nil {
 		err = fmt.Errorf("process %s of container %s: %w", ref.Process, ref.Container, errdefs.ErrNotFound)

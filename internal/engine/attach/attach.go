@@ -15,7 +15,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -23,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/beneath"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // The names of the verbs.
@@ -36,18 +36,12 @@ func Stages() map[string][]string {
 	return map[string][]string{VerbAttach: {"attached", "recorded", "files"}, VerbDetach: {"recorded", "detached", "files"}}
 }
 
-// Verbs changes which networks one owner's sandboxes are on.
+// Verbs changes which networks the sandboxes of a scope are on.
 type Verbs struct {
-	Store   core.Store
+	Scope   scope.Scope
 	Network core.Network
-	Owner   core.Owner // "" may change all
-	// Lock keeps the other verbs away from a sandbox and its containers.
-	Lock func(ctx context.Context, sandbox core.ID) (unlock func(), err error)
 	// Files returns a sandbox's files in /etc, by their names.
 	Files func(ctx context.Context, sb core.Sandbox) (map[string][]byte, error)
-	// Begin begins a verb and returns the function that ends each stage. If that returns an error,
-	// the agent is dead and nothing is undone.
-	Begin func(verb string) (pass func(stage string) error)
 }
 
 // Attach gives a sandbox an interface on a further network; one that is stopped gets it when it is
@@ -69,7 +63,7 @@ func (v Verbs) attach(ctx context.Context, sandbox core.ID, a core.Attachment) e
 	if sb.Config.Network.On(a.Network) >= 0 {
 		return fmt.Errorf("it is on it already: %w", errdefs.ErrAlreadyExists)
 	}
-	pass := v.Begin(VerbAttach)
+	pass := v.Scope.Stages(sb.Owner, VerbAttach)
 	st := sb.Network
 	if sb.State == core.SandboxReady {
 		if st, err = v.Network.Attach(ctx, sb.NetworkRequest(), a); err != nil {
@@ -79,7 +73,7 @@ func (v Verbs) attach(ctx context.Context, sandbox core.ID, a core.Attachment) e
 	if err := pass("attached"); err != nil {
 		return err
 	}
-	err = v.record(sandbox, "connected to network "+a.Network, func(sb *core.Sandbox) {
+	err = v.record(sandbox, VerbAttach, "connected to network "+a.Network, func(sb *core.Sandbox) {
 		sb.Config.Network, sb.Network = sb.Config.Network.With(a), st
 	})
 	if err != nil {
@@ -118,12 +112,12 @@ func (v Verbs) detach(ctx context.Context, sandbox core.ID, network string) erro
 	case ready && sb.Network.Mode == "cni" && at == 0 && !overlaid:
 		return fmt.Errorf("CNI plugins have made it, and take it away with the sandbox: %w", errdefs.ErrFailedPrecondition)
 	}
-	pass := v.Begin(VerbDetach)
+	pass := v.Scope.Stages(sb.Owner, VerbDetach)
 	sb.Config.Network = sb.Config.Network.Without(network)
 	if ready {
 		sb.Network = sb.Network.Without(network)
 	}
-	if err := v.record(sandbox, "disconnected from network "+network, func(now *core.Sandbox) { now.Config.Network, now.Network = sb.Config.Network, sb.Network }); err != nil {
+	if err := v.record(sandbox, VerbDetach, "disconnected from network "+network, func(now *core.Sandbox) { now.Config.Network, now.Network = sb.Config.Network, sb.Network }); err != nil {
 		return err
 	}
 	if err := pass("recorded"); err != nil {
@@ -135,7 +129,7 @@ func (v Verbs) detach(ctx context.Context, sandbox core.ID, network string) erro
 		if err != nil {
 			st, sb.Config.Network, note = before.Network, before.Config.Network, "still connected to network "+network
 		}
-		err = errors.Join(err, v.record(sandbox, note, func(now *core.Sandbox) { now.Config.Network, now.Network = sb.Config.Network, st }))
+		err = errors.Join(err, v.record(sandbox, "", note, func(now *core.Sandbox) { now.Config.Network, now.Network = sb.Config.Network, st }))
 		if err != nil {
 			return err
 		}
@@ -148,14 +142,10 @@ func (v Verbs) detach(ctx context.Context, sandbox core.ID, network string) erro
 
 // locked returns a sandbox that may be on several networks, with its lock held.
 func (v Verbs) locked(ctx context.Context, id core.ID) (sb core.Sandbox, unlock func(), err error) {
-	if unlock, err = v.Lock(ctx, id); err != nil {
+	if sb, unlock, err = v.Scope.LockedSandbox(ctx, id); err != nil {
 		return sb, nil, err
 	}
-	err = v.Store.View(func(tx core.Tx) error { sb, err = tx.Sandboxes().Get(id); return err })
 	switch {
-	case err != nil:
-	case v.Owner != "" && sb.Owner != v.Owner:
-		err = fmt.Errorf("sandbox %s: %w", id, errdefs.ErrNotFound)
 	case sb.State == core.SandboxCreating || sb.Renewing:
 		err = fmt.Errorf("it is being created: %w", errdefs.ErrFailedPrecondition)
 	case sb.Config.Namespaces.Net.Mode != core.Shared:
@@ -168,35 +158,51 @@ func (v Verbs) locked(ctx context.Context, id core.ID) (sb core.Sandbox, unlock 
 	return sb, unlock, nil
 }
 
-// record changes the record of a sandbox, and tells of it with each of its containers.
-func (v Verbs) record(id core.ID, note string, change func(*core.Sandbox)) error {
-	return v.Store.Update(func(tx core.Tx) error {
+// record changes the record of a sandbox. A note is added as an event to each of its containers. With
+// a verb the change is the caller's.
+func (v Verbs) record(id core.ID, verb, note string, change func(*core.Sandbox)) error {
+	return v.Scope.Store.Update(func(tx core.Tx) error {
 		sb, err := tx.Sandboxes().Get(id)
 		if err != nil {
 			return err
 		}
-		if change(&sb); note != "" {
-			for _, c := range slices.Collect(tx.StoredOf(id)) {
-				if c.State == core.ContainerCreating {
-					continue
-				}
-				told, err := tx.Containers().Get(c.ID)
-				if err != nil {
-					return err
-				}
-				told.Rev, err = tx.Append(core.Event{
-					Kind: core.EventContainerUpdated, At: time.Now().UTC(), Owner: c.Owner, Key: c.Key, Sandbox: id, Container: c.ID, Note: note,
-				})
-				if err != nil {
-					return err
-				}
-				if err := tx.Containers().Put(told); err != nil {
-					return err
-				}
+		change(&sb)
+		var n scope.Change
+		if verb != "" {
+			v.Scope.Forced(&n, &sb.Meta, scope.By{Verb: verb})
+		}
+		if err := n.Write(tx, &sb.Meta, id, ""); err != nil {
+			return err
+		}
+		if note != "" {
+			if err := announce(tx, id, note); err != nil {
+				return err
 			}
 		}
 		return tx.Sandboxes().Put(sb)
 	})
+}
+
+// announce adds an event to each container of a sandbox.
+func announce(tx core.Tx, sandbox core.ID, note string) error {
+	for _, c := range slices.Collect(tx.StoredOf(sandbox)) {
+		if c.State == core.ContainerCreating {
+			continue
+		}
+		changed, err := tx.Containers().Get(c.ID)
+		if err != nil {
+			return err
+		}
+		var n scope.Change
+		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: note})
+		if err := n.Write(tx, &changed.Meta, sandbox, c.ID); err != nil {
+			return err
+		}
+		if err := tx.Containers().Put(changed); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // refreshed is the last stage of both verbs.
@@ -212,7 +218,7 @@ func (v Verbs) refreshed(ctx context.Context, id core.ID, pass func(string) erro
 func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 	var sb core.Sandbox
 	var in []*core.Container
-	err := v.Store.View(func(tx core.Tx) (err error) {
+	err := v.Scope.Store.View(func(tx core.Tx) (err error) {
 		sb, err = tx.Sandboxes().Get(id)
 		in = slices.Collect(tx.StoredOf(id))
 		return err

@@ -8,22 +8,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
-// Changes changes the objects of one owner.
-type Changes struct {
-	Store core.Store
-	Owner core.Owner // "" may change all
-	// Lock keeps the verbs away from a sandbox and its containers.
-	Lock func(ctx context.Context, sandbox core.ID) (unlock func(), err error)
-}
+// Changes changes the objects of a scope.
+type Changes struct{ Scope scope.Scope }
 
 // Rename gives a container another key, and its sandbox too where both were created together and
 // have the same one. AlreadyExists when another container or sandbox has that key.
@@ -36,7 +31,7 @@ func (c Changes) Rename(ctx context.Context, id core.ID, to core.Key) error {
 	if ct.Key == to {
 		return nil
 	}
-	err = c.Store.Update(func(tx core.Tx) error {
+	err = c.Scope.Store.Update(func(tx core.Tx) error {
 		ct, err := tx.Containers().Get(id)
 		if err != nil {
 			return err
@@ -47,7 +42,10 @@ func (c Changes) Rename(ctx context.Context, id core.ID, to core.Key) error {
 		}
 		was := ct.Key
 		ct.Key = to
-		if err := tell(tx, &ct, "renamed, it was "+string(was)); err != nil {
+		var n scope.Change
+		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: "renamed, it was " + string(was)})
+		c.Scope.Forced(&n, &ct.Meta, scope.By{Verb: "rename"})
+		if err := n.Write(tx, &ct.Meta, ct.Sandbox, ct.ID); err != nil {
 			return err
 		}
 		if sb.Pair && sb.Key == was {
@@ -104,15 +102,9 @@ func (c Changes) keep(ct *core.Container, res *specs.LinuxResources) error {
 	if ct.State != core.ContainerExited {
 		return nil // the change of the limits in force has its own event
 	}
-	return c.Store.Update(func(tx core.Tx) error {
-		cur, err := tx.Containers().Get(ct.ID)
-		if err != nil {
-			return err
-		}
-		if err := tell(tx, &cur, "limits for its next start"); err != nil {
-			return err
-		}
-		return tx.Containers().Put(cur)
+	return c.Scope.ChangeContainer(ct.ID, scope.By{Verb: "update"}, func(_ *core.Container, n *scope.Change) error {
+		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: "limits for its next start"})
+		return nil
 	})
 }
 
@@ -138,11 +130,7 @@ func (c Changes) Health(ctx context.Context, id core.ID, h core.Health) error {
 }
 
 func (c Changes) health(id core.ID, h core.Health) error {
-	return c.Store.Update(func(tx core.Tx) error {
-		ct, err := tx.Containers().Get(id)
-		if err != nil {
-			return err
-		}
+	return c.Scope.ChangeContainer(id, scope.By{Verb: "health check"}, func(ct *core.Container, n *scope.Change) error {
 		if ct.State != core.ContainerRunning && ct.State != core.ContainerPaused || !ct.Main.Started.Equal(h.Since) {
 			return fmt.Errorf("its program was started at another time, or has ended: %w", errdefs.ErrFailedPrecondition)
 		}
@@ -152,55 +140,26 @@ func (c Changes) health(id core.ID, h core.Health) error {
 		}
 		ct.Health = &h
 		if was == h.Status {
-			return tx.Containers().Put(ct)
+			return nil
 		}
 		note := h.Status
 		if n := len(h.Probes); n > 0 && h.Probes[n-1].Output != "" && h.Failures > 0 {
-			said := []rune(h.Probes[n-1].Output)
-			note += ": " + string(said[:min(len(said), maxNote)])
+			output := []rune(h.Probes[n-1].Output)
+			note += ": " + string(output[:min(len(output), maxNote)])
 		}
-		if err := tellAs(tx, &ct, core.EventContainerHealth, note); err != nil {
-			return err
-		}
-		return tx.Containers().Put(ct)
+		n.Add(core.Event{Kind: core.EventContainerHealth, Note: note})
+		return nil
 	})
-}
-
-// tell appends the event of a change to a container's record.
-func tell(tx core.Tx, ct *core.Container, note string) error {
-	return tellAs(tx, ct, core.EventContainerUpdated, note)
-}
-
-func tellAs(tx core.Tx, ct *core.Container, kind core.EventKind, note string) error {
-	seq, err := tx.Append(core.Event{
-		Kind: kind, At: time.Now().UTC(), Owner: ct.Owner, Key: ct.Key, Sandbox: ct.Sandbox, Container: ct.ID, Note: note,
-	})
-	ct.Rev = seq
-	return err
 }
 
 // locked returns a container that may be changed, with its sandbox's lock held.
 func (c Changes) locked(ctx context.Context, id core.ID) (ct core.Container, unlock func(), err error) {
-	read := func() error {
-		return c.Store.View(func(tx core.Tx) error { ct, err = tx.Containers().Get(id); return err })
-	}
-	if err := read(); err != nil {
+	if ct, unlock, err = c.Scope.LockedContainer(ctx, id); err != nil {
 		return ct, nil, err
 	}
-	if unlock, err = c.Lock(ctx, ct.Sandbox); err != nil {
-		return ct, nil, err
-	}
-	err = read()
-	switch {
-	case err != nil:
-	case c.Owner != "" && ct.Owner != c.Owner:
-		err = fmt.Errorf("container %s: %w", id, errdefs.ErrNotFound)
-	case ct.State == core.ContainerCreating || ct.Removing:
-		err = fmt.Errorf("it is being created or removed: %w", errdefs.ErrFailedPrecondition)
-	}
-	if err != nil {
+	if ct.State == core.ContainerCreating || ct.Removing {
 		unlock()
-		return ct, nil, err
+		return ct, nil, fmt.Errorf("it is being created or removed: %w", errdefs.ErrFailedPrecondition)
 	}
 	return ct, unlock, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/changes"
+	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -43,7 +44,9 @@ func objects(t *testing.T, bundle string, st core.ContainerState) (core.Store, c
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store, changes.Changes{Store: store, Owner: core.OwnerCLI, Lock: func(context.Context, core.ID) (func(), error) { return func() {}, nil }}
+	return store, changes.Changes{Scope: scope.Scope{
+		Records: scope.Records{Store: store}, Owner: core.OwnerCLI, Locks: func(context.Context, core.ID) (func(), error) { return func() {}, nil },
+	}}
 }
 
 func TestRename(t *testing.T) {

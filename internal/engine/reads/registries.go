@@ -2,37 +2,34 @@ package reads
 
 import (
 	"context"
-	"fmt"
-
-	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Registries sends an owner's images to registries. It changes nothing here.
 type Registries struct {
 	Images core.Images
-	Owner  core.Owner
+	Scope  scope.Scope
 }
 
 // Roots compares containers' roots with the images that they were made of, and makes images of both.
 type Roots struct {
 	Images core.Images
-	Owner  core.Owner // "" makes no image
-	// Tell appends an event to the log.
-	Tell func(core.Event) error
+	Scope  scope.Scope
 }
 
 // Commit makes an image of a container's root.
 func (r Roots) Commit(ctx context.Context, req core.CommitRequest) (core.Image, error) {
-	if r.Owner == "" {
-		return core.Image{}, fmt.Errorf("make image: the unscoped view has no owner: %w", errdefs.ErrInvalidArgument)
-	}
-	img, err := r.Images.Commit(ctx, r.Owner, req)
+	owner, err := r.Scope.Creates("make image")
 	if err != nil {
 		return core.Image{}, err
 	}
-	return img, r.Tell(core.Event{Kind: core.EventImagePulled, Owner: r.Owner, Key: core.Key(img.ID), Note: string(img.ID)})
+	img, err := r.Images.Commit(ctx, owner, req)
+	if err != nil {
+		return core.Image{}, err
+	}
+	return img, r.Scope.Tell(core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(img.ID), Note: string(img.ID)})
 }
 
 // Changes is core.Images.Changes.
@@ -42,7 +39,7 @@ func (r Roots) Changes(ctx context.Context, container core.ID, use core.RootUse,
 
 // Push stores an image in a registry.
 func (r Registries) Push(ctx context.Context, ref string, opts core.PushOptions) error {
-	return r.Images.Push(ctx, r.Owner, ref, opts)
+	return r.Images.Push(ctx, r.Scope.Owner, ref, opts)
 }
 
 // Login asks a registry whether it takes credentials. Nothing is stored.

@@ -6,33 +6,23 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Stats reads the usage of an owner's sandboxes and containers. It changes nothing and takes no
 // lock, so that a list of a thousand containers never delays a start. core.StatsFields selects the
 // values to read.
 type Stats struct {
-	Store   core.Store
+	Scope   scope.Scope
 	Cgroups core.Cgroups
 	Images  core.Images
 	Network core.Network
-	Owner   core.Owner // "" sees all
-}
-
-func (s Stats) sees(m *core.Meta, kind string) error {
-	if s.Owner == "" || m.Owner == s.Owner {
-		return nil
-	}
-	return fmt.Errorf("%s %s: %w", kind, m.ID, errdefs.ErrNotFound)
 }
 
 // Container returns the stats of a container.
 func (s Stats) Container(ctx context.Context, container core.ID, want core.StatsFields) (core.Stats, error) {
-	var c core.Container
-	err := s.Store.View(func(tx core.Tx) (err error) { c, err = tx.Containers().Get(container); return err })
+	c, err := s.Scope.Container(container)
 	if err != nil {
 		return core.Stats{}, err
 	}
@@ -42,7 +32,7 @@ func (s Stats) Container(ctx context.Context, container core.ID, want core.Stats
 // OfContainer returns the stats of a container from a fresh record; NotFound when its cgroup has
 // been removed since.
 func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.StatsFields) (core.Stats, error) {
-	if err := s.sees(&c.Meta, "container"); err != nil {
+	if err := s.Scope.Visible(&c.Meta, "container"); err != nil {
 		return core.Stats{}, err
 	}
 	st, err := s.of(ctx, c.Cgroup, want)
@@ -57,8 +47,7 @@ func (s Stats) OfContainer(ctx context.Context, c *core.Container, want core.Sta
 
 // Sandbox returns the stats of a sandbox, including its network's.
 func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.StatsFields) (core.Stats, error) {
-	var sb core.Sandbox
-	err := s.Store.View(func(tx core.Tx) (err error) { sb, err = tx.Sandboxes().Get(sandbox); return err })
+	sb, err := s.Scope.Sandbox(sandbox)
 	if err != nil {
 		return core.Stats{}, err
 	}
@@ -74,7 +63,7 @@ func (s Stats) Sandbox(ctx context.Context, sandbox core.ID, want core.StatsFiel
 // OfSandbox returns the stats of a sandbox from a fresh record, without its network's: see
 // Networks.
 func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.StatsFields) (core.Stats, error) {
-	if err := s.sees(&sb.Meta, "sandbox"); err != nil {
+	if err := s.Scope.Visible(&sb.Meta, "sandbox"); err != nil {
 		return core.Stats{}, err
 	}
 	st, err := s.of(ctx, sb.Cgroup, want)
@@ -89,7 +78,7 @@ func (s Stats) OfSandbox(ctx context.Context, sb *core.Sandbox, want core.StatsF
 func (s Stats) Networks(ctx context.Context, sandboxes []*core.Sandbox) (map[core.ID][]core.NetStats, error) {
 	var reqs []core.NetworkRequest
 	for _, sb := range sandboxes {
-		if sb.State == core.SandboxReady && sb.Config.Namespaces.Net.Mode == core.Shared && s.sees(&sb.Meta, "sandbox") == nil {
+		if sb.State == core.SandboxReady && sb.Config.Namespaces.Net.Mode == core.Shared && s.Scope.Sees(&sb.Meta) {
 			reqs = append(reqs, sb.NetworkRequest())
 		}
 	}

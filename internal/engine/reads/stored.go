@@ -7,15 +7,13 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Stored returns an owner's objects as they are stored, for callers that read hundreds of objects
 // every second, where copying would be most of the cost. Callers must not change them, and may
 // keep them: a change stores a new object.
-type Stored struct {
-	Store core.Store
-	Owner core.Owner // "" sees all
-}
+type Stored struct{ Scope scope.Scope }
 
 // Sandboxes returns all sandboxes, oldest first.
 func (s Stored) Sandboxes() ([]*core.Sandbox, error) { return storedAll(s, core.Tx.Sandboxes) }
@@ -35,9 +33,9 @@ func (s Stored) Container(id core.ID) (*core.Container, error) {
 
 // ContainersOf returns the containers of one sandbox, oldest first.
 func (s Stored) ContainersOf(sandbox core.ID) (list []*core.Container, err error) {
-	err = s.Store.View(func(tx core.Tx) error {
+	err = s.Scope.Store.View(func(tx core.Tx) error {
 		for c := range tx.StoredOf(sandbox) {
-			if s.sees(&c.Meta) {
+			if s.Scope.Sees(&c.Meta) {
 				list = append(list, c)
 			}
 		}
@@ -46,16 +44,14 @@ func (s Stored) ContainersOf(sandbox core.ID) (list []*core.Container, err error
 	return list, err
 }
 
-func (s Stored) sees(m *core.Meta) bool { return s.Owner == "" || m.Owner == s.Owner }
-
 func storedAll[T any](s Stored, table func(core.Tx) core.Table[T]) (list []*T, err error) {
-	err = s.Store.View(func(tx core.Tx) error { list = slices.Collect(table(tx).Stored(s.Owner)); return nil })
+	err = s.Scope.Store.View(func(tx core.Tx) error { list = slices.Collect(table(tx).Stored(s.Scope.Owner)); return nil })
 	return list, err
 }
 
 func storedOne[T any](s Stored, table func(core.Tx) core.Table[T], base func(*T) *core.Meta, id core.ID) (found *T, err error) {
-	err = s.Store.View(func(tx core.Tx) error { found, err = table(tx).Peek(id); return err })
-	if err == nil && !s.sees(base(found)) {
+	err = s.Scope.Store.View(func(tx core.Tx) error { found, err = table(tx).Peek(id); return err })
+	if err == nil && !s.Scope.Sees(base(found)) {
 		found, err = nil, fmt.Errorf("object %s: %w", id, errdefs.ErrNotFound)
 	}
 	return found, err
