@@ -3,6 +3,7 @@ package guest
 import (
 	"errors"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,11 @@ func TestALinkIsPluggedIn(t *testing.T) {
 			t.Errorf("before it is there: %v", err)
 		}
 		ip("link", "add", "plugged", "type", "veth", "peer", "name", "other")
+		for _, name := range []string{"plugged", "other"} { // whatever the host's default is
+			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("0"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
 		m.PlugTime = time.Minute
 		done := make(chan error, 1)
 		go func() { done <- m.UpdateLink(t.Context(), want) }()

@@ -91,6 +91,7 @@ func (m *machine) reap(ended <-chan os.Signal) {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
+	roottest.Inherit(t)
 	m := &machine{ours: map[int]bool{}, bin: "/run/bin/" + ocicli.Name, bundle: "/run/bundle", cgroup: roottest.Cgroup(t)}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)

@@ -24,12 +24,18 @@ func killed(t *testing.T, m *machine) {
 	if err := unix.Mkfifo("/run/blocked", 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Open for writing too, so that the hook's open is not missed.
+	blocked, err := os.OpenFile("/run/blocked", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = blocked.Close() }()
 	s := m.spec("sleep 1000")
 	s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/run/block"}}}
 	m.write(t, s)
 	cmd := m.command(t, "create", "a")
 	m.start(t, cmd)
-	if _, err := os.ReadFile("/run/blocked"); err != nil {
+	if _, err := blocked.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if s := m.state(t, "a"); s.Status != specs.StateCreating {

@@ -14,7 +14,8 @@ import (
 )
 
 // HostEnv names the kind of host that a test sees in its namespaces: "hardened" or "loosened". Without
-// it, the kernel's defaults hold for the network, and the rest is as the test was started.
+// it, the kernel's defaults hold for the network, and the rest is as the test was started. See Inherit
+// for the umask and the limits.
 const HostEnv = "LONGSHORE_TEST_HOST"
 
 const (
@@ -154,21 +155,32 @@ func (h host) set(t *testing.T) error {
 			}
 		}
 	}
-	for kind, limit := range h.limits {
-		var now unix.Rlimit
-		if err := unix.Getrlimit(kind, &now); err != nil {
-			return fmt.Errorf("get limit %d: %w", kind, err)
-		}
-		limit.Cur, limit.Max = min(limit.Cur, now.Max), min(limit.Max, now.Max) // not even root may raise it everywhere
-		if err := unix.Setrlimit(kind, &limit); err != nil {
-			return fmt.Errorf("set limit %d: %w", kind, err)
-		}
-	}
-	unix.Umask(h.umask)
 	nft := exec.CommandContext(t.Context(), "nft", "-f", "-")
 	nft.Stdin = strings.NewReader(h.rules)
 	if out, err := nft.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft: %w: %s", err, out)
 	}
 	return nil
+}
+
+// Inherit gives this process the umask and the limits of the host that HostEnv names. Tests that start
+// our programs call it, since programs inherit both. Other tests do not: the code under test runs in
+// their own process, after an agent has set both.
+func Inherit(t *testing.T) {
+	t.Helper()
+	h, ok := hosts()[os.Getenv(HostEnv)]
+	if !ok || os.Getenv(childEnv) == "" {
+		return
+	}
+	for kind, limit := range h.limits {
+		var now unix.Rlimit
+		if err := unix.Getrlimit(kind, &now); err != nil {
+			t.Fatalf("get limit %d: %v", kind, err)
+		}
+		limit.Cur, limit.Max = min(limit.Cur, now.Max), min(limit.Max, now.Max) // not even root may raise it everywhere
+		if err := unix.Setrlimit(kind, &limit); err != nil {
+			t.Fatalf("set limit %d: %v", kind, err)
+		}
+	}
+	unix.Umask(h.umask)
 }

@@ -35,6 +35,7 @@ func StartHub(t *testing.T, addr string, flags ...string) *Hub {
 // StartHubOf is StartHub of another directory of binaries, with more in the hub's environment.
 func StartHubOf(t *testing.T, bin string, env []string, addr string, flags ...string) *Hub {
 	t.Helper()
+	roottest.Inherit(t)
 	dir, err := os.MkdirTemp("", "longshore-hub-")
 	if err != nil {
 		t.Fatal(err)

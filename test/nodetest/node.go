@@ -98,6 +98,7 @@ func Weakened(t *testing.T) string {
 // Start runs an agent and waits until it serves.
 func Start(t *testing.T, o Options) *Node {
 	t.Helper()
+	roottest.Inherit(t)
 	if o.Dir == "" {
 		dir, err := os.MkdirTemp("", "longshore-node-") // t.TempDir's are too long for socket addresses
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -28,6 +29,9 @@ func TestBesideTheIpProgram(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		ip(t, "link", "add", "name", "first", "type", "veth", "peer", "name", "second")
 		ip(t, "link", "set", "second", "up")
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/first/disable_ipv6", []byte("0"), 0); err != nil { // whatever the host's default is
+			t.Fatal(err)
+		}
 		ip(t, "addr", "add", "198.51.100.1/32", "peer", "198.51.100.2/32", "dev", "second")
 		c, err := Open()
 		if err != nil {
