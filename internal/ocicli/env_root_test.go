@@ -91,7 +91,6 @@ func (m *machine) reap(ended <-chan os.Signal) {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	roottest.Inherit(t)
 	m := &machine{ours: map[int]bool{}, bin: "/run/bin/" + ocicli.Name, bundle: "/run/bundle", cgroup: roottest.Cgroup(t)}
 	ended := make(chan os.Signal, 1)
 	signal.Notify(ended, unix.SIGCHLD)
@@ -160,7 +159,11 @@ type result struct {
 
 func (m *machine) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), m.bin, append([]string{"--root", "/run/oci"}, args...)...)
+	args = append([]string{m.bin, "--root", "/run/oci"}, args...)
+	if roottest.Hardened() {
+		args = append([]string{"/bin/sh", "-c", `umask 077; ulimit -n 1024; exec "$@"`, "sh"}, args...)
+	}
+	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Dir = m.bundle
 	return cmd
 }

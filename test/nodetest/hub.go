@@ -35,7 +35,6 @@ func StartHub(t *testing.T, addr string, flags ...string) *Hub {
 // StartHubOf is StartHub of another directory of binaries, with more in the hub's environment.
 func StartHubOf(t *testing.T, bin string, env []string, addr string, flags ...string) *Hub {
 	t.Helper()
-	roottest.Inherit(t)
 	dir, err := os.MkdirTemp("", "longshore-hub-")
 	if err != nil {
 		t.Fatal(err)
@@ -45,6 +44,7 @@ func StartHubOf(t *testing.T, bin string, env []string, addr string, flags ...st
 		t.Fatal(err)
 	}
 	h := &Hub{t: t, Addr: addr, Dir: dir, flags: flags, bin: bin, env: env}
+	roottest.Inherit(t)
 	h.Up()
 	t.Cleanup(func() {
 		h.Kill()

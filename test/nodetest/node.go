@@ -98,7 +98,6 @@ func Weakened(t *testing.T) string {
 // Start runs an agent and waits until it serves.
 func Start(t *testing.T, o Options) *Node {
 	t.Helper()
-	roottest.Inherit(t)
 	if o.Dir == "" {
 		dir, err := os.MkdirTemp("", "longshore-node-") // t.TempDir's are too long for socket addresses
 		if err != nil {
@@ -136,6 +135,7 @@ func Start(t *testing.T, o Options) *Node {
 		_ = log.Close()
 	})
 	n.dial()
+	roottest.Inherit(t)
 	n.Up()
 	t.Cleanup(n.teardown)
 	return n
