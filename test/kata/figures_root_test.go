@@ -14,7 +14,7 @@ import (
 // figuresEnv asks for the figures, which mean nothing while other tests run.
 const figuresEnv = "LONGSHORE_KATA_FIGURES"
 
-// TestFigures takes them on the machine that it runs on; HACKING.md says how that is a
+// TestFigures takes them on the machine that it runs on; docs/testing.md says how that is a
 // guest. The bound of each is checked.
 func TestFigures(t *testing.T) {
 	if os.Getenv(figuresEnv) == "" {
