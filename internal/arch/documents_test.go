@@ -21,7 +21,6 @@ const (
 // unrevised are documents that do not keep the bounds yet. Take a document off when it does; add none.
 var unrevised = []string{
 	"docs/guide/cli.md",
-	"docs/security.md",
 }
 
 // quoting are documents that quote riddles, to avoid them.
