@@ -19,9 +19,7 @@ const (
 )
 
 // unrevised are documents that do not keep the bounds yet. Take a document off when it does; add none.
-var unrevised = []string{
-	"docs/guide/cli.md",
-}
+var unrevised = []string{}
 
 // quoting are documents that quote riddles, to avoid them.
 var quoting = []string{"STYLE.md"}

@@ -12,9 +12,9 @@ func newDiff(a *app) *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
 		Use:   "diff CONTAINER",
-		Short: "List what a container has changed of its image's files",
-		Long: "List what a container has changed of its image's files: A for what it has added, C for what it has changed, D for what it has deleted. Volumes and\n" +
-			"other mounts are not compared.",
+		Short: "List the changes of a container to its image's files",
+		Long: "List the changes of a container to its image's files: A for added, C for changed, D for deleted files. Volumes and other mounts\n" +
+			"are not compared.",
 		Args: base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var f *present.Format
@@ -55,9 +55,9 @@ func newCommit(a *app) *cobra.Command {
 	var pause, quiet bool
 	cmd := &cobra.Command{
 		Use:   "commit [flags] CONTAINER [IMAGE]",
-		Short: "Make an image of a container",
-		Long: "Make an image of a container's files and of the image that it was made of, and print its ID. Volumes and other mounts are not part of it. Variables,\n" +
-			"command, user and labels that the container was given are the image's.",
+		Short: "Make an image from a container",
+		Long: "Make an image from a container's image and changed files, and print its ID. The new image has the container's variables, command, user\n" +
+			"and labels. Volumes and other mounts are not part of it.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 1 || len(args) > 2 {
 				return base.ExactArgs(1, "a container, and perhaps the new image's name,")(nil, args)
@@ -79,10 +79,10 @@ func newCommit(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVarP(&req.Author, "author", "a", "", "who has made it")
-	fl.StringVarP(&req.Message, "message", "m", "", "what is new, for history")
+	fl.StringVarP(&req.Author, "author", "a", "", "author of the image")
+	fl.StringVarP(&req.Message, "message", "m", "", "message for the image's history")
 	fl.StringArrayVarP(&req.Changes, "change", "c", nil, "instruction of a Dockerfile: CMD, ENTRYPOINT, ENV, EXPOSE, HEALTHCHECK, LABEL, ONBUILD, SHELL, STOPSIGNAL, USER, VOLUME, WORKDIR")
-	fl.BoolVarP(&pause, "pause", "p", true, "pause the container meanwhile")
-	fl.BoolVarP(&quiet, "quiet", "q", false, "accepted for habit: nothing is shown")
+	fl.BoolVarP(&pause, "pause", "p", true, "pause the container during the commit")
+	fl.BoolVarP(&quiet, "quiet", "q", false, "no effect: commit shows no progress")
 	return cmd
 }

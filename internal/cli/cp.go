@@ -26,8 +26,8 @@ func newCp(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp [flags] CONTAINER:PATH PATH|- | PATH|- CONTAINER:PATH",
 		Short: "Copy files to or from a container",
-		Long: "Copy files to or from a container, running or not, with its volumes. A directory is copied into one that exists, or gets the new name; PATH/.\n" +
-			"means what the directory has. With - a tar is read from standard input, or written to standard output.",
+		Long: "Copy files to or from a container, running or not, with its volumes. A directory is copied into an existing directory, or gets the new\n" +
+			"name; PATH/. means the directory's content. With - cp reads a tar from standard input, or writes one to standard output.",
 		Example: "  longshore cp web:/etc/nginx/nginx.conf .\n" +
 			"  longshore cp site/. web:/usr/share/nginx/html\n" +
 			"  longshore cp db:/var/lib/data - | gzip > data.tar.gz",
@@ -48,9 +48,9 @@ func newCp(a *app) *cobra.Command {
 	}
 	fl := cmd.Flags()
 	fl.BoolVarP(&f.archive, "archive", "a", false, "keep users and groups, by their numbers")
-	fl.BoolVarP(&f.follow, "follow-link", "L", false, "copy what a link at the source leads to, and not the link")
-	fl.BoolVar(&f.force, "force", false, "also of containers of other owners")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "accepted for habit: nothing is shown")
+	fl.BoolVarP(&f.follow, "follow-link", "L", false, "copy the target of a link at the source instead of the link")
+	fl.BoolVar(&f.force, "force", false, "also copy files of other owners' containers")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no effect: cp shows no progress")
 	return cmd
 }
 

@@ -90,7 +90,7 @@ func newEvents(a *app) *cobra.Command {
 	fl.BoolVar(&noFollow, "no-follow", false, "exit after the newest event")
 	fl.StringVar(&req.Owner, "owner", "", "only this owner's")
 	fl.StringSliceVar(&req.Kinds, "kind", nil, "only these kinds, such as container.exited")
-	fl.StringArrayVarP(&filters, "filter", "f", nil, "only what fits, NAME=VALUE: "+strings.Join(eventFilters, ", "))
+	fl.StringArrayVarP(&filters, "filter", "f", nil, "only events that match NAME=VALUE: "+strings.Join(eventFilters, ", "))
 	fl.StringVar(&format, "format", "", "template for each event, such as '{{.Action}} {{.Name}}', or json")
 	fl.BoolVar(&asJSON, "json", false, "print each event as a line of JSON")
 	return cmd

@@ -17,8 +17,8 @@ func newExec(a *app) *cobra.Command {
 	var env []string
 	cmd := &cobra.Command{
 		Use:   "exec [flags] CONTAINER COMMAND [ARG...]",
-		Short: "Run a further program in a running container",
-		Long:  "Run a further program in a running container. exec exits with its exit status. When exec ends, so does the program, unless -d is given.",
+		Short: "Run another program in a running container",
+		Long:  "Run another program in a running container. exec exits with the program's exit status. If exec is ended, the program ends too, unless -d is set.",
 		Args:  base.MinArgs(2, "a container and a command"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.Command = args[0], args[1:]

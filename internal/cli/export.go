@@ -16,7 +16,7 @@ func newExport(a *app) *cobra.Command {
 		Use:     "export IMAGE...",
 		Aliases: []string{"save"},
 		Short:   "Write images to an OCI archive",
-		Long:    "Write images to an OCI archive, which `podman load`, `docker load` and import read. (What other tools call export, a container's files, is `cp CONTAINER:/ -`.)",
+		Long:    "Write images to an OCI archive for `podman load`, `docker load` and import. To export a container's files, use `cp CONTAINER:/ -`.",
 		Args:    base.MinArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := base.Terminal(a.Stdout); ok && output == "" {

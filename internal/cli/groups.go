@@ -17,18 +17,18 @@ func newContainerGroup(a *app) *cobra.Command {
 	ls.Use, ls.Aliases = "ls", []string{"list", "ps"}
 	cp := newCp(a)
 	cp.Example = strings.ReplaceAll(cp.Example, "longshore cp", "longshore container cp")
-	return base.GroupOf("container", "Containers, by the names of commands that other tools have",
+	return base.GroupOf("container", "Manage containers, with the command names of other tools",
 		ls, newRun(a), newCreate(a), newStart(a), newStop(a), newRestart(a), newKill(a), newPause(a), newResume(a), newRename(a), newUpdate(a), newRm(a), newWait(a),
 		newExec(a), newAttach(a), cp, newDiff(a), newCommit(a), newLogs(a), newTop(a), newStats(a), newPort(a),
 		inspectOf(a, "container", "CONTAINER...", "Show everything about containers as JSON", "a container"),
-		pruneOf(a, pruning{containers: true}, "Remove the containers that have ended"))
+		pruneOf(a, pruning{containers: true}, "Remove ended containers"))
 }
 
 func newImageGroup(a *app) *cobra.Command {
 	ls, rm := newImages(a), newRmi(a)
 	ls.Use, ls.Aliases = "ls [NAME]", []string{"list"}
 	rm.Use, rm.Aliases = "rm IMAGE...", []string{"remove"}
-	return base.GroupOf("image", "Images, by the names of commands that other tools have",
+	return base.GroupOf("image", "Manage images, with the command names of other tools",
 		ls, newPull(a), newPush(a), newTag(a), rm, newImport(a), newExport(a), newHistory(a),
 		inspectOf(a, "image", "IMAGE...", "Show everything about images as JSON", "an image"),
 		pruneOf(a, pruning{images: true}, "Remove images without a name that no container uses"))

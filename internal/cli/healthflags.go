@@ -25,11 +25,11 @@ func (f *healthFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&f.cmd, "health-cmd", "", "line for the shell, or JSON list, that tests whether the program works (default: the image's)")
 	fl.DurationVar(&f.interval, "health-interval", 0, "time between two tests (default: the image's, or 30s)")
 	fl.DurationVar(&f.timeout, "health-timeout", 0, "time that a test may take (default: the image's, or 30s)")
-	fl.Int32Var(&f.retries, "health-retries", 0, "failures in a row that make it unhealthy (default: the image's, or 3)")
-	fl.DurationVar(&f.startPeriod, "health-start-period", 0, "time after the start in which failures do not count")
+	fl.Int32Var(&f.retries, "health-retries", 0, "failures in a row that make the program unhealthy (default: the image's, or 3)")
+	fl.DurationVar(&f.startPeriod, "health-start-period", 0, "time after the start before failures count")
 	fl.DurationVar(&f.startInterval, "health-start-interval", 0, "time between two tests in the start period (default: the image's, or 5s)")
-	fl.BoolVar(&f.none, "no-healthcheck", false, "do not test whether the program works, even if the image says how")
-	fl.StringVar(&f.onFailure, "health-on-failure", "none", "what happens to a program that has become unhealthy: none, stop, kill")
+	fl.BoolVar(&f.none, "no-healthcheck", false, "do not test whether the program works, even if the image has a test")
+	fl.StringVar(&f.onFailure, "health-on-failure", "none", "action when the program becomes unhealthy: none, stop, kill")
 }
 
 // fill puts the flags into the request.

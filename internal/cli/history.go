@@ -16,8 +16,8 @@ func newHistory(a *app) *cobra.Command {
 	var full, quiet bool
 	cmd := &cobra.Command{
 		Use:   "history IMAGE",
-		Short: "Show how an image was made, step by step",
-		Long:  "Show how an image was made, step by step, as its config says, with the size of each unpacked layer. The newest step is first.",
+		Short: "Show the build steps of an image",
+		Long:  "Show the build steps of an image from its config, newest first, with the size of each unpacked layer.",
 		Args:  base.ExactArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var f *present.Format

@@ -70,7 +70,7 @@ func newImages(a *app) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&req.Owner, "owner", "", "only this owner's")
 	cmd.Flags().BoolVar(&digests, "digests", false, "show the digests of the manifests")
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "is accepted and changes nothing: all images are shown")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "no effect: images always shows all images")
 	flags.define(cmd, imageFilters)
 	return cmd
 }

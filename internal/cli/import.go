@@ -20,7 +20,7 @@ func newImport(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "import [FILE|DIRECTORY]",
 		Aliases: []string{"load"},
-		Short:   "Import images from an OCI or docker archive, or from an OCI layout; - or nothing reads standard input",
+		Short:   "Import images from an OCI or docker archive, or from an OCI layout; without FILE, or with -, from standard input",
 		Args:    base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			in, name := a.Stdin, input
@@ -89,6 +89,6 @@ func newImport(a *app) *cobra.Command {
 	}
 	cmd.Flags().StringVarP(&input, "input", "i", "", "file to read")
 	cmd.Flags().BoolVar(&program, "program", false, "FILE is one program, which becomes an image of the CRI of 2017, named by its digest")
-	cmd.Flags().BoolP("quiet", "q", false, "is accepted and changes nothing: no progress is shown")
+	cmd.Flags().BoolP("quiet", "q", false, "no effect: import shows no progress")
 	return cmd
 }

@@ -27,8 +27,9 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect " + usage,
 		Short: summary,
-		Long: summary + ": an array of documents with the members that docker and podman show, and the agent's whole record as Record. " +
-			"With -f a template of Go's text/template is filled with each document. Values of environment variables are hidden unless --show-env.",
+		Long: summary + ": an array of documents\n" +
+			"with the members of docker's and podman's inspect, and the agent's whole record as Record.\n" +
+			"With -f, each document is formatted by a template of Go's text/template. Values of environment variables are hidden without --show-env.",
 		Args: base.MinArgs(1, needs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			want := kind
@@ -53,7 +54,7 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 		fl.BoolVar(&image, "image", false, "look up an image, even if a container has that name; --type image does the same")
 	}
 	if kind != "image" {
-		fl.BoolVarP(&sizes, "size", "s", false, "is accepted and changes nothing: ps -s shows sizes")
+		fl.BoolVarP(&sizes, "size", "s", false, "no effect: use ps -s for sizes")
 	}
 	return cmd
 }

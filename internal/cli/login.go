@@ -23,9 +23,10 @@ func newLogin(a *app) *cobra.Command {
 	var fromStdin, show bool
 	cmd := &cobra.Command{
 		Use:   "login [flags] [REGISTRY]",
-		Short: "Keep the credentials for a registry",
-		Long: "Ask a registry whether it takes a name and a password, and keep them where docker keeps them: with the helper that the credential file names, or in the file\n" +
-			"itself, which only its user can read: $LONGSHORE_AUTH_FILE, $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json or ~/.docker/config.json. Without REGISTRY it is Docker Hub.",
+		Short: "Store the credentials for a registry",
+		Long: "Check a name and a password at a registry, and store them where docker does: with the helper that the credential file names, or in the\n" +
+			"file itself, which only its user can read: $LONGSHORE_AUTH_FILE, $REGISTRY_AUTH_FILE, $DOCKER_CONFIG/config.json or\n" +
+			"~/.docker/config.json. The default REGISTRY is Docker Hub.",
 		Args: base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			host := creds.Host(strings.Join(args, ""))
@@ -53,7 +54,7 @@ func newLogin(a *app) *cobra.Command {
 	fl.StringVarP(&user, "username", "u", "", "name (default: asked for)")
 	fl.StringVarP(&password, "password", "p", "", "password; others on this machine can read it in the list of processes")
 	fl.BoolVar(&fromStdin, "password-stdin", false, "read the password from standard input")
-	fl.BoolVar(&show, "get-login", false, "show the name that is kept, and do nothing else")
+	fl.BoolVar(&show, "get-login", false, "only show the stored name")
 	return cmd
 }
 
@@ -123,8 +124,8 @@ func newLogout(a *app) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "logout [flags] [REGISTRY]",
-		Short: "Forget the credentials for a registry",
-		Long:  "Forget the credentials for a registry that login has kept. Without REGISTRY it is Docker Hub.",
+		Short: "Remove the credentials for a registry",
+		Long:  "Remove the credentials that login has stored for a registry. The default REGISTRY is Docker Hub.",
 		Args:  base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := creds.Open(a.Getenv)
@@ -151,7 +152,7 @@ func newLogout(a *app) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "all that are in the credential file itself")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "all credentials in the credential file itself")
 	return cmd
 }
 

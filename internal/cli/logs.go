@@ -23,7 +23,7 @@ func newLogs(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs CONTAINER...",
 		Short: "Show containers' output",
-		Long:  "Show containers' output. Lines of several containers have their names in front.",
+		Long:  "Show the output of containers. With several containers, each line begins with the container's name.",
 		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if req.Since, err = parseTime("--since", since); err != nil {
@@ -56,7 +56,7 @@ func newLogs(a *app) *cobra.Command {
 	fl.StringVar(&until, "until", "", "only output until a time or a duration ago")
 	fl.StringVarP(&tail, "tail", "n", "", "only the last lines")
 	fl.BoolVarP(&stamps, "timestamps", "t", false, "show when each line was written")
-	fl.BoolVar(&names, "names", false, "show the name in front of each line, also that of a single container")
+	fl.BoolVar(&names, "names", false, "begin each line with the container's name, even for a single container")
 	fl.BoolVar(&asJSON, "json", false, "print each chunk as a line of JSON")
 	return cmd
 }

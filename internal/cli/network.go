@@ -19,7 +19,7 @@ import (
 )
 
 func newNetwork(a *app) *cobra.Command {
-	return base.GroupOf("network", "Manage networks on which containers find each other by name",
+	return base.GroupOf("network", "Manage networks that resolve containers' names",
 		newNetworkLs(a), newNetworkCreate(a), newNetworkInspect(a), newNetworkRm(a), newNetworkPrune(a), newNetworkConnect(a), newNetworkDisconnect(a))
 }
 
@@ -99,8 +99,8 @@ func newNetworkCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a network",
-		Long: "Create a network: a bridge of its own, which exchanges nothing with other networks, and a name server that knows the running containers\n" +
-			"on it by their names, the beginning of their IDs, and what --network-alias calls them.",
+		Long: "Create a network: a bridge of its own, isolated from other networks, and a name server that resolves the running containers on it\n" +
+			"by their names, the beginning of their IDs, and the names of --network-alias.",
 		Example: "  longshore network create app\n" +
 			"  longshore run -d --network app --name db --network-alias postgres example.org/postgres\n" +
 			"  longshore network create --subnet 10.90.0.0/24 --gateway 10.90.0.254 --internal back",
@@ -129,7 +129,7 @@ func newNetworkCreate(a *app) *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringArrayVar(&subnets, "subnet", nil, "range of addresses, such as 10.90.0.0/24 or fd00:1::/64 (default: chosen)")
 	fl.StringArrayVar(&gateways, "gateway", nil, "the node's address in a subnet (default: the first)")
-	fl.BoolVar(&req.Internal, "internal", false, "no way out of the network, and none in")
+	fl.BoolVar(&req.Internal, "internal", false, "do not connect the network with the outside")
 	fl.StringArrayVarP(&labels, "label", "l", nil, "label, NAME=value")
 	fl.StringArrayVarP(&opts, "opt", "o", nil, "option of the network, mtu=")
 	fl.StringVarP(&driver, "driver", "d", "bridge", "accepts only bridge")
@@ -151,7 +151,7 @@ func fillNetwork(req *longshorev1.CreateNetworkRequest, subnets, gateways, opts 
 	for _, o := range opts {
 		name, value, _ := strings.Cut(o, "=")
 		if name != "mtu" && name != "com.docker.network.driver.mtu" {
-			return fmt.Errorf("--opt %q: only mtu is known", o)
+			return fmt.Errorf("--opt %q: only mtu is supported", o)
 		}
 		mtu, err := strconv.ParseInt(value, 10, 32)
 		if err != nil {
@@ -191,7 +191,7 @@ func newNetworkRm(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:     "rm NAME...",
 		Aliases: []string{"remove"},
-		Short:   "Remove networks that no container is on",
+		Short:   "Remove networks without containers",
 		Args:    base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
@@ -207,7 +207,7 @@ func newNetworkPrune(a *app) *cobra.Command {
 	p := pruning{}
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove every network that no container names",
+		Short: "Remove every network that no container uses",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := p.parse(); err != nil {
@@ -230,7 +230,7 @@ func newNetworkPrune(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "accepted for habit: nothing is asked")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "no effect: network prune does not ask")
 	p.define(cmd)
 	return cmd
 }
@@ -263,7 +263,7 @@ func newNetworkConnect(a *app) *cobra.Command {
 	var ip, ip6 string
 	cmd := &cobra.Command{
 		Use:   "connect NETWORK CONTAINER",
-		Short: "Put a container on a further network, running or not",
+		Short: "Connect a container, running or not, to another network",
 		Example: "  longshore network connect back web\n" +
 			"  longshore network connect --alias postgres --ip 10.90.0.7 back db\n" +
 			"  longshore network connect default worker",
@@ -294,8 +294,8 @@ func newNetworkDisconnect(a *app) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "disconnect NETWORK CONTAINER",
-		Short: "Take a container off a network",
-		Long:  "Take a container off a network, also off its last one. Its published ports and its default route move to the next of its networks that leads out.",
+		Short: "Disconnect a container from a network",
+		Long:  "Disconnect a container from a network, which may be its last one. Its published ports and its default route move to the next of its\nnetworks with a route to the outside.",
 		Args:  exactNetwork,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Call(func(c *base.Client) error {
@@ -304,7 +304,7 @@ func newNetworkDisconnect(a *app) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "accepted for habit: it makes no difference")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "no effect")
 	return cmd
 }
 

@@ -16,8 +16,8 @@ import (
 func newPort(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port CONTAINER [PORT[/PROTOCOL]]",
-		Short: "Show which host ports a container has",
-		Long:  "Show which host ports a container has, or only the address and port of the host for one port of the container.",
+		Short: "Show the published ports of a container",
+		Long:  "Show the published ports of a container, or only the host address and port of one of its ports.",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Call(func(c *base.Client) error {

@@ -19,8 +19,8 @@ func newPrune(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove unused images and, when asked, ended containers and unused volumes",
-		Long: "Remove what is no longer used of the objects of owner cli: images without a name; with --all every image that no container uses;  " +
-			"with --containers first the containers that have ended; with --volumes the anonymous volumes that no container uses (those with a name: longshore volume prune --all).",
+		Long: "Remove unused objects of owner cli: images without a name; with --all every image that no container uses; with --containers first the\n" +
+			"ended containers; with --volumes the anonymous volumes that no container uses (for named volumes: longshore volume prune --all).",
 		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := p.parse(); err != nil {
@@ -30,7 +30,7 @@ func newPrune(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&p.all, "all", "a", false, "every image that no container uses")
-	cmd.Flags().BoolVar(&p.containers, "containers", false, "also containers that have ended")
+	cmd.Flags().BoolVar(&p.containers, "containers", false, "also ended containers")
 	cmd.Flags().BoolVar(&p.volumes, "volumes", false, "also anonymous volumes that no container uses")
 	p.define(cmd)
 	return cmd
@@ -73,7 +73,7 @@ type pruning struct {
 
 // define defines the flag --filter.
 func (p *pruning) define(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&p.given, "filter", nil, "only what fits: until=TIME or until=DURATION (made before it), label=NAME[=VALUE], label!=NAME[=VALUE]")
+	cmd.Flags().StringArrayVar(&p.given, "filter", nil, "only objects that match: until=TIME or until=DURATION (created before it), label=NAME[=VALUE], label!=NAME[=VALUE]")
 }
 
 // parse reads the values of --filter.
@@ -82,7 +82,7 @@ func (p *pruning) parse() (err error) {
 		return &base.UsageError{Err: err}
 	}
 	if len(p.filters["until"]) > 1 {
-		return &base.UsageError{Err: errors.New("--filter until= is there twice")}
+		return &base.UsageError{Err: errors.New("--filter until= is set twice")}
 	}
 	for _, text := range p.filters["until"] {
 		at, err := parseTime("--filter until", text)

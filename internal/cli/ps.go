@@ -25,7 +25,7 @@ type listFlags struct {
 func (f *listFlags) define(cmd *cobra.Command, filters []string) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.format, "format", "", "template for each row, such as '{{.ID}} {{.Names}}', \"table TEMPLATE\", or json")
-	fl.StringArrayVarP(&f.filters, "filter", "f", nil, "only what fits, NAME=VALUE: "+strings.Join(filters, ", "))
+	fl.StringArrayVarP(&f.filters, "filter", "f", nil, "only matches, NAME=VALUE: "+strings.Join(filters, ", "))
 	fl.BoolVar(&f.json, "json", false, "print JSON")
 	fl.BoolVarP(&f.ids, "quiet", "q", false, "print IDs only")
 	fl.BoolVar(&f.all, "no-trunc", false, "do not shorten anything")
@@ -119,9 +119,9 @@ func newPs(a *app) *cobra.Command {
 	fl.StringVar(&req.Owner, "owner", "", "only this owner's: cli, cri, swarm, nomad, mesos, kata")
 	fl.StringVar(&req.Sandbox, "sandbox", "", "only containers in this sandbox")
 	fl.StringArrayVar(&labels, "label", nil, "only with this label, NAME=value")
-	fl.IntVarP(&last, "last", "n", 0, "only so many of the newest, whether they run or not")
-	fl.BoolVarP(&latest, "latest", "l", false, "only the newest, whether it runs or not")
-	fl.BoolVarP(&req.Sizes, "size", "s", false, "show how much each container has written, and the size of its image")
+	fl.IntVarP(&last, "last", "n", 0, "only this many of the newest, running or not")
+	fl.BoolVarP(&latest, "latest", "l", false, "only the newest, running or not")
+	fl.BoolVarP(&req.Sizes, "size", "s", false, "show the size of each container's changes and of its image")
 	flags.define(cmd, psFilters)
 	return cmd
 }

@@ -473,7 +473,7 @@ func TestAStartIsShownInItsParts(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := writeStart(&out, &longshorev1.WhyResponse{Container: &longshorev1.Container{Key: "old"}}); err != nil || !strings.HasPrefix(out.String(), "old: nothing is known of its start") {
+	if err := writeStart(&out, &longshorev1.WhyResponse{Container: &longshorev1.Container{Key: "old"}}); err != nil || !strings.HasPrefix(out.String(), "old: there is no record of its start") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -13,8 +13,8 @@ func newPush(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push [flags] IMAGE [DESTINATION]",
 		Short: "Store an image in a registry",
-		Long: "Store an image in the registry of its name, or of another name. Of an image for several platforms the one that is here is sent. " +
-			"Credentials are those of login.",
+		Long: "Store an image in the registry of its name, or of another name. If the image is for several platforms, only the local one is sent.\n" +
+			"push uses the credentials of login.",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &longshorev1.PushImageRequest{Name: args[0]}

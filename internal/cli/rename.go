@@ -10,8 +10,8 @@ import (
 func newRename(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rename CONTAINER NAME",
-		Short: "Give a container another name",
-		Long:  "Give a container another name. Its host name, which programs in it know, stays.",
+		Short: "Rename a container",
+		Long:  "Rename a container. The host name inside it does not change.",
 		Args:  base.ExactArgs(2, "a container and its new name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Call(func(c *base.Client) error {

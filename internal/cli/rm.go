@@ -23,6 +23,6 @@ func newRm(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "also running objects, and those of other owners")
-	cmd.Flags().BoolVarP(&volumes, "volumes", "v", false, "also the volumes without a name that were made for them")
+	cmd.Flags().BoolVarP(&volumes, "volumes", "v", false, "also their anonymous volumes")
 	return cmd
 }

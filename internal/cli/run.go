@@ -39,8 +39,8 @@ func newRun(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] IMAGE [COMMAND [ARG...]]",
 		Short: "Run a program in a new container",
-		Long: "Run a program in a new container, in a sandbox of its own. Without -d its output is shown, and run exits with its exit status, or with\n" +
-			"127 when the program does not exist, 126 when it cannot be executed, 125 when the container could not be created.\n" +
+		Long: "Run a program in a new container, in a sandbox of its own. Without -d, run shows the program's output and exits with its exit status, or with\n" +
+			"127 if the program does not exist, 126 if it cannot be executed, 125 if the container could not be created.\n" +
 			"Ctrl-P Ctrl-Q detaches from a terminal.",
 		Args: base.MinArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -64,7 +64,7 @@ func newCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create [flags] IMAGE [COMMAND [ARG...]]",
 		Short: "Create a container without starting it",
-		Long:  "Create a container as run does, print its ID, and do not start it: start does that.",
+		Long:  "Create a container as run does and print its ID, without starting it. Use start to start it.",
 		Args:  base.MinArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.fill(cmd.Flags(), args, a.Getenv); err != nil {
@@ -93,7 +93,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVarP(&f.req.Tty, "tty", "t", false, "allocate a terminal")
 	fl.BoolVar(&f.req.AutoRemove, "rm", false, "remove the container when it has ended")
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable, NAME=value, or NAME to copy it from this environment")
-	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, [/host/path:|./path:|volume[/path in it]:]/path[:ro|rw|nocopy|rshared|z|…]; without a source the volume goes with the container")
+	fl.StringArrayVarP(&f.volumes, "volume", "v", nil, "mount, [/host/path:|./path:|volume[/path in it]:]/path[:ro|rw|nocopy|rshared|z|…]; without a source: anonymous volume")
 	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port or a range, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port that is not named")
 	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, such as 64m or 2g")
 	fl.Float64Var(&f.req.Cpus, "cpus", 0, "CPU limit, such as 1.5")
@@ -104,12 +104,12 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.req.Privileged, "privileged", false, "all capabilities and devices, no confinement")
 	fl.StringArrayVar(&f.req.CapAdd, "cap-add", nil, "capability to add, or ALL")
 	fl.StringArrayVar(&f.req.CapDrop, "cap-drop", nil, "capability to drop, or ALL")
-	fl.BoolVar(&f.req.NewPrivileges, "new-privileges", false, "let programs gain rights by set-user-ID and the like (su, sudo)")
+	fl.BoolVar(&f.req.NewPrivileges, "new-privileges", false, "allow programs to gain privileges, such as by set-user-ID (su, sudo)")
 	fl.BoolVar(&f.req.ReadOnly, "read-only", false, "root filesystem read-only")
 	fl.BoolVar(&f.req.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
 	fl.StringVarP(&f.req.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
-	fl.StringArrayVar(&f.networks, "network", nil, "network that network create has made, host, none, or default (the agent's); again for further ones; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
+	fl.StringArrayVar(&f.networks, "network", nil, "network of network create, host, none, or default (the agent's); repeatable; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
 	fl.StringVar(&f.req.Runtime, "runtime", "", "name of a configured runtime")
 	fl.StringVar(&f.req.Pull, "pull", "missing", "when to pull the image: missing, always, never")

@@ -42,7 +42,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringVar(&r.Ipc, "ipc", "", "ipc namespace: host, or empty for its own")
 	fl.StringVar(&r.Uts, "uts", "", "uts namespace: host, or empty for its own")
 	fl.StringVar(&f.userns, "userns", "host", "user namespace: host, or private (auto) for one of its own, with ids of the node that nothing else has")
-	fl.StringArrayVar(&r.VolumesFrom, "volumes-from", nil, "container whose volumes and binds it has too, NAME[:ro]")
+	fl.StringArrayVar(&r.VolumesFrom, "volumes-from", nil, "also mount the volumes and binds of another container, NAME[:ro]")
 	fl.StringVar(&r.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")
 	fl.StringVar(&r.CpusetMems, "cpuset-mems", "", "memory nodes to use")
 	fl.Uint64VarP(&r.CpuShares, "cpu-shares", "c", 0, "share of the CPUs when they are busy; 1024 is the default")
@@ -72,7 +72,7 @@ func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 	case f.userns == "private" || f.userns == "auto":
 		r.Userns = "private"
 	case mode == "keep-id" || mode == "nomap":
-		return fmt.Errorf("--userns %q maps the user of a rootless podman, and the agent is root: use private, and --user for who the program runs as", f.userns)
+		return fmt.Errorf("--userns %q maps the user of a rootless podman, and the agent is root: use private, and --user to choose the program's user", f.userns)
 	default:
 		return fmt.Errorf("--userns %q is none of host, private, auto: a namespace is not shared, and which ids it has is not chosen", f.userns)
 	}
@@ -158,7 +158,7 @@ func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 			n, err = strconv.ParseInt(value, 10, 32)
 			r.LogFiles = int32(n)
 		default:
-			err = errors.New("only max-size and max-file are known")
+			err = errors.New("only max-size and max-file are supported")
 		}
 		if err != nil {
 			return fmt.Errorf("--log-opt %q: %w", o, err)
@@ -310,7 +310,7 @@ func addSecurity(r *longshorev1.CreateRequest, s string) error {
 		r.Unmasked = true
 	case name == "label" && value == "disable": // no label is set anyway
 	default:
-		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, no-new-privileges, systempaths=unconfined and label=disable are known")
+		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, no-new-privileges, systempaths=unconfined and label=disable are supported")
 	}
 	return nil
 }
@@ -323,7 +323,7 @@ func gpuNames(s string) ([]string, error) {
 	}
 	list, ok := strings.CutPrefix(s, "device=")
 	if !ok {
-		return nil, errors.New("only all and device=NAME[,NAME] are known: how many there are, the Container Device Interface does not tell")
+		return nil, errors.New("only all and device=NAME[,NAME] are supported: the Container Device Interface has no count of devices")
 	}
 	var names []string
 	for n := range strings.SplitSeq(list, ",") {

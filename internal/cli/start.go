@@ -14,8 +14,8 @@ func newStart(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start [-a] [-i] CONTAINER...",
 		Short: "Start created containers, or ended ones again",
-		Long: "Start created containers, or ended ones again, with their files as they were. With -a the program's output is shown, and start exits with its\n" +
-			"exit status; -i also sends standard input.",
+		Long: "Start created containers, or ended ones again with their files. With -a, start shows the program's output and exits with its exit status;\n" +
+			"-i also sends standard input.",
 		Args: base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if attach || stdin {

@@ -19,7 +19,7 @@ func newStats(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stats [CONTAINER...]",
 		Short: "Show the resource usage of running containers",
-		Long:  "Show the resource usage of running containers: on a terminal until interrupted, elsewhere twice, because the share of the CPU is known only with the second sample.",
+		Long:  "Show the resource usage of running containers: on a terminal until interrupted, elsewhere two samples, because the CPU share needs two.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if shown.text != "" {
 				var err error
@@ -69,7 +69,7 @@ func newStats(a *app) *cobra.Command {
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print each sample as a line of JSON")
 	cmd.Flags().StringVar(&shown.text, "format", "", "template for each container, such as '{{.Name}} {{.MemUsage}}', \"table TEMPLATE\", or json")
 	cmd.Flags().BoolVar(&shown.full, "no-trunc", false, "do not shorten anything")
-	cmd.Flags().BoolP("all", "a", false, "is accepted and changes nothing: what has ended uses nothing")
+	cmd.Flags().BoolP("all", "a", false, "no effect: ended containers use no resources")
 	return cmd
 }
 

@@ -12,7 +12,7 @@ import (
 )
 
 func newSystem(a *app) *cobra.Command {
-	return base.GroupOf("system", "The node as a whole", node.NewSystemDf(a.App), newSystemPrune(a), node.NewInfo(a.App), newEvents(a))
+	return base.GroupOf("system", "Manage the whole node", node.NewSystemDf(a.App), newSystemPrune(a), node.NewInfo(a.App), newEvents(a))
 }
 
 func newSystemPrune(a *app) *cobra.Command {
@@ -21,7 +21,7 @@ func newSystemPrune(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove ended containers, unused images and, when asked, unused volumes",
-		Long:  "Remove what is no longer used of the objects of owner cli: the containers that have ended, and images without a name or, with --all, all that no container uses.",
+		Long:  "Remove unused objects of owner cli: ended containers, and images without a name or, with --all, all images that no container uses.",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := p.parse(); err != nil {

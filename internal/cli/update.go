@@ -18,7 +18,7 @@ func newUpdate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "update [flags] CONTAINER...",
 		Short: "Change the limits of containers",
-		Long:  "Change the limits of containers, now and for when they are started again. What no flag names stays as it is.",
+		Long:  "Change the limits of containers, now and for later starts. Limits without a flag do not change.",
 		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fl := cmd.Flags()
@@ -30,7 +30,7 @@ func newUpdate(a *app) *cobra.Command {
 				asked = asked || fl.Changed(name)
 			}
 			if !asked {
-				return &base.UsageError{Err: errors.New("no limit is given: there is nothing to change")}
+				return &base.UsageError{Err: errors.New("no limit is set: there is nothing to change")}
 			}
 			if err := fillUpdate(req, memory, swap, reservation); err != nil {
 				return &base.UsageError{Err: err}

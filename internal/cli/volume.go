@@ -145,7 +145,8 @@ func newVolumeCreate(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Create a volume",
-		Long: "Create a volume, whose name is generated without one: a directory of the node, or with --opt what is mounted while containers use it. The options are those of Docker's local volumes:\n" +
+		Long: "Create a volume, with a generated name if NAME is missing: a directory of the node, or with --opt a file system that is mounted while\n" +
+			"containers use it. The options are those of Docker's local volumes:\n" +
 			"type (nfs, cifs, tmpfs, or another filesystem; none for a bind mount), device, and o with the options of the mount, separated by commas.",
 		Example: "  longshore volume create data\n" +
 			"  longshore volume create cache --opt type=tmpfs --opt device=tmpfs --opt o=size=64m\n" +
@@ -192,7 +193,7 @@ func parseOptions(list []string) (map[string]string, error) {
 	for _, s := range list {
 		name, value, ok := strings.Cut(s, "=")
 		if _, twice := opts[name]; !ok || name == "" || twice {
-			return nil, fmt.Errorf("--opt %q is not NAME=value, or is there twice", name) // the value may have a password
+			return nil, fmt.Errorf("--opt %q is not NAME=value, or is set twice", name) // the value may have a password
 		}
 		if opts == nil {
 			opts = map[string]string{}
@@ -233,7 +234,7 @@ func newVolumePrune(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove the anonymous volumes that no container uses",
-		Long:  "Remove the anonymous volumes that no container uses, with their content. Volumes with a name are kept, unless --all is given.",
+		Long:  "Remove the anonymous volumes that no container uses, with their content. Named volumes are kept without --all.",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := p.parse(); err != nil {
@@ -250,7 +251,7 @@ func newVolumePrune(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
-	cmd.Flags().BoolVarP(&p.named, "all", "a", false, "also volumes that have a name")
+	cmd.Flags().BoolVarP(&p.named, "all", "a", false, "also named volumes")
 	p.define(cmd)
 	return cmd
 }

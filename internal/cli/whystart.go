@@ -22,7 +22,7 @@ func writeStart(w io.Writer, resp *longshorev1.WhyResponse) error {
 	t := base.Facts{W: w}
 	parts := resp.GetStart()
 	if len(parts) == 0 {
-		t.Line("%s: nothing is known of its start: it was removed, or made by an agent that did not measure it", base.Printable(c.GetKey()))
+		t.Line("%s: there is no record of its start: it was removed, or created by an agent that did not measure starts", base.Printable(c.GetKey()))
 		return t.Err
 	}
 	state := c.GetState() + ", was not started"

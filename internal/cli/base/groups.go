@@ -47,7 +47,7 @@ func elsewhere() map[string]string {
 		"build":       build,
 		"image build": build,
 		"buildx":      build,
-		"compose":     "Longshore runs no Compose files: its hub does, see longshore-hub deploy",
+		"compose":     "Longshore runs no Compose files: its hub does, see longshore-hub apply",
 		"service":     "services belong to a Swarm's managers, or to Longshore's hub: this is a node",
 		"stack":       "stacks belong to a Swarm's managers, or to Longshore's hub: this is a node",
 		"node":        "nodes belong to a Swarm's managers, or to Longshore's hub: this is one of them",
@@ -56,7 +56,7 @@ func elsewhere() map[string]string {
 		"checkpoint":  "containers cannot be checkpointed",
 		"context":     "there are no contexts: --socket and --guest name another agent",
 		"plugin":      "there are no plugins of this kind",
-		"trust":       "which images may run is the policy's affair: see docs/guide/image-policy.md",
+		"trust":       "a policy decides which images may run: see docs/guide/image-policy.md",
 		"manifest":    "manifests are made where images are built",
 		"secret":      "secrets belong to a Swarm's managers, or to Longshore's hub",
 	}

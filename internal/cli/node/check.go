@@ -28,7 +28,7 @@ func NewCheck(a *base.App) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&req.Images, "images", false, "also read all images: blobs against their digests, unpacked layers against what was unpacked; a pull mends what is damaged")
+	cmd.Flags().BoolVar(&req.Images, "images", false, "also verify all images: blobs by their digests, unpacked layers by the recorded checksums; a pull repairs damaged parts")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -19,7 +19,7 @@ func NewDoctor(a *base.App) *cobra.Command {
 	var asJSON, offline bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check this node, and say what to do about each problem",
+		Short: "Check this node, and show a remedy for each problem",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if offline && a.Offline == nil {

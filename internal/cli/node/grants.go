@@ -20,7 +20,7 @@ import (
 func NewGrants(a *base.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "grants",
-		Short: "Programs that hold only what they are given",
+		Short: "Programs with explicit grants",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  base.NeedsCommand,
 	}
@@ -48,9 +48,9 @@ func newGrantsCheck(a *base.App) *cobra.Command {
 	var c grantsCheck
 	cmd := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Say what a program with this document would be given",
-		Long: "Say what a program with this document would be given, and what a policy takes away from it. No agent is asked.\n" +
-			"Without --mount, --secret and --env the request is taken to carry what the document names.",
+		Short: "Show the grants of a document",
+		Long: "Show the grants that a program with this document would get, and those that a policy denies, without an agent.\n" +
+			"Without --mount, --secret and --env, the request is assumed to have everything that the document names.",
 		Args: base.ExactArgs(1, "a document; - is the standard input"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			answer, err := c.answer(a.Stdin, args[0])
@@ -65,7 +65,7 @@ func newGrantsCheck(a *base.App) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.policy, "policy", "", "the operator's policy file")
-	f.StringVar(&c.wish, "image-document", "", "the document that the image carries: no more than it asks for is given")
+	f.StringVar(&c.wish, "image-document", "", "the image's document, which limits the grants")
 	f.StringVar(&c.who.Owner, "owner", "", "for the policy: the face, such as cri")
 	f.StringVar(&c.who.Namespace, "namespace", "", "for the policy: the namespace")
 	f.StringVar(&c.who.Image, "image", "", "for the policy: the image's reference")

@@ -11,7 +11,7 @@ func NewGuest(a *base.App) *cobra.Command {
 	return &cobra.Command{
 		Use:   "guest [flag...]",
 		Short: "Run the agent of a virtual machine's guest",
-		Long: "Run the agent that Kata's shim drives inside of a virtual machine, as longshore-guest is, and beside it the control API for the host.\n" +
+		Long: "Run the agent for Kata's shim inside of a virtual machine, like longshore-guest, and the control API for the host.\n" +
 			"`longshore guest --help` lists its flags; as the machine's first process, or named init or kata-agent, it reads Kata's options instead.",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -17,7 +17,7 @@ func NewInfo(a *base.App) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "info",
-		Short: "Show what the node is, and how much it holds",
+		Short: "Show the node's system and its number of objects",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var f *present.Format
@@ -85,9 +85,9 @@ func NewSystemDf(a *base.App) *cobra.Command {
 	var verbose, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "df",
-		Short: "Show what images, containers and volumes occupy",
-		Long: "Show what images, containers and volumes occupy on the disk. Images share layers: the sum of their sizes is larger than what the store has, " +
-			"and removing those that nothing uses frees at most what is said.",
+		Short: "Show the disk usage of images, containers and volumes",
+		Long: "Show the disk usage of images, containers and volumes. Images share layers: the sum of their sizes is larger than the store, and removing\n" +
+			"unused images frees at most the size shown as reclaimable.",
 		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.Call(func(c *base.Client) error {

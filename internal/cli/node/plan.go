@@ -26,8 +26,8 @@ func newDebugPlan(a *base.App) *cobra.Command {
 	var showEnv bool
 	cmd := &cobra.Command{
 		Use:   "plan [flags] CONTAINER|BUNDLE [CONTAINER|BUNDLE]",
-		Short: "Print the system calls with which the native runtime starts a container, or compare two",
-		Long: "Print the system calls with which the native runtime starts a container, or the differences between two containers.\n" +
+		Short: "Print the system calls of the native runtime to start a container, or compare two",
+		Long: "Print the system calls of the native runtime to start a container, or the differences between two containers.\n" +
 			"A bundle is a directory with a config.json, or such a file, and needs no agent. Nothing is executed.",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {

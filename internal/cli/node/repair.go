@@ -12,10 +12,10 @@ func NewRepair(a *base.App) *cobra.Command {
 	var dry bool
 	cmd := &cobra.Command{
 		Use:   "repair",
-		Short: "Mend damaged files of the node's records",
-		Long: "Mend the files in which the agent keeps its records, when one is damaged and the agent does not start: from the copies beside them, " +
-			"from the event log, and from what can still be read. Stop the agent first; containers keep running. Each damaged file is kept beside the new one, " +
-			"as FILE.damaged. `longshore check --images` is for the images' own files.",
+		Short: "Repair damaged files of the agent's records",
+		Long: "Repair the files of the agent's records if one is damaged and the agent does not start: from their copies, from the event log, and from\n" +
+			"the readable entries. Stop the agent first; containers keep running. repair keeps each damaged file beside the new one, as FILE.damaged.\n" +
+			"`longshore check --images` is for the images' own files.",
 		Args: base.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			cfg, err := a.LoadConfig()
@@ -30,6 +30,6 @@ func NewRepair(a *base.App) *cobra.Command {
 			return a.Repair(cfg, log, a.Stdout, dry)
 		},
 	}
-	cmd.Flags().BoolVar(&dry, "dry-run", false, "say what is damaged and what would be done, and change nothing")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "show the damage and the repairs, and change nothing")
 	return cmd
 }

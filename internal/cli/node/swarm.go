@@ -35,7 +35,7 @@ func newSwarmJoin(a *base.App) *cobra.Command {
 	var tokenFile string
 	cmd := &cobra.Command{
 		Use:   "join HOST[:PORT]",
-		Short: "Become a worker of the Swarm that has a manager there",
+		Short: "Join the Swarm of this manager as a worker",
 		Args:  base.ExactArgs(1, "the address of a manager"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error
@@ -99,7 +99,7 @@ func newSwarmStatus(a *base.App) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Say which Swarm the node is in, and whether a manager answers",
+		Short: "Show the node's Swarm, and whether a manager answers",
 		Args:  base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.Call(func(c *base.Client) error {

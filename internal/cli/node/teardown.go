@@ -17,9 +17,9 @@ func NewTeardown(a *base.App) *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "teardown",
-		Short: "Remove everything that runs on this node, of every owner",
-		Long: "Stop and remove every sandbox of every owner, with its containers, and what they use: keeper, mounts, cgroups, links. Images, volumes and " +
-			"the configuration stay. Stop the agent first, so that nothing is started again. Use it before you uninstall the program.",
+		Short: "Remove all sandboxes and containers of this node, of every owner",
+		Long: "Stop and remove every sandbox of every owner, with its containers, keeper, mounts, cgroups and links. Images, volumes and the\n" +
+			"configuration stay. Stop the agent first, so that it restarts nothing. Use teardown before you uninstall the program.",
 		Args: base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := a.LoadConfig()
@@ -36,6 +36,6 @@ func NewTeardown(a *base.App) *cobra.Command {
 			return a.Teardown(ctx, cfg, log, grace)
 		},
 	}
-	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "how long containers have to end by themselves before they are killed")
+	cmd.Flags().DurationVar(&grace, "grace", 10*time.Second, "time for containers to exit before they are killed")
 	return cmd
 }
