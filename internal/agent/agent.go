@@ -261,7 +261,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("recover: %w", err)
 	}
 	if err := recoverBoard(ctx, n); err != nil {
-		n.log.Warn("could not tell the board the processes of containers; their handles stay until nobody has them", "error", err)
+		n.log.Warn("could not send the processes of containers to the board; their handles stay until their last descriptor is closed", "error", err)
 	}
 	close(n.recovered)
 	if err := (trials{n}).end(ctx); err != nil {

@@ -45,7 +45,7 @@ func recoverBoard(ctx context.Context, n *node) error {
 func boardFinding(ctx context.Context, n *node) control.Finding {
 	s, there := n.board.Status(ctx)
 	if !there {
-		return ok("board", "it is not there, because no program has a handle")
+		return ok("board", "not running, because no program has a handle")
 	}
 	return ok("board", "process %d is confined by %s; %d handles of %d containers, %d servers", s.PID, s.Confinement, s.Handles, s.Containers, s.Servers)
 }

@@ -82,7 +82,7 @@ func (a *boardAPI) serving() *programs.Server {
 			if err := a.serve(); err == nil {
 				continue
 			} else if !errors.Is(err, net.ErrClosed) {
-				a.log.Warn("could not serve the reading calls on the board", "error", err)
+				a.log.Warn("could not serve the read-only calls on the board", "error", err)
 			}
 			retry = time.After(boardRetry)
 		}

@@ -127,7 +127,7 @@ func roomFinding(rooms []room) control.Finding {
 	}
 	switch {
 	case len(rooms) == 0:
-		return ok("room", "no limit of this node is known")
+		return ok("room", "this node has no known limit")
 	case least.containers < fewContainers:
 		return warn("room", least.hint, "for about %d more containers: %s", least.containers, strings.Join(all, ", "))
 	}

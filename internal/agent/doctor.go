@@ -62,7 +62,7 @@ func (n *node) runtimeFindings() []control.Finding {
 		case r.problem != "":
 			all = append(all, warn(name, "install it, or drop the section [runtimes."+r.name+"]", "%s", r.problem))
 		case r.broken() != nil:
-			all = append(all, fail(name, "restart the agent, which makes it again; containers keep running", "the mount namespace that containers start from is broken: %v", r.broken()))
+			all = append(all, fail(name, "restart the agent, which creates it again; containers keep running", "the mount namespace that containers start from is broken: %v", r.broken()))
 		case r.name == n.runtimes.chosen:
 			all = append(all, ok(name, "%s, the default: %s", what, n.runtimes.why))
 		default:
@@ -147,7 +147,7 @@ func swarmFinding(s swarm.Status) control.Finding {
 	case s.Error != "":
 		return warn("swarm", "`longshore swarm status`; tasks run on without a session", "%s", s.Error)
 	case s.NodeID == "":
-		return ok("swarm", "the node is in none")
+		return ok("swarm", "the node is in no swarm")
 	}
 	return ok("swarm", "node %s of %s, session %s, certificate until %s", s.NodeID, s.ClusterID, s.Session, s.CertificateEnds.Format(time.RFC3339))
 }
@@ -179,10 +179,10 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 		return nil, err
 	}
 	for _, v := range unused {
-		all = append(all, warn("unused", "longshore volume prune", "volume %s/%s is anonymous, and no container has it", v.Owner, v.Name))
+		all = append(all, warn("unused", "longshore volume prune", "volume %s/%s is anonymous, and no container uses it", v.Owner, v.Name))
 	}
 	if err := n.network.Overlays.Check(); err != nil {
-		all = append(all, fail("network", "start the agent again: it makes what is missing", "%v", err))
+		all = append(all, fail("network", "restart the agent: it restores missing parts", "%v", err))
 	}
 	if !images {
 		return all, nil

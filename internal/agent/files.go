@@ -71,7 +71,7 @@ func private(dir string) error {
 	case !st.IsDir():
 		return fmt.Errorf("%s is not a directory: %w", dir, errdefs.ErrInvalidArgument)
 	case ok && int(sys.Uid) != os.Geteuid():
-		return fmt.Errorf("%s belongs to user %d: choose another directory, or give this one to user %d: %w", dir, sys.Uid, os.Geteuid(), errdefs.ErrPermissionDenied)
+		return fmt.Errorf("%s belongs to user %d: choose another directory, or change its owner to user %d: %w", dir, sys.Uid, os.Geteuid(), errdefs.ErrPermissionDenied)
 	case st.Mode()&0o022 != 0:
 		// A new tmpfs has this mode; files that others have put into it cannot be trusted.
 		if in, err := f.Readdirnames(1); err == nil {

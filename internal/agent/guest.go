@@ -28,7 +28,7 @@ func keeperBeside() (string, error) {
 	}
 	path := filepath.Join(filepath.Dir(self), "longshore-keeper")
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("longshore-keeper is to be beside %s: %w", self, err)
+		return "", fmt.Errorf("longshore-keeper must be beside %s: %w", self, err)
 	}
 	return path, nil
 }

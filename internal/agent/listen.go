@@ -96,7 +96,7 @@ func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
 		if ctx.Err() != nil {
 			return
 		}
-		n.log.ErrorContext(ctx, "a face has failed and will be started again after a pause", "face", f.Name(), "error", err, "pause", pause)
+		n.log.ErrorContext(ctx, "a face has failed; it will be restarted after a pause", "face", f.Name(), "error", err, "pause", pause)
 		timer := time.NewTimer(pause)
 		select {
 		case <-ctx.Done():
@@ -106,7 +106,7 @@ func (n *node) superviseFace(ctx context.Context, f face.Face, s *sockets) {
 		}
 		pause = min(2*pause, 30*time.Second)
 		if listeners, err = n.reopen(ctx, f.Name()); err != nil {
-			n.log.ErrorContext(ctx, "could not listen again for a face; will try again after a pause", "face", f.Name(), "error", err)
+			n.log.ErrorContext(ctx, "could not restart a face's listener; will try again after a pause", "face", f.Name(), "error", err)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func (d gossipFactory) Able() error {
 	for _, proto := range []string{"tcp", "udp"} {
 		c := ports.Claim{Proto: proto, Port: gossip.DefaultPort}
 		if who := ports.Process(c); who != "" {
-			return fmt.Errorf("%s port %d, by which the nodes of a swarm tell each other of overlay networks: %s listens there: %w", proto, c.Port, who, errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("%s port %d, the gossip port of overlay networks, is in use by %s: %w", proto, c.Port, who, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return err
@@ -49,7 +49,7 @@ const dataPort = 4789
 func overlayFinding(ctx context.Context, o core.Overlays, st overlays.Status) control.Finding {
 	const name = "overlays"
 	if err := o.Able(ctx, false); err != nil {
-		return warn(name, "without them managers give this node no task that is on an overlay network, or has a port of the whole Swarm", "%s", without(err.Error()))
+		return warn(name, "without them managers place no task here that is on an overlay network, or has a port of the whole Swarm", "%s", without(err.Error()))
 	}
 	at := []uint16{}
 	var open []string
@@ -66,7 +66,7 @@ func overlayFinding(ctx context.Context, o core.Overlays, st overlays.Status) co
 	slices.Sort(at)
 	for _, port := range slices.Compact(at) {
 		if who := ports.Process(ports.Claim{Proto: "udp", Port: port}); who != "" {
-			return warn(name, "end it, or move the Swarm's networks by `docker swarm init --data-path-port`", "udp port %d, at which packets of overlay networks come: %s listens there", port, who)
+			return warn(name, "end it, or move the Swarm's networks by `docker swarm init --data-path-port`", "udp port %d, the port of overlay networks' packets, is in use by %s", port, who)
 		}
 	}
 	var wrong []string
@@ -76,7 +76,7 @@ func overlayFinding(ctx context.Context, o core.Overlays, st overlays.Status) co
 		}
 	}
 	if len(wrong) > 0 {
-		return warn(name, "it is tried again; `longshore swarm status` shows all networks", "%s", strings.Join(wrong, "; "))
+		return warn(name, "the agent tries again; `longshore swarm status` shows all networks", "%s", strings.Join(wrong, "; "))
 	}
 	text := "none is open"
 	if len(open) > 0 {
@@ -96,9 +96,9 @@ func gossipFinding(s swarm.Status) control.Finding {
 	case s.NodeID == "":
 		return ok(name, "the node is in no swarm")
 	case o.Unable != "":
-		return warn(name, "the swarm gives this node no task on an overlay network; it is tried again every few seconds", "%s", without(o.Unable))
+		return warn(name, "the swarm places no task on an overlay network here; the agent tries again every few seconds", "%s", without(o.Unable))
 	case o.Gossip != overlays.Up && o.Gossip != overlays.Unused:
-		return warn(name, "other nodes must reach this one, and be reached, at port 7946 by TCP and UDP", "other nodes are not told of this one's tasks: %s", o.Gossip)
+		return warn(name, "open port 7946, TCP and UDP, between this node and the others in both directions", "could not announce this node's tasks to other nodes: %s", o.Gossip)
 	}
 	return ok(name, "networks: %d; other nodes that answer: %d", len(o.Networks), len(o.Members))
 }
@@ -107,7 +107,7 @@ func gossipFinding(s swarm.Status) control.Finding {
 func publishedFinding(o overlays.Status) control.Finding {
 	const name = "published ports"
 	if len(o.Taken) > 0 {
-		return warn(name, "end what has them; they are tried again. Tasks run on, and other nodes answer", "of the swarm, not at this node: %s", without(strings.Join(o.Taken, "; ")))
+		return warn(name, "stop the programs that use them; the agent tries again. Tasks keep running, and other nodes answer", "not published at this node: %s", without(strings.Join(o.Taken, "; ")))
 	}
-	return ok(name, "none that the swarm publishes is another's here")
+	return ok(name, "all ports of the swarm are available here")
 }

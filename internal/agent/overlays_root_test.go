@@ -39,7 +39,7 @@ func TestWhoHasThePortOfTheGossip(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := d.Able(); !errdefs.IsFailedPrecondition(err) || !strings.HasPrefix(err.Error(), proto+" port 7946, by which the nodes of a swarm tell each other of overlay networks: agent.test (pid ") {
+			if err := d.Able(); !errdefs.IsFailedPrecondition(err) || !strings.HasPrefix(err.Error(), proto+" port 7946, the gossip port of overlay networks, is in use by agent.test (pid ") {
 				t.Errorf("while this test listens by %s: %v", proto, err)
 			}
 			if err := l.Close(); err != nil {
@@ -55,7 +55,7 @@ func TestWhoHasThePortOfTheGossip(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if f.Status != control.FindingWarn || !strings.HasPrefix(f.Detail, "udp port 4789, at which packets of overlay networks come: agent.test (pid ") {
+		if f.Status != control.FindingWarn || !strings.HasPrefix(f.Detail, "udp port 4789, the port of overlay networks' packets, is in use by agent.test (pid ") {
 			t.Errorf("%+v", f)
 		}
 	})

@@ -49,7 +49,7 @@ func TestDoctorTellsOfTheGossip(t *testing.T) {
 		{swarm.Status{}, control.Finding{Status: control.FindingOK, Detail: "the node is in no swarm"}},
 		{swarm.Status{NodeID: "n", Overlays: up}, control.Finding{Status: control.FindingOK, Detail: "networks: 1; other nodes that answer: 1"}},
 		{swarm.Status{NodeID: "n", Overlays: overlays.Status{Gossip: overlays.Unused}}, control.Finding{Status: control.FindingOK, Detail: "networks: 0; other nodes that answer: 0"}},
-		{swarm.Status{NodeID: "n", Overlays: overlays.Status{Gossip: "cut off"}}, control.Finding{Status: control.FindingWarn, Detail: "other nodes are not told of this one's tasks: cut off"}},
+		{swarm.Status{NodeID: "n", Overlays: overlays.Status{Gossip: "cut off"}}, control.Finding{Status: control.FindingWarn, Detail: "could not announce this node's tasks to other nodes: cut off"}},
 		{swarm.Status{NodeID: "n", Overlays: overlays.Status{Unable: "tcp port 7946: dockerd (pid 7) listens there: failed precondition"}}, control.Finding{Status: control.FindingWarn, Detail: "tcp port 7946: dockerd (pid 7) listens there"}},
 	} {
 		if f := gossipFinding(c.s); f.Name != "gossip" || f.Status != c.want.Status || f.Detail != c.want.Detail || (f.Hint == "") != (f.Status == control.FindingOK) {
@@ -60,7 +60,7 @@ func TestDoctorTellsOfTheGossip(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	up.Taken = []string{"8080/tcp: nginx (pid 7) listens there: failed precondition"}
-	if f := publishedFinding(up); f.Status != control.FindingWarn || f.Detail != "of the swarm, not at this node: 8080/tcp: nginx (pid 7) listens there" {
+	if f := publishedFinding(up); f.Status != control.FindingWarn || f.Detail != "not published at this node: 8080/tcp: nginx (pid 7) listens there" {
 		t.Errorf("%+v", f)
 	}
 }

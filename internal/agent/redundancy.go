@@ -30,12 +30,12 @@ func (r redundancy) finding(ctx context.Context) control.Finding {
 }
 
 func redundancyOf(s core.SupervisorStatus, err error) control.Finding {
-	const name, hint = "redundancy", "containers run meanwhile; see keeper/keeper.log in the state directory"
+	const name, hint = "redundancy", "containers keep running; see keeper/keeper.log in the state directory"
 	switch {
 	case err != nil:
 		return doctor.Fail(name, hint, "the nest has no keeper that answers: if the nest dies too, exits are lost: %v", err)
 	case s.Exposed() != "":
-		return doctor.Warn(name, hint+"; a keeper of an earlier release gives no copies", "%s", s.Exposed())
+		return doctor.Warn(name, hint+"; a keeper of an earlier release has no copies", "%s", s.Exposed())
 	}
 	return doctor.OK(name, "containers survive the death of any two of agent, keeper and nest")
 }

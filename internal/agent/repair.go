@@ -55,7 +55,7 @@ func Repair(cfg config.Config, log *slog.Logger, w io.Writer, dry bool) error {
 
 func volumeResult(v volume.Repaired) string {
 	if !v.Made {
-		return "its record and the copy are damaged, and say where its content is: move this directory away and create the volume again with its options"
+		return "its record and the copy are damaged, and they name the place of its content: move this directory away and create the volume again with its options"
 	}
 	return "its record and the copy were damaged: it has a new record; its labels are lost, and the damaged files are kept beside it"
 }
@@ -78,9 +78,9 @@ func repairResult(r dbfile.Report) string {
 	if r.Whole {
 		return fmt.Sprintf("all its %d entries are in its copy: nothing is lost", r.Entries)
 	}
-	lost := fmt.Sprintf("%d entries could be read; lost is what was in the damaged places", r.Entries)
+	lost := fmt.Sprintf("%d entries could be read; the entries in the damaged places are lost", r.Entries)
 	if r.Dropped > 0 {
-		lost += fmt.Sprintf(", and %d entries that make no sense, alone or any more", r.Dropped)
+		lost += fmt.Sprintf(", and %d entries that are invalid, alone or without the lost ones", r.Dropped)
 	}
 	const shown = 5
 	if more := len(r.Places) - shown; more > 0 {

@@ -88,13 +88,13 @@ type modules interface {
 
 func modulesFinding(m modules) control.Finding {
 	if m == nil {
-		return warn("wasm", "the agent's log says why", "compiled WebAssembly modules cannot be kept: each start compiles its module")
+		return warn("wasm", "see the agent's log for the cause", "compiled WebAssembly modules cannot be kept: each start compiles its module")
 	}
 	s := m.Status()
 	if s.Confined == "" {
 		s.Confined = fmt.Sprintf("landlock abi %d (none has run yet)", confine.LandlockABI())
 	}
-	return ok("wasm", "%d compiled modules of %d bytes, %d being compiled, %d waiting, %d starts that did not wait; who compiles is confined by %s",
+	return ok("wasm", "%d compiled modules of %d bytes, %d being compiled, %d waiting, %d starts that did not wait; the compiler is confined by %s",
 		s.Entries, s.Bytes, s.Compiling, s.Waiting, s.Alone, s.Confined)
 }
 
@@ -107,7 +107,7 @@ func openModules(root string, log *slog.Logger) modules {
 			return c
 		}
 	}
-	log.Warn("WebAssembly modules will be compiled at each start, because what is compiled cannot be kept", "error", err)
+	log.Warn("could not open the cache of compiled WebAssembly modules; each start will compile its module", "error", err)
 	return nil
 }
 
@@ -147,7 +147,7 @@ func (n *node) choose(rs *runtimes) error {
 	want := n.cfg.Engine.Runtime
 	if want == config.RuntimeAuto {
 		if len(rs.usable) == 0 {
-			return fmt.Errorf("agent: no runtime can be used; install crun or fix what is wrong: %s: %w", problems(rs.found), errdefs.ErrFailedPrecondition)
+			return fmt.Errorf("agent: no runtime can be used; install crun or fix the cause: %s: %w", problems(rs.found), errdefs.ErrFailedPrecondition)
 		}
 		rs.chosen, rs.why = rs.usable[0].Name(), "the fastest that works here"
 		return nil

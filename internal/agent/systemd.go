@@ -63,7 +63,7 @@ func withSession(pids ...int) []int {
 // round trip through the engine and its store, so that systemd restarts an agent that hangs.
 func (n *node) tellSystemd(ctx context.Context) error {
 	if ok, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-		n.log.WarnContext(ctx, "could not tell systemd that the agent is ready", "error", err)
+		n.log.WarnContext(ctx, "could not notify systemd that the agent is ready", "error", err)
 	} else if !ok {
 		return nil // systemd did not start the agent
 	}

@@ -139,7 +139,7 @@ func (t *tended) finding(mode string) (control.Finding, bool) {
 		return warn("network", t.open[0].Hint, "%s: %s", mode, t.open[0].Text), true
 	}
 	if t.mended != "" && time.Since(t.at) < recently {
-		return warn("network", "find the program that does it", "%s: another program changed something %s ago, which is restored: %s", mode, time.Since(t.at).Round(time.Second), t.mended), true
+		return warn("network", "find the program that makes these changes", "%s: another program made a change %s ago, now reverted: %s", mode, time.Since(t.at).Round(time.Second), t.mended), true
 	}
 	return control.Finding{}, false
 }

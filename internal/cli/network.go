@@ -111,7 +111,7 @@ func newNetworkCreate(a *app) *cobra.Command {
 				return &base.UsageError{Err: err}
 			}
 			if driver != "" && driver != "bridge" {
-				return &base.UsageError{Err: fmt.Errorf("--driver %q: there is only bridge", driver)}
+				return &base.UsageError{Err: fmt.Errorf("--driver %q: only bridge is supported", driver)}
 			}
 			var err error
 			if req.Labels, err = typed.Labels(labels); err != nil {

@@ -40,7 +40,7 @@ func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 func networkOf(text string) (*longshorev1.NetworkAttachment, error) {
 	n := &longshorev1.NetworkAttachment{}
 	if kind, _, ok := strings.Cut(text, ":"); ok && (kind == "container" || kind == "ns") {
-		return nil, errors.New("a namespace of something else is not joined: put both on one network, or use exec")
+		return nil, errors.New("other namespaces cannot be joined: put both containers on one network, or use exec")
 	}
 	if name, options, ok := strings.Cut(text, ":"); ok && !strings.ContainsAny(name, "=,") {
 		text = "name=" + name + "," + options
@@ -66,7 +66,7 @@ func networkOf(text string) (*longshorev1.NetworkAttachment, error) {
 		case "interface", "interface_name":
 			n.Interface = value
 		default:
-			return nil, fmt.Errorf("%s is not known: name, alias, ip, ip6, mac-address and interface are", key)
+			return nil, fmt.Errorf("%s is not supported: use name, alias, ip, ip6, mac-address or interface", key)
 		}
 	}
 	if n.GetNetwork() == "" {

@@ -124,7 +124,7 @@ func (f *runFlags) define(fl *pflag.FlagSet) {
 // fill makes the request from flags and arguments.
 func (f *runFlags) fill(fl *pflag.FlagSet, args []string, getenv func(string) string) (err error) {
 	if f.restart != "no" {
-		return errors.New("--restart: Longshore has no restart policy, an orchestrator decides that")
+		return errors.New("--restart: Longshore has no restart policy; an orchestrator restarts containers")
 	}
 	r := f.req
 	r.Image, r.Command = args[0], args[1:]
@@ -225,7 +225,7 @@ func (a *app) ended(status int, err error) error {
 		a.Warn("detached; the container keeps running")
 		return nil
 	case errors.Is(err, errInterrupted):
-		return &base.ExitError{Status: statusInterrupted, Err: errors.New("interrupted three times: the end of the program is not waited for")}
+		return &base.ExitError{Status: statusInterrupted, Err: errors.New("interrupted three times; not waiting for the program's end")}
 	case err != nil:
 		return err
 	case status != 0:

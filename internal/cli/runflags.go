@@ -47,8 +47,8 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringVar(&r.CpusetMems, "cpuset-mems", "", "memory nodes to use")
 	fl.Uint64VarP(&r.CpuShares, "cpu-shares", "c", 0, "share of the CPUs when they are busy; 1024 is the default")
 	fl.StringVar(&f.swap, "memory-swap", "", "limit of memory and swap together, such as 1g; -1 for no limit of swap")
-	fl.StringVar(&f.reservation, "memory-reservation", "", "memory that is kept longest when memory is scarce")
-	fl.Int32Var(&r.OomScoreAdj, "oom-score-adj", 0, "how likely the kernel kills it when memory runs out, -1000 to 1000")
+	fl.StringVar(&f.reservation, "memory-reservation", "", "memory that is reclaimed last when memory is scarce")
+	fl.Int32Var(&r.OomScoreAdj, "oom-score-adj", 0, "likelihood that the kernel kills it when memory runs out, -1000 to 1000")
 	fl.StringVar(&r.Platform, "platform", "", "platform of the image, such as linux/arm64 (default: the node's)")
 	fl.StringArrayVar(&r.Hosts, "add-host", nil, "line of /etc/hosts, NAME:ADDRESS; the address host-gateway is the node's")
 	fl.StringArrayVar(&f.searches, "dns-search", nil, "domain to search for names")
@@ -74,7 +74,7 @@ func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 	case mode == "keep-id" || mode == "nomap":
 		return fmt.Errorf("--userns %q maps the user of a rootless podman, and the agent is root: use private, and --user to choose the program's user", f.userns)
 	default:
-		return fmt.Errorf("--userns %q is none of host, private, auto: a namespace is not shared, and which ids it has is not chosen", f.userns)
+		return fmt.Errorf("--userns %q is none of host, private, auto: namespaces cannot be shared, and their ids cannot be chosen", f.userns)
 	}
 	for _, m := range f.mount {
 		if err := addMount(r, m); err != nil {
@@ -143,7 +143,7 @@ func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 	case "none":
 		r.NoLog = true
 	default:
-		return fmt.Errorf("--log-driver %q: the agent has its own log (json-file and local are taken for it) or none", f.logDriver)
+		return fmt.Errorf("--log-driver %q: only json-file and local (both mean the agent's own log) and none are supported", f.logDriver)
 	}
 	for _, o := range f.logOpts {
 		name, value, _ := strings.Cut(o, "=")
@@ -186,7 +186,7 @@ func (f *moreFlags) checkID() error {
 		return nil
 	}
 	if _, err := os.Lstat(f.cidfile); err == nil {
-		return fmt.Errorf("--cidfile %s: the file exists: remove it, or is another container's ID in it?", f.cidfile)
+		return fmt.Errorf("--cidfile %s: the file exists and may have another container's ID: remove it or name another file", f.cidfile)
 	}
 	return nil
 }

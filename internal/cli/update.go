@@ -23,7 +23,7 @@ func newUpdate(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fl := cmd.Flags()
 			if fl.Changed("restart") && restart != "no" {
-				return &base.UsageError{Err: errors.New("--restart: Longshore has no restart policy, an orchestrator decides that")}
+				return &base.UsageError{Err: errors.New("--restart: Longshore has no restart policy; an orchestrator restarts containers")}
 			}
 			asked := false
 			for _, name := range []string{"memory", "memory-swap", "memory-reservation", "cpus", "cpu-shares", "cpuset-cpus", "cpuset-mems", "pids", "restart"} {
@@ -46,7 +46,7 @@ func newUpdate(a *app) *cobra.Command {
 	fl.SetNormalizeFunc(normalNames)
 	fl.StringVarP(&memory, "memory", "m", "", "memory limit, such as 64m or 2g")
 	fl.StringVar(&swap, "memory-swap", "", "limit of memory and swap together, such as 1g; -1 for no limit of swap")
-	fl.StringVar(&reservation, "memory-reservation", "", "memory that is kept longest when memory is scarce")
+	fl.StringVar(&reservation, "memory-reservation", "", "memory that is reclaimed last when memory is scarce")
 	fl.Float64Var(&req.Cpus, "cpus", 0, "CPU limit, such as 1.5")
 	fl.Uint64VarP(&req.CpuShares, "cpu-shares", "c", 0, "share of the CPUs when they are busy; 1024 is the default")
 	fl.StringVar(&req.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")

@@ -37,7 +37,7 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 	}
 	// Publish the new name to the name servers of its networks before the call returns.
 	if err := s.srv.publish(ctx); err != nil { // it has its name: the next change tells them
-		s.srv.o.Logger.WarnContext(ctx, "could not tell the name servers of a new name", "container", c.ID, "error", err)
+		s.srv.o.Logger.WarnContext(ctx, "could not report a container's new name to the name servers", "container", c.ID, "error", err)
 	}
 	return &longshorev1.RenameResponse{}, nil
 }

@@ -191,7 +191,7 @@ func pausedFor(ctx context.Context, s *Server, c core.Container) (resume func(),
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 		defer cancel()
 		if err := s.own.ResumeContainer(clean, c.ID); err != nil && !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) {
-			s.o.Logger.WarnContext(ctx, "could not resume a container of which an image was made; use longshore resume", "container", string(c.ID), "error", err)
+			s.o.Logger.WarnContext(ctx, "could not resume a container after its commit; use longshore resume", "container", string(c.ID), "error", err)
 			return
 		}
 		notPausedFor(ctx, s, c.ID)
@@ -203,7 +203,7 @@ func notPausedFor(ctx context.Context, s *Server, id core.ID) {
 		return
 	}
 	if err := s.o.Paused.Delete(string(id)); err != nil {
-		s.o.Logger.WarnContext(ctx, "could not note that a container is not paused for a commit any more", "container", string(id), "error", err)
+		s.o.Logger.WarnContext(ctx, "could not remove the record of a container's pause for a commit; the next agent may resume it again", "container", string(id), "error", err)
 	}
 }
 

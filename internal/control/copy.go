@@ -60,7 +60,7 @@ func (s *containerServer) CopyIn(stream grpc.ClientStreamingServer[longshorev1.C
 	}
 	to := first.GetTo()
 	if to == nil {
-		return invalid.Errorf("the first message does not say where to copy")
+		return invalid.Errorf("the first message has no path to copy to")
 	}
 	err = s.srv.inRoot(stream.Context(), to.GetName(), to.GetForce(), func(root *os.File, ids treecopy.IDs) error {
 		target, err := targetOf(root, to)

@@ -335,7 +335,7 @@ func checkMounts(req *longshorev1.CreateRequest) error {
 		case !path.IsAbs(asked) || target == "/":
 			return invalid.Errorf("mount target %q is not an absolute path below /", asked)
 		case seen[target]:
-			return invalid.Errorf("mount target %q is given twice", asked)
+			return invalid.Errorf("mount target %q is set twice", asked)
 		}
 		seen[target] = true
 		return nil
@@ -433,7 +433,7 @@ func toCorePorts(ports []*longshorev1.Port) ([]core.Port, error) {
 			return nil, invalid.Errorf("port %d is not between 1 and 65535", n)
 		}
 		if n := p.GetHost(); n > 65535 {
-			return nil, invalid.Errorf("host port %d is not between 1 and 65535, or 0 for one that is chosen", n)
+			return nil, invalid.Errorf("host port %d is not between 1 and 65535, or 0 to choose one", n)
 		}
 		if p.GetHostIp() != "" {
 			ip, err := netip.ParseAddr(p.GetHostIp())

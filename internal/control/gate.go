@@ -107,7 +107,7 @@ func (g gate) check(method string) error {
 		return status.Error(codes.PermissionDenied, "this socket serves only calls that read")
 	}
 	if g.isRestricted() && !lists(method) {
-		return status.Error(codes.PermissionDenied, "a policy is in force here, under which only calls that list and inspect are served")
+		return status.Error(codes.PermissionDenied, "only calls that list and inspect are allowed while a policy is in force")
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func healthOf(req *longshorev1.CreateRequest, img core.Image) (*health.Check, er
 	switch req.GetOnUnhealthy() {
 	case "", "none", onUnhealthyStop, onUnhealthyKill:
 	default:
-		return nil, invalid.Errorf("what happens to an unhealthy program is none, stop or kill, and not %q", req.GetOnUnhealthy())
+		return nil, invalid.Errorf("the action for an unhealthy program is none, stop or kill, not %q", req.GetOnUnhealthy())
 	}
 	var own *core.HealthCheck
 	if h := req.GetHealth(); h != nil {

@@ -43,7 +43,7 @@ func (s *Server) defined(name string) (core.NetworkDefinition, error) {
 			}
 		}
 	}
-	return core.NetworkDefinition{}, fmt.Errorf("network %q: there is none of that name (network create makes one): %w", name, errdefs.ErrNotFound)
+	return core.NetworkDefinition{}, fmt.Errorf("network %q does not exist (use network create): %w", name, errdefs.ErrNotFound)
 }
 
 func errNoNetworks() error {
@@ -300,7 +300,7 @@ func (s *Server) followNames(ctx context.Context) {
 		List:  s.publish,
 		Event: func(ctx context.Context, _ core.Event) error { return s.publish(ctx) },
 		Failed: func(err error) {
-			s.o.Logger.ErrorContext(ctx, "could not tell the name servers of networks which containers run; trying again", "error", err)
+			s.o.Logger.ErrorContext(ctx, "could not send the running containers to the networks' name servers; will try again", "error", err)
 		},
 	}
 	_ = w.Run(ctx, s.own) // Failed gets every error
@@ -312,7 +312,7 @@ func (s *Server) started(ctx context.Context, view *engine.Client, id core.ID) e
 		return err
 	}
 	if err := s.publish(ctx); err != nil { // it runs: followNames tries again
-		s.o.Logger.WarnContext(ctx, "could not tell the name servers of networks that a container runs; trying again", "container", string(id), "error", err)
+		s.o.Logger.WarnContext(ctx, "could not report a running container to the networks' name servers; will try again", "container", string(id), "error", err)
 	}
 	return nil
 }

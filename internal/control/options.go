@@ -62,7 +62,7 @@ func resources(req limited, memory int64) (*specs.LinuxResources, error) {
 	if swap != 0 {
 		switch {
 		case memory == 0:
-			return nil, invalid.Errorf("a limit of swap without one of memory")
+			return nil, invalid.Errorf("a swap limit needs a memory limit")
 		case swap != -1 && swap < memory:
 			return nil, invalid.Errorf("%d bytes of memory and swap together are less than the %d bytes of memory", swap, memory)
 		}
@@ -112,7 +112,7 @@ func bytesOf(n uint64) int64 { return int64(min(n, 1<<62)) }
 func confine(s *specs.Spec, req *longshorev1.CreateRequest) error {
 	switch {
 	case req.GetSeccompUnconfined() && len(req.GetSeccomp()) > 0:
-		return invalid.Errorf("a system call filter is given, and that there is to be none")
+		return invalid.Errorf("a system call filter and no filter cannot be combined")
 	case req.GetPrivileged():
 		if err := ocispec.AllPrivileges(s); err != nil {
 			return err
@@ -192,11 +192,11 @@ func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 		case "host":
 			n.ns.Mode = core.Host
 		default:
-			return invalid.Errorf("%s namespace %q is neither host nor private: a namespace of something else is not joined", n.kind, n.asked)
+			return invalid.Errorf("%s namespace %q is neither host nor private: other namespaces cannot be joined", n.kind, n.asked)
 		}
 	}
 	if req.GetUts() == "host" && req.GetHostname() != "" {
-		return invalid.Errorf("a host name cannot be given together with uts host")
+		return invalid.Errorf("a host name cannot be combined with uts host")
 	}
 	if _, err := sysctl.ParseAll(req.GetSysctls()); err != nil {
 		return err
@@ -218,7 +218,7 @@ func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 		return nil
 	}
 	if !ownNetwork(req) {
-		return invalid.Errorf("an address or an alias cannot be given with network %s", req.GetNetwork())
+		return invalid.Errorf("an address or an alias cannot be combined with network %s", req.GetNetwork())
 	}
 	first := &longshorev1.NetworkAttachment{Network: cfg.Network.Name, Mac: req.GetMac(), Aliases: req.GetNetworkAliases()}
 	if req.GetIp() != "" {
@@ -242,7 +242,7 @@ func further(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 		return nil
 	}
 	if !ownNetwork(req) {
-		return invalid.Errorf("a further network cannot be given with network %s", req.GetNetwork())
+		return invalid.Errorf("another network cannot be combined with network %s", req.GetNetwork())
 	}
 	if len(list) > maxFurther {
 		return invalid.Errorf("%d networks, at most %d", len(list)+1, maxFurther+1)
@@ -397,7 +397,7 @@ func exposed(img *imagespec.ImageConfig, req *longshorev1.CreateRequest, publish
 		}
 	}
 	if len(list) > maxChosenPorts {
-		return nil, invalid.Errorf("%d ports are to be forwarded from ports that are chosen, at most %d", len(list), maxChosenPorts)
+		return nil, invalid.Errorf("%d ports need a chosen host port, at most %d", len(list), maxChosenPorts)
 	}
 	return list, nil
 }

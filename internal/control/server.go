@@ -130,7 +130,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		return errors.New("serve control: no listener")
 	}
 	if err := s.recover(ctx); err != nil {
-		s.o.Logger.WarnContext(ctx, "could not remove everything that an earlier agent left of the control API's containers", "error", err)
+		s.o.Logger.WarnContext(ctx, "could not remove all remnants of the control API's containers from an earlier agent", "error", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

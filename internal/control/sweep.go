@@ -127,7 +127,7 @@ func (s *Server) sweep(ctx context.Context) {
 			return nil
 		},
 		Failed: func(err error) {
-			s.o.Logger.ErrorContext(ctx, "could not follow the event log, so ended containers keep their sandboxes; trying again", "error", err)
+			s.o.Logger.ErrorContext(ctx, "could not follow the event log, so ended containers keep their sandboxes; will try again", "error", err)
 		},
 	}
 	_ = w.Run(ctx, s.own) // Failed gets every error
@@ -159,7 +159,7 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 		err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Request: a})
 	}
 	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
-		s.o.Logger.WarnContext(ctx, "could not release what an ended container held; the agent's next start does", "container", string(id), "error", err)
+		s.o.Logger.WarnContext(ctx, "could not release the resources of an ended container; the agent's next start will retry", "container", string(id), "error", err)
 	}
 }
 

@@ -74,7 +74,7 @@ func checkUserns(req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error 
 		"privileged": req.GetPrivileged(), "ipc host": req.GetIpc() == "host", "pid host": req.GetPid() == "host", "uts host": req.GetUts() == "host", "network host": req.GetNetwork() == "host",
 	} {
 		if asked {
-			return invalid.Errorf("a user namespace of its own does not go with %s", what)
+			return invalid.Errorf("a private user namespace cannot be combined with %s", what)
 		}
 	}
 	cfg.Namespaces.User.Mode = core.Shared

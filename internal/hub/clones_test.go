@@ -96,7 +96,7 @@ func TestClonesAreBanned(t *testing.T) {
 	}
 	bans("is banned", one, two)
 	ctx := hubtest.Within(t)
-	if err := h.CA.Reauthorise(ctx, one.NodeID, ""); err == nil || !strings.Contains(err.Error(), "must be named") {
+	if err := h.CA.Reauthorise(ctx, one.NodeID, ""); err == nil || !strings.Contains(err.Error(), "name the address") {
 		t.Errorf("without an address: %v", err)
 	}
 	if err := h.CA.Reauthorise(ctx, h.Join().NodeID, "127.0.0.1"); err == nil || !strings.Contains(err.Error(), "has no clones") {
@@ -105,7 +105,7 @@ func TestClonesAreBanned(t *testing.T) {
 	if err := h.CA.Reauthorise(ctx, one.NodeID, "127.0.0.1"); err != nil {
 		t.Fatal(err)
 	}
-	bans("a newer certificate alone", two)
+	bans("needs a newer certificate", two)
 	o := hubtest.MustOpen(t, one, "")
 	for msg := o.First; msg.GetNode().GetCertificate().GetStatus().GetState() != swarmv1.IssuanceStatus_ROTATE; {
 		msg = hubtest.Receive(t, o)
@@ -116,8 +116,8 @@ func TestClonesAreBanned(t *testing.T) {
 	}
 	renewed := h.DialFrom("127.0.0.9", id.Credentials(), id) // from anywhere
 	hubtest.MustOpen(t, renewed, o.First.GetSessionId())
-	bans("a newer certificate alone", one, two)
+	bans("needs a newer certificate", one, two)
 	h.Restart()
-	bans("a newer certificate alone", one, two)
+	bans("needs a newer certificate", one, two)
 	hubtest.MustOpen(t, renewed, "")
 }

@@ -180,7 +180,7 @@ func TestANodeThatIsSilent(t *testing.T) {
 	hubtest.Until(t, h, "the node is back", func() bool { return hubtest.State(h, n.NodeID) == swarmv1.NodeStatus_READY })
 	h.Restart(func(o *hub.Options) { o.Heartbeat = 200 * time.Millisecond })
 	hubtest.Until(t, h, "the node did not come back", func() bool { return hubtest.State(h, n.NodeID) == swarmv1.NodeStatus_DOWN })
-	if n, _, _ := h.Board.Node(n.NodeID); n.GetStatus().GetMessage() != "the node did not come back after its hub had ended" {
+	if n, _, _ := h.Board.Node(n.NodeID); n.GetStatus().GetMessage() != "the node did not reconnect after its hub had ended" {
 		t.Errorf("the node: %v", n)
 	}
 }

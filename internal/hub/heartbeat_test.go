@@ -46,7 +46,7 @@ func (l stuckLog) WithGroup(string) slog.Handler { return l }
 // assignments and statuses, each node's heartbeat is answered. What is blocked goes on later.
 func TestHeartbeatsWaitForNothing(t *testing.T) {
 	t.Parallel()
-	log := stuckLog{at: "a node has left this hub for another one", once: new(sync.Once), stuck: make(chan struct{}), free: make(chan struct{})}
+	log := stuckLog{at: "a node has moved to another hub", once: new(sync.Once), stuck: make(chan struct{}), free: make(chan struct{})}
 	h := hubtest.New(t, func(o *hub.Options) { o.Log = slog.New(log) })
 	var release sync.Once
 	freed := func() { release.Do(func() { close(log.free) }) }

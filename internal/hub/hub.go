@@ -111,7 +111,7 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 		return nil, invalid.Errorf("times cannot be negative")
 	}
 	o.Store.Log = o.Log
-	commits := histogram("longshore_hub_store_transaction_duration_seconds", "How long transactions of the store took.")
+	commits := histogram("longshore_hub_store_transaction_duration_seconds", "Duration of the store's transactions.")
 	o.Store.Observe = func(took time.Duration) { commits.Observe(took.Seconds()) }
 	s, err := store.Open(ctx, o.Store)
 	if err != nil {
@@ -140,7 +140,7 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, BanClones: o.BanClones, Log: o.Log}
 	h = &Hub{
-		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log), commits: commits, plans: histogram("longshore_hub_plan_duration_seconds", "How long plans of what runs where took to make."),
+		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log), commits: commits, plans: histogram("longshore_hub_plan_duration_seconds", "Duration of planning the placement of tasks."),
 		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Peers: others, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
 	}
 	h.Broker.Relay(others, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
@@ -152,7 +152,7 @@ func (h *Hub) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaving)
 	defer cancel()
 	if err := h.Peers.Leave(ctx); err != nil { // then the others wait until its time is over
-		h.o.Log.Warn("could not tell the other hubs that this one ends", "err", err)
+		h.o.Log.Warn("could not report this hub's end to the other hubs", "err", err)
 	}
 	return h.store.Close()
 }
@@ -285,7 +285,7 @@ func (h *Hub) call(ctx context.Context, method string, err *error) func() {
 			slot.End()
 		}
 		if r := recover(); r != nil {
-			h.o.Log.ErrorContext(ctx, "a call panicked; the hub goes on", "method", method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
+			h.o.Log.ErrorContext(ctx, "a call panicked; the hub keeps running", "method", method, "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 			*err = status.Error(codes.Internal, "internal error")
 		}
 	}

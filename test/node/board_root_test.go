@@ -165,7 +165,7 @@ func TestAHandleEndsWithItsContainer(t *testing.T) {
 			t.Errorf("%s, %v", result, err)
 		}
 		n.Up()
-		nodetest.Eventually(t, "nothing is left on the board", func() bool { return strings.HasPrefix(boardSays(t, n), "it is not there") })
+		nodetest.Eventually(t, "nothing is left on the board", func() bool { return strings.HasPrefix(boardSays(t, n), "not running") })
 		pod.Remove(t)
 		n.Check()
 	})

@@ -338,7 +338,7 @@ func (f File) run(ctx context.Context, name, verb string, in []byte) ([]byte, er
 	}
 	path, err := look(program)
 	if err != nil {
-		return nil, fmt.Errorf("the credential file %s names the helper %s, which is not there: %w", f.Path, program, err)
+		return nil, fmt.Errorf("the credential file %s names the helper %s, which is not installed: %w", f.Path, program, err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, helperTime, fmt.Errorf("it did not answer for %s", helperTime))
 	defer cancel()

@@ -66,7 +66,7 @@ func joinToken(a *base.App, token, file string) (string, error) {
 	var err error
 	switch {
 	case (token == "") == (file == ""):
-		return "", &base.UsageError{Err: errors.New("give the join token by --token or by --token-file")}
+		return "", &base.UsageError{Err: errors.New("set the join token with --token or --token-file")}
 	case token != "":
 		return token, nil
 	case file == "-":
@@ -149,7 +149,7 @@ func overlayStatus(t *base.Facts, o *longshorev1.SwarmOverlays) {
 	for _, n := range o.GetNetworks() {
 		line := fmt.Sprintf("%s: tasks %d, others %d", n.GetName(), n.GetTasks(), n.GetPeers())
 		if !n.GetTold() {
-			line += ", other nodes are not told of them yet"
+			line += ", not announced to other nodes yet"
 		}
 		if n.GetError() != "" {
 			line += ", " + n.GetError()

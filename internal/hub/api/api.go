@@ -221,10 +221,10 @@ func (s Server) GetAuthority(w http.ResponseWriter, _ *http.Request) {
 
 // RotateAuthority implements hubv1.ServerInterface.
 func (s Server) RotateAuthority(w http.ResponseWriter, r *http.Request) {
-	done(w, s.CA.Authority.RotateRoot(does(r, "began to exchange the root")))
+	done(w, s.CA.Authority.RotateRoot(does(r, "started the root rotation")))
 }
 
 // FinishAuthority implements hubv1.ServerInterface.
 func (s Server) FinishAuthority(w http.ResponseWriter, r *http.Request) {
-	done(w, s.CA.Authority.FinishRotation(does(r, "ended the exchange of the root without the nodes that are missing")))
+	done(w, s.CA.Authority.FinishRotation(does(r, "finished the root rotation without the missing nodes")))
 }

@@ -76,7 +76,7 @@ func (s Server) StepService(w http.ResponseWriter, r *http.Request, id string) {
 		reply(w, nil, err)
 		return
 	}
-	done(w, fleet.Step(does(r, "told service %s to %s", id, u.Step), s.Board, id, u.Step))
+	done(w, fleet.Step(does(r, "service %s: %s", id, u.Step), s.Board, id, u.Step))
 }
 
 // ListTasks implements hubv1.ServerInterface.

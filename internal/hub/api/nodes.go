@@ -63,12 +63,12 @@ func (s Server) ReauthoriseNode(w http.ResponseWriter, r *http.Request, id strin
 		reply(w, nil, err)
 		return
 	}
-	done(w, s.CA.Reauthorise(does(r, "let node %s in again, from %s", id, a.From), id, a.From))
+	done(w, s.CA.Reauthorise(does(r, "admitted node %s again, from %s", id, a.From), id, a.From))
 }
 
 // RenewNode implements hubv1.ServerInterface.
 func (s Server) RenewNode(w http.ResponseWriter, r *http.Request, id string) {
-	done(w, s.CA.Rotate(does(r, "had node %s renew its certificate", id), id))
+	done(w, s.CA.Rotate(does(r, "made node %s renew its certificate", id), id))
 }
 
 // The limits of a node's labels.

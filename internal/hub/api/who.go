@@ -128,7 +128,7 @@ func (s Server) CreateOperator(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	who, _ := r.Context().Value(whoKey{}).(Who)
-	token, certificate, err := s.Operators.Create(does(r, "let the operator %s in, with the scope %s", n.Name, n.Scope), ca.Operator{Name: n.Name, Scope: ca.Scope(n.Scope), By: who.Name}, n.Days, []byte(n.Csr))
+	token, certificate, err := s.Operators.Create(does(r, "created the operator %s with the scope %s", n.Name, n.Scope), ca.Operator{Name: n.Name, Scope: ca.Scope(n.Scope), By: who.Name}, n.Days, []byte(n.Csr))
 	reply(w, hubv1.Credentials{Name: n.Name, Token: token, Certificate: string(certificate), Roots: string(s.CA.Authority.Roots())}, err)
 }
 

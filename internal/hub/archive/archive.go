@@ -107,7 +107,7 @@ func damaged(what string, err error) error {
 	if file := new(fs.PathError); errors.As(err, &file) {
 		return fmt.Errorf("read the backup: %w", err)
 	}
-	return fmt.Errorf("the backup is damaged or not whole: %s: %w", what, errdefs.ErrDataLoss)
+	return fmt.Errorf("the backup is damaged or incomplete: %s: %w", what, errdefs.ErrDataLoss)
 }
 
 // Read calls fn with each record of a backup, and returns nil when it was whole: until then what fn
@@ -116,7 +116,7 @@ func Read(r io.Reader, fn func(key string, value []byte) error) (info Info, err 
 	h := &hashed{bufio.NewReaderSize(r, 64<<10), sha256.New()}
 	begin := make([]byte, len(magic))
 	if _, err := io.ReadFull(h, begin); err != nil || string(begin) != magic {
-		return info, damaged("it does not begin as a backup of a hub", err)
+		return info, damaged("it is not a backup of a hub", err)
 	}
 	var head []byte
 	for {
@@ -165,10 +165,10 @@ func Read(r io.Reader, fn func(key string, value []byte) error) (info Info, err 
 		return info, damaged("its sum", err)
 	}
 	if !bytes.Equal(want, have) {
-		return info, damaged("its sum is another one", nil)
+		return info, damaged("its checksum differs", nil)
 	}
 	if _, err := h.r.ReadByte(); !errors.Is(err, io.EOF) {
-		return info, damaged("something comes after its end", err)
+		return info, damaged("it has data after its end", err)
 	}
 	return info, nil
 }

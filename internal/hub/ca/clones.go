@@ -23,7 +23,7 @@ func (s *Service) Cloned(ctx context.Context, node string, addresses ...string) 
 		c.Addresses, c.Seen, c.Banned = addresses, time.Now().UTC(), s.BanClones
 		text := "its certificate is in use at " + addresses[0] + " and " + addresses[1]
 		if c.Banned {
-			text += "; it is let in no more"
+			text += "; it is refused from now on"
 		}
 		changed := s.Board.NodeChanged(node)
 		_, err := s.Board.Commit(ctx, c.Put(node, rev), events.Event{Kind: "clone", Who: "node " + node, What: text}.Write())
@@ -57,7 +57,7 @@ func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
 		return invalid.Errorf("node %s has no clones", node)
 	}
 	if from == "" {
-		return invalid.Errorf("the address from which the node is let in must be named: %v were seen", c.Addresses)
+		return invalid.Errorf("name the address to admit the node from: its certificate was used at %v", c.Addresses)
 	}
 	// Certificates have the second of their issue. Others may have been issued in this one.
 	c.Since = time.Now().UTC().Truncate(time.Second).Add(time.Second)
@@ -100,6 +100,6 @@ func (s *Service) admits(c Caller) error {
 	case clone.Banned:
 		return denied("node %s is banned: its certificate is in use at two places", c.Node)
 	default:
-		return denied("node %s is let in with a newer certificate alone: this one was in use at two places", c.Node)
+		return denied("node %s needs a newer certificate: this one was in use at two places", c.Node)
 	}
 }

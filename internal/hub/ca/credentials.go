@@ -146,7 +146,7 @@ func (t transport) verify(certs []*x509.Certificate, now time.Time) (*Caller, er
 	}
 	s := leaf.Subject
 	if s.CommonName == "" || len(s.OrganizationalUnit) != 1 || len(s.Organization) != 1 {
-		return nil, errors.New("the certificate does not say whose it is")
+		return nil, errors.New("the certificate does not name its owner")
 	}
 	return &Caller{Node: s.CommonName, Role: s.OrganizationalUnit[0], Cluster: s.Organization[0], Expired: expired, Issued: leaf.NotBefore.Add(backdate), NotAfter: leaf.NotAfter, roots: rootsOf(chains)}, nil
 }
@@ -193,7 +193,7 @@ func denied(format string, args ...any) error {
 func (s *Service) Authorize(ctx context.Context, roles ...string) (Caller, error) {
 	caller, err := s.known(ctx, roles...)
 	if err == nil && caller.Expired {
-		return Caller{}, denied("the certificate of node %s has expired at %s: it has to renew it", caller.Node, caller.NotAfter.Format(time.RFC3339))
+		return Caller{}, denied("the certificate of node %s has expired at %s: the node must renew it", caller.Node, caller.NotAfter.Format(time.RFC3339))
 	}
 	return caller, err
 }

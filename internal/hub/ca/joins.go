@@ -232,7 +232,7 @@ func (s *Service) bounded(ctx context.Context) error {
 	ok, tell := s.joins.admit(source, time.Now())
 	if !ok {
 		if tell {
-			s.tell(ctx, events.Event{Kind: "join", Who: "source " + source, What: "nodes join faster than they may, and are refused; this is told once in a minute"})
+			s.tell(ctx, events.Event{Kind: "join", Who: "source " + source, What: "exceeds the rate limit of joins: some nodes were refused; reported once a minute"})
 		}
 		return status.Error(codes.ResourceExhausted, "too many nodes join at once; try again later")
 	}
@@ -260,7 +260,7 @@ func (s *Service) renewing(ctx context.Context, node string) error {
 		return nil
 	}
 	if tell {
-		s.tell(ctx, events.Event{Kind: "certificate", Who: "node " + node, What: "renews its certificate faster than it may, and is refused; this is told once in a minute"})
+		s.tell(ctx, events.Event{Kind: "certificate", Who: "node " + node, What: "exceeds the rate limit of renewals: its request was refused; reported once a minute"})
 	}
 	return status.Errorf(codes.ResourceExhausted, "node %s renews its certificate too often; try again later", node)
 }

@@ -91,7 +91,7 @@ func TestStrangersThatWait(t *testing.T) {
 		}()
 	}
 	for range 4 {
-		if err := <-ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "wait for certificates already") {
+		if err := <-ended; status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "already wait for certificates") {
 			t.Errorf("a call too many: %v", err)
 		}
 	}

@@ -206,7 +206,7 @@ func (o *Operators) setLocked(all map[string]Operator, rev int64) {
 	for name, op := range all {
 		if op.Kind == KindCertificate && Reserved(name) && !o.said[name] {
 			o.said[name] = true
-			o.log.Warn("an operator has a name that is reserved: its certificate may pass for a hub's with nodes of earlier versions and with dockerd; remove the operator, create it under another name, and exchange the root with `longshore-hub ca rotate`", "operator", name)
+			o.log.Warn("an operator has a name that is reserved: its certificate may pass for a hub's with nodes of earlier versions and with dockerd; remove the operator, create it under another name, and rotate the root with `longshore-hub ca rotate`", "operator", name)
 		}
 	}
 }

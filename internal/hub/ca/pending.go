@@ -15,7 +15,7 @@ const maxPending = 16 << 20
 // perMessage is the overhead of such a message beside its bytes.
 const perMessage = 256
 
-var errPending = errors.New("a node has begun more messages than are kept for it, and completes none")
+var errPending = errors.New("a node exceeds the limit of incomplete messages; its connection is closed")
 
 // measured is a node's connection that measures messages as they come. It is closed when the node has too many
 // incomplete ones.

@@ -124,7 +124,7 @@ func readTrust(r store.Record) (*trust, error) {
 	for _, text := range t.record.Cross {
 		block, _ := pem.Decode([]byte(text))
 		if block == nil {
-			return nil, errors.New("a certificate of a root of before cannot be read")
+			return nil, errors.New("a certificate of a previous root cannot be read")
 		}
 		t.between = append(t.between, block.Bytes)
 	}
@@ -155,7 +155,7 @@ func (a *Authority) Digest() string { return a.trust.Load().digest() }
 func (a *Authority) RotateRoot(ctx context.Context) error {
 	t := a.trust.Load()
 	if t.record.Next != nil {
-		return fmt.Errorf("the root is being exchanged already: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("a root rotation is already in progress: %w", errdefs.ErrFailedPrecondition)
 	}
 	next, err := makeRoot()
 	if err != nil {
@@ -185,7 +185,7 @@ func (a *Authority) RotateRoot(ctx context.Context) error {
 func (a *Authority) FinishRotation(ctx context.Context) error {
 	t := a.trust.Load()
 	if t.record.Next == nil {
-		return fmt.Errorf("the root is not being exchanged: %w", errdefs.ErrFailedPrecondition)
+		return fmt.Errorf("no root rotation is in progress: %w", errdefs.ErrFailedPrecondition)
 	}
 	r := t.record
 	r.pair, r.Next = *r.Next, nil

@@ -40,7 +40,7 @@ func (s *Service) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			s.Log.ErrorContext(ctx, "could not go on with the exchange of the root; will try again", "err", err)
+			s.Log.ErrorContext(ctx, "could not continue the root rotation; will try again", "err", err)
 		}
 		if err := pause(ctx, renewalsTime, next, changed); err != nil {
 			return err
@@ -87,9 +87,9 @@ func (p *pace) more(now time.Time) bool {
 func (s *Service) exchange(ctx context.Context, told *pace) error {
 	missing := s.Missing()
 	if len(missing) == 0 {
-		err := s.Authority.FinishRotation(events.By(ctx, events.Event{Kind: "root", Who: "hub", What: "all nodes have certificates of the new root; the old one is not trusted any more"}))
+		err := s.Authority.FinishRotation(events.By(ctx, events.Event{Kind: "root", Who: "hub", What: "all nodes have certificates of the new root; the old one is no longer trusted"}))
 		if err == nil {
-			s.Log.InfoContext(ctx, "all nodes have certificates of the new root; the old one is not trusted any more")
+			s.Log.InfoContext(ctx, "all nodes have certificates of the new root; the old one is no longer trusted")
 		}
 		if errdefs.IsAborted(err) || errdefs.IsFailedPrecondition(err) { // another hub was first
 			return nil

@@ -150,7 +150,7 @@ func (s *Service) NodeCertificateStatus(ctx context.Context, req *swarmv1.NodeCe
 	}
 	done, ok := s.joins.wait(ctx)
 	if !ok {
-		return nil, status.Errorf(codes.Unavailable, "%d calls of this connection wait for certificates already", maxWaits)
+		return nil, status.Errorf(codes.Unavailable, "%d calls of this connection already wait for certificates", maxWaits)
 	}
 	defer done()
 	for {

@@ -21,7 +21,7 @@ func etcdFlags(cmd *cobra.Command, r *etcd.Remote) {
 	f.StringVar(&r.Cert, "etcd-cert", "", "file with the hub's certificate for that etcd")
 	f.StringVar(&r.Key, "etcd-key", "", "file with its key")
 	f.StringVar(&r.CA, "etcd-ca", "", "file with the certificates of that etcd's CA")
-	f.StringVar(&r.Prefix, "etcd-prefix", etcd.DefaultPrefix, "what the hub's keys in that etcd begin with; hubs of one fleet have the same")
+	f.StringVar(&r.Prefix, "etcd-prefix", etcd.DefaultPrefix, "prefix of the hub's keys in that etcd, the same for all hubs of a fleet")
 }
 
 // named is that etcd, nil when none is.
@@ -30,14 +30,14 @@ func named(r *etcd.Remote) (*etcd.Remote, error) {
 	case len(r.Endpoints) > 0:
 		return r, nil
 	case r.Cert+r.Key+r.CA != "":
-		return nil, errors.New("--etcd must name the members of the etcd that the other flags are for")
+		return nil, errors.New("--etcd must name the members of the etcd for the other flags")
 	}
 	return nil, nil
 }
 
 func (a *app) backup() *cobra.Command {
 	var o etcd.Options
-	cmd := &cobra.Command{Use: "backup FILE", Short: "Write all that a hub keeps to a file", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
+	cmd := &cobra.Command{Use: "backup FILE", Short: "Write all records of a hub to a file", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
 		var info archive.Info
 		if o.Dir != "" {
 			info, err = api.BackupTo(args[0], func(w io.Writer) error { return o.Backup(cmd.Context(), w) })
@@ -54,19 +54,19 @@ func (a *app) backup() *cobra.Command {
 		_, err = fmt.Fprintf(a.Stdout, "revision %d of %s\n", info.Revision, info.Made.Format(time.RFC3339))
 		return err
 	}}
-	cmd.Flags().StringVar(&o.Dir, "dir", "", "the directory of a hub that does not run, in place of one that does")
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory of a stopped hub, instead of the running one")
 	return cmd
 }
 
 func (a *app) restore() *cobra.Command {
 	var o etcd.Options
 	var remote etcd.Remote
-	cmd := &cobra.Command{Use: "restore FILE --dir DIR", Short: "Make the directory of a hub, or fill an etcd, from a backup", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
+	cmd := &cobra.Command{Use: "restore FILE --dir DIR", Short: "Restore a backup into a directory or an etcd", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) (err error) {
 		if o.Remote, err = named(&remote); err != nil {
 			return err
 		}
 		if (o.Dir == "") == (o.Remote == nil) {
-			return errors.New("--dir must name a directory that is empty or not there, or --etcd an etcd without records of a hub")
+			return errors.New("--dir must name an empty or new directory, or --etcd an etcd without records of a hub")
 		}
 		f, err := os.Open(args[0])
 		if err != nil {
@@ -77,10 +77,10 @@ func (a *app) restore() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(a.Stdout, "restored revision %d of %s; the hub needs the passphrase that it had\n", info.Revision, info.Made.Format(time.RFC3339))
+		_, err = fmt.Fprintf(a.Stdout, "restored revision %d of %s; the hub needs the same passphrase as before\n", info.Revision, info.Made.Format(time.RFC3339))
 		return err
 	}}
-	cmd.Flags().StringVar(&o.Dir, "dir", "", "the directory that is made")
+	cmd.Flags().StringVar(&o.Dir, "dir", "", "directory to create")
 	etcdFlags(cmd, &remote)
 	return cmd
 }

@@ -78,7 +78,7 @@ func Main(ctx context.Context, o Options) int {
 	root.PersistentFlags().StringVar(&a.dir, "dir", DefaultDir, "the hub's directory")
 	a.remote.flags(root.PersistentFlags())
 	root.AddCommand(a.rm(), a.authority(), a.items("secret"), a.items("config"), a.operator(), a.events(), a.rekey())
-	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.backup(), a.restore(), a.step("rollback", "Give a service the spec that it had before"), a.step("pause", "Have the update of a service go no further"), a.step("resume", "Have the paused update of a service go on"))
+	root.AddCommand(a.serve(), a.token(), a.nodes(), a.node(), a.apply(false), a.apply(true), a.services(), a.tasks(), a.logs(), a.backup(), a.restore(), a.step("rollback", "Return a service to its previous spec"), a.step("pause", "Pause the update of a service"), a.step("resume", "Resume the paused update of a service"))
 	if err := root.ExecuteContext(ctx); err != nil {
 		_, _ = fmt.Fprintln(o.Stderr, "longshore-hub:", err)
 		return 1
@@ -149,20 +149,20 @@ func (a *app) serve() *cobra.Command {
 	}}
 	f := cmd.Flags()
 	at.flags(cmd)
-	f.Int64Var(&quota, "quota", etcd.DefaultQuota>>20, "how large the database in --dir may be, in MiB")
-	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "how long a hub counts as there, for the others, after it was last heard of")
-	f.StringVar(&address, "listen", ":2377", "address at which nodes are served")
-	f.StringVar(&docker, "docker-socket", "", "socket, of mode 0600, at which docker's command line is served (DOCKER_HOST=unix://PATH); none by default")
-	f.StringVar(&o.Advertise, "advertise", "", "address, HOST:PORT, by which nodes reach the hub; --listen when that names a host")
-	f.StringVar(&remote, "api-listen", "", "address at which operators are served who have a certificate or a token (longshore-hub operator)")
-	f.BoolVar(&o.Approve, "approve", false, "nodes that join wait until they are accepted")
-	f.BoolVar(&o.BanClones, "ban-clones", false, "a node whose certificate is in use at two addresses is let in no more (longshore-hub node reauthorise)")
-	f.DurationVar(&o.CertificateLife, "certificate-life", 90*24*time.Hour, "how long the certificates of nodes are valid")
-	f.DurationVar(&o.RenewGrace, "renew-grace", 0, "how long after that a node may still renew its certificate")
-	f.DurationVar(&o.Heartbeat, "heartbeat", session.DefaultPeriod, "how often nodes say that they are alive")
-	f.IntVar(&o.Grace, "grace", session.DefaultGrace, "how many of these times a node may be silent until it is down")
-	f.DurationVar(&o.MoveAfter, "move-after", hub.DefaultMoveAfter, "how long a node is down until its replicas are started elsewhere")
-	f.BoolVar(&o.Hold, "hold", false, "leave all tasks as they are: none is started, moved or ended")
+	f.Int64Var(&quota, "quota", etcd.DefaultQuota>>20, "size limit of the database in --dir, in MiB")
+	f.DurationVar(&o.Lease, "lease", peers.DefaultTTL, "time after the last sign of life until the other hubs consider a hub gone")
+	f.StringVar(&address, "listen", ":2377", "listen address for nodes")
+	f.StringVar(&docker, "docker-socket", "", "socket, of mode 0600, for docker's command line (DOCKER_HOST=unix://PATH); none by default")
+	f.StringVar(&o.Advertise, "advertise", "", "address of the hub for nodes, HOST:PORT; default --listen if that names a host")
+	f.StringVar(&remote, "api-listen", "", "listen address for operators with a certificate or a token (longshore-hub operator)")
+	f.BoolVar(&o.Approve, "approve", false, "nodes that join wait for longshore-hub node accept")
+	f.BoolVar(&o.BanClones, "ban-clones", false, "refuse a node after its certificate was used at two addresses (longshore-hub node reauthorise)")
+	f.DurationVar(&o.CertificateLife, "certificate-life", 90*24*time.Hour, "validity of the certificates of nodes")
+	f.DurationVar(&o.RenewGrace, "renew-grace", 0, "grace period for renewals of expired certificates")
+	f.DurationVar(&o.Heartbeat, "heartbeat", session.DefaultPeriod, "interval of the heartbeats of nodes")
+	f.IntVar(&o.Grace, "grace", session.DefaultGrace, "number of missed heartbeats after which a node is down")
+	f.DurationVar(&o.MoveAfter, "move-after", hub.DefaultMoveAfter, "time that a node is down before its replicas start elsewhere")
+	f.BoolVar(&o.Hold, "hold", false, "start, move and end no tasks")
 	f.StringVar(&level, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
@@ -202,7 +202,7 @@ func (a *app) run(ctx context.Context, o hub.Options, where addresses) (err erro
 	o.Log.InfoContext(ctx, "the hub serves", "nodes", at.Nodes.Addr().String(), "advertised", o.Advertise, "operators", where.operators, "remote_operators", where.remote, "docker", where.docker,
 		"cluster", h.CA.Authority.Cluster)
 	if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-		o.Log.WarnContext(ctx, "could not tell systemd that the hub is ready", "error", err)
+		o.Log.WarnContext(ctx, "could not notify systemd that the hub is ready", "error", err)
 	}
 	return h.Serve(ctx, at)
 }
@@ -263,7 +263,7 @@ func (a *app) asJSON(cmd *cobra.Command) *cobra.Command {
 
 func (a *app) token() *cobra.Command {
 	var rotate bool
-	cmd := &cobra.Command{Use: "token", Short: "Show the token by which nodes join", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := &cobra.Command{Use: "token", Short: "Show the join token for nodes", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		var t hubv1.Token
 		method, path := http.MethodGet, "/v1/token"
 		if rotate {
@@ -275,7 +275,7 @@ func (a *app) token() *cobra.Command {
 		_, err := fmt.Fprintln(a.Stdout, t.Worker)
 		return err
 	}}
-	cmd.Flags().BoolVar(&rotate, "rotate", false, "make another one; the one before is not accepted any more")
+	cmd.Flags().BoolVar(&rotate, "rotate", false, "create a new token; the previous one is no longer accepted")
 	return cmd
 }
 
@@ -305,13 +305,13 @@ func (a *app) node() *cobra.Command {
 			return a.call(cmd.Context(), http.MethodPost, "/v1/nodes/"+url.PathEscape(args[0])+"/"+use, nil, &struct{}{})
 		}})
 	}
-	do("accept", "Let a node in that waits for it")
-	do("renew", "Have a node renew its certificate")
+	do("accept", "Accept a pending node")
+	do("renew", "Make a node renew its certificate")
 	group.AddCommand(a.reauthorise())
 	change("activate", "Give a node tasks", hubv1.NodeChange{Availability: "active"})
-	change("pause", "Give a node no new tasks", hubv1.NodeChange{Availability: "pause"})
-	change("drain", "Take all tasks from a node", hubv1.NodeChange{Availability: "drain"})
-	group.AddCommand(&cobra.Command{Use: "label NODE NAME=VALUE|NAME-...", Short: "Give a node labels, or take them", Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+	change("pause", "Place no new tasks on a node", hubv1.NodeChange{Availability: "pause"})
+	change("drain", "Remove all tasks from a node", hubv1.NodeChange{Availability: "drain"})
+	group.AddCommand(&cobra.Command{Use: "label NODE NAME=VALUE|NAME-...", Short: "Set or remove labels of a node", Args: cobra.MinimumNArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
 		c := hubv1.NodeChange{Labels: map[string]*string{}}
 		for _, l := range args[1:] {
 			k, v, ok := strings.Cut(l, "=")
@@ -325,7 +325,7 @@ func (a *app) node() *cobra.Command {
 			}
 		}
 		return a.call(cmd.Context(), http.MethodPatch, "/v1/nodes/"+url.PathEscape(args[0]), c, &struct{}{})
-	}}, &cobra.Command{Use: "rm NODE", Short: "Remove a node: its certificate is not accepted any more", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+	}}, &cobra.Command{Use: "rm NODE", Short: "Remove a node and revoke its certificate", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 		return a.call(cmd.Context(), http.MethodDelete, "/v1/nodes/"+url.PathEscape(args[0]), nil, &struct{}{})
 	}})
 	return group
@@ -333,9 +333,9 @@ func (a *app) node() *cobra.Command {
 
 func (a *app) apply(dry bool) *cobra.Command {
 	var path, name string
-	use, short := "apply", "Make a stack what a file declares"
+	use, short := "apply", "Change a stack to match a file"
 	if dry {
-		use, short = "diff", "Show what apply would change"
+		use, short = "diff", "Show the changes that apply would make"
 	}
 	cmd := &cobra.Command{Use: use + " -f FILE", Short: short, Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		data, err := a.read(path)
@@ -360,7 +360,7 @@ func (a *app) apply(dry bool) *cobra.Command {
 		return a.changes(diff)
 	}}
 	cmd.Flags().StringVarP(&path, "file", "f", "compose.yaml", "the file; - is standard input")
-	cmd.Flags().StringVar(&name, "name", "", "the stack's name; that of the file or of its directory by default")
+	cmd.Flags().StringVar(&name, "name", "", "name of the stack (default: that of the file or of its directory)")
 	return a.asJSON(cmd)
 }
 
@@ -438,7 +438,7 @@ func (a *app) logs() *cobra.Command {
 		}
 		return c.Logs(cmd.Context(), args[0], follow, tail, func(l hubv1.Line) error {
 			if len(l.Missing) > 0 {
-				_, err := fmt.Fprintf(a.Stderr, "the output of these nodes is not complete: %s\n", strings.Join(l.Missing, " "))
+				_, err := fmt.Fprintf(a.Stderr, "the output of these nodes is incomplete: %s\n", strings.Join(l.Missing, " "))
 				return err
 			}
 			out := a.Stdout
@@ -449,7 +449,7 @@ func (a *app) logs() *cobra.Command {
 			return err
 		})
 	}}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is written from now on")
-	cmd.Flags().IntVarP(&tail, "tail", "n", -1, "only so many of the last lines of each task")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new output")
+	cmd.Flags().IntVarP(&tail, "tail", "n", -1, "only this many of the last lines of each task")
 	return cmd
 }

@@ -29,7 +29,7 @@ func (a *app) with(inspect, list *cobra.Command) *cobra.Command {
 
 // inspect is a command that prints all that is known of one thing, as JSON.
 func (a *app) inspect(of, arg string) *cobra.Command {
-	return &cobra.Command{Use: "inspect " + arg, Short: "Show all that is known of one, as JSON", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "inspect " + arg, Short: "Show all fields of an object, as JSON", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 		var answer json.RawMessage
 		if err := a.call(cmd.Context(), http.MethodGet, "/v1/"+of+"/"+url.PathEscape(args[0]), nil, &answer); err != nil {
 			return err
@@ -48,7 +48,7 @@ func (a *app) removes(of, arg, short string) *cobra.Command {
 }
 
 func (a *app) rm() *cobra.Command {
-	return a.asJSON(&cobra.Command{Use: "rm STACK", Short: "Remove all that a stack has", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+	return a.asJSON(&cobra.Command{Use: "rm STACK", Short: "Remove a stack with everything in it", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 		var diff []hubv1.Difference
 		if err := a.call(cmd.Context(), http.MethodDelete, "/v1/stacks/"+url.PathEscape(args[0]), nil, &diff); err != nil {
 			return err
@@ -58,7 +58,7 @@ func (a *app) rm() *cobra.Command {
 }
 
 func (a *app) authority() *cobra.Command {
-	cmd := a.asJSON(&cobra.Command{Use: "ca", Short: "Show the root by which nodes and hub know each other", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := a.asJSON(&cobra.Command{Use: "ca", Short: "Show the root certificate of the fleet", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		var answer hubv1.Authority
 		if err := a.call(cmd.Context(), http.MethodGet, "/v1/ca", nil, &answer); err != nil {
 			return err
@@ -67,7 +67,7 @@ func (a *app) authority() *cobra.Command {
 			return a.show(answer, "", nil)
 		}
 		if answer.Rotating {
-			_, _ = fmt.Fprintf(a.Stderr, "the root is being exchanged; nodes without a certificate of the new one: %s\n", strings.Join(answer.Missing, " "))
+			_, _ = fmt.Fprintf(a.Stderr, "root rotation in progress; nodes without a certificate of the new root: %s\n", strings.Join(answer.Missing, " "))
 		}
 		_, err := fmt.Fprint(a.Stdout, answer.Root)
 		return err
@@ -77,8 +77,8 @@ func (a *app) authority() *cobra.Command {
 			return a.call(cmd.Context(), http.MethodPost, "/v1/ca/"+use, nil, &struct{}{})
 		}})
 	}
-	step("rotate", "Exchange the root: nodes renew their certificates, and the old root goes once all have")
-	step("finish", "Do not wait for the nodes that have not renewed; they have to join again")
+	step("rotate", "Rotate the root: nodes renew their certificates, and the old root is removed when all have")
+	step("finish", "Finish the rotation without the nodes that have not renewed; these must join again")
 	return cmd
 }
 
@@ -114,7 +114,7 @@ func (a *app) items(kind string) *cobra.Command {
 }
 
 func (a *app) operator() *cobra.Command {
-	group := &cobra.Command{Use: "operator", Short: "Say who may ask the hub from other machines"}
+	group := &cobra.Command{Use: "operator", Short: "Manage operators, the users of the hub from other machines"}
 	list := &cobra.Command{Use: "ls", Short: "List the operators", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		var list []hubv1.Operator
 		if err := a.call(cmd.Context(), http.MethodGet, "/v1/operators", nil, &list); err != nil {
@@ -122,7 +122,7 @@ func (a *app) operator() *cobra.Command {
 		}
 		for _, o := range list {
 			if o.Kind == ca.KindCertificate && ca.Reserved(o.Name) {
-				_, _ = fmt.Fprintf(a.Stderr, "the name %s is reserved: remove this operator, create it under another name, and exchange the root with `longshore-hub ca rotate`\n", o.Name)
+				_, _ = fmt.Fprintf(a.Stderr, "the name %s is reserved: remove this operator, create it under another name, and rotate the root with `longshore-hub ca rotate`\n", o.Name)
 			}
 		}
 		return a.show(list, "NAME\tKIND\tSCOPE\tEXPIRES\tBY", func(add func(...any)) {
@@ -131,19 +131,19 @@ func (a *app) operator() *cobra.Command {
 			}
 		})
 	}}
-	group.AddCommand(a.asJSON(list), a.certificate(), a.operatorToken(), a.removes("operators", "NAME", "Take an operator's certificate or token"))
+	group.AddCommand(a.asJSON(list), a.certificate(), a.operatorToken(), a.removes("operators", "NAME", "Revoke an operator's certificate or token"))
 	return group
 }
 
 func scopeFlags(cmd *cobra.Command, n *hubv1.NewOperator) *cobra.Command {
-	cmd.Flags().StringVar(&n.Scope, "scope", "read", "what it may do: read, apply (what runs, and where) or admin (everything)")
-	cmd.Flags().IntVar(&n.Days, "days", 365, "for how many days it is valid")
+	cmd.Flags().StringVar(&n.Scope, "scope", "read", "permissions: read, apply (also changes of stacks, services and nodes) or admin (everything)")
+	cmd.Flags().IntVar(&n.Days, "days", 365, "validity in days")
 	return cmd
 }
 
 func (a *app) operatorToken() *cobra.Command {
 	var n hubv1.NewOperator
-	return scopeFlags(&cobra.Command{Use: "token NAME", Short: "Let an operator in by a token, which is shown once", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
+	return scopeFlags(&cobra.Command{Use: "token NAME", Short: "Create an operator with a token, which is shown once", Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 		n.Name = args[0]
 		var c hubv1.Credentials
 		if err := a.call(cmd.Context(), http.MethodPost, "/v1/operators", n, &c); err != nil {
@@ -157,10 +157,10 @@ func (a *app) operatorToken() *cobra.Command {
 func (a *app) certificate() *cobra.Command {
 	var n hubv1.NewOperator
 	return scopeFlags(&cobra.Command{
-		Use: "certificate NAME", Short: "Let an operator in by a certificate: writes NAME.key, NAME.crt and ca.crt", Args: cobra.ExactArgs(1),
+		Use: "certificate NAME", Short: "Create an operator with a certificate: writes NAME.key, NAME.crt and ca.crt", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if n.Name = args[0]; strings.ContainsRune(n.Name, os.PathSeparator) {
-				return errors.New("the operator's name is that of its files too, and has no slash")
+				return errors.New("the operator's name is also the name of its files, and cannot have a slash")
 			}
 			key, csr, err := request()
 			if err != nil {
@@ -228,7 +228,7 @@ func addressOf(n hubv1.Node) string {
 }
 
 func (a *app) reauthorise() *cobra.Command {
-	return &cobra.Command{Use: "reauthorise NODE ADDRESS", Short: "Let a node in again that has clones: from one address, where it renews its certificate", Args: cobra.ExactArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
+	return &cobra.Command{Use: "reauthorise NODE ADDRESS", Short: "Admit a cloned node again, from one address, where it renews its certificate", Args: cobra.ExactArgs(2), RunE: func(cmd *cobra.Command, args []string) error {
 		return a.call(cmd.Context(), http.MethodPost, "/v1/nodes/"+url.PathEscape(args[0])+"/reauthorise", hubv1.Reauthorisation{From: args[1]}, &struct{}{})
 	}}
 }
@@ -236,7 +236,7 @@ func (a *app) reauthorise() *cobra.Command {
 func (a *app) events() *cobra.Command {
 	var after int64
 	var follow bool
-	cmd := &cobra.Command{Use: "events", Short: "Show what has happened, and who has done it", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := &cobra.Command{Use: "events", Short: "Show events with their authors", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		c, err := a.client()
 		if err != nil {
 			return err
@@ -250,7 +250,7 @@ func (a *app) events() *cobra.Command {
 			return err
 		})
 	}}
-	cmd.Flags().Int64Var(&after, "after", 0, "only events after this cursor, the number that each begins with")
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens from now on")
+	cmd.Flags().Int64Var(&after, "after", 0, "only events after this cursor, the number at the beginning of each event")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow new events")
 	return a.asJSON(cmd)
 }

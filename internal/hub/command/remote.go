@@ -16,7 +16,7 @@ import (
 type remote struct{ url, roots, cert, key, token string }
 
 func (r *remote) flags(f *pflag.FlagSet) {
-	f.StringVar(&r.url, "hub", "", "https://HOST:PORT of a hub on another machine, as its --api-listen has it")
+	f.StringVar(&r.url, "hub", "", "https://HOST:PORT of a hub on another machine, its --api-listen")
 	f.StringVar(&r.roots, "ca", "", "with --hub: file with the hub's root")
 	f.StringVar(&r.cert, "cert", "", "with --hub: file with the operator's certificate")
 	f.StringVar(&r.key, "key", "", "with --hub: file with its key")

@@ -23,13 +23,13 @@ type storeFlags struct {
 type wrapFlags struct{ file, command string }
 
 func (w *wrapFlags) flags(f *pflag.FlagSet, prefix, of string) {
-	f.StringVar(&w.file, prefix+"passphrase-file", "", "file, of mode 0600, with the "+of+"passphrase by which keys and secrets are sealed")
-	f.StringVar(&w.command, prefix+"kms-command", "", "in its place the path of a "+of+"program that wraps and unwraps a key, for a key management service")
+	f.StringVar(&w.file, prefix+"passphrase-file", "", "file, of mode 0600, with the "+of+"passphrase that seals keys and secrets")
+	f.StringVar(&w.command, prefix+"kms-command", "", "instead, the path of a "+of+"program that wraps and unwraps a key, for a key management service")
 }
 
 func (w wrapFlags) wrapping(prefix string) (by store.Wrapping, err error) {
 	if (w.file == "") == (w.command == "") {
-		return by, errors.New("either --" + prefix + "passphrase-file or --" + prefix + "kms-command must say by what the hub seals its keys and secrets")
+		return by, errors.New("either --" + prefix + "passphrase-file or --" + prefix + "kms-command is required to seal keys and secrets")
 	}
 	if by.Command = w.command; by.Command != "" {
 		return by, nil
@@ -40,7 +40,7 @@ func (w wrapFlags) wrapping(prefix string) (by store.Wrapping, err error) {
 
 func (s *storeFlags) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&s.dir, "dir", DefaultDir, "directory of everything that the hub writes; only its owner may enter it")
+	f.StringVar(&s.dir, "dir", DefaultDir, "directory of all of the hub's files; only its owner may enter it")
 	etcdFlags(cmd, &s.etcd)
 	s.by.flags(f, "", "")
 }
@@ -60,7 +60,7 @@ func (a *app) rekey() *cobra.Command {
 	var at storeFlags
 	var next wrapFlags
 	cmd := &cobra.Command{
-		Use: "rekey", Short: "Seal the records by another passphrase or program; a hub with its own database must not run", Args: cobra.NoArgs,
+		Use: "rekey", Short: "Seal the records with another passphrase or program; a hub with its own database must be stopped", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			o, err := at.open(0)
 			if err != nil {

@@ -33,8 +33,8 @@ func advice(key string) string {
 		"privileged":          "write cap_add with the capabilities that the service needs",
 		"scale":               "write deploy.replicas",
 		"tmpfs":               "write volumes with an element {type: tmpfs, target: DIRECTORY}",
-		"profiles":            "leave out what is not to be deployed",
-		"pull_policy":         "leave it out: nodes pull an image that they have not",
+		"profiles":            "remove the services that should not be deployed",
+		"pull_policy":         "leave it out: nodes pull missing images",
 		"platform":            "write deploy.placement.constraints with node.platform.arch",
 		"memswap_limit":       "leave it out, and write deploy.resources.limits.memory",
 		"mem_swappiness":      "leave it out",
@@ -188,7 +188,7 @@ func (c *checker) unset(doc *yaml.Node, env map[string]string) error {
 func (c *checker) gateways(s types.ServiceConfig) {
 	for name, addresses := range s.ExtraHosts {
 		if slices.Contains(addresses, "host-gateway") {
-			c.note("%s: services.%s.extra_hosts: %s is the address of the node on which a task runs", c.path, s.Name, name)
+			c.note("%s: services.%s.extra_hosts: %s is the address of the task's node", c.path, s.Name, name)
 		}
 	}
 }

@@ -131,7 +131,7 @@ func keep(f types.FileObjectConfig, of fileOf, own map[string][]byte, external *
 	at := fmt.Sprintf("%s:%d", of.source.Path, line(of.doc, of.kind+"s", of.name))
 	switch {
 	case bool(f.External) && f.File+f.Environment+f.Content != "":
-		return invalid.Errorf("%s: %ss.%s.external is not possible here: the file says what it holds", at, of.kind, of.name)
+		return invalid.Errorf("%s: %ss.%s.external is not possible here: the file also has its content", at, of.kind, of.name)
 	case bool(f.External):
 		if *external == nil {
 			*external = map[string]fleet.External{}
@@ -139,7 +139,7 @@ func keep(f types.FileObjectConfig, of fileOf, own map[string][]byte, external *
 		(*external)[of.name] = fleet.External{Name: cmp.Or(f.Name, of.name), At: at}
 		return nil
 	case f.Name != "":
-		return invalid.Errorf("%s: %ss.%s.name is not possible here: the stack's own have the stack's name and theirs, only those that are external have another", at, of.kind, of.name)
+		return invalid.Errorf("%s: %ss.%s.name is not possible here: only external ones have a name of their own", at, of.kind, of.name)
 	}
 	if own[of.name], err = content(f, of.source, of.dir); err != nil {
 		return fmt.Errorf("%s: %s %s: %w", of.source.Path, of.kind, of.name, err)

@@ -197,7 +197,7 @@ func TestWhatIsNotPossible(t *testing.T) {
 		service("secrets: [nothing]"):                                                                     "nothing",
 		"secrets: {a: {file: key, name: b}}":                                                              ":1: secrets.a.name is not possible here",
 		"configs:\n  a: {content: x, name: b}":                                                            ":2: configs.a.name is not possible here",
-		"secrets: {a: {file: key, external: true}}":                                                       ":1: secrets.a.external is not possible here: the file says what it holds",
+		"secrets: {a: {file: key, external: true}}":                                                       ":1: secrets.a.external is not possible here: the file also has its content",
 		"secrets: {a: {environment: UNSET}}":                                                              "UNSET",
 		"secrets: {a: {file: missing}}":                                                                   "missing",
 		"volumes: {a: {driver: nfs}}":                                                                     ":1: volumes.a.driver is not possible here",
@@ -267,7 +267,7 @@ services:
 	if want := []string{"A=file", "B=file"}; !slices.Equal(db.GetEnv(), want) || db.GetImage() != "i:xd" {
 		t.Errorf("db: %q, %s", db.GetEnv(), db.GetImage())
 	}
-	for _, want := range []string{":4: services.web.restart is ignored: deploy.restart_policy", "services.db.restart is ignored", ":10: services.web.expose is ignored", "the variable UNSET is not set", "up is the address of the node"} {
+	for _, want := range []string{":4: services.web.restart is ignored: deploy.restart_policy", "services.db.restart is ignored", ":10: services.web.expose is ignored", "the variable UNSET is not set", "up is the address of the task's node"} {
 		if !slices.ContainsFunc(notes, func(n string) bool { return strings.Contains(n, want) }) {
 			t.Errorf("no note of %q: %q", want, notes)
 		}

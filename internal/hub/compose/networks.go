@@ -23,7 +23,7 @@ func (c *checker) networks(p *types.Project, doc *yaml.Node) {
 	for _, key := range slices.Sorted(maps.Keys(p.Networks)) {
 		if n := p.Networks[key]; !bool(n.External) || nameOf(n, key) != bridge && nameOf(n, key) != host {
 			c.refuse(line(doc, "networks", key), "networks."+key, "a network is external, and its name is "+bridge+" or "+host+", as nodes have these alone: publish ports with the mode host, or give the service network_mode: host. "+
-				"What needs an overlay stays with the managers of a Swarm, of which a node can be a worker as well")
+				"Services that need an overlay stay with the managers of a Swarm; a node can also be its worker")
 		}
 	}
 }

@@ -138,7 +138,7 @@ func doing(r *http.Request) *http.Request {
 		return r
 	}
 	peer, _ := r.Context().Value(peerKey{}).(string)
-	return r.WithContext(events.By(r.Context(), events.Event{Kind: "operator", Who: peer, What: fmt.Sprintf("asked for %s %s, as docker does", r.Method, r.URL.Path)}))
+	return r.WithContext(events.By(r.Context(), events.Event{Kind: "operator", Who: peer, What: fmt.Sprintf("called %s %s of docker's API", r.Method, r.URL.Path)}))
 }
 
 // maxBody is the size of a request's body.

@@ -378,7 +378,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{"GET", "/v1.41/events", "", 501, "a hub runs no containers"},
 		{"GET", "/v1.41/system/df", "", 501, "a hub runs no containers"},
 		{"GET", "/v1.41/distribution/a.example/b/c:1/json", "", 501, "asks no registry"},
-		{"GET", "/v1.41/swarm/unlockkey", "", 501, "not unlocked by a key"},
+		{"GET", "/v1.41/swarm/unlockkey", "", 501, "has no unlock key"},
 		{"POST", "/v1.41/swarm/init", "{}", 501, "always its fleet's manager"},
 		{"POST", "/v1.41/swarm/leave", "", 501, "always its fleet's manager"},
 		{"POST", "/v1.41/swarm/update?version=1", `{"Name": "default", "Dispatcher": {"HeartbeatPeriod": 1}}`, 400, "flags of longshore-hub serve"},

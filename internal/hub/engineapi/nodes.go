@@ -34,7 +34,7 @@ func (s Server) swarm(m *routes) {
 	})
 	m.handle("POST /swarm/update", s.updateSwarm)
 	m.handle("GET /swarm/unlockkey", func(*http.Request) (answer, error) {
-		return answer{}, notHere("a hub is not unlocked by a key: its passphrase file seals what it keeps")
+		return answer{}, notHere("a hub has no unlock key: its passphrase file seals its records")
 	})
 	for _, verb := range []string{"init", "join", "leave", "unlock"} {
 		m.handle("POST /swarm/"+verb, func(*http.Request) (answer, error) {

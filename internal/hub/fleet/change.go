@@ -93,7 +93,7 @@ func Resume(s *swarmv1.Service, now time.Time) (*swarmv1.Service, error) {
 func step(s *swarmv1.Service, now time.Time, message string, to map[swarmv1.UpdateStatus_UpdateState]swarmv1.UpdateStatus_UpdateState) (*swarmv1.Service, error) {
 	state, ok := to[s.GetUpdateStatus().GetState()]
 	if !ok {
-		return nil, fmt.Errorf("service %s has no update that could be %s: %w", s.GetSpec().GetAnnotations().GetName(), message, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("service %s has no update that can be %s: %w", s.GetSpec().GetAnnotations().GetName(), message, errdefs.ErrFailedPrecondition)
 	}
 	next := proto.CloneOf(s)
 	next.Meta = meta(s, now)

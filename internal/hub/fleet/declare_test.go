@@ -28,7 +28,7 @@ func TestUpdatesAndNetworksThatCannotBe(t *testing.T) {
 	}{
 		{on(&swarmv1.NetworkAttachmentConfig{Target: "bridge"}), ""},
 		{on(&swarmv1.NetworkAttachmentConfig{Target: "host"}), ""},
-		{on(&swarmv1.NetworkAttachmentConfig{Target: "shop_default"}), `"shop_default" is not there`},
+		{on(&swarmv1.NetworkAttachmentConfig{Target: "shop_default"}), `"shop_default" does not exist`},
 		{on(&swarmv1.NetworkAttachmentConfig{Target: "bridge"}, &swarmv1.NetworkAttachmentConfig{Target: "host"}), "on 2 networks"},
 		{on(&swarmv1.NetworkAttachmentConfig{Target: "bridge", Addresses: []string{"10.0.0.1"}}), "an address"},
 		{func(s *swarmv1.ServiceSpec) { s.Networks = []*swarmv1.NetworkAttachmentConfig{{Target: "host"}} }, "networks for all"},

@@ -20,11 +20,11 @@ func checkNetworks(spec *swarmv1.ServiceSpec) error {
 	for _, n := range all {
 		switch {
 		case !predefined[n.GetTarget()]:
-			return invalid.Errorf("the network %.80q is not there: a hub makes none, and nodes have bridge and host", n.GetTarget())
+			return invalid.Errorf("the network %.80q does not exist: a hub creates none, and nodes have bridge and host", n.GetTarget())
 		case len(all) > 1:
-			return invalid.Errorf("it is on %d networks, which can only be one", len(all))
+			return invalid.Errorf("it is on %d networks; only one is possible", len(all))
 		case len(n.GetAliases())+len(n.GetAddresses())+len(n.GetDriverAttachmentOpts()) > 0:
-			return invalid.Errorf("it has a name, an address or an option on the network %s, which has none of them", n.GetTarget())
+			return invalid.Errorf("it has a name, an address or an option on the network %s, which does not support them", n.GetTarget())
 		}
 	}
 	return nil

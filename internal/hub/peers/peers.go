@@ -141,7 +141,7 @@ func (p *Peers) Run(ctx context.Context, lost func()) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		p.o.Log.WarnContext(ctx, "this hub has not reached etcd for too long; its nodes are left to other hubs")
+		p.o.Log.WarnContext(ctx, "this hub has not reached etcd for too long; it ends its nodes' sessions so that they find other hubs")
 		p.forget()
 		lost()
 		for {
@@ -182,7 +182,7 @@ func (p *Peers) take(all []store.Record) error {
 		case hub:
 			peer := Peer{ID: id}
 			if err := json.Unmarshal(r.Value, &peer); err != nil {
-				p.o.Log.Error("the record of a hub is damaged; it is left out", "hub", id, "err", err)
+				p.o.Log.Error("the record of a hub is damaged; it is ignored", "hub", id, "err", err)
 				continue
 			}
 			live[id] = peer
@@ -293,7 +293,7 @@ func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx co
 		p.o.Log.WarnContext(ctx, "could not begin to lead; will try again", "err", err)
 		return p.moment(ctx)
 	}
-	p.o.Log.InfoContext(ctx, "this hub leads: it decides what runs where", "hub", t.id)
+	p.o.Log.InfoContext(ctx, "this hub leads and places tasks", "hub", t.id)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.depose = cancel

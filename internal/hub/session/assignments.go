@@ -122,7 +122,7 @@ func (f *following) begin(ctx context.Context, id string) (err error) {
 	}
 	if f.s.streams.Add(1) > maxStreams {
 		f.s.streams.Add(-1)
-		return status.Errorf(codes.ResourceExhausted, "a session may have %d streams of assignments, and has them", maxStreams)
+		return status.Errorf(codes.ResourceExhausted, "a session may have at most %d streams of assignments", maxStreams)
 	}
 	return nil
 }

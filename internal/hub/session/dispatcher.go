@@ -149,7 +149,7 @@ func (d *Dispatcher) moved(node, holds string) {
 		s.held = true
 	case s.held:
 		d.superseded.Add(1)
-		d.o.Log.Info("a node has left this hub for another one, or is said to be down", "node", node, "address", s.addr)
+		d.o.Log.Info("a node has moved to another hub, or was marked as down", "node", node, "address", s.addr)
 		d.leaveLocked(node, st, errInvalid)
 	}
 }
@@ -187,15 +187,15 @@ func (d *Dispatcher) Look(ctx context.Context, term Term) error {
 			var err error
 			switch state := n.GetStatus().GetState(); {
 			case state == swarmv1.NodeStatus_READY, state == swarmv1.NodeStatus_DISCONNECTED:
-				err = d.status(ctx, term.Commit, id, seen, swarmv1.NodeStatus_UNKNOWN, "its hub has ended; the node has not come back yet")
+				err = d.status(ctx, term.Commit, id, seen, swarmv1.NodeStatus_UNKNOWN, "its hub has ended; the node has not reconnected yet")
 			case state == swarmv1.NodeStatus_UNKNOWN && time.Since(at) >= patience:
-				err = d.status(ctx, term.Commit, id, seen, swarmv1.NodeStatus_DOWN, "the node did not come back after its hub had ended")
+				err = d.status(ctx, term.Commit, id, seen, swarmv1.NodeStatus_DOWN, "the node did not reconnect after its hub had ended")
 			}
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			if err != nil {
-				d.o.Log.ErrorContext(ctx, "could not store what became of a node; will try again", "node", id, "err", err)
+				d.o.Log.ErrorContext(ctx, "could not store the state of a node; will try again", "node", id, "err", err)
 				break
 			}
 		}

@@ -52,7 +52,7 @@ func Check(r io.Reader) (archive.Info, error) {
 		return nil
 	})
 	if err == nil && !sealed {
-		err = fmt.Errorf("the backup has no key by which records are sealed: %w", errdefs.ErrDataLoss)
+		err = fmt.Errorf("the backup lacks the key that seals its records: %w", errdefs.ErrDataLoss)
 	}
 	return info, err
 }

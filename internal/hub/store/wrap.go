@@ -61,7 +61,7 @@ const (
 // wrapping is the AEAD that a passphrase makes.
 func (w wrapped) wrapping(passphrase []byte) (cipher.AEAD, error) {
 	if w.KDF != kdf || w.Iterations < 1 || w.Iterations > maxIterations || len(w.Salt) < 8 {
-		return nil, fmt.Errorf("the store is sealed in a way that this hub does not know: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the store is sealed in a way that this hub does not support: %w", errdefs.ErrFailedPrecondition)
 	}
 	key, err := pbkdf2.Key(sha256.New, string(passphrase), w.Salt, w.Iterations, keySize)
 	if err != nil {
@@ -76,7 +76,7 @@ const keySize = 32
 // check refuses a Wrapping with neither a passphrase nor a program, or with both.
 func (by Wrapping) check() error {
 	if (len(by.Passphrase) == 0) == (by.Command == "") {
-		return fmt.Errorf("the store needs either a passphrase or a program by which its key is wrapped: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("the store needs either a passphrase or a program to wrap its key: %w", errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func TestAStackBesideADockerd(t *testing.T) {
 		ours.node.Up()
 		roottest.Eventually(t, "the node is back among the others", func() bool {
 			out := ours.cli("swarm", "status")
-			return strings.Contains(out, "overlays     up "+dockerdAddr(0)) && strings.Contains(out, "network    shop_back: tasks") && !strings.Contains(out, "not told")
+			return strings.Contains(out, "overlays     up "+dockerdAddr(0)) && strings.Contains(out, "network    shop_back: tasks") && !strings.Contains(out, "not announced")
 		})
 		x.agree("after the agent's death", run, "shop_front", "shop_back")
 		asked.whole()

@@ -23,7 +23,7 @@ func TestAServiceFromJoinToLeave(t *testing.T) {
 		}
 		// The manager is on the same machine, and has the port of overlay networks.
 		doctor, _ := r.node.CLI("doctor")
-		if !strings.Contains(doctor, "tcp port 7946, by which the nodes of a swarm tell each other of overlay networks: dockerd (pid ") {
+		if !strings.Contains(doctor, "tcp port 7946, the gossip port of overlay networks, is in use by dockerd (pid ") {
 			t.Errorf("doctor does not say who has port 7946:\n%s", doctor)
 		}
 

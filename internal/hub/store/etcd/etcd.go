@@ -270,7 +270,7 @@ func classed(err error) error {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return fmt.Errorf("%w: %w", errdefs.ErrOutOfRange, err)
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fmt.Errorf("the database is full: it takes no writes until it is given more space (see its quota): %w: %w", errdefs.ErrResourceExhausted, err)
+		return fmt.Errorf("the database is full and takes no writes: increase its quota or remove records: %w: %w", errdefs.ErrResourceExhausted, err)
 	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps), errors.Is(err, rpctypes.ErrDuplicateKey):
 		return fmt.Errorf("%w: %w", errdefs.ErrInvalidArgument, err)
 	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty):

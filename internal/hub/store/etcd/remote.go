@@ -50,7 +50,7 @@ func (o Options) remote(ctx context.Context, log *slog.Logger) (*DB, error) {
 		return nil, fmt.Errorf("the prefix of the hub's keys in etcd, %q, is no clean path that begins with /: %w", r.Prefix, errdefs.ErrInvalidArgument)
 	}
 	if len(r.Endpoints) == 0 {
-		return nil, fmt.Errorf("no member of etcd is named: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("no etcd member is configured: %w", errdefs.ErrInvalidArgument)
 	}
 	for _, e := range r.Endpoints {
 		if u, err := url.Parse(e); err != nil || u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.User != nil || u.Path != "" {
@@ -78,7 +78,7 @@ func (o Options) remote(ctx context.Context, log *slog.Logger) (*DB, error) {
 // tls returns the TLS configuration for members.
 func (r Remote) tls() (*tls.Config, error) {
 	if r.Cert == "" || r.Key == "" || r.CA == "" {
-		return nil, fmt.Errorf("etcd is reached by TLS alone: a certificate, its key and the CA of etcd are needed: %w", errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("etcd requires TLS: a certificate, its key and the CA of etcd are needed: %w", errdefs.ErrInvalidArgument)
 	}
 	pem, err := os.ReadFile(r.CA)
 	if err != nil {
@@ -177,7 +177,7 @@ func (l *loan) giveBack(ctx context.Context) error {
 		_, err = l.d.client.Delete(ctx, l.d.prefix+l.key)
 	}
 	if err != nil {
-		return fmt.Errorf("give record %s back: %w", l.key, answer(ctx, err))
+		return fmt.Errorf("release record %s: %w", l.key, answer(ctx, err))
 	}
 	return nil
 }

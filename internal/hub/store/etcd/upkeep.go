@@ -42,7 +42,7 @@ func (d *DB) Run(ctx context.Context) error {
 			told = false
 		case !told: // once
 			told = true
-			d.log.ErrorContext(ctx, "the hub's database has no room", "err", err)
+			d.log.ErrorContext(ctx, "the hub's database is full", "err", err)
 		}
 		timer.Reset(upkeepEvery)
 	}
@@ -68,19 +68,19 @@ func (d *DB) Upkeep(ctx context.Context) error {
 	if used, size := backend.SizeInUse(), backend.Size(); alarmed || size-used > max(used, worthIt) {
 		begin := time.Now()
 		if err := backend.Defrag(); err != nil {
-			return fmt.Errorf("make the database smaller: %w", err)
+			return fmt.Errorf("compact the database: %w", err)
 		}
-		d.log.InfoContext(ctx, "the hub's database was made smaller", "bytes", backend.Size(), "before", size, "took", time.Since(begin))
+		d.log.InfoContext(ctx, "the hub's database was compacted", "bytes", backend.Size(), "before", size, "took", time.Since(begin))
 	}
 	if !alarmed {
 		return nil
 	}
 	// A little room, so that it is not full at once again.
 	if size := backend.Size(); size > d.quota-d.quota/10 {
-		return fmt.Errorf("it has %d MiB, of %d it may have: remove what is not needed, or start the hub with a larger --quota: %w", size>>20, d.quota>>20, errdefs.ErrResourceExhausted)
+		return fmt.Errorf("the database has %d MiB of at most %d: remove unused objects, or start the hub with a larger --quota: %w", size>>20, d.quota>>20, errdefs.ErrResourceExhausted)
 	}
 	if _, err := server.Alarm(ctx, &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_DEACTIVATE, MemberID: uint64(server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE}); err != nil {
-		return fmt.Errorf("have the database take writes again: %w", classed(err))
+		return fmt.Errorf("resume writes to the database: %w", classed(err))
 	}
 	d.log.InfoContext(ctx, "the hub's database takes writes again")
 	return nil
