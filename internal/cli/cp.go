@@ -37,13 +37,13 @@ func newCp(a *app) *cobra.Command {
 			to, toPath, in := cutContainer(args[1])
 			switch {
 			case in && out:
-				return &base.UsageError{Err: errors.New("one of the two must be a path here: copy through it, or through a pipe of two cp")}
+				return &base.UsageError{Err: errors.New("source and destination are both in containers: copy through a local path, or through a pipe of two cp")}
 			case out:
 				return a.Call(func(c *base.Client) error { return a.copyOut(cmd.Context(), c, from, fromPath, args[1], f) })
 			case in:
 				return a.Call(func(c *base.Client) error { return a.copyIn(cmd.Context(), c, args[0], to, toPath, f) })
 			}
-			return &base.UsageError{Err: errors.New("neither of the two is CONTAINER:PATH")}
+			return &base.UsageError{Err: errors.New("neither source nor destination is CONTAINER:PATH")}
 		},
 	}
 	fl := cmd.Flags()

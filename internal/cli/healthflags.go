@@ -48,7 +48,7 @@ func (f *healthFlags) fill(r *longshorev1.CreateRequest) error {
 	} {
 		switch {
 		case d.value < 0 || d.value > 0 && d.value < time.Millisecond:
-			return fmt.Errorf("--health-%s %v: it is 1ms or longer", d.flag, d.value)
+			return fmt.Errorf("--health-%s %v: it must be at least 1ms", d.flag, d.value)
 		case d.value > 0:
 			*d.to = durationpb.New(d.value)
 		}
@@ -59,7 +59,7 @@ func (f *healthFlags) fill(r *longshorev1.CreateRequest) error {
 	given := f.cmd != "" || f.retries > 0 || h.GetInterval() != nil || h.GetTimeout() != nil || h.GetStartPeriod() != nil || h.GetStartInterval() != nil
 	switch {
 	case f.none && given:
-		return errors.New("--no-healthcheck and another flag of the health check exclude each other")
+		return errors.New("--no-healthcheck cannot be combined with another flag of the health check")
 	case f.none, f.cmd == none:
 		h = &longshorev1.HealthCheck{Test: []string{"NONE"}}
 	case !given:
@@ -67,7 +67,7 @@ func (f *healthFlags) fill(r *longshorev1.CreateRequest) error {
 	case strings.HasPrefix(strings.TrimSpace(f.cmd), "["):
 		var list []string
 		if err := json.Unmarshal([]byte(f.cmd), &list); err != nil || len(list) == 0 {
-			return fmt.Errorf("--health-cmd %q begins as a JSON list of words and is none", f.cmd)
+			return fmt.Errorf("--health-cmd %q begins like a JSON list of words but is not one", f.cmd)
 		}
 		if h.Test = list; list[0] != "CMD" && list[0] != "CMD-SHELL" && list[0] != "NONE" {
 			h.Test = append([]string{"CMD"}, list...)

@@ -83,7 +83,7 @@ func askCredentials(a *app, user, password string, fromStdin bool) (creds.Creden
 	case fromStdin:
 		raw, err := io.ReadAll(io.LimitReader(a.Stdin, maxPassword+1))
 		if err != nil || len(raw) > maxPassword {
-			return c, fmt.Errorf("read the password: it has more than %d bytes, or cannot be read: %w", maxPassword, errors.Join(err))
+			return c, fmt.Errorf("read the password: it is longer than %d bytes or unreadable: %w", maxPassword, errors.Join(err))
 		}
 		c.Password = strings.TrimRight(string(raw), "\r\n")
 	case (user == "" || password == "") && !onTerminal:

@@ -23,7 +23,7 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 		return nil, err
 	}
 	if c.Owner != core.OwnerCLI {
-		return nil, fmt.Errorf("rename %s: it belongs to %s, which knows it by this name: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("rename %s: it belongs to %s, which uses this name: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
 	if !validName(req.GetNewName()) {
 		return nil, invalid.Errorf("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetNewName())
@@ -49,7 +49,7 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 		return nil, err
 	}
 	if c.Owner != core.OwnerCLI {
-		return nil, fmt.Errorf("update %s: its limits are those that %s has set: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("update %s: %s has set its limits: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
 	now, err := limitsOf(c)
 	if err != nil {

@@ -361,7 +361,7 @@ func checkMounts(req *longshorev1.CreateRequest) error {
 		}
 		if path.IsAbs(m.GetSource()) {
 			if m.GetSubPath() != "" {
-				return invalid.Errorf("mount source %q is no volume, and has a sub-path", m.GetSource())
+				return invalid.Errorf("mount source %q has a sub-path but is not a volume", m.GetSource())
 			}
 			if _, err := os.Stat(m.GetSource()); err != nil {
 				return invalid.Errorf("mount source: %v", err)

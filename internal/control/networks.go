@@ -47,7 +47,7 @@ func (s *Server) defined(name string) (core.NetworkDefinition, error) {
 }
 
 func errNoNetworks() error {
-	return fmt.Errorf("this agent makes no networks: %w", errdefs.ErrNotImplemented)
+	return fmt.Errorf("this agent cannot create networks: %w", errdefs.ErrNotImplemented)
 }
 
 // ListNetworks returns the networks by name, with the containers that are on them.
@@ -173,7 +173,7 @@ func (s *networkServer) DisconnectNetwork(ctx context.Context, req *longshorev1.
 func (s *networkServer) changeable(ctx context.Context, name string) (core.Container, error) {
 	c, err := s.srv.container(ctx, name)
 	if err == nil && c.Owner != core.OwnerCLI {
-		err = fmt.Errorf("change the networks of %s: they are those that %s has set: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+		err = fmt.Errorf("change the networks of %s: %s has set them: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
 	return c, err
 }

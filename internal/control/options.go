@@ -70,7 +70,7 @@ func resources(req limited, memory int64) (*specs.LinuxResources, error) {
 	}
 	if reserved > 0 {
 		if memory > 0 && reserved > memory {
-			return nil, invalid.Errorf("%d bytes of memory are reserved, more than the limit of %d", reserved, memory)
+			return nil, invalid.Errorf("the memory reservation of %d bytes exceeds the limit of %d", reserved, memory)
 		}
 		res.Memory.Reservation = &reserved
 	}

@@ -10,7 +10,7 @@ import (
 func ExactArgs(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
-			return &UsageError{Err: fmt.Errorf("%s is needed, nothing else: got %d arguments", what, len(args))}
+			return &UsageError{Err: fmt.Errorf("%s is needed and nothing else: got %d arguments", what, len(args))}
 		}
 		return nil
 	}

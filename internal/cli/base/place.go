@@ -95,7 +95,7 @@ func (a *App) place() (place, error) {
 	case guest == "":
 		return place{kind: byUnix, path: a.socketPath()}, nil
 	case a.socket != "":
-		return place{}, &UsageError{Err: errors.New("--guest and --socket name two agents")}
+		return place{}, &UsageError{Err: errors.New("--guest and --socket cannot be combined: they name two agents")}
 	}
 	return parseGuest(guest)
 }

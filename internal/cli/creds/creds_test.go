@@ -135,7 +135,7 @@ func TestHelpers(t *testing.T) {
 	if _, ok, err := f.Get(t.Context(), "docker.io"); ok || err != nil {
 		t.Errorf("after erase: %v, %v", ok, err)
 	}
-	for host, want := range map[string]string{"other.example.com": "docker-credential-other, which is not there", "bad.example.com": "is not a program's name"} {
+	for host, want := range map[string]string{"other.example.com": "docker-credential-other, which is not installed", "bad.example.com": "is not a program's name"} {
 		if _, _, err := f.Get(t.Context(), host); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", host, err)
 		}

@@ -180,7 +180,7 @@ func (f *Format) execute(w io.Writer, v any) error {
 		text := err.Error()
 		// text/template names the template first, which has no name.
 		text = strings.TrimPrefix(text, "template: ")
-		return fmt.Errorf("the template cannot be filled: %s", text)
+		return fmt.Errorf("execute the template: %s", text)
 	}
 	out.WriteByte('\n')
 	_, err := w.Write(out.Bytes())

@@ -117,7 +117,7 @@ func portRange(s string) (first, last uint32, err error) {
 	}
 	b, err := strconv.ParseUint(to, 10, 16)
 	if err == nil && (a == 0 || b < a) {
-		err = fmt.Errorf("%q is no range of ports", s)
+		err = fmt.Errorf("%q is not a range of ports", s)
 	}
 	return uint32(a), uint32(b), err
 }

@@ -189,7 +189,7 @@ func TestWhatIsRefused(t *testing.T) {
 			p := &swarmv1.PortConfig{TargetPort: 80, PublishedPort: 80, PublishMode: swarmv1.PortConfig_HOST}
 			s.Endpoint = &swarmv1.EndpointSpec{Ports: []*swarmv1.PortConfig{p, p}}
 		},
-		"no clean absolute path": func(s *swarmv1.ServiceSpec) {
+		"not a clean absolute path": func(s *swarmv1.ServiceSpec) {
 			s.GetTask().GetContainer().Mounts = []*swarmv1.Mount{{Source: "/a", Target: "/a/../b"}}
 		},
 		"mounts of the type cluster": func(s *swarmv1.ServiceSpec) {

@@ -56,7 +56,7 @@ func (s Server) subscription(p hubv1.GetLogsParams) (*swarmv1.LogSelector, *swar
 	if text := p.Tail; text != "" {
 		n, err := strconv.ParseInt(text, 10, 32)
 		if err != nil || n < 0 {
-			return nil, nil, invalid.Errorf("tail %.40q is no number of lines", text)
+			return nil, nil, invalid.Errorf("tail %.40q is not a number of lines", text)
 		}
 		o.Tail = -1 - n
 	}

@@ -153,7 +153,7 @@ func Read(r io.Reader, fn func(key string, value []byte) error) (info Info, err 
 			return info, damaged("a record", err)
 		}
 		if string(key) <= last {
-			return info, damaged("its records are not in order", nil)
+			return info, damaged("its records are out of order", nil)
 		}
 		last = string(key)
 		if err := fn(last, value.Bytes()); err != nil {

@@ -154,7 +154,7 @@ func (o *Operators) Create(ctx context.Context, op Operator, days int, csr []byt
 			return "", nil, err
 		}
 		if _, ok := key.(*ecdsa.PublicKey); !ok {
-			return "", nil, invalid.Errorf("the key of an operator is one of ECDSA")
+			return "", nil, invalid.Errorf("the key of an operator must be an ECDSA key")
 		}
 		public, err := x509.MarshalPKIXPublicKey(key)
 		if err != nil {

@@ -130,7 +130,7 @@ func (s *Service) renew(ctx context.Context, req *swarmv1.IssueNodeCertificateRe
 	if err != nil {
 		return nil, s.failed(ctx, "renew a certificate", caller.Node, err)
 	}
-	s.Log.InfoContext(ctx, "a node has another certificate", "node", caller.Node, "from", caller.Addr, "expired", caller.Expired)
+	s.Log.InfoContext(ctx, "a node has renewed its certificate", "node", caller.Node, "from", caller.Addr, "expired", caller.Expired)
 	return &swarmv1.IssueNodeCertificateResponse{NodeId: caller.Node, NodeMembership: membership}, nil
 }
 

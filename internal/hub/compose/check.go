@@ -16,7 +16,7 @@ import (
 // advice says what to write instead of a key of a service.
 func advice(key string) string {
 	return map[string]string{
-		"build":               "build and push the image before, and name it as image",
+		"build":               "build and push the image first, and name it in image",
 		"container_name":      "leave it out: tasks are named after the service",
 		"cpu_count":           "write deploy.resources.limits.cpus",
 		"cpu_percent":         "write deploy.resources.limits.cpus",
@@ -50,7 +50,7 @@ func advice(key string) string {
 		"resources":           "write it below deploy",
 		"update_config":       "write it below deploy",
 		"rollback_config":     "write it below deploy",
-		"stdin_open":          "leave it out: nobody can type into a task",
+		"stdin_open":          "leave it out: tasks have no standard input",
 		"userns_mode":         "leave it out",
 		"security_opt":        "leave it out: tasks have the node's default profiles",
 		"shm_size":            "write volumes with an element {type: tmpfs, target: /dev/shm, tmpfs: {size: BYTES}}",
@@ -62,7 +62,7 @@ func advice(key string) string {
 func ignored() map[string]string {
 	return map[string]string{
 		"restart": "deploy.restart_policy says when a task is started again",
-		"expose":  "each port of a task can be reached where its network can",
+		"expose":  "all ports of a task are reachable in its network",
 	}
 }
 
@@ -179,7 +179,7 @@ func (c *checker) unset(doc *yaml.Node, env map[string]string) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		c.note("%s: the variable %s is not set, and is empty", c.path, name)
+		c.note("%s: the variable %s is not set; its value is empty", c.path, name)
 	}
 	return nil
 }

@@ -164,7 +164,7 @@ func content(f types.FileObjectConfig, s Source, dir string) ([]byte, error) {
 		}
 		return os.ReadFile(f.File)
 	}
-	return nil, invalid.Errorf("it has neither file, environment nor content")
+	return nil, invalid.Errorf("file, environment or content is missing")
 }
 
 // keys are the keys that may stand in a mapping; nil is anything. "*" is any key, "[]" the
@@ -316,7 +316,7 @@ func mounts(stack string, volumes []types.ServiceVolumeConfig) (list []*swarmv1.
 			if v.Bind != nil && v.Bind.Propagation != "" {
 				n, ok := swarmv1.Mount_BindOptions_Propagation_value[strings.ToUpper(v.Bind.Propagation)]
 				if !ok {
-					return nil, invalid.Errorf("the propagation %q of the mount %s is none", v.Bind.Propagation, v.Target)
+					return nil, invalid.Errorf("the propagation %q of the mount %s is not supported", v.Bind.Propagation, v.Target)
 				}
 				m.BindOptions.Propagation = swarmv1.Mount_BindOptions_Propagation(n)
 			}
@@ -355,7 +355,7 @@ func ports(all []types.ServicePortConfig) (*swarmv1.EndpointSpec, error) {
 		if p.Published != "" {
 			n, err := strconv.ParseUint(p.Published, 10, 16)
 			if err != nil {
-				return nil, invalid.Errorf("the published port %q is no number below 65536", p.Published)
+				return nil, invalid.Errorf("the published port %q is not a number below 65536", p.Published)
 			}
 			c.PublishedPort = uint32(n)
 		}
@@ -379,7 +379,7 @@ func deploy(spec *swarmv1.ServiceSpec, d *types.DeployConfig) error {
 	spec.Annotations.Labels = d.Labels
 	switch {
 	case d.Mode == "global" && d.Replicas != nil:
-		return invalid.Errorf("a global service has no number of replicas")
+		return invalid.Errorf("a global service cannot have replicas")
 	case d.Mode == "global":
 		spec.Mode = &swarmv1.ServiceSpec_Global{Global: &swarmv1.GlobalService{}}
 	case d.Mode != "" && d.Mode != "replicated":

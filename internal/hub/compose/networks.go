@@ -35,7 +35,7 @@ func (c *checker) attached(p *types.Project, s types.ServiceConfig, doc *yaml.No
 	for _, key := range slices.Sorted(maps.Keys(s.Networks)) {
 		n, declared := p.Networks[key]
 		if !declared || target != "" {
-			c.refuse(line(doc, "services", s.Name, "networks"), "services."+s.Name+".networks", "it is one network, of those that the file declares")
+			c.refuse(line(doc, "services", s.Name, "networks"), "services."+s.Name+".networks", "a service has one network, declared in the file")
 			return nil
 		}
 		if target = nameOf(n, key); target != bridge && target != host {

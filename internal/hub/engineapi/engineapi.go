@@ -290,7 +290,7 @@ func number(version string) (int, error) {
 	x, err := strconv.ParseUint(major, 10, 16)
 	y, err2 := strconv.ParseUint(minor, 10, 16)
 	if err != nil || err2 != nil {
-		return 0, invalid.Errorf("the version %.20q is none", version)
+		return 0, invalid.Errorf("invalid API version %.20q", version)
 	}
 	return int(x)<<16 + int(y), nil
 }

@@ -38,7 +38,7 @@ func (s Server) swarm(m *routes) {
 	})
 	for _, verb := range []string{"init", "join", "leave", "unlock"} {
 		m.handle("POST /swarm/"+verb, func(*http.Request) (answer, error) {
-			return answer{}, notHere("a hub is always its fleet's manager: swarm %s is for nodes", verb)
+			return answer{}, notHere("a hub is always the manager of its fleet: use swarm %s on nodes", verb)
 		})
 	}
 }
@@ -74,7 +74,7 @@ func (s Server) updateSwarm(r *http.Request) (answer, error) {
 		return answer{}, err
 	}
 	if boolean(r, "rotateManagerToken") || boolean(r, "rotateManagerUnlockKey") {
-		return answer{}, invalid.Errorf("a hub takes no managers: there is no token for them, and no key that unlocks them")
+		return answer{}, invalid.Errorf("a hub has no managers: there is no manager token and no unlock key")
 	}
 	is := s.cluster().Spec
 	root := want.CAConfig.ForceRotate > is.CAConfig.ForceRotate

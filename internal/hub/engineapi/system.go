@@ -44,7 +44,7 @@ func (s Server) system(m *routes) {
 		return ok(v)
 	})
 	m.handle("GET /distribution/{name...}", func(*http.Request) (answer, error) {
-		return answer{}, notHere("a hub asks no registry: nodes take an image as its name says when they pull it")
+		return answer{}, notHere("a hub does not query registries: nodes resolve an image's name when they pull it")
 	})
 	for _, part := range elsewhere {
 		no := func(r *http.Request) (answer, error) {
@@ -128,7 +128,7 @@ func (s Server) networks(m *routes) {
 			driver = "bridge"
 		}
 		return answer{}, invalid.Errorf("network %.80s: a hub makes no networks (driver %.80s); services have each node's own, bridge or host, "+
-			"which a stack file names so: networks: {default: {external: true, name: bridge}}", name, driver)
+			"in a stack file: networks: {default: {external: true, name: bridge}}", name, driver)
 	})
 	no := func(r *http.Request) (answer, error) {
 		if id := r.PathValue("id"); !slices.Contains(own, id) {

@@ -88,7 +88,7 @@ func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Diff
 			return nil, context.Cause(ctx)
 		}
 		if b.Turn().If != turn.If {
-			return nil, fmt.Errorf("apply %s: someone else has changed it meanwhile; apply again: %w", d.Name, errdefs.ErrAborted)
+			return nil, fmt.Errorf("apply %s: it was changed meanwhile by someone else; apply again: %w", d.Name, errdefs.ErrAborted)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func check(spec *swarmv1.ServiceSpec) error {
 	case c.GetImage() == "":
 		return invalid.Errorf("it has no image")
 	case len(spec.GetNetworks()) > 0:
-		return invalid.Errorf("it asks for networks for all of its tasks, which a hub does not have")
+		return invalid.Errorf("networks of the service spec are not supported; use those of the task")
 	case len(c.GetSecrets())+len(c.GetConfigs())+len(c.GetMounts())+len(spec.GetEndpoint().GetPorts()) > maxReference:
 		return invalid.Errorf("it has more than %d secrets, configs, mounts and ports", maxReference)
 	}
@@ -201,11 +201,11 @@ func check(spec *swarmv1.ServiceSpec) error {
 	}
 	switch {
 	case len(spec.GetTask().GetPlacement().GetPreferences()) > 0:
-		return invalid.Errorf("it has placement preferences, which a hub does not follow")
+		return invalid.Errorf("placement preferences are not supported")
 	case len(spec.GetTask().GetPlacement().GetPlatforms()) > 0:
-		return invalid.Errorf("it is limited to platforms; constraints on node.platform.os and node.platform.arch do that")
+		return invalid.Errorf("platforms are not supported: use constraints on node.platform.os and node.platform.arch")
 	case len(spec.GetTask().GetResources().GetReservations().GetGeneric()) > 0:
-		return invalid.Errorf("it reserves generic resources, which a hub does not count")
+		return invalid.Errorf("generic resources are not supported")
 	}
 	for _, text := range spec.GetTask().GetPlacement().GetConstraints() {
 		if _, err := parseConstraint(text); err != nil {
@@ -216,9 +216,9 @@ func check(spec *swarmv1.ServiceSpec) error {
 	for _, p := range spec.GetEndpoint().GetPorts() {
 		switch {
 		case p.GetPublishMode() != swarmv1.PortConfig_HOST:
-			return invalid.Errorf("port %d is to be published on every node; only the mode host is possible", p.GetTargetPort())
+			return invalid.Errorf("port %d has the mode ingress; only the mode host is supported", p.GetTargetPort())
 		case p.GetTargetPort() == 0 || p.GetTargetPort() > 65535 || p.GetPublishedPort() > 65535:
-			return invalid.Errorf("port %d to %d is none", p.GetPublishedPort(), p.GetTargetPort())
+			return invalid.Errorf("port %d to %d is not valid", p.GetPublishedPort(), p.GetTargetPort())
 		case p.GetPublishedPort() != 0 && published[portName(p)]:
 			return invalid.Errorf("port %s is published twice", strings.ToLower(portName(p)))
 		}
@@ -226,10 +226,10 @@ func check(spec *swarmv1.ServiceSpec) error {
 	}
 	for _, m := range c.GetMounts() {
 		if !path.IsAbs(m.GetTarget()) || m.GetTarget() != path.Clean(m.GetTarget()) {
-			return invalid.Errorf("the mount's target %q is no clean absolute path", m.GetTarget())
+			return invalid.Errorf("the mount's target %q is not a clean absolute path", m.GetTarget())
 		}
 		if m.GetType() == swarmv1.Mount_BIND && !path.IsAbs(m.GetSource()) {
-			return invalid.Errorf("the mount's source %q is no absolute path", m.GetSource())
+			return invalid.Errorf("the mount's source %q is not an absolute path", m.GetSource())
 		}
 		if m.GetType() > swarmv1.Mount_TMPFS {
 			return invalid.Errorf("mounts of the type %s are not possible", strings.ToLower(m.GetType().String()))

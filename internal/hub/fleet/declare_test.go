@@ -31,7 +31,7 @@ func TestUpdatesAndNetworksThatCannotBe(t *testing.T) {
 		{on(&swarmv1.NetworkAttachmentConfig{Target: "shop_default"}), `"shop_default" does not exist`},
 		{on(&swarmv1.NetworkAttachmentConfig{Target: "bridge"}, &swarmv1.NetworkAttachmentConfig{Target: "host"}), "on 2 networks"},
 		{on(&swarmv1.NetworkAttachmentConfig{Target: "bridge", Addresses: []string{"10.0.0.1"}}), "an address"},
-		{func(s *swarmv1.ServiceSpec) { s.Networks = []*swarmv1.NetworkAttachmentConfig{{Target: "host"}} }, "networks for all"},
+		{func(s *swarmv1.ServiceSpec) { s.Networks = []*swarmv1.NetworkAttachmentConfig{{Target: "host"}} }, "networks of the service spec"},
 		{update(&swarmv1.UpdateConfig{Delay: durationpb.New(time.Hour), Monitor: durationpb.New(time.Minute), MaxFailureRatio: 1, Order: 1, FailureAction: 2}), ""},
 		{update(&swarmv1.UpdateConfig{MaxFailureRatio: 1.5}), "max_failure_ratio 1.5"},
 		{update(&swarmv1.UpdateConfig{MaxFailureRatio: float32(math.NaN())}), "max_failure_ratio NaN"},

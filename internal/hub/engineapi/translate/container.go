@@ -60,14 +60,14 @@ func container(from *swarm.ContainerSpec) (c *swarmv1.ContainerSpec, err error) 
 func references(c *swarmv1.ContainerSpec, from *swarm.ContainerSpec) error {
 	for _, r := range from.Secrets {
 		if r == nil || r.File == nil {
-			return invalid.Errorf("a secret without a file to be is not possible here")
+			return invalid.Errorf("a secret without a target file is not possible here")
 		}
 		f := &swarmv1.FileTarget{Name: r.File.Name, Uid: r.File.UID, Gid: r.File.GID, Mode: uint32(r.File.Mode)}
 		c.Secrets = append(c.GetSecrets(), &swarmv1.SecretReference{SecretId: r.SecretID, SecretName: r.SecretName, Target: &swarmv1.SecretReference_File{File: f}})
 	}
 	for _, r := range from.Configs {
 		if r == nil || r.File == nil || r.Runtime != nil {
-			return invalid.Errorf("a config without a file to be is not possible here")
+			return invalid.Errorf("a config without a target file is not possible here")
 		}
 		f := &swarmv1.FileTarget{Name: r.File.Name, Uid: r.File.UID, Gid: r.File.GID, Mode: uint32(r.File.Mode)}
 		c.Configs = append(c.GetConfigs(), &swarmv1.ConfigReference{ConfigId: r.ConfigID, ConfigName: r.ConfigName, Target: &swarmv1.ConfigReference_File{File: f}})
@@ -80,7 +80,7 @@ func privileges(from *swarm.Privileges) (*swarmv1.Privileges, error) {
 		return nil, nil
 	}
 	if from.CredentialSpec != nil {
-		return nil, invalid.Errorf("a credential spec, which is Windows', is not possible here")
+		return nil, invalid.Errorf("credential specs (Windows) are not possible here")
 	}
 	p := &swarmv1.Privileges{NoNewPrivileges: from.NoNewPrivileges}
 	if x := from.SELinuxContext; x != nil {

@@ -76,7 +76,7 @@ func annotations(a swarm.Annotations) *swarmv1.Annotations {
 
 func mode(spec *swarmv1.ServiceSpec, m swarm.ServiceMode) error {
 	if m.ReplicatedJob != nil || m.GlobalJob != nil {
-		return invalid.Errorf("a job, which ends for good, is not possible here: only services that are replicated or global")
+		return invalid.Errorf("jobs are not possible here: only replicated and global services")
 	}
 	if m.Global != nil && m.Replicated != nil {
 		return invalid.Errorf("a service cannot be both global and replicated")
@@ -165,7 +165,7 @@ func endpoint(e *swarm.EndpointSpec) (*swarmv1.EndpointSpec, error) {
 			return nil, err
 		}
 		if swarmv1.PortConfig_PublishMode(publish) == swarmv1.PortConfig_INGRESS {
-			return nil, invalid.Errorf("port %d is to be published by every node (mode ingress), which a hub's nodes cannot do: publish it with mode=host", p.TargetPort)
+			return nil, invalid.Errorf("port %d has the mode ingress, which a hub's nodes do not support: publish it with mode=host", p.TargetPort)
 		}
 		spec.Ports = append(spec.GetPorts(), &swarmv1.PortConfig{
 			Name: p.Name, Protocol: swarmv1.PortConfig_Protocol(protocol), TargetPort: p.TargetPort, PublishedPort: p.PublishedPort, PublishMode: swarmv1.PortConfig_PublishMode(publish),
@@ -265,7 +265,7 @@ func Secret(data []byte) (Data, error) {
 		return Data{}, err
 	}
 	if body.Driver != nil {
-		return Data{}, invalid.Errorf("the secret's driver %.80q: a hub keeps secrets itself and asks nobody for them", body.Driver.Name)
+		return Data{}, invalid.Errorf("the secret's driver %.80q: a hub stores secrets itself and supports no drivers", body.Driver.Name)
 	}
 	return Data{annotations(body.Annotations), body.Data, driver(body.Templating)}, nil
 }

@@ -20,7 +20,7 @@ import (
 // Backup writes the records of a database that no hub has open. It needs no passphrase.
 func (o Options) Backup(ctx context.Context, w io.Writer) error {
 	if _, err := os.Lstat(filepath.Join(o.Dir, "etcd")); err != nil {
-		return fmt.Errorf("%s is no directory of a hub: %w: %w", o.Dir, errdefs.ErrInvalidArgument, err)
+		return fmt.Errorf("%s is not a directory of a hub: %w: %w", o.Dir, errdefs.ErrInvalidArgument, err)
 	}
 	d, err := o.embedded(ctx, slog.New(slog.DiscardHandler))
 	if err != nil {

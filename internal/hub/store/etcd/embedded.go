@@ -54,7 +54,7 @@ func (o Options) embedded(ctx context.Context, log *slog.Logger) (*DB, error) {
 		o.Quota = DefaultQuota
 	}
 	if o.Quota < minQuota {
-		return nil, fmt.Errorf("a database of at most %d bytes: it needs %d: %w", o.Quota, minQuota, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("a database quota of %d bytes is too small: it needs %d: %w", o.Quota, minQuota, errdefs.ErrInvalidArgument)
 	}
 	lock, err := own(o.Dir)
 	if err != nil {
@@ -100,9 +100,9 @@ func own(dir string) (*os.File, error) {
 	case err != nil:
 		return nil, fmt.Errorf("the store's directory: %w", err)
 	case !info.IsDir():
-		return nil, fmt.Errorf("the store's directory %s is no directory: %w", dir, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the store's directory %s is not a directory: %w", dir, errdefs.ErrFailedPrecondition)
 	case info.Mode().Perm()&0o077 != 0:
-		return nil, fmt.Errorf("the store's directory %s may be entered by others than its owner: give it mode 0700: %w", dir, errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the store's directory %s is accessible to others than its owner: set mode 0700: %w", dir, errdefs.ErrFailedPrecondition)
 	}
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -47,7 +47,7 @@ func (o Options) remote(ctx context.Context, log *slog.Logger) (*DB, error) {
 		r.Prefix = DefaultPrefix
 	}
 	if !path.IsAbs(r.Prefix) || path.Clean(r.Prefix) != strings.TrimSuffix(r.Prefix, "/") {
-		return nil, fmt.Errorf("the prefix of the hub's keys in etcd, %q, is no clean path that begins with /: %w", r.Prefix, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("the prefix of the hub's keys in etcd, %q, is not a clean path that begins with /: %w", r.Prefix, errdefs.ErrInvalidArgument)
 	}
 	if len(r.Endpoints) == 0 {
 		return nil, fmt.Errorf("no etcd member is configured: %w", errdefs.ErrInvalidArgument)
