@@ -74,6 +74,8 @@ var walls = []wall{
 	{"internal/face/mesos/view", []string{"internal/engine"}, "what is shown is given"},
 	{"internal/face/mesos/sandbox", []string{"internal/engine"}, "directories know no verbs"},
 	{"internal/face", []string{"internal/image", "internal/network", "internal/runtime", "internal/state", "internal/keeper", "internal/agent", "internal/control"}, "faces go through the engine"},
+	{"internal/attach", []string{"internal/face", "internal/control", "internal/agent", "api/"}, "a session with a process knows no protocol"},
+	{"internal/health", []string{"internal/face", "internal/control", "internal/agent", "api/"}, "faces run health checks, which know no face"},
 	{"internal/hub", []string{
 		"internal/core", "internal/engine", "internal/face", "internal/control", "internal/cli", "internal/agent", "internal/state", "internal/image",
 		"internal/network", "internal/runtime", "internal/keeper",

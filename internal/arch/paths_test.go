@@ -48,8 +48,8 @@ const (
 // returned: a workload may have put a link in the place of any component it owns.
 // Before adding one, find out who could rename the components of its path.
 var allowedByName = map[string]string{
-	"internal/engine/attach/attach.go:Refresh":              ownFiles,
-	"internal/engine/attach/attach.go:replace":              kernels, // what beneath.Open has opened, in /proc/self/fd
+	"internal/engine/networks/attach.go:Refresh":            ownFiles,
+	"internal/engine/networks/attach.go:replace":            kernels, // what beneath.Open has opened, in /proc/self/fd
 	"internal/control/copy.go:inMounts":                     ownFiles,
 	"internal/control/copy.go:mountIn":                      byDir,
 	"internal/control/copy.go:rootOf":                       kernels,

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/invalid"
 )
 

@@ -12,9 +12,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/attach"
 )
 
 // sessions counts the clients attached to each container.

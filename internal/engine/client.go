@@ -7,8 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/attach"
 	"github.com/longshore/longshore/internal/engine/changes"
+	"github.com/longshore/longshore/internal/engine/networks"
 	"github.com/longshore/longshore/internal/engine/reads"
 	"github.com/longshore/longshore/internal/engine/scope"
 )
@@ -36,7 +36,7 @@ type Client struct {
 	// Changes changes names, and limits of later starts.
 	Changes changes.Changes
 	// Attachments changes which networks a sandbox is on.
-	Attachments attach.Verbs
+	Attachments networks.Verbs
 	// Overlays are the node's networks that reach over several nodes; nil where there can be none.
 	Overlays core.Overlays
 }
@@ -58,7 +58,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 		Stats:      reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
 		Registries: reads.Registries{Images: e.o.Images, Scope: s}, Roots: reads.Roots{Images: e.o.Images, Scope: s},
 		Overlays: e.o.Overlays, Stored: reads.Stored{Scope: s}, Changes: changes.Changes{Scope: s},
-		Attachments: attach.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
+		Attachments: networks.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
 	}
 }
 

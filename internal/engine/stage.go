@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/attach"
+	"github.com/longshore/longshore/internal/engine/networks"
 	"github.com/longshore/longshore/internal/engine/scope"
 )
 
@@ -53,8 +53,8 @@ func verbs() []verb {
 		{"remove_sandbox", names(t.sandboxStages(nil, scope.Change{}), "containers")},
 		{"exit", []string{"begin", "recorded", "acked"}},
 		{"pull", []string{"begin", "pulled", "recorded"}},
-		{attach.VerbAttach, attach.Stages()[attach.VerbAttach]},
-		{attach.VerbDetach, attach.Stages()[attach.VerbDetach]},
+		{networks.VerbAttach, networks.Stages()[networks.VerbAttach]},
+		{networks.VerbDetach, networks.Stages()[networks.VerbDetach]},
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 

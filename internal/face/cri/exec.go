@@ -9,8 +9,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/face/cri/stream"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/logs"

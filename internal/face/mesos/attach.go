@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/face/errtext"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/session"

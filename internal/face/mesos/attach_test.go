@@ -16,10 +16,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
-	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/face/mesos/api"
 	"github.com/longshore/longshore/internal/face/mesos/session"
 )

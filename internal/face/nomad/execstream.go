@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	nomaddriver "github.com/longshore/longshore/api/nomad/driver"
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/face/errtext"
 	"github.com/longshore/longshore/internal/invalid"
 )

@@ -14,9 +14,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	mesosagent "github.com/longshore/longshore/api/mesos/v1/agent"
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/enginetest"
-	"github.com/longshore/longshore/internal/face/attach"
 )
 
 // collect keeps what is sent, by kind.

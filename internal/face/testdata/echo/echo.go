@@ -18,10 +18,10 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face"
-	"github.com/longshore/longshore/internal/face/attach"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 

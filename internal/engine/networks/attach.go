@@ -1,8 +1,8 @@
-// Package attach puts sandboxes on further networks while they exist, and takes them off again.
+// Package networks puts sandboxes on further networks while they exist, and takes them off again.
 //
 // An attachment is recorded after its interface is made, and the record is removed before the
 // interface, because the network's recovery removes interfaces without a record. Start at Verbs.
-package attach
+package networks
 
 import (
 	"bytes"

@@ -18,10 +18,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"go.uber.org/goleak"
 
+	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
-	"github.com/longshore/longshore/internal/face/attach"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
