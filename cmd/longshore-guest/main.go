@@ -1,6 +1,6 @@
 // Longshore-guest is the agent inside of a virtual machine, which Kata's shim drives in
 // place of kata-agent. It can be the machine's first process, and it is the keeper that it
-// starts. Start reading at internal/guest/program, internal/guest/agent, internal/guest/boot,
+// starts. Start reading at internal/agent/guestprogram, internal/agent/guestagent, internal/guest/boot,
 // internal/guest/onefile and internal/face/kata.
 package main
 
@@ -8,15 +8,15 @@ import (
 	"os"
 	"runtime/debug"
 
+	"github.com/longshore/longshore/internal/agent/guestprogram"
 	_ "github.com/longshore/longshore/internal/guest/onefile" // this program may be the keeper
-	"github.com/longshore/longshore/internal/guest/program"
 )
 
 // release is set by the release build (-ldflags -X main.release=1.2.3).
 var release string //nolint:gochecknoglobals // only the linker sets it
 
 func main() {
-	os.Exit(program.Main(os.Args, program.Build{Version: version(), Keeper: os.Executable}))
+	os.Exit(guestprogram.Main(os.Args, guestprogram.Build{Version: version(), Keeper: os.Executable}))
 }
 
 func version() string {

@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/agent"
+	"github.com/longshore/longshore/internal/agent/guestprogram"
 	"github.com/longshore/longshore/internal/cli"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 	"github.com/longshore/longshore/internal/face/nomad/relay"
 	"github.com/longshore/longshore/internal/grant/board/broker"
-	"github.com/longshore/longshore/internal/guest/program"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/network/names"
 )
@@ -39,7 +39,7 @@ func main() {
 			Args: os.Args[1:], Getenv: os.Getenv, Stdout: os.Stdout, Stderr: os.Stderr, Version: version(),
 		}))
 	}
-	if program.Named(os.Args) {
+	if guestprogram.Named(os.Args) {
 		os.Exit(agent.Guest(os.Args, version()))
 	}
 	os.Exit(cli.Main(context.Background(), cli.Options{

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/longshore/longshore/internal/agent/guestprogram"
 	"github.com/longshore/longshore/internal/control"
-	guestprogram "github.com/longshore/longshore/internal/guest/program"
 	"github.com/longshore/longshore/internal/image"
 )
 

@@ -1,9 +1,9 @@
-// Package program is the program that runs as a guest's agent: by its flags, in
+// Package guestprogram is the program that runs as a guest's agent: by its flags, in
 // kata-agent's place, or as the machine's first process. Two programs are it, the small
 // longshore-guest and `longshore guest`, which has more to offer and says so in Build.
 //
 // Start at Main.
-package program
+package guestprogram
 
 import (
 	"context"
@@ -21,11 +21,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/longshore/longshore/internal/agent/guestagent"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/kata"
 	"github.com/longshore/longshore/internal/guest"
-	"github.com/longshore/longshore/internal/guest/agent"
 	"github.com/longshore/longshore/internal/guest/options"
 	"github.com/longshore/longshore/internal/guest/vsock"
 	"github.com/longshore/longshore/internal/logs"
@@ -156,7 +156,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("the log's port: %w", err)
 		}
-		port := agent.NewLogPort(l)
+		port := guestagent.NewLogPort(l)
 		defer port.Close()
 		out = port
 	}
@@ -182,7 +182,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	o := agent.Options{
+	o := guestagent.Options{
 		State: s.state, Keeper: keeper, CgroupRoot: s.groups, Listeners: []net.Listener{l}, Requests: s.requests, PolicyFile: s.policyFile, PlugTime: s.plugTime, CDI: s.cdi, Version: s.Version, Logger: log, Beside: beside, Recent: s.recent,
 	}
 	if s.streamPort != 0 {
@@ -190,7 +190,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			return errors.Join(fmt.Errorf("the port of streams: %w", err), o.Listeners[0].Close())
 		}
-		port := agent.NewStreamPort(l, agent.HostPort)
+		port := guestagent.NewStreamPort(l, guestagent.HostPort)
 		defer port.Close()
 		o.Streams = port
 	}
@@ -202,7 +202,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		defer func() { _ = store.Close() }() // its content ends with the machine
 		o.Images = store
 	}
-	return agent.Run(ctx, o)
+	return guestagent.Run(ctx, o)
 }
 
 // ownScore is the oom_score_adj of the agent, and so of the keeper and the nest that it starts. Kata's unit file has it

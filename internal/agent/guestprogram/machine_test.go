@@ -1,4 +1,4 @@
-package program
+package guestprogram
 
 import (
 	"log/slog"

@@ -1,9 +1,9 @@
-// Package agent assembles the agent of a virtual machine's guest: the engine over the
+// Package guestagent assembles the agent of a virtual machine's guest: the engine over the
 // native runtime, with its records in memory, and the face of Kata.
 //
 // cmd/longshore-guest uses it as cmd/longshore uses internal/agent. It links no gRPC server and no
 // database, because in a guest files are memory; a test of internal/arch keeps it so. Start at Run.
-package agent
+package guestagent
 
 import (
 	"context"
