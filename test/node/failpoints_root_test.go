@@ -50,7 +50,7 @@ func TestTheAgentDiesAtEveryStage(t *testing.T) {
 			switch verb {
 			case "renew":
 				drive = r.again
-			case attach.VerbAttach, attach.VerbDetach:
+			case networks.VerbAttach, networks.VerbDetach:
 				drive = r.connected
 			}
 			t.Run(stage, func(t *testing.T) { r.die(t, stage, drive, before) })
