@@ -159,10 +159,7 @@ type result struct {
 
 func (m *machine) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	args = append([]string{m.bin, "--root", "/run/oci"}, args...)
-	if roottest.Hardened() {
-		args = append([]string{"/bin/sh", "-c", `umask 077; ulimit -n 1024; exec "$@"`, "sh"}, args...)
-	}
+	args = roottest.Inheriting(append([]string{m.bin, "--root", "/run/oci"}, args...)...)
 	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
 	cmd.Dir = m.bundle
 	return cmd

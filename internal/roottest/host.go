@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,8 +16,8 @@ import (
 )
 
 // HostEnv names the kind of host that a test sees in its namespaces: "hardened" or "loosened". Without
-// it, the kernel's defaults hold for the network, and the rest is as the test was started. See Inherit
-// for the umask and the limits.
+// it, the kernel's defaults hold for the network, and the rest is as the test was started. See
+// Inheriting for the umask and the limits.
 const HostEnv = "LONGSHORE_TEST_HOST"
 
 const (
@@ -28,8 +30,13 @@ const (
 type host struct {
 	sysctls map[string]string // below /proc/sys; * stands for all and default
 	umask   int
-	limits  map[int]unix.Rlimit
-	rules   string // of nft
+	limits  map[string]limit // by prlimit's options
+	rules   string           // of nft
+}
+
+type limit struct {
+	kind       int
+	soft, hard uint64
 }
 
 // hosts returns the kinds of hosts by name.
@@ -65,9 +72,9 @@ func hosts() map[string]host {
 				"net/netfilter/nf_conntrack_tcp_be_liberal": "0",
 			},
 			umask: 0o077,
-			limits: map[int]unix.Rlimit{
-				unix.RLIMIT_NOFILE: {Cur: 1024, Max: 4096}, unix.RLIMIT_NPROC: {Cur: 256, Max: 256},
-				unix.RLIMIT_CORE: {}, unix.RLIMIT_MEMLOCK: {Cur: 64 << 10, Max: 64 << 10},
+			limits: map[string]limit{
+				"nofile": {unix.RLIMIT_NOFILE, 1024, 4096}, "nproc": {unix.RLIMIT_NPROC, 256, 256},
+				"core": {unix.RLIMIT_CORE, 0, 0}, "memlock": {unix.RLIMIT_MEMLOCK, 64 << 10, 64 << 10},
 			},
 			rules: `table inet filter {
 	chain input {
@@ -76,6 +83,7 @@ func hosts() map[string]host {
 		ct state established,related accept
 		meta l4proto { icmp, ipv6-icmp } accept
 		meta l4proto { tcp, udp } th dport { 22, 4789, 7946, 8000-8999 } accept
+		tcp dport { 2377, 4000, 32768-60999 } accept # servers that tests start
 	}
 	chain forward {
 		type filter hook forward priority 0; policy drop;
@@ -109,9 +117,9 @@ func hosts() map[string]host {
 				"net/bridge/bridge-nf-call-ip6tables": "0",
 			},
 			umask: 0,
-			limits: map[int]unix.Rlimit{
-				unix.RLIMIT_NOFILE: {Cur: 1 << 20, Max: 1 << 20}, unix.RLIMIT_NPROC: {Cur: none, Max: none},
-				unix.RLIMIT_CORE: {Cur: none, Max: none}, unix.RLIMIT_MEMLOCK: {Cur: none, Max: none}, unix.RLIMIT_STACK: {Cur: none, Max: none},
+			limits: map[string]limit{
+				"nofile": {unix.RLIMIT_NOFILE, 1 << 20, 1 << 20}, "nproc": {unix.RLIMIT_NPROC, none, none},
+				"core": {unix.RLIMIT_CORE, none, none}, "memlock": {unix.RLIMIT_MEMLOCK, none, none}, "stack": {unix.RLIMIT_STACK, none, none},
 			},
 			rules: `table inet filter {
 	chain input { type filter hook input priority 0; policy accept; }
@@ -163,24 +171,35 @@ func (h host) set(t *testing.T) error {
 	return nil
 }
 
-// Inherit gives this process the umask and the limits of the host that HostEnv names. Tests that start
-// our programs call it, since programs inherit both. Other tests do not: the code under test runs in
-// their own process, after an agent has set both.
-func Inherit(t *testing.T) {
-	t.Helper()
+// Inheriting returns a command that runs args with the umask and the limits of the host that HostEnv
+// names, which programs inherit. A test's own process keeps its umask and limits: it does what an
+// agent does after it has set both.
+func Inheriting(args ...string) []string {
 	h, ok := hosts()[os.Getenv(HostEnv)]
 	if !ok || os.Getenv(childEnv) == "" {
-		return
+		return args
 	}
-	for kind, limit := range h.limits {
+	// A service of root raises hard limits again. Where it has no capability for it, as in some
+	// machines of tests, only the soft ones are set.
+	raises, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, unix.CAP_SYS_RESOURCE, 0, 0, 0)
+	set := []string{"prlimit"}
+	for name, limit := range h.limits {
 		var now unix.Rlimit
-		if err := unix.Getrlimit(kind, &now); err != nil {
-			t.Fatalf("get limit %d: %v", kind, err)
+		if unix.Getrlimit(limit.kind, &now) != nil {
+			continue
 		}
-		limit.Cur, limit.Max = min(limit.Cur, now.Max), min(limit.Max, now.Max) // not even root may raise it everywhere
-		if err := unix.Setrlimit(kind, &limit); err != nil {
-			t.Fatalf("set limit %d: %v", kind, err)
+		soft, hard := min(limit.soft, now.Max), min(limit.hard, now.Max)
+		if raises == 0 || err != nil {
+			hard = now.Max
 		}
+		set = append(set, fmt.Sprintf("--%s=%s:%s", name, limitText(soft), limitText(hard)))
 	}
-	unix.Umask(h.umask)
+	return slices.Concat([]string{"/bin/sh", "-c", fmt.Sprintf(`umask %04o; exec "$@"`, h.umask), "sh"}, set, args)
+}
+
+func limitText(n uint64) string {
+	if n == unix.RLIM_INFINITY {
+		return "unlimited"
+	}
+	return strconv.FormatUint(n, 10)
 }

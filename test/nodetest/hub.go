@@ -44,7 +44,6 @@ func StartHubOf(t *testing.T, bin string, env []string, addr string, flags ...st
 		t.Fatal(err)
 	}
 	h := &Hub{t: t, Addr: addr, Dir: dir, flags: flags, bin: bin, env: env}
-	roottest.Inherit(t)
 	h.Up()
 	t.Cleanup(func() {
 		h.Kill()
@@ -99,7 +98,8 @@ func (h *Hub) start() {
 	}
 	defer func() { _ = log.Close() }()
 	args := append([]string{"serve", "--dir", h.Dir + "/store", "--passphrase-file", h.Dir + "/passphrase", "--listen", h.Addr, "--socket", h.Socket()}, h.flags...)
-	h.cmd = exec.Command(filepath.Join(h.bin, "longshore-hub"), args...) //nolint:forbidigo // it ends by Kill
+	args = roottest.Inheriting(append([]string{filepath.Join(h.bin, "longshore-hub")}, args...)...)
+	h.cmd = exec.Command(args[0], args[1:]...) //nolint:forbidigo // it ends by Kill
 	h.cmd.Env = append(os.Environ(), h.env...)
 	h.cmd.Stdout, h.cmd.Stderr = log, log
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

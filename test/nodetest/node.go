@@ -135,7 +135,6 @@ func Start(t *testing.T, o Options) *Node {
 		_ = log.Close()
 	})
 	n.dial()
-	roottest.Inherit(t)
 	n.Up()
 	t.Cleanup(n.teardown)
 	return n
@@ -187,8 +186,8 @@ func (n *Node) Up() {
 // Launch starts the agent's process without waiting for it to serve.
 func (n *Node) Launch() {
 	n.t.Helper()
-	cmd := exec.Command(filepath.Join(n.bin, "longshore"), "agent", //nolint:forbidigo // it outlives the contexts of subtests
-		"--config", filepath.Join(n.Dir, "config.toml"), "--root", n.Root, "--state", n.State)
+	args := roottest.Inheriting(filepath.Join(n.bin, "longshore"), "agent", "--config", filepath.Join(n.Dir, "config.toml"), "--root", n.Root, "--state", n.State)
+	cmd := exec.Command(args[0], args[1:]...) //nolint:forbidigo // it outlives the contexts of subtests
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	cmd.Env = append(append(os.Environ(), "TMPDIR="+n.Dir), n.opts.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
