@@ -34,7 +34,7 @@ func TestTheMachinesNetwork(t *testing.T) {
 		command(t, "ip", "link", "add", "plugged", "type", "veth", "peer", "name", "eth0")
 		command(t, "ip", "link", "set", "plugged", "address", "02:00:00:00:00:01")
 		command(t, "ip", "link", "set", "eth0", "up")
-		command(t, "sysctl", "-q", "-w", "net.ipv6.conf.eth0.disable_ipv6=0") // whatever the host's default is
+		command(t, "sysctl", "-q", "-w", "net.ipv6.conf.eth0.disable_ipv6=0", "net.ipv6.conf.plugged.disable_ipv6=0") // whatever the host's default is
 		want := &katatypes.Interface{Name: "eth0", HwAddr: "02:00:00:00:00:01", Mtu: 1400, IPAddresses: []*katatypes.IPAddress{
 			{Address: "192.0.2.2", Mask: "24"}, {Family: katatypes.IPFamily_v6, Address: "2001:db8::2", Mask: "64"},
 		}}

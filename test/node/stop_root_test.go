@@ -15,6 +15,7 @@ import (
 // again and again: keeper, bridge, rules, mounts and cgroups go with it.
 func TestAStoppedNodeLeavesNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
+		rules := nodetest.Lines(t, "nft", "list", "ruleset") // a firewall's
 		n := nodetest.Start(t, nodetest.Options{})
 		image := n.Busybox(t)
 		for range 3 {
@@ -27,7 +28,7 @@ func TestAStoppedNodeLeavesNothing(t *testing.T) {
 			if left := nodetest.Lines(t, "ip", "-o", "link", "show"); slices.ContainsFunc(left, func(l string) bool { return strings.Contains(l, "longshore") }) {
 				t.Errorf("links: %q", left)
 			}
-			if left := nodetest.Lines(t, "nft", "list", "ruleset"); len(left) > 0 {
+			if left := nodetest.Lines(t, "nft", "list", "ruleset"); !slices.Equal(left, rules) {
 				t.Errorf("rules: %q", left)
 			}
 			cgroups, _ := filepath.Glob("/sys/fs/cgroup/*" + n.Cgroup)
