@@ -334,7 +334,7 @@ var deaths = []death{
 	{name: "completed", script: "exit 0", why: "completed: exit code 0"},
 	{name: "code", script: "exit 3", end: ending{code: 3}, why: "exited with code 3"},
 	{
-		name: "crash", script: "ulimit -c 0; f() { f; }; f", end: ending{signal: 11},
+		name: "crash", script: "ulimit -c 0; ulimit -s 8192; f() { f; }; f", end: ending{signal: 11},
 		why: "crashed: killed by SIGSEGV, it used memory that it does not have(, with a core dump)?", // a pipe takes cores of any size
 	},
 	{name: "signal-below-init", script: "kill -TERM $$", init: true, end: ending{code: 143}, why: `exited with code 143 \(128 \+ SIGTERM\)`},

@@ -95,6 +95,9 @@ func TestAnInterfaceThatWasMadeAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/default/route_localnet", []byte("0"), 0); err != nil { // whatever the host's default is
+			t.Fatal(err)
+		}
 		add()
 		h := settings.NewHost(slog.New(slog.NewTextHandler(t.Output(), nil)))
 		defer h.Close()
