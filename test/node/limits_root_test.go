@@ -27,6 +27,7 @@ func TestOnlyContainersDumpCore(t *testing.T) {
 		if err := unix.Setrlimit(unix.RLIMIT_CORE, &limit); err != nil {
 			t.Fatal(err)
 		}
+		t.Setenv(roottest.HostEnv, "") // the unit sets the limit, whatever the host's is
 		n := nodetest.Start(t, nodetest.Options{})
 		image := n.Busybox(t)
 		for _, pid := range append(nodetest.Pair(""), n.Pid()) {
