@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -36,7 +37,7 @@ type tended struct {
 	serial sync.Mutex // serializes the comparisons
 
 	mu     sync.Mutex // guards open, mended, at
-	open   []network.Change
+	open   []kernel.Change
 	mended string // the last one
 	at     time.Time
 }
@@ -75,7 +76,7 @@ func (n *node) tend(ctx context.Context) {
 }
 
 // mend restores the host's network and returns the differences. Each difference gets a line in the log and an event.
-func (n *node) mend(links, overlays bool) []network.Change {
+func (n *node) mend(links, overlays bool) []kernel.Change {
 	n.tended.serial.Lock()
 	defer n.tended.serial.Unlock()
 	list := network.Mend(n.network, links, overlays)

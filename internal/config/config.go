@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/grant/document"
 	"github.com/longshore/longshore/internal/image"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/obs"
 )
 
@@ -31,7 +31,7 @@ type Config struct {
 	Engine   Engine             `toml:"engine"`
 	Runtimes map[string]Runtime `toml:"runtimes"`
 	Images   image.Config       `toml:"images"`
-	Network  network.Config     `toml:"network"`
+	Network  netconf.Config     `toml:"network"`
 	Face     Faces              `toml:"face"`
 	Control  control.Config     `toml:"control"`
 	Metrics  obs.MetricsConfig  `toml:"metrics"`
@@ -95,7 +95,7 @@ func Default() Config {
 		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
-		Network:  network.DefaultConfig(),
+		Network:  netconf.DefaultConfig(),
 		Face:     Faces{CRI: cri.DefaultConfig(), Nomad: nomad.DefaultConfig(), Mesos: mesos.DefaultConfig(), Swarm: swarm.DefaultConfig()},
 		Control:  control.DefaultConfig(),
 		Metrics:  obs.DefaultMetricsConfig(),

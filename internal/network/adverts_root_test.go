@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -108,7 +108,7 @@ func TestNobodyHeedsWhatASandboxAdvertises(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for _, ipv6 := range []bool{false, true} {
 			t.Run(fmt.Sprint("IPv6 ", ipv6), func(t *testing.T) {
-				r := newRig(t, func(c *network.Config) { c.IPv6 = ipv6 })
+				r := newRig(t, func(c *netconf.Config) { c.IPv6 = ipv6 })
 				bad, good := r.setup(1), r.setup(2)
 				deaf(t, bad.ns, "eth0", hearer{"nsenter --net=" + good.ns.Path + " ", "eth0"}, hearer{"", "longshore0"})
 				r.down(bad)

@@ -7,10 +7,11 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/vishvananda/netlink"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/netconf"
 )
 
 // A sandbox may be on several networks: the default one, made by our bridge or by CNI plugins, and
@@ -22,7 +23,7 @@ func (n *Network) on(network string) (*bridge, bool) {
 	if u, ok := n.users.get(network); ok {
 		return u.bridge, true
 	}
-	return n.bridge, n.mode == ModeBuiltin && slices.Contains(n.bridge.names, network)
+	return n.bridge, n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.names, network)
 }
 
 // bridges returns all, whether they exist in the kernel or not.
@@ -63,7 +64,7 @@ func (n *Network) setupAll(ctx context.Context, req core.NetworkRequest) (st cor
 	switch u, ok := n.users.get(first.Name); {
 	case ok:
 		st, err = n.addUser(ctx, u, one)
-	case n.mode == ModeCNI:
+	case n.mode == netconf.ModeCNI:
 		st, err = n.cni.add(ctx, one)
 	default:
 		st, err = n.bridge.add(ctx, one)
@@ -135,7 +136,7 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 	if err := context.Cause(ctx); err != nil {
 		return core.NetworkStatus{}, err
 	}
-	if req.Namespace == "" || req.Last.Mode == "" || req.Last.Mode == statusHost {
+	if req.Namespace == "" || req.Last.Mode == "" || req.Last.Mode == netconf.StatusHost {
 		return fail("it has no network of its own", errdefs.ErrFailedPrecondition)
 	}
 	if _, ok := core.OverlayName(a.Network); ok {
@@ -143,7 +144,7 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 	}
 	b, ok := n.on(a.Network)
 	switch {
-	case !ok && n.mode == ModeCNI && slices.Contains(n.bridge.names, a.Network):
+	case !ok && n.mode == netconf.ModeCNI && slices.Contains(n.bridge.names, a.Network):
 		return fail("CNI plugins make the default network, which a sandbox gets when it is created or not at all", errdefs.ErrNotImplemented)
 	case !ok:
 		return fail("there is none of that name", errdefs.ErrNotFound)
@@ -157,7 +158,7 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 			return fail("there is none of that name", errdefs.ErrNotFound)
 		}
 	}
-	want, err := b.wants(a, freeName(req))
+	want, err := b.wants(a, kernel.FreeName(req))
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
@@ -204,39 +205,12 @@ func (b *bridge) join(req core.NetworkRequest, want wanted) (core.Attachment, er
 	return iface, nil
 }
 
-// maxInterfaces bounds the interfaces of one sandbox.
-const maxInterfaces = 64
-
-// freeName returns the first name of an interface that the sandbox does not have, neither from us
-// nor made by itself.
-func freeName(req core.NetworkRequest) string {
-	taken := map[string]bool{}
-	for _, a := range req.Last.Interfaces {
-		taken[a.Interface] = true
-	}
-	if h, f, err := inside(req.Namespace); err == nil {
-		if links, err := h.LinkList(); err == nil {
-			for _, l := range links {
-				taken[l.Attrs().Name] = true
-			}
-		}
-		h.Close()
-		_ = f.Close()
-	}
-	for i := range maxInterfaces {
-		if name := fmt.Sprintf("eth%d", i); !taken[name] {
-			return name
-		}
-	}
-	return "" // refused as a name
-}
-
 // grown returns st with one more interface.
 func grown(st core.NetworkStatus, iface core.Attachment, b *bridge, id core.ID) core.NetworkStatus {
 	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
 	st.Addrs, st.Gateways = slices.Clone(st.Addrs), slices.Clone(st.Gateways)
-	if st.Mode == statusNone {
-		st.Mode = string(ModeBuiltin)
+	if st.Mode == netconf.StatusNone {
+		st.Mode = string(netconf.ModeBuiltin)
 		st.DNS = core.DNS{Servers: b.cfg.DNS.Servers, Searches: b.cfg.DNS.Searches, Options: b.cfg.DNS.Options}
 	}
 	lease, _ := b.leases.Held(id)
@@ -313,7 +287,7 @@ func (b *bridge) leadOut(req core.NetworkRequest, a core.Attachment) error {
 	if !ok {
 		return fmt.Errorf("it holds no address: %w", errdefs.ErrFailedPrecondition)
 	}
-	sb, ns, err := inside(req.Namespace)
+	sb, ns, err := kernel.Inside(req.Namespace)
 	if err != nil {
 		return err
 	}
@@ -413,11 +387,11 @@ func (n *Network) recoverAttached(ctx context.Context, live []core.NetworkReques
 		if req.Last.Resolver.IsValid() {
 			boxes = append(boxes, n.box(req, req.Last))
 		}
-		if req.Last.Mode == statusNone && len(req.Last.Ports) > 0 { // of a sandbox that is on no network just now
+		if req.Last.Mode == netconf.StatusNone && len(req.Last.Ports) > 0 { // of a sandbox that is on no network just now
 			errs = append(errs, n.bridge.claims.Take(req.Sandbox, claims(req.Last.Ports)))
 		}
 		if i, b := (ways{n}).wayOut(req, req.Last); b != nil && req.Last.Interfaces[i].NoDefault {
-			if err := b.leadOut(req, req.Last.Interfaces[i]); err != nil && !isLinkGone(err) {
+			if err := b.leadOut(req, req.Last.Interfaces[i]); err != nil && !kernel.IsLinkGone(err) {
 				errs = append(errs, err)
 			}
 		}
@@ -426,10 +400,4 @@ func (n *Network) recoverAttached(ctx context.Context, live []core.NetworkReques
 		n.log.Error("sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
 	}
 	return errors.Join(errs...)
-}
-
-// isLinkGone reports that a sandbox has removed its own link.
-func isLinkGone(err error) bool {
-	var none netlink.LinkNotFoundError
-	return errors.As(err, &none)
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/ports"
 	"github.com/longshore/longshore/internal/network/settings"
@@ -23,7 +25,7 @@ import (
 // bridge is the builtin network: a bridge, a veth pair per sandbox, one masquerade rule for all,
 // and an element of a map per host port.
 type bridge struct {
-	cfg    Config
+	cfg    netconf.Config
 	log    *slog.Logger
 	leases *ipam.Leases
 	claims *ports.Claims // all bridges' together
@@ -43,15 +45,15 @@ type bridge struct {
 	mu sync.Mutex // guards link, host, wall; serializes the creation of the bridge
 	// link is the bridge as it was last seen; zero makes the next user look again.
 	link bridgeLink
-	host hostSocket // socket in our own namespace, kept open
+	host kernel.Socket // socket in our own namespace, kept open
 	wall *nft.Wall
 }
 
-func newBridge(cfg Config, leases *ipam.Leases, claims *ports.Claims, log *slog.Logger) *bridge {
+func newBridge(cfg netconf.Config, leases *ipam.Leases, claims *ports.Claims, log *slog.Logger) *bridge {
 	return &bridge{
-		names: []string{core.NetworkDefault, "", string(ModeBuiltin), cfg.Bridge}, claims: claims,
+		names: []string{core.NetworkDefault, "", string(netconf.ModeBuiltin), cfg.Bridge}, claims: claims,
 		plain: func() []netip.Prefix {
-			nets, _ := cfg.plainNets(leases.Ranges()) // checked together with the configuration
+			nets, _ := cfg.PlainNets(leases.Ranges()) // checked together with the configuration
 			return nets
 		},
 		cfg: cfg, log: log, leases: leases, flows: flows{log: log}, kernel: settings.NewHost(log),
@@ -62,7 +64,7 @@ func newBridge(cfg Config, leases *ipam.Leases, claims *ports.Claims, log *slog.
 func (b *bridge) close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.host.close()
+	b.host.Close()
 	b.flows.close()
 	b.kernel.Close()
 	var err error
@@ -140,7 +142,7 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 	}
 	b.flows.forget(fwds, false)
 	st := core.NetworkStatus{
-		Mode: string(ModeBuiltin), Interfaces: []core.Attachment{iface}, Ports: claimed,
+		Mode: string(netconf.ModeBuiltin), Interfaces: []core.Attachment{iface}, Ports: claimed,
 		DNS: core.DNS{Servers: b.cfg.DNS.Servers, Searches: b.cfg.DNS.Searches, Options: b.cfg.DNS.Options},
 	}
 	for i, a := range lease.Addrs {
@@ -196,7 +198,7 @@ func (b *bridge) wants(a core.Attachment, name string) (wanted, error) {
 	invalid := func(format string, args ...any) (wanted, error) {
 		return wanted{}, fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 	}
-	if len(w.name) > maxBridge || w.name == "lo" || w.name == "." || w.name == ".." || strings.ContainsAny(w.name, "/ :\t\n\x00") {
+	if len(w.name) > netconf.MaxLink || w.name == "lo" || w.name == "." || w.name == ".." || strings.ContainsAny(w.name, "/ :\t\n\x00") {
 		return invalid("interface %q: not a valid name", w.name)
 	}
 	if len(a.Open) > 0 {
@@ -274,7 +276,7 @@ func (b *bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) 
 	if len(named) == len(want) {
 		return claimed, nil
 	}
-	pool, err := b.cfg.hostPorts()
+	pool, err := b.cfg.Pool()
 	if err != nil {
 		return nil, err
 	}
@@ -365,7 +367,7 @@ func (b *bridge) forgetNeighbours(id core.ID) {
 		return
 	}
 	for _, a := range lease.Addrs {
-		_ = b.host.NeighDel(neighbour(b.link.index, a.Addr(), nil))
+		_ = b.host.NeighDel(kernel.Neighbour(b.link.index, a.Addr(), nil))
 	}
 }
 
@@ -383,11 +385,11 @@ func (b *bridge) release() error {
 		}
 		b.wall = nil
 	}
-	host, err := hostHandle()
+	host, err := kernel.Host()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
 	// Links in namespaces that are being destroyed need no bridge.
-	return errors.Join(b.table.Withdraw(), unlink(host, b.cfg.Bridge))
+	return errors.Join(b.table.Withdraw(), kernel.Unlink(host, b.cfg.Bridge))
 }

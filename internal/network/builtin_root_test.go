@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -20,7 +20,7 @@ import (
 func TestBuiltinReaches(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
-		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+		r := newRig(t, func(c *netconf.Config) { c.IPv6 = true })
 		var ports []core.Port
 		protos := []string{"tcp", "udp"}
 		for _, p := range []string{"tcp", "udp", "sctp"} {
@@ -154,7 +154,7 @@ func TestPortOfAProcess(t *testing.T) {
 func TestChosenPorts(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
-		r := newRig(t, func(c *network.Config) { c.HostPorts = "7001-7003" })
+		r := newRig(t, func(c *netconf.Config) { c.HostPorts = "7001-7003" })
 		if _, err := networktest.Serve(t, "tcp", netip.MustParseAddrPort("0.0.0.0:7002")); err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestSandboxesDoNotReachTheHostsLoopback(t *testing.T) {
 func TestSmallRanges(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
-		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.7.0.4/31,10.7.1.9/32,fd00:7::6/127" })
+		r := newRig(t, func(c *netconf.Config) { c.PodCIDR = "10.7.0.4/31,10.7.1.9/32,fd00:7::6/127" })
 		one := r.setup(1)
 		if _, err := r.net.Setup(t.Context(), r.request(networktest.NewNamespace(t), 9)); err != nil {
 			t.Fatal(err)

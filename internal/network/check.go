@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
@@ -23,7 +24,7 @@ func (b *bridge) check(req core.NetworkRequest) error {
 	if !ok {
 		return missing("it holds no address")
 	}
-	h, err := hostHandle()
+	h, err := kernel.Host()
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (b *bridge) check(req core.NetworkRequest) error {
 	if out.Attrs().MasterIndex != br.Attrs().Index || out.Attrs().Flags&net.FlagUp == 0 {
 		return missing("link %s is down or not on bridge %s", out.Attrs().Name, b.cfg.Bridge)
 	}
-	sb, ns, err := inside(req.Namespace)
+	sb, ns, err := kernel.Inside(req.Namespace)
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) err
 }
 
 func (b *bridge) exists() bool {
-	h, err := hostHandle()
+	h, err := kernel.Host()
 	if err != nil {
 		return false
 	}
@@ -123,7 +124,7 @@ func (b *bridge) exists() bool {
 // ours reports whether the bridge exists and is ours: one of that name that somebody else has
 // made has another hardware address.
 func (b *bridge) ours() bool {
-	h, err := hostHandle()
+	h, err := kernel.Host()
 	if err != nil {
 		return false
 	}
@@ -157,7 +158,7 @@ func (b *bridge) reattach(alive map[core.ID]bool) error {
 				errs = append(errs, fmt.Errorf("put %s on the bridge: %w", at.Name, err))
 			}
 		case !names[at.Name] && at.MasterIndex == br.index:
-			errs = append(errs, unlink(host.Handle, at.Name))
+			errs = append(errs, kernel.Unlink(host.Handle, at.Name))
 		}
 	}
 	return errors.Join(errs...)

@@ -22,6 +22,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/plugins"
 )
 
@@ -39,7 +41,7 @@ const (
 
 // cni runs CNI plugins.
 type cni struct {
-	cfg      CNIConfig
+	cfg      netconf.CNIConfig
 	store    core.KV
 	networks *plugins.Configs
 	lib      *libcni.CNIConfig
@@ -56,7 +58,7 @@ type attached struct {
 	Caps      map[string]any    `json:"caps,omitempty"`
 }
 
-func newCNI(cfg CNIConfig, stateDir string, store core.KV, log *slog.Logger) *cni {
+func newCNI(cfg netconf.CNIConfig, stateDir string, store core.KV, log *slog.Logger) *cni {
 	return &cni{
 		cfg: cfg, store: store, networks: plugins.NewConfigs(cfg.ConfDir, log),
 		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(stateDir, "cni"), &plugins.Exec{Timeout: pluginTime}),
@@ -127,7 +129,7 @@ func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkS
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
-	if _, err := noneStatus(req.Namespace); err != nil { // loopback is set up without a plugin
+	if _, err := kernel.NoneStatus(req.Namespace); err != nil { // loopback is set up without a plugin
 		return core.NetworkStatus{}, err
 	}
 	if err := c.store.Put(keyCNI+string(req.Sandbox), record); err != nil {
@@ -141,7 +143,7 @@ func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkS
 			err = errors.Join(err, c.del(undo, req))
 		}
 	}()
-	st := core.NetworkStatus{Mode: string(ModeCNI), Ports: req.Config.Ports}
+	st := core.NetworkStatus{Mode: string(netconf.ModeCNI), Ports: req.Config.Ports}
 	var raws []json.RawMessage
 	for _, a := range all {
 		list, rt, err := a.call(req)

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -41,9 +41,9 @@ func plainList(dir string) string {
 func cniRig(t *testing.T, bins ...string) (*rig, string) {
 	t.Helper()
 	conf := t.TempDir()
-	return newRig(t, func(c *network.Config) {
-		c.Mode = network.ModeCNI
-		c.CNI = network.CNIConfig{ConfDir: conf, BinDirs: bins}
+	return newRig(t, func(c *netconf.Config) {
+		c.Mode = netconf.ModeCNI
+		c.CNI = netconf.CNIConfig{ConfDir: conf, BinDirs: bins}
 	}), conf
 }
 

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
+	"github.com/longshore/longshore/internal/network/netconf"
 )
 
 // hostCounters has the counters of all links of our own namespace, for a few microseconds each;
@@ -33,8 +35,8 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		switch Mode(req.Last.Mode) {
-		case ModeBuiltin:
+		switch netconf.Mode(req.Last.Mode) {
+		case netconf.ModeBuiltin:
 			if host == nil {
 				text, err := os.ReadFile(hostCounters)
 				if err != nil {
@@ -51,10 +53,10 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 					continue
 				}
 				if c, ok := host[b.linkName(req.Sandbox)]; ok {
-					out[req.Sandbox] = append(out[req.Sandbox], otherEnd(c, a.Interface))
+					out[req.Sandbox] = append(out[req.Sandbox], kernel.OtherEnd(c, a.Interface))
 				}
 			}
-		case ModeCNI:
+		case netconf.ModeCNI:
 			found, err := countInside(req.Namespace)
 			if err != nil {
 				return nil, fmt.Errorf("read interface counters of sandbox %s: %w", req.Sandbox.Short(), err)
@@ -65,15 +67,6 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 		}
 	}
 	return out, nil
-}
-
-// otherEnd swaps the receive and transmit counters of the host's end of a link.
-func otherEnd(h core.NetStats, name string) core.NetStats {
-	return core.NetStats{
-		Name:    name,
-		RxBytes: h.TxBytes, RxPackets: h.TxPackets, RxErrors: h.TxErrors, RxDropped: h.TxDropped,
-		TxBytes: h.RxBytes, TxPackets: h.RxPackets, TxErrors: h.RxErrors, TxDropped: h.RxDropped,
-	}
 }
 
 // counters parses the kernel's table: two header lines, then for each interface its name, a colon,
@@ -123,7 +116,7 @@ func decimal(b []byte) (n uint64, ok bool) {
 
 // countInside reads the counters inside a namespace; nil when it no longer exists.
 func countInside(path string) ([]core.NetStats, error) {
-	h, f, err := inside(path)
+	h, f, err := kernel.Inside(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) { // EINVAL: unpinned, a plain file now
 		return nil, nil
 	}

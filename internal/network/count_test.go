@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
 )
 
 const table = `Inter-|   Receive                                                |  Transmit
@@ -21,7 +22,7 @@ func TestTheHostsCountersAreTurnedRound(t *testing.T) {
 	if len(got) != 2 {
 		t.Errorf("%d interfaces: %+v", len(got), got)
 	}
-	in := otherEnd(got["ls0123"], "net7")
+	in := kernel.OtherEnd(got["ls0123"], "net7")
 	want := core.NetStats{
 		Name:    "net7",
 		RxBytes: 9, RxPackets: 10, RxErrors: 11, RxDropped: 12,

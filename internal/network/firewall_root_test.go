@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -48,7 +48,7 @@ func TestForwardChainsThatDrop(t *testing.T) {
 			{"the old filter, a rule", []string{"iptables-legacy -A FORWARD -j REJECT"}, nil},
 		} {
 			t.Run(tc.name, func(t *testing.T) {
-				r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+				r := newRig(t, func(c *netconf.Config) { c.IPv6 = true })
 				for _, line := range tc.up {
 					networktest.Run(t, line)
 				}

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
@@ -99,7 +100,7 @@ func (f *flows) sweep() {
 
 // open opens the socket and lists the host's own addresses.
 func (f *flows) open() (*netlink.Handle, map[netip.Addr]bool, error) {
-	host, err := hostHandle()
+	host, err := kernel.Host()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/network/ports"
@@ -132,7 +133,7 @@ func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (overlay.A
 
 // buildLocked makes the missing parts and does not change existing ones.
 func (g *ingress) buildLocked(want overlay.Attachment, on *overlay.Network, subnets []core.OverlaySubnet, others []*overlay.Network) error {
-	in, ns, err := inside(g.path)
+	in, ns, err := kernel.Inside(g.path)
 	if err != nil {
 		return err
 	}
@@ -145,7 +146,7 @@ func (g *ingress) buildLocked(want overlay.Attachment, on *overlay.Network, subn
 	if err := nft.Gate(ns, ingressOuter, ingressInner); err != nil {
 		return err
 	}
-	if err := in.LinkSetUp(loopback()); err != nil {
+	if err := in.LinkSetUp(kernel.Loopback()); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 	if err := g.joinLocked(in, ns, subnets, is6); err != nil {
@@ -187,17 +188,17 @@ func (g *ingress) elsewhereLocked(led []nft.Forward) error {
 
 // joinLocked joins the namespace to the host by a pair of links with addresses of their own.
 func (g *ingress) joinLocked(in nlwrap.Handle, ns *os.File, subnets []core.OverlaySubnet, is6 bool) error {
-	host, err := openHost()
+	host, err := kernel.Open()
 	if err != nil {
 		return err
 	}
-	defer host.close()
+	defer host.Close()
 	outer, err := ingressPair(host.Handle, in)
 	if err != nil {
 		return err
 	}
 	if outer == nil {
-		_, mtu := defaultLink(host.Handle)
+		_, mtu := kernel.DefaultLink(host.Handle)
 		if mtu == 0 {
 			mtu = 1500
 		}
@@ -216,8 +217,8 @@ func (g *ingress) joinLocked(in nlwrap.Handle, ns *os.File, subnets []core.Overl
 // earlier namespace is removed.
 func ingressPair(host, in nlwrap.Handle) (netlink.Link, error) {
 	outer, err := host.LinkByName(ingressLink)
-	if isLinkGone(err) {
-		return nil, unlink(in, ingressOuter)
+	if kernel.IsLinkGone(err) {
+		return nil, kernel.Unlink(in, ingressOuter)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", ingressLink, err)
@@ -229,11 +230,11 @@ func ingressPair(host, in nlwrap.Handle) (netlink.Link, error) {
 	if err == nil && inner.Attrs().ParentIndex == outer.Attrs().Index {
 		return outer, nil
 	}
-	return nil, errors.Join(unlink(host, ingressLink), unlink(in, ingressOuter))
+	return nil, errors.Join(kernel.Unlink(host, ingressLink), kernel.Unlink(in, ingressOuter))
 }
 
 // addressLocked gives both ends their addresses, and sets them up.
-func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink.Link, subnets []core.OverlaySubnet, is6 bool) error {
+func (g *ingress) addressLocked(host kernel.Socket, in nlwrap.Handle, outer netlink.Link, subnets []core.OverlaySubnet, is6 bool) error {
 	inner, err := in.LinkByName(ingressOuter)
 	if err != nil {
 		return fmt.Errorf("find %s inside: %w", ingressOuter, err)
@@ -262,7 +263,7 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 		link netlink.Link
 		addr netip.Prefix
 	}{{host.Handle, outer, gateway}, {in, inner, netip.PrefixFrom(g.inner, gateway.Bits())}} {
-		if err := end.h.AddrReplace(end.link, &netlink.Addr{IPNet: ipNet(end.addr), Flags: unix.IFA_F_NODAD}); err != nil {
+		if err := end.h.AddrReplace(end.link, &netlink.Addr{IPNet: kernel.IPNet(end.addr), Flags: unix.IFA_F_NODAD}); err != nil {
 			return fmt.Errorf("add address %s to %s: %w", end.addr, end.link.Attrs().Name, err)
 		}
 		if err := end.h.LinkSetUp(end.link); err != nil {
@@ -270,11 +271,11 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 		}
 	}
 	// The first packet does not wait for an answer, nor for a link-local address to ask from.
-	if err := errors.Join(hint(host.NeighSet(neighbour(outer.Attrs().Index, g.inner, inner.Attrs().HardwareAddr))),
-		hint(in.NeighSet(neighbour(inner.Attrs().Index, gateway.Addr(), outer.Attrs().HardwareAddr)))); err != nil {
+	if err := errors.Join(kernel.Hint(host.NeighSet(kernel.Neighbour(outer.Attrs().Index, g.inner, inner.Attrs().HardwareAddr))),
+		kernel.Hint(in.NeighSet(kernel.Neighbour(inner.Attrs().Index, gateway.Addr(), outer.Attrs().HardwareAddr)))); err != nil {
 		return fmt.Errorf("make the ends of %s neighbours: %w", ingressLink, err)
 	}
-	if err := host.settle(ingressLink); err != nil {
+	if err := host.Settle(ingressLink); err != nil {
 		return err
 	}
 	if err := g.kernel.Router(ingressLink, is6); err != nil {
@@ -289,16 +290,9 @@ func (g *ingress) addressLocked(host hostSocket, in nlwrap.Handle, outer netlink
 	return nil
 }
 
-func family(is6 bool) int {
-	if is6 {
-		return netlink.FAMILY_V6
-	}
-	return netlink.FAMILY_V4
-}
-
 // ingressGateway returns the address that the host's end has, the zero Prefix for none.
 func ingressGateway(host nlwrap.Handle, outer netlink.Link, is6 bool) (netip.Prefix, error) {
-	have, err := host.AddrList(outer, family(is6))
+	have, err := host.AddrList(outer, kernel.Family(is6))
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("list addresses of %s: %w", ingressLink, err)
 	}
@@ -355,7 +349,7 @@ func (g *ingress) attachLocked(in nlwrap.Handle, want overlay.Attachment, on *ov
 		}
 	}
 	// Of a network that is gone.
-	if err := unlink(in, ingressInner); err != nil {
+	if err := kernel.Unlink(in, ingressInner); err != nil {
 		return err
 	}
 	_, err := on.Attach(g.path, want)
@@ -370,9 +364,9 @@ func ingressOn(n *overlay.Network) int {
 func answersToHost(in nlwrap.Handle, inner netip.Addr) error {
 	byLink, byAddr := netlink.NewRule(), netlink.NewRule()
 	byLink.IifName, byLink.Priority = ingressInner, ingressRoutes
-	byAddr.Src, byAddr.Priority = ipNet(netip.PrefixFrom(inner, inner.BitLen())), ingressRoutes+1
+	byAddr.Src, byAddr.Priority = kernel.IPNet(netip.PrefixFrom(inner, inner.BitLen())), ingressRoutes+1
 	for _, r := range []*netlink.Rule{byLink, byAddr} {
-		r.Table, r.Family = ingressRoutes, family(inner.Is6())
+		r.Table, r.Family = ingressRoutes, kernel.Family(inner.Is6())
 		if err := in.RuleAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("route answers to the host: %w", err)
 		}
@@ -400,16 +394,16 @@ func (g *ingress) closeLocked(nets []*overlay.Network) error {
 			errs = append(errs, n.Detach(ingressKey))
 		}
 	}
-	host, err := hostHandle()
+	host, err := kernel.Host()
 	if err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	defer host.Close()
-	errs = append(errs, unlink(host, ingressLink))
+	errs = append(errs, kernel.Unlink(host, ingressLink))
 	if overlay.Pinned(g.path) {
 		// The kernel removes the links of a namespace some time after its end.
-		if in, ns, err := inside(g.path); err == nil {
-			errs = append(errs, unlink(in, ingressInner))
+		if in, ns, err := kernel.Inside(g.path); err == nil {
+			errs = append(errs, kernel.Unlink(in, ingressInner))
 			in.Close()
 			_ = ns.Close()
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -133,7 +133,7 @@ func TestAPublishedPortThatIsTaken(t *testing.T) {
 // ports comes into its namespace.
 func TestTheIngressIsClosed(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.77.0.0/16" })
+		r := newRig(t, func(c *netconf.Config) { c.PodCIDR = "10.77.0.0/16" })
 		o := newOutside(t)
 		m := newMesh(t, r, meshRange)
 		m.openIngress()

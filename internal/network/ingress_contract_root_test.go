@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -21,7 +21,7 @@ func TestTheIngressKeepsTheContract(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		newOutside(t)
 		networktest.Ingress(t, func(t *testing.T) networktest.IngressSubject {
-			r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.77.0.0/16" })
+			r := newRig(t, func(c *netconf.Config) { c.PodCIDR = "10.77.0.0/16" })
 			s := networktest.IngressSubject{Overlays: r.net.Overlays}
 			for i, o := range []*core.Overlay{&s.Overlay, &s.Other} {
 				p := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)
@@ -61,7 +61,7 @@ func TestTheIngressKeepsTheContract(t *testing.T) {
 func TestWhatIsMissingOfTheIngressIsTold(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		newOutside(t)
-		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.77.0.0/16" })
+		r := newRig(t, func(c *netconf.Config) { c.PodCIDR = "10.77.0.0/16" })
 		p := netip.MustParsePrefix(meshRange)
 		open := func() {
 			t.Helper()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -27,8 +28,8 @@ type victim struct {
 }
 
 func (v victim) run() error {
-	conf := network.DefaultConfig()
-	conf.Mode = network.ModeBuiltin
+	conf := netconf.DefaultConfig()
+	conf.Mode = netconf.ModeBuiltin
 	n, err := network.New(network.Options{Config: conf, Store: &networktest.KV{}, StateDir: v.StateDir})
 	if err != nil {
 		return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -76,8 +77,8 @@ func (d dirKV) All(prefix string) iter.Seq2[string, []byte] {
 const restlessArg = "restless"
 
 func openAt(dir string, log *slog.Logger) (*network.Network, error) {
-	conf := network.DefaultConfig()
-	conf.Mode, conf.LeaseRest = network.ModeBuiltin, 0
+	conf := netconf.DefaultConfig()
+	conf.Mode, conf.LeaseRest = netconf.ModeBuiltin, 0
 	return network.New(network.Options{Config: conf, Store: dirKV(filepath.Join(dir, "kv")), StateDir: filepath.Join(dir, "state"), Logger: log})
 }
 

@@ -17,6 +17,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
@@ -45,7 +47,7 @@ func (b *bridge) linkName(id core.ID) string {
 		_, _ = sum.Write([]byte(b.cfg.Bridge + "/" + string(id)))
 		name = linkPrefix + hex.EncodeToString(sum.Sum(nil))
 	}
-	return name[:min(len(name), maxBridge)]
+	return name[:min(len(name), netconf.MaxLink)]
 }
 
 func gateway(addr netip.Prefix, gw netip.Addr) netip.Addr {
@@ -73,12 +75,12 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	for _, id := range stale {
 		// The previous holder of this address may have kept its namespace, and so its link.
 		if id != req.Sandbox {
-			if err := unlink(host.Handle, b.linkName(id)); err != nil {
+			if err := kernel.Unlink(host.Handle, b.linkName(id)); err != nil {
 				return core.Attachment{}, err
 			}
 		}
 	}
-	sb, ns, err := inside(req.Namespace)
+	sb, ns, err := kernel.Inside(req.Namespace)
 	if err != nil {
 		return core.Attachment{}, err
 	}
@@ -92,7 +94,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	err = pair.create(host)
 	if errors.Is(err, unix.EEXIST) {
 		// A Setup that was interrupted may have left it.
-		if err := unlink(host.Handle, pair.name); err != nil {
+		if err := kernel.Unlink(host.Handle, pair.name); err != nil {
 			return core.Attachment{}, err
 		}
 		err = pair.create(host)
@@ -114,7 +116,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 		err = b.configure(host, sb, pair, lease, req.Config)
 	}
 	if err != nil {
-		return core.Attachment{}, errors.Join(err, unlink(host.Handle, pair.name))
+		return core.Attachment{}, errors.Join(err, kernel.Unlink(host.Handle, pair.name))
 	}
 	return core.Attachment{
 		Network: b.names[0], Interface: w.name, Addrs: lease.Addrs, MAC: mac.String(), MTU: pair.mtu, Routes: w.routes, NoDefault: w.noDefault,
@@ -159,7 +161,7 @@ type vethPair struct {
 	noDefault bool
 }
 
-func (p vethPair) create(h hostSocket) error {
+func (p vethPair) create(h kernel.Socket) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
@@ -176,18 +178,18 @@ func (p vethPair) create(h hostSocket) error {
 	peer.AddRtAttr(unix.IFLA_ADDRESS, []byte(p.mac))
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(p.ns)))
 	req.AddData(info)
-	req.Sockets = h.raw
+	req.Sockets = h.Raw
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }
 
 // configure configures the host's end as a port, sets loopback and the link up inside, and adds
 // addresses and routes.
-func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
+func (b *bridge) configure(host kernel.Socket, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
 	if err := p.port(host); err != nil {
 		return fmt.Errorf("set up port %s of the bridge: %w", p.name, err)
 	}
-	if err := sb.LinkSetUp(loopback()); err != nil {
+	if err := sb.LinkSetUp(kernel.Loopback()); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 	in, err := sb.LinkByName(p.peer)
@@ -204,7 +206,7 @@ func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease 
 	}
 	// The port first, because a bridge has a carrier when one of its ports has one.
 	for _, link := range []string{p.name, b.cfg.Bridge} {
-		if err := host.settle(link); err != nil {
+		if err := host.Settle(link); err != nil {
 			return err
 		}
 	}
@@ -214,7 +216,7 @@ func (b *bridge) configure(host hostSocket, sb nlwrap.Handle, p vethPair, lease 
 		}
 	}
 	for _, r := range p.routes {
-		route := &netlink.Route{LinkIndex: in.Attrs().Index, Dst: ipNet(r.To.Masked()), Scope: netlink.SCOPE_LINK}
+		route := &netlink.Route{LinkIndex: in.Attrs().Index, Dst: kernel.IPNet(r.To.Masked()), Scope: netlink.SCOPE_LINK}
 		if r.Via.IsValid() {
 			route.Gw, route.Scope = r.Via.AsSlice(), netlink.SCOPE_UNIVERSE
 		}
@@ -232,7 +234,7 @@ func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Pref
 	if !gw.IsValid() {
 		addr = netip.PrefixFrom(addr.Addr(), addr.Addr().BitLen())
 	}
-	a := &netlink.Addr{IPNet: ipNet(addr)}
+	a := &netlink.Addr{IPNet: kernel.IPNet(addr)}
 	if addr.Addr().Is6() {
 		a.Flags = unix.IFA_F_NODAD // leases exclude duplicates
 	}
@@ -249,10 +251,10 @@ func (p vethPair) route(host, sb nlwrap.Handle, in netlink.Link, addr netip.Pref
 			return err
 		}
 	}
-	if err := hint(sb.NeighSet(neighbour(in.Attrs().Index, via, p.bridge.mac))); err != nil {
+	if err := kernel.Hint(sb.NeighSet(kernel.Neighbour(in.Attrs().Index, via, p.bridge.mac))); err != nil {
 		return fmt.Errorf("add the gateway %s as a neighbour: %w", via, err)
 	}
-	if err := hint(host.NeighSet(neighbour(p.bridge.index, addr.Addr(), p.mac))); err != nil {
+	if err := kernel.Hint(host.NeighSet(kernel.Neighbour(p.bridge.index, addr.Addr(), p.mac))); err != nil {
 		return fmt.Errorf("add the sandbox %s as a neighbour: %w", addr.Addr(), err)
 	}
 	return nil
@@ -282,57 +284,25 @@ func (p vethPair) add6(sb nlwrap.Handle, in netlink.Link, a *netlink.Addr, addr 
 	return ready.wait(addr)
 }
 
-// hint ignores the errors of adding a neighbour that may be ignored. The kernel's table, one for
-// all network namespaces, may be full of entries that are as new, when 500 sandboxes are created
-// within seconds; then the kernel asks for the neighbour when it needs it.
-func hint(err error) error {
-	if errors.Is(err, unix.ENOBUFS) {
-		return nil
-	}
-	return err
-}
-
-// neighbour returns a reachable neighbour entry; the kernel verifies it later.
-func neighbour(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
-	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_REACHABLE, IP: a.AsSlice(), HardwareAddr: mac}
-}
-
-func ipNet(p netip.Prefix) *net.IPNet {
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
-}
-
-// unlink deletes a link. It succeeds when there is none.
-func unlink(h nlwrap.Handle, name string) error {
-	link, err := h.LinkByName(name)
-	if err == nil {
-		err = h.LinkDel(link)
-	}
-	var none netlink.LinkNotFoundError
-	if err == nil || errors.As(err, &none) || errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	return fmt.Errorf("delete link %s: %w", name, err)
-}
-
 func (b *bridge) unlink(name string) error {
 	_, host, err := b.ensure()
 	if err != nil {
 		return err
 	}
-	return unlink(host.Handle, name)
+	return kernel.Unlink(host.Handle, name)
 }
 
 // ensure makes the bridge when it does not exist, gives it the gateways of all ranges in use, and
 // adds the rules.
-func (b *bridge) ensure() (bridgeLink, hostSocket, error) {
+func (b *bridge) ensure() (bridgeLink, kernel.Socket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.link.index != 0 {
 		return b.link, b.host, nil
 	}
-	if b.host.raw == nil {
+	if b.host.Raw == nil {
 		var err error
-		if b.host, err = openHost(); err != nil {
+		if b.host, err = kernel.Open(); err != nil {
 			return bridgeLink{}, b.host, err
 		}
 	}
@@ -376,7 +346,7 @@ func (b *bridge) makeLink() (netlink.Link, error) {
 	if errors.As(err, &none) {
 		mtu := b.cfg.MTU
 		if mtu == 0 {
-			_, mtu = defaultLink(b.host.Handle)
+			_, mtu = kernel.DefaultLink(b.host.Handle)
 		}
 		if mtu == 0 {
 			mtu = 1500
@@ -486,7 +456,7 @@ func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 		}
 	}
 	for p := range want {
-		a := &netlink.Addr{IPNet: ipNet(p)}
+		a := &netlink.Addr{IPNet: kernel.IPNet(p)}
 		if p.Addr().Is6() {
 			a.Flags = unix.IFA_F_NODAD
 		}
@@ -498,7 +468,7 @@ func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 		if r.Gateway.IsValid() {
 			continue
 		}
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: ipNet(r.Prefix), Scope: netlink.SCOPE_LINK}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: kernel.IPNet(r.Prefix), Scope: netlink.SCOPE_LINK}
 		if r.Prefix.Addr().Is6() {
 			route.Scope = netlink.SCOPE_UNIVERSE
 		}

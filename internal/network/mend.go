@@ -9,22 +9,15 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/overlay"
-	"github.com/longshore/longshore/internal/network/settings"
 )
-
-// Change is something of the network's that another program has changed.
-type Change struct {
-	Text   string
-	Mended bool
-	Hint   string // advice, when it is not mended
-}
 
 // Mend restores the links, addresses, routes, masters and kernel parameters of the bridges, and the rules of the overlays,
 // where another program has changed them. It returns the differences. A kernel parameter that the agent has not set
 // stays unchanged. With overlays it also restores their devices and entries. Without links it compares only kernel
 // parameters and rules: a caller that knows that no link, address or route has changed saves listing them.
-func Mend(n *Network, links, overlays bool) []Change {
+func Mend(n *Network, links, overlays bool) []kernel.Change {
 	all := n.bridge.mend(links)
 	for _, u := range n.users.all() {
 		u.use.RLock()
@@ -36,16 +29,8 @@ func Mend(n *Network, links, overlays bool) []Change {
 	return append(all, mendOverlays(n.Overlays, overlays)...)
 }
 
-func mended(err error, format string, args ...any) Change {
-	c := Change{Text: fmt.Sprintf(format, args...), Mended: err == nil}
-	if err != nil {
-		c.Hint = "it cannot be restored: " + err.Error()
-	}
-	return c
-}
-
 // mend restores the bridge, if it is in use, and with links also its addresses, routes and ports.
-func (b *bridge) mend(links bool) (all []Change) {
+func (b *bridge) mend(links bool) (all []kernel.Change) {
 	b.mu.Lock()
 	used, index := b.wall != nil, b.link.index
 	b.mu.Unlock()
@@ -55,47 +40,33 @@ func (b *bridge) mend(links bool) (all []Change) {
 	if links {
 		what, err := b.differs(index)
 		if err != nil {
-			return []Change{mended(err, "bridge %s cannot be compared", b.cfg.Bridge)}
+			return []kernel.Change{kernel.Mended(err, "bridge %s cannot be compared", b.cfg.Bridge)}
 		}
 		if what != "" {
 			b.stale()
 			_, _, err := b.ensure()
-			if all = append(all, mended(err, "%s", what)); err != nil {
+			if all = append(all, kernel.Mended(err, "%s", what)); err != nil {
 				return all
 			}
 		}
 		ports, err := b.mendPorts()
 		if all = append(all, ports...); err != nil {
-			all = append(all, mended(err, "the links on bridge %s cannot be compared", b.cfg.Bridge))
+			all = append(all, kernel.Mended(err, "the links on bridge %s cannot be compared", b.cfg.Bridge))
 		}
 	}
-	return append(all, mendKernel(b.kernel)...)
-}
-
-func mendKernel(h *settings.Host) (all []Change) {
-	restored, others, err := h.Mend()
-	if err != nil {
-		all = append(all, mended(err, "a kernel setting was changed"))
-	}
-	for _, d := range restored {
-		all = append(all, mended(nil, "kernel setting %s", d))
-	}
-	for _, d := range others {
-		all = append(all, Change{Text: "kernel setting " + d.String(), Hint: d.Hint})
-	}
-	return all
+	return append(all, kernel.MendSettings(b.kernel)...)
 }
 
 // differs returns the first difference at the bridge with an index, or "". An index of 0 is any.
 func (b *bridge) differs(index int) (string, error) {
-	host, err := hostHandle()
+	host, err := kernel.Host()
 	if err != nil {
 		return "", err
 	}
 	defer host.Close()
 	link, err := host.LinkByName(b.cfg.Bridge)
 	switch {
-	case isLinkGone(err):
+	case kernel.IsLinkGone(err):
 		return fmt.Sprintf("bridge %s was deleted", b.cfg.Bridge), nil
 	case err != nil:
 		return "", err
@@ -129,7 +100,7 @@ func (b *bridge) differs(index int) (string, error) {
 		}
 	}
 	for _, r := range nets {
-		if !r.Gateway.IsValid() && !led[ipNet(r.Prefix).String()] {
+		if !r.Gateway.IsValid() && !led[kernel.IPNet(r.Prefix).String()] {
 			return fmt.Sprintf("the route to %s by bridge %s is missing", r.Prefix, b.cfg.Bridge), nil
 		}
 	}
@@ -137,7 +108,7 @@ func (b *bridge) differs(index int) (string, error) {
 }
 
 // mendPorts sets the links of sandboxes up, and puts them on the bridge again.
-func (b *bridge) mendPorts() (all []Change, err error) {
+func (b *bridge) mendPorts() (all []kernel.Change, err error) {
 	br, host, err := b.ensure()
 	if err != nil {
 		return nil, err
@@ -157,30 +128,30 @@ func (b *bridge) mendPorts() (all []Change, err error) {
 		}
 		err := host.LinkSetMasterByIndex(l, br.index)
 		if err == nil {
-			err = errors.Join(vethPair{name: at.Name}.port(host), host.LinkSetUp(l), host.settle(at.Name), host.settle(b.cfg.Bridge))
+			err = errors.Join(vethPair{name: at.Name}.port(host), host.LinkSetUp(l), host.Settle(at.Name), host.Settle(b.cfg.Bridge))
 		}
 		if isGone(err) {
 			continue // its sandbox ends
 		}
-		all = append(all, mended(err, "link %s was down or not on bridge %s", at.Name, b.cfg.Bridge))
+		all = append(all, kernel.Mended(err, "link %s was down or not on bridge %s", at.Name, b.cfg.Bridge))
 	}
 	return all, nil
 }
 
 // mendOverlays restores the overlays, their guard, and the kernel parameters of published ports.
-func mendOverlays(o *Overlays, entries bool) (all []Change) {
+func mendOverlays(o *Overlays, entries bool) (all []kernel.Change) {
 	if changed, err := o.guard.Mend(); changed != "" {
-		all = append(all, mended(err, "%s", changed))
+		all = append(all, kernel.Mended(err, "%s", changed))
 	}
 	for _, v := range o.all() {
 		if !entries {
 			break
 		}
 		if what := v.check(); what != nil {
-			all = append(all, mended(mendOverlay(o, v), "%v", what))
+			all = append(all, kernel.Mended(mendOverlay(o, v), "%v", what))
 		}
 	}
-	return append(append(all, mendIngress(o)...), mendKernel(o.n.ingress.kernel)...)
+	return append(append(all, mendIngress(o)...), kernel.MendSettings(o.n.ingress.kernel)...)
 }
 
 // check compares the data path with the kernel. It passes one that could not be adopted.

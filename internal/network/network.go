@@ -27,7 +27,9 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/plugins"
 	"github.com/longshore/longshore/internal/network/ports"
@@ -35,7 +37,7 @@ import (
 
 // Options are the parameters of New.
 type Options struct {
-	Config Config
+	Config netconf.Config
 	// Store is a durable key-value store for the mode and the ranges, which are chosen once.
 	// Required.
 	Store core.KV
@@ -58,9 +60,9 @@ type Options struct {
 
 // Network implements core.Network.
 type Network struct {
-	cfg     Config
+	cfg     netconf.Config
 	avoid   []netip.Prefix
-	mode    Mode // builtin or cni, never auto
+	mode    netconf.Mode // builtin or cni, never auto
 	store   core.KV
 	log     *slog.Logger
 	leases  *ipam.Leases
@@ -111,12 +113,12 @@ func New(o Options) (*Network, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	n := &Network{cfg: o.Config.filled(), store: o.Store, log: o.Logger, leaseStore: o.Leases, now: o.Now, avoid: o.Avoid}
+	n := &Network{cfg: o.Config.Filled(), store: o.Store, log: o.Logger, leaseStore: o.Leases, now: o.Now, avoid: o.Avoid}
 	var err error
 	if n.mode, err = n.decideMode(); err != nil {
 		return nil, err
 	}
-	if n.mode == ModeCNI && o.StateDir == "" {
+	if n.mode == netconf.ModeCNI && o.StateDir == "" {
 		return nil, fmt.Errorf("network: no state directory for CNI: %w", errdefs.ErrInvalidArgument)
 	}
 	n.leases, err = ipam.Open(ipam.Options{KV: o.Leases, Rest: time.Duration(n.cfg.LeaseRest) * time.Second, Now: o.Now})
@@ -176,21 +178,21 @@ func (n *Network) Release(ctx context.Context) error {
 }
 
 // decideMode replaces auto by a mode, once and for all.
-func (n *Network) decideMode() (Mode, error) {
-	if n.cfg.Mode != ModeAuto {
+func (n *Network) decideMode() (netconf.Mode, error) {
+	if n.cfg.Mode != netconf.ModeAuto {
 		return n.cfg.Mode, nil
 	}
 	switch stored, err := n.store.Get(keyMode); {
-	case err == nil && (Mode(stored) == ModeBuiltin || Mode(stored) == ModeCNI):
-		return Mode(stored), nil
+	case err == nil && (netconf.Mode(stored) == netconf.ModeBuiltin || netconf.Mode(stored) == netconf.ModeCNI):
+		return netconf.Mode(stored), nil
 	case err == nil:
 		return "", fmt.Errorf("network: stored mode %q: %w", stored, errdefs.ErrDataLoss)
 	case !errdefs.IsNotFound(err):
 		return "", fmt.Errorf("network: read mode: %w", err)
 	}
-	mode := ModeBuiltin
+	mode := netconf.ModeBuiltin
 	if confs, err := plugins.Files(n.cfg.CNI.ConfDir); err == nil && !allPodmans(confs) {
-		mode = ModeCNI
+		mode = netconf.ModeCNI
 	}
 	if err := n.store.Put(keyMode, []byte(mode)); err != nil {
 		return "", fmt.Errorf("network: store mode: %w", err)
@@ -203,7 +205,7 @@ func (n *Network) decideMode() (Mode, error) {
 // needed: nobody else has the Network yet.
 func (n *Network) loadRanges() error {
 	from := n.cfg.PodCIDR
-	if n.cfg.IPv6 && from != FromKubelet {
+	if n.cfg.IPv6 && from != netconf.FromKubelet {
 		from += " +ipv6"
 	}
 	var stored ranges
@@ -220,11 +222,11 @@ func (n *Network) loadRanges() error {
 	}
 	next := ranges{From: from}
 	switch {
-	case n.mode == ModeCNI || n.cfg.PodCIDR == FromKubelet:
+	case n.mode == netconf.ModeCNI || n.cfg.PodCIDR == netconf.FromKubelet:
 		n.set = next
 		return nil
 	case n.cfg.PodCIDR == "":
-		taken, err := hostRoutes(n.cfg.Bridge)
+		taken, err := kernel.Routes(n.cfg.Bridge)
 		if err != nil {
 			return fmt.Errorf("network: %w", err)
 		}
@@ -238,7 +240,7 @@ func (n *Network) loadRanges() error {
 		n.log.Info("address range chosen", "range", r.Prefix.String())
 		next.CIDRs = append(next.CIDRs, r.Prefix.String())
 	default:
-		next.CIDRs = n.cfg.cidrs()
+		next.CIDRs = n.cfg.Ranges()
 	}
 	if n.cfg.IPv6 && !slices.ContainsFunc(next.CIDRs, func(c string) bool { return strings.Contains(c, ":") }) {
 		next.CIDRs = append(next.CIDRs, ipam.ChooseULA().Prefix.String())
@@ -309,7 +311,7 @@ func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 		info.Ranges = append(info.Ranges, r.Prefix)
 	}
 	switch {
-	case n.mode == ModeCNI:
+	case n.mode == netconf.ModeCNI:
 		info.Reason = n.cni.notReady(ctx)
 	case len(info.Ranges) == 0:
 		info.Reason = `no address range configured: network.pod_cidr is "from-kubelet" and none was given yet`
@@ -337,9 +339,9 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	}
 	switch {
 	case req.Namespace == "":
-		return hostStatus()
+		return kernel.HostStatus()
 	case req.Config.Name == core.NetworkNone:
-		return noneStatus(req.Namespace)
+		return kernel.NoneStatus(req.Namespace)
 	}
 	p, err := planOf(req.Config)
 	if err != nil {
@@ -355,13 +357,13 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 // FailedPrecondition names the missing part.
 func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	var err error
-	switch Mode(req.Last.Mode) {
-	case ModeBuiltin:
+	switch netconf.Mode(req.Last.Mode) {
+	case netconf.ModeBuiltin:
 		err = n.checkAttached(req)
-	case ModeCNI:
+	case netconf.ModeCNI:
 		err = errors.Join(n.cni.check(ctx, req), n.checkAttached(req))
-	case statusNone:
-		err = checkLoopback(req.Namespace)
+	case netconf.StatusNone:
+		err = kernel.CheckLoopback(req.Namespace)
 	}
 	if err != nil {
 		return fmt.Errorf("check network of sandbox %s: %w", req.Sandbox.Short(), err)
@@ -377,7 +379,7 @@ func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	// Call all of them in each mode: the sandbox may be older than the configuration, or its Setup
 	// may have been interrupted.
 	err := errors.Join(n.bridge.del(req.Sandbox), n.delUser(ctx, req), n.Overlays.leave(req.Sandbox), n.cni.del(ctx, req))
-	if err == nil && req.Last.Mode == string(ModeBuiltin) {
+	if err == nil && req.Last.Mode == string(netconf.ModeBuiltin) {
 		err = n.leaveBuiltin()
 	}
 	if err != nil {
@@ -438,7 +440,7 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 // configured and the last sandbox on the bridge is gone: its route would hide the plugins'
 // addresses.
 func (n *Network) leaveBuiltin() error {
-	if n.mode != ModeCNI || len(n.leases.All()) > 0 || !n.bridge.ours() {
+	if n.mode != netconf.ModeCNI || len(n.leases.All()) > 0 || !n.bridge.ours() {
 		return nil
 	}
 	n.log.Info("removing the builtin bridge, because CNI plugins make the network now", "bridge", n.cfg.Bridge)

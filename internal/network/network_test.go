@@ -11,12 +11,13 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 )
 
 func TestModeIsDecidedOnce(t *testing.T) {
 	confs := t.TempDir()
-	conf := network.DefaultConfig()
+	conf := netconf.DefaultConfig()
 	conf.CNI.ConfDir = confs
 	mode := func(kv *networktest.KV) string {
 		t.Helper()
@@ -53,8 +54,8 @@ func TestModeIsDecidedOnce(t *testing.T) {
 }
 
 func TestRangesOutliveTheProcess(t *testing.T) {
-	conf := network.DefaultConfig()
-	conf.Mode, conf.PodCIDR = network.ModeBuiltin, network.FromKubelet
+	conf := netconf.DefaultConfig()
+	conf.Mode, conf.PodCIDR = netconf.ModeBuiltin, netconf.FromKubelet
 	kv := &networktest.KV{}
 	with := func(f func(n *network.Network)) {
 		t.Helper()
@@ -102,23 +103,23 @@ func TestRangesOutliveTheProcess(t *testing.T) {
 func TestConfigCheck(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
-		change func(*network.Config)
+		change func(*netconf.Config)
 		ok     bool
 	}{
-		{"default", func(*network.Config) {}, true},
-		{"zero", func(c *network.Config) { *c = network.Config{} }, true},
-		{"mode", func(c *network.Config) { c.Mode = "flannel" }, false},
-		{"long bridge", func(c *network.Config) { c.Bridge = "sixteen-letters0" }, false},
-		{"path as bridge", func(c *network.Config) { c.Bridge = "../all" }, false},
-		{"mtu", func(c *network.Config) { c.MTU = 67 }, false},
-		{"mtu for IPv6", func(c *network.Config) { c.MTU, c.IPv6 = 1000, true }, false},
-		{"rest", func(c *network.Config) { c.LeaseRest = -1 }, false},
-		{"ranges", func(c *network.Config) { c.PodCIDR = "10.0.0.0/8,fd00::/48" }, true},
-		{"bad range", func(c *network.Config) { c.PodCIDR = "10.0.0.0/8,10.1.0.0/16" }, false},
-		{"kubelet", func(c *network.Config) { c.PodCIDR = network.FromKubelet }, true},
+		{"default", func(*netconf.Config) {}, true},
+		{"zero", func(c *netconf.Config) { *c = netconf.Config{} }, true},
+		{"mode", func(c *netconf.Config) { c.Mode = "flannel" }, false},
+		{"long bridge", func(c *netconf.Config) { c.Bridge = "sixteen-letters0" }, false},
+		{"path as bridge", func(c *netconf.Config) { c.Bridge = "../all" }, false},
+		{"mtu", func(c *netconf.Config) { c.MTU = 67 }, false},
+		{"mtu for IPv6", func(c *netconf.Config) { c.MTU, c.IPv6 = 1000, true }, false},
+		{"rest", func(c *netconf.Config) { c.LeaseRest = -1 }, false},
+		{"ranges", func(c *netconf.Config) { c.PodCIDR = "10.0.0.0/8,fd00::/48" }, true},
+		{"bad range", func(c *netconf.Config) { c.PodCIDR = "10.0.0.0/8,10.1.0.0/16" }, false},
+		{"kubelet", func(c *netconf.Config) { c.PodCIDR = netconf.FromKubelet }, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := network.DefaultConfig()
+			c := netconf.DefaultConfig()
 			tc.change(&c)
 			if err := c.Check(); (err == nil) != tc.ok || err != nil && !errdefs.IsInvalidArgument(err) {
 				t.Errorf("%v, want ok %v", err, tc.ok)
@@ -131,8 +132,8 @@ func TestConfigCheck(t *testing.T) {
 // no other, and one that was chosen before that was known is given up; a range that is named is not.
 func TestRangesToAvoid(t *testing.T) {
 	kv := &networktest.KV{}
-	conf := network.DefaultConfig()
-	conf.Mode = network.ModeBuiltin
+	conf := netconf.DefaultConfig()
+	conf.Mode = netconf.ModeBuiltin
 	chosen := func(avoid ...string) netip.Prefix {
 		t.Helper()
 		o := network.Options{Config: conf, Store: kv}

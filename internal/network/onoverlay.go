@@ -12,7 +12,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/network/ports"
@@ -75,7 +77,7 @@ func (o *Overlays) setup(ctx context.Context, req core.NetworkRequest, p planned
 	one := req
 	one.Config = p.rest
 	if p.rest.Name == core.NetworkNone {
-		if st, err = noneStatus(req.Namespace); err == nil {
+		if st, err = kernel.NoneStatus(req.Namespace); err == nil {
 			st = overlaysOnly(o.n.cfg.DNS, st)
 		}
 	} else {
@@ -106,8 +108,8 @@ func (o *Overlays) setup(ctx context.Context, req core.NetworkRequest, p planned
 }
 
 // overlaysOnly is the status of a sandbox that is on overlays only.
-func overlaysOnly(d DNSConfig, st core.NetworkStatus) core.NetworkStatus {
-	st.Mode, st.DNS = string(ModeBuiltin), core.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
+func overlaysOnly(d netconf.DNSConfig, st core.NetworkStatus) core.NetworkStatus {
+	st.Mode, st.DNS = string(netconf.ModeBuiltin), core.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
 	return st
 }
 
@@ -206,7 +208,7 @@ func (o *Overlays) attach(ctx context.Context, req core.NetworkRequest, a core.A
 	case len(a.Open) > 0 && slices.ContainsFunc(req.Last.Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }):
 		return fail("ports are open at another interface already", errdefs.ErrInvalidArgument)
 	}
-	a.Interface = cmp.Or(a.Interface, freeName(req))
+	a.Interface = cmp.Or(a.Interface, kernel.FreeName(req))
 	name, _ := core.OverlayName(a.Network)
 	if err := o.part(req.Sandbox, name); err != nil { // an Attach was interrupted, and nobody has recovered
 		return core.NetworkStatus{}, err
@@ -217,7 +219,7 @@ func (o *Overlays) attach(ctx context.Context, req core.NetworkRequest, a core.A
 	}
 	req.Config = req.Config.With(a)
 	st := req.Last
-	if st.Mode == statusNone {
+	if st.Mode == netconf.StatusNone {
 		st = overlaysOnly(o.n.cfg.DNS, st)
 	}
 	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
@@ -357,7 +359,7 @@ func (o *Overlays) counters(name string) map[string]core.NetStats {
 	}
 	for key, s := range list {
 		// The sandbox's end sends the packets that this end receives.
-		all[key] = otherEnd(core.NetStats{
+		all[key] = kernel.OtherEnd(core.NetStats{
 			RxBytes: s.RxBytes, RxPackets: s.RxPackets, RxErrors: s.RxErrors, RxDropped: s.RxDropped,
 			TxBytes: s.TxBytes, TxPackets: s.TxPackets, TxErrors: s.TxErrors, TxDropped: s.TxDropped,
 		}, "")

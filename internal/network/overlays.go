@@ -17,7 +17,9 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/overlay"
 )
@@ -292,10 +294,10 @@ func (o *Overlays) check(def core.Overlay) error {
 // chosen it and nobody has configured it. Sandboxes keep the addresses that they have.
 func (o *Overlays) makeRoom(def core.Overlay) error {
 	n := o.n
-	if n.cfg.PodCIDR != "" || n.mode != ModeBuiltin || !slices.ContainsFunc(n.leases.Ranges(), func(r ipam.Range) bool { return r.Prefix.Addr().Is4() && overlaps(def, r.Prefix) }) {
+	if n.cfg.PodCIDR != "" || n.mode != netconf.ModeBuiltin || !slices.ContainsFunc(n.leases.Ranges(), func(r ipam.Range) bool { return r.Prefix.Addr().Is4() && overlaps(def, r.Prefix) }) {
 		return nil
 	}
-	taken, err := hostRoutes(n.cfg.Bridge)
+	taken, err := kernel.Routes(n.cfg.Bridge)
 	if err != nil {
 		return err
 	}

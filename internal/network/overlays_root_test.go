@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/roottest"
@@ -294,7 +294,7 @@ func TestANeighbourIsNoRouter(t *testing.T) {
 // TestOverlaysThatCannotBe: what collides with something of this node changes nothing.
 func TestOverlaysThatCannotBe(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.77.0.0/16" })
+		r := newRig(t, func(c *netconf.Config) { c.PodCIDR = "10.77.0.0/16" })
 		r.define(core.NetworkDefinition{Name: "user", Subnets: []core.Subnet{{Range: netip.MustParsePrefix("10.78.0.0/24")}}})
 		r.open(anOverlay(1))
 		networktest.Run(t, "ip link add foreign type vxlan id 5000 dstport 4789")

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
@@ -24,32 +26,6 @@ const (
 
 // bridgeFilter exists if the kernel can send a bridge's packets through the IP rules.
 const bridgeFilter = "/proc/sys/net/bridge/bridge-nf-call-iptables"
-
-// plainNets returns the ranges within which nothing is masqueraded: those of the configuration,
-// and the one that kubelet has given.
-func (c Config) plainNets(given []ipam.Range) ([]netip.Prefix, error) {
-	list := slices.Clone(c.NoMasquerade)
-	if c.PodCIDR == FromKubelet {
-		for _, r := range given {
-			list = append(list, r.Prefix.String())
-		}
-	}
-	var nets []netip.Prefix
-	for _, s := range list {
-		p, err := netip.ParsePrefix(s)
-		if err != nil {
-			return nil, fmt.Errorf("%q is not a range", s)
-		}
-		p = p.Masked()
-		if slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Overlaps(p) && n.Bits() <= p.Bits() }) {
-			continue
-		}
-		nets = slices.DeleteFunc(nets, func(n netip.Prefix) bool { return n.Overlaps(p) })
-		nets = append(nets, p)
-	}
-	slices.SortFunc(nets, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
-	return nets, nil
-}
 
 // setPlain excludes traffic within the configured ranges from masquerading. When a sandbox has
 // asked another by an address that is translated on this host, the answer must then pass through
@@ -82,7 +58,7 @@ func (b *bridge) filterBridged(index int) (bool, error) {
 	data.AddRtAttr(brCallIPTables, nl.Uint8Attr(1))
 	data.AddRtAttr(brCallIP6Tables, nl.Uint8Attr(1))
 	req.AddData(info)
-	req.Sockets = b.host.raw
+	req.Sockets = b.host.Raw
 	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
 		return false, err
 	}
@@ -95,14 +71,14 @@ func (n *Network) Trouble() (trouble, hint string) {
 	if trouble, hint := n.ingress.trouble(); trouble != "" {
 		return trouble, hint
 	}
-	nets, err := n.cfg.plainNets(n.leases.Ranges())
-	if err != nil || len(nets) == 0 || n.mode != ModeBuiltin {
+	nets, err := n.cfg.PlainNets(n.leases.Ranges())
+	if err != nil || len(nets) == 0 || n.mode != netconf.ModeBuiltin {
 		return "", ""
 	}
 	if _, err := os.Stat(bridgeFilter); err != nil {
 		return "br_netfilter is not loaded: pods of this node that ask each other by a Service see the node's address", "modprobe br_netfilter, and a file in /etc/modules-load.d"
 	}
-	routes, err := hostRoutes(n.cfg.Bridge)
+	routes, err := kernel.Routes(n.cfg.Bridge)
 	if err != nil {
 		return err.Error(), ""
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -34,7 +34,7 @@ func TestPodsSeeEachOther(t *testing.T) {
 		out.ns.Serve(t, "tcp", 80)
 		for name, plain := range map[string]bool{"within the ranges": true, "without ranges": false} {
 			t.Run(name, func(t *testing.T) {
-				r := newRig(t, func(c *network.Config) {
+				r := newRig(t, func(c *netconf.Config) {
 					c.PodCIDR = "10.244.1.0/24,fd00:244:0:1::/64"
 					if plain {
 						c.NoMasquerade = []string{"10.244.0.0/16", "fd00:244::/48"}
@@ -87,7 +87,7 @@ func TestPodsSeeEachOther(t *testing.T) {
 func TestMissingRoutesAreTold(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		newOutside(t)
-		r := newRig(t, func(c *network.Config) { c.PodCIDR, c.NoMasquerade = "10.244.1.0/24", []string{"10.244.0.0/16"} })
+		r := newRig(t, func(c *netconf.Config) { c.PodCIDR, c.NoMasquerade = "10.244.1.0/24", []string{"10.244.0.0/16"} })
 		if trouble, hint := r.net.Trouble(); !strings.Contains(trouble, "no route to other nodes' pods in 10.244.0.0/16") || hint == "" {
 			t.Errorf("trouble %q, hint %q", trouble, hint)
 		}
@@ -106,7 +106,7 @@ func TestTheBridgeGoesWithItsLastSandbox(t *testing.T) {
 		newOutside(t)
 		r := newRig(t, nil)
 		one := r.setup(1)
-		r.conf.Mode = network.ModeCNI
+		r.conf.Mode = netconf.ModeCNI
 		r.conf.CNI.ConfDir = t.TempDir()
 		r.start()
 		if err := r.net.Recover(t.Context(), []core.NetworkRequest{one.req}); err != nil {

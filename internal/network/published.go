@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/network/ports"
 	"github.com/longshore/longshore/internal/nlwrap"
@@ -252,7 +253,7 @@ func checkIngress(o *Overlays) error {
 }
 
 // mendIngress restores links, addresses, routes and rules of the ingress.
-func mendIngress(o *Overlays) []Change {
+func mendIngress(o *Overlays) []kernel.Change {
 	lacks := checkIngress(o)
 	if lacks == nil {
 		return nil
@@ -268,7 +269,7 @@ func mendIngress(o *Overlays) []Change {
 	if err == nil {
 		err = errors.Join(g.table.Rebuild(), checkIngress(o))
 	}
-	return []Change{mended(err, "published ports: %v", lacks)}
+	return []kernel.Change{kernel.Mended(err, "published ports: %v", lacks)}
 }
 
 // check checks the host's part, and returns the network that has the other part.
@@ -278,13 +279,13 @@ func (g *ingress) check() (on string, err error) {
 	if g.is == nil {
 		return "", nil
 	}
-	host, err := hostHandle()
+	host, err := kernel.Host()
 	if err != nil {
 		return "", err
 	}
 	defer host.Close()
 	link, err := host.LinkByName(ingressLink)
-	if isLinkGone(err) || err == nil && link.Attrs().Flags&net.FlagUp == 0 {
+	if kernel.IsLinkGone(err) || err == nil && link.Attrs().Flags&net.FlagUp == 0 {
 		return "", fmt.Errorf("link %s does not exist or is down: %w", ingressLink, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
@@ -308,7 +309,7 @@ func (g *ingress) checkLinkLocked(host nlwrap.Handle, outer netlink.Link) error 
 	if gateway, err := ingressGateway(host, outer, g.inner.Is6()); err != nil || gateway.Addr().Next() != g.inner {
 		return errors.Join(err, fmt.Errorf("link %s has lost its address: %w", ingressLink, errdefs.ErrFailedPrecondition))
 	}
-	in, ns, err := inside(g.path)
+	in, ns, err := kernel.Inside(g.path)
 	if err != nil {
 		return err
 	}
@@ -322,9 +323,9 @@ func (g *ingress) checkLinkLocked(host nlwrap.Handle, outer netlink.Link) error 
 		return errors.Join(err, fmt.Errorf("link %s inside has lost its address %s: %w", ingressOuter, g.inner, errdefs.ErrFailedPrecondition))
 	}
 	byTable := &netlink.Rule{Table: ingressRoutes}
-	rules, err := in.RuleListFiltered(family(g.inner.Is6()), byTable, netlink.RT_FILTER_TABLE)
+	rules, err := in.RuleListFiltered(kernel.Family(g.inner.Is6()), byTable, netlink.RT_FILTER_TABLE)
 	if err == nil {
-		routes, err = in.RouteListFiltered(family(g.inner.Is6()), &netlink.Route{Table: ingressRoutes}, netlink.RT_FILTER_TABLE)
+		routes, err = in.RouteListFiltered(kernel.Family(g.inner.Is6()), &netlink.Route{Table: ingressRoutes}, netlink.RT_FILTER_TABLE)
 	}
 	if err != nil || len(routes) == 0 || len(rules) < 2 {
 		return errors.Join(err, fmt.Errorf("the routes of answers to the host are missing: %w", errdefs.ErrFailedPrecondition))

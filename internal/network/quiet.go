@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/settings"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
@@ -24,7 +25,7 @@ const noAddr6 = 1
 // port makes the host's end a port of the bridge without IPv6 traffic of its own. The port also
 // sends packets back where they came from: with br_netfilter a sandbox reaches its own host port
 // that way. It must be called before the link has a carrier.
-func (p vethPair) port(h hostSocket) error {
+func (p vethPair) port(h kernel.Socket) error {
 	err := p.changePort(h, true)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		return p.changePort(h, false) // the host has no IPv6, or has disabled it on this link
@@ -32,7 +33,7 @@ func (p vethPair) port(h hostSocket) error {
 	return err
 }
 
-func (p vethPair) changePort(h hostSocket, quiet bool) error {
+func (p vethPair) changePort(h kernel.Socket, quiet bool) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(p.name)))
@@ -45,7 +46,7 @@ func (p vethPair) changePort(h hostSocket, quiet bool) error {
 		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, nl.Uint8Attr(noAddr6))
 		req.AddData(spec)
 	}
-	req.Sockets = h.raw
+	req.Sockets = h.Raw
 	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 	return err
 }

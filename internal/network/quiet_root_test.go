@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -14,7 +14,7 @@ import (
 func TestLinksAreQuiet(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for i, ipv6 := range []bool{false, true} {
-			r := newRig(t, func(c *network.Config) { c.IPv6 = ipv6 })
+			r := newRig(t, func(c *netconf.Config) { c.IPv6 = ipv6 })
 			b := r.setup(i + 1)
 			for link, addrs := range linkLocal(t, "") {
 				if link != "longshore0" {

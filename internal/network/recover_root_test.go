@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -37,7 +37,7 @@ func links(t *testing.T) string {
 func TestRecover(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
-		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+		r := newRig(t, func(c *netconf.Config) { c.IPv6 = true })
 		one, gone, two := r.setup(1, port("tcp", 8080, 80), port("udp", 8080, 80)), r.setup(2, port("tcp", 8081, 80)), r.setup(3)
 		for _, p := range []string{"tcp", "udp"} {
 			one.ns.Serve(t, p, 80)
@@ -166,7 +166,7 @@ func TestBridgeRemoved(t *testing.T) {
 // must not be in use twice.
 func TestAddressOfAKeptNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		r := newRig(t, func(c *network.Config) { c.PodCIDR = "10.9.0.0/29" })
+		r := newRig(t, func(c *netconf.Config) { c.PodCIDR = "10.9.0.0/29" })
 		first := r.setup(1)
 		r.down(first)
 		if second := r.setup(2); second.addr(true) == first.addr(true) {
@@ -188,7 +188,7 @@ func TestAddressOfAKeptNamespace(t *testing.T) {
 // TestChurn: after 200 sandboxes everything is as before.
 func TestChurn(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+		r := newRig(t, func(c *netconf.Config) { c.IPv6 = true })
 		ports := func(i uint16) []core.Port {
 			return []core.Port{port("tcp", 20000+i, 80), port("sctp", 20000+i, 80), {Proto: "udp", HostIP: netip.MustParseAddr("127.0.0.1"), Host: 20000 + i, Container: 80}}
 		}
@@ -263,7 +263,7 @@ func TestRelease(t *testing.T) {
 		networktest.Run(t, "iptables-legacy -P FORWARD DROP")
 		legacy := networktest.Run(t, "iptables-legacy -S")
 		before := rules(t) + links(t)
-		r := newRig(t, func(c *network.Config) { c.IPv6 = true })
+		r := newRig(t, func(c *netconf.Config) { c.IPv6 = true })
 		if err := r.net.Release(t.Context()); err != nil {
 			t.Errorf("before anything was made: %v", err)
 		}

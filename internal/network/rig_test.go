@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
 )
 
@@ -19,7 +20,7 @@ type rig struct {
 	t    *testing.T
 	net  *network.Network
 	kv   *networktest.KV
-	conf network.Config
+	conf netconf.Config
 	dir  string
 	// names has how the name server is run, when not as usual.
 	names *names.Options
@@ -29,10 +30,10 @@ type rig struct {
 	ahead time.Duration
 }
 
-func newRig(t *testing.T, change func(*network.Config)) *rig {
+func newRig(t *testing.T, change func(*netconf.Config)) *rig {
 	t.Helper()
-	conf := network.DefaultConfig()
-	conf.Mode = network.ModeBuiltin
+	conf := netconf.DefaultConfig()
+	conf.Mode = netconf.ModeBuiltin
 	if change != nil {
 		change(&conf)
 	}

@@ -22,7 +22,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/dns"
 	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
+	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
@@ -150,7 +152,7 @@ const maxUsers = 256
 
 // reserved are names that mean something else where a network is named.
 func (n *Network) reserved() []string {
-	return append([]string{core.NetworkNone, statusHost, "bridge", "container", "ns", "private", "slirp4netns", "pasta", "podman"}, n.bridge.names...)
+	return append([]string{core.NetworkNone, netconf.StatusHost, "bridge", "container", "ns", "private", "slirp4netns", "pasta", "podman"}, n.bridge.names...)
 }
 
 // Define stores a network. It chooses Subnets if there are none. The first sandbox on the network
@@ -245,7 +247,7 @@ func (n *Network) chooseSubnets(def *core.NetworkDefinition, all []*user) error 
 
 // usedRanges returns the ranges that are in use on this node.
 func (n *Network) usedRanges() ([]netip.Prefix, error) {
-	taken, err := hostRoutes(n.cfg.Bridge)
+	taken, err := kernel.Routes(n.cfg.Bridge)
 	if err != nil {
 		return nil, err
 	}

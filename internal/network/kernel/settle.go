@@ -1,4 +1,4 @@
-package network
+package kernel
 
 import (
 	"fmt"
@@ -18,11 +18,11 @@ type ethtoolRequest struct {
 	_    [16]byte
 }
 
-// settle makes the kernel handle what it knows of a link's carrier at once. It would do so a
+// Settle makes the kernel handle what it knows of a link's carrier at once. It would do so a
 // little later, from a queue; until then a bridge does not forward to a new port, so the first
 // ARP request is lost and repeated only after a second. Reading the link's state through ethtool
 // flushes the queue for the link, on every kernel.
-func (h hostSocket) settle(link string) error {
+func (h Socket) Settle(link string) error {
 	value := ethtoolValue{cmd: unix.ETHTOOL_GLINK}
 	req := ethtoolRequest{data: unsafe.Pointer(&value)}
 	copy(req.name[:unix.IFNAMSIZ-1], link)

@@ -1,4 +1,4 @@
-package network
+package kernel
 
 import (
 	"errors"
@@ -11,11 +11,11 @@ import (
 // The kernel's table is shared by the whole machine, so a test must not fill it.
 func TestAFullNeighbourTableIsNoReasonToRefuseASandbox(t *testing.T) {
 	for _, err := range []error{nil, unix.ENOBUFS, fmt.Errorf("netlink: %w", unix.ENOBUFS)} {
-		if got := hint(err); got != nil {
+		if got := Hint(err); got != nil {
 			t.Errorf("%v became %v", err, got)
 		}
 	}
-	if got := hint(unix.ENODEV); !errors.Is(got, unix.ENODEV) {
+	if got := Hint(unix.ENODEV); !errors.Is(got, unix.ENODEV) {
 		t.Errorf("%v became %v", unix.ENODEV, got)
 	}
 }

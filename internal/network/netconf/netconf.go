@@ -1,12 +1,16 @@
-package network
+// Package netconf is the [network] section of the agent's configuration: its values, their defaults and
+// their limits.
+package netconf
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/ports"
 )
@@ -25,8 +29,8 @@ const (
 
 // The values of NetworkStatus.Mode besides builtin and cni.
 const (
-	statusHost = "host"
-	statusNone = "none"
+	StatusHost = "host"
+	StatusNone = "none"
 )
 
 // FromKubelet as Config.PodCIDR means that SetRanges sets the ranges; there are none before.
@@ -77,6 +81,11 @@ type DNSConfig struct {
 	Options  []string `toml:"options"`
 }
 
+// Status returns the settings as a sandbox's status has them.
+func (d DNSConfig) Status() core.DNS {
+	return core.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
+}
+
 // DefaultConfig is the configuration without a file.
 func DefaultConfig() Config {
 	return Config{
@@ -85,8 +94,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxBridge is the longest name of a link in the kernel.
-const maxBridge = 15
+// MaxLink is the length of the longest name of a link in the kernel.
+const MaxLink = 15
 
 // Check returns InvalidArgument if a value of c is not valid.
 func (c Config) Check() error {
@@ -96,7 +105,7 @@ func (c Config) Check() error {
 	if !slices.Contains([]Mode{"", ModeBuiltin, ModeCNI, ModeAuto}, c.Mode) {
 		return invalid("mode %q is none of builtin, cni, auto", c.Mode)
 	}
-	if len(c.Bridge) > maxBridge || strings.ContainsAny(c.Bridge, "/ :\t\n") || c.Bridge == "." || c.Bridge == ".." {
+	if len(c.Bridge) > MaxLink || strings.ContainsAny(c.Bridge, "/ :\t\n") || c.Bridge == "." || c.Bridge == ".." {
 		return invalid("bridge %q is not a link name", c.Bridge)
 	}
 	if c.MTU < 0 || c.MTU > 0 && c.MTU < 68 || c.MTU > 65535 {
@@ -113,33 +122,33 @@ func (c Config) Check() error {
 	if c.LeaseRest < 0 {
 		return invalid("lease_rest %d is negative", c.LeaseRest)
 	}
-	if _, err := ipam.ParseRanges(c.cidrs()); err != nil {
+	if _, err := ipam.ParseRanges(c.Ranges()); err != nil {
 		return fmt.Errorf("network: pod_cidr: %w", err)
 	}
-	if _, err := c.plainNets(nil); err != nil {
+	if _, err := c.PlainNets(nil); err != nil {
 		return invalid("no_masquerade: %w", err)
 	}
 	return nil
 }
 
-// hostPorts returns where host ports are chosen from.
-func (c Config) hostPorts() (ports.Pool, error) {
+// Pool returns the host ports to choose from.
+func (c Config) Pool() (ports.Pool, error) {
 	if c.HostPorts != "" {
 		return ports.ParsePool(c.HostPorts)
 	}
 	return ports.HostPool()
 }
 
-// cidrs returns the ranges that the configuration names.
-func (c Config) cidrs() []string {
+// Ranges returns the ranges that the configuration names.
+func (c Config) Ranges() []string {
 	if c.PodCIDR == "" || c.PodCIDR == FromKubelet {
 		return nil
 	}
 	return strings.Split(c.PodCIDR, ",")
 }
 
-// filled replaces unset values by their defaults.
-func (c Config) filled() Config {
+// Filled replaces unset values by their defaults.
+func (c Config) Filled() Config {
 	d := DefaultConfig()
 	if c.Mode == "" {
 		c.Mode = d.Mode
@@ -154,4 +163,30 @@ func (c Config) filled() Config {
 		c.CNI.BinDirs = d.CNI.BinDirs
 	}
 	return c
+}
+
+// PlainNets returns the ranges within which nothing is masqueraded: those of the configuration,
+// and the one that kubelet has given.
+func (c Config) PlainNets(given []ipam.Range) ([]netip.Prefix, error) {
+	list := slices.Clone(c.NoMasquerade)
+	if c.PodCIDR == FromKubelet {
+		for _, r := range given {
+			list = append(list, r.Prefix.String())
+		}
+	}
+	var nets []netip.Prefix
+	for _, s := range list {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not a range", s)
+		}
+		p = p.Masked()
+		if slices.ContainsFunc(nets, func(n netip.Prefix) bool { return n.Overlaps(p) && n.Bits() <= p.Bits() }) {
+			continue
+		}
+		nets = slices.DeleteFunc(nets, func(n netip.Prefix) bool { return n.Overlaps(p) })
+		nets = append(nets, p)
+	}
+	slices.SortFunc(nets, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return nets, nil
 }
