@@ -181,7 +181,7 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 	for _, v := range unused {
 		all = append(all, warn("unused", "longshore volume prune", "volume %s/%s is anonymous, and no container uses it", v.Owner, v.Name))
 	}
-	if err := n.network.Overlays.Check(); err != nil {
+	if err := n.network.Overlays.Intact(); err != nil {
 		all = append(all, fail("network", "restart the agent: it restores missing parts", "%v", err))
 	}
 	if !images {

@@ -26,27 +26,18 @@ func (n *Network) on(network string) (*bridge, bool) {
 	return n.bridge, n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.names, network)
 }
 
-// bridges returns all, whether they exist in the kernel or not.
-func (n *Network) bridges() []*bridge {
-	list := []*bridge{n.bridge}
-	for _, u := range n.users.all() {
-		list = append(list, u.bridge)
-	}
-	return list
-}
-
-// split divides the interfaces of a request: first has the one on a user-defined network, or those
+// split divides the interfaces of a request: first has the one on a network that is made one by one, or those
 // that the bridge or CNI plugins make in one call; more are attached afterwards.
 func split(n *Network, cfg core.NetworkConfig) (first core.NetworkConfig, more []core.Attachment) {
 	first = cfg
 	all := cfg.Attached()
-	if u, ok := n.users.get(all[0].Network); ok {
-		first.Name, first.Attach = u.def.Name, all[:1]
+	if _, name, ok := n.drivers.further(all[0].Network); ok {
+		first.Name, first.Attach = name, all[:1]
 		return first, all[1:]
 	}
 	first.Attach = nil
 	for i, a := range all {
-		switch _, ok := n.users.get(a.Network); {
+		switch _, _, ok := n.drivers.further(a.Network); {
 		case ok:
 			more = append(more, a)
 		case i < len(cfg.Attach):
@@ -61,14 +52,7 @@ func (n *Network) setupAll(ctx context.Context, req core.NetworkRequest) (st cor
 	first, more := split(n, req.Config)
 	one := req
 	one.Config = first
-	switch u, ok := n.users.get(first.Name); {
-	case ok:
-		st, err = n.addUser(ctx, u, one)
-	case n.mode == netconf.ModeCNI:
-		st, err = n.cni.add(ctx, one)
-	default:
-		st, err = n.bridge.add(ctx, one)
-	}
+	st, err = n.setupFirst(ctx, one)
 	if err != nil || len(more) == 0 {
 		return st, err
 	}
@@ -91,33 +75,35 @@ func (n *Network) setupAll(ctx context.Context, req core.NetworkRequest) (st cor
 	return st, nil
 }
 
+// setupFirst makes the first interface of a sandbox, and gives it a name server if the network has names.
+func (n *Network) setupFirst(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
+	var d Driver = n.bridge
+	if n.mode == netconf.ModeCNI {
+		d = n.cni
+	}
+	k, name, ok := n.drivers.further(req.Config.Name)
+	if ok {
+		d = k.Driver
+	}
+	st, err := d.Attach(ctx, req, core.NetworkStatus{})
+	if err != nil || !st.Resolver.IsValid() {
+		return st, err
+	}
+	if err := n.names.Add(ctx, n.box(req, st)); err != nil {
+		return core.NetworkStatus{}, errors.Join(err, d.Release(ctx, req, ""), d.Detach(ctx, req, name))
+	}
+	return st, nil
+}
+
 // undo reverts a Setup that failed after its first interface.
 func (n *Network) undo(ctx context.Context, req core.NetworkRequest) error {
-	errs := []error{n.delUser(ctx, req), n.bridge.del(req.Sandbox), n.cni.del(ctx, req)}
+	errs := []error{n.drivers.release(ctx, req)}
 	for _, a := range req.Last.Interfaces {
-		if b, ok := n.on(a.Network); ok {
-			errs = append(errs, b.unlink(b.linkName(req.Sandbox)))
+		if k, name, ok := n.drivers.route(a.Network); ok && k.Driver != n.Overlays { // which have removed them by now
+			errs = append(errs, k.Detach(ctx, req, name))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// addUser gives a sandbox its first link, to a network that a user has defined, and a name server.
-func (n *Network) addUser(ctx context.Context, u *user, req core.NetworkRequest) (core.NetworkStatus, error) {
-	u.use.RLock()
-	defer u.use.RUnlock()
-	if u.gone {
-		return core.NetworkStatus{}, fmt.Errorf("network %q: %w", u.def.Name, errdefs.ErrNotFound)
-	}
-	st, err := u.bridge.add(ctx, req)
-	if err != nil {
-		return st, err
-	}
-	st.Resolver = names.Address()
-	if err := n.names.Add(ctx, n.box(req, st)); err != nil {
-		return core.NetworkStatus{}, errors.Join(err, u.bridge.del(req.Sandbox), u.bridge.unlink(u.bridge.linkName(req.Sandbox)))
-	}
-	return st, nil
 }
 
 // Attach implements core.Network.
@@ -139,86 +125,54 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 	if req.Namespace == "" || req.Last.Mode == "" || req.Last.Mode == netconf.StatusHost {
 		return fail("it has no network of its own", errdefs.ErrFailedPrecondition)
 	}
-	if _, ok := core.OverlayName(a.Network); ok {
-		return n.Overlays.attach(ctx, req, a)
-	}
-	b, ok := n.on(a.Network)
+	k, name, ok := n.drivers.route(a.Network)
 	switch {
 	case !ok && n.mode == netconf.ModeCNI && slices.Contains(n.bridge.names, a.Network):
 		return fail("CNI plugins make the default network, which a sandbox gets when it is created or not at all", errdefs.ErrNotImplemented)
 	case !ok:
 		return fail("there is none of that name", errdefs.ErrNotFound)
-	case req.Last.On(b.names[0]) >= 0:
+	case req.Last.On(name) >= 0:
 		return fail("it is on it already", errdefs.ErrAlreadyExists)
 	}
-	if u, ok := n.users.get(a.Network); ok {
-		u.use.RLock()
-		defer u.use.RUnlock()
-		if u.gone {
-			return fail("there is none of that name", errdefs.ErrNotFound)
-		}
-	}
-	want, err := b.wants(a, kernel.FreeName(req))
-	if err != nil {
-		return core.NetworkStatus{}, err
+	want := a
+	if want.Interface == "" {
+		want.Interface = kernel.FreeName(req)
 	}
 	if out, _ := (ways{n}).wayOut(req, req.Last); out >= 0 {
-		want.noDefault = true
+		want.NoDefault = true
 	}
-	iface, err := b.join(req, want)
+	one := req
+	one.Config.Name, one.Config.Attach = name, []core.Attachment{want}
+	st, err := k.Attach(ctx, one, req.Last)
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
 	req.Config = req.Config.With(a)
-	st := grown(req.Last, iface, b, req.Sandbox)
-	if b.user {
-		st.Resolver = names.Address()
-	}
-	err = ways{n}.moved(req, st)
+	err = ways{n}.joined(k, req, st)
 	if err == nil && st.Resolver.IsValid() {
 		err = n.names.Change(ctx, n.box(req, st))
 	}
 	if err != nil {
 		back := req.Last
 		back.Interfaces = slices.Clone(back.Interfaces)
-		return core.NetworkStatus{}, errors.Join(err, ways{n}.moved(req, back), b.give(req.Sandbox), b.unlink(b.linkName(req.Sandbox)))
+		if k.Driver != n.Overlays {
+			err = errors.Join(err, ways{n}.joined(k, req, back))
+		}
+		err = errors.Join(err, k.Release(ctx, req, name), k.Detach(ctx, req, name))
+		if k.Driver == n.Overlays {
+			err = errors.Join(err, ways{n}.joined(k, req, back))
+		}
+		return core.NetworkStatus{}, err
 	}
 	return st, nil
 }
 
-// join leases addresses and makes the link.
-func (b *bridge) join(req core.NetworkRequest, want wanted) (core.Attachment, error) {
-	if _, held := b.leases.Held(req.Sandbox); held {
-		// An Attach was interrupted, or a Detach, and nobody has recovered.
-		if err := errors.Join(b.give(req.Sandbox), b.unlink(b.linkName(req.Sandbox))); err != nil {
-			return core.Attachment{}, err
-		}
+// joined adapts the rest of a sandbox's network to the interfaces of st, after one of driver k was added or removed.
+func (w ways) joined(k kind, req core.NetworkRequest, st core.NetworkStatus) error {
+	if k.Driver == w.n.Overlays {
+		return w.n.Overlays.serve(req, st)
 	}
-	lease, stale, err := b.leases.Acquire(req.Sandbox, want.addrs)
-	if err != nil {
-		return core.Attachment{}, err
-	}
-	iface, err := b.connect(req, want, lease, stale)
-	if err != nil {
-		return iface, errors.Join(err, b.leases.Release(req.Sandbox))
-	}
-	return iface, nil
-}
-
-// grown returns st with one more interface.
-func grown(st core.NetworkStatus, iface core.Attachment, b *bridge, id core.ID) core.NetworkStatus {
-	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
-	st.Addrs, st.Gateways = slices.Clone(st.Addrs), slices.Clone(st.Gateways)
-	if st.Mode == netconf.StatusNone {
-		st.Mode = string(netconf.ModeBuiltin)
-		st.DNS = core.DNS{Servers: b.cfg.DNS.Servers, Searches: b.cfg.DNS.Searches, Options: b.cfg.DNS.Options}
-	}
-	lease, _ := b.leases.Held(id)
-	for i, a := range lease.Addrs {
-		st.Addrs = append(st.Addrs, a.Addr())
-		st.Gateways = append(st.Gateways, gateway(a, lease.Gateways[i]))
-	}
-	return st
+	return w.moved(req, st)
 }
 
 // ways says where the default route of a sandbox, and the ports of the host, lead.
@@ -260,11 +214,19 @@ func (w ways) portsOn(req core.NetworkRequest, st core.NetworkStatus) *bridge {
 	return nil
 }
 
+// portsNetwork returns the name of the network that portsOn returns, "" for none.
+func (w ways) portsNetwork(req core.NetworkRequest) string {
+	if b := w.portsOn(req, req.Last); b != nil {
+		return b.name()
+	}
+	return ""
+}
+
 // moved has host ports and default route lead where they should with the interfaces of st.
 func (w ways) moved(req core.NetworkRequest, st core.NetworkStatus) error {
 	to := w.portsOn(req, st)
 	var errs []error
-	for _, b := range w.n.bridges() {
+	for _, b := range append([]*bridge{w.n.bridge}, w.n.users.bridges()...) {
 		if b != to && len(b.table.Forwards(req.Sandbox)) > 0 {
 			errs = append(errs, b.shut(req.Sandbox))
 		}
@@ -281,29 +243,6 @@ func (w ways) moved(req core.NetworkRequest, st core.NetworkStatus) error {
 	return errors.Join(errs...)
 }
 
-// leadOut has the default route of a sandbox lead over one of its interfaces.
-func (b *bridge) leadOut(req core.NetworkRequest, a core.Attachment) error {
-	lease, ok := b.leases.Held(req.Sandbox)
-	if !ok {
-		return fmt.Errorf("it holds no address: %w", errdefs.ErrFailedPrecondition)
-	}
-	sb, ns, err := kernel.Inside(req.Namespace)
-	if err != nil {
-		return err
-	}
-	defer func() { sb.Close(); _ = ns.Close() }()
-	in, err := sb.LinkByName(a.Interface)
-	if err != nil {
-		return fmt.Errorf("find %s inside: %w", a.Interface, err)
-	}
-	for i, addr := range lease.Addrs {
-		if err := (vethPair{}).defaultRoute(sb, in, gateway(addr, lease.Gateways[i]), lease.Gateways[i].IsValid()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Detach implements core.Network.
 func (n *Network) Detach(ctx context.Context, req core.NetworkRequest, network string) (core.NetworkStatus, error) {
 	st, err := n.detach(ctx, req, network)
@@ -314,20 +253,19 @@ func (n *Network) Detach(ctx context.Context, req core.NetworkRequest, network s
 }
 
 func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network string) (core.NetworkStatus, error) {
-	if _, ok := core.OverlayName(network); ok {
-		return n.Overlays.detach(ctx, req, network)
-	}
-	b, ok := n.on(network)
+	k, name, ok := n.drivers.route(network)
 	if !ok {
 		if req.Last.On(network) >= 0 {
 			return req.Last, fmt.Errorf("CNI plugins have made it, and take it away with the sandbox: %w", errdefs.ErrFailedPrecondition)
 		}
 		return req.Last, nil
 	}
-	st := req.Last.Without(b.names[0])
-	st.Interfaces = slices.Clone(st.Interfaces) // moved changes it
-	if _, held := b.leases.Held(req.Sandbox); !held {
-		return st, nil
+	st := req.Last.Without(name)
+	st.Interfaces = slices.Clone(st.Interfaces) // joined changes it
+	if b, ok := n.on(network); ok {
+		if _, held := b.leases.Held(req.Sandbox); !held {
+			return st, nil
+		}
 	}
 	// The names first, so that no answer has an address that is about to be freed.
 	if st.Resolver.IsValid() {
@@ -335,53 +273,34 @@ func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network s
 			return st, err
 		}
 	}
-	if err := b.unlink(b.linkName(req.Sandbox)); err != nil {
+	if err := k.Detach(ctx, req, name); err != nil {
 		return st, err
 	}
-	if err := (ways{n}).moved(req, st); err != nil {
+	if err := (ways{n}).joined(k, req, st); err != nil {
 		return st, err
 	}
-	return st, b.give(req.Sandbox)
+	return st, k.Release(ctx, req, name)
 }
 
-// checkAttached compares each interface on a bridge or an overlay with the status that Setup
-// returned.
-func (n *Network) checkAttached(req core.NetworkRequest) error {
+// checkAttached compares each interface with the status that Setup returned, in the order of the interfaces.
+func (n *Network) checkAttached(ctx context.Context, req core.NetworkRequest) error {
 	var errs []error
 	for _, a := range req.Last.Interfaces {
-		if b, ok := n.on(a.Network); ok {
-			errs = append(errs, b.check(req))
-		} else if _, ok := core.OverlayName(a.Network); ok {
-			errs = append(errs, n.Overlays.checkOn(req, a))
+		if k, _, ok := n.drivers.route(a.Network); ok {
+			one := req
+			one.Last.Interfaces = []core.Attachment{a}
+			errs = append(errs, k.Check(ctx, one))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// recoverAttached rebuilds all bridges. An interface that the request of its sandbox does not have
-// was being attached or detached when the agent died: it is taken away.
-func (n *Network) recoverAttached(ctx context.Context, live []core.NetworkRequest, alive map[core.ID]bool) error {
+// Recover is the step that restores what needs the interfaces of all drivers: the names that sandboxes see, the ports
+// of those without a network, and default routes. An interface that the request of its sandbox does not have was being
+// attached or detached when the agent died: its driver has removed it.
+func (w ways) Recover(ctx context.Context, live []core.NetworkRequest) error {
+	n := w.n
 	var errs []error
-	for _, b := range n.bridges() {
-		var here []core.NetworkRequest
-		on := map[core.ID]bool{}
-		for _, req := range live {
-			if req.Last.On(b.names[0]) < 0 {
-				continue
-			}
-			on[req.Sandbox] = true
-			if (ways{n}).portsOn(req, req.Last) != b {
-				req.Last.Ports = nil
-			}
-			here = append(here, req)
-		}
-		for _, l := range b.leases.All() {
-			if !alive[l.Sandbox] {
-				b.claims.Drop(l.Sandbox)
-			}
-		}
-		errs = append(errs, b.recover(here, on))
-	}
 	var boxes []names.Box
 	for _, req := range live {
 		if req.Last.Resolver.IsValid() {
@@ -390,7 +309,7 @@ func (n *Network) recoverAttached(ctx context.Context, live []core.NetworkReques
 		if req.Last.Mode == netconf.StatusNone && len(req.Last.Ports) > 0 { // of a sandbox that is on no network just now
 			errs = append(errs, n.bridge.claims.Take(req.Sandbox, claims(req.Last.Ports)))
 		}
-		if i, b := (ways{n}).wayOut(req, req.Last); b != nil && req.Last.Interfaces[i].NoDefault {
+		if i, b := w.wayOut(req, req.Last); b != nil && req.Last.Interfaces[i].NoDefault {
 			if err := b.leadOut(req, req.Last.Interfaces[i]); err != nil && !kernel.IsLinkGone(err) {
 				errs = append(errs, err)
 			}

@@ -39,6 +39,8 @@ type bridge struct {
 	flows flows
 	// kernel has the host's kernel parameters that the bridge needs.
 	kernel *settings.Host
+	// portsOn returns the name of the network that a sandbox's host ports lead to.
+	portsOn func(core.NetworkRequest) string
 	// plain returns the ranges within which nothing is masqueraded.
 	plain func() []netip.Prefix
 
@@ -61,7 +63,8 @@ func newBridge(cfg netconf.Config, leases *ipam.Leases, claims *ports.Claims, lo
 	}
 }
 
-func (b *bridge) close() error {
+// Stop ends the watch of other programs' rules; all else stays.
+func (b *bridge) Stop() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.host.Close()
@@ -371,8 +374,8 @@ func (b *bridge) forgetNeighbours(id core.ID) {
 	}
 }
 
-// release removes the bridge and all rules.
-func (b *bridge) release() error {
+// Withdraw removes the bridge and all rules.
+func (b *bridge) Withdraw(context.Context) error {
 	if held := b.leases.All(); len(held) > 0 {
 		return fmt.Errorf("%d sandboxes hold addresses: %w", len(held), errdefs.ErrFailedPrecondition)
 	}

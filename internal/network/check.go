@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -15,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// check compares link, addresses and ports with the status that Setup returned.
-func (b *bridge) check(req core.NetworkRequest) error {
+// Check implements Driver.
+func (b *bridge) Check(_ context.Context, req core.NetworkRequest) error {
 	missing := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
 	}
@@ -69,9 +70,31 @@ func (b *bridge) check(req core.NetworkRequest) error {
 	return nil
 }
 
-// recover rebuilds bridge, rules and ports from the leases and the live requests, and releases
-// the leases of other sandboxes.
-func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) error {
+// Recover implements Driver: it rebuilds bridge, rules and ports from the leases and the live requests.
+func (b *bridge) Recover(_ context.Context, live []core.NetworkRequest) error {
+	alive, on := map[core.ID]bool{}, map[core.ID]bool{}
+	var here []core.NetworkRequest
+	for _, req := range live {
+		alive[req.Sandbox] = true
+		if req.Last.On(b.name()) < 0 {
+			continue
+		}
+		on[req.Sandbox] = true
+		if b.portsOn != nil && b.portsOn(req) != b.name() {
+			req.Last.Ports = nil
+		}
+		here = append(here, req)
+	}
+	for _, l := range b.leases.All() {
+		if !alive[l.Sandbox] {
+			b.claims.Drop(l.Sandbox)
+		}
+	}
+	return b.rebuild(here, on)
+}
+
+// rebuild is Recover for the live sandboxes on this bridge. Leases of other sandboxes are released.
+func (b *bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) error {
 	var errs []error
 	for _, lease := range b.leases.All() {
 		if !alive[lease.Sandbox] {
@@ -99,7 +122,7 @@ func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) err
 		}
 		fwds = append(fwds, more...)
 	}
-	if !used && !b.exists() {
+	if !used && !exists(b.cfg.Bridge) {
 		return errors.Join(errs...) // the bridge is made on first use
 	}
 	b.stale()
@@ -111,26 +134,26 @@ func (b *bridge) recover(live []core.NetworkRequest, alive map[core.ID]bool) err
 	return errors.Join(errs...)
 }
 
-func (b *bridge) exists() bool {
+func exists(bridge string) bool {
 	h, err := kernel.Host()
 	if err != nil {
 		return false
 	}
 	defer h.Close()
-	_, err = h.LinkByName(b.cfg.Bridge)
+	_, err = h.LinkByName(bridge)
 	return err == nil
 }
 
 // ours reports whether the bridge exists and is ours: one of that name that somebody else has
 // made has another hardware address.
-func (b *bridge) ours() bool {
+func ours(bridge string) bool {
 	h, err := kernel.Host()
 	if err != nil {
 		return false
 	}
 	defer h.Close()
-	link, err := h.LinkByName(b.cfg.Bridge)
-	return err == nil && link.Type() == "bridge" && link.Attrs().HardwareAddr.String() == bridgeMAC(b.cfg.Bridge).String()
+	link, err := h.LinkByName(bridge)
+	return err == nil && link.Type() == "bridge" && link.Attrs().HardwareAddr.String() == bridgeMAC(bridge).String()
 }
 
 // reattach puts the links of live sandboxes back on the bridge, which someone may have removed,

@@ -95,8 +95,8 @@ func (c *cni) notReady(ctx context.Context) string {
 	return ""
 }
 
-// add runs ADD for each requested interface.
-func (c *cni) add(ctx context.Context, req core.NetworkRequest) (_ core.NetworkStatus, err error) {
+// Attach implements Driver: it runs ADD for each requested interface.
+func (c *cni) Attach(ctx context.Context, req core.NetworkRequest, _ core.NetworkStatus) (_ core.NetworkStatus, err error) {
 	for _, p := range req.Config.Ports {
 		if p.Host == 0 {
 			return core.NetworkStatus{}, fmt.Errorf("port %d: name its host port, because CNI's plugins choose none: %w", p.Container, errdefs.ErrInvalidArgument)
@@ -316,6 +316,14 @@ func (c *cni) record(id core.ID) ([]attached, error) {
 	return all, nil
 }
 
+// Detach implements Driver. The plugins remove their interfaces together, in Release.
+func (c *cni) Detach(context.Context, core.NetworkRequest, string) error { return nil }
+
+// Release implements Driver.
+func (c *cni) Release(ctx context.Context, req core.NetworkRequest, _ string) error {
+	return c.del(ctx, req)
+}
+
 // del runs DEL for each interface in the sandbox's record, in reverse order.
 func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
 	all, err := c.record(req.Sandbox)
@@ -337,8 +345,8 @@ func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
 	return c.store.Delete(keyCNI + string(req.Sandbox))
 }
 
-// check runs CHECK where the configuration's version supports it.
-func (c *cni) check(ctx context.Context, req core.NetworkRequest) error {
+// Check implements Driver: it runs CHECK where the configuration's version supports it.
+func (c *cni) Check(ctx context.Context, req core.NetworkRequest) error {
 	all, err := c.record(req.Sandbox)
 	if err != nil {
 		return err
@@ -361,8 +369,8 @@ func (c *cni) check(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// sandboxes returns the sandboxes that have a record of CNI calls.
-func (c *cni) sandboxes() []core.ID {
+// Holders implements Driver: the sandboxes that have a record of CNI calls.
+func (c *cni) Holders() []core.ID {
 	var ids []core.ID
 	for key := range c.store.All(keyCNI) {
 		ids = append(ids, core.ID(strings.TrimPrefix(key, keyCNI)))
@@ -370,10 +378,14 @@ func (c *cni) sandboxes() []core.ID {
 	return ids
 }
 
-// recover runs DEL for sandboxes that are gone.
-func (c *cni) recover(ctx context.Context, alive map[core.ID]bool) error {
+// Recover implements Driver: it runs DEL for sandboxes that are gone.
+func (c *cni) Recover(ctx context.Context, live []core.NetworkRequest) error {
+	alive := map[core.ID]bool{}
+	for _, req := range live {
+		alive[req.Sandbox] = true
+	}
 	var errs []error
-	for _, id := range c.sandboxes() {
+	for _, id := range c.Holders() {
 		if !alive[id] {
 			errs = append(errs, c.del(ctx, core.NetworkRequest{Sandbox: id}))
 		}

@@ -2,6 +2,7 @@ package network
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -422,8 +423,8 @@ func ended(led []nft.Forward) (list []nft.Service) {
 	return list
 }
 
-// recover claims the ports that an earlier process has led, which are led on.
-func (g *ingress) recover() error {
+// Recover claims the ports that an earlier process has led, which are led on.
+func (g *ingress) Recover(context.Context, []core.NetworkRequest) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.is != nil || !overlay.Pinned(g.path) {

@@ -79,11 +79,11 @@ func TestWhatIsMissingOfTheIngressIsTold(t *testing.T) {
 			}); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.net.Overlays.Check(); err != nil {
+			if err := r.net.Overlays.Intact(); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := r.net.Overlays.Check(); err != nil {
+		if err := r.net.Overlays.Intact(); err != nil {
 			t.Errorf("without an ingress: %v", err)
 		}
 		defer func() {
@@ -101,7 +101,7 @@ func TestWhatIsMissingOfTheIngressIsTold(t *testing.T) {
 		} {
 			open()
 			networktest.Run(t, line)
-			if err := r.net.Overlays.Check(); !errdefs.IsFailedPrecondition(err) {
+			if err := r.net.Overlays.Intact(); !errdefs.IsFailedPrecondition(err) {
 				t.Errorf("%s: %v", line, err)
 			} else {
 				t.Log(err)

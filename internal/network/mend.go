@@ -17,20 +17,21 @@ import (
 // where another program has changed them. It returns the differences. A kernel parameter that the agent has not set
 // stays unchanged. With overlays it also restores their devices and entries. Without links it compares only kernel
 // parameters and rules: a caller that knows that no link, address or route has changed saves listing them.
-func Mend(n *Network, links, overlays bool) []kernel.Change {
-	all := n.bridge.mend(links)
-	for _, u := range n.users.all() {
-		u.use.RLock()
-		if !u.gone {
-			all = append(all, u.bridge.mend(links)...)
+func Mend(n *Network, links, overlays bool) (all []kernel.Change) {
+	for _, k := range n.drivers.kinds {
+		if m, ok := k.Driver.(mender); ok {
+			if k.Driver == n.Overlays {
+				all = append(all, m.Mend(overlays)...)
+			} else {
+				all = append(all, m.Mend(links)...)
+			}
 		}
-		u.use.RUnlock()
 	}
-	return append(all, mendOverlays(n.Overlays, overlays)...)
+	return all
 }
 
-// mend restores the bridge, if it is in use, and with links also its addresses, routes and ports.
-func (b *bridge) mend(links bool) (all []kernel.Change) {
+// Mend restores the bridge, if it is in use, and with links also its addresses, routes and ports.
+func (b *bridge) Mend(links bool) (all []kernel.Change) {
 	b.mu.Lock()
 	used, index := b.wall != nil, b.link.index
 	b.mu.Unlock()
@@ -138,8 +139,9 @@ func (b *bridge) mendPorts() (all []kernel.Change, err error) {
 	return all, nil
 }
 
-// mendOverlays restores the overlays, their guard, and the kernel parameters of published ports.
-func mendOverlays(o *Overlays, entries bool) (all []kernel.Change) {
+// Mend restores the guard of the overlays and the kernel parameters of published ports, and with entries also the
+// devices and entries of the overlays.
+func (o *Overlays) Mend(entries bool) (all []kernel.Change) {
 	if changed, err := o.guard.Mend(); changed != "" {
 		all = append(all, kernel.Mended(err, "%s", changed))
 	}

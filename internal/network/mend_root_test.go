@@ -102,7 +102,7 @@ func TestAnOverlayThatOthersChangedIsMended(t *testing.T) {
 			if list := network.Mend(r.net, true, true); len(list) != 1 || !list[0].Mended {
 				t.Errorf("%s: %+v", line, list)
 			}
-			if err := r.net.Overlays.Check(); err != nil {
+			if err := r.net.Overlays.Intact(); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
 		}
@@ -141,7 +141,7 @@ func TestTheIngressThatOthersChangedIsMended(t *testing.T) {
 			"nft flush ruleset",
 		} {
 			networktest.Run(t, line)
-			if err := r.net.Overlays.Check(); err == nil {
+			if err := r.net.Overlays.Intact(); err == nil {
 				t.Errorf("%s: check finds nothing", line)
 			}
 			list := network.Mend(r.net, true, true)
@@ -153,7 +153,7 @@ func TestTheIngressThatOthersChangedIsMended(t *testing.T) {
 					t.Errorf("%s: %+v", line, c)
 				}
 			}
-			if err := r.net.Overlays.Check(); err != nil {
+			if err := r.net.Overlays.Intact(); err != nil {
 				t.Errorf("%s: %v", line, err)
 			}
 			if again := network.Mend(r.net, true, true); len(again) != 0 {

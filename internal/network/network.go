@@ -1,12 +1,12 @@
-// Package network gives a sandbox's network namespace its interfaces and removes them again: with
-// a bridge of our own, made in-process (builtin.go), with CNI plugins (cni.go), or not at all
-// (host network, loopback only).
+// Package network gives a sandbox's network namespace its interfaces and removes them again. Each kind of network has a
+// driver: the builtin bridge, the networks that users define, CNI plugins, and overlays.
 //
 // It implements core.Network and uses only core's nouns: it knows neither engine nor faces.
-// Subpackages: ipam (addresses), ports (claims of host ports), nft (rules), dns (resolv.conf,
+// Subpackages that know no driver: netconf (configuration), kernel (links and namespaces), ipam
+// (addresses), ports (claims of host ports), nft (rules), names (the name server), dns (resolv.conf,
 // hosts, hostname).
 //
-// Start at Network.
+// Start at Network, then Driver.
 package network
 
 import (
@@ -77,6 +77,8 @@ type Network struct {
 	// Overlays are the networks that reach over several nodes.
 	Overlays *Overlays
 
+	drivers drivers
+
 	mu  sync.Mutex // guards set; serializes the choice of ranges
 	set ranges
 }
@@ -127,6 +129,7 @@ func New(o Options) (*Network, error) {
 	}
 	n.cni = newCNI(n.cfg.CNI, o.StateDir, n.store, n.log)
 	n.bridge = newBridge(n.cfg, n.leases, &ports.Claims{}, n.log)
+	n.bridge.portsOn = ways{n}.portsNetwork
 	n.names = names.New(namesOptions(o))
 	n.ingress = newIngress(filepath.Join(o.StateDir, "ingress"), n.bridge.claims, n.usedRanges, n.log)
 	if err := n.loadRanges(); err != nil {
@@ -138,6 +141,7 @@ func New(o Options) (*Network, error) {
 	if n.Overlays, err = newOverlays(n, o.StateDir); err != nil {
 		return nil, err
 	}
+	n.drivers = arrange(n)
 	return n, nil
 }
 
@@ -156,22 +160,14 @@ func namesOptions(o Options) names.Options {
 // Close closes sockets and ends the watch of other programs' rules. Sandboxes keep their network.
 func (n *Network) Close() error {
 	n.names.Close()
-	errs := []error{n.Overlays.keys.Close(), n.Overlays.guard.Close(), n.ingress.stop(), n.bridge.close()}
-	for _, u := range n.users.all() {
-		errs = append(errs, u.bridge.close())
-	}
-	return errors.Join(errs...)
+	return n.drivers.stop()
 }
 
 // Release removes our bridges and all our rules from the host, for an agent that ends and leaves
 // no sandboxes. The next Setup makes them again. FailedPrecondition when sandboxes have
 // addresses.
 func (n *Network) Release(ctx context.Context) error {
-	err := n.bridge.release()
-	for _, u := range n.users.all() {
-		err = errors.Join(err, u.bridge.release())
-	}
-	if err = errors.Join(err, n.Overlays.release(ctx)); err != nil {
+	if err := n.drivers.withdraw(ctx); err != nil {
 		return fmt.Errorf("release network: %w", err)
 	}
 	return nil
@@ -348,7 +344,7 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 		return core.NetworkStatus{}, err
 	}
 	if len(p.over) > 0 {
-		return n.Overlays.setup(ctx, req, p)
+		return n.setupOver(ctx, req, p)
 	}
 	return n.setupAll(ctx, req)
 }
@@ -359,9 +355,9 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 	var err error
 	switch netconf.Mode(req.Last.Mode) {
 	case netconf.ModeBuiltin:
-		err = n.checkAttached(req)
+		err = n.checkAttached(ctx, req)
 	case netconf.ModeCNI:
-		err = errors.Join(n.cni.check(ctx, req), n.checkAttached(req))
+		err = errors.Join(n.cni.Check(ctx, req), n.checkAttached(ctx, req))
 	case netconf.StatusNone:
 		err = kernel.CheckLoopback(req.Namespace)
 	}
@@ -376,11 +372,9 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 // where deleting it here would take 9 to 23 ms. A link that survives, because somebody else keeps
 // the namespace, is deleted before its address is leased again.
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
-	// Call all of them in each mode: the sandbox may be older than the configuration, or its Setup
-	// may have been interrupted.
-	err := errors.Join(n.bridge.del(req.Sandbox), n.delUser(ctx, req), n.Overlays.leave(req.Sandbox), n.cni.del(ctx, req))
+	err := n.drivers.release(ctx, req)
 	if err == nil && req.Last.Mode == string(netconf.ModeBuiltin) {
-		err = n.leaveBuiltin()
+		err = leaver{n}.leave(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("tear down network of sandbox %s: %w", req.Sandbox.Short(), err)
@@ -395,22 +389,13 @@ func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 		return nil, fmt.Errorf("sandboxes with a name server: %w", err)
 	}
 	seen := map[core.ID]bool{}
-	for _, l := range n.leases.All() {
-		seen[l.Sandbox] = true
+	for _, id := range named {
+		seen[id] = true
 	}
-	for _, u := range n.users.all() {
-		for _, l := range u.bridge.leases.All() {
-			seen[l.Sandbox] = true
-		}
-		for _, id := range u.bridge.table.Sandboxes() {
+	for _, k := range n.drivers.kinds {
+		for _, id := range k.Holders() {
 			seen[id] = true
 		}
-	}
-	for _, id := range n.bridge.table.Sandboxes() {
-		seen[id] = true
-	}
-	for _, id := range slices.Concat(n.cni.sandboxes(), n.Overlays.sandboxes(), named) {
-		seen[id] = true
 	}
 	ids := make([]core.ID, 0, len(seen))
 	for id := range seen {
@@ -425,26 +410,26 @@ func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 // other sandboxes are released and their links removed. Requests of live sandboxes have their Last
 // status.
 func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error {
-	alive := map[core.ID]bool{}
-	for _, req := range live {
-		alive[req.Sandbox] = true
-	}
-	err := errors.Join(n.Overlays.recover(live), n.recoverAttached(ctx, live, alive), n.cni.recover(ctx, alive), n.leaveBuiltin(), n.ingress.recover())
-	if err != nil {
+	if err := n.drivers.recover(ctx, live); err != nil {
 		return fmt.Errorf("recover network: %w", err)
 	}
 	return nil
 }
 
-// leaveBuiltin removes the builtin bridge, with its address and rules, when CNI plugins are
-// configured and the last sandbox on the bridge is gone: its route would hide the plugins'
-// addresses.
-func (n *Network) leaveBuiltin() error {
-	if n.mode != netconf.ModeCNI || len(n.leases.All()) > 0 || !n.bridge.ours() {
+// leaver removes the builtin bridge, with its address and rules, when CNI plugins are configured and
+// the last sandbox on the bridge is gone: its route would hide the plugins' addresses.
+type leaver struct{ n *Network }
+
+// Recover is the step of Recover.
+func (l leaver) Recover(ctx context.Context, _ []core.NetworkRequest) error { return l.leave(ctx) }
+
+func (l leaver) leave(ctx context.Context) error {
+	n := l.n
+	if n.mode != netconf.ModeCNI || len(n.leases.All()) > 0 || !ours(n.cfg.Bridge) {
 		return nil
 	}
 	n.log.Info("removing the builtin bridge, because CNI plugins make the network now", "bridge", n.cfg.Bridge)
-	return n.bridge.release()
+	return n.bridge.Withdraw(ctx)
 }
 
 // allPodmans reports whether every configuration is the one that Podman's package installs for

@@ -68,43 +68,43 @@ func planOf(cfg core.NetworkConfig) (p planned, err error) {
 	return p, nil
 }
 
-// setup makes the interfaces of a sandbox that is on overlays.
-func (o *Overlays) setup(ctx context.Context, req core.NetworkRequest, p planned) (st core.NetworkStatus, err error) {
+// setupOver makes the interfaces of a sandbox that is on overlays.
+func (n *Network) setupOver(ctx context.Context, req core.NetworkRequest, p planned) (st core.NetworkStatus, err error) {
 	// An earlier Setup may have been interrupted.
-	if err := o.leave(req.Sandbox); err != nil {
+	if err := n.Overlays.Release(ctx, req, ""); err != nil {
 		return st, err
 	}
 	one := req
 	one.Config = p.rest
 	if p.rest.Name == core.NetworkNone {
 		if st, err = kernel.NoneStatus(req.Namespace); err == nil {
-			st = overlaysOnly(o.n.cfg.DNS, st)
+			st = overlaysOnly(n.cfg.DNS, st)
 		}
 	} else {
-		st, err = o.n.setupAll(ctx, one)
+		st, err = n.setupAll(ctx, one)
 	}
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
 	defer func() {
 		if err != nil {
-			req.Last, err = st, errors.Join(err, o.leave(req.Sandbox), o.n.undo(ctx, req))
+			req.Last, err = st, errors.Join(err, n.Overlays.Release(ctx, req, ""), n.undo(ctx, req))
 			st = core.NetworkStatus{}
 		}
 	}()
 	for _, a := range p.over {
-		iface, err := o.join(req, a)
+		one.Config.Name, one.Config.Attach = a.Network, []core.Attachment{a}
+		next, err := n.Overlays.Attach(ctx, one, st)
 		if err != nil {
 			return st, fmt.Errorf("network %s: %w", a.Network, err)
 		}
-		st.Interfaces = append(st.Interfaces, iface)
+		st = next
 	}
 	st = ordered(st, p.order)
-	st.Resolver = names.Address()
-	if err := o.serve(req, st); err != nil {
+	if err := n.Overlays.serve(req, st); err != nil {
 		return st, err
 	}
-	return st, o.n.names.Change(ctx, o.n.box(req, st))
+	return st, n.names.Change(ctx, n.box(req, st))
 }
 
 // overlaysOnly is the status of a sandbox that is on overlays only.
@@ -197,64 +197,58 @@ func conceal(namespace string, a core.Attachment) error {
 	return nft.Conceal(ns)
 }
 
-// attach gives a sandbox that is set up an interface on an overlay.
-func (o *Overlays) attach(ctx context.Context, req core.NetworkRequest, a core.Attachment) (core.NetworkStatus, error) {
-	fail := func(text string, class error) (core.NetworkStatus, error) {
-		return core.NetworkStatus{}, fmt.Errorf("%s: %w", text, class)
+// Attach implements Driver. A sandbox on overlays has a name server. The services of the overlays lead to their
+// backends after serve, which the caller calls when all interfaces are there.
+func (o *Overlays) Attach(_ context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
+	a := req.Config.Attach[0]
+	if len(a.Open) > 0 && slices.ContainsFunc(st.Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }) {
+		return core.NetworkStatus{}, fmt.Errorf("ports are open at another interface already: %w", errdefs.ErrInvalidArgument)
 	}
-	switch {
-	case req.Last.On(a.Network) >= 0:
-		return fail("it is on it already", errdefs.ErrAlreadyExists)
-	case len(a.Open) > 0 && slices.ContainsFunc(req.Last.Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }):
-		return fail("ports are open at another interface already", errdefs.ErrInvalidArgument)
+	if st.Mode == "" {
+		var err error
+		if st, err = kernel.NoneStatus(req.Namespace); err != nil {
+			return core.NetworkStatus{}, err
+		}
 	}
-	a.Interface = cmp.Or(a.Interface, kernel.FreeName(req))
 	name, _ := core.OverlayName(a.Network)
-	if err := o.part(req.Sandbox, name); err != nil { // an Attach was interrupted, and nobody has recovered
-		return core.NetworkStatus{}, err
+	if st.On(a.Network) < 0 { // an Attach may have been interrupted, and nobody has recovered
+		if err := o.part(req.Sandbox, name); err != nil {
+			return core.NetworkStatus{}, err
+		}
 	}
 	iface, err := o.join(req, a)
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
-	req.Config = req.Config.With(a)
-	st := req.Last
 	if st.Mode == netconf.StatusNone {
 		st = overlaysOnly(o.n.cfg.DNS, st)
 	}
 	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
 	st.Addrs = append(slices.Clone(st.Addrs), addrsOf(iface.Addrs)...)
 	st.Resolver = names.Address()
-	err = o.serve(req, st)
-	if err == nil {
-		err = o.n.names.Change(ctx, o.n.box(req, st))
-	}
-	if err != nil {
-		return core.NetworkStatus{}, errors.Join(err, o.part(req.Sandbox, name), conceal(req.Namespace, a), o.serve(req, req.Last))
-	}
 	return st, nil
 }
 
-// detach removes a sandbox's interface on an overlay.
-func (o *Overlays) detach(ctx context.Context, req core.NetworkRequest, network string) (core.NetworkStatus, error) {
+// Detach implements Driver.
+func (o *Overlays) Detach(_ context.Context, req core.NetworkRequest, network string) error {
 	name, _ := core.OverlayName(network)
-	st := req.Last.Without(network)
-	// The names first, so that no answer has an address that is about to be freed.
-	if st.Resolver.IsValid() {
-		if err := o.n.names.Change(ctx, o.n.box(req, st)); err != nil {
-			return st, err
-		}
-	}
 	if err := o.part(req.Sandbox, name); err != nil {
-		return st, err
+		return err
 	}
-	if !slices.ContainsFunc(st.Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }) {
-		// The request may not know any more that ports were open.
-		if err := conceal(req.Namespace, core.Attachment{Open: make([]core.Port, 1)}); err != nil {
-			return st, err
-		}
+	if slices.ContainsFunc(req.Last.Without(network).Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }) {
+		return nil
 	}
-	return st, o.serve(req, st)
+	// The request may not know any more that ports were open.
+	return conceal(req.Namespace, core.Attachment{Open: make([]core.Port, 1)})
+}
+
+// Release implements Driver. It also removes the interface.
+func (o *Overlays) Release(_ context.Context, req core.NetworkRequest, network string) error {
+	if network == "" {
+		return o.leave(req.Sandbox)
+	}
+	name, _ := core.OverlayName(network)
+	return o.part(req.Sandbox, name)
 }
 
 // part removes a sandbox's interface on an overlay, if there is one.
@@ -291,8 +285,8 @@ func (o *Overlays) leave(id core.ID) error {
 	return errors.Join(errs...)
 }
 
-// sandboxes returns those that have an interface on an overlay.
-func (o *Overlays) sandboxes() (ids []core.ID) {
+// Holders implements Driver.
+func (o *Overlays) Holders() (ids []core.ID) {
 	for _, v := range o.all() {
 		ids = append(ids, v.sandboxes()...)
 	}
@@ -315,6 +309,17 @@ func (v *over) sandboxes() (ids []core.ID) {
 		}
 	}
 	return ids
+}
+
+// Check implements Driver.
+func (o *Overlays) Check(_ context.Context, req core.NetworkRequest) error {
+	var errs []error
+	for _, a := range req.Last.Interfaces {
+		if _, ok := core.OverlayName(a.Network); ok {
+			errs = append(errs, o.checkOn(req, a))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // checkOn compares an interface with the status that Setup returned.
@@ -367,9 +372,9 @@ func (o *Overlays) counters(name string) map[string]core.NetStats {
 	return all
 }
 
-// recover adopts the data paths of an earlier process and removes interfaces that belong to no live
+// Recover implements Driver: it adopts the data paths of an earlier process and removes interfaces that belong to no live
 // request. Packets of others flow meanwhile.
-func (o *Overlays) recover(live []core.NetworkRequest) error {
+func (o *Overlays) Recover(_ context.Context, live []core.NetworkRequest) error {
 	o.define.Lock()
 	defer o.define.Unlock()
 	on := map[string][]core.ID{}

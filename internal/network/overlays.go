@@ -176,7 +176,7 @@ func (o *Overlays) Open(_ context.Context, def core.Overlay) error {
 }
 
 func (o *Overlays) open(def core.Overlay) error {
-	if err := o.check(def); err != nil {
+	if err := valid(o, def); err != nil {
 		return err
 	}
 	o.define.Lock()
@@ -187,10 +187,10 @@ func (o *Overlays) open(def core.Overlay) error {
 	if v != nil && v.is(def) && overlay.Pinned(filepath.Join(o.dir, def.Name)) {
 		return nil
 	}
-	if err := o.makeRoom(def); err != nil {
+	if err := makeRoom(o.n, def, o.List()); err != nil {
 		return err
 	}
-	if err := o.collides(def); err != nil {
+	if err := collides(o, def); err != nil {
 		return err
 	}
 	if v != nil {
@@ -199,7 +199,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	if err := o.possible(); err != nil {
 		return err
 	}
-	if err := o.store(def); err != nil {
+	if err := store(o, def); err != nil {
 		return err
 	}
 	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
@@ -230,7 +230,7 @@ func (o *Overlays) reopen(v *over, def core.Overlay) error {
 			v.path, told = nil, nil
 		}
 	}
-	if err := o.store(def); err != nil {
+	if err := store(o, def); err != nil {
 		return err
 	}
 	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
@@ -252,7 +252,7 @@ func (v *over) is(def core.Overlay) bool {
 	return v.path != nil && slices.Equal(v.def.Subnets, def.Subnets) && v.def.Port == def.Port && v.def.MTU == def.MTU && v.def.Local == def.Local && v.def.Encrypted == def.Encrypted
 }
 
-func (o *Overlays) store(def core.Overlay) error {
+func store(o *Overlays, def core.Overlay) error {
 	raw, err := json.Marshal(def)
 	if err != nil {
 		return err
@@ -271,8 +271,8 @@ func (o *Overlays) pathOf(def core.Overlay) overlay.Definition {
 // maxOverlayMTU is the size of the longest packet without VXLAN's headers.
 const maxOverlayMTU = 65535 - 50
 
-// check returns InvalidArgument if a value of the definition is not valid.
-func (o *Overlays) check(def core.Overlay) error {
+// valid returns InvalidArgument if a value of the definition is not valid.
+func valid(o *Overlays, def core.Overlay) error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 	}
@@ -292,8 +292,7 @@ func (o *Overlays) check(def core.Overlay) error {
 
 // makeRoom chooses another range for the builtin network where an overlay needs its, if we have
 // chosen it and nobody has configured it. Sandboxes keep the addresses that they have.
-func (o *Overlays) makeRoom(def core.Overlay) error {
-	n := o.n
+func makeRoom(n *Network, def core.Overlay, others []core.Overlay) error {
 	if n.cfg.PodCIDR != "" || n.mode != netconf.ModeBuiltin || !slices.ContainsFunc(n.leases.Ranges(), func(r ipam.Range) bool { return r.Prefix.Addr().Is4() && overlaps(def, r.Prefix) }) {
 		return nil
 	}
@@ -306,7 +305,7 @@ func (o *Overlays) makeRoom(def core.Overlay) error {
 			taken = append(taken, s.Range)
 		}
 	}
-	for _, other := range append(o.List(), def) {
+	for _, other := range append(others, def) {
 		for _, s := range other.Subnets {
 			taken = append(taken, s.Range)
 		}
@@ -342,7 +341,7 @@ func overlaps(def core.Overlay, p netip.Prefix) bool {
 // collides returns AlreadyExists if the overlay's ranges or VXLAN ids are in use by another network
 // of this node. Routes of the host do not count: the overlay hides those addresses from its own
 // sandboxes only.
-func (o *Overlays) collides(def core.Overlay) error {
+func collides(o *Overlays, def core.Overlay) error {
 	taken := map[netip.Prefix]string{}
 	for _, r := range o.n.leases.Ranges() {
 		taken[r.Prefix] = "the builtin network, which network.pod_cidr gives another one"
@@ -418,13 +417,18 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), nil)
 }
 
-// release removes the ingress and all overlays. FailedPrecondition when sandboxes are on them.
-func (o *Overlays) release(ctx context.Context) error {
+// Withdraw removes the ingress and all overlays. FailedPrecondition when sandboxes are on them.
+func (o *Overlays) Withdraw(ctx context.Context) error {
 	errs := []error{o.CloseIngress(ctx), o.guard.Members(0, nil)}
 	for _, def := range o.List() {
 		errs = append(errs, o.Close(ctx, def.Name))
 	}
 	return errors.Join(append(errs, o.keys.Prune())...)
+}
+
+// Stop ends the watch of other programs' rules; all else stays.
+func (o *Overlays) Stop() error {
+	return errors.Join(o.keys.Close(), o.guard.Close(), o.n.ingress.stop())
 }
 
 // SetPeers implements core.Overlays.

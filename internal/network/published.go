@@ -219,10 +219,10 @@ func protoName(number uint8) string {
 	}
 }
 
-// Check returns FailedPrecondition with the missing parts of overlays and published ports, which
+// Intact returns FailedPrecondition with the missing parts of overlays and published ports, which
 // another program may have removed. It does not check sandboxes' own namespaces, which they may
 // change.
-func (o *Overlays) Check() error {
+func (o *Overlays) Intact() error {
 	errs := []error{o.keys.Check(), o.guard.Check()}
 	for _, v := range o.all() {
 		v.use.RLock()

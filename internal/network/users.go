@@ -117,6 +117,7 @@ func (n *Network) open(def core.NetworkDefinition) (*user, error) {
 	cfg.Bridge, cfg.MTU, cfg.Masquerade = def.Interface, cmp.Or(def.MTU, n.cfg.MTU), !def.Internal
 	b := newBridge(cfg, leases, n.bridge.claims, n.log)
 	b.names, b.internal, b.user = []string{def.Name}, def.Internal, true
+	b.portsOn = n.bridge.portsOn
 	b.plain = func() []netip.Prefix { return nil }
 	b.table = nft.New(nft.Options{
 		Name: nft.TableName + "-" + def.Interface, Bridge: def.Interface, Masquerade: cfg.Masquerade, Internal: def.Internal, Logger: n.log,
@@ -288,7 +289,7 @@ func (n *Network) Undefine(ctx context.Context, name string) error {
 	if u.gone {
 		return fmt.Errorf("network %q: %w", name, errdefs.ErrNotFound)
 	}
-	if err := u.bridge.release(); err != nil {
+	if err := u.bridge.Withdraw(ctx); err != nil {
 		return fmt.Errorf("remove network %s: %w", name, err)
 	}
 	// Records of freed addresses would delay their reuse in a later network of this name.
@@ -305,7 +306,7 @@ func (n *Network) Undefine(ctx context.Context, name string) error {
 	n.users.mu.Lock()
 	delete(n.users.byName, name)
 	n.users.mu.Unlock()
-	return errors.Join(n.names.SetZone(ctx, name, nil), u.bridge.close())
+	return errors.Join(n.names.SetZone(ctx, name, nil), u.bridge.Stop())
 }
 
 // SetNames sets the records of a network's name server: the addresses of each name, and the name of
@@ -345,13 +346,117 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 	return b
 }
 
-// delUser releases a sandbox's addresses and names on user-defined networks.
-func (n *Network) delUser(ctx context.Context, req core.NetworkRequest) error {
-	errs := []error{n.names.Drop(ctx, req.Sandbox)}
-	for _, u := range n.users.all() {
-		if _, held := u.bridge.leases.Held(req.Sandbox); held {
-			errs = append(errs, u.bridge.del(req.Sandbox))
+// resolver is the name server's step of Teardown.
+type resolver struct{ n *Network }
+
+func (r resolver) Release(ctx context.Context, req core.NetworkRequest, _ string) error {
+	return r.n.names.Drop(ctx, req.Sandbox)
+}
+
+// has reports whether a user has defined the network.
+func (u *users) has(network string) (string, bool) {
+	_, ok := u.get(network)
+	return network, ok
+}
+
+// Attach implements Driver. Sandboxes on these networks have a name server.
+func (u *users) Attach(ctx context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
+	name := req.Config.Name
+	gone := fmt.Errorf("network %q: %w", name, errdefs.ErrNotFound)
+	if st.Mode != "" {
+		gone = fmt.Errorf("there is none of that name: %w", errdefs.ErrNotFound)
+	}
+	on, ok := u.get(name)
+	if !ok {
+		return core.NetworkStatus{}, gone
+	}
+	on.use.RLock()
+	defer on.use.RUnlock()
+	if on.gone {
+		return core.NetworkStatus{}, gone
+	}
+	st, err := on.bridge.Attach(ctx, req, st)
+	if err != nil {
+		return st, err
+	}
+	st.Resolver = names.Address()
+	return st, nil
+}
+
+// Detach implements Driver.
+func (u *users) Detach(ctx context.Context, req core.NetworkRequest, network string) error {
+	if on, ok := u.get(network); ok {
+		return on.bridge.Detach(ctx, req, network)
+	}
+	return nil
+}
+
+// Release implements Driver.
+func (u *users) Release(ctx context.Context, req core.NetworkRequest, network string) error {
+	var errs []error
+	for _, on := range u.all() {
+		if _, held := on.bridge.leases.Held(req.Sandbox); held && (network == "" || network == on.def.Name) {
+			errs = append(errs, on.bridge.Release(ctx, req, network))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Check implements Driver.
+func (u *users) Check(ctx context.Context, req core.NetworkRequest) error {
+	var errs []error
+	for _, a := range req.Last.Interfaces {
+		if on, ok := u.get(a.Network); ok {
+			errs = append(errs, on.bridge.Check(ctx, req))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Recover implements Driver.
+func (u *users) Recover(ctx context.Context, live []core.NetworkRequest) error {
+	return u.each(func(b *bridge) error { return b.Recover(ctx, live) })
+}
+
+// Holders implements Driver.
+func (u *users) Holders() (ids []core.ID) {
+	for _, on := range u.all() {
+		ids = append(ids, on.bridge.Holders()...)
+	}
+	return ids
+}
+
+// Withdraw removes the bridges and all rules.
+func (u *users) Withdraw(ctx context.Context) error {
+	return u.each(func(b *bridge) error { return b.Withdraw(ctx) })
+}
+
+// Stop ends the watches of other programs' rules; all else stays.
+func (u *users) Stop() error { return u.each((*bridge).Stop) }
+
+func (u *users) bridges() (list []*bridge) {
+	for _, on := range u.all() {
+		list = append(list, on.bridge)
+	}
+	return list
+}
+
+func (u *users) each(do func(*bridge) error) error {
+	var errs []error
+	for _, b := range u.bridges() {
+		errs = append(errs, do(b))
+	}
+	return errors.Join(errs...)
+}
+
+// Mend restores the bridges where another program has changed them.
+func (u *users) Mend(links bool) (all []kernel.Change) {
+	for _, on := range u.all() {
+		on.use.RLock()
+		if !on.gone {
+			all = append(all, on.bridge.Mend(links)...)
+		}
+		on.use.RUnlock()
+	}
+	return all
 }
