@@ -90,7 +90,7 @@ parents() {
   local kind
   for kind in hardened loosened; do
     CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_TEST_PARALLEL=1 LONGSHORE_TEST_HOST=$kind LONGSHORE_BIN="$PWD/bin" \
-      sum "$kind" "./internal/network ./internal/network/overlay ./internal/network/nft ./test/node" -p 1 -parallel 3 -count=1 \
+      sum "$kind" "./internal/network ./internal/network/vxlan ./internal/network/nft ./test/node" -p 1 -parallel 3 -count=1 \
       -run '^Test(Builtin|HostIP|ChosenPorts|Pods|Forward|RulesArePutBack|Recover|APortOf|NobodyHeeds|APublishedPort|PublishedPortsPass|TheIngressKeeps|Overlays|TheGuard|Subnets|Untrack|ManyFlows|OnlyPublished|AnAddressLeads|Doctor|TheAgentMends|OnlyContainersDump|PortsThatAreTaken|AnExhaustedRange|NoRange|Volumes)' -timeout 10m || return
   done
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -127,7 +127,7 @@ func TestOverlayPace(t *testing.T) {
 		peers := map[string]core.OverlayPeer{}
 		for n := range endpoints {
 			a := addr(n + 1)
-			peers[a.String()] = core.OverlayPeer{Addr: a, MAC: overlay.MACFor(a), Node: netip.AddrFrom4([4]byte{192, 0, 2, byte(n%200 + 2)})}
+			peers[a.String()] = core.OverlayPeer{Addr: a, MAC: vxlan.MACFor(a), Node: netip.AddrFrom4([4]byte{192, 0, 2, byte(n%200 + 2)})}
 		}
 		start = time.Now()
 		if err := r.net.Overlays.SetPeers(t.Context(), def.Name, peers, nil); err != nil {

@@ -4,16 +4,16 @@ import (
 	"net/netip"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 )
 
 // The ingress without the rest of core.Overlays.
 
-func (n *Network) OpenIngress(in core.Ingress, on *overlay.Network, subnets []core.OverlaySubnet) error {
-	return n.ingress.open(in, on, subnets, []*overlay.Network{on})
+func (n *Network) OpenIngress(in core.Ingress, on *vxlan.Network, subnets []core.OverlaySubnet) error {
+	return n.ingress.open(in, on, subnets, []*vxlan.Network{on})
 }
 
-func (n *Network) CloseIngress(on ...*overlay.Network) error { return n.ingress.close(on) }
+func (n *Network) CloseIngress(on ...*vxlan.Network) error { return n.ingress.close(on) }
 
 func (n *Network) Publish(list []core.PublishedPort) ([]core.TakenPort, error) {
 	return n.ingress.publish(list)

@@ -22,9 +22,9 @@ import (
 	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/nft"
-	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/network/ports"
 	"github.com/longshore/longshore/internal/network/settings"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -79,7 +79,7 @@ func newIngress(path string, claims *ports.Claims, used func() ([]netip.Prefix, 
 
 // open makes the ingress, or adopts it, on the network on. others are the networks that it may have
 // been on before.
-func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.OverlaySubnet, others []*overlay.Network) (err error) {
+func (g *ingress) open(in core.Ingress, on *vxlan.Network, subnets []core.OverlaySubnet, others []*vxlan.Network) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	want, err := ingressAttachment(in, subnets)
@@ -91,8 +91,8 @@ func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.Over
 			return err
 		}
 	}
-	fresh := !overlay.Pinned(g.path)
-	if err := overlay.Pin(g.path); err != nil {
+	fresh := !kernel.Pinned(g.path)
+	if err := kernel.Pin(g.path); err != nil {
 		return err
 	}
 	if err := g.buildLocked(want, on, subnets, others); err != nil {
@@ -113,8 +113,8 @@ func (g *ingress) open(in core.Ingress, on *overlay.Network, subnets []core.Over
 
 // ingressAttachment is the interface on the overlay. Errors are InvalidArgument; the caller then
 // keeps the present interface.
-func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (overlay.Attachment, error) {
-	a := overlay.Attachment{Key: ingressKey, Interface: ingressInner, Addrs: in.Addrs}
+func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (vxlan.Attachment, error) {
+	a := vxlan.Attachment{Key: ingressKey, Interface: ingressInner, Addrs: in.Addrs}
 	if len(in.Addrs) == 0 {
 		return a, fmt.Errorf("it has no address: %w", errdefs.ErrInvalidArgument)
 	}
@@ -124,7 +124,7 @@ func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (overlay.A
 			return a, fmt.Errorf("address %s is not one of network %s: %w", p, in.Network, errdefs.ErrInvalidArgument)
 		}
 	}
-	mac, err := net.ParseMAC(cmp.Or(in.MAC, overlay.MACFor(in.Addrs[0].Addr())))
+	mac, err := net.ParseMAC(cmp.Or(in.MAC, vxlan.MACFor(in.Addrs[0].Addr())))
 	if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
 		return a, fmt.Errorf("mac %.40q is that of no interface: %w", in.MAC, errdefs.ErrInvalidArgument)
 	}
@@ -133,14 +133,14 @@ func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (overlay.A
 }
 
 // buildLocked makes the missing parts and does not change existing ones.
-func (g *ingress) buildLocked(want overlay.Attachment, on *overlay.Network, subnets []core.OverlaySubnet, others []*overlay.Network) error {
+func (g *ingress) buildLocked(want vxlan.Attachment, on *vxlan.Network, subnets []core.OverlaySubnet, others []*vxlan.Network) error {
 	in, ns, err := kernel.Inside(g.path)
 	if err != nil {
 		return err
 	}
 	defer func() { in.Close(); _ = ns.Close() }()
 	is6 := want.Addrs[0].Addr().Is6()
-	if err := overlay.Within(ns, func() error { return settings.Ingress(is6) }); err != nil {
+	if err := kernel.Within(ns, func() error { return settings.Ingress(is6) }); err != nil {
 		return err
 	}
 	// Closed before there is anything that could come in.
@@ -328,7 +328,7 @@ func (g *ingress) choose(subnets []core.OverlaySubnet, is6 bool) (netip.Prefix, 
 }
 
 // attachLocked gives the namespace its interface on the overlay.
-func (g *ingress) attachLocked(in nlwrap.Handle, want overlay.Attachment, on *overlay.Network, others []*overlay.Network) error {
+func (g *ingress) attachLocked(in nlwrap.Handle, want vxlan.Attachment, on *vxlan.Network, others []*vxlan.Network) error {
 	for _, n := range others {
 		if n != on && ingressOn(n) >= 0 {
 			if err := n.Detach(ingressKey); err != nil {
@@ -357,8 +357,8 @@ func (g *ingress) attachLocked(in nlwrap.Handle, want overlay.Attachment, on *ov
 	return err
 }
 
-func ingressOn(n *overlay.Network) int {
-	return slices.IndexFunc(n.Attached(), func(a overlay.Attachment) bool { return a.Key == ingressKey })
+func ingressOn(n *vxlan.Network) int {
+	return slices.IndexFunc(n.Attached(), func(a vxlan.Attachment) bool { return a.Key == ingressKey })
 }
 
 // answersToHost routes packets from the overlay, and the namespace's own answers, to the host.
@@ -376,13 +376,13 @@ func answersToHost(in nlwrap.Handle, inner netip.Addr) error {
 }
 
 // close removes the ingress, whether this process has opened it or an earlier one. It is idempotent.
-func (g *ingress) close(nets []*overlay.Network) error {
+func (g *ingress) close(nets []*vxlan.Network) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.closeLocked(nets)
 }
 
-func (g *ingress) closeLocked(nets []*overlay.Network) error {
+func (g *ingress) closeLocked(nets []*vxlan.Network) error {
 	var errs []error
 	if g.wall != nil {
 		errs = append(errs, g.wall.Close())
@@ -401,7 +401,7 @@ func (g *ingress) closeLocked(nets []*overlay.Network) error {
 	}
 	defer host.Close()
 	errs = append(errs, kernel.Unlink(host, ingressLink))
-	if overlay.Pinned(g.path) {
+	if kernel.Pinned(g.path) {
 		// The kernel removes the links of a namespace some time after its end.
 		if in, ns, err := kernel.Inside(g.path); err == nil {
 			errs = append(errs, kernel.Unlink(in, ingressInner))
@@ -409,7 +409,7 @@ func (g *ingress) closeLocked(nets []*overlay.Network) error {
 			_ = ns.Close()
 		}
 	}
-	errs = append(errs, overlay.Unpin(g.path), nft.Cut(nil, ended(led)))
+	errs = append(errs, kernel.Unpin(g.path), nft.Cut(nil, ended(led)))
 	g.claims.Drop(ports.Published)
 	g.is, g.balancer, g.led, g.taken, g.inner = nil, nil, nil, nil, netip.Addr{}
 	return errors.Join(errs...)
@@ -427,7 +427,7 @@ func ended(led []nft.Forward) (list []nft.Service) {
 func (g *ingress) Recover(context.Context, []core.NetworkRequest) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.is != nil || !overlay.Pinned(g.path) {
+	if g.is != nil || !kernel.Pinned(g.path) {
 		return nil
 	}
 	led, err := g.table.Load(ports.Published)

@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -27,9 +28,9 @@ import (
 type mesh struct {
 	t       *testing.T
 	r       *rig
-	on      *overlay.Network // the test's own part
+	on      *vxlan.Network // the test's own part
 	far     *networktest.Namespace
-	farOn   *overlay.Network
+	farOn   *vxlan.Network
 	subnets []core.OverlaySubnet
 	dirs    [2]string
 }
@@ -51,7 +52,7 @@ func newMesh(t *testing.T, r *rig, span string) *mesh {
 	m.on = m.open(0)
 	m.far.Do(t, func() error { m.farOn = m.open(1); return nil })
 	for _, dir := range m.dirs {
-		t.Cleanup(func() { _ = overlay.Remove(dir, "ingress") })
+		t.Cleanup(func() { _ = vxlan.Remove(dir, "ingress") })
 	}
 	return m
 }
@@ -59,7 +60,7 @@ func newMesh(t *testing.T, r *rig, span string) *mesh {
 func machine(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + i)}) }
 
 // open opens the network as the agent of a machine does.
-func (m *mesh) open(i int) *overlay.Network {
+func (m *mesh) open(i int) *vxlan.Network {
 	m.t.Helper()
 	on, err := openOverlay(m.dirs[i], m.subnets, i, slog.New(slog.NewTextHandler(m.t.Output(), nil)))
 	if err != nil {
@@ -68,12 +69,12 @@ func (m *mesh) open(i int) *overlay.Network {
 	return on
 }
 
-func openOverlay(dir string, subnets []core.OverlaySubnet, i int, log *slog.Logger) (*overlay.Network, error) {
-	def := overlay.Definition{Name: "ingress", MTU: 1450, Local: machine(i)}
+func openOverlay(dir string, subnets []core.OverlaySubnet, i int, log *slog.Logger) (*vxlan.Network, error) {
+	def := vxlan.Definition{Name: "ingress", MTU: 1450, Local: machine(i)}
 	for _, s := range subnets {
-		def.Subnets = append(def.Subnets, overlay.Subnet(s))
+		def.Subnets = append(def.Subnets, vxlan.Subnet(s))
 	}
-	return overlay.Open(dir, def, log)
+	return vxlan.Open(dir, def, log)
 }
 
 // addr is an address of the network.
@@ -105,13 +106,13 @@ func (m *mesh) openIngress() {
 
 // cleanup unpins the ingress' namespace at the end of the test.
 func (m *mesh) cleanup() {
-	m.t.Cleanup(func() { _ = overlay.Unpin(filepath.Join(m.r.dir, "ingress")) })
+	m.t.Cleanup(func() { _ = kernel.Unpin(filepath.Join(m.r.dir, "ingress")) })
 }
 
-func (m *mesh) know(on *overlay.Network, n, at int) {
+func (m *mesh) know(on *vxlan.Network, n, at int) {
 	m.t.Helper()
 	a := m.addr(n)
-	if err := on.SetPeer(a.String(), overlay.Peer{Addr: a, MAC: overlay.MACFor(a), Node: machine(at)}); err != nil {
+	if err := on.SetPeer(a.String(), vxlan.Peer{Addr: a, MAC: vxlan.MACFor(a), Node: machine(at)}); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -124,7 +125,7 @@ func (m *mesh) task(n, at int) *networktest.Namespace {
 	if at == 1 {
 		here, there = there, here
 	}
-	if _, err := here.Attach(ns.Path, overlay.Attachment{Key: fmt.Sprint("task", n), Interface: "eth0", Addrs: []netip.Prefix{m.prefix(n)}}); err != nil {
+	if _, err := here.Attach(ns.Path, vxlan.Attachment{Key: fmt.Sprint("task", n), Interface: "eth0", Addrs: []netip.Prefix{m.prefix(n)}}); err != nil {
 		m.t.Fatal(err)
 	}
 	m.know(there, n, at)

@@ -19,7 +19,6 @@ import (
 	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/netconf"
-	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -111,7 +110,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	if err != nil {
 		return core.Attachment{}, fmt.Errorf("make veth pair %s: %w", pair.name, err)
 	}
-	err = overlay.Within(ns, func() error { return deaf(w.name) })
+	err = kernel.Within(ns, func() error { return deaf(w.name) })
 	if err == nil {
 		err = b.configure(host, sb, pair, lease, req.Config)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/longshore/longshore/internal/network/kernel"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 )
 
 // Mend restores the links, addresses, routes, masters and kernel parameters of the bridges, and the rules of the overlays,
@@ -176,7 +176,7 @@ func mendOverlay(o *Overlays, v *over) error {
 		return nil // closed meanwhile
 	}
 	told := maps.Clone(v.path.Told())
-	path, err := overlay.Open(o.dir, o.pathOf(v.def), o.log)
+	path, err := vxlan.Open(o.dir, o.pathOf(v.def), o.log)
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
-	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/network/ports"
+	"github.com/longshore/longshore/internal/network/vxlan"
 )
 
 // planned is a request, divided into interfaces on overlays and interfaces on other networks. Each
@@ -151,7 +151,7 @@ func (o *Overlays) join(req core.NetworkRequest, a core.Attachment) (core.Attach
 	if err := expose(req.Namespace, a); err != nil {
 		return core.Attachment{}, err
 	}
-	made, err := v.path.Attach(req.Namespace, overlay.Attachment{Key: string(req.Sandbox), Interface: a.Interface, Addrs: a.Addrs, MAC: a.MAC})
+	made, err := v.path.Attach(req.Namespace, vxlan.Attachment{Key: string(req.Sandbox), Interface: a.Interface, Addrs: a.Addrs, MAC: a.MAC})
 	if err != nil {
 		return core.Attachment{}, errors.Join(err, conceal(req.Namespace, a))
 	}
@@ -398,7 +398,7 @@ func (o *Overlays) Recover(_ context.Context, live []core.NetworkRequest) error 
 			return errors.Join(errs...)
 		}
 		// Data paths without a stored definition.
-		list, err := overlay.List(o.dir)
+		list, err := vxlan.List(o.dir)
 		for _, name := range list {
 			if !known[name] {
 				errs = append(errs, o.keys.Remove(o.dir, name))
@@ -417,7 +417,7 @@ func (o *Overlays) adopt(v *over, on map[string][]core.ID) (name string, err err
 		for _, id := range on[name] {
 			v.unseen.Store(id, true)
 		}
-		path, err := overlay.Open(o.dir, o.pathOf(v.def), o.log)
+		path, err := vxlan.Open(o.dir, o.pathOf(v.def), o.log)
 		if err != nil {
 			o.log.Error("cannot adopt an overlay; it is tried again when it is opened", "network", name, "error", err.Error())
 			return name, nil

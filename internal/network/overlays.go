@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 )
 
 // Overlays implements core.Overlays beside the other networks of a node.
@@ -36,11 +36,11 @@ type Overlays struct {
 	log *slog.Logger
 	kv  core.KV
 
-	keys *overlay.Keyring
+	keys *vxlan.Keyring
 
 	served *served
 	able   able
-	guard  *overlay.Guard
+	guard  *vxlan.Guard
 	define sync.Mutex   // serializes Open, Close and the recovery
 	mu     sync.RWMutex // guards byName
 	byName map[string]*over
@@ -62,7 +62,7 @@ type over struct {
 	unseen sync.Map
 	def    core.Overlay
 	// path is nil where it could not be adopted, and after Close.
-	path *overlay.Network
+	path *vxlan.Network
 }
 
 // keyOverlay starts the keys of overlays' definitions in the store of leases.
@@ -70,12 +70,12 @@ const keyOverlay = "overlay/"
 
 // newOverlays reads the definitions. It changes nothing on the host.
 func newOverlays(n *Network, stateDir string) (*Overlays, error) {
-	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}, served: newServed(n.log), guard: overlay.NewGuard(n.log)}
+	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}, served: newServed(n.log), guard: vxlan.NewGuard(n.log)}
 	if stateDir != "" {
 		o.dir = filepath.Join(stateDir, "overlays")
 	}
 	var err error
-	if o.keys, err = overlay.NewKeyring(n.log); err != nil {
+	if o.keys, err = vxlan.NewKeyring(n.log); err != nil {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	for key, raw := range o.kv.All(keyOverlay) {
@@ -110,7 +110,7 @@ func (o *Overlays) possible() error {
 	if o.dir == "" {
 		return fmt.Errorf("the network has no directory for its state: %w", errdefs.ErrFailedPrecondition)
 	}
-	if err := overlay.Able(); err != nil {
+	if err := vxlan.Able(); err != nil {
 		return err
 	}
 	if err := nft.Able(); err != nil {
@@ -123,7 +123,7 @@ func (o *Overlays) possible() error {
 // held is an overlay that does not change until done is called.
 type held struct {
 	def  core.Overlay
-	path *overlay.Network
+	path *vxlan.Network
 	done func()
 }
 
@@ -168,7 +168,7 @@ func (o *Overlays) List() []core.Overlay {
 // Open implements core.Overlays.
 func (o *Overlays) Open(_ context.Context, def core.Overlay) error {
 	def.Subnets = slices.Clone(def.Subnets)
-	def.Port = cmp.Or(def.Port, overlay.DefaultPort)
+	def.Port = cmp.Or(def.Port, vxlan.DefaultPort)
 	if err := o.open(def); err != nil {
 		return fmt.Errorf("open overlay %.64q: %w", def.Name, err)
 	}
@@ -184,7 +184,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	o.mu.RLock()
 	v := o.byName[def.Name]
 	o.mu.RUnlock()
-	if v != nil && v.is(def) && overlay.Pinned(filepath.Join(o.dir, def.Name)) {
+	if v != nil && v.is(def) && kernel.Pinned(filepath.Join(o.dir, def.Name)) {
 		return nil
 	}
 	if err := makeRoom(o.n, def, o.List()); err != nil {
@@ -202,7 +202,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	if err := store(o, def); err != nil {
 		return err
 	}
-	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
+	path, err := vxlan.Open(o.dir, o.pathOf(def), o.log)
 	if err != nil {
 		return errors.Join(err, o.keys.Remove(o.dir, def.Name), o.guard.Leave(o.dir, def.Name), o.kv.Delete(keyOverlay+def.Name))
 	}
@@ -216,7 +216,7 @@ func (o *Overlays) open(def core.Overlay) error {
 func (o *Overlays) reopen(v *over, def core.Overlay) error {
 	v.use.Lock()
 	defer v.use.Unlock()
-	told := map[string]overlay.Peer{}
+	told := map[string]vxlan.Peer{}
 	if v.path != nil {
 		told = v.path.Told()
 		if !slices.Equal(v.def.Subnets, def.Subnets) || v.def.MTU != def.MTU {
@@ -233,7 +233,7 @@ func (o *Overlays) reopen(v *over, def core.Overlay) error {
 	if err := store(o, def); err != nil {
 		return err
 	}
-	path, err := overlay.Open(o.dir, o.pathOf(def), o.log)
+	path, err := vxlan.Open(o.dir, o.pathOf(def), o.log)
 	if err != nil {
 		return err // it is tried again by the next call
 	}
@@ -260,10 +260,10 @@ func store(o *Overlays, def core.Overlay) error {
 	return o.kv.Put(keyOverlay+def.Name, raw)
 }
 
-func (o *Overlays) pathOf(def core.Overlay) overlay.Definition {
-	d := overlay.Definition{Name: def.Name, Port: def.Port, MTU: def.MTU, Local: def.Local, Encrypted: def.Encrypted, Keys: o.keys, Guard: o.guard}
+func (o *Overlays) pathOf(def core.Overlay) vxlan.Definition {
+	d := vxlan.Definition{Name: def.Name, Port: def.Port, MTU: def.MTU, Local: def.Local, Encrypted: def.Encrypted, Keys: o.keys, Guard: o.guard}
 	for _, s := range def.Subnets {
-		d.Subnets = append(d.Subnets, overlay.Subnet(s))
+		d.Subnets = append(d.Subnets, vxlan.Subnet(s))
 	}
 	return d
 }
@@ -438,9 +438,9 @@ func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.
 		return fmt.Errorf("set peers: %w", err)
 	}
 	defer v.done()
-	list := make(map[string]overlay.Peer, len(set))
+	list := make(map[string]vxlan.Peer, len(set))
 	for key, p := range set {
-		list[key] = overlay.Peer(p)
+		list[key] = vxlan.Peer(p)
 	}
 	// Set before dropping, so that an address that moves to another node is known all the time.
 	return shortened(v.path.SetPeers(list), v.path.DropPeers(drop))
@@ -494,9 +494,9 @@ func (o *Overlays) SetServices(_ context.Context, name string, services []core.O
 
 // SetKeys implements core.Overlays.
 func (o *Overlays) SetKeys(_ context.Context, keys []core.OverlayKey) error {
-	list := make([]overlay.Key, len(keys))
+	list := make([]vxlan.Key, len(keys))
 	for i, k := range keys {
-		list[i] = overlay.Key(k)
+		list[i] = vxlan.Key(k)
 	}
 	return o.keys.SetKeys(list)
 }
@@ -507,8 +507,8 @@ func (o *Overlays) SetGossip(_ context.Context, port uint16, members []netip.Add
 }
 
 // paths returns the data paths of all overlays that are open.
-func (o *Overlays) paths() []*overlay.Network {
-	var list []*overlay.Network
+func (o *Overlays) paths() []*vxlan.Network {
+	var list []*vxlan.Network
 	for _, v := range o.all() {
 		v.use.RLock()
 		if v.path != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -36,7 +36,7 @@ func (r *rig) open(list ...core.Overlay) {
 	r.t.Helper()
 	r.t.Cleanup(func() {
 		for _, o := range list {
-			if err := overlay.Remove(filepath.Join(r.dir, "overlays"), o.Name); err != nil {
+			if err := vxlan.Remove(filepath.Join(r.dir, "overlays"), o.Name); err != nil {
 				r.t.Error(err)
 			}
 		}

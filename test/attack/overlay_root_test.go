@@ -23,7 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 	"github.com/longshore/longshore/internal/image/imagetest"
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/weaken"
 	"github.com/longshore/longshore/test/nodetest"
@@ -98,7 +98,7 @@ func sendOverlay(args []string) result {
 			return is(unmade, "send as %s: %v", args[2], err)
 		}
 	}
-	err = unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: netip.MustParseAddr(args[0]).As4(), Port: overlay.DefaultPort})
+	err = unix.Sendto(fd, packet, 0, &unix.SockaddrInet4{Addr: netip.MustParseAddr(args[0]).As4(), Port: vxlan.DefaultPort})
 	if err != nil && !errors.Is(err, unix.EPERM) { // the error of a drop at the output
 		return is(unmade, "send: %v", err)
 	}
@@ -296,7 +296,7 @@ func (s *swarmWorld) stranger(t *testing.T, args ...string) result {
 
 // packet returns a packet from the other node's task to a closed port of this node's task.
 func (s *swarmWorld) packet(n *swarmNode) string {
-	mac, err := net.ParseMAC(overlay.MACFor(n.task))
+	mac, err := net.ParseMAC(vxlan.MACFor(n.task))
 	if err != nil {
 		s.w.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/nft"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -94,14 +94,14 @@ func TestDockerdsBalanceToOurs(t *testing.T) {
 			id, peer, endpoint := recordsOn(task, on, edgeIP)
 			def := definitionOf(t, on.GetNetwork(), edgeIP)
 			t.Cleanup(func() {
-				if err := overlay.Remove(dir, def.Name); err != nil {
+				if err := vxlan.Remove(dir, def.Name); err != nil {
 					t.Error(err)
 				}
 			})
 			g.do(order{Op: "open", Dir: dir, Open: def})
 			g.do(order{Op: "enter", Network: id.Network})
 			g.do(order{Op: "watch", Network: id.Network})
-			g.do(order{Op: "attach", Network: id.Network, Path: box.Path, Attach: overlay.Attachment{Key: id.Endpoint, Interface: fmt.Sprint("eth", i), Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
+			g.do(order{Op: "attach", Network: id.Network, Path: box.Path, Attach: vxlan.Attachment{Key: id.Endpoint, Interface: fmt.Sprint("eth", i), Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
 			serveIn(t, box, endpoint.Addr)
 			if on.GetNetwork().GetSpec().GetIngress() {
 				if err := nft.Expose(openNS(t, box.Path), endpoint.Addr, []nft.Exposed{{Proto: unix.IPPROTO_TCP, Published: 8081, Target: 80}}); err != nil {

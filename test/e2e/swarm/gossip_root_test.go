@@ -24,7 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/nft"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -207,9 +207,9 @@ func TestTheGossipOfDockerd(t *testing.T) {
 }
 
 // definitionOf is a network as a node with an address has it.
-func definitionOf(t *testing.T, n *swarmv1.Network, local string) overlay.Definition {
+func definitionOf(t *testing.T, n *swarmv1.Network, local string) vxlan.Definition {
 	t.Helper()
-	d := overlay.Definition{Name: n.GetId(), MTU: 1450, Local: netip.MustParseAddr(local)}
+	d := vxlan.Definition{Name: n.GetId(), MTU: 1450, Local: netip.MustParseAddr(local)}
 	options := n.GetDriverState().GetOptions()
 	if _, d.Encrypted = options["encrypted"]; d.Encrypted {
 		d.MTU = 1424
@@ -220,7 +220,7 @@ func definitionOf(t *testing.T, n *swarmv1.Network, local string) overlay.Defini
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.Subnets = append(d.Subnets, overlay.Subnet{Range: netip.MustParsePrefix(c.GetSubnet()), Gateway: netip.MustParseAddr(c.GetGateway()), VNI: uint32(id)})
+		d.Subnets = append(d.Subnets, vxlan.Subnet{Range: netip.MustParsePrefix(c.GetSubnet()), Gateway: netip.MustParseAddr(c.GetGateway()), VNI: uint32(id)})
 	}
 	return d
 }
@@ -248,7 +248,7 @@ func TestATaskBesideDockerds(t *testing.T) {
 		dir := t.TempDir()
 		def := definitionOf(t, task.GetNetworks()[0].GetNetwork(), edgeIP)
 		t.Cleanup(func() {
-			if err := overlay.Remove(dir, def.Name); err != nil {
+			if err := vxlan.Remove(dir, def.Name); err != nil {
 				t.Error(err)
 			}
 		})
@@ -263,7 +263,7 @@ func TestATaskBesideDockerds(t *testing.T) {
 		}
 		box := networktest.NewNamespace(t)
 		g := start()
-		g.do(order{Op: "attach", Path: box.Path, Attach: overlay.Attachment{Key: id.Endpoint, Interface: "eth0", Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
+		g.do(order{Op: "attach", Path: box.Path, Attach: vxlan.Attachment{Key: id.Endpoint, Interface: "eth0", Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
 		serveIn(t, box, endpoint.Addr)
 		g.announce(id, peer, endpoint)
 

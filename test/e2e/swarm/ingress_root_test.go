@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/network/networktest"
 	"github.com/longshore/longshore/internal/network/nft"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -71,7 +71,7 @@ func TestPublishedPortsBesideDockerds(t *testing.T) {
 		edge := &networktest.Namespace{Path: link.NetNS()}
 		dir, def := t.TempDir(), definitionOf(t, own.GetNetwork(), edgeIP)
 		t.Cleanup(func() {
-			if err := overlay.Remove(dir, def.Name); err != nil {
+			if err := vxlan.Remove(dir, def.Name); err != nil {
 				t.Error(err)
 			}
 		})
@@ -84,7 +84,7 @@ func TestPublishedPortsBesideDockerds(t *testing.T) {
 
 		// The node's own interface on the network, in a namespace that a port of the node leads to.
 		mesh := networktest.NewNamespace(t)
-		g.do(order{Op: "attach", Path: mesh.Path, Attach: overlay.Attachment{Key: ownID.Endpoint, Interface: "eth0", Addrs: []netip.Prefix{ownAddr}}})
+		g.do(order{Op: "attach", Path: mesh.Path, Attach: vxlan.Attachment{Key: ownID.Endpoint, Interface: "eth0", Addrs: []netip.Prefix{ownAddr}}})
 		nodetest.Lines(t, "nsenter", strings.Fields("--net="+edge.Path+" ip link add mesh type veth peer name host netns "+mesh.Path)...)
 		for _, line := range []string{edge.Path + " ip addr add 172.31.0.1/30 dev mesh", edge.Path + " ip link set mesh up", mesh.Path + " ip addr add 172.31.0.2/30 dev host", mesh.Path + " ip link set host up", mesh.Path + " ip route add default via 172.31.0.1"} {
 			nodetest.Lines(t, "nsenter", strings.Fields("--net="+line)...)
@@ -92,11 +92,11 @@ func TestPublishedPortsBesideDockerds(t *testing.T) {
 		for _, ns := range []*networktest.Namespace{edge, mesh} {
 			ns.Do(t, func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o600) })
 		}
-		g.announce(ownID, gossip.Peer{Addr: ownAddr, MAC: overlay.MACFor(ownAddr.Addr()), Tunnel: netip.MustParseAddr(edgeIP)})
+		g.announce(ownID, gossip.Peer{Addr: ownAddr, MAC: vxlan.MACFor(ownAddr.Addr()), Tunnel: netip.MustParseAddr(edgeIP)})
 
 		// Our task.
 		box := networktest.NewNamespace(t)
-		g.do(order{Op: "attach", Path: box.Path, Attach: overlay.Attachment{Key: id.Endpoint, Interface: "eth0", Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
+		g.do(order{Op: "attach", Path: box.Path, Attach: vxlan.Attachment{Key: id.Endpoint, Interface: "eth0", Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
 		serveIn(t, box, endpoint.Addr)
 		if err := nft.Expose(openNS(t, box.Path), endpoint.Addr, []nft.Exposed{{Proto: unix.IPPROTO_TCP, Published: endpoint.Ports[0].Published, Target: endpoint.Ports[0].Target}}); err != nil {
 			t.Fatal(err)

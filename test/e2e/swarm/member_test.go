@@ -22,7 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
 	"github.com/longshore/longshore/internal/face/swarm/session"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -46,24 +46,24 @@ type order struct {
 	New     networkdb.Options
 	Keys    []sealKey // of encrypted data paths, opened later
 	Dir     string    // of data paths
-	Open    overlay.Definition
+	Open    vxlan.Definition
 	Path    string // of a namespace
-	Attach  overlay.Attachment
+	Attach  vxlan.Attachment
 	Join    []netip.AddrPort
 	Network string // of attach only when several are open
 	ID      gossip.ID
 	Record  wireRecord
 }
 
-// sealKey is an overlay.Key, which does not show itself in documents.
+// sealKey is an vxlan.Key, which does not show itself in documents.
 type sealKey struct {
 	Key [16]byte
 	ID  uint32
 }
 
-func overlayKeys(list []sealKey) (keys []overlay.Key) {
+func overlayKeys(list []sealKey) (keys []vxlan.Key) {
 	for _, k := range list {
-		keys = append(keys, overlay.Key(k))
+		keys = append(keys, vxlan.Key(k))
 	}
 	return keys
 }
@@ -114,9 +114,9 @@ func serveMember(in io.Reader, out io.Writer) error {
 		_ = enc.Encode(a)
 	}
 	var m *networkdb.DB
-	var path *overlay.Network // the one that was opened last
-	paths := map[string]*overlay.Network{}
-	var keys *overlay.Keyring
+	var path *vxlan.Network // the one that was opened last
+	paths := map[string]*vxlan.Network{}
+	var keys *vxlan.Keyring
 	ctx := context.Background()
 	dec := json.NewDecoder(bufio.NewReader(in))
 	for {
@@ -138,14 +138,14 @@ func serveMember(in io.Reader, out io.Writer) error {
 			err = m.Enter(ctx, o.Network)
 		case "keys":
 			if keys == nil {
-				keys, err = overlay.NewKeyring(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+				keys, err = vxlan.NewKeyring(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 			}
 			if err == nil {
 				err = keys.SetKeys(overlayKeys(o.Keys))
 			}
 		case "open":
 			o.Open.Keys = keys
-			path, err = overlay.Open(o.Dir, o.Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			path, err = vxlan.Open(o.Dir, o.Open, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 			paths[o.Open.Name] = path
 		case "attach":
 			on := path
@@ -182,14 +182,14 @@ func serveMember(in io.Reader, out io.Writer) error {
 }
 
 // follow has a data path know what the gossip tells of other nodes' interfaces.
-func follow(path *overlay.Network, c gossip.Change) {
+func follow(path *vxlan.Network, c gossip.Change) {
 	peer, ok := c.Record.(gossip.Peer)
 	if !ok {
 		return
 	}
 	err := path.DropPeer(c.ID.Endpoint)
 	if !c.Gone {
-		err = path.SetPeer(c.ID.Endpoint, overlay.Peer{Addr: peer.Addr.Addr(), MAC: peer.MAC, Node: peer.Tunnel})
+		err = path.SetPeer(c.ID.Endpoint, vxlan.Peer{Addr: peer.Addr.Addr(), MAC: peer.MAC, Node: peer.Tunnel})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

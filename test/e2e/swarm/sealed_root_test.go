@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -24,7 +24,7 @@ import (
 // needESP skips a case in which packets are encrypted.
 func needESP(t *testing.T) {
 	t.Helper()
-	keys, err := overlay.NewKeyring(nil)
+	keys, err := vxlan.NewKeyring(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (w *wire) see(p []byte) {
 	case p[9] == unix.IPPROTO_ESP && len(p) >= head+4:
 		w.count["esp"]++
 		w.count[fmt.Sprintf("spi %x", p[head:head+4])]++
-	case p[9] == unix.IPPROTO_UDP && len(p) >= head+4 && binary.BigEndian.Uint16(p[head+2:]) == overlay.DefaultPort:
+	case p[9] == unix.IPPROTO_UDP && len(p) >= head+4 && binary.BigEndian.Uint16(p[head+2:]) == vxlan.DefaultPort:
 		w.count["clear"]++
 	}
 }
@@ -113,7 +113,7 @@ func forge(t *testing.T, ns *networktest.Namespace, node netip.Addr, vni uint32,
 		return err
 	})
 	defer func() { _ = c.Close() }()
-	mac, err := net.ParseMAC(overlay.MACFor(to))
+	mac, err := net.ParseMAC(vxlan.MACFor(to))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,14 +216,14 @@ func TestEncryptedBesideDockerds(t *testing.T) {
 			name := on.GetNetwork().GetSpec().GetAnnotations().GetName()
 			own[name], vnis[name] = endpoint.Addr, def.Subnets[0].VNI
 			t.Cleanup(func() {
-				if err := overlay.Remove(dir, def.Name); err != nil {
+				if err := vxlan.Remove(dir, def.Name); err != nil {
 					t.Error(err)
 				}
 			})
 			g.do(order{Op: "open", Dir: dir, Open: def})
 			g.do(order{Op: "enter", Network: id.Network})
 			g.do(order{Op: "watch", Network: id.Network})
-			g.do(order{Op: "attach", Network: id.Network, Path: box.Path, Attach: overlay.Attachment{Key: id.Endpoint, Interface: fmt.Sprint("eth", i), Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
+			g.do(order{Op: "attach", Network: id.Network, Path: box.Path, Attach: vxlan.Attachment{Key: id.Endpoint, Interface: fmt.Sprint("eth", i), Addrs: []netip.Prefix{peer.Addr}, MAC: peer.MAC}})
 			serveIn(t, box, endpoint.Addr)
 			g.announce(id, peer, endpoint)
 		}

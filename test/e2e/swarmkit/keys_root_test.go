@@ -19,7 +19,7 @@ import (
 
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -30,8 +30,8 @@ const rotation = 300 * time.Millisecond
 // sealed is a machine with a task on an encrypted network.
 type sealed struct {
 	machine, task *networktest.Namespace
-	keys          *overlay.Keyring
-	net           *overlay.Network
+	keys          *vxlan.Keyring
+	net           *vxlan.Network
 }
 
 func newSealed(t *testing.T, n int) sealed {
@@ -47,12 +47,12 @@ func newSealed(t *testing.T, n int) sealed {
 	}
 	dir := t.TempDir()
 	err := s.machine.Try(func() (err error) {
-		if s.keys, err = overlay.NewKeyring(nil); err != nil {
+		if s.keys, err = vxlan.NewKeyring(nil); err != nil {
 			return err
 		}
-		s.net, err = overlay.Open(dir, overlay.Definition{
+		s.net, err = vxlan.Open(dir, vxlan.Definition{
 			Name: "app", MTU: 1424, Local: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", n)), Encrypted: true, Keys: s.keys,
-			Subnets: []overlay.Subnet{{Range: netip.MustParsePrefix("10.0.1.0/24"), Gateway: netip.MustParseAddr("10.0.1.1"), VNI: 4097}},
+			Subnets: []vxlan.Subnet{{Range: netip.MustParsePrefix("10.0.1.0/24"), Gateway: netip.MustParseAddr("10.0.1.1"), VNI: 4097}},
 		}, nil)
 		return err
 	})
@@ -68,11 +68,11 @@ func newSealed(t *testing.T, n int) sealed {
 		}
 		_ = s.keys.Close()
 	})
-	if _, err := s.net.Attach(s.task.Path, overlay.Attachment{Key: "task", Interface: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(taskAddr(n), 24)}}); err != nil {
+	if _, err := s.net.Attach(s.task.Path, vxlan.Attachment{Key: "task", Interface: "eth0", Addrs: []netip.Prefix{netip.PrefixFrom(taskAddr(n), 24)}}); err != nil {
 		t.Fatal(err)
 	}
 	other := 3 - n
-	if err := s.net.SetPeer("other", overlay.Peer{Addr: taskAddr(other), MAC: overlay.MACFor(taskAddr(other)), Node: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", other))}); err != nil {
+	if err := s.net.SetPeer("other", vxlan.Peer{Addr: taskAddr(other), MAC: vxlan.MACFor(taskAddr(other)), Node: netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", other))}); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -81,7 +81,7 @@ func newSealed(t *testing.T, n int) sealed {
 func taskAddr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 1, byte(10 + n)}) }
 
 // keysOf are those of encrypted networks in the order in which a node has them.
-func keysOf(t *testing.T, c *api.Cluster) (keys []overlay.Key) {
+func keysOf(t *testing.T, c *api.Cluster) (keys []vxlan.Key) {
 	t.Helper()
 	ids := map[gossip.Key]uint32{}
 	var given []gossip.TimedKey
@@ -96,7 +96,7 @@ func keysOf(t *testing.T, c *api.Cluster) (keys []overlay.Key) {
 		t.Fatal(err)
 	}
 	for _, k := range order {
-		keys = append(keys, overlay.Key{Key: k, ID: ids[k]})
+		keys = append(keys, vxlan.Key{Key: k, ID: ids[k]})
 	}
 	return keys
 }
@@ -130,7 +130,7 @@ func TestTheKeysOfEncryptedNetworksRotate(t *testing.T) {
 			stop(nil)
 			running.Wait()
 		})
-		next := func() []overlay.Key {
+		next := func() []vxlan.Key {
 			t.Helper()
 			select {
 			case e := <-changes:

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/dockerd"
 	"github.com/longshore/longshore/test/nodetest"
@@ -255,7 +255,7 @@ func TestTheKeysOfTheGossipRotateBesideADockerd(t *testing.T) {
 // TestTheKeysOfEncryptedNetworksRotateBesideADockerd: the same on an encrypted network too.
 func TestTheKeysOfEncryptedNetworksRotateBesideADockerd(t *testing.T) {
 	beside(t, func(t *testing.T) {
-		keys, err := overlay.NewKeyring(nil)
+		keys, err := vxlan.NewKeyring(nil)
 		if err != nil {
 			t.Fatal(err)
 		}

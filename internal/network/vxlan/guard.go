@@ -1,4 +1,4 @@
-package overlay
+package vxlan
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package overlay
+package kernel
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ func Pin(path string) error {
 		return err
 	}
 	_ = f.Close()
-	err = onThread(func() error {
+	err = OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make network namespace: %w", err)
 		}
@@ -57,7 +57,7 @@ func Unpin(path string) error {
 
 // Within runs f on a thread inside a namespace.
 func Within(ns *os.File, f func() error) error {
-	return onThread(func() error {
+	return OnThread(func() error {
 		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 			return err
 		}
@@ -65,9 +65,9 @@ func Within(ns *os.File, f func() error) error {
 	})
 }
 
-// onThread runs f, which may change its thread's network namespace. The thread returns to its own
+// OnThread runs f, which may change its thread's network namespace. The thread returns to its own
 // afterwards; one that cannot return is never used again.
-func onThread(f func() error) error {
+func OnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()

@@ -1,4 +1,4 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -23,7 +23,7 @@ type guardRig struct {
 	t                *testing.T
 	is6              bool
 	nodes            []*node
-	guards           []*overlay.Guard
+	guards           []*vxlan.Guard
 	tasks            []task
 	sandbox, machine *networktest.Namespace
 	got              []net.PacketConn // of the tasks
@@ -62,13 +62,13 @@ func newGuardRig(t *testing.T, is6, guarded bool) *guardRig {
 		def := n.def()
 		def.Local = r.local(i)
 		if guarded {
-			def.Guard = overlay.NewGuard(slog.New(slog.NewTextHandler(t.Output(), nil)))
+			def.Guard = vxlan.NewGuard(slog.New(slog.NewTextHandler(t.Output(), nil)))
 		}
 		var err error
 		if n.net, err = n.try(def); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = overlay.Remove(n.dir, "app") })
+		t.Cleanup(func() { _ = vxlan.Remove(n.dir, "app") })
 		if guarded {
 			t.Cleanup(func() { _ = def.Guard.Close() })
 			r.guards = append(r.guards, def.Guard)
@@ -100,12 +100,12 @@ func newGuardRig(t *testing.T, is6, guarded bool) *guardRig {
 // takes sends a packet from a namespace in place of the other task, and reports whether the task of a node receives it.
 func (r *guardRig) takes(i int, from *networktest.Namespace, to netip.Addr, send func(to netip.AddrPort, packet []byte) error) bool {
 	r.t.Helper()
-	mac, err := net.ParseMAC(overlay.MACFor(r.tasks[i].addr))
+	mac, err := net.ParseMAC(vxlan.MACFor(r.tasks[i].addr))
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	packet := networktest.VXLAN(4097, mac, netip.AddrPortFrom(r.tasks[1-i].addr, 7001), netip.AddrPortFrom(r.tasks[i].addr, 7000), "attack")
-	if err := from.Try(func() error { return send(netip.AddrPortFrom(to, overlay.DefaultPort), packet) }); err != nil && !errors.Is(err, unix.EPERM) {
+	if err := from.Try(func() error { return send(netip.AddrPortFrom(to, vxlan.DefaultPort), packet) }); err != nil && !errors.Is(err, unix.EPERM) {
 		r.t.Fatal(err)
 	}
 	if err := r.got[i].SetReadDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {

@@ -1,4 +1,4 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"encoding/binary"
@@ -19,7 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -32,28 +32,28 @@ const (
 // keyed is a node that has an encrypted network, app, and one in clear, side.
 type keyed struct {
 	*node
-	keys *overlay.Keyring
-	side *overlay.Network
+	keys *vxlan.Keyring
+	side *vxlan.Network
 }
 
 // key is the n-th of a cluster.
-func key(n int) overlay.Key {
-	return overlay.Key{Key: [16]byte([]byte(fmt.Sprintf("key number %05d", n))), ID: uint32(100 + n)}
+func key(n int) vxlan.Key {
+	return vxlan.Key{Key: [16]byte([]byte(fmt.Sprintf("key number %05d", n))), ID: uint32(100 + n)}
 }
 
 // keys are several, the one to send by first.
-func keys(n ...int) (list []overlay.Key) {
+func keys(n ...int) (list []vxlan.Key) {
 	for _, i := range n {
 		list = append(list, key(i))
 	}
 	return list
 }
 
-func (k *keyed) defs() (app, side overlay.Definition) {
+func (k *keyed) defs() (app, side vxlan.Definition) {
 	app, side = k.def(), k.def()
 	app.Encrypted, app.Keys, app.MTU = true, k.keys, 1424
 	side.Name, side.Keys = "side", k.keys
-	side.Subnets = []overlay.Subnet{{Range: netip.MustParsePrefix("10.0.2.0/24"), Gateway: netip.MustParseAddr("10.0.2.1"), VNI: openVNI}}
+	side.Subnets = []vxlan.Subnet{{Range: netip.MustParsePrefix("10.0.2.0/24"), Gateway: netip.MustParseAddr("10.0.2.1"), VNI: openVNI}}
 	return app, side
 }
 
@@ -62,7 +62,7 @@ func (k *keyed) start() {
 	k.t.Helper()
 	former := k.keys
 	k.ns.Do(k.t, func() (err error) {
-		k.keys, err = overlay.NewKeyring(slog.New(slog.NewTextHandler(k.t.Output(), nil)))
+		k.keys, err = vxlan.NewKeyring(slog.New(slog.NewTextHandler(k.t.Output(), nil)))
 		return err
 	})
 	app, side := k.defs()
@@ -232,8 +232,8 @@ func frame(vni uint32, from, to task, port uint16, payload string) []byte {
 		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
 	}
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum&0xffff))
-	dst, _ := net.ParseMAC(overlay.MACFor(to.addr))
-	src, _ := net.ParseMAC(overlay.MACFor(from.addr))
+	dst, _ := net.ParseMAC(vxlan.MACFor(to.addr))
+	src, _ := net.ParseMAC(vxlan.MACFor(from.addr))
 	b := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
 	b = append(append(append(b, dst...), src...), 8, 0)
 	return append(append(b, ip...), udp...)

@@ -1,4 +1,4 @@
-package overlay
+package vxlan
 
 import (
 	"encoding/json"
@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/network/kernel"
 )
 
 // Attachment is an interface on this node.
@@ -165,10 +167,10 @@ func (n *Network) configure(in, box space, a Attachment, subnet int, note string
 	if err := box.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {
 		return fmt.Errorf("set lo up: %w", err)
 	}
-	if err := Within(box.ns, func() error { return ignoreRouters(a) }); err != nil {
+	if err := kernel.Within(box.ns, func() error { return ignoreRouters(a) }); err != nil {
 		return fmt.Errorf("keep %s from what others say of routers: %w", a.Interface, err)
 	}
-	if err := Within(box.ns, func() error { return solicitOften(a) }); err != nil {
+	if err := kernel.Within(box.ns, func() error { return solicitOften(a) }); err != nil {
 		return fmt.Errorf("have %s ask for its neighbours again soon: %w", a.Interface, err)
 	}
 	for _, p := range a.Addrs {
@@ -241,7 +243,7 @@ func solicitOften(a Attachment) error {
 func (n *Network) Detach(key string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !Pinned(n.path) { // somebody has removed it, with all interfaces
+	if !kernel.Pinned(n.path) { // somebody has removed it, with all interfaces
 		delete(n.attached, key)
 		return nil
 	}

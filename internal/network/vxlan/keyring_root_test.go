@@ -1,4 +1,4 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"encoding/binary"
@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/nlwrap"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -258,7 +258,7 @@ func TestAnotherProcess(t *testing.T) {
 		x, y := a.task("10.0.1.10/24"), b.task("10.0.1.11/24")
 		a.knows(y)
 		b.knows(x)
-		if err := a.net.SetPeer("gone meanwhile", overlay.Peer{Addr: netip.MustParseAddr("10.0.1.50"), MAC: "02:42:0a:00:01:32", Node: netip.MustParseAddr("192.0.2.50")}); err != nil {
+		if err := a.net.SetPeer("gone meanwhile", vxlan.Peer{Addr: netip.MustParseAddr("10.0.1.50"), MAC: "02:42:0a:00:01:32", Node: netip.MustParseAddr("192.0.2.50")}); err != nil {
 			t.Fatal(err)
 		}
 		before := a.associations()
@@ -329,14 +329,14 @@ func TestAnotherProcess(t *testing.T) {
 		a.start()
 		a.set(1)
 		a.knows(y)
-		if err := overlay.Remove(a.dir, "app"); err != nil {
+		if err := vxlan.Remove(a.dir, "app"); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.keys.Close(); err != nil {
 			t.Fatal(err)
 		}
 		a.ns.Do(t, func() (err error) {
-			if a.keys, err = overlay.NewKeyring(nil); err != nil {
+			if a.keys, err = vxlan.NewKeyring(nil); err != nil {
 				return err
 			}
 			return errors.Join(a.keys.Prune(), a.keys.Prune())
@@ -353,10 +353,10 @@ func TestManyNodes(t *testing.T) {
 		nodes, _ := newKeyed(t)
 		a := nodes[0]
 		a.set(2, 1, 3)
-		list := map[string]overlay.Peer{}
+		list := map[string]vxlan.Peer{}
 		for i := range 1000 {
 			addr := netip.AddrFrom4([4]byte{10, 0, 1, byte(2 + i%200)})
-			list[strconv.Itoa(i)] = overlay.Peer{Addr: addr, MAC: overlay.MACFor(addr), Node: netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + i%200)})}
+			list[strconv.Itoa(i)] = vxlan.Peer{Addr: addr, MAC: vxlan.MACFor(addr), Node: netip.AddrFrom4([4]byte{198, 51, 100, byte(1 + i%200)})}
 		}
 		began := time.Now()
 		if err := a.net.SetPeers(list); err != nil {
@@ -393,7 +393,7 @@ func TestEncryptedOverIPv6(t *testing.T) {
 			n.run(fmt.Sprintf("ip addr add 2001:db8::%d/64 dev eth0 nodad", n.n))
 			k := &keyed{node: n}
 			n.ns.Do(t, func() (err error) {
-				k.keys, err = overlay.NewKeyring(nil)
+				k.keys, err = vxlan.NewKeyring(nil)
 				return err
 			})
 			def := n.def()
@@ -440,7 +440,7 @@ func TestAKernelWithoutESP(t *testing.T) {
 		def := n.def()
 		def.Encrypted = true
 		n.ns.Do(t, func() (err error) {
-			def.Keys, err = overlay.NewKeyring(nil)
+			def.Keys, err = vxlan.NewKeyring(nil)
 			able = def.Keys.Able()
 			return err
 		})
@@ -454,7 +454,7 @@ func TestAKernelWithoutESP(t *testing.T) {
 		if _, err := n.try(def); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("opened: %v", err)
 		}
-		if list, err := overlay.List(n.dir); err != nil || len(list) != 0 {
+		if list, err := vxlan.List(n.dir); err != nil || len(list) != 0 {
 			t.Errorf("left %q, %v", list, err)
 		}
 		if out := n.run("nft list tables"); out != "" {

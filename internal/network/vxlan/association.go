@@ -1,4 +1,4 @@
-package overlay
+package vxlan
 
 import (
 	"encoding/binary"
@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/nft"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
@@ -256,7 +257,7 @@ func (k *Keyring) tryLocked(f family) error {
 	if f {
 		a, b = netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.AddrFrom4([4]byte{127, 0, 0, 2})
 	}
-	err := onThread(func() error {
+	err := kernel.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make network namespace: %w", err)
 		}

@@ -1,4 +1,4 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"strings"

@@ -1,4 +1,4 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -16,11 +16,11 @@ func TestManyTellOfOneAddress(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNodes(t, 1)[0]
 		n.open()
-		list := map[string]overlay.Peer{}
+		list := map[string]vxlan.Peer{}
 		var keys []string
 		for i := range 1 << 16 {
 			keys = append(keys, fmt.Sprintf("%064x", i))
-			list[keys[i]] = overlay.Peer{Addr: netip.MustParseAddr("10.0.1.9"), MAC: "02:42:0a:00:01:09", Node: netip.MustParseAddr("192.0.2.9")}
+			list[keys[i]] = vxlan.Peer{Addr: netip.MustParseAddr("10.0.1.9"), MAC: "02:42:0a:00:01:09", Node: netip.MustParseAddr("192.0.2.9")}
 		}
 		began := time.Now()
 		if err := n.net.SetPeers(list); err != nil {

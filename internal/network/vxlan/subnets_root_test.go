@@ -1,10 +1,11 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"net/netip"
 	"testing"
 
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/kernel"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestSubnetsOfIPv6(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes := newNodes(t, 2)
-		subnets := []overlay.Subnet{
+		subnets := []vxlan.Subnet{
 			{Range: netip.MustParsePrefix("fd00:1::/64"), Gateway: netip.MustParseAddr("fd00:1::1"), VNI: 4097},
 			{Range: netip.MustParsePrefix("fd00:2::/64"), Gateway: netip.MustParseAddr("fd00:2::1"), VNI: 4098},
 			{Range: netip.MustParsePrefix("10.0.0.0/24"), Gateway: netip.MustParseAddr("10.0.0.1"), VNI: 4099},
@@ -55,11 +56,11 @@ func TestANetworkDependsOnNoValueOfTheHost(t *testing.T) {
 			"net.ipv4.ip_forward=1 net.ipv4.conf.default.proxy_arp=1 net.ipv4.conf.all.accept_source_route=1 net.ipv6.conf.all.forwarding=1",
 			"net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1 net.ipv4.conf.all.arp_ignore=8 net.ipv6.conf.all.disable_ipv6=1",
 		} {
-			if err := nodes[i].ns.Try(func() error { return overlay.Pin(nodes[i].dir + "/app") }); err != nil {
+			if err := nodes[i].ns.Try(func() error { return kernel.Pin(nodes[i].dir + "/app") }); err != nil {
 				t.Fatal(err)
 			}
 			nodes[i].inside("sysctl -qw " + inherited)
-			nodes[i].open(overlay.Subnet{Range: netip.MustParsePrefix("fd00:1::/64"), Gateway: netip.MustParseAddr("fd00:1::1"), VNI: 4097}, overlay.Subnet{Range: netip.MustParsePrefix("10.0.0.0/24"), Gateway: netip.MustParseAddr("10.0.0.1"), VNI: 4099})
+			nodes[i].open(vxlan.Subnet{Range: netip.MustParsePrefix("fd00:1::/64"), Gateway: netip.MustParseAddr("fd00:1::1"), VNI: 4097}, vxlan.Subnet{Range: netip.MustParsePrefix("10.0.0.0/24"), Gateway: netip.MustParseAddr("10.0.0.1"), VNI: 4099})
 		}
 		a, b := nodes[0], nodes[1]
 		for _, pair := range [][2]task{{a.task("fd00:1::8/64"), b.task("fd00:1::9/64")}, {a.task("10.0.0.8/24"), b.task("10.0.0.9/24")}} {

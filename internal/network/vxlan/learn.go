@@ -1,4 +1,4 @@
-package overlay
+package vxlan
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -19,7 +20,7 @@ func learns() bool { return weaken.Off(weaken.OverlaySenders) }
 
 // unlearn switches learning off on a VXLAN device of an earlier version.
 func unlearn(in space, link netlink.Link) error {
-	err := Within(in.ns, func() error {
+	err := kernel.Within(in.ns, func() error {
 		req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 		msg.Index = int32(link.Attrs().Index)

@@ -1,4 +1,4 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/network/networktest"
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -26,7 +26,7 @@ type node struct {
 	n   int
 	ns  *networktest.Namespace
 	dir string
-	net *overlay.Network
+	net *vxlan.Network
 }
 
 // newNodes makes machines on one link.
@@ -60,23 +60,23 @@ func (n *node) inside(line string) string {
 	return networktest.Run(n.t, "nsenter --net="+n.dir+"/app "+line)
 }
 
-func (n *node) def(subnets ...overlay.Subnet) overlay.Definition {
+func (n *node) def(subnets ...vxlan.Subnet) vxlan.Definition {
 	if len(subnets) == 0 {
-		subnets = []overlay.Subnet{{Range: netip.MustParsePrefix("10.0.1.0/24"), Gateway: netip.MustParseAddr("10.0.1.1"), VNI: 4097}}
+		subnets = []vxlan.Subnet{{Range: netip.MustParsePrefix("10.0.1.0/24"), Gateway: netip.MustParseAddr("10.0.1.1"), VNI: 4097}}
 	}
-	return overlay.Definition{Name: "app", Subnets: subnets, MTU: 1450, Local: n.addr()}
+	return vxlan.Definition{Name: "app", Subnets: subnets, MTU: 1450, Local: n.addr()}
 }
 
 // try opens a network as an agent on this machine does.
-func (n *node) try(def overlay.Definition) (net *overlay.Network, err error) {
+func (n *node) try(def vxlan.Definition) (net *vxlan.Network, err error) {
 	err = n.ns.Try(func() error {
-		net, err = overlay.Open(n.dir, def, slog.New(slog.NewTextHandler(n.t.Output(), nil)))
+		net, err = vxlan.Open(n.dir, def, slog.New(slog.NewTextHandler(n.t.Output(), nil)))
 		return err
 	})
 	return net, err
 }
 
-func (n *node) open(subnets ...overlay.Subnet) {
+func (n *node) open(subnets ...vxlan.Subnet) {
 	n.t.Helper()
 	var err error
 	if n.net, err = n.try(n.def(subnets...)); err != nil {
@@ -86,7 +86,7 @@ func (n *node) open(subnets ...overlay.Subnet) {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() {
-		if err := overlay.Remove(n.dir, "app"); err != nil {
+		if err := vxlan.Remove(n.dir, "app"); err != nil {
 			n.t.Error(err)
 		}
 	})
@@ -109,24 +109,24 @@ func (n *node) task(prefix string) task {
 
 func (x task) attach(prefix string) {
 	x.on.t.Helper()
-	got, err := x.on.net.Attach(x.ns.Path, overlay.Attachment{Key: x.addr.String(), Interface: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix(prefix)}})
+	got, err := x.on.net.Attach(x.ns.Path, vxlan.Attachment{Key: x.addr.String(), Interface: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix(prefix)}})
 	if err != nil {
 		x.on.t.Fatal(err)
 	}
-	if got.MAC != overlay.MACFor(x.addr) {
+	if got.MAC != vxlan.MACFor(x.addr) {
 		x.on.t.Errorf("mac %s", got.MAC)
 	}
 }
 
 // peer is what a task's node tells of it.
-func (x task) peer() overlay.Peer {
-	return overlay.Peer{Addr: x.addr, MAC: overlay.MACFor(x.addr), Node: x.on.addr()}
+func (x task) peer() vxlan.Peer {
+	return vxlan.Peer{Addr: x.addr, MAC: vxlan.MACFor(x.addr), Node: x.on.addr()}
 }
 
 // knows has a node know tasks.
 func (n *node) knows(tasks ...task) {
 	n.t.Helper()
-	list := map[string]overlay.Peer{}
+	list := map[string]vxlan.Peer{}
 	for _, x := range tasks {
 		list[x.addr.String()] = x.peer()
 	}
@@ -275,10 +275,10 @@ func TestTasksReachEachOther(t *testing.T) {
 			t.Errorf("an id that is taken: %v", err)
 		}
 		for range 3 {
-			if err := errors.Join(overlay.Remove(nodes[0].dir, "second"), overlay.Remove(nodes[0].dir, "app")); err != nil {
+			if err := errors.Join(vxlan.Remove(nodes[0].dir, "second"), vxlan.Remove(nodes[0].dir, "app")); err != nil {
 				t.Fatal(err)
 			}
-			if list, err := overlay.List(nodes[0].dir); err != nil || len(list) != 0 {
+			if list, err := vxlan.List(nodes[0].dir); err != nil || len(list) != 0 {
 				t.Errorf("left: %v, %v", list, err)
 			}
 			nodes[0].open()
@@ -293,10 +293,10 @@ func TestATaskMoves(t *testing.T) {
 		nodes := newNodes(t, 1)
 		n := nodes[0]
 		n.open()
-		at := func(node byte) overlay.Peer {
-			return overlay.Peer{Addr: netip.MustParseAddr("10.0.1.9"), MAC: "02:42:0A:00:01:09", Node: netip.AddrFrom4([4]byte{192, 0, 2, node})}
+		at := func(node byte) vxlan.Peer {
+			return vxlan.Peer{Addr: netip.MustParseAddr("10.0.1.9"), MAC: "02:42:0A:00:01:09", Node: netip.AddrFrom4([4]byte{192, 0, 2, node})}
 		}
-		set := func(key string, p overlay.Peer) {
+		set := func(key string, p vxlan.Peer) {
 			t.Helper()
 			if err := n.net.SetPeer(key, p); err != nil {
 				t.Fatal(err)
@@ -350,8 +350,8 @@ func TestWhatNobodyMayTell(t *testing.T) {
 		n := newNodes(t, 1)[0]
 		n.open()
 		mac := strings.Fields(strings.SplitAfter(n.inside("ip -o link show br0"), "link/ether ")[1])[0]
-		good := overlay.Peer{Addr: netip.MustParseAddr("10.0.1.9"), MAC: "02:42:0a:00:01:09", Node: netip.MustParseAddr("192.0.2.9")}
-		list := map[string]overlay.Peer{"good": good}
+		good := vxlan.Peer{Addr: netip.MustParseAddr("10.0.1.9"), MAC: "02:42:0a:00:01:09", Node: netip.MustParseAddr("192.0.2.9")}
+		list := map[string]vxlan.Peer{"good": good}
 		for _, s := range []string{"10.0.1.0", "10.0.1.1", "10.0.1.255", "10.0.2.9", "192.0.2.1", "fd00::1", "0.0.0.0"} {
 			p := good
 			p.Addr = netip.MustParseAddr(s)
@@ -367,14 +367,14 @@ func TestWhatNobodyMayTell(t *testing.T) {
 			p.Node = netip.MustParseAddr(s)
 			list["node "+s] = p
 		}
-		list["nothing"] = overlay.Peer{}
+		list["nothing"] = vxlan.Peer{}
 		err := n.net.SetPeers(list)
 		if !errdefs.IsInvalidArgument(err) || strings.Count(err.Error(), "\n") != len(list)-2 {
 			t.Errorf("%d of %d are refused: %v", strings.Count(fmt.Sprint(err), "\n")+1, len(list)-1, err)
 		}
 		n.want("192.0.2.9", 2)
 		ns := networktest.NewNamespace(t)
-		for name, a := range map[string]overlay.Attachment{
+		for name, a := range map[string]vxlan.Attachment{
 			"no key": {Interface: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.9/24")}}, "no address": {Key: "k", Interface: "eth0"},
 			"gateway": {Key: "k", Interface: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.1/24")}}, "prefix": {Key: "k", Interface: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.9/16")}},
 			"elsewhere": {Key: "k", Interface: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.2.9/24")}}, "name": {Key: "k", Interface: "a/b", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.9/24")}},
@@ -385,7 +385,7 @@ func TestWhatNobodyMayTell(t *testing.T) {
 			}
 		}
 		x := n.task("10.0.1.30/24")
-		taken := overlay.Attachment{Key: "k", Interface: "eth1", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.30/24")}}
+		taken := vxlan.Attachment{Key: "k", Interface: "eth1", Addrs: []netip.Prefix{netip.MustParsePrefix("10.0.1.30/24")}}
 		if _, err := n.net.Attach(ns.Path, taken); !errdefs.IsAlreadyExists(err) {
 			t.Errorf("an address that is taken: %v", err)
 		}
@@ -404,7 +404,7 @@ func TestWhatNobodyMayTell(t *testing.T) {
 func TestSubnets(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes := newNodes(t, 2)
-		subnets := []overlay.Subnet{
+		subnets := []vxlan.Subnet{
 			{Range: netip.MustParsePrefix("10.0.0.0/20"), Gateway: netip.MustParseAddr("10.0.0.1"), VNI: 4097},
 			{Range: netip.MustParsePrefix("10.1.0.0/24"), Gateway: netip.MustParseAddr("10.1.0.1"), VNI: 4098},
 		}
@@ -418,9 +418,9 @@ func TestSubnets(t *testing.T) {
 		x.ns.Serve(t, "tcp", 80)
 		x.reaches(y, 80)
 		y.reaches(x, 80)
-		list := map[string]overlay.Peer{}
+		list := map[string]vxlan.Peer{}
 		for addr := netip.MustParseAddr("10.0.1.0"); len(list) < 2000; addr = addr.Next() {
-			list[addr.String()] = overlay.Peer{Addr: addr, MAC: overlay.MACFor(addr), Node: b.addr()}
+			list[addr.String()] = vxlan.Peer{Addr: addr, MAC: vxlan.MACFor(addr), Node: b.addr()}
 		}
 		began := time.Now()
 		if err := a.net.SetPeers(list); err != nil {

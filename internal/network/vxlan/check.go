@@ -1,4 +1,4 @@
-package overlay
+package vxlan
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
+
+	"github.com/longshore/longshore/internal/network/kernel"
 )
 
 // missing returns a FailedPrecondition error for a part that another program has removed.
@@ -20,7 +22,7 @@ func (n *Network) missing(format string, args ...any) error {
 func (n *Network) Check() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !Pinned(n.path) {
+	if !kernel.Pinned(n.path) {
 		return n.missing("its namespace is gone")
 	}
 	in, err := open(n.path)

@@ -1,11 +1,11 @@
-// Package overlay makes the data path of a network that reaches over several nodes: on each node a
+// Package vxlan makes the data path of a network that reaches over several nodes: on each node a
 // network namespace with a bridge and a VXLAN device per subnet, and a forwarding entry for each
 // interface on another node. Nothing is flooded: packets to an interface without an entry are
 // dropped.
 //
 // It knows devices and addresses, but not the source of the entries. Its networks outlive this
 // process, and the next one adopts them. Start at Open.
-package overlay
+package vxlan
 
 import (
 	"cmp"
@@ -26,6 +26,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/settings"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
@@ -136,7 +137,7 @@ func Open(dir string, def Definition, log *slog.Logger) (*Network, error) {
 			return nil, fmt.Errorf("network %s: %w", def.Name, err)
 		}
 	}
-	if err := Pin(n.path); err != nil {
+	if err := kernel.Pin(n.path); err != nil {
 		return nil, fmt.Errorf("network %s: %w", def.Name, err)
 	}
 	if err := n.buildLocked(); err != nil {
@@ -159,7 +160,7 @@ func Remove(dir, name string) error {
 	path := pathOf(dir, name)
 	// The kernel removes the devices of a namespace some time after its end, and a VXLAN id would
 	// be taken until then.
-	if err := errors.Join(removeDevices(path), Unpin(path)); err != nil {
+	if err := errors.Join(removeDevices(path), kernel.Unpin(path)); err != nil {
 		return fmt.Errorf("remove network %s: %w", name, err)
 	}
 	return nil
@@ -168,7 +169,7 @@ func Remove(dir, name string) error {
 func pathOf(dir, name string) string { return filepath.Join(dir, filepath.Base(name)) }
 
 func removeDevices(path string) error {
-	if !Pinned(path) {
+	if !kernel.Pinned(path) {
 		return nil
 	}
 	in, err := open(path)
@@ -236,7 +237,7 @@ func (n *Network) buildLocked() error {
 		return err
 	}
 	defer in.close()
-	if err := Within(in.ns, func() error { return settings.Fresh(n.def.forward()) }); err != nil {
+	if err := kernel.Within(in.ns, func() error { return settings.Fresh(n.def.forward()) }); err != nil {
 		return fmt.Errorf("set kernel parameters: %w", err)
 	}
 	if err := in.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: "lo", Index: 1}}); err != nil {

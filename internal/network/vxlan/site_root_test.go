@@ -1,10 +1,10 @@
-package overlay_test
+package vxlan_test
 
 import (
 	"net/netip"
 	"testing"
 
-	"github.com/longshore/longshore/internal/network/overlay"
+	"github.com/longshore/longshore/internal/network/vxlan"
 	"github.com/longshore/longshore/internal/roottest"
 )
 
@@ -13,7 +13,7 @@ import (
 func TestANetworkOfTheSitesAddresses(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes := newNodes(t, 2)
-		of := overlay.Subnet{Range: netip.MustParsePrefix("192.0.2.0/24"), Gateway: netip.MustParseAddr("192.0.2.254"), VNI: 4097}
+		of := vxlan.Subnet{Range: netip.MustParsePrefix("192.0.2.0/24"), Gateway: netip.MustParseAddr("192.0.2.254"), VNI: 4097}
 		var tasks []task
 		for i, n := range nodes {
 			n.open(of)

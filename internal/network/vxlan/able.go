@@ -1,4 +1,4 @@
-package overlay
+package vxlan
 
 import (
 	"errors"
@@ -7,12 +7,14 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/network/kernel"
 )
 
 // Able says why this machine can have no network over several nodes, FailedPrecondition, by making
 // a device in a namespace that ends with the call.
 func Able() error {
-	return onThread(func() error {
+	return kernel.OnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make network namespace: %w: %w", err, errdefs.ErrFailedPrecondition)
 		}
