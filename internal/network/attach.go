@@ -9,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/bridge"
 	"github.com/longshore/longshore/internal/network/kernel"
-	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/netconf"
 )
 
@@ -19,11 +19,11 @@ import (
 // of its interfaces that leads out.
 
 // on returns the bridge of a network by the name that NetworkStatus has for it.
-func (n *Network) on(network string) (*bridge, bool) {
-	if u, ok := n.users.get(network); ok {
-		return u.bridge, true
+func (n *Network) on(network string) (*bridge.Bridge, bool) {
+	if b, ok := n.users.Bridge(network); ok {
+		return b, true
 	}
-	return n.bridge, n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.names, network)
+	return n.bridge, n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.Names(), network)
 }
 
 // split divides the interfaces of a request: first has the one on a network that is made one by one, or those
@@ -127,7 +127,7 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 	}
 	k, name, ok := n.drivers.route(a.Network)
 	switch {
-	case !ok && n.mode == netconf.ModeCNI && slices.Contains(n.bridge.names, a.Network):
+	case !ok && n.mode == netconf.ModeCNI && slices.Contains(n.bridge.Names(), a.Network):
 		return fail("CNI plugins make the default network, which a sandbox gets when it is created or not at all", errdefs.ErrNotImplemented)
 	case !ok:
 		return fail("there is none of that name", errdefs.ErrNotFound)
@@ -170,77 +170,9 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 // joined adapts the rest of a sandbox's network to the interfaces of st, after one of driver k was added or removed.
 func (w ways) joined(k kind, req core.NetworkRequest, st core.NetworkStatus) error {
 	if k.Driver == w.n.Overlays {
-		return w.n.Overlays.serve(req, st)
+		return w.n.Overlays.Serve(req, st)
 	}
 	return w.moved(req, st)
-}
-
-// ways says where the default route of a sandbox, and the ports of the host, lead.
-type ways struct{ n *Network }
-
-// wayOut returns the index of the interface over which the default route leads, -1 when none leads
-// out, and its bridge, which is nil where CNI plugins have made it.
-func (w ways) wayOut(req core.NetworkRequest, st core.NetworkStatus) (int, *bridge) {
-	for i, a := range st.Interfaces {
-		if _, over := core.OverlayName(a.Network); over {
-			continue // it leads to no other network
-		}
-		b, ok := w.n.on(a.Network)
-		if !ok {
-			return i, nil
-		}
-		kept := slices.ContainsFunc(req.Config.Attached(), func(c core.Attachment) bool {
-			return c.NoDefault && slices.Contains(b.names, c.Network)
-		})
-		if !b.internal && !kept {
-			return i, b
-		}
-	}
-	return -1, nil
-}
-
-// portsOn returns the bridge with the rules for a sandbox's host ports, nil for none of ours.
-func (w ways) portsOn(req core.NetworkRequest, st core.NetworkStatus) *bridge {
-	i, b := w.wayOut(req, st)
-	if i >= 0 {
-		return b
-	}
-	for _, a := range st.Interfaces {
-		if _, over := core.OverlayName(a.Network); !over {
-			b, _ = w.n.on(a.Network)
-			return b
-		}
-	}
-	return nil
-}
-
-// portsNetwork returns the name of the network that portsOn returns, "" for none.
-func (w ways) portsNetwork(req core.NetworkRequest) string {
-	if b := w.portsOn(req, req.Last); b != nil {
-		return b.name()
-	}
-	return ""
-}
-
-// moved has host ports and default route lead where they should with the interfaces of st.
-func (w ways) moved(req core.NetworkRequest, st core.NetworkStatus) error {
-	to := w.portsOn(req, st)
-	var errs []error
-	for _, b := range append([]*bridge{w.n.bridge}, w.n.users.bridges()...) {
-		if b != to && len(b.table.Forwards(req.Sandbox)) > 0 {
-			errs = append(errs, b.shut(req.Sandbox))
-		}
-	}
-	if to != nil && len(st.Ports) > 0 && len(to.table.Forwards(req.Sandbox)) == 0 {
-		errs = append(errs, to.lead(req.Sandbox, st.Ports))
-	}
-	if i, b := w.wayOut(req, st); b != nil && st.Interfaces[i].NoDefault {
-		err := b.leadOut(req, st.Interfaces[i])
-		if errs = append(errs, err); err == nil {
-			st.Interfaces[i].NoDefault = false
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Detach implements core.Network.
@@ -263,7 +195,7 @@ func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network s
 	st := req.Last.Without(name)
 	st.Interfaces = slices.Clone(st.Interfaces) // joined changes it
 	if b, ok := n.on(network); ok {
-		if _, held := b.leases.Held(req.Sandbox); !held {
+		if !b.Holds(req.Sandbox) {
 			return st, nil
 		}
 	}
@@ -291,32 +223,6 @@ func (n *Network) checkAttached(ctx context.Context, req core.NetworkRequest) er
 			one.Last.Interfaces = []core.Attachment{a}
 			errs = append(errs, k.Check(ctx, one))
 		}
-	}
-	return errors.Join(errs...)
-}
-
-// Recover is the step that restores what needs the interfaces of all drivers: the names that sandboxes see, the ports
-// of those without a network, and default routes. An interface that the request of its sandbox does not have was being
-// attached or detached when the agent died: its driver has removed it.
-func (w ways) Recover(ctx context.Context, live []core.NetworkRequest) error {
-	n := w.n
-	var errs []error
-	var boxes []names.Box
-	for _, req := range live {
-		if req.Last.Resolver.IsValid() {
-			boxes = append(boxes, n.box(req, req.Last))
-		}
-		if req.Last.Mode == netconf.StatusNone && len(req.Last.Ports) > 0 { // of a sandbox that is on no network just now
-			errs = append(errs, n.bridge.claims.Take(req.Sandbox, claims(req.Last.Ports)))
-		}
-		if i, b := w.wayOut(req, req.Last); b != nil && req.Last.Interfaces[i].NoDefault {
-			if err := b.leadOut(req, req.Last.Interfaces[i]); err != nil && !kernel.IsLinkGone(err) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	if err := n.names.Recover(ctx, boxes); err != nil { // the sandboxes run, and have all else
-		n.log.Error("sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
 	}
 	return errors.Join(errs...)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/netconf"
+	"github.com/longshore/longshore/internal/network/overlay"
 )
 
 // hostCounters has the counters of all links of our own namespace, for a few microseconds each;
@@ -29,7 +30,7 @@ const hostCounters = "/proc/thread-self/net/dev"
 func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	out := make(map[core.ID][]core.NetStats, len(reqs))
 	var host map[string]core.NetStats
-	over := counted{}
+	over := overlay.Counted{}
 	for i := range reqs {
 		req := &reqs[i]
 		if err := context.Cause(ctx); err != nil {
@@ -47,12 +48,12 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 			for _, a := range req.Last.Interfaces {
 				b, ok := n.on(a.Network)
 				if !ok {
-					if c, ok := over.of(n.Overlays, req, a); ok {
+					if c, ok := over.Of(n.Overlays, req, a); ok {
 						out[req.Sandbox] = append(out[req.Sandbox], c)
 					}
 					continue
 				}
-				if c, ok := host[b.linkName(req.Sandbox)]; ok {
+				if c, ok := host[b.LinkName(req.Sandbox)]; ok {
 					out[req.Sandbox] = append(out[req.Sandbox], kernel.OtherEnd(c, a.Interface))
 				}
 			}

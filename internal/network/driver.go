@@ -86,24 +86,17 @@ type drivers struct {
 func arrange(n *Network) drivers {
 	nowhere := func(string) (string, bool) { return "", false } // plugins attach no running sandbox
 	standard := func(network string) (string, bool) {
-		return n.bridge.name(), n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.names, network)
+		return n.bridge.Names()[0], n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.Names(), network)
 	}
 	over := func(network string) (string, bool) {
 		_, ok := core.OverlayName(network)
 		return network, ok
 	}
 	return drivers{
-		kinds:    []kind{{n.bridge, standard, true}, {&n.users, n.users.has, false}, {n.Overlays, over, false}, {n.cni, nowhere, true}},
-		teardown: []releaser{n.bridge, resolver{n}, &n.users, n.Overlays, n.cni},
-		recovery: []recoverer{n.Overlays, n.bridge, &n.users, ways{n}, n.cni, leaver{n}, n.ingress},
+		kinds:    []kind{{n.bridge, standard, true}, {n.users, n.users.Has, false}, {n.Overlays, over, false}, {n.cni, nowhere, true}},
+		teardown: []releaser{n.bridge, resolver{n}, n.users, n.Overlays, n.cni},
+		recovery: []recoverer{n.Overlays, n.bridge, n.users, ways{n}, n.cni, leaver{n}, n.ingress},
 	}
-}
-
-// add puts a further driver behind the others.
-func (d *drivers) add(k kind) {
-	d.kinds = append(d.kinds, k)
-	d.teardown = append(d.teardown, k)
-	d.recovery = append(d.recovery, k)
 }
 
 // route returns the driver that attaches sandboxes to a network, and the name that NetworkStatus has for the network.

@@ -11,7 +11,6 @@ package network
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,13 +25,18 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/bridge"
+	"github.com/longshore/longshore/internal/network/cni"
+	"github.com/longshore/longshore/internal/network/ingress"
 	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/netconf"
 	"github.com/longshore/longshore/internal/network/nft"
+	"github.com/longshore/longshore/internal/network/overlay"
 	"github.com/longshore/longshore/internal/network/plugins"
 	"github.com/longshore/longshore/internal/network/ports"
+	"github.com/longshore/longshore/internal/network/user"
 )
 
 // Options are the parameters of New.
@@ -66,16 +70,14 @@ type Network struct {
 	store   core.KV
 	log     *slog.Logger
 	leases  *ipam.Leases
-	bridge  *bridge
-	cni     *cni
-	users   users
+	claims  ports.Claims // of the host's ports
+	bridge  *bridge.Bridge
+	cni     *cni.Driver
+	users   *user.Driver
 	names   *names.Client
-	now     func() time.Time
-	ingress *ingress
-	// leaseStore stores the address leases.
-	leaseStore core.KV
+	ingress *ingress.Ingress
 	// Overlays are the networks that reach over several nodes.
-	Overlays *Overlays
+	Overlays *overlay.Driver
 
 	drivers drivers
 
@@ -91,13 +93,8 @@ const (
 	keyRanges = "ranges"
 )
 
-// ranges is the record of the address ranges.
-type ranges struct {
-	// From is the PodCIDR (and " +ipv6") at the time of the choice: with another configuration the
-	// ranges are chosen again.
-	From  string   `json:"from"`
-	CIDRs []string `json:"cidrs"`
-}
+// reserved are names that mean something else where a network is named.
+var reserved = []string{core.NetworkNone, netconf.StatusHost, "bridge", "container", "ns", "private", "slirp4netns", "pasta", "podman"}
 
 // New reads the stored mode, ranges and leases, and chooses mode and ranges if none are stored. It
 // changes nothing on the host: the first Setup or Recover does. If sandboxes may be alive, Recover
@@ -115,7 +112,7 @@ func New(o Options) (*Network, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	n := &Network{cfg: o.Config.Filled(), store: o.Store, log: o.Logger, leaseStore: o.Leases, now: o.Now, avoid: o.Avoid}
+	n := &Network{cfg: o.Config.Filled(), store: o.Store, log: o.Logger, avoid: o.Avoid}
 	var err error
 	if n.mode, err = n.decideMode(); err != nil {
 		return nil, err
@@ -127,18 +124,29 @@ func New(o Options) (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network: %w", err)
 	}
-	n.cni = newCNI(n.cfg.CNI, o.StateDir, n.store, n.log)
-	n.bridge = newBridge(n.cfg, n.leases, &ports.Claims{}, n.log)
-	n.bridge.portsOn = ways{n}.portsNetwork
+	n.cni = cni.New(n.cfg.CNI, o.StateDir, n.store, n.log)
+	bridges := bridge.Options{Config: n.cfg, Leases: n.leases, Claims: &n.claims, PortsOn: ways{n}.portsNetwork, Logger: n.log}
+	n.bridge = bridge.New(bridges)
 	n.names = names.New(namesOptions(o))
-	n.ingress = newIngress(filepath.Join(o.StateDir, "ingress"), n.bridge.claims, n.usedRanges, n.log)
+	n.ingress = ingress.New(filepath.Join(o.StateDir, "ingress"), &n.claims, n.usedRanges, n.log)
 	if err := n.loadRanges(); err != nil {
 		return nil, err
 	}
-	if err := n.loadUsers(); err != nil {
+	n.users, err = user.New(user.Options{
+		Bridge: bridges, Store: n.store, Leases: o.Leases, Reserved: append(slices.Clone(reserved), n.bridge.Names()...), Used: n.usedRanges, Avoid: n.avoid, Names: n.names, Now: o.Now,
+	})
+	if err != nil {
 		return nil, err
 	}
-	if n.Overlays, err = newOverlays(n, o.StateDir); err != nil {
+	over := overlay.Options{
+		KV: o.Leases, DNS: n.cfg.DNS, Names: n.names, Ingress: n.ingress, Logger: n.log,
+		MakeRoom: func(def core.Overlay, others []core.Overlay) error { return makeRoom(n, def, others) },
+		Taken:    func() map[netip.Prefix]string { return takenRanges(n) },
+	}
+	if o.StateDir != "" {
+		over.Dir = filepath.Join(o.StateDir, "overlays")
+	}
+	if n.Overlays, err = overlay.New(over); err != nil {
 		return nil, err
 	}
 	n.drivers = arrange(n)
@@ -197,109 +205,6 @@ func (n *Network) decideMode() (netconf.Mode, error) {
 	return mode, nil
 }
 
-// loadRanges uses the ranges of the configuration, or those stored, or chooses some. mu is not
-// needed: nobody else has the Network yet.
-func (n *Network) loadRanges() error {
-	from := n.cfg.PodCIDR
-	if n.cfg.IPv6 && from != netconf.FromKubelet {
-		from += " +ipv6"
-	}
-	var stored ranges
-	switch raw, err := n.store.Get(keyRanges); {
-	case err == nil:
-		if err := json.Unmarshal(raw, &stored); err != nil {
-			return fmt.Errorf("network: stored ranges: %w: %w", err, errdefs.ErrDataLoss)
-		}
-	case !errdefs.IsNotFound(err):
-		return fmt.Errorf("network: read ranges: %w", err)
-	}
-	if stored.From == from && len(stored.CIDRs) > 0 && (n.cfg.PodCIDR != "" || !n.toAvoid(stored.CIDRs)) {
-		return n.useRanges(stored, false)
-	}
-	next := ranges{From: from}
-	switch {
-	case n.mode == netconf.ModeCNI || n.cfg.PodCIDR == netconf.FromKubelet:
-		n.set = next
-		return nil
-	case n.cfg.PodCIDR == "":
-		taken, err := kernel.Routes(n.cfg.Bridge)
-		if err != nil {
-			return fmt.Errorf("network: %w", err)
-		}
-		r, err := ipam.Choose(append(slices.Clone(taken), n.avoid...))
-		if err != nil {
-			r, err = ipam.Choose(taken)
-		}
-		if err != nil {
-			return fmt.Errorf("network: %w", err)
-		}
-		n.log.Info("address range chosen", "range", r.Prefix.String())
-		next.CIDRs = append(next.CIDRs, r.Prefix.String())
-	default:
-		next.CIDRs = n.cfg.Ranges()
-	}
-	if n.cfg.IPv6 && !slices.ContainsFunc(next.CIDRs, func(c string) bool { return strings.Contains(c, ":") }) {
-		next.CIDRs = append(next.CIDRs, ipam.ChooseULA().Prefix.String())
-	}
-	return n.useRanges(next, true)
-}
-
-// toAvoid reports whether one of ranges that were chosen is to be avoided by now.
-func (n *Network) toAvoid(cidrs []string) bool {
-	return slices.ContainsFunc(cidrs, func(c string) bool {
-		p, err := netip.ParsePrefix(c)
-		return err == nil && slices.ContainsFunc(n.avoid, p.Overlaps)
-	})
-}
-
-// useRanges parses, stores and uses ranges. After an error nothing has changed. Preconditions: mu
-// is held, or nobody else has the Network yet.
-func (n *Network) useRanges(next ranges, store bool) error {
-	parsed, err := ipam.ParseRanges(next.CIDRs)
-	if err != nil {
-		return fmt.Errorf("set ranges: %w", err)
-	}
-	if store {
-		raw, err := json.Marshal(next)
-		if err != nil {
-			return err
-		}
-		if err := n.store.Put(keyRanges, raw); err != nil {
-			return fmt.Errorf("set ranges: %w", err)
-		}
-	}
-	n.set = next
-	n.leases.SetRanges(parsed)
-	n.cni.setRanges(parsed)
-	return nil
-}
-
-// SetRanges implements core.Network. The ranges are stored, and used until the next call or until
-// the configuration names others. Sandboxes keep the addresses that they have.
-func (n *Network) SetRanges(_ context.Context, cidrs []string) error {
-	var given []string
-	for _, c := range cidrs {
-		if c = strings.TrimSpace(c); c != "" {
-			given = append(given, c)
-		}
-	}
-	if len(given) == 0 {
-		return fmt.Errorf("set ranges: none given: %w", errdefs.ErrInvalidArgument)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if slices.Equal(given, n.set.CIDRs) {
-		return nil
-	}
-	if err := n.useRanges(ranges{From: n.set.From, CIDRs: given}, true); err != nil {
-		return err
-	}
-	n.log.Info("address ranges changed", "ranges", given)
-	// The next sandbox gives the bridge its new address.
-	n.bridge.stale()
-	return nil
-}
-
 // Info implements core.Network.
 func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	info := core.NetworkInfo{Mode: string(n.mode), Ready: true}
@@ -308,11 +213,11 @@ func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	}
 	switch {
 	case n.mode == netconf.ModeCNI:
-		info.Reason = n.cni.notReady(ctx)
+		info.Reason = n.cni.NotReady(ctx)
 	case len(info.Ranges) == 0:
 		info.Reason = `no address range configured: network.pod_cidr is "from-kubelet" and none was given yet`
 	default:
-		info.Reason = n.bridge.trouble()
+		info.Reason = n.bridge.Trouble()
 		return info, nil
 	}
 	info.Ready = info.Reason == ""
@@ -425,7 +330,7 @@ func (l leaver) Recover(ctx context.Context, _ []core.NetworkRequest) error { re
 
 func (l leaver) leave(ctx context.Context) error {
 	n := l.n
-	if n.mode != netconf.ModeCNI || len(n.leases.All()) > 0 || !ours(n.cfg.Bridge) {
+	if n.mode != netconf.ModeCNI || len(n.leases.All()) > 0 || !bridge.Ours(n.cfg.Bridge) {
 		return nil
 	}
 	n.log.Info("removing the builtin bridge, because CNI plugins make the network now", "bridge", n.cfg.Bridge)

@@ -138,3 +138,12 @@ func ChooseULA() Range {
 	a := netip.AddrFrom16(b)
 	return Range{Prefix: netip.PrefixFrom(a, 64), Gateway: a.Next()}
 }
+
+// Prefixes returns the prefixes of ranges.
+func Prefixes(nets []Range) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, r := range nets {
+		ps = append(ps, r.Prefix)
+	}
+	return ps
+}

@@ -14,6 +14,7 @@ type Change struct {
 	Hint   string // advice, when it is not mended
 }
 
+// Mended returns a change that was mended, or could not be, because of err.
 func Mended(err error, format string, args ...any) Change {
 	c := Change{Text: fmt.Sprintf(format, args...), Mended: err == nil}
 	if err != nil {
@@ -22,6 +23,7 @@ func Mended(err error, format string, args ...any) Change {
 	return c
 }
 
+// MendSettings restores the kernel parameters of a host, and returns the differences.
 func MendSettings(h *settings.Host) (all []Change) {
 	restored, others, err := h.Mend()
 	if err != nil {

@@ -53,6 +53,7 @@ func NoneStatus(path string) (core.NetworkStatus, error) {
 	return core.NetworkStatus{Mode: netconf.StatusNone}, nil
 }
 
+// CheckLoopback returns FailedPrecondition if the loopback link of a namespace is down.
 func CheckLoopback(path string) error {
 	h, f, err := Inside(path)
 	if err != nil {
@@ -110,6 +111,7 @@ type Socket struct {
 	control int // of ioctls
 }
 
+// Open opens a Socket in our own namespace.
 func Open() (Socket, error) {
 	h, err := Host()
 	if err != nil {
@@ -231,10 +233,12 @@ func Neighbour(link int, a netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_REACHABLE, IP: a.AsSlice(), HardwareAddr: mac}
 }
 
+// IPNet converts a prefix to the form of package net.
 func IPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
+// Family returns the address family of IPv6, or of IPv4.
 func Family(is6 bool) int {
 	if is6 {
 		return netlink.FAMILY_V6
@@ -273,4 +277,22 @@ func FreeName(req core.NetworkRequest) string {
 		}
 	}
 	return "" // refused as a name
+}
+
+// The limits of a burst, in bits: a tenth of a second's worth, at least a few full
+// packets, at most the plugin's maximum.
+const (
+	MinBurst = 64 * 1024 * 8
+	MaxBurst = 1<<31 - 1
+)
+
+// Burst returns the burst of a limit of bits per second.
+func Burst(rate uint64) uint64 { return min(max(rate/10, MinBurst), MaxBurst) }
+
+// Addrs returns the addresses of a list.
+func Addrs(list []netip.Prefix) (addrs []netip.Addr) {
+	for _, p := range list {
+		addrs = append(addrs, p.Addr().Unmap())
+	}
+	return addrs
 }

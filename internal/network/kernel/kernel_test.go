@@ -19,3 +19,11 @@ func TestAFullNeighbourTableIsNoReasonToRefuseASandbox(t *testing.T) {
 		t.Errorf("%v became %v", unix.ENODEV, got)
 	}
 }
+
+func TestBurst(t *testing.T) {
+	for rate, want := range map[uint64]uint64{1: MinBurst, 1_000_000_000: 100_000_000, 1 << 40: MaxBurst} {
+		if got := Burst(rate); got != want {
+			t.Errorf("burst of %d is %d, want %d", rate, got, want)
+		}
+	}
+}

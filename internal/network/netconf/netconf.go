@@ -97,6 +97,9 @@ func DefaultConfig() Config {
 // MaxLink is the length of the longest name of a link in the kernel.
 const MaxLink = 15
 
+// MaxName is the length of the longest name of a network.
+const MaxName = 128
+
 // Check returns InvalidArgument if a value of c is not valid.
 func (c Config) Check() error {
 	invalid := func(format string, args ...any) error {

@@ -1,4 +1,8 @@
-package network
+// Package bridge is the driver of the builtin network: a bridge of the host and a pair of links for each sandbox, made
+// in-process. The networks that users define are such bridges, too.
+//
+// Start at Bridge.
+package bridge
 
 import (
 	"cmp"
@@ -22,9 +26,9 @@ import (
 	"github.com/longshore/longshore/internal/network/settings"
 )
 
-// bridge is the builtin network: a bridge, a veth pair per sandbox, one masquerade rule for all,
+// Bridge is the builtin network: a bridge, a veth pair per sandbox, one masquerade rule for all,
 // and an element of a map per host port.
-type bridge struct {
+type Bridge struct {
 	cfg    netconf.Config
 	log    *slog.Logger
 	leases *ipam.Leases
@@ -46,25 +50,69 @@ type bridge struct {
 
 	mu sync.Mutex // guards link, host, wall; serializes the creation of the bridge
 	// link is the bridge as it was last seen; zero makes the next user look again.
-	link bridgeLink
+	link device
 	host kernel.Socket // socket in our own namespace, kept open
 	wall *nft.Wall
 }
 
-func newBridge(cfg netconf.Config, leases *ipam.Leases, claims *ports.Claims, log *slog.Logger) *bridge {
-	return &bridge{
-		names: []string{core.NetworkDefault, "", string(netconf.ModeBuiltin), cfg.Bridge}, claims: claims,
+// Options are the parameters of New and NewUser.
+type Options struct {
+	Config netconf.Config
+	Leases *ipam.Leases
+	Claims *ports.Claims // of the host's ports, all bridges' together
+	// PortsOn returns the name of the network that the host ports of a sandbox lead to; nil: this one.
+	PortsOn func(core.NetworkRequest) string
+	Logger  *slog.Logger
+}
+
+// New returns the builtin network. It changes nothing on the host.
+func New(o Options) *Bridge {
+	cfg, leases := o.Config, o.Leases
+	return &Bridge{
+		names: []string{core.NetworkDefault, "", string(netconf.ModeBuiltin), cfg.Bridge}, claims: o.Claims, portsOn: o.PortsOn,
 		plain: func() []netip.Prefix {
 			nets, _ := cfg.PlainNets(leases.Ranges()) // checked together with the configuration
 			return nets
 		},
-		cfg: cfg, log: log, leases: leases, flows: flows{log: log}, kernel: settings.NewHost(log),
-		table: nft.New(nft.Options{Bridge: cfg.Bridge, Masquerade: cfg.Masquerade, Logger: log}),
+		cfg: cfg, log: o.Logger, leases: leases, flows: flows{log: o.Logger}, kernel: settings.NewHost(o.Logger),
+		table: nft.New(nft.Options{Bridge: cfg.Bridge, Masquerade: cfg.Masquerade, Logger: o.Logger}),
 	}
 }
 
+// UserPrefix starts the names of the bridges of networks that users have defined.
+const UserPrefix = "lsu-"
+
+// NewUser returns a network that a user has defined, beside the builtin network that o.Config describes.
+func NewUser(o Options, def core.NetworkDefinition) *Bridge {
+	standard := o.Config
+	o.Config.Bridge, o.Config.MTU, o.Config.Masquerade = def.Interface, cmp.Or(def.MTU, standard.MTU), !def.Internal
+	b := New(o)
+	b.names, b.internal, b.user = []string{def.Name}, def.Internal, true
+	b.plain = func() []netip.Prefix { return nil }
+	b.table = nft.New(nft.Options{
+		Name: nft.TableName + "-" + def.Interface, Bridge: def.Interface, Masquerade: o.Config.Masquerade, Internal: def.Internal, Logger: o.Logger,
+		Others: []string{UserPrefix, standard.Bridge},
+	})
+	return b
+}
+
+// Names returns the names in a request that mean this network, first the one that NetworkStatus has.
+func (b *Bridge) Names() []string { return b.names }
+
+// Internal reports whether no route leads out of the network.
+func (b *Bridge) Internal() bool { return b.internal }
+
+// Holds reports whether a sandbox has an address.
+func (b *Bridge) Holds(id core.ID) bool {
+	_, held := b.leases.Held(id)
+	return held
+}
+
+// Publishes reports whether host ports of a sandbox are forwarded to its address on this network.
+func (b *Bridge) Publishes(id core.ID) bool { return len(b.table.Forwards(id)) > 0 }
+
 // Stop ends the watch of other programs' rules; all else stays.
-func (b *bridge) Stop() error {
+func (b *Bridge) Stop() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.host.Close()
@@ -75,19 +123,19 @@ func (b *bridge) Stop() error {
 		err = b.wall.Close()
 		b.wall = nil
 	}
-	b.link = bridgeLink{}
+	b.link = device{}
 	return errors.Join(err, b.table.Close())
 }
 
-// stale makes the next Setup check the bridge again.
-func (b *bridge) stale() {
+// Stale makes the next Setup check the bridge again.
+func (b *Bridge) Stale() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.link = bridgeLink{}
+	b.link = device{}
 }
 
-// trouble returns why other hosts cannot reach new sandboxes, "" if no reason is known.
-func (b *bridge) trouble() string {
+// Trouble returns why other hosts cannot reach new sandboxes, "" if no reason is known.
+func (b *Bridge) Trouble() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.wall == nil {
@@ -98,9 +146,9 @@ func (b *bridge) trouble() string {
 
 // lease leases the wanted addresses, or those that the sandbox had before it was stopped where
 // they are free, or any.
-func (b *bridge) lease(req core.NetworkRequest, wanted []netip.Addr) (ipam.Lease, []core.ID, error) {
+func (b *Bridge) lease(req core.NetworkRequest, wanted []netip.Addr) (ipam.Lease, []core.ID, error) {
 	if i := req.Last.On(b.names[0]); len(wanted) == 0 && i >= 0 && len(req.Last.Interfaces[i].Addrs) > 0 {
-		lease, stale, err := b.leases.Acquire(req.Sandbox, addrsOf(req.Last.Interfaces[i].Addrs))
+		lease, stale, err := b.leases.Acquire(req.Sandbox, kernel.Addrs(req.Last.Interfaces[i].Addrs))
 		if !errdefs.IsAlreadyExists(err) && !errdefs.IsInvalidArgument(err) {
 			return lease, stale, err
 		}
@@ -109,8 +157,8 @@ func (b *bridge) lease(req core.NetworkRequest, wanted []netip.Addr) (ipam.Lease
 }
 
 // add gives a sandbox its link, addresses and ports.
-func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.NetworkStatus, err error) {
-	want, err := b.wanted(req.Config)
+func (b *Bridge) add(_ context.Context, req core.NetworkRequest) (_ core.NetworkStatus, err error) {
+	want, err := wantedFirst(b, req.Config)
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
@@ -141,7 +189,7 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 		return core.NetworkStatus{}, err
 	}
 	if err := b.table.Add(fwds); err != nil {
-		return core.NetworkStatus{}, errors.Join(err, b.unlink(b.linkName(req.Sandbox)))
+		return core.NetworkStatus{}, errors.Join(err, b.unlink(b.LinkName(req.Sandbox)))
 	}
 	b.flows.forget(fwds, false)
 	st := core.NetworkStatus{
@@ -155,13 +203,6 @@ func (b *bridge) add(_ context.Context, req core.NetworkRequest) (_ core.Network
 	return st, nil
 }
 
-func addrsOf(list []netip.Prefix) (addrs []netip.Addr) {
-	for _, p := range list {
-		addrs = append(addrs, p.Addr().Unmap())
-	}
-	return addrs
-}
-
 // wanted is one requested interface, checked.
 type wanted struct {
 	name   string
@@ -173,7 +214,7 @@ type wanted struct {
 	noDefault bool
 }
 
-func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
+func wantedFirst(b *Bridge, cfg core.NetworkConfig) (wanted, error) {
 	if !slices.Contains(b.names, cfg.Name) {
 		return wanted{}, fmt.Errorf("network %q: there is none of that name: %w", cfg.Name, errdefs.ErrNotFound)
 	}
@@ -194,9 +235,9 @@ func (b *bridge) wanted(cfg core.NetworkConfig) (wanted, error) {
 const firstInterface = "eth0"
 
 // wants checks a requested interface; name is its default name.
-func (b *bridge) wants(a core.Attachment, name string) (wanted, error) {
+func (b *Bridge) wants(a core.Attachment, name string) (wanted, error) {
 	w := wanted{
-		name: cmp.Or(a.Interface, name), addrs: addrsOf(a.Addrs), mac: a.MAC, mtu: a.MTU, routes: a.Routes, noDefault: a.NoDefault || b.internal,
+		name: cmp.Or(a.Interface, name), addrs: kernel.Addrs(a.Addrs), mac: a.MAC, mtu: a.MTU, routes: a.Routes, noDefault: a.NoDefault || b.internal,
 	}
 	invalid := func(format string, args ...any) (wanted, error) {
 		return wanted{}, fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
@@ -257,11 +298,11 @@ func forwards(id core.ID, claimed []core.Port, lease ipam.Lease) ([]nft.Forward,
 // claim claims the host ports of a sandbox and chooses those that the request leaves open. It fails
 // if a process of the host listens on one. It returns all, in their order. After an error the
 // sandbox has none.
-func (b *bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) {
+func (b *Bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) {
 	if len(want) == 0 {
 		return nil, nil
 	}
-	named := claims(want)
+	named := Claims(want)
 	if err := b.claims.Take(id, named); err != nil {
 		return nil, err
 	}
@@ -296,16 +337,6 @@ func (b *bridge) claim(id core.ID, want []core.Port) (_ []core.Port, err error) 
 	return claimed, nil
 }
 
-// claims are those of ports that are named.
-func claims(list []core.Port) (named []ports.Claim) {
-	for _, p := range list {
-		if p.Host != 0 {
-			named = append(named, claimOf(p))
-		}
-	}
-	return named
-}
-
 func claimOf(p core.Port) ports.Claim {
 	c := ports.Claim{Proto: p.Proto, IP: p.HostIP.Unmap(), Port: p.Host}
 	if c.Proto == "" {
@@ -314,8 +345,18 @@ func claimOf(p core.Port) ports.Claim {
 	return c
 }
 
+// Claims are the claims of those of the ports that name a host port.
+func Claims(list []core.Port) (named []ports.Claim) {
+	for _, p := range list {
+		if p.Host != 0 {
+			named = append(named, claimOf(p))
+		}
+	}
+	return named
+}
+
 // del releases the sandbox's addresses and host ports.
-func (b *bridge) del(id core.ID) error {
+func (b *Bridge) del(id core.ID) error {
 	err := b.give(id)
 	if err == nil {
 		b.claims.Drop(id)
@@ -325,16 +366,16 @@ func (b *bridge) del(id core.ID) error {
 
 // give releases the sandbox's rules, neighbour entries and lease on this bridge. Rules are removed
 // first, so that no packet is sent to an address that is free.
-func (b *bridge) give(id core.ID) error {
-	if err := b.shut(id); err != nil {
+func (b *Bridge) give(id core.ID) error {
+	if err := b.Unpublish(id); err != nil {
 		return err
 	}
 	b.forgetNeighbours(id)
 	return b.leases.Release(id)
 }
 
-// shut removes the rules of the sandbox's host ports.
-func (b *bridge) shut(id core.ID) error {
+// Unpublish removes the rules of the sandbox's host ports.
+func (b *Bridge) Unpublish(id core.ID) error {
 	fwds := b.table.Forwards(id)
 	if err := b.table.Remove(fwds); err != nil {
 		return err
@@ -343,8 +384,8 @@ func (b *bridge) shut(id core.ID) error {
 	return nil
 }
 
-// lead adds rules that forward claimed host ports to the sandbox.
-func (b *bridge) lead(id core.ID, claimed []core.Port) error {
+// Publish adds rules that forward claimed host ports to the sandbox.
+func (b *Bridge) Publish(id core.ID, claimed []core.Port) error {
 	lease, ok := b.leases.Held(id)
 	if !ok {
 		return fmt.Errorf("it holds no address: %w", errdefs.ErrFailedPrecondition)
@@ -362,7 +403,7 @@ func (b *bridge) lead(id core.ID, claimed []core.Port) error {
 
 // forgetNeighbours removes the host's neighbour entries of a sandbox's addresses. They would
 // expire, but the kernel has room for only a thousand.
-func (b *bridge) forgetNeighbours(id core.ID) {
+func (b *Bridge) forgetNeighbours(id core.ID) {
 	lease, held := b.leases.Held(id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -375,13 +416,13 @@ func (b *bridge) forgetNeighbours(id core.ID) {
 }
 
 // Withdraw removes the bridge and all rules.
-func (b *bridge) Withdraw(context.Context) error {
+func (b *Bridge) Withdraw(context.Context) error {
 	if held := b.leases.All(); len(held) > 0 {
 		return fmt.Errorf("%d sandboxes hold addresses: %w", len(held), errdefs.ErrFailedPrecondition)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.link = bridgeLink{}
+	b.link = device{}
 	if b.wall != nil {
 		if err := b.wall.Close(); err != nil {
 			return err

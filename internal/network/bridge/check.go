@@ -1,4 +1,4 @@
-package network
+package bridge
 
 import (
 	"context"
@@ -12,12 +12,13 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/ipam"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/nft"
 )
 
-// Check implements Driver.
-func (b *bridge) Check(_ context.Context, req core.NetworkRequest) error {
+// Check implements network.Driver.
+func (b *Bridge) Check(_ context.Context, req core.NetworkRequest) error {
 	missing := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, errdefs.ErrFailedPrecondition)...)
 	}
@@ -34,9 +35,9 @@ func (b *bridge) Check(_ context.Context, req core.NetworkRequest) error {
 	if err != nil {
 		return missing("bridge %s does not exist", b.cfg.Bridge)
 	}
-	out, err := h.LinkByName(b.linkName(req.Sandbox))
+	out, err := h.LinkByName(b.LinkName(req.Sandbox))
 	if err != nil {
-		return missing("link %s does not exist", b.linkName(req.Sandbox))
+		return missing("link %s does not exist", b.LinkName(req.Sandbox))
 	}
 	if out.Attrs().MasterIndex != br.Attrs().Index || out.Attrs().Flags&net.FlagUp == 0 {
 		return missing("link %s is down or not on bridge %s", out.Attrs().Name, b.cfg.Bridge)
@@ -70,17 +71,17 @@ func (b *bridge) Check(_ context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// Recover implements Driver: it rebuilds bridge, rules and ports from the leases and the live requests.
-func (b *bridge) Recover(_ context.Context, live []core.NetworkRequest) error {
+// Recover implements network.Driver: it rebuilds bridge, rules and ports from the leases and the live requests.
+func (b *Bridge) Recover(_ context.Context, live []core.NetworkRequest) error {
 	alive, on := map[core.ID]bool{}, map[core.ID]bool{}
 	var here []core.NetworkRequest
 	for _, req := range live {
 		alive[req.Sandbox] = true
-		if req.Last.On(b.name()) < 0 {
+		if req.Last.On(b.Name()) < 0 {
 			continue
 		}
 		on[req.Sandbox] = true
-		if b.portsOn != nil && b.portsOn(req) != b.name() {
+		if b.portsOn != nil && b.portsOn(req) != b.Name() {
 			req.Last.Ports = nil
 		}
 		here = append(here, req)
@@ -94,7 +95,7 @@ func (b *bridge) Recover(_ context.Context, live []core.NetworkRequest) error {
 }
 
 // rebuild is Recover for the live sandboxes on this bridge. Leases of other sandboxes are released.
-func (b *bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) error {
+func (b *Bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) error {
 	var errs []error
 	for _, lease := range b.leases.All() {
 		if !alive[lease.Sandbox] {
@@ -114,7 +115,7 @@ func (b *bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) err
 		// Whether a process of the host listens on them is not checked.
 		more, err := forwards(req.Sandbox, req.Last.Ports, lease)
 		if err == nil {
-			err = b.claims.Take(req.Sandbox, claims(req.Last.Ports))
+			err = b.claims.Take(req.Sandbox, Claims(req.Last.Ports))
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("sandbox %s: %w", req.Sandbox.Short(), err))
@@ -125,8 +126,8 @@ func (b *bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) err
 	if !used && !exists(b.cfg.Bridge) {
 		return errors.Join(errs...) // the bridge is made on first use
 	}
-	b.stale()
-	if err := b.table.Replace(prefixes(b.networks()), fwds); err != nil {
+	b.Stale()
+	if err := b.table.Replace(ipam.Prefixes(b.networks()), fwds); err != nil {
 		return errors.Join(append(errs, err)...)
 	}
 	errs = append(errs, b.reattach(alive))
@@ -144,9 +145,9 @@ func exists(bridge string) bool {
 	return err == nil
 }
 
-// ours reports whether the bridge exists and is ours: one of that name that somebody else has
+// Ours reports whether the bridge exists and is ours: one of that name that somebody else has
 // made has another hardware address.
-func ours(bridge string) bool {
+func Ours(bridge string) bool {
 	h, err := kernel.Host()
 	if err != nil {
 		return false
@@ -158,14 +159,14 @@ func ours(bridge string) bool {
 
 // reattach puts the links of live sandboxes back on the bridge, which someone may have removed,
 // and deletes links without an owner.
-func (b *bridge) reattach(alive map[core.ID]bool) error {
+func (b *Bridge) reattach(alive map[core.ID]bool) error {
 	br, host, err := b.ensure()
 	if err != nil {
 		return err
 	}
 	names := map[string]bool{}
 	for id := range alive {
-		names[b.linkName(id)] = true
+		names[b.LinkName(id)] = true
 	}
 	links, err := host.LinkList()
 	if err != nil {

@@ -1,4 +1,7 @@
-package network
+// Package overlay is the driver of networks over several nodes. Its data paths are package vxlan's.
+//
+// Start at Driver.
+package overlay
 
 import (
 	"cmp"
@@ -16,7 +19,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network/ipam"
+	"github.com/longshore/longshore/internal/network/ingress"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/netconf"
@@ -24,17 +27,21 @@ import (
 	"github.com/longshore/longshore/internal/network/vxlan"
 )
 
-// Overlays implements core.Overlays beside the other networks of a node.
+// Driver implements core.Overlays beside the other networks of a node.
 //
 // A sandbox on overlays has an interface on each, and a further one on the network that leads out.
 // Namespaces with the data paths, interfaces, names and rules outlive the agent. The definitions
 // are stored beside the leases, so that Recover of the next agent adopts all of it before the first
 // Open.
-type Overlays struct {
-	n   *Network
-	dir string // of the data paths' pinned namespaces; "": there can be none
-	log *slog.Logger
-	kv  core.KV
+type Driver struct {
+	dir      string // of the data paths' pinned namespaces; "": there can be none
+	log      *slog.Logger
+	kv       core.KV
+	dns      netconf.DNSConfig
+	names    *names.Client
+	ingress  *ingress.Ingress
+	makeRoom func(def core.Overlay, others []core.Overlay) error
+	taken    func() map[netip.Prefix]string
 
 	keys *vxlan.Keyring
 
@@ -46,7 +53,7 @@ type Overlays struct {
 	byName map[string]*over
 }
 
-var _ core.Overlays = (*Overlays)(nil)
+var _ core.Overlays = (*Driver)(nil)
 
 // able remembers that there can be overlays, which never changes back.
 type able struct {
@@ -68,14 +75,30 @@ type over struct {
 // keyOverlay starts the keys of overlays' definitions in the store of leases.
 const keyOverlay = "overlay/"
 
-// newOverlays reads the definitions. It changes nothing on the host.
-func newOverlays(n *Network, stateDir string) (*Overlays, error) {
-	o := &Overlays{n: n, log: n.log, kv: n.leaseStore, byName: map[string]*over{}, served: newServed(n.log), guard: vxlan.NewGuard(n.log)}
-	if stateDir != "" {
-		o.dir = filepath.Join(stateDir, "overlays")
+// Options are the parameters of New.
+type Options struct {
+	// Dir is where the namespaces of the data paths are pinned; "": there can be none.
+	Dir string
+	// KV has the definitions. It lives as long as the namespaces.
+	KV      core.KV
+	DNS     netconf.DNSConfig
+	Names   *names.Client
+	Ingress *ingress.Ingress
+	// MakeRoom makes networks that can move, which have a range of def, choose another one.
+	MakeRoom func(def core.Overlay, others []core.Overlay) error
+	// Taken returns the ranges of this node's other networks, and for errors the name of each.
+	Taken  func() map[netip.Prefix]string
+	Logger *slog.Logger
+}
+
+// New reads the definitions. It changes nothing on the host.
+func New(opts Options) (*Driver, error) {
+	o := &Driver{
+		dir: opts.Dir, log: opts.Logger, kv: opts.KV, dns: opts.DNS, names: opts.Names, ingress: opts.Ingress, makeRoom: opts.MakeRoom, taken: opts.Taken,
+		byName: map[string]*over{}, served: newServed(opts.Logger), guard: vxlan.NewGuard(opts.Logger),
 	}
 	var err error
-	if o.keys, err = vxlan.NewKeyring(n.log); err != nil {
+	if o.keys, err = vxlan.NewKeyring(o.log); err != nil {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	for key, raw := range o.kv.All(keyOverlay) {
@@ -89,7 +112,7 @@ func newOverlays(n *Network, stateDir string) (*Overlays, error) {
 }
 
 // Able implements core.Overlays.
-func (o *Overlays) Able(_ context.Context, encrypted bool) error {
+func (o *Driver) Able(_ context.Context, encrypted bool) error {
 	if err := o.possible(); err != nil {
 		return fmt.Errorf("networks over several nodes: %w", err)
 	}
@@ -101,7 +124,7 @@ func (o *Overlays) Able(_ context.Context, encrypted bool) error {
 	return nil
 }
 
-func (o *Overlays) possible() error {
+func (o *Driver) possible() error {
 	o.able.mu.Lock()
 	defer o.able.mu.Unlock()
 	if o.able.yes {
@@ -128,7 +151,7 @@ type held struct {
 }
 
 // get returns an overlay that is open. NotFound.
-func (o *Overlays) get(name string) (held, error) {
+func (o *Driver) get(name string) (held, error) {
 	o.mu.RLock()
 	v, ok := o.byName[name]
 	o.mu.RUnlock()
@@ -144,7 +167,7 @@ func (o *Overlays) get(name string) (held, error) {
 }
 
 // all returns the overlays by name.
-func (o *Overlays) all() []*over {
+func (o *Driver) all() []*over {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
 	var list []*over
@@ -155,7 +178,7 @@ func (o *Overlays) all() []*over {
 }
 
 // List implements core.Overlays.
-func (o *Overlays) List() []core.Overlay {
+func (o *Driver) List() []core.Overlay {
 	var list []core.Overlay
 	for _, v := range o.all() {
 		v.use.RLock()
@@ -166,7 +189,7 @@ func (o *Overlays) List() []core.Overlay {
 }
 
 // Open implements core.Overlays.
-func (o *Overlays) Open(_ context.Context, def core.Overlay) error {
+func (o *Driver) Open(_ context.Context, def core.Overlay) error {
 	def.Subnets = slices.Clone(def.Subnets)
 	def.Port = cmp.Or(def.Port, vxlan.DefaultPort)
 	if err := o.open(def); err != nil {
@@ -175,7 +198,7 @@ func (o *Overlays) Open(_ context.Context, def core.Overlay) error {
 	return nil
 }
 
-func (o *Overlays) open(def core.Overlay) error {
+func (o *Driver) open(def core.Overlay) error {
 	if err := valid(o, def); err != nil {
 		return err
 	}
@@ -187,7 +210,7 @@ func (o *Overlays) open(def core.Overlay) error {
 	if v != nil && v.is(def) && kernel.Pinned(filepath.Join(o.dir, def.Name)) {
 		return nil
 	}
-	if err := makeRoom(o.n, def, o.List()); err != nil {
+	if err := o.makeRoom(def, o.List()); err != nil {
 		return err
 	}
 	if err := collides(o, def); err != nil {
@@ -213,7 +236,7 @@ func (o *Overlays) open(def core.Overlay) error {
 }
 
 // reopen applies a new definition to an open overlay. Preconditions: define is held.
-func (o *Overlays) reopen(v *over, def core.Overlay) error {
+func (o *Driver) reopen(v *over, def core.Overlay) error {
 	v.use.Lock()
 	defer v.use.Unlock()
 	told := map[string]vxlan.Peer{}
@@ -252,7 +275,7 @@ func (v *over) is(def core.Overlay) bool {
 	return v.path != nil && slices.Equal(v.def.Subnets, def.Subnets) && v.def.Port == def.Port && v.def.MTU == def.MTU && v.def.Local == def.Local && v.def.Encrypted == def.Encrypted
 }
 
-func store(o *Overlays, def core.Overlay) error {
+func store(o *Driver, def core.Overlay) error {
 	raw, err := json.Marshal(def)
 	if err != nil {
 		return err
@@ -260,7 +283,7 @@ func store(o *Overlays, def core.Overlay) error {
 	return o.kv.Put(keyOverlay+def.Name, raw)
 }
 
-func (o *Overlays) pathOf(def core.Overlay) vxlan.Definition {
+func (o *Driver) pathOf(def core.Overlay) vxlan.Definition {
 	d := vxlan.Definition{Name: def.Name, Port: def.Port, MTU: def.MTU, Local: def.Local, Encrypted: def.Encrypted, Keys: o.keys, Guard: o.guard}
 	for _, s := range def.Subnets {
 		d.Subnets = append(d.Subnets, vxlan.Subnet(s))
@@ -272,12 +295,12 @@ func (o *Overlays) pathOf(def core.Overlay) vxlan.Definition {
 const maxOverlayMTU = 65535 - 50
 
 // valid returns InvalidArgument if a value of the definition is not valid.
-func valid(o *Overlays, def core.Overlay) error {
+func valid(o *Driver, def core.Overlay) error {
 	invalid := func(format string, args ...any) error {
 		return fmt.Errorf(format+": %w", append(args, errdefs.ErrInvalidArgument)...)
 	}
-	if !core.IsName(def.Name, "_.-", maxName) {
-		return invalid("not a name for a network: letters, digits and _.-, at most %d", maxName)
+	if !core.IsName(def.Name, "_.-", netconf.MaxName) {
+		return invalid("not a name for a network: letters, digits and _.-, at most %d", netconf.MaxName)
 	}
 	if def.MTU > maxOverlayMTU {
 		return invalid("mtu %d is out of range", def.MTU)
@@ -290,67 +313,11 @@ func valid(o *Overlays, def core.Overlay) error {
 	return o.pathOf(def).Check()
 }
 
-// makeRoom chooses another range for the builtin network where an overlay needs its, if we have
-// chosen it and nobody has configured it. Sandboxes keep the addresses that they have.
-func makeRoom(n *Network, def core.Overlay, others []core.Overlay) error {
-	if n.cfg.PodCIDR != "" || n.mode != netconf.ModeBuiltin || !slices.ContainsFunc(n.leases.Ranges(), func(r ipam.Range) bool { return r.Prefix.Addr().Is4() && overlaps(def, r.Prefix) }) {
-		return nil
-	}
-	taken, err := kernel.Routes(n.cfg.Bridge)
-	if err != nil {
-		return err
-	}
-	for _, u := range n.users.all() {
-		for _, s := range u.def.Subnets {
-			taken = append(taken, s.Range)
-		}
-	}
-	for _, other := range append(others, def) {
-		for _, s := range other.Subnets {
-			taken = append(taken, s.Range)
-		}
-	}
-	// Where one overlay is the next ones will be.
-	r, err := ipam.Choose(append(append(slices.Clone(taken), netip.MustParsePrefix("10.0.0.0/8")), n.avoid...))
-	if err != nil {
-		r, err = ipam.Choose(taken)
-	}
-	if err != nil {
-		return err
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	next := ranges{From: n.set.From, CIDRs: []string{r.Prefix.String()}}
-	for _, old := range n.leases.Ranges() {
-		if old.Prefix.Addr().Is6() {
-			next.CIDRs = append(next.CIDRs, old.Prefix.String())
-		}
-	}
-	if err := n.useRanges(next, true); err != nil {
-		return err
-	}
-	n.bridge.stale()
-	n.log.Info("the builtin network has another address range, because an overlay has the former one", "range", r.Prefix.String(), "overlay", def.Name)
-	return nil
-}
-
-func overlaps(def core.Overlay, p netip.Prefix) bool {
-	return slices.ContainsFunc(def.Subnets, func(s core.OverlaySubnet) bool { return s.Range.Overlaps(p) })
-}
-
 // collides returns AlreadyExists if the overlay's ranges or VXLAN ids are in use by another network
 // of this node. Routes of the host do not count: the overlay hides those addresses from its own
 // sandboxes only.
-func collides(o *Overlays, def core.Overlay) error {
-	taken := map[netip.Prefix]string{}
-	for _, r := range o.n.leases.Ranges() {
-		taken[r.Prefix] = "the builtin network, which network.pod_cidr gives another one"
-	}
-	for _, u := range o.n.users.all() {
-		for _, s := range u.def.Subnets {
-			taken[s.Range] = "network " + u.def.Name
-		}
-	}
+func collides(o *Driver, def core.Overlay) error {
+	taken := o.taken()
 	for _, v := range o.List() {
 		if v.Name == def.Name {
 			continue
@@ -375,7 +342,7 @@ func collides(o *Overlays, def core.Overlay) error {
 }
 
 // Close implements core.Overlays.
-func (o *Overlays) Close(ctx context.Context, name string) error {
+func (o *Driver) Close(ctx context.Context, name string) error {
 	o.define.Lock()
 	defer o.define.Unlock()
 	o.mu.RLock()
@@ -391,7 +358,7 @@ func (o *Overlays) Close(ctx context.Context, name string) error {
 }
 
 // close removes an overlay. Preconditions: define is held.
-func (o *Overlays) close(ctx context.Context, v *over) error {
+func (o *Driver) close(ctx context.Context, v *over) error {
 	v.use.Lock()
 	defer v.use.Unlock()
 	name := v.def.Name
@@ -414,11 +381,11 @@ func (o *Overlays) close(ctx context.Context, v *over) error {
 	delete(o.byName, name)
 	o.mu.Unlock()
 	o.served.forget(name)
-	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), nil)
+	return o.names.SetZone(ctx, core.OverlayNetwork(name), nil)
 }
 
 // Withdraw removes the ingress and all overlays. FailedPrecondition when sandboxes are on them.
-func (o *Overlays) Withdraw(ctx context.Context) error {
+func (o *Driver) Withdraw(ctx context.Context) error {
 	errs := []error{o.CloseIngress(ctx), o.guard.Members(0, nil)}
 	for _, def := range o.List() {
 		errs = append(errs, o.Close(ctx, def.Name))
@@ -427,12 +394,12 @@ func (o *Overlays) Withdraw(ctx context.Context) error {
 }
 
 // Stop ends the watch of other programs' rules; all else stays.
-func (o *Overlays) Stop() error {
-	return errors.Join(o.keys.Close(), o.guard.Close(), o.n.ingress.stop())
+func (o *Driver) Stop() error {
+	return errors.Join(o.keys.Close(), o.guard.Close(), o.ingress.Stop())
 }
 
 // SetPeers implements core.Overlays.
-func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
+func (o *Driver) SetPeers(_ context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
 	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("set peers: %w", err)
@@ -447,7 +414,7 @@ func (o *Overlays) SetPeers(_ context.Context, name string, set map[string]core.
 }
 
 // Prune implements core.Overlays.
-func (o *Overlays) Prune(_ context.Context, name string) error {
+func (o *Driver) Prune(_ context.Context, name string) error {
 	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("prune peers: %w", err)
@@ -460,7 +427,7 @@ func (o *Overlays) Prune(_ context.Context, name string) error {
 
 // pruneKeys removes the encryption state of nodes that are in no overlay. It does nothing while an
 // overlay could not be adopted, because its nodes are not known.
-func (o *Overlays) pruneKeys() error {
+func (o *Driver) pruneKeys() error {
 	o.mu.RLock()
 	known := len(o.byName)
 	o.mu.RUnlock()
@@ -471,17 +438,17 @@ func (o *Overlays) pruneKeys() error {
 }
 
 // SetNames implements core.Overlays.
-func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
+func (o *Driver) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
 	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("set names: %w", err)
 	}
 	defer v.done()
-	return o.n.names.SetZone(ctx, core.OverlayNetwork(name), &names.Zone{Names: byName, Owners: owners})
+	return o.names.SetZone(ctx, core.OverlayNetwork(name), &names.Zone{Names: byName, Owners: owners})
 }
 
 // SetServices implements core.Overlays.
-func (o *Overlays) SetServices(_ context.Context, name string, services []core.OverlayService) error {
+func (o *Driver) SetServices(_ context.Context, name string, services []core.OverlayService) error {
 	v, err := o.get(name)
 	if err != nil {
 		return fmt.Errorf("set services: %w", err)
@@ -493,7 +460,7 @@ func (o *Overlays) SetServices(_ context.Context, name string, services []core.O
 }
 
 // SetKeys implements core.Overlays.
-func (o *Overlays) SetKeys(_ context.Context, keys []core.OverlayKey) error {
+func (o *Driver) SetKeys(_ context.Context, keys []core.OverlayKey) error {
 	list := make([]vxlan.Key, len(keys))
 	for i, k := range keys {
 		list[i] = vxlan.Key(k)
@@ -502,12 +469,12 @@ func (o *Overlays) SetKeys(_ context.Context, keys []core.OverlayKey) error {
 }
 
 // SetGossip implements core.Overlays.
-func (o *Overlays) SetGossip(_ context.Context, port uint16, members []netip.Addr) error {
+func (o *Driver) SetGossip(_ context.Context, port uint16, members []netip.Addr) error {
 	return o.guard.Members(port, members)
 }
 
 // paths returns the data paths of all overlays that are open.
-func (o *Overlays) paths() []*vxlan.Network {
+func (o *Driver) paths() []*vxlan.Network {
 	var list []*vxlan.Network
 	for _, v := range o.all() {
 		v.use.RLock()
@@ -520,30 +487,30 @@ func (o *Overlays) paths() []*vxlan.Network {
 }
 
 // OpenIngress implements core.Overlays.
-func (o *Overlays) OpenIngress(_ context.Context, in core.Ingress) error {
+func (o *Driver) OpenIngress(_ context.Context, in core.Ingress) error {
 	others := o.paths()
 	v, err := o.get(in.Network)
 	if err != nil {
 		return fmt.Errorf("open ingress: %w", err)
 	}
 	defer v.done()
-	if err := o.n.ingress.open(in, v.path, v.def.Subnets, others); err != nil {
+	if err := o.ingress.Open(in, v.path, v.def.Subnets, others); err != nil {
 		return fmt.Errorf("open ingress on overlay %q: %w", in.Network, err)
 	}
 	return nil
 }
 
 // CloseIngress implements core.Overlays.
-func (o *Overlays) CloseIngress(context.Context) error {
-	if err := o.n.ingress.close(o.paths()); err != nil {
+func (o *Driver) CloseIngress(context.Context) error {
+	if err := o.ingress.Close(o.paths()); err != nil {
 		return fmt.Errorf("close ingress: %w", err)
 	}
 	return nil
 }
 
 // Publish implements core.Overlays.
-func (o *Overlays) Publish(_ context.Context, list []core.PublishedPort) ([]core.TakenPort, error) {
-	taken, err := o.n.ingress.publish(list)
+func (o *Driver) Publish(_ context.Context, list []core.PublishedPort) ([]core.TakenPort, error) {
+	taken, err := o.ingress.Publish(list)
 	if err != nil {
 		err = fmt.Errorf("publish ports: %w", err)
 	}

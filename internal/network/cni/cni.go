@@ -1,4 +1,8 @@
-package network
+// Package cni is the driver of networks that CNI plugins make. It runs the plugins; package plugins reads their
+// configurations.
+//
+// Start at Driver.
+package cni
 
 import (
 	"context"
@@ -39,8 +43,8 @@ const (
 	statusTime = 10 * time.Second
 )
 
-// cni runs CNI plugins.
-type cni struct {
+// Driver runs CNI plugins.
+type Driver struct {
 	cfg      netconf.CNIConfig
 	store    core.KV
 	networks *plugins.Configs
@@ -58,22 +62,23 @@ type attached struct {
 	Caps      map[string]any    `json:"caps,omitempty"`
 }
 
-func newCNI(cfg netconf.CNIConfig, stateDir string, store core.KV, log *slog.Logger) *cni {
-	return &cni{
+// New returns a driver that stores its records in store, and the results of plugins in stateDir.
+func New(cfg netconf.CNIConfig, stateDir string, store core.KV, log *slog.Logger) *Driver {
+	return &Driver{
 		cfg: cfg, store: store, networks: plugins.NewConfigs(cfg.ConfDir, log),
 		lib: libcni.NewCNIConfigWithCacheDir(cfg.BinDirs, filepath.Join(stateDir, "cni"), &plugins.Exec{Timeout: pluginTime}),
 	}
 }
 
-// setRanges sets the ranges for plugins that take them (capability ipRanges).
-func (c *cni) setRanges(ranges []ipam.Range) {
+// SetRanges sets the ranges for plugins that take them (capability ipRanges).
+func (c *Driver) SetRanges(ranges []ipam.Range) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ranges = prefixes(ranges)
+	c.ranges = ipam.Prefixes(ranges)
 }
 
-// notReady returns why sandboxes cannot be connected, "" when they can.
-func (c *cni) notReady(ctx context.Context) string {
+// NotReady returns why sandboxes cannot be connected, "" when they can.
+func (c *Driver) NotReady(ctx context.Context) string {
 	list, err := c.networks.Network("")
 	if err != nil {
 		return "cni: " + strings.TrimSuffix(err.Error(), ": "+errdefs.ErrFailedPrecondition.Error())
@@ -95,8 +100,8 @@ func (c *cni) notReady(ctx context.Context) string {
 	return ""
 }
 
-// Attach implements Driver: it runs ADD for each requested interface.
-func (c *cni) Attach(ctx context.Context, req core.NetworkRequest, _ core.NetworkStatus) (_ core.NetworkStatus, err error) {
+// Attach implements network.Driver: it runs ADD for each requested interface.
+func (c *Driver) Attach(ctx context.Context, req core.NetworkRequest, _ core.NetworkStatus) (_ core.NetworkStatus, err error) {
 	for _, p := range req.Config.Ports {
 		if p.Host == 0 {
 			return core.NetworkStatus{}, fmt.Errorf("port %d: name its host port, because CNI's plugins choose none: %w", p.Container, errdefs.ErrInvalidArgument)
@@ -194,18 +199,9 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// The burst of the bandwidth capability, in bits: a tenth of a second's worth, at least a few full
-// packets, at most the plugin's maximum.
-const (
-	minBurst = 64 * 1024 * 8
-	maxBurst = 1<<31 - 1
-)
-
-func burst(rate uint64) uint64 { return min(max(rate/10, minBurst), maxBurst) }
-
 // capabilities returns the runtimeConfig for the plugins that declare them. Ports, bandwidth and
 // DNS are for the first interface.
-func (c *cni) capabilities(cfg core.NetworkConfig, w core.Attachment, first bool) map[string]any {
+func (c *Driver) capabilities(cfg core.NetworkConfig, w core.Attachment, first bool) map[string]any {
 	caps := map[string]any{}
 	if first && len(cfg.Ports) > 0 {
 		var maps []map[string]any
@@ -228,10 +224,10 @@ func (c *cni) capabilities(cfg core.NetworkConfig, w core.Attachment, first bool
 	if first && (cfg.IngressRate > 0 || cfg.EgressRate > 0) {
 		b := map[string]uint64{}
 		if cfg.IngressRate > 0 {
-			b["ingressRate"], b["ingressBurst"] = cfg.IngressRate, burst(cfg.IngressRate)
+			b["ingressRate"], b["ingressBurst"] = cfg.IngressRate, kernel.Burst(cfg.IngressRate)
 		}
 		if cfg.EgressRate > 0 {
-			b["egressRate"], b["egressBurst"] = cfg.EgressRate, burst(cfg.EgressRate)
+			b["egressRate"], b["egressBurst"] = cfg.EgressRate, kernel.Burst(cfg.EgressRate)
 		}
 		caps["bandwidth"] = b
 	}
@@ -301,7 +297,7 @@ func collect(st *core.NetworkStatus, network string, result types.Result) (json.
 }
 
 // record returns the record of the sandbox's CNI calls; nil if there is none.
-func (c *cni) record(id core.ID) ([]attached, error) {
+func (c *Driver) record(id core.ID) ([]attached, error) {
 	raw, err := c.store.Get(keyCNI + string(id))
 	if errdefs.IsNotFound(err) {
 		return nil, nil
@@ -316,16 +312,16 @@ func (c *cni) record(id core.ID) ([]attached, error) {
 	return all, nil
 }
 
-// Detach implements Driver. The plugins remove their interfaces together, in Release.
-func (c *cni) Detach(context.Context, core.NetworkRequest, string) error { return nil }
+// Detach implements network.Driver. The plugins remove their interfaces together, in Release.
+func (c *Driver) Detach(context.Context, core.NetworkRequest, string) error { return nil }
 
-// Release implements Driver.
-func (c *cni) Release(ctx context.Context, req core.NetworkRequest, _ string) error {
+// Release implements network.Driver.
+func (c *Driver) Release(ctx context.Context, req core.NetworkRequest, _ string) error {
 	return c.del(ctx, req)
 }
 
 // del runs DEL for each interface in the sandbox's record, in reverse order.
-func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
+func (c *Driver) del(ctx context.Context, req core.NetworkRequest) error {
 	all, err := c.record(req.Sandbox)
 	if err != nil || all == nil {
 		return err
@@ -345,8 +341,8 @@ func (c *cni) del(ctx context.Context, req core.NetworkRequest) error {
 	return c.store.Delete(keyCNI + string(req.Sandbox))
 }
 
-// Check implements Driver: it runs CHECK where the configuration's version supports it.
-func (c *cni) Check(ctx context.Context, req core.NetworkRequest) error {
+// Check implements network.Driver: it runs CHECK where the configuration's version supports it.
+func (c *Driver) Check(ctx context.Context, req core.NetworkRequest) error {
 	all, err := c.record(req.Sandbox)
 	if err != nil {
 		return err
@@ -369,8 +365,8 @@ func (c *cni) Check(ctx context.Context, req core.NetworkRequest) error {
 	return nil
 }
 
-// Holders implements Driver: the sandboxes that have a record of CNI calls.
-func (c *cni) Holders() []core.ID {
+// Holders implements network.Driver: the sandboxes that have a record of CNI calls.
+func (c *Driver) Holders() []core.ID {
 	var ids []core.ID
 	for key := range c.store.All(keyCNI) {
 		ids = append(ids, core.ID(strings.TrimPrefix(key, keyCNI)))
@@ -378,8 +374,8 @@ func (c *cni) Holders() []core.ID {
 	return ids
 }
 
-// Recover implements Driver: it runs DEL for sandboxes that are gone.
-func (c *cni) Recover(ctx context.Context, live []core.NetworkRequest) error {
+// Recover implements network.Driver: it runs DEL for sandboxes that are gone.
+func (c *Driver) Recover(ctx context.Context, live []core.NetworkRequest) error {
 	alive := map[core.ID]bool{}
 	for _, req := range live {
 		alive[req.Sandbox] = true

@@ -1,4 +1,4 @@
-package network
+package cni
 
 import (
 	"testing"
@@ -28,12 +28,4 @@ func FuzzResult(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestBurst(t *testing.T) {
-	for rate, want := range map[uint64]uint64{1: minBurst, 1_000_000_000: 100_000_000, 1 << 40: maxBurst} {
-		if got := burst(rate); got != want {
-			t.Errorf("burst of %d is %d, want %d", rate, got, want)
-		}
-	}
 }

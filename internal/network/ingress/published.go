@@ -1,7 +1,6 @@
-package network
+package ingress
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,10 +21,10 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// publish leads these ports of the host, and no others any more, to their backends. It returns
+// Publish leads these ports of the host, and no others any more, to their backends. It returns
 // those that are not led because somebody else has them. Backends that cannot be are left out; the
 // error, InvalidArgument, names them. After an InvalidArgument of a port nothing has changed.
-func (g *ingress) publish(list []core.PublishedPort) ([]core.TakenPort, error) {
+func (g *Ingress) Publish(list []core.PublishedPort) ([]core.TakenPort, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.is == nil {
@@ -60,7 +59,7 @@ func (g *ingress) publish(list []core.PublishedPort) ([]core.TakenPort, error) {
 }
 
 // servicesLocked checks ports before they are published. odd has the errors of single backends.
-func (g *ingress) servicesLocked(list []core.PublishedPort) (services []nft.Service, odd, err error) {
+func (g *Ingress) servicesLocked(list []core.PublishedPort) (services []nft.Service, odd, err error) {
 	for _, p := range list {
 		proto, err := ports.Number(p.Proto)
 		if err != nil {
@@ -95,7 +94,7 @@ func (g *ingress) servicesLocked(list []core.PublishedPort) (services []nft.Serv
 }
 
 // checkBackendLocked returns why an address cannot be a backend's.
-func (g *ingress) checkBackendLocked(a netip.Addr) error {
+func (g *Ingress) checkBackendLocked(a netip.Addr) error {
 	i := slices.IndexFunc(g.subnets, func(s core.OverlaySubnet) bool { return s.Range.Contains(a) })
 	switch {
 	case i < 0:
@@ -111,7 +110,7 @@ func (g *ingress) checkBackendLocked(a netip.Addr) error {
 }
 
 // claim claims a port. It fails if a process of the host listens there.
-func (g *ingress) claim(c ports.Claim) error {
+func (g *Ingress) claim(c ports.Claim) error {
 	if c.Proto == "sctp" {
 		if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established"); err != nil {
 			return fmt.Errorf("publish port %s: this kernel follows no connections of SCTP: %w", c, errdefs.ErrFailedPrecondition)
@@ -129,7 +128,7 @@ func (g *ingress) claim(c ports.Claim) error {
 
 // leadLocked leads the host's ports into the namespace, and there to their backends. A port is led
 // in when it has its backends, and they lose it when it is led in no more.
-func (g *ingress) leadLocked(services []nft.Service) error {
+func (g *Ingress) leadLocked(services []nft.Service) error {
 	want := map[nft.Forward]bool{}
 	for _, s := range services {
 		want[nft.Forward{Proto: s.Proto, Port: s.Port, Target: netip.AddrPortFrom(g.inner, s.Port), Sandbox: ports.Published}] = true
@@ -164,7 +163,7 @@ func (g *ingress) leadLocked(services []nft.Service) error {
 }
 
 // sayLocked logs changes of the list of ports that others use.
-func (g *ingress) sayLocked(taken []core.TakenPort) {
+func (g *Ingress) sayLocked(taken []core.TakenPort) {
 	same := func(t core.TakenPort) func(core.TakenPort) bool {
 		return func(o core.TakenPort) bool { return t.Proto == o.Proto && t.Port == o.Port }
 	}
@@ -181,9 +180,9 @@ func (g *ingress) sayLocked(taken []core.TakenPort) {
 	g.taken = taken
 }
 
-// trouble names the published ports that others use, or another reason why clients cannot reach
+// Trouble names the published ports that others use, or another reason why clients cannot reach
 // them, "" if there is none; hint is advice.
-func (g *ingress) trouble() (trouble, hint string) {
+func (g *Ingress) Trouble() (trouble, hint string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var list []string
@@ -219,61 +218,8 @@ func protoName(number uint8) string {
 	}
 }
 
-// Intact returns FailedPrecondition with the missing parts of overlays and published ports, which
-// another program may have removed. It does not check sandboxes' own namespaces, which they may
-// change.
-func (o *Overlays) Intact() error {
-	errs := []error{o.keys.Check(), o.guard.Check()}
-	for _, v := range o.all() {
-		v.use.RLock()
-		if v.path == nil {
-			errs = append(errs, fmt.Errorf("network %s: it could not be adopted: %w", v.def.Name, errdefs.ErrFailedPrecondition))
-		} else {
-			errs = append(errs, v.path.Check())
-		}
-		v.use.RUnlock()
-	}
-	if err := checkIngress(o); err != nil {
-		errs = append(errs, fmt.Errorf("check published ports: %w", err))
-	}
-	return errors.Join(errs...)
-}
-
-// checkIngress checks both ends of the ingress.
-func checkIngress(o *Overlays) error {
-	on, err := o.n.ingress.check()
-	for _, v := range o.all() {
-		v.use.RLock()
-		if err == nil && on == v.def.Name && v.path != nil {
-			err = v.path.CheckAttached(ingressKey, o.n.ingress.path)
-		}
-		v.use.RUnlock()
-	}
-	return err
-}
-
-// mendIngress restores links, addresses, routes and rules of the ingress.
-func mendIngress(o *Overlays) []kernel.Change {
-	lacks := checkIngress(o)
-	if lacks == nil {
-		return nil
-	}
-	g := o.n.ingress
-	g.mu.Lock()
-	is := g.is
-	g.mu.Unlock()
-	if is == nil {
-		return nil // closed meanwhile
-	}
-	err := o.OpenIngress(context.Background(), *is)
-	if err == nil {
-		err = errors.Join(g.table.Rebuild(), checkIngress(o))
-	}
-	return []kernel.Change{kernel.Mended(err, "published ports: %v", lacks)}
-}
-
-// check checks the host's part, and returns the network that has the other part.
-func (g *ingress) check() (on string, err error) {
+// Check checks the host's part, and returns the network that has the other part.
+func (g *Ingress) Check() (on string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.is == nil {
@@ -305,7 +251,7 @@ func (g *ingress) check() (on string, err error) {
 }
 
 // checkLinkLocked checks the addresses of the pair of links, its other end, and the route to the host.
-func (g *ingress) checkLinkLocked(host nlwrap.Handle, outer netlink.Link) error {
+func (g *Ingress) checkLinkLocked(host nlwrap.Handle, outer netlink.Link) error {
 	if gateway, err := ingressGateway(host, outer, g.inner.Is6()); err != nil || gateway.Addr().Next() != g.inner {
 		return errors.Join(err, fmt.Errorf("link %s has lost its address: %w", ingressLink, errdefs.ErrFailedPrecondition))
 	}
@@ -334,7 +280,7 @@ func (g *ingress) checkLinkLocked(host nlwrap.Handle, outer netlink.Link) error 
 }
 
 // checkRulesLocked checks the rules inside.
-func (g *ingress) checkRulesLocked() error {
+func (g *Ingress) checkRulesLocked() error {
 	ns, err := os.Open(g.path)
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)

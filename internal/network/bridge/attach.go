@@ -1,4 +1,4 @@
-package network
+package bridge
 
 import (
 	"context"
@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/network/netconf"
 )
 
-// Attach implements Driver.
-func (b *bridge) Attach(ctx context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
+// Attach implements network.Driver.
+func (b *Bridge) Attach(ctx context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
 	if st.Mode == "" {
 		return b.add(ctx, req)
 	}
@@ -30,37 +30,37 @@ func (b *bridge) Attach(ctx context.Context, req core.NetworkRequest, st core.Ne
 	return grown(st, iface, b, req.Sandbox), nil
 }
 
-// Detach implements Driver.
-func (b *bridge) Detach(_ context.Context, req core.NetworkRequest, _ string) error {
-	return b.unlink(b.linkName(req.Sandbox))
+// Detach implements network.Driver.
+func (b *Bridge) Detach(_ context.Context, req core.NetworkRequest, _ string) error {
+	return b.unlink(b.LinkName(req.Sandbox))
 }
 
-// Release implements Driver. It leaves the link: the kernel deletes that in the background when the engine unpins the
+// Release implements network.Driver. It leaves the link: the kernel deletes that in the background when the engine unpins the
 // namespace, where deleting it here would take 9 to 23 ms. A link that survives, because somebody else keeps the
 // namespace, is deleted before its address is leased again.
-func (b *bridge) Release(_ context.Context, req core.NetworkRequest, network string) error {
+func (b *Bridge) Release(_ context.Context, req core.NetworkRequest, network string) error {
 	if network == "" {
 		return b.del(req.Sandbox)
 	}
 	return b.give(req.Sandbox)
 }
 
-// Holders implements Driver.
-func (b *bridge) Holders() (ids []core.ID) {
+// Holders implements network.Driver.
+func (b *Bridge) Holders() (ids []core.ID) {
 	for _, l := range b.leases.All() {
 		ids = append(ids, l.Sandbox)
 	}
 	return append(ids, b.table.Sandboxes()...)
 }
 
-// name is the name that NetworkStatus has for the network.
-func (b *bridge) name() string { return b.names[0] }
+// Name is the name that NetworkStatus has for the network.
+func (b *Bridge) Name() string { return b.names[0] }
 
 // join leases addresses and makes the link.
-func (b *bridge) join(req core.NetworkRequest, want wanted) (core.Attachment, error) {
+func (b *Bridge) join(req core.NetworkRequest, want wanted) (core.Attachment, error) {
 	if _, held := b.leases.Held(req.Sandbox); held {
 		// An Attach was interrupted, or a Detach, and nobody has recovered.
-		if err := errors.Join(b.give(req.Sandbox), b.unlink(b.linkName(req.Sandbox))); err != nil {
+		if err := errors.Join(b.give(req.Sandbox), b.unlink(b.LinkName(req.Sandbox))); err != nil {
 			return core.Attachment{}, err
 		}
 	}
@@ -76,7 +76,7 @@ func (b *bridge) join(req core.NetworkRequest, want wanted) (core.Attachment, er
 }
 
 // grown returns st with one more interface.
-func grown(st core.NetworkStatus, iface core.Attachment, b *bridge, id core.ID) core.NetworkStatus {
+func grown(st core.NetworkStatus, iface core.Attachment, b *Bridge, id core.ID) core.NetworkStatus {
 	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
 	st.Addrs, st.Gateways = slices.Clone(st.Addrs), slices.Clone(st.Gateways)
 	if st.Mode == netconf.StatusNone {
@@ -91,8 +91,8 @@ func grown(st core.NetworkStatus, iface core.Attachment, b *bridge, id core.ID) 
 	return st
 }
 
-// leadOut has the default route of a sandbox lead over one of its interfaces.
-func (b *bridge) leadOut(req core.NetworkRequest, a core.Attachment) error {
+// LeadOut makes the default route of a sandbox lead over one of its interfaces.
+func (b *Bridge) LeadOut(req core.NetworkRequest, a core.Attachment) error {
 	lease, ok := b.leases.Held(req.Sandbox)
 	if !ok {
 		return fmt.Errorf("it holds no address: %w", errdefs.ErrFailedPrecondition)

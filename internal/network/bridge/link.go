@@ -1,4 +1,4 @@
-package network
+package bridge
 
 import (
 	"encoding/binary"
@@ -22,8 +22,8 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// bridgeLink is the bridge as the kernel knows it.
-type bridgeLink struct {
+// device is the bridge as the kernel knows it.
+type device struct {
 	index, mtu int
 	mac        net.HardwareAddr
 }
@@ -37,9 +37,9 @@ var (
 // linkPrefix starts the names of the host's ends of our veth pairs.
 const linkPrefix = "ls"
 
-// linkName returns the name of the host's end of a sandbox's veth pair. It is derived from the
+// LinkName returns the name of the host's end of a sandbox's veth pair. It is derived from the
 // ID, and the bridge where a sandbox may be on several, so that no record is needed to find it.
-func (b *bridge) linkName(id core.ID) string {
+func (b *Bridge) LinkName(id core.ID) string {
 	name := linkPrefix + string(id)
 	if b.user {
 		sum := fnv.New64a()
@@ -62,7 +62,7 @@ func gateway(addr netip.Prefix, gw netip.Addr) netip.Addr {
 
 // connect makes the sandbox's link and configures it inside the namespace. After an error nothing
 // of it is left.
-func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, stale []core.ID) (core.Attachment, error) {
+func (b *Bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, stale []core.ID) (core.Attachment, error) {
 	mac, err := macOf(w, lease)
 	if err != nil {
 		return core.Attachment{}, err
@@ -74,7 +74,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	for _, id := range stale {
 		// The previous holder of this address may have kept its namespace, and so its link.
 		if id != req.Sandbox {
-			if err := kernel.Unlink(host.Handle, b.linkName(id)); err != nil {
+			if err := kernel.Unlink(host.Handle, b.LinkName(id)); err != nil {
 				return core.Attachment{}, err
 			}
 		}
@@ -85,7 +85,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	}
 	defer func() { sb.Close(); _ = ns.Close() }()
 	pair := vethPair{
-		name: b.linkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd()), noDefault: w.noDefault, routes: w.routes,
+		name: b.LinkName(req.Sandbox), peer: w.name, mac: mac, mtu: br.mtu, bridge: br, ns: int(ns.Fd()), noDefault: w.noDefault, routes: w.routes,
 	}
 	if w.mtu > 0 {
 		pair.mtu = w.mtu
@@ -100,7 +100,7 @@ func (b *bridge) connect(req core.NetworkRequest, w wanted, lease ipam.Lease, st
 	}
 	if isGone(err) {
 		// The bridge was removed: make it again.
-		b.stale()
+		b.Stale()
 		if br, host, err = b.ensure(); err != nil {
 			return core.Attachment{}, err
 		}
@@ -153,7 +153,7 @@ type vethPair struct {
 	name, peer string
 	mac        net.HardwareAddr
 	mtu        int
-	bridge     bridgeLink
+	bridge     device
 	ns         int
 	routes     []core.Route
 	// noDefault says that the default route does not lead over it.
@@ -184,7 +184,7 @@ func (p vethPair) create(h kernel.Socket) error {
 
 // configure configures the host's end as a port, sets loopback and the link up inside, and adds
 // addresses and routes.
-func (b *bridge) configure(host kernel.Socket, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
+func (b *Bridge) configure(host kernel.Socket, sb nlwrap.Handle, p vethPair, lease ipam.Lease, cfg core.NetworkConfig) error {
 	if err := p.port(host); err != nil {
 		return fmt.Errorf("set up port %s of the bridge: %w", p.name, err)
 	}
@@ -283,7 +283,7 @@ func (p vethPair) add6(sb nlwrap.Handle, in netlink.Link, a *netlink.Addr, addr 
 	return ready.wait(addr)
 }
 
-func (b *bridge) unlink(name string) error {
+func (b *Bridge) unlink(name string) error {
 	_, host, err := b.ensure()
 	if err != nil {
 		return err
@@ -293,7 +293,7 @@ func (b *bridge) unlink(name string) error {
 
 // ensure makes the bridge when it does not exist, gives it the gateways of all ranges in use, and
 // adds the rules.
-func (b *bridge) ensure() (bridgeLink, kernel.Socket, error) {
+func (b *Bridge) ensure() (device, kernel.Socket, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.link.index != 0 {
@@ -302,43 +302,45 @@ func (b *bridge) ensure() (bridgeLink, kernel.Socket, error) {
 	if b.host.Raw == nil {
 		var err error
 		if b.host, err = kernel.Open(); err != nil {
-			return bridgeLink{}, b.host, err
+			return device{}, b.host, err
 		}
 	}
 	link, err := b.makeLink()
 	if err != nil {
-		return bridgeLink{}, b.host, err
+		return device{}, b.host, err
 	}
 	nets := b.networks()
-	if slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() }) {
+	is6 := slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() })
+	if is6 {
 		// Also on a host that has disabled IPv6 for its own links.
 		if err := b.kernel.Set("net/ipv6/conf/"+b.cfg.Bridge+"/disable_ipv6", "0"); err != nil {
-			return bridgeLink{}, b.host, err
+			return device{}, b.host, err
 		}
 	}
 	if err := b.address(link, nets); err != nil {
-		return bridgeLink{}, b.host, err
+		return device{}, b.host, err
 	}
-	if err := b.forwarding(nets); err != nil {
-		return bridgeLink{}, b.host, err
+	// The host must be a router, as for every container network.
+	if err := b.kernel.Router(b.cfg.Bridge, is6); err != nil {
+		return device{}, b.host, err
 	}
 	if err := b.setPlain(link); err != nil {
-		return bridgeLink{}, b.host, err
+		return device{}, b.host, err
 	}
-	if err := b.table.SetNets(prefixes(nets)); err != nil {
-		return bridgeLink{}, b.host, err
+	if err := b.table.SetNets(ipam.Prefixes(nets)); err != nil {
+		return device{}, b.host, err
 	}
 	if b.wall == nil {
 		if b.wall, err = b.table.Watch(); err != nil {
-			return bridgeLink{}, b.host, err
+			return device{}, b.host, err
 		}
 	}
-	b.link = bridgeLink{index: link.Attrs().Index, mtu: link.Attrs().MTU, mac: link.Attrs().HardwareAddr}
+	b.link = device{index: link.Attrs().Index, mtu: link.Attrs().MTU, mac: link.Attrs().HardwareAddr}
 	return b.link, b.host, nil
 }
 
 // makeLink finds or creates the bridge and configures it. b.mu is held.
-func (b *bridge) makeLink() (netlink.Link, error) {
+func (b *Bridge) makeLink() (netlink.Link, error) {
 	name := b.cfg.Bridge
 	link, err := b.host.LinkByName(name)
 	var none netlink.LinkNotFoundError
@@ -385,7 +387,7 @@ func bridgeMAC(name string) net.HardwareAddr {
 }
 
 // networks returns the configured ranges and former ranges that still have sandboxes.
-func (b *bridge) networks() []ipam.Range {
+func (b *Bridge) networks() []ipam.Range {
 	nets := b.leases.Ranges()
 	for _, lease := range b.leases.All() {
 		for i, a := range lease.Addrs {
@@ -400,14 +402,6 @@ func (b *bridge) networks() []ipam.Range {
 		}
 	}
 	return nets
-}
-
-func prefixes(nets []ipam.Range) []netip.Prefix {
-	var ps []netip.Prefix
-	for _, r := range nets {
-		ps = append(ps, r.Prefix)
-	}
-	return ps
 }
 
 // bridgeAddrs returns the addresses of a bridge with these ranges.
@@ -433,7 +427,7 @@ func bridgeAddrs(nets []ipam.Range) map[netip.Prefix]bool {
 
 // address gives the bridge its gateways and removes those of ranges that are no longer used.
 // Preconditions: mu is held.
-func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
+func (b *Bridge) address(link netlink.Link, nets []ipam.Range) error {
 	want := bridgeAddrs(nets)
 	have, err := b.host.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
@@ -476,11 +470,4 @@ func (b *bridge) address(link netlink.Link, nets []ipam.Range) error {
 		}
 	}
 	return nil
-}
-
-// forwarding makes the host a router, which every container network needs. Preconditions: mu is
-// held.
-func (b *bridge) forwarding(nets []ipam.Range) error {
-	is6 := slices.ContainsFunc(nets, func(r ipam.Range) bool { return r.Prefix.Addr().Is6() })
-	return b.kernel.Router(b.cfg.Bridge, is6)
 }

@@ -1,4 +1,4 @@
-package network
+package bridge
 
 import (
 	"fmt"
@@ -6,6 +6,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
@@ -36,7 +37,7 @@ func (p vethPair) limitRates(host, sb nlwrap.Handle, in netlink.Link, cfg core.N
 // bucket is a token bucket of bits per second.
 func bucket(link netlink.Link, bits uint64) *netlink.Tbf {
 	rate := max(bits/8, 1)
-	size := uint32(burst(bits) / 8)
+	size := uint32(kernel.Burst(bits) / 8)
 	return &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
 		Rate:       rate,

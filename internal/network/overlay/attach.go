@@ -1,17 +1,17 @@
-package network
+package overlay
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/network/ingress"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/network/netconf"
@@ -20,124 +20,14 @@ import (
 	"github.com/longshore/longshore/internal/network/vxlan"
 )
 
-// planned is a request, divided into interfaces on overlays and interfaces on other networks. Each
-// has a name.
-type planned struct {
-	over []core.Attachment
-	rest core.NetworkConfig
-	// order has the names of all interfaces.
-	order []string
-}
-
-// planOf divides a request.
-func planOf(cfg core.NetworkConfig) (p planned, err error) {
-	all := cfg.Attached()
-	taken := map[string]bool{}
-	for _, a := range all {
-		taken[a.Interface] = true
-	}
-	p.rest = cfg
-	p.rest.Attach = nil
-	opened, next := 0, 0
-	for _, a := range all {
-		for a.Interface == "" {
-			if name := fmt.Sprintf("eth%d", next); !taken[name] {
-				a.Interface = name
-			}
-			next++
-		}
-		p.order = append(p.order, a.Interface)
-		if _, ok := core.OverlayName(a.Network); !ok {
-			p.rest.Attach = append(p.rest.Attach, a)
-			continue
-		}
-		if p.over = append(p.over, a); len(a.Open) > 0 {
-			opened++
-		}
-	}
-	switch {
-	case opened > 1:
-		return p, fmt.Errorf("ports are open at %d of its interfaces, and may be at one: %w", opened, errdefs.ErrInvalidArgument)
-	case len(p.rest.Attach) > 0:
-		p.rest.Name = p.rest.Attach[0].Network
-	case len(cfg.Ports) > 0 && len(p.over) > 0:
-		return p, fmt.Errorf("ports of the host lead to no network over several nodes, and it is on no other: %w", errdefs.ErrInvalidArgument)
-	default:
-		p.rest.Name = core.NetworkNone
-	}
-	return p, nil
-}
-
-// setupOver makes the interfaces of a sandbox that is on overlays.
-func (n *Network) setupOver(ctx context.Context, req core.NetworkRequest, p planned) (st core.NetworkStatus, err error) {
-	// An earlier Setup may have been interrupted.
-	if err := n.Overlays.Release(ctx, req, ""); err != nil {
-		return st, err
-	}
-	one := req
-	one.Config = p.rest
-	if p.rest.Name == core.NetworkNone {
-		if st, err = kernel.NoneStatus(req.Namespace); err == nil {
-			st = overlaysOnly(n.cfg.DNS, st)
-		}
-	} else {
-		st, err = n.setupAll(ctx, one)
-	}
-	if err != nil {
-		return core.NetworkStatus{}, err
-	}
-	defer func() {
-		if err != nil {
-			req.Last, err = st, errors.Join(err, n.Overlays.Release(ctx, req, ""), n.undo(ctx, req))
-			st = core.NetworkStatus{}
-		}
-	}()
-	for _, a := range p.over {
-		one.Config.Name, one.Config.Attach = a.Network, []core.Attachment{a}
-		next, err := n.Overlays.Attach(ctx, one, st)
-		if err != nil {
-			return st, fmt.Errorf("network %s: %w", a.Network, err)
-		}
-		st = next
-	}
-	st = ordered(st, p.order)
-	if err := n.Overlays.serve(req, st); err != nil {
-		return st, err
-	}
-	return st, n.names.Change(ctx, n.box(req, st))
-}
-
-// overlaysOnly is the status of a sandbox that is on overlays only.
-func overlaysOnly(d netconf.DNSConfig, st core.NetworkStatus) core.NetworkStatus {
+// Only is the status of a sandbox that is on overlays only.
+func Only(d netconf.DNSConfig, st core.NetworkStatus) core.NetworkStatus {
 	st.Mode, st.DNS = string(netconf.ModeBuiltin), core.DNS{Servers: d.Servers, Searches: d.Searches, Options: d.Options}
 	return st
 }
 
-// ordered returns a status with its interfaces, and their addresses, in the order of the request.
-func ordered(st core.NetworkStatus, order []string) core.NetworkStatus {
-	at := func(a core.Attachment) int {
-		if i := slices.Index(order, a.Interface); i >= 0 {
-			return i
-		}
-		return len(order) // CNI plugins made one that was not requested
-	}
-	st.Interfaces = slices.Clone(st.Interfaces)
-	slices.SortStableFunc(st.Interfaces, func(a, b core.Attachment) int { return cmp.Compare(at(a), at(b)) })
-	var addrs []netip.Addr
-	for _, i := range st.Interfaces {
-		addrs = append(addrs, addrsOf(i.Addrs)...)
-	}
-	for _, a := range st.Addrs {
-		if !slices.Contains(addrs, a) {
-			addrs = append(addrs, a)
-		}
-	}
-	st.Addrs = addrs
-	return st
-}
-
 // join gives a sandbox an interface on an overlay, closed but for the ports that are open there.
-func (o *Overlays) join(req core.NetworkRequest, a core.Attachment) (core.Attachment, error) {
+func (o *Driver) join(req core.NetworkRequest, a core.Attachment) (core.Attachment, error) {
 	name, _ := core.OverlayName(a.Network)
 	v, err := o.get(name)
 	if err != nil {
@@ -197,9 +87,9 @@ func conceal(namespace string, a core.Attachment) error {
 	return nft.Conceal(ns)
 }
 
-// Attach implements Driver. A sandbox on overlays has a name server. The services of the overlays lead to their
-// backends after serve, which the caller calls when all interfaces are there.
-func (o *Overlays) Attach(_ context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
+// Attach implements network.Driver. A sandbox on overlays has a name server. The services of the overlays lead to their
+// backends after Serve, which the caller calls when all interfaces are there.
+func (o *Driver) Attach(_ context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
 	a := req.Config.Attach[0]
 	if len(a.Open) > 0 && slices.ContainsFunc(st.Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }) {
 		return core.NetworkStatus{}, fmt.Errorf("ports are open at another interface already: %w", errdefs.ErrInvalidArgument)
@@ -221,16 +111,16 @@ func (o *Overlays) Attach(_ context.Context, req core.NetworkRequest, st core.Ne
 		return core.NetworkStatus{}, err
 	}
 	if st.Mode == netconf.StatusNone {
-		st = overlaysOnly(o.n.cfg.DNS, st)
+		st = Only(o.dns, st)
 	}
 	st.Interfaces = append(slices.Clone(st.Interfaces), iface)
-	st.Addrs = append(slices.Clone(st.Addrs), addrsOf(iface.Addrs)...)
+	st.Addrs = append(slices.Clone(st.Addrs), kernel.Addrs(iface.Addrs)...)
 	st.Resolver = names.Address()
 	return st, nil
 }
 
-// Detach implements Driver.
-func (o *Overlays) Detach(_ context.Context, req core.NetworkRequest, network string) error {
+// Detach implements network.Driver.
+func (o *Driver) Detach(_ context.Context, req core.NetworkRequest, network string) error {
 	name, _ := core.OverlayName(network)
 	if err := o.part(req.Sandbox, name); err != nil {
 		return err
@@ -242,8 +132,8 @@ func (o *Overlays) Detach(_ context.Context, req core.NetworkRequest, network st
 	return conceal(req.Namespace, core.Attachment{Open: make([]core.Port, 1)})
 }
 
-// Release implements Driver. It also removes the interface.
-func (o *Overlays) Release(_ context.Context, req core.NetworkRequest, network string) error {
+// Release implements network.Driver. It also removes the interface.
+func (o *Driver) Release(_ context.Context, req core.NetworkRequest, network string) error {
 	if network == "" {
 		return o.leave(req.Sandbox)
 	}
@@ -252,7 +142,7 @@ func (o *Overlays) Release(_ context.Context, req core.NetworkRequest, network s
 }
 
 // part removes a sandbox's interface on an overlay, if there is one.
-func (o *Overlays) part(id core.ID, name string) error {
+func (o *Driver) part(id core.ID, name string) error {
 	o.mu.RLock()
 	v := o.byName[name]
 	o.mu.RUnlock()
@@ -276,7 +166,7 @@ func (v *over) part(id core.ID) error {
 }
 
 // leave removes a sandbox's interfaces on all overlays. Its namespace need not exist.
-func (o *Overlays) leave(id core.ID) error {
+func (o *Driver) leave(id core.ID) error {
 	o.served.drop(id)
 	var errs []error
 	for _, v := range o.all() {
@@ -285,8 +175,8 @@ func (o *Overlays) leave(id core.ID) error {
 	return errors.Join(errs...)
 }
 
-// Holders implements Driver.
-func (o *Overlays) Holders() (ids []core.ID) {
+// Holders implements network.Driver.
+func (o *Driver) Holders() (ids []core.ID) {
 	for _, v := range o.all() {
 		ids = append(ids, v.sandboxes()...)
 	}
@@ -304,15 +194,15 @@ func (v *over) sandboxes() (ids []core.ID) {
 		return ids
 	}
 	for _, a := range v.path.Attached() {
-		if a.Key != ingressKey {
+		if a.Key != ingress.Key {
 			ids = append(ids, core.ID(a.Key))
 		}
 	}
 	return ids
 }
 
-// Check implements Driver.
-func (o *Overlays) Check(_ context.Context, req core.NetworkRequest) error {
+// Check implements network.Driver.
+func (o *Driver) Check(_ context.Context, req core.NetworkRequest) error {
 	var errs []error
 	for _, a := range req.Last.Interfaces {
 		if _, ok := core.OverlayName(a.Network); ok {
@@ -323,7 +213,7 @@ func (o *Overlays) Check(_ context.Context, req core.NetworkRequest) error {
 }
 
 // checkOn compares an interface with the status that Setup returned.
-func (o *Overlays) checkOn(req core.NetworkRequest, a core.Attachment) error {
+func (o *Driver) checkOn(req core.NetworkRequest, a core.Attachment) error {
 	name, _ := core.OverlayName(a.Network)
 	v, err := o.get(name)
 	if err != nil {
@@ -333,11 +223,11 @@ func (o *Overlays) checkOn(req core.NetworkRequest, a core.Attachment) error {
 	return v.path.CheckAttached(string(req.Sandbox), req.Namespace)
 }
 
-// counted are the counters of interfaces on overlays, read once for many sandboxes.
-type counted map[string]map[string]core.NetStats
+// Counted are the counters of interfaces on overlays, read once for many sandboxes.
+type Counted map[string]map[string]core.NetStats
 
-// of returns those of a sandbox's interface.
-func (c counted) of(o *Overlays, req *core.NetworkRequest, a core.Attachment) (core.NetStats, bool) {
+// Of returns those of a sandbox's interface.
+func (c Counted) Of(o *Driver, req *core.NetworkRequest, a core.Attachment) (core.NetStats, bool) {
 	name, ok := core.OverlayName(a.Network)
 	if !ok {
 		return core.NetStats{}, false
@@ -351,7 +241,7 @@ func (c counted) of(o *Overlays, req *core.NetworkRequest, a core.Attachment) (c
 }
 
 // counters returns those of all interfaces on an overlay, none where it is being taken away.
-func (o *Overlays) counters(name string) map[string]core.NetStats {
+func (o *Driver) counters(name string) map[string]core.NetStats {
 	all := map[string]core.NetStats{}
 	v, err := o.get(name)
 	if err != nil {
@@ -372,9 +262,9 @@ func (o *Overlays) counters(name string) map[string]core.NetStats {
 	return all
 }
 
-// Recover implements Driver: it adopts the data paths of an earlier process and removes interfaces that belong to no live
+// Recover implements network.Driver: it adopts the data paths of an earlier process and removes interfaces that belong to no live
 // request. Packets of others flow meanwhile.
-func (o *Overlays) Recover(_ context.Context, live []core.NetworkRequest) error {
+func (o *Driver) Recover(_ context.Context, live []core.NetworkRequest) error {
 	o.define.Lock()
 	defer o.define.Unlock()
 	on := map[string][]core.ID{}
@@ -409,7 +299,7 @@ func (o *Overlays) Recover(_ context.Context, live []core.NetworkRequest) error 
 }
 
 // adopt adopts one data path. A failure does not affect the others; the next Open tries again.
-func (o *Overlays) adopt(v *over, on map[string][]core.ID) (name string, err error) {
+func (o *Driver) adopt(v *over, on map[string][]core.ID) (name string, err error) {
 	v.use.Lock()
 	defer v.use.Unlock()
 	name = v.def.Name
@@ -431,7 +321,7 @@ func (o *Overlays) adopt(v *over, on map[string][]core.ID) (name string, err err
 func (v *over) tidyLocked(alive func(core.ID) bool) error {
 	var errs []error
 	for _, a := range v.path.Attached() {
-		if a.Key != ingressKey && !alive(core.ID(a.Key)) {
+		if a.Key != ingress.Key && !alive(core.ID(a.Key)) {
 			errs = append(errs, v.path.Detach(a.Key))
 		}
 	}

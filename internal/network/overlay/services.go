@@ -1,4 +1,4 @@
-package network
+package overlay
 
 import (
 	"errors"
@@ -103,8 +103,8 @@ func (s *served) forget(name string) {
 	delete(s.networks, name)
 }
 
-// serve gives a sandbox the services of the networks of st.
-func (o *Overlays) serve(req core.NetworkRequest, st core.NetworkStatus) error {
+// Serve gives a sandbox the services of the networks of st.
+func (o *Driver) Serve(req core.NetworkRequest, st core.NetworkStatus) error {
 	return o.served.apply(o.served.box(req, st))
 }
 

@@ -1,4 +1,7 @@
-package network
+// Package ingress leads ports of the host to backends on an overlay network, on this node and on others.
+//
+// Start at Ingress.
+package ingress
 
 import (
 	"cmp"
@@ -28,7 +31,7 @@ import (
 	"github.com/longshore/longshore/internal/nlwrap"
 )
 
-// The ingress leads ports of the host to backends on an overlay, on this node and on others. It is a
+// Ingress leads ports of the host to backends on an overlay, on this node and on others. It is a
 // network namespace between the two: a veth pair connects it to the host, and an interface of its
 // own connects it to the overlay. The host's rules (nft.Table) forward the ports into it, as for
 // sandboxes. There each connection gets a backend (nft.Balancer), which sees the node's address on
@@ -36,7 +39,7 @@ import (
 // (nft.Gate).
 //
 // All of it is in the kernel: it works on while no agent runs, and the next agent adopts it.
-type ingress struct {
+type Ingress struct {
 	path   string // of the pinned namespace
 	claims *ports.Claims
 	table  *nft.Table
@@ -63,23 +66,24 @@ const (
 	ingressInner = "net0"
 )
 
-// ingressKey names the interface on the overlay. No sandbox's ID is so short.
-const ingressKey = "ingress"
+// Key names the interface on the overlay. No sandbox's ID is so short.
+const Key = "ingress"
 
 // ingressRoutes is the number of the routing table for answers. It routes all of them to the host,
 // because a client at the site may have an address in the overlay's range.
 const ingressRoutes = 100
 
-func newIngress(path string, claims *ports.Claims, used func() ([]netip.Prefix, error), log *slog.Logger) *ingress {
-	return &ingress{
+// New returns the ingress whose namespace is pinned at path. used returns the ranges that this node uses.
+func New(path string, claims *ports.Claims, used func() ([]netip.Prefix, error), log *slog.Logger) *Ingress {
+	return &Ingress{
 		path: path, claims: claims, used: used, log: log, kernel: settings.NewHost(log),
 		table: nft.New(nft.Options{Name: nft.TableName + "-ingress", Bridge: ingressLink, Entry: true, Logger: log}),
 	}
 }
 
-// open makes the ingress, or adopts it, on the network on. others are the networks that it may have
+// Open makes the ingress, or adopts it, on the network on. others are the networks that it may have
 // been on before.
-func (g *ingress) open(in core.Ingress, on *vxlan.Network, subnets []core.OverlaySubnet, others []*vxlan.Network) (err error) {
+func (g *Ingress) Open(in core.Ingress, on *vxlan.Network, subnets []core.OverlaySubnet, others []*vxlan.Network) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	want, err := ingressAttachment(in, subnets)
@@ -114,7 +118,7 @@ func (g *ingress) open(in core.Ingress, on *vxlan.Network, subnets []core.Overla
 // ingressAttachment is the interface on the overlay. Errors are InvalidArgument; the caller then
 // keeps the present interface.
 func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (vxlan.Attachment, error) {
-	a := vxlan.Attachment{Key: ingressKey, Interface: ingressInner, Addrs: in.Addrs}
+	a := vxlan.Attachment{Key: Key, Interface: ingressInner, Addrs: in.Addrs}
 	if len(in.Addrs) == 0 {
 		return a, fmt.Errorf("it has no address: %w", errdefs.ErrInvalidArgument)
 	}
@@ -133,7 +137,7 @@ func ingressAttachment(in core.Ingress, subnets []core.OverlaySubnet) (vxlan.Att
 }
 
 // buildLocked makes the missing parts and does not change existing ones.
-func (g *ingress) buildLocked(want vxlan.Attachment, on *vxlan.Network, subnets []core.OverlaySubnet, others []*vxlan.Network) error {
+func (g *Ingress) buildLocked(want vxlan.Attachment, on *vxlan.Network, subnets []core.OverlaySubnet, others []*vxlan.Network) error {
 	in, ns, err := kernel.Inside(g.path)
 	if err != nil {
 		return err
@@ -177,7 +181,7 @@ func (g *ingress) buildLocked(want vxlan.Attachment, on *vxlan.Network, subnets 
 
 // elsewhereLocked removes ports that are forwarded to a former address of the namespace; the next
 // Publish adds them again.
-func (g *ingress) elsewhereLocked(led []nft.Forward) error {
+func (g *Ingress) elsewhereLocked(led []nft.Forward) error {
 	stale := slices.DeleteFunc(led, func(f nft.Forward) bool { return f.Target.Addr() == g.inner })
 	for _, f := range stale {
 		claim := ports.Claim{Proto: protoName(f.Proto), Port: f.Port}
@@ -188,7 +192,7 @@ func (g *ingress) elsewhereLocked(led []nft.Forward) error {
 }
 
 // joinLocked joins the namespace to the host by a pair of links with addresses of their own.
-func (g *ingress) joinLocked(in nlwrap.Handle, ns *os.File, subnets []core.OverlaySubnet, is6 bool) error {
+func (g *Ingress) joinLocked(in nlwrap.Handle, ns *os.File, subnets []core.OverlaySubnet, is6 bool) error {
 	host, err := kernel.Open()
 	if err != nil {
 		return err
@@ -235,7 +239,7 @@ func ingressPair(host, in nlwrap.Handle) (netlink.Link, error) {
 }
 
 // addressLocked gives both ends their addresses, and sets them up.
-func (g *ingress) addressLocked(host kernel.Socket, in nlwrap.Handle, outer netlink.Link, subnets []core.OverlaySubnet, is6 bool) error {
+func (g *Ingress) addressLocked(host kernel.Socket, in nlwrap.Handle, outer netlink.Link, subnets []core.OverlaySubnet, is6 bool) error {
 	inner, err := in.LinkByName(ingressOuter)
 	if err != nil {
 		return fmt.Errorf("find %s inside: %w", ingressOuter, err)
@@ -308,7 +312,7 @@ func ingressGateway(host nlwrap.Handle, outer netlink.Link, is6 bool) (netip.Pre
 }
 
 // choose returns the address of the host's end: one of four that nobody uses.
-func (g *ingress) choose(subnets []core.OverlaySubnet, is6 bool) (netip.Prefix, error) {
+func (g *Ingress) choose(subnets []core.OverlaySubnet, is6 bool) (netip.Prefix, error) {
 	if is6 {
 		return netip.PrefixFrom(ipam.ChooseULA().Gateway, 126), nil
 	}
@@ -328,24 +332,24 @@ func (g *ingress) choose(subnets []core.OverlaySubnet, is6 bool) (netip.Prefix, 
 }
 
 // attachLocked gives the namespace its interface on the overlay.
-func (g *ingress) attachLocked(in nlwrap.Handle, want vxlan.Attachment, on *vxlan.Network, others []*vxlan.Network) error {
+func (g *Ingress) attachLocked(in nlwrap.Handle, want vxlan.Attachment, on *vxlan.Network, others []*vxlan.Network) error {
 	for _, n := range others {
 		if n != on && ingressOn(n) >= 0 {
-			if err := n.Detach(ingressKey); err != nil {
+			if err := n.Detach(Key); err != nil {
 				return err
 			}
 		}
 	}
 	if i := ingressOn(on); i >= 0 {
 		have := on.Attached()[i]
-		err := on.CheckAttached(ingressKey, g.path)
+		err := on.CheckAttached(Key, g.path)
 		if err == nil && slices.Equal(have.Addrs, want.Addrs) && have.MAC == want.MAC {
 			return nil
 		}
 		if err != nil && !errdefs.IsFailedPrecondition(err) {
 			return err
 		}
-		if err := on.Detach(ingressKey); err != nil {
+		if err := on.Detach(Key); err != nil {
 			return err
 		}
 	}
@@ -358,7 +362,7 @@ func (g *ingress) attachLocked(in nlwrap.Handle, want vxlan.Attachment, on *vxla
 }
 
 func ingressOn(n *vxlan.Network) int {
-	return slices.IndexFunc(n.Attached(), func(a vxlan.Attachment) bool { return a.Key == ingressKey })
+	return slices.IndexFunc(n.Attached(), func(a vxlan.Attachment) bool { return a.Key == Key })
 }
 
 // answersToHost routes packets from the overlay, and the namespace's own answers, to the host.
@@ -375,14 +379,14 @@ func answersToHost(in nlwrap.Handle, inner netip.Addr) error {
 	return nil
 }
 
-// close removes the ingress, whether this process has opened it or an earlier one. It is idempotent.
-func (g *ingress) close(nets []*vxlan.Network) error {
+// Close removes the ingress, whether this process has opened it or an earlier one. It is idempotent.
+func (g *Ingress) Close(nets []*vxlan.Network) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.closeLocked(nets)
 }
 
-func (g *ingress) closeLocked(nets []*vxlan.Network) error {
+func (g *Ingress) closeLocked(nets []*vxlan.Network) error {
 	var errs []error
 	if g.wall != nil {
 		errs = append(errs, g.wall.Close())
@@ -392,7 +396,7 @@ func (g *ingress) closeLocked(nets []*vxlan.Network) error {
 	errs = append(errs, err, g.table.Withdraw())
 	for _, n := range nets {
 		if ingressOn(n) >= 0 {
-			errs = append(errs, n.Detach(ingressKey))
+			errs = append(errs, n.Detach(Key))
 		}
 	}
 	host, err := kernel.Host()
@@ -424,7 +428,7 @@ func ended(led []nft.Forward) (list []nft.Service) {
 }
 
 // Recover claims the ports that an earlier process has led, which are led on.
-func (g *ingress) Recover(context.Context, []core.NetworkRequest) error {
+func (g *Ingress) Recover(context.Context, []core.NetworkRequest) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.is != nil || !kernel.Pinned(g.path) {
@@ -446,8 +450,8 @@ func (g *ingress) Recover(context.Context, []core.NetworkRequest) error {
 	return nil
 }
 
-// stop ends the watch of other programs' rules; all else stays.
-func (g *ingress) stop() error {
+// Stop ends the watch of other programs' rules; all else stays.
+func (g *Ingress) Stop() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.kernel.Close()
@@ -458,3 +462,26 @@ func (g *ingress) stop() error {
 	}
 	return errors.Join(err, g.table.Close())
 }
+
+// Path is the path of the pinned namespace.
+func (g *Ingress) Path() string { return g.path }
+
+// Inner returns the address in the namespace that the host's ports lead to.
+func (g *Ingress) Inner() netip.Addr {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.inner
+}
+
+// Opened returns the open ingress, nil if there is none.
+func (g *Ingress) Opened() *core.Ingress {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.is
+}
+
+// Rebuild makes the rules on the host again.
+func (g *Ingress) Rebuild() error { return g.table.Rebuild() }
+
+// MendSettings restores the kernel parameters of the host that the link needs.
+func (g *Ingress) MendSettings() []kernel.Change { return kernel.MendSettings(g.kernel) }
