@@ -219,7 +219,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return fmt.Errorf("make the sandboxes' directory a mount: %w", err)
 	}
 	n.engine, err = engine.New(engine.Options{
-		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network, Overlays: n.network.Overlays,
+		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
 		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
 		State:    run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),

@@ -123,7 +123,7 @@ func openSwarm(n *node) func(context.Context, face.Deps) (face.Face, error) {
 	return func(_ context.Context, d face.Deps) (face.Face, error) {
 		f, err := swarm.New(swarm.Options{
 			Deps: d, Config: n.cfg.Face.Swarm, Root: filepath.Join(n.cfg.Agent.Root, "swarm"), State: filepath.Join(n.cfg.Agent.State, "swarm"),
-			Gossip: gossipFactory{networkdb.Factory{Logger: n.log}}, Memory: n.keeper.Held(), FailPoint: failPoint(os.Getenv(failPointEnv)),
+			Overlays: n.network.Overlays, Gossip: gossipFactory{networkdb.Factory{Logger: n.log}}, Memory: n.keeper.Held(), FailPoint: failPoint(os.Getenv(failPointEnv)),
 		})
 		if err != nil {
 			return nil, err

@@ -9,7 +9,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/control"
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/gossip/networkdb"
@@ -46,7 +45,7 @@ const dataPort = 4789
 
 // overlayFinding reports whether this machine can have networks over several nodes, and how those are
 // that it has.
-func overlayFinding(ctx context.Context, o core.Overlays, st overlays.Status) control.Finding {
+func overlayFinding(ctx context.Context, o overlays.Port, st overlays.Status) control.Finding {
 	const name = "overlays"
 	if err := o.Able(ctx, false); err != nil {
 		return warn(name, "without them managers place no task here that is on an overlay network, or has a port of the whole Swarm", "%s", without(err.Error()))

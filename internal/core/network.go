@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -191,4 +192,82 @@ type NetworkInfo struct {
 	Ready  bool
 	Reason string // why it is not ready, with advice
 	Ranges []netip.Prefix
+}
+
+// OverlayNetwork returns the Network of an Attachment to an overlay.
+func OverlayNetwork(name string) string { return overlayPrefix + name }
+
+// OverlayName is the inverse of OverlayNetwork: the name of the overlay that an Attachment means, if
+// it means one.
+func OverlayName(network string) (name string, ok bool) {
+	return strings.CutPrefix(network, overlayPrefix)
+}
+
+// overlayPrefix distinguishes overlays from user-defined networks, which have no colon in their
+// names.
+const overlayPrefix = "overlay:"
+
+// Overlay defines a network over several nodes. It is the same on all nodes but for Local.
+type Overlay struct {
+	Name    string          `json:"name"` // letters, digits and _.-
+	Subnets []OverlaySubnet `json:"subnets"`
+	Port    uint16          `json:"port,omitempty"` // UDP; 0: 4789
+	MTU     int             `json:"mtu"`            // of sandboxes' interfaces
+	// Local is the node's address for packets from other nodes.
+	Local     netip.Addr `json:"local"`
+	Encrypted bool       `json:"encrypted,omitempty"`
+}
+
+// OverlaySubnet is a range of addresses of an overlay.
+type OverlaySubnet struct {
+	Range   netip.Prefix `json:"range"`
+	Gateway netip.Addr   `json:"gateway"` // the same on every node; it leads to the other subnets
+	VNI     uint32       `json:"vni"`     // the VXLAN id
+}
+
+// OverlayPeer is an interface on another node.
+type OverlayPeer struct {
+	Addr netip.Addr
+	MAC  string     // as net.HardwareAddr writes it
+	Node netip.Addr // the node that has it
+}
+
+// OverlayService is an address that leads to one of several backends.
+type OverlayService struct {
+	Addr     netip.Addr
+	Backends []OverlayBackend
+}
+
+// OverlayBackend answers for a service, or at a published port.
+type OverlayBackend struct {
+	Addr netip.Addr
+	// Draining says that it gets no new connections, and keeps those that it has.
+	Draining bool
+}
+
+// OverlayKey encrypts packets between nodes. All nodes have the same.
+type OverlayKey struct {
+	Key [16]byte
+	ID  uint32 // differs between the keys of a cluster; it is no secret
+}
+
+// Ingress is the node's own interface on an overlay.
+type Ingress struct {
+	Network string         // the overlay's Name
+	Addrs   []netip.Prefix // the first is the source of forwarded connections
+	MAC     string         // "": made of the first address
+}
+
+// PublishedPort is a port of the host that leads to backends, which answer at that very port.
+type PublishedPort struct {
+	Proto    string // tcp, udp or sctp
+	Port     uint16
+	Backends []OverlayBackend
+}
+
+// TakenPort is a published port that somebody else on this node has.
+type TakenPort struct {
+	Proto string
+	Port  uint16
+	Err   error // names its user
 }

@@ -37,8 +37,6 @@ type Client struct {
 	Changes changes.Changes
 	// Attachments changes which networks a sandbox is on.
 	Attachments networks.Verbs
-	// Overlays are the node's networks that reach over several nodes; nil where there can be none.
-	Overlays core.Overlays
 }
 
 // view is a verb's caller.
@@ -57,7 +55,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
 		Stats:      reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
 		Registries: reads.Registries{Images: e.o.Images, Scope: s}, Roots: reads.Roots{Images: e.o.Images, Scope: s},
-		Overlays: e.o.Overlays, Stored: reads.Stored{Scope: s}, Changes: changes.Changes{Scope: s},
+		Stored: reads.Stored{Scope: s}, Changes: changes.Changes{Scope: s},
 		Attachments: networks.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
 	}
 }

@@ -38,9 +38,8 @@ type Options struct {
 	Runtimes   []core.Runtime
 	Default    string
 	Supervisor core.Supervisor
-	Images     core.Images   // without.Images where there are no images
-	Network    core.Network  // without.Network where no networks are made
-	Overlays   core.Overlays // nil where there are none
+	Images     core.Images  // without.Images where there are no images
+	Network    core.Network // without.Network where no networks are made
 	Pinner     core.Pinner
 	Cgroups    core.Cgroups
 	Roots      core.Roots

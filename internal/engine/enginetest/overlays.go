@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Overlays are fake core.Overlays: they record the calls and send no packet.
+// Overlays are a fake of the port that a face of Swarm has to overlay networks: they record the calls and send no packet.
 type Overlays struct {
 	fault
 	network *Network
@@ -33,8 +33,6 @@ type Overlays struct {
 	changed chan struct{} // closed at the next call that changes something
 	calls   map[string]int
 }
-
-var _ core.Overlays = (*Overlays)(nil)
 
 // Overlay is an overlay with the arguments of all calls.
 type Overlay struct {
@@ -170,7 +168,7 @@ func (o *Overlays) find(name string) (*Overlay, error) {
 	return nil, fmt.Errorf("overlay %s: %w", name, errdefs.ErrNotFound)
 }
 
-// Able implements core.Overlays.
+// Able implements networktest.Overlays.
 func (o *Overlays) Able(ctx context.Context, encrypted bool) error {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -183,7 +181,7 @@ func (o *Overlays) Able(ctx context.Context, encrypted bool) error {
 	return o.check(ctx, "Able")
 }
 
-// Open implements core.Overlays.
+// Open implements networktest.Overlays.
 func (o *Overlays) Open(ctx context.Context, def core.Overlay) error {
 	if err := o.Able(ctx, def.Encrypted); err != nil {
 		return err
@@ -220,7 +218,7 @@ func (o *Overlays) Open(ctx context.Context, def core.Overlay) error {
 	return nil
 }
 
-// Close implements core.Overlays.
+// Close implements networktest.Overlays.
 func (o *Overlays) Close(ctx context.Context, name string) error {
 	o.network.lock.Lock()
 	defer o.network.lock.Unlock()
@@ -241,7 +239,7 @@ func (o *Overlays) Close(ctx context.Context, name string) error {
 	return nil
 }
 
-// List implements core.Overlays.
+// List implements networktest.Overlays.
 func (o *Overlays) List() (list []core.Overlay) {
 	o.lock.Lock()
 	defer o.lock.Unlock()
@@ -251,7 +249,7 @@ func (o *Overlays) List() (list []core.Overlay) {
 	return list
 }
 
-// SetPeers implements core.Overlays.
+// SetPeers implements networktest.Overlays.
 func (o *Overlays) SetPeers(ctx context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
 	if err := o.check(ctx, "SetPeers"); err != nil {
 		return err
@@ -283,7 +281,7 @@ func (o *Overlays) SetPeers(ctx context.Context, name string, set map[string]cor
 	return errors.Join(errs...)
 }
 
-// Prune implements core.Overlays.
+// Prune implements networktest.Overlays.
 func (o *Overlays) Prune(ctx context.Context, name string) error {
 	if err := o.check(ctx, "Prune"); err != nil {
 		return err
@@ -302,7 +300,7 @@ func (o *Overlays) Prune(ctx context.Context, name string) error {
 	return nil
 }
 
-// SetNames implements core.Overlays.
+// SetNames implements networktest.Overlays.
 func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
 	if err := o.check(ctx, "SetNames"); err != nil {
 		return err
@@ -323,7 +321,7 @@ func (o *Overlays) SetNames(ctx context.Context, name string, byName map[string]
 	return nil
 }
 
-// SetServices implements core.Overlays.
+// SetServices implements networktest.Overlays.
 func (o *Overlays) SetServices(ctx context.Context, name string, services []core.OverlayService) error {
 	if err := o.check(ctx, "SetServices"); err != nil {
 		return err
@@ -347,7 +345,7 @@ func (o *Overlays) SetServices(ctx context.Context, name string, services []core
 	return errors.Join(errs...)
 }
 
-// SetKeys implements core.Overlays.
+// SetKeys implements networktest.Overlays.
 func (o *Overlays) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
 	if err := o.check(ctx, "SetKeys"); err != nil {
 		return err
@@ -359,7 +357,7 @@ func (o *Overlays) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
 	return nil
 }
 
-// OpenIngress implements core.Overlays.
+// OpenIngress implements networktest.Overlays.
 func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
 	if err := o.check(ctx, "OpenIngress"); err != nil {
 		return err
@@ -386,7 +384,7 @@ func (o *Overlays) OpenIngress(ctx context.Context, in core.Ingress) error {
 	return nil
 }
 
-// SetGossip implements core.Overlays.
+// SetGossip implements networktest.Overlays.
 func (o *Overlays) SetGossip(ctx context.Context, port uint16, members []netip.Addr) error {
 	if err := o.check(ctx, "SetGossip"); err != nil {
 		return err
@@ -405,7 +403,7 @@ func (o *Overlays) Gossip() (port uint16, members []netip.Addr) {
 	return o.gossip, slices.Clone(o.members)
 }
 
-// CloseIngress implements core.Overlays.
+// CloseIngress implements networktest.Overlays.
 func (o *Overlays) CloseIngress(ctx context.Context) error {
 	if err := o.check(ctx, "CloseIngress"); err != nil {
 		return err
@@ -417,7 +415,7 @@ func (o *Overlays) CloseIngress(ctx context.Context) error {
 	return nil
 }
 
-// Publish implements core.Overlays.
+// Publish implements networktest.Overlays.
 func (o *Overlays) Publish(ctx context.Context, ports []core.PublishedPort) (taken []core.TakenPort, err error) {
 	if err := o.check(ctx, "Publish"); err != nil {
 		return nil, err

@@ -64,7 +64,7 @@ func (r *rig) start() {
 	var err error
 	r.face, err = swarm.New(swarm.Options{
 		Deps: face.Deps{Engine: r.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), Drawer: r.drawer},
-		Root: r.root, State: r.state, MountFiles: func(string) error { return nil }, Config: r.config, Heartbeat: r.Period, Gossip: r.gossip,
+		Root: r.root, State: r.state, MountFiles: func(string) error { return nil }, Config: r.config, Heartbeat: r.Period, Gossip: r.gossip, Overlays: r.Overlays,
 	})
 	if err != nil {
 		r.t.Fatal(err)

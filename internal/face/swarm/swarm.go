@@ -42,6 +42,8 @@ type Options struct {
 	// MountFiles mounts the tmpfs at a directory; nil does, and only root can. A test
 	// hands in one that leaves the machine as it is.
 	MountFiles func(dir string) error
+	// Overlays are the node's networks over several nodes; nil where there are none.
+	Overlays overlays.Port
 	// Gossip makes the node's part in the gossip of overlay networks; nil where there are none.
 	Gossip overlays.Gossip
 	// Memory keeps the keys of overlay networks for the next agent; nil where nothing does.
@@ -263,7 +265,7 @@ func (f *Face) clear(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	if err := overlays.Clear(ctx, f.o.Engine.Overlays, f.o.Memory); err != nil {
+	if err := overlays.Clear(ctx, f.o.Overlays, f.o.Memory); err != nil {
 		return err
 	}
 	if err := f.clearVolumes(ctx); err != nil {

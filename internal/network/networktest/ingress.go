@@ -9,9 +9,9 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// IngressSubject is an implementation of core.Overlays with an ingress under test.
+// IngressSubject is an implementation of Overlays with an ingress under test.
 type IngressSubject struct {
-	Overlays core.Overlays
+	Overlays Overlays
 	// Overlay is open, and Other too.
 	Overlay, Other core.Overlay
 	// Take occupies a port of the node until free is called.
@@ -20,7 +20,7 @@ type IngressSubject struct {
 	Led func(t *testing.T, proto string, port uint16) bool
 }
 
-// Ingress is the part of the contract of core.Overlays that is about published ports.
+// Ingress is the part of the contract of Overlays that is about published ports.
 func Ingress(t *testing.T, subject func(t *testing.T) IngressSubject) {
 	for name, test := range map[string]func(*testing.T, IngressSubject){
 		"there is none":               ingressNone,

@@ -1,6 +1,7 @@
 package networktest
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -11,9 +12,26 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// OverlaySubject is a core.Overlays under test, and the network of its sandboxes.
+// Overlays is the part of a driver of overlays that is not Driver's: the port of the face that opens them.
+type Overlays interface {
+	Able(ctx context.Context, encrypted bool) error
+	Open(ctx context.Context, o core.Overlay) error
+	Close(ctx context.Context, name string) error
+	List() []core.Overlay
+	SetPeers(ctx context.Context, name string, set map[string]core.OverlayPeer, drop []string) error
+	Prune(ctx context.Context, name string) error
+	SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error
+	SetServices(ctx context.Context, name string, services []core.OverlayService) error
+	SetKeys(ctx context.Context, keys []core.OverlayKey) error
+	SetGossip(ctx context.Context, port uint16, members []netip.Addr) error
+	OpenIngress(ctx context.Context, in core.Ingress) error
+	CloseIngress(ctx context.Context) error
+	Publish(ctx context.Context, ports []core.PublishedPort) ([]core.TakenPort, error)
+}
+
+// OverlaySubject is an Overlays under test, and the network of its sandboxes.
 type OverlaySubject struct {
-	Overlays core.Overlays
+	Overlays Overlays
 	Subject
 	// Local is an address of the node's.
 	Local netip.Addr
@@ -21,7 +39,7 @@ type OverlaySubject struct {
 	Restart func(t *testing.T, live ...core.NetworkRequest) OverlaySubject
 }
 
-// OverlayContract tests core.Overlays and a core.Network with sandboxes on them. subject is called
+// OverlayContract tests Overlays and a core.Network with sandboxes on them. subject is called
 // for each part.
 func OverlayContract(t *testing.T, subject func(t *testing.T) OverlaySubject) {
 	for name, part := range map[string]func(*testing.T, OverlaySubject){

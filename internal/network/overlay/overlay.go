@@ -27,7 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/network/vxlan"
 )
 
-// Driver implements core.Overlays beside the other networks of a node.
+// Driver is the driver of networks over several nodes, and of the ingress.
 //
 // A sandbox on overlays has an interface on each, and a further one on the network that leads out.
 // Namespaces with the data paths, interfaces, names and rules outlive the agent. The definitions
@@ -52,8 +52,6 @@ type Driver struct {
 	mu     sync.RWMutex // guards byName
 	byName map[string]*over
 }
-
-var _ core.Overlays = (*Driver)(nil)
 
 // able remembers that there can be overlays, which never changes back.
 type able struct {
@@ -111,7 +109,8 @@ func New(opts Options) (*Driver, error) {
 	return o, nil
 }
 
-// Able implements core.Overlays.
+// Able returns FailedPrecondition with reason and advice if this machine cannot have overlays.
+// Encrypted ones may need more than others.
 func (o *Driver) Able(_ context.Context, encrypted bool) error {
 	if err := o.possible(); err != nil {
 		return fmt.Errorf("networks over several nodes: %w", err)
@@ -177,7 +176,7 @@ func (o *Driver) all() []*over {
 	return list
 }
 
-// List implements core.Overlays.
+// List returns those that are open, also those that an earlier agent has opened, by name.
 func (o *Driver) List() []core.Overlay {
 	var list []core.Overlay
 	for _, v := range o.all() {
@@ -188,7 +187,9 @@ func (o *Driver) List() []core.Overlay {
 	return list
 }
 
-// Open implements core.Overlays.
+// Open makes an overlay, or adopts an existing one with its sandboxes, peers, names and services.
+// InvalidArgument for a definition that is not valid; AlreadyExists if one of its VXLAN ids or ranges
+// is in use on this machine; FailedPrecondition as Able.
 func (o *Driver) Open(_ context.Context, def core.Overlay) error {
 	def.Subnets = slices.Clone(def.Subnets)
 	def.Port = cmp.Or(def.Port, vxlan.DefaultPort)
@@ -341,7 +342,8 @@ func collides(o *Driver, def core.Overlay) error {
 	return nil
 }
 
-// Close implements core.Overlays.
+// Close removes an overlay. It is idempotent. FailedPrecondition while sandboxes are on it, or the
+// Ingress.
 func (o *Driver) Close(ctx context.Context, name string) error {
 	o.define.Lock()
 	defer o.define.Unlock()
@@ -398,7 +400,9 @@ func (o *Driver) Stop() error {
 	return errors.Join(o.keys.Close(), o.guard.Close(), o.ingress.Stop())
 }
 
-// SetPeers implements core.Overlays.
+// SetPeers makes interfaces of other nodes reachable, each in place of the key's former peer, and
+// removes the peers of the keys in drop. Two keys may have one address while a task moves. It sets
+// all valid peers; the error, InvalidArgument, names the others.
 func (o *Driver) SetPeers(_ context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
 	v, err := o.get(name)
 	if err != nil {
@@ -413,7 +417,8 @@ func (o *Driver) SetPeers(_ context.Context, name string, set map[string]core.Ov
 	return shortened(v.path.SetPeers(list), v.path.DropPeers(drop))
 }
 
-// Prune implements core.Overlays.
+// Prune removes the peers and services of an earlier agent that were not set again. Call it
+// when all are set.
 func (o *Driver) Prune(_ context.Context, name string) error {
 	v, err := o.get(name)
 	if err != nil {
@@ -437,7 +442,8 @@ func (o *Driver) pruneKeys() error {
 	return o.keys.Prune()
 }
 
-// SetNames implements core.Overlays.
+// SetNames sets the records of an overlay's name server: the addresses of each name, in lower
+// case, and the name of each address.
 func (o *Driver) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
 	v, err := o.get(name)
 	if err != nil {
@@ -447,7 +453,9 @@ func (o *Driver) SetNames(ctx context.Context, name string, byName map[string][]
 	return o.names.SetZone(ctx, core.OverlayNetwork(name), &names.Zone{Names: byName, Owners: owners})
 }
 
-// SetServices implements core.Overlays.
+// SetServices sets the backends of each service address for the sandboxes on an overlay. It cuts
+// connections to removed backends. It sets all valid services; the error, InvalidArgument, names the
+// others.
 func (o *Driver) SetServices(_ context.Context, name string, services []core.OverlayService) error {
 	v, err := o.get(name)
 	if err != nil {
@@ -459,7 +467,8 @@ func (o *Driver) SetServices(_ context.Context, name string, services []core.Ove
 	return shortened(odd...)
 }
 
-// SetKeys implements core.Overlays.
+// SetKeys sets the keys of encrypted overlays, the one to send by first. They are kept in memory
+// alone: after a start nothing is received from new peers until they are set.
 func (o *Driver) SetKeys(_ context.Context, keys []core.OverlayKey) error {
 	list := make([]vxlan.Key, len(keys))
 	for i, k := range keys {
@@ -468,7 +477,8 @@ func (o *Driver) SetKeys(_ context.Context, keys []core.OverlayKey) error {
 	return o.keys.SetKeys(list)
 }
 
-// SetGossip implements core.Overlays.
+// SetGossip sets this node's TCP and UDP port for the gossip of overlays, and the known members. Packets of
+// sandboxes to that port are dropped. Port 0 ends the restriction.
 func (o *Driver) SetGossip(_ context.Context, port uint16, members []netip.Addr) error {
 	return o.guard.Members(port, members)
 }
@@ -486,7 +496,8 @@ func (o *Driver) paths() []*vxlan.Network {
 	return list
 }
 
-// OpenIngress implements core.Overlays.
+// OpenIngress gives the node its own interface on an overlay, from which it forwards published
+// ports. It is idempotent, and replaces another one.
 func (o *Driver) OpenIngress(_ context.Context, in core.Ingress) error {
 	others := o.paths()
 	v, err := o.get(in.Network)
@@ -500,7 +511,7 @@ func (o *Driver) OpenIngress(_ context.Context, in core.Ingress) error {
 	return nil
 }
 
-// CloseIngress implements core.Overlays.
+// CloseIngress removes that interface and all published ports. It is idempotent.
 func (o *Driver) CloseIngress(context.Context) error {
 	if err := o.ingress.Close(o.paths()); err != nil {
 		return fmt.Errorf("close ingress: %w", err)
@@ -508,7 +519,10 @@ func (o *Driver) CloseIngress(context.Context) error {
 	return nil
 }
 
-// Publish implements core.Overlays.
+// Publish forwards these ports of the host, and no others, to backends on the Ingress' network,
+// at each of the host's addresses and on loopback. It returns the ports that a process of the
+// host or a sandbox uses; the next call tries them again. FailedPrecondition without an
+// Ingress.
 func (o *Driver) Publish(_ context.Context, list []core.PublishedPort) ([]core.TakenPort, error) {
 	taken, err := o.ingress.Publish(list)
 	if err != nil {

@@ -45,66 +45,66 @@ func (p failPoint) pass(stage string) error {
 	return p(stage)
 }
 
-// failing are Overlays with the points.
+// failing is a Port with the points.
 type failing struct {
-	core.Overlays
+	Port
 	point failPoint
 }
 
-// Open implements core.Overlays.
+// Open implements Port.
 func (f failing) Open(ctx context.Context, o core.Overlay) error {
-	return f.point.around("open", func() error { return f.Overlays.Open(ctx, o) })
+	return f.point.around("open", func() error { return f.Port.Open(ctx, o) })
 }
 
-// Close implements core.Overlays.
+// Close implements Port.
 func (f failing) Close(ctx context.Context, name string) error {
-	return f.point.around("close", func() error { return f.Overlays.Close(ctx, name) })
+	return f.point.around("close", func() error { return f.Port.Close(ctx, name) })
 }
 
-// SetPeers implements core.Overlays.
+// SetPeers implements Port.
 func (f failing) SetPeers(ctx context.Context, name string, set map[string]core.OverlayPeer, drop []string) error {
-	return f.point.around("set_peers", func() error { return f.Overlays.SetPeers(ctx, name, set, drop) })
+	return f.point.around("set_peers", func() error { return f.Port.SetPeers(ctx, name, set, drop) })
 }
 
-// Prune implements core.Overlays.
+// Prune implements Port.
 func (f failing) Prune(ctx context.Context, name string) error {
-	return f.point.around("prune", func() error { return f.Overlays.Prune(ctx, name) })
+	return f.point.around("prune", func() error { return f.Port.Prune(ctx, name) })
 }
 
-// SetNames implements core.Overlays.
+// SetNames implements Port.
 func (f failing) SetNames(ctx context.Context, name string, byName map[string][]netip.Addr, owners map[netip.Addr]string) error {
-	return f.point.around("set_names", func() error { return f.Overlays.SetNames(ctx, name, byName, owners) })
+	return f.point.around("set_names", func() error { return f.Port.SetNames(ctx, name, byName, owners) })
 }
 
-// SetServices implements core.Overlays.
+// SetServices implements Port.
 func (f failing) SetServices(ctx context.Context, name string, services []core.OverlayService) error {
-	return f.point.around("set_services", func() error { return f.Overlays.SetServices(ctx, name, services) })
+	return f.point.around("set_services", func() error { return f.Port.SetServices(ctx, name, services) })
 }
 
-// SetKeys implements core.Overlays.
+// SetKeys implements Port.
 func (f failing) SetKeys(ctx context.Context, keys []core.OverlayKey) error {
-	return f.point.around("set_keys", func() error { return f.Overlays.SetKeys(ctx, keys) })
+	return f.point.around("set_keys", func() error { return f.Port.SetKeys(ctx, keys) })
 }
 
-// SetGossip implements core.Overlays.
+// SetGossip implements Port.
 func (f failing) SetGossip(ctx context.Context, port uint16, members []netip.Addr) error {
-	return f.point.around("set_gossip", func() error { return f.Overlays.SetGossip(ctx, port, members) })
+	return f.point.around("set_gossip", func() error { return f.Port.SetGossip(ctx, port, members) })
 }
 
-// OpenIngress implements core.Overlays.
+// OpenIngress implements Port.
 func (f failing) OpenIngress(ctx context.Context, in core.Ingress) error {
-	return f.point.around("open_ingress", func() error { return f.Overlays.OpenIngress(ctx, in) })
+	return f.point.around("open_ingress", func() error { return f.Port.OpenIngress(ctx, in) })
 }
 
-// CloseIngress implements core.Overlays.
+// CloseIngress implements Port.
 func (f failing) CloseIngress(ctx context.Context) error {
-	return f.point.around("close_ingress", func() error { return f.Overlays.CloseIngress(ctx) })
+	return f.point.around("close_ingress", func() error { return f.Port.CloseIngress(ctx) })
 }
 
-// Publish implements core.Overlays.
+// Publish implements Port.
 func (f failing) Publish(ctx context.Context, ports []core.PublishedPort) (taken []core.TakenPort, err error) {
 	err = f.point.around("publish", func() (err error) {
-		taken, err = f.Overlays.Publish(ctx, ports)
+		taken, err = f.Port.Publish(ctx, ports)
 		return err
 	})
 	return taken, err

@@ -163,7 +163,7 @@ func held(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
 }
 
 // Clear removes all networks, which must have no sandbox any more, and the held message.
-func Clear(ctx context.Context, o core.Overlays, memory core.Holder) error {
+func Clear(ctx context.Context, o Port, memory core.Holder) error {
 	var errs []error
 	if memory != nil {
 		if err := memory.Drop(ctx, memoryName); !errdefs.IsFailedPrecondition(err) {

@@ -35,11 +35,11 @@ type Gossip interface {
 
 // Options are the parameters of New.
 type Options struct {
-	Overlays core.Overlays // nil where there are none
-	Gossip   Gossip        // nil where there is none
-	KV       core.KV       // stores the announcements, and the place of the data path
-	Memory   core.Holder   // keeps the managers' keys for the next agent; nil where nothing does
-	Node     string        // the node's id in the Swarm
+	Overlays Port        // nil where there are none
+	Gossip   Gossip      // nil where there is none
+	KV       core.KV     // stores the announcements, and the place of the data path
+	Memory   core.Holder // keeps the managers' keys for the next agent; nil where nothing does
+	Node     string      // the node's id in the Swarm
 	// Advertise is this node's address for other nodes, and DataPath its address for the networks'
 	// packets; zero: the source address towards a manager, which Route returns, and the same.
 	Advertise, DataPath netip.Addr
