@@ -21,8 +21,8 @@ type door struct {
 var doors = []door{
 	{"k8s.io/", []string{"internal/face/cri", "test/"}, "Kubernetes types stay in face/cri"},
 	{"github.com/containerd/containerd/", []string{"internal/image"}, "containerd's packages stay in image"},
-	{"github.com/containernetworking/", []string{"internal/network"}, "CNI stays in network"},
-	{"github.com/google/nftables", []string{"internal/network"}, "nftables stays in network"},
+	{"github.com/containernetworking/", []string{"internal/network/cni", "internal/network/plugins"}, "CNI stays in its driver"},
+	{"github.com/google/nftables", []string{"internal/network/nft"}, "nftables stays in network/nft"},
 	{"github.com/hashicorp/", []string{"internal/face/nomad", "test/"}, "Nomad types stay in face/nomad"},
 	{"github.com/containerd/ttrpc", []string{"internal/face/kata", "internal/face/cri/nri", "api/kata", "test/bench"}, "ttrpc is Kata's and NRI's"},
 	{"go.etcd.io/bbolt", []string{"internal/dbfile", "internal/state/bolt", "internal/image"}, "bbolt stays in dbfile and those who keep records by it"},
@@ -48,6 +48,9 @@ type wall struct {
 	because string
 }
 
+// drivers are the packages of kinds of networks.
+var drivers = []string{"internal/network/bridge", "internal/network/user", "internal/network/cni", "internal/network/overlay"}
+
 var walls = []wall{
 	{"internal/core", []string{"internal/", "api/"}, "nouns know nobody"},
 	{"internal/engine", []string{
@@ -56,6 +59,16 @@ var walls = []wall{
 	}, "verbs know nouns and ports only"},
 	{"internal/image", []string{"internal/engine", "internal/face", "internal/network", "internal/runtime", "api/"}, "an implementation knows nouns"},
 	{"internal/network", []string{"internal/engine", "internal/face", "internal/image", "internal/runtime", "api/"}, "an implementation knows nouns"},
+	{"internal/network/bridge", []string{"internal/network/user", "internal/network/cni", "internal/network/overlay", "internal/network/vxlan", "internal/network/ingress"}, "a driver knows no other"},
+	{"internal/network/user", []string{"internal/network/cni", "internal/network/overlay", "internal/network/vxlan", "internal/network/ingress"}, "of the drivers, user knows bridges alone"},
+	{"internal/network/cni", []string{"internal/network/bridge", "internal/network/user", "internal/network/overlay", "internal/network/vxlan", "internal/network/ingress", "internal/network/names"}, "a driver knows no other"},
+	{"internal/network/overlay", []string{"internal/network/bridge", "internal/network/user", "internal/network/cni"}, "a driver knows no other"},
+	{"internal/network/vxlan", append(drivers, "internal/network/ingress", "internal/network/names"), "a leaf knows no driver"},
+	{"internal/network/ingress", append(drivers, "internal/network/names"), "a leaf knows no driver"},
+	{"internal/network/kernel", append(drivers, "internal/network/vxlan", "internal/network/ingress", "internal/network/names", "internal/network/nft"), "a leaf knows no driver"},
+	{"internal/network/netconf", append(drivers, "internal/network/vxlan", "internal/network/ingress", "internal/network/names", "internal/network/nft"), "a leaf knows no driver"},
+	{"internal/network/nft", append(drivers, "internal/network/vxlan", "internal/network/ingress", "internal/network/names"), "a leaf knows no driver"},
+	{"internal/network/names", append(drivers, "internal/network/vxlan", "internal/network/ingress", "internal/network/nft"), "a leaf knows no driver"},
 	{"internal/runtime", []string{"internal/engine", "internal/face", "internal/image", "internal/network", "api/"}, "an implementation knows nouns"},
 	{"internal/keeper", []string{"internal/engine", "internal/face", "internal/image", "internal/network", "api/"}, "an implementation knows nouns"},
 	{"internal/cgroup", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},

@@ -23,6 +23,14 @@ func (n *Network) Publish(list []core.PublishedPort) ([]core.TakenPort, error) {
 // IngressAddr is the address of the namespace, where the host's ports lead.
 func (n *Network) IngressAddr() netip.Addr { return n.ingress.Inner() }
 
+// Add puts a driver behind the others. A driver of the agent's has its place in arrange.
+func (n *Network) Add(d Driver, has func(string) (string, bool)) {
+	k := kind{d, has, false}
+	n.drivers.kinds = append(n.drivers.kinds, k)
+	n.drivers.teardown = append(n.drivers.teardown, k)
+	n.drivers.recovery = append(n.drivers.recovery, k)
+}
+
 // Asks are the networks whose names a sandbox may know.
 func Asks(st core.NetworkStatus) []string {
 	return (&Network{users: &user.Driver{}}).box(core.NetworkRequest{}, st).Networks

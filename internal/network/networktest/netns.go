@@ -1,6 +1,6 @@
 // Package networktest has helpers for tests of networks: network namespaces that are pinned to
-// files, programs that run inside them, a key-value store in memory, and the contract suite that
-// every core.Network must pass (contract.go).
+// files, programs that run inside them, a key-value store in memory, and the contract suites that
+// every core.Network (contract.go) and every driver (driver.go) must pass.
 //
 // It is for tests only.
 package networktest
