@@ -53,7 +53,7 @@ type (
 	}
 )
 
-// The steps of Teardown and of Recover. Each driver is one, and so is what several drivers share.
+// The steps of Teardown and of Recover. Each driver is a step; the others do the work that several drivers share.
 type (
 	releaser interface {
 		Release(ctx context.Context, req core.NetworkRequest, network string) error
@@ -86,7 +86,8 @@ type drivers struct {
 func arrange(n *Network) drivers {
 	nowhere := func(string) (string, bool) { return "", false } // plugins attach no running sandbox
 	standard := func(network string) (string, bool) {
-		return n.bridge.Names()[0], n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.Names(), network)
+		_, defined := n.users.Has(network) // before the configuration gave the bridge this name
+		return n.bridge.Name(), !defined && n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.Names(), network)
 	}
 	over := func(network string) (string, bool) {
 		_, ok := core.OverlayName(network)
@@ -115,8 +116,8 @@ func (d *drivers) further(network string) (k kind, name string, ok bool) {
 	return k, name, ok && !k.base
 }
 
-// release has each driver release the sandbox, in each mode: it may be older than the configuration, or its Setup may
-// have been interrupted.
+// release makes each driver release the sandbox, in each mode: the sandbox may be older than the configuration, or its
+// Setup may have been interrupted.
 func (d *drivers) release(ctx context.Context, req core.NetworkRequest) error {
 	var errs []error
 	for _, step := range d.teardown {

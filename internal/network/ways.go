@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/network/netconf"
 )
 
-// ways says where the default route of a sandbox, and the ports of the host, lead.
+// ways decides where the default route of a sandbox and its host ports lead.
 type ways struct{ n *Network }
 
 // wayOut returns the index of the interface over which the default route leads, -1 when none leads
@@ -59,7 +59,7 @@ func (w ways) portsNetwork(req core.NetworkRequest) string {
 	return ""
 }
 
-// moved has host ports and default route lead where they should with the interfaces of st.
+// moved makes the host ports and the default route lead to the right ones of the interfaces of st.
 func (w ways) moved(req core.NetworkRequest, st core.NetworkStatus) error {
 	to := w.portsOn(req, st)
 	var errs []error
@@ -80,8 +80,8 @@ func (w ways) moved(req core.NetworkRequest, st core.NetworkStatus) error {
 	return errors.Join(errs...)
 }
 
-// Recover is the step that restores what needs the interfaces of all drivers: the names that sandboxes see, the ports
-// of those without a network, and default routes. An interface that the request of its sandbox does not have was being
+// Recover runs after the drivers of bridges. It restores the names that sandboxes see, the ports of sandboxes without a
+// network, and default routes. An interface that the request of its sandbox does not have was being
 // attached or detached when the agent died: its driver has removed it.
 func (w ways) Recover(ctx context.Context, live []core.NetworkRequest) error {
 	n := w.n

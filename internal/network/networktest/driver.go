@@ -15,7 +15,7 @@ import (
 )
 
 // Driver is network.Driver. Package network is not imported, so that tests of other modules can use this package without
-// what the drivers link.
+// the libraries that the drivers link.
 type Driver interface {
 	Attach(ctx context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error)
 	Detach(ctx context.Context, req core.NetworkRequest, network string) error
@@ -246,12 +246,12 @@ func driverDetach(t *testing.T, s DriverSubject) {
 	s.holders(t)
 }
 
-// driverRelease: addresses are free after Release, whatever is known of the sandbox.
+// driverRelease: addresses are free after Release, also when the caller knows only the ID of the sandbox.
 func driverRelease(t *testing.T, s DriverSubject) {
 	s.release(t, core.NetworkRequest{Sandbox: SandboxID(9)}) // one that never existed
 	one := s.attach(t, 1)
 	one.ns.Close()
-	for _, req := range []core.NetworkRequest{{Sandbox: one.req.Sandbox}, one.req} { // after a crash nothing is known of it
+	for _, req := range []core.NetworkRequest{{Sandbox: one.req.Sandbox}, one.req} { // after a crash the caller knows the ID alone
 		s.release(t, req)
 		s.holders(t)
 	}

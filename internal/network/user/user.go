@@ -45,7 +45,7 @@ type user struct {
 
 // Options are the parameters of New.
 type Options struct {
-	// Bridge has what all bridges of the node share, and the configuration of the builtin one.
+	// Bridge has the configuration of the builtin bridge, and the claims of host ports, which all bridges share.
 	Bridge bridge.Options
 	// Store has the definitions, Leases the addresses; each is durable.
 	Store, Leases core.KV
