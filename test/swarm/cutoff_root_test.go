@@ -183,9 +183,13 @@ func TestAWorkerBootsWithoutAManager(t *testing.T) {
 		if err != nil || len(logs) != 1 {
 			t.Fatalf("volumes with a log: %v, %v", logs, err)
 		}
-		if data, err := os.ReadFile(logs[0]); err != nil || string(data) != "started\nstarted\n" {
-			t.Errorf("the task's volume has %q, %v", data, err)
-		}
+		roottest.Eventually(t, "the task has written to the same volume twice", func() bool {
+			data, err := os.ReadFile(logs[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(data) == "started\nstarted\n"
+		})
 		w.Check()
 	})
 }
