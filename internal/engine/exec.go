@@ -196,8 +196,8 @@ func mayEnd(sig int) bool {
 }
 
 // recordRequest stores the caller's request to end a process.
-func (v view) recordRequest(ref core.Ref, req core.StopRequest) error {
-	return v.ChangeContainer(ref.Container, scope.By{Verb: "signal", Request: req}, func(ct *core.Container, _ *scope.Change) error {
+func (c view) recordRequest(ref core.Ref, req core.StopRequest) error {
+	return c.ChangeContainer(ref.Container, scope.By{Verb: "signal", Request: req}, func(ct *core.Container, _ *scope.Change) error {
 		p := ct.Process(ref.Process)
 		if p == nil || p.Autopsy != nil || !req.Stop && !mayEnd(req.Signal) {
 			return nil

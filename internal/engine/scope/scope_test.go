@@ -115,8 +115,11 @@ func TestAFilterSelectsWithinTheScope(t *testing.T) {
 		scope, filter, want core.Owner
 		ok                  bool
 	}{
-		{"", "", "", true}, {"", core.OwnerCRI, core.OwnerCRI, true},
-		{core.OwnerCRI, "", core.OwnerCRI, true}, {core.OwnerCRI, core.OwnerCRI, core.OwnerCRI, true}, {core.OwnerCRI, core.OwnerCLI, core.OwnerCRI, false},
+		{"", "", "", true},
+		{"", core.OwnerCRI, core.OwnerCRI, true},
+		{core.OwnerCRI, "", core.OwnerCRI, true},
+		{core.OwnerCRI, core.OwnerCRI, core.OwnerCRI, true},
+		{core.OwnerCRI, core.OwnerCLI, core.OwnerCRI, false},
 	} {
 		if got, ok := of(c.scope).Selects(core.Filter{Owner: c.filter}); got != c.want || ok != c.ok {
 			t.Errorf("%q selects %q: %q, %t", c.scope, c.filter, got, ok)
