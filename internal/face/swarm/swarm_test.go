@@ -176,7 +176,7 @@ func TestWhatCannotBeIsRejected(t *testing.T) {
 		"overlay network mesh: ": spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.Networks = []*swarmv1.NetworkAttachment{overlay} }),
 		`log driver "syslog"`:    spec(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) { t.LogDriver = &swarmv1.Driver{Name: "syslog"} }),
 		"secret password was not assigned": spec(func(_ *swarmv1.Task, c *swarmv1.ContainerSpec) {
-			c.Secrets = []*swarmv1.SecretReference{{SecretId: "s", SecretName: "password", Target: &swarmv1.SecretReference_File{File: &swarmv1.FileTarget{Name: "password"}}}}
+			c.Secrets = []*swarmv1.SecretReference{{SecretId: "s", SecretName: "password", Target: &swarmv1.SecretReference_File{File: &swarmv1.FileTarget{Name: "password", Mode: 0o444}}}}
 		}),
 		"nowhere:1": spec(func(_ *swarmv1.Task, c *swarmv1.ContainerSpec) { c.Image = "nowhere:1" }),
 	} {
@@ -202,7 +202,7 @@ func TestSecretsAndConfigs(t *testing.T) {
 	task := swarmtest.Task("a", image, "sleep")
 	c := task.GetSpec().GetContainer()
 	c.Secrets = []*swarmv1.SecretReference{{SecretId: "s", SecretName: "password", Target: &swarmv1.SecretReference_File{File: &swarmv1.FileTarget{Name: "password", Mode: 0o400}}}}
-	c.Configs = []*swarmv1.ConfigReference{{ConfigId: "c", ConfigName: "motd", Target: &swarmv1.ConfigReference_File{File: &swarmv1.FileTarget{Name: "/etc/motd"}}}}
+	c.Configs = []*swarmv1.ConfigReference{{ConfigId: "c", ConfigName: "motd", Target: &swarmv1.ConfigReference_File{File: &swarmv1.FileTarget{Name: "/etc/motd", Mode: 0o444}}}}
 	r.Change(func(tasks map[string]*swarmv1.Task, secrets map[string]*swarmv1.Secret, configs map[string]*swarmv1.Config) {
 		tasks["a"] = task
 		secrets["s"] = &swarmv1.Secret{Id: "s", Spec: &swarmv1.SecretSpec{Data: []byte("planted-secret")}}

@@ -27,6 +27,15 @@ func TestAFileHasItsOwnerAndItsGroup(t *testing.T) {
 	}
 }
 
+// TestAFileOfModeZeroKeepsIt: dockerd takes zero for a mode too, and its clients send one.
+func TestAFileOfModeZeroKeepsIt(t *testing.T) {
+	for _, mode := range []uint32{0, 0o444, 0o7777} {
+		if f, err := file(&swarmv1.FileTarget{Name: "pw", Mode: mode}, "/run/secrets"); err != nil || f.Mode != mode {
+			t.Errorf("mode %o is %o, %v", mode, f.Mode, err)
+		}
+	}
+}
+
 func logged(driver string, options map[string]string) *swarmv1.Task {
 	return task(func(t *swarmv1.Task, c *swarmv1.ContainerSpec) {
 		t.LogDriver = &swarmv1.Driver{Name: driver, Options: options}

@@ -173,11 +173,8 @@ func (a Task) secretTargets() (at []string) {
 	return at
 }
 
-// The directory of secrets, and the defaults of a file.
-const (
-	secretsDir  = "/run/secrets"
-	defaultMode = 0o444
-)
+// secretsDir is the directory of secrets.
+const secretsDir = "/run/secrets"
 
 func (a *Task) readFiles() error {
 	for _, r := range a.spec.GetSecrets() {
@@ -214,9 +211,6 @@ func (a *Task) readFiles() error {
 
 func file(t *swarmv1.FileTarget, dir string) (File, error) {
 	f := File{Mode: t.GetMode(), Target: t.GetName(), named: t.GetName()}
-	if f.Mode == 0 {
-		f.Mode = defaultMode
-	}
 	if f.Mode > 0o7777 {
 		return f, invalid.Errorf("mode %o", f.Mode)
 	}
