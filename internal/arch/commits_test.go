@@ -10,7 +10,7 @@ import (
 )
 
 // firstRuled is the last commit before the rules for messages. Older commits have faults.
-const firstRuled = "c84e7b6736eeb8f31f7cbfe87993895069e6a520"
+const firstRuled = "f2cc92abb4ad2bf837b90b44e6a58ad91358d0af"
 
 // maxSubject is the length of a subject that every list of commits shows whole, in characters.
 const maxSubject = 76
