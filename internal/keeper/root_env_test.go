@@ -83,11 +83,15 @@ func (e *env) killPairs() {
 	if err != nil {
 		return
 	}
-	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGKILL} {
-		for _, pid := range []int{st.NestPid, st.KeeperPid} {
-			if pid > 1 {
-				_ = unix.Kill(pid, sig)
-			}
+	pids := []int{st.NestPid, st.KeeperPid}
+	for _, pid := range pids { // a running one would start the other again
+		if pid > 1 {
+			_ = unix.Kill(pid, unix.SIGSTOP)
+		}
+	}
+	for _, pid := range pids { // until they are gone: they write to the directory that the test removes
+		if pid > 1 {
+			killAndWait(e.t, pid)
 		}
 	}
 }
