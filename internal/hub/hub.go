@@ -152,7 +152,7 @@ func (h *Hub) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), leaving)
 	defer cancel()
 	if err := h.Peers.Leave(ctx); err != nil { // then the others wait until its time is over
-		h.o.Log.Warn("could not report this hub's end to the other hubs", "err", err)
+		h.o.Log.Warn("could not report this hub's end to the other hubs", "error", err)
 	}
 	return h.store.Close()
 }

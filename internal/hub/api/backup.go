@@ -15,7 +15,7 @@ import (
 func (s Server) GetBackup(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if err := s.Backup(r.Context(), w); err != nil {
-		s.Log.WarnContext(r.Context(), "a backup was not finished", "err", err)
+		s.Log.WarnContext(r.Context(), "a backup was not finished", "error", err)
 		panic(http.ErrAbortHandler)
 	}
 }

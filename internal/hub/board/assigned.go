@@ -177,9 +177,9 @@ func (b *Board) write(ctx context.Context) error {
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
 			case errdefs.IsInvalidArgument(err):
-				b.log.ErrorContext(ctx, "the statuses of tasks cannot be written; they are dropped", "err", err)
+				b.log.ErrorContext(ctx, "the statuses of tasks cannot be written; they are dropped", "error", err)
 			default: // no node reports them again while its session lasts
-				b.log.WarnContext(ctx, "could not write the statuses of tasks; will try again", "err", err)
+				b.log.WarnContext(ctx, "could not write the statuses of tasks; will try again", "error", err)
 				b.again(ids, taken)
 			}
 		}

@@ -352,7 +352,7 @@ func parse[T proto.Message](b *Board, c store.Change, into T) Record[T] {
 		return Record[T]{}
 	}
 	if err := proto.Unmarshal(c.Value, into); err != nil {
-		b.log.Error("a record of the store is damaged; it is ignored", "key", c.Key, "err", err)
+		b.log.Error("a record of the store is damaged; it is ignored", "key", c.Key, "error", err)
 		return Record[T]{}
 	}
 	return Record[T]{into, c.Rev}

@@ -55,7 +55,7 @@ func (b *Board) cloneLocked(id string, c store.Change) {
 	if !c.Deleted {
 		next := cloned{rev: c.Rev}
 		if err := json.Unmarshal(c.Value, &next.Clone); err != nil {
-			b.log.Error("a clone record of the store is damaged; its node is refused", "key", c.Key, "err", err)
+			b.log.Error("a clone record of the store is damaged; its node is refused", "key", c.Key, "error", err)
 			next.Banned = true
 		}
 		all[id] = next

@@ -84,7 +84,7 @@ func (s *Service) renewed(ctx context.Context, c Caller) {
 	}
 	clone.From = ""
 	if _, err := s.Board.Commit(ctx, clone.Put(c.Node, rev)); err != nil && !errdefs.IsAborted(err) {
-		s.Log.WarnContext(ctx, "could not store that a node has renewed its certificate; will try again with its next session", "node", c.Node, "err", err)
+		s.Log.WarnContext(ctx, "could not store that a node has renewed its certificate; will try again with its next session", "node", c.Node, "error", err)
 	}
 }
 

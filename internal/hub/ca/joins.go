@@ -249,7 +249,7 @@ func (s *Service) bounded(ctx context.Context) error {
 func (s *Service) tell(ctx context.Context, e events.Event) {
 	s.Log.WarnContext(ctx, "a client asks too often", "who", e.Who, "event", e.What)
 	if _, err := s.Board.Commit(ctx, e.Write()); err != nil {
-		s.Log.WarnContext(ctx, "could not store an event", "event", e.What, "err", err)
+		s.Log.WarnContext(ctx, "could not store an event", "event", e.What, "error", err)
 	}
 }
 

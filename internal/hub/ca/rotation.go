@@ -40,7 +40,7 @@ func (s *Service) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			s.Log.ErrorContext(ctx, "could not continue the root rotation; will try again", "err", err)
+			s.Log.ErrorContext(ctx, "could not continue the root rotation; will try again", "error", err)
 		}
 		if err := pause(ctx, renewalsTime, next, changed); err != nil {
 			return err

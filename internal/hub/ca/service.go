@@ -139,7 +139,7 @@ func (s *Service) failed(ctx context.Context, what, node string, err error) erro
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()
 	}
-	s.Log.ErrorContext(ctx, "could not serve a node", "operation", what, "node", node, "err", err)
+	s.Log.ErrorContext(ctx, "could not serve a node", "operation", what, "node", node, "error", err)
 	return status.Error(codes.Aborted, "the hub could not "+what)
 }
 

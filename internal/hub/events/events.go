@@ -166,7 +166,7 @@ func (l Log) Trim(ctx context.Context, most int, log *slog.Logger) error {
 			return context.Cause(ctx)
 		}
 		if !errors.Is(err, errFew) && !errdefs.IsOutOfRange(err) {
-			log.WarnContext(ctx, "could not remove old events; will try again", "err", err)
+			log.WarnContext(ctx, "could not remove old events; will try again", "error", err)
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():

@@ -42,7 +42,7 @@ func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration
 				}
 				again = time.Now().Add(retryAfter)
 				if !errdefs.IsAborted(err) { // the next plan has concurrent changes
-					log.ErrorContext(ctx, "could not store the next tasks; will try again", "err", err)
+					log.ErrorContext(ctx, "could not store the next tasks; will try again", "error", err)
 					again = time.Now().Add(time.Second)
 				}
 				break

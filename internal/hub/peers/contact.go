@@ -49,7 +49,7 @@ func (p *Peers) ask(ctx context.Context) error {
 		p.contact.mu.Unlock()
 		switch {
 		case err != nil && !before:
-			p.o.Log.WarnContext(ctx, "etcd cannot be reached; reads are answered with the last known records", "as_of", last.UTC().Format(time.RFC3339), "err", err)
+			p.o.Log.WarnContext(ctx, "etcd cannot be reached; reads are answered with the last known records", "as_of", last.UTC().Format(time.RFC3339), "error", err)
 		case err == nil && before:
 			p.o.Log.InfoContext(ctx, "etcd is reached again; reads are answered with its records")
 		}

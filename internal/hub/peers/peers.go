@@ -182,14 +182,14 @@ func (p *Peers) take(all []store.Record) error {
 		case hub:
 			peer := Peer{ID: id}
 			if err := json.Unmarshal(r.Value, &peer); err != nil {
-				p.o.Log.Error("the record of a hub is damaged; it is ignored", "hub", id, "err", err)
+				p.o.Log.Error("the record of a hub is damaged; it is ignored", "hub", id, "error", err)
 				continue
 			}
 			live[id] = peer
 		case r.Key == leads:
 			rev = r.Rev
 			if err := json.Unmarshal(r.Value, &leader); err != nil {
-				p.o.Log.Error("the record of the hub that leads is damaged", "err", err)
+				p.o.Log.Error("the record of the hub that leads is damaged", "error", err)
 			}
 		}
 	}
@@ -290,7 +290,7 @@ func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx co
 		if errors.Is(err, errDeposed) || ctx.Err() != nil { // it was taken meanwhile: its record comes
 			return p.moment(ctx)
 		}
-		p.o.Log.WarnContext(ctx, "could not begin to lead; will try again", "err", err)
+		p.o.Log.WarnContext(ctx, "could not begin to lead; will try again", "error", err)
 		return p.moment(ctx)
 	}
 	p.o.Log.InfoContext(ctx, "this hub leads and places tasks", "hub", t.id)

@@ -50,7 +50,7 @@ func (d *Dispatcher) taken(ctx context.Context, caller ca.Caller, from string) e
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		d.o.Log.ErrorContext(ctx, "could not store that the certificate of a node is in use at two addresses", "node", caller.Node, "err", err)
+		d.o.Log.ErrorContext(ctx, "could not store that the certificate of a node is in use at two addresses", "node", caller.Node, "error", err)
 		return errStopped
 	}
 	return nil

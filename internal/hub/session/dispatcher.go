@@ -195,7 +195,7 @@ func (d *Dispatcher) Look(ctx context.Context, term Term) error {
 				return context.Cause(ctx)
 			}
 			if err != nil {
-				d.o.Log.ErrorContext(ctx, "could not store the state of a node; will try again", "node", id, "err", err)
+				d.o.Log.ErrorContext(ctx, "could not store the state of a node; will try again", "node", id, "error", err)
 				break
 			}
 		}
@@ -443,7 +443,7 @@ func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session,
 		if ctx.Err() != nil {
 			return status.FromContextError(ctx.Err()).Err()
 		}
-		d.o.Log.ErrorContext(ctx, "could not store a node's description; the node tries again", "node", caller.Node, "err", err)
+		d.o.Log.ErrorContext(ctx, "could not store a node's description; the node tries again", "node", caller.Node, "error", err)
 		return errStopped
 	}
 	run, session, _ := d.o.Board.Holder(caller.Node)
@@ -527,7 +527,7 @@ func (d *Dispatcher) lost(node string, s *session) {
 		if err == nil {
 			return
 		}
-		d.o.Log.Error("could not store that a node is down; will try again", "node", node, "err", err)
+		d.o.Log.Error("could not store that a node is down; will try again", "node", node, "error", err)
 		select {
 		case <-time.After(wait):
 		case <-d.ending.Done():

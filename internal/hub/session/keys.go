@@ -140,7 +140,7 @@ func (k *Keys) Renew(ctx context.Context, log *slog.Logger) error {
 		}
 		wait = 0
 		if err := k.Rotate(ctx); err != nil && ctx.Err() == nil {
-			log.ErrorContext(ctx, "could not rotate the networks' keys; will try again", "err", err)
+			log.ErrorContext(ctx, "could not rotate the networks' keys; will try again", "error", err)
 			wait = time.Minute
 		}
 	}

@@ -42,7 +42,7 @@ func (d *DB) Run(ctx context.Context) error {
 			told = false
 		case !told: // once
 			told = true
-			d.log.ErrorContext(ctx, "the hub's database is full", "err", err)
+			d.log.ErrorContext(ctx, "the hub's database is full", "error", err)
 		}
 		timer.Reset(upkeepEvery)
 	}
