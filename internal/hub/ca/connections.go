@@ -6,7 +6,13 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/longshore/longshore/internal/connlimit/incomplete"
 )
+
+// maxIncomplete bounds the bytes of a node's incomplete messages, in all of its connections: four of the largest. A
+// correct node finishes a message before it begins the next one.
+const maxIncomplete = 16 << 20
 
 // maxStranger is how many bytes a client without a certificate may send in one connection: it
 // joins, and asks until somebody has accepted it. Without that bound each of its calls could hold
@@ -80,7 +86,7 @@ func (c *connections) begin(node string, conn, raw net.Conn) net.Conn {
 		of.raw = of.raw[1:]
 	}
 	of.raw = append(slices.Clip(of.raw), raw)
-	return &counted{measure(conn, &of.kept), sync.OnceFunc(func() { c.end(node, raw) })}
+	return &counted{incomplete.Limit(conn, &of.kept, maxIncomplete), sync.OnceFunc(func() { c.end(node, raw) })}
 }
 
 func (c *connections) end(node string, raw net.Conn) {

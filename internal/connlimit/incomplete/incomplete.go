@@ -1,4 +1,7 @@
-package ca
+// Package incomplete bounds the bytes of incomplete gRPC messages that a server keeps for a client. A
+// server of gRPC bounds each message, and keeps the begun one of each stream of each connection. It is
+// written in terms of HTTP/2's frames (RFC 9113, section 4.1) and of gRPC's length-prefixed messages.
+package incomplete
 
 import (
 	"encoding/binary"
@@ -8,20 +11,16 @@ import (
 	"sync/atomic"
 )
 
-// maxPending bounds the bytes of a node's incomplete messages, in all of its connections: four of the largest. A
-// correct node finishes a message before it begins the next one.
-const maxPending = 16 << 20
-
 // perMessage is the overhead of such a message beside its bytes.
 const perMessage = 256
 
-var errPending = errors.New("a node exceeds the limit of incomplete messages; its connection is closed")
+var errLimit = errors.New("the client exceeds the limit of incomplete messages; its connection is closed")
 
-// measured is a node's connection that measures messages as they come. It is closed when the node has too many
-// incomplete ones.
+// measured is a connection that measures messages as they come.
 type measured struct {
 	net.Conn
-	node   *atomic.Int64 // bytes that are kept for the node
+	limit  int64
+	shared *atomic.Int64 // bytes that are kept for the client
 	frames frames        // of one goroutine, which reads
 
 	mu     sync.Mutex // guards kept, closed
@@ -29,20 +28,22 @@ type measured struct {
 	closed bool
 }
 
-func measure(conn net.Conn, node *atomic.Int64) *measured {
-	return &measured{Conn: conn, node: node, frames: frames{preface: len(preface)}}
+// Limit returns conn with a bound on the incomplete messages that come over it: a read fails when there
+// are more than limit bytes. shared counts the bytes of all connections of one client.
+func Limit(conn net.Conn, shared *atomic.Int64, limit int64) net.Conn {
+	return &measured{Conn: conn, limit: limit, shared: shared, frames: frames{preface: len(preface)}}
 }
 
 // Read implements net.Conn. One goroutine reads.
 func (m *measured) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
-	if m.keep(m.frames.take(p[:n])) > maxPending {
-		return 0, errPending
+	if m.keep(m.frames.take(p[:n])) > m.limit {
+		return 0, errLimit
 	}
 	return n, err
 }
 
-// keep counts bytes that are kept, or are not any more, and returns how many there are of the node.
+// keep adds to the bytes that are kept, and returns how many there are of the client.
 func (m *measured) keep(bytes int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -50,14 +51,14 @@ func (m *measured) keep(bytes int64) int64 {
 		return 0
 	}
 	m.kept += bytes
-	return m.node.Add(bytes)
+	return m.shared.Add(bytes)
 }
 
 // Close implements net.Conn.
 func (m *measured) Close() error {
 	m.mu.Lock()
 	m.closed = true
-	m.node.Add(-m.kept)
+	m.shared.Add(-m.kept)
 	m.kept = 0
 	m.mu.Unlock()
 	return m.Conn.Close()

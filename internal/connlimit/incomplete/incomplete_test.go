@@ -1,4 +1,4 @@
-package ca
+package incomplete
 
 import (
 	"bytes"
@@ -64,13 +64,13 @@ func TestWhatIsKept(t *testing.T) {
 func TestANodesMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	node := new(atomic.Int64)
-	open := func() (client net.Conn, m *measured) {
+	open := func() (client, m net.Conn) {
 		client, server := net.Pipe()
 		t.Cleanup(func() { _ = client.Close() })
-		return client, measure(server, node)
+		return client, Limit(server, node, 16<<20)
 	}
 	// part sends a part of a message, and returns how its reading ended.
-	part := func(client net.Conn, m *measured, first bool, stream byte) error {
+	part := func(client, m net.Conn, first bool, stream byte) error {
 		sent := frame(frameData, 0, stream, 0, begun(4<<20, 3<<20)...)
 		if first {
 			sent = append([]byte(preface), sent...)
@@ -86,7 +86,7 @@ func TestANodesMessagesAreBounded(t *testing.T) {
 			t.Fatalf("part %d: %v", i, err)
 		}
 	}
-	if err := part(two, b, false, 5); !errors.Is(err, errPending) {
+	if err := part(two, b, false, 5); !errors.Is(err, errLimit) {
 		t.Errorf("more than is kept: %v", err)
 	}
 	_ = b.Close()
