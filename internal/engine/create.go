@@ -280,7 +280,7 @@ func (b *build) cgroup(ctx context.Context) error {
 }
 
 func (b *build) launch(ctx context.Context) error {
-	b.pipeline.undo.add("launch", func(ctx context.Context) error { return teardown{b.e}.processes(ctx, b.rt, &b.c) })
+	b.pipeline.undo.add("launch", func(ctx context.Context) error { return teardown{e: b.e}.processes(ctx, b.rt, &b.c) })
 	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
 	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime && b.cfg.Runtime == "", version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()

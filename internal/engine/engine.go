@@ -95,9 +95,6 @@ type Engine struct {
 	pulls    lease.Pulls
 	features sync.Map // runtime name → core.RuntimeFeatures
 	quiet    quietExecs
-	// abandoned has the ephemeral processes of an earlier agent's callers, and quiet ones that
-	// their callers could not remove: core.Ref → true.
-	abandoned sync.Map
 }
 
 // New returns an engine over o. Call Recover before anybody uses it, then Run.
@@ -113,6 +110,7 @@ func New(o Options) (*Engine, error) {
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}
+	e.quiet.records, e.quiet.supervisor, e.quiet.waits, e.quiet.log = e.records, o.Supervisor, &e.waits, o.Logger
 	e.volumes.Volumes, e.volumes.Roots, e.volumes.Dir, e.volumes.Users = o.Volumes, o.Roots, filepath.Join(o.State, "volumes"), e.records.volumesInUse
 	if o.Default == "" {
 		e.o.Default = o.Runtimes[0].Name()
@@ -130,7 +128,7 @@ func (e *Engine) As(owner core.Owner) *Client { return newClient(e, owner) }
 func (e *Engine) All() *Client { return newClient(e, "") }
 
 // Run records exits until ctx ends. Without it no process ever counts as ended.
-func (e *Engine) Run(ctx context.Context) error { return reaper{e}.exits(ctx) }
+func (e *Engine) Run(ctx context.Context) error { return (&reaper{e: e}).exits(ctx) }
 
 func (e *Engine) runtime(name string) (core.Runtime, error) {
 	if name == "" {

@@ -120,7 +120,7 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 		KeepExit: cfg.KeepExit, Started: now(), Data: cfg.Data,
 	}
 	if cfg.Quiet {
-		err := quietExec{e}.add(ct.ID, p)
+		err := e.quiet.add(ct.ID, p)
 		return p, e.execRecorded(ctx, ref, ct.Owner, err)
 	}
 	err := c.ChangeContainer(ct.ID, scope.By{Verb: "exec"}, func(ct *core.Container, n *scope.Change) error {
@@ -229,7 +229,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 		return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
 	}
 	if err := c.endProcess(ctx, &ct, p, opts); err != nil {
-		quietExec{c.e}.abandon(ctx, ref)
+		c.e.quiet.abandon(ctx, ref)
 		return err
 	}
 	if c.e.quiet.drop(ref) {

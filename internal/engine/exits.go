@@ -15,14 +15,17 @@ import (
 )
 
 // reaper records the ends of processes.
-type reaper struct{ e *Engine }
+type reaper struct {
+	e *Engine
+	// underway has the exits that are being recorded, and the questions to keepers.
+	underway sync.WaitGroup
+}
 
 // exits records ends as the keeper offers them: the keeper offers each at least once, and it is
 // recorded exactly once. When the keeper has died, exits asks the next one which processes it
 // still knows.
-func (r reaper) exits(ctx context.Context) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
+func (r *reaper) exits(ctx context.Context) error {
+	defer r.underway.Wait()
 	retry := time.NewTimer(retryAfter)
 	defer retry.Stop()
 	down := false
@@ -34,8 +37,8 @@ func (r reaper) exits(ctx context.Context) error {
 			r.keeperIs(ctx, "back")
 		}
 		round, end := context.WithCancel(ctx)
-		wg.Go(func() { r.confirm(round, keeper) })
-		err = r.round(ctx, &wg)
+		r.underway.Go(func() { r.confirm(round, keeper) })
+		err = r.round(ctx)
 		end()
 		if ctx.Err() != nil {
 			return nil
@@ -54,14 +57,14 @@ func (r reaper) exits(ctx context.Context) error {
 }
 
 // round takes exits until the connection to the keeper is lost or ctx ends.
-func (r reaper) round(ctx context.Context, wg *sync.WaitGroup) error {
+func (r *reaper) round(ctx context.Context) error {
 	for x, err := range r.e.o.Supervisor.Exits(ctx) {
 		if err != nil {
 			return err
 		}
 		// Each exit is recorded in a goroutine of its own: one that waits until its launch is
 		// recorded must not delay the others.
-		wg.Go(func() {
+		r.underway.Go(func() {
 			if err := r.exited(ctx, x); err != nil && ctx.Err() == nil {
 				r.e.o.Logger.ErrorContext(ctx, "could not record an exit; the keeper will offer it again", "container", x.Ref.Container, "process", x.Ref.Process, "error", err)
 			}
@@ -77,7 +80,7 @@ type keeperID struct {
 }
 
 // meet returns the keeper's identity, and reconciles the records with the keeper's processes.
-func (r reaper) meet(ctx context.Context) (keeperID, error) {
+func (r *reaper) meet(ctx context.Context) (keeperID, error) {
 	st, err := r.e.o.Supervisor.Status(ctx)
 	if err == nil {
 		err = r.e.reconcile(ctx)
@@ -91,7 +94,7 @@ func (r reaper) meet(ctx context.Context) (keeperID, error) {
 // confirm asks for the keeper's identity again after a round has begun. Otherwise a keeper that
 // died between meet and the round would be missed: the round would be the next keeper's and
 // continue as if nothing had happened.
-func (r reaper) confirm(round context.Context, met keeperID) {
+func (r *reaper) confirm(round context.Context, met keeperID) {
 	timer := time.NewTimer(confirmAfter)
 	defer timer.Stop()
 	select {
@@ -108,7 +111,7 @@ func (r reaper) confirm(round context.Context, met keeperID) {
 // confirmAfter is enough time for a round to connect to its keeper.
 const confirmAfter = 200 * time.Millisecond
 
-func (r reaper) keeperIs(ctx context.Context, how string) {
+func (r *reaper) keeperIs(ctx context.Context, how string) {
 	r.e.o.Logger.WarnContext(ctx, "the keeper's state has changed", "keeper", how)
 	if err := r.e.records.Tell(core.Event{Kind: core.EventAgent, Note: "the keeper is " + how}); err != nil {
 		r.e.o.Logger.ErrorContext(ctx, "could not append an event to the log", "error", err)
@@ -119,7 +122,7 @@ func (r reaper) keeperIs(ctx context.Context, how string) {
 const retryAfter = 50 * time.Millisecond
 
 // exited records one exit and acknowledges it.
-func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
+func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	unlock, err := r.e.launches.Lock(ctx, x.Ref)
 	if err != nil {
 		return err
@@ -149,7 +152,7 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	if p.Autopsy == nil {
 		a := autopsy.Make(r.evidence(ctx, &c, p, x))
 		if !recorded(&c, x.Ref) {
-			quietExec(r).end(x.Ref, a)
+			r.e.quiet.end(x.Ref, a)
 		} else if err := r.e.recordEnd(c.ID, x.Ref.Process, a); err != nil {
 			return err
 		}
@@ -158,7 +161,7 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 		return err
 	}
 	if x.Ref.Process == core.Main {
-		quietExec(r).kill(ctx, c.ID)
+		r.e.quiet.kill(ctx, c.ID)
 	}
 	if x.Ref.Process == core.Main && len(c.Cgroup.Adopted) == 0 {
 		// Processes that the main process left behind, in a container without a pid namespace of
@@ -170,17 +173,17 @@ func (r reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	if err := r.e.o.Supervisor.Ack(ctx, x.Ref); err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	if _, ok := r.e.abandoned.Load(x.Ref); ok && p.Autopsy == nil {
+	if _, ok := r.e.quiet.abandoned.Load(x.Ref); ok && p.Autopsy == nil {
 		r.e.endTree(ctx, &c, &core.Process{ID: p.ID, Session: p.Session, Autopsy: &core.Autopsy{Exit: x.Exit}})
 	}
-	if err := r.e.dropAbandoned(ctx, x.Ref); err != nil {
+	if err := r.e.quiet.dropAbandoned(ctx, x.Ref); err != nil {
 		return err
 	}
 	return l.pass("acked")
 }
 
 // exitedOther handles the exit of a tiny init, or of a process without a record.
-func (r reaper) exitedOther(ctx context.Context, x core.ProcessExit) error {
+func (r *reaper) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	sb, err := r.e.records.Sandbox(x.Ref.Container)
 	if err == nil && sb.State != core.SandboxStopped && x.Ref.Process == core.Main {
 		err = r.e.endSandbox(ctx, &sb, fmt.Sprintf("its init has ended (status %d), and its pid namespace with it", x.Exit.Status()))
@@ -264,7 +267,7 @@ const tailLines = 10
 
 // evidence gathers the facts about an end. It leaves out unreadable ones: an incomplete autopsy is
 // better than none.
-func (r reaper) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
+func (r *reaper) evidence(ctx context.Context, c *core.Container, p *core.Process, x core.ProcessExit) autopsy.Input {
 	in := autopsy.Input{
 		Exit: x.Exit, Pid: x.Pid, StopRequest: autopsy.Reason(p.StopRequest, x.Exit), Init: c.Config.Init && p.ID == core.Main,
 		Kills: x.OOMKills, Local: x.OOMLocal, Peak: x.Peak, LostOutput: x.LostOut,
@@ -316,7 +319,7 @@ func suspicious(x core.ProcessExit) bool {
 
 // levelNames names the cgroups above a process. For an exec it reads their limits only if memory
 // may have ended it, because that costs more than all else about an exit.
-func (r reaper) levelNames(ctx context.Context, sb *core.Sandbox, c *core.Container, x core.ProcessExit) []autopsy.Level {
+func (r *reaper) levelNames(ctx context.Context, sb *core.Sandbox, c *core.Container, x core.ProcessExit) []autopsy.Level {
 	refs := levelsOf(sb, c)
 	levels := make([]autopsy.Level, len(refs))
 	for i, ref := range refs {

@@ -8,7 +8,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Pair is a sandbox with its one container, which most orchestrators call a task.
@@ -98,7 +97,7 @@ func (s *survey) halves() (found []finding) {
 				if err := s.e.endSandbox(ctx, &sb, why); err != nil {
 					return err
 				}
-				return teardown{s.e}.sandbox(ctx, &sb, scope.Change{}, nil)
+				return teardown{e: s.e}.sandbox(ctx, &sb)
 			},
 		})
 	}

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -11,13 +12,22 @@ import (
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/underway"
 	"github.com/longshore/longshore/internal/proctree"
 )
 
 // quietExecs holds the processes that were started with ProcessConfig.Quiet and are not removed
-// yet. They have no record: the recovery of the next agent kills them. The zero value is ready to
-// use.
+// yet, and has the verbs on them. They have no record: the recovery of the next agent kills them.
 type quietExecs struct {
+	records    records
+	supervisor core.Supervisor
+	waits      *underway.Waits
+	log        *slog.Logger
+	// abandoned has the ephemeral processes of an earlier agent's callers, and quiet ones that
+	// their callers could not remove: core.Ref → true.
+	abandoned sync.Map
+
 	mu sync.Mutex // guards of
 	of map[core.ID]map[core.ProcessID]core.Process
 }
@@ -45,8 +55,8 @@ func (q *quietExecs) get(ref core.Ref) *core.Process {
 	return &p
 }
 
-// end notes how a process has ended, and reports whether that was not known yet.
-func (q *quietExecs) end(ref core.Ref, a core.Autopsy) bool {
+// store stores how a process has ended, and reports whether that was not known yet.
+func (q *quietExecs) store(ref core.Ref, a core.Autopsy) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p, ok := q.of[ref.Container][ref.Process]
@@ -114,79 +124,87 @@ func (e *Engine) process(ct *core.Container, id core.ProcessID) *core.Process {
 // recorded reports whether a process stands in its container's record.
 func recorded(ct *core.Container, ref core.Ref) bool { return ct.Process(ref.Process) != nil }
 
-// quietExec has the verbs on quiet processes.
-type quietExec struct{ e *Engine }
-
 // add makes a quiet process known. It fails when the container does not run any more: its end
 // may have come too early to kill the process.
-func (x quietExec) add(container core.ID, p core.Process) error {
-	e := x.e
-	e.quiet.put(container, p)
-	ct, err := e.records.Container(container)
+func (q *quietExecs) add(container core.ID, p core.Process) error {
+	q.put(container, p)
+	ct, err := q.records.Container(container)
 	if err == nil && !alive(ct.State) {
 		err = fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	}
 	if err != nil {
-		e.quiet.drop(core.Ref{Container: container, Process: p.ID})
+		q.drop(core.Ref{Container: container, Process: p.ID})
 	}
 	return err
 }
 
 // end stores the end of a quiet process, and wakes the waiting goroutines.
-func (x quietExec) end(ref core.Ref, a core.Autopsy) {
-	e := x.e
-	if e.quiet.end(ref, a) {
-		e.waits.Ended(ref, a)
+func (q *quietExecs) end(ref core.Ref, a core.Autopsy) {
+	if q.store(ref, a) {
+		q.waits.Ended(ref, a)
 	}
 }
 
 // abandon is called when the removal of an exec has failed. A quiet one that runs is killed,
 // since its caller does not come back; it is removed when its end is seen, at the latest
 // with its container.
-func (x quietExec) abandon(ctx context.Context, ref core.Ref) {
-	e := x.e
-	if e.quiet.get(ref) == nil {
+func (q *quietExecs) abandon(ctx context.Context, ref core.Ref) {
+	if q.get(ref) == nil {
 		return
 	}
-	e.abandoned.Store(ref, true)
+	q.abandoned.Store(ref, true)
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	p := e.quiet.get(ref)
+	p := q.get(ref)
 	if p == nil {
 		return
 	}
 	if p.Autopsy == nil {
-		if err := e.o.Supervisor.Signal(ctx, ref, sigkill); err != nil && !errdefs.IsNotFound(err) {
-			e.o.Logger.WarnContext(ctx, "could not kill a process whose removal was cut off; its container's removal does", "container", ref.Container, "process", ref.Process, "error", err)
+		if err := q.supervisor.Signal(ctx, ref, sigkill); err != nil && !errdefs.IsNotFound(err) {
+			q.log.WarnContext(ctx, "could not kill a process whose removal was cut off; its container's removal does", "container", ref.Container, "process", ref.Process, "error", err)
 		}
 		return
 	}
-	if err := e.dropAbandoned(ctx, ref); err != nil {
-		e.o.Logger.WarnContext(ctx, "the keeper could not forget a process that has ended; it does so with its container", "container", ref.Container, "process", ref.Process, "error", err)
+	if err := q.dropAbandoned(ctx, ref); err != nil {
+		q.log.WarnContext(ctx, "the keeper could not forget a process that has ended; it does so with its container", "container", ref.Container, "process", ref.Process, "error", err)
 	}
 }
 
 // kill kills the quiet processes of a container that has ended.
-func (x quietExec) kill(ctx context.Context, container core.ID) {
-	e := x.e
-	for _, p := range e.quiet.in(container) {
+func (q *quietExecs) kill(ctx context.Context, container core.ID) {
+	for _, p := range q.in(container) {
 		if p.Autopsy != nil {
 			continue
 		}
-		if err := e.o.Supervisor.Signal(ctx, core.Ref{Container: container, Process: p.ID}, sigkill); err != nil && !errdefs.IsNotFound(err) {
-			e.o.Logger.WarnContext(ctx, "could not kill a process of an ended container; its removal does", "container", container, "process", p.ID, "error", err)
+		if err := q.supervisor.Signal(ctx, core.Ref{Container: container, Process: p.ID}, sigkill); err != nil && !errdefs.IsNotFound(err) {
+			q.log.WarnContext(ctx, "could not kill a process of an ended container; its removal does", "container", container, "process", p.ID, "error", err)
 		}
 	}
 }
 
 // forget forgets the quiet processes of a container that is removed.
-func (x quietExec) forget(container core.ID) {
-	e := x.e
-	for _, p := range e.quiet.in(container) {
+func (q *quietExecs) forget(container core.ID) {
+	for _, p := range q.in(container) {
 		ref := core.Ref{Container: container, Process: p.ID}
-		e.abandoned.Delete(ref)
-		e.quiet.drop(ref)
+		q.abandoned.Delete(ref)
+		q.drop(ref)
 	}
+}
+
+// dropAbandoned forgets an ended process that is abandoned. The exit of one that was started with
+// KeepExit stays.
+func (q *quietExecs) dropAbandoned(ctx context.Context, ref core.Ref) error {
+	if _, ok := q.abandoned.Load(ref); !ok {
+		return nil
+	}
+	if err := ignoreNotFound(q.supervisor.Forget(ctx, ref)); err != nil {
+		return err
+	}
+	q.abandoned.Delete(ref)
+	if q.drop(ref) {
+		return nil
+	}
+	return q.records.dropExec(ref, scope.Change{})
 }
 
 // quietLost finds a quiet process that the keeper does not know: how it ended is lost.
@@ -199,8 +217,8 @@ func (s *survey) quietLost() {
 		s.add(finding{
 			Violation: Violation{"lost", "container " + string(ref.Container), fmt.Sprintf("its quiet process %s is not known to the keeper", ref.Process)}, ref: ref,
 			repair: func(ctx context.Context) error {
-				quietExec{e}.end(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: autopsy.PairGone}))
-				return e.dropAbandoned(ctx, ref)
+				e.quiet.end(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: autopsy.PairGone}))
+				return e.quiet.dropAbandoned(ctx, ref)
 			},
 		})
 	}
@@ -214,7 +232,7 @@ func (s *survey) strayExecs() {
 		if ref.Process == core.Main {
 			continue
 		}
-		if _, ok := e.abandoned.Load(ref); ok && e.quiet.get(ref) != nil {
+		if _, ok := e.quiet.abandoned.Load(ref); ok && e.quiet.get(ref) != nil {
 			s.add(finding{ref: ref, repair: func(ctx context.Context) error { return s.endStray(ctx, ref, p) }})
 			continue
 		}
@@ -237,7 +255,7 @@ func (s *survey) endStray(ctx context.Context, ref core.Ref, p core.Supervised) 
 		case q.Autopsy == nil:
 			return nil // its exit is yielded next
 		}
-		return e.dropAbandoned(ctx, ref)
+		return e.quiet.dropAbandoned(ctx, ref)
 	}
 	ct, ok := s.containers[ref.Container]
 	if !ok || ref.Process == core.Main {

@@ -180,7 +180,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 	if err != nil {
 		return err
 	}
-	return teardown{e}.release(ctx, &cur, nil)
+	return teardown{e: e}.release(ctx, &cur)
 }
 
 func (r recovery) recoverNetwork(ctx context.Context) error {
@@ -223,9 +223,9 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 				continue
 			}
 			ref := core.Ref{Container: c.ID, Process: p.ID}
-			r.e.abandoned.Store(ref, true)
+			r.e.quiet.abandoned.Store(ref, true)
 			if p.Autopsy != nil {
-				err = r.e.dropAbandoned(ctx, ref)
+				err = r.e.quiet.dropAbandoned(ctx, ref)
 			} else {
 				err = r.e.killExec(ctx, c, &p)
 			}
@@ -235,22 +235,6 @@ func (r recovery) dropEphemeral(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// dropAbandoned forgets an ended process that is abandoned. The exit of one that was started with
-// KeepExit stays.
-func (e *Engine) dropAbandoned(ctx context.Context, ref core.Ref) error {
-	if _, ok := e.abandoned.Load(ref); !ok {
-		return nil
-	}
-	if err := ignoreNotFound(e.o.Supervisor.Forget(ctx, ref)); err != nil {
-		return err
-	}
-	e.abandoned.Delete(ref)
-	if e.quiet.drop(ref) {
-		return nil
-	}
-	return e.records.dropExec(ref, scope.Change{})
 }
 
 // pendingTime bounds how long a start waits for exits that have already happened.
@@ -269,11 +253,12 @@ func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
 	}
 	wait, cancel := context.WithTimeout(ctx, pendingTime)
 	defer cancel()
+	exits := reaper{e: r.e}
 	for x, err := range r.e.o.Supervisor.Exits(wait) {
 		if err != nil {
 			return n, err
 		}
-		if err := reaper(r).exited(ctx, x); err != nil {
+		if err := exits.exited(ctx, x); err != nil {
 			return n, err
 		}
 		if dying[x.Ref] {

@@ -25,7 +25,7 @@ func (b *build) refuse(ctx context.Context, err error) error {
 	if b.cfg.Run || !errors.As(err, &refused) {
 		return err
 	}
-	if derr := (teardown{b.e}).processes(ctx, b.rt, &b.c); derr != nil {
+	if derr := (teardown{e: b.e}).processes(ctx, b.rt, &b.c); derr != nil {
 		return errors.Join(err, derr)
 	}
 	// The runtime may have removed the cgroup in its own cleanup.

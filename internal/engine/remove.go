@@ -77,7 +77,7 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 	}
 	var by scope.Change
 	c.Forced(&by, &cur.Meta, scope.By{Request: c.Request(opts.Request, "RemoveContainer")})
-	return teardown{c.e}.container(ctx, &cur, by, pl)
+	return teardown{c.e, by, pl}.container(ctx, &cur)
 }
 
 func alive(s core.ContainerState) bool {
@@ -222,7 +222,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 	if err := pl.pass("recorded"); err != nil {
 		return false, err
 	}
-	return false, teardown{e}.release(ctx, &sb, pl)
+	return false, teardown{e: e, pipeline: pl}.release(ctx, &sb)
 }
 
 // released reports whether a stopped sandbox has given back all that it held.
@@ -291,5 +291,5 @@ func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOpti
 	defer cancel()
 	var by scope.Change
 	c.Forced(&by, &cur.Meta, scope.By{Verb: "remove", Request: opts.Request})
-	return teardown{c.e}.sandbox(ctx, &cur, by, pl)
+	return teardown{c.e, by, pl}.sandbox(ctx, &cur)
 }

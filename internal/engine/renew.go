@@ -146,7 +146,7 @@ func (r *renewal) ofSandbox(do func(*sandboxBuild, context.Context) error) func(
 // unmake removes the container's processes from the runtime and the keeper. It restores cgroup and
 // spec, which an ended container has and they may remove.
 func (r renewal) unmake(ctx context.Context) error {
-	if err := (teardown{r.e}).processes(ctx, r.rt, &r.c); err != nil {
+	if err := (teardown{e: r.e}).processes(ctx, r.rt, &r.c); err != nil {
 		return err
 	}
 	if err := r.e.forgetKilled(ctx, core.Ref{Container: r.c.ID}); err != nil {
@@ -190,7 +190,7 @@ func (r *renewal) reserve(ctx context.Context) error {
 
 // files replaces the files in the stopped sandbox's directory.
 func (r *renewal) files(b *sandboxBuild, ctx context.Context) error { //nolint:revive // b is the receiver of the other stages of this kind
-	if err := (teardown{r.e}).sandboxDir(ctx, b.sb.Dir); err != nil {
+	if err := (teardown{e: r.e}).sandboxDir(ctx, b.sb.Dir); err != nil {
 		return err
 	}
 	return b.files(ctx)

@@ -201,7 +201,7 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 
 // files writes the sandbox's files in /etc and mounts its shared /dev/shm.
 func (b *sandboxBuild) files(ctx context.Context) error {
-	b.pipeline.undo.add("files", func(ctx context.Context) error { return teardown{b.e}.sandboxDir(ctx, b.sb.Dir) })
+	b.pipeline.undo.add("files", func(ctx context.Context) error { return teardown{e: b.e}.sandboxDir(ctx, b.sb.Dir) })
 	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o700); err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.pipeline.undo.add("init", func(ctx context.Context) error { return teardown{e}.init(ctx, &b.sb) })
+	b.pipeline.undo.add("init", func(ctx context.Context) error { return teardown{e: e}.init(ctx, &b.sb) })
 	if err := e.o.Cgroups.Create(ctx, cg, nil); err != nil {
 		return err
 	}

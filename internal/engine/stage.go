@@ -11,7 +11,6 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/networks"
-	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // Stages returns the names of all fail points, "verb.stage", one after each stage. For verbs that
@@ -49,8 +48,8 @@ func verbs() []verb {
 		{"exec", []string{"begin", "launch", "commit"}},
 		{"stop", []string{"asked", "signalled", "killed", "ended"}},
 		{"stop_sandbox", names(t.releaseStages(nil), "containers", "recorded")},
-		{"remove", names(t.containerStages(nil, scope.Change{}), "ended")},
-		{"remove_sandbox", names(t.sandboxStages(nil, scope.Change{}), "containers")},
+		{"remove", names(t.containerStages(nil), "ended")},
+		{"remove_sandbox", names(t.sandboxStages(nil), "containers")},
 		{"exit", []string{"begin", "recorded", "acked"}},
 		{"pull", []string{"begin", "pulled", "recorded"}},
 		{networks.VerbAttach, networks.Stages()[networks.VerbAttach]},

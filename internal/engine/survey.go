@@ -163,7 +163,7 @@ func (s *survey) container(c *core.Container) {
 	e := s.e
 	if c.State == core.ContainerCreating {
 		repair := func(ctx context.Context) error {
-			return errors.Join(e.kill(ctx, c), teardown{e}.container(ctx, c, scope.Change{}, nil))
+			return errors.Join(e.kill(ctx, c), teardown{e: e}.container(ctx, c))
 		}
 		if p, ok := s.procs[core.Ref{Container: c.ID}]; ok && c.Config.Run { // its program may already have run
 			repair = func(ctx context.Context) error {
@@ -183,7 +183,7 @@ func (s *survey) container(c *core.Container) {
 		s.add(finding{
 			Violation: Violation{"unfinished", "container " + string(c.ID), "its removal was never completed"},
 			sandbox:   c.Sandbox,
-			repair:    func(ctx context.Context) error { return teardown{e}.container(ctx, c, scope.Change{}, nil) },
+			repair:    func(ctx context.Context) error { return teardown{e: e}.container(ctx, c) },
 		})
 		return
 	}
@@ -254,14 +254,14 @@ func (s *survey) sandbox(sb *core.Sandbox) {
 		s.add(finding{
 			Violation: Violation{"unfinished", object, "its create was never completed"}, sandbox: sb.ID,
 			repair: func(ctx context.Context) error {
-				return errors.Join(teardown{e}.release(ctx, sb, nil), teardown{e}.sandbox(ctx, sb, scope.Change{}, nil))
+				return errors.Join(teardown{e: e}.release(ctx, sb), teardown{e: e}.sandbox(ctx, sb))
 			},
 		})
 	case core.SandboxStopped:
 		if !released(sb) {
 			s.add(finding{
 				Violation: Violation{"unfinished", object, "it has stopped and still holds resources"}, sandbox: sb.ID,
-				repair: func(ctx context.Context) error { return teardown{e}.release(ctx, sb, nil) },
+				repair: func(ctx context.Context) error { return teardown{e: e}.release(ctx, sb) },
 			})
 		}
 	case core.SandboxReady:
@@ -344,7 +344,7 @@ func (s *survey) orphanFiles() {
 	for _, id := range s.dirs {
 		if _, ok := s.sandboxes[id]; !ok {
 			s.orphan("sandbox directory "+string(id), "no record names it", core.Ref{}, func(ctx context.Context) error {
-				return teardown{e}.sandboxDir(ctx, e.sandboxDir(id))
+				return teardown{e: e}.sandboxDir(ctx, e.sandboxDir(id))
 			})
 		}
 	}

@@ -19,15 +19,19 @@ import (
 )
 
 // teardown releases the resources of sandboxes and containers on the node. Every step succeeds if
-// its resource is gone, so each can be tried again. A nil pipeline reports no stages.
-type teardown struct{ e *Engine }
-
-// container releases all resources of a container and then drops its record.
-func (t teardown) container(ctx context.Context, ct *core.Container, by scope.Change, pl *pipeline) error {
-	return t.run(ctx, t.containerStages(ct, by), pl)
+// its resource is gone, so each can be tried again.
+type teardown struct {
+	e        *Engine
+	by       scope.Change // the events of the removal's caller
+	pipeline *pipeline    // gets the stages; nil for none
 }
 
-func (t teardown) containerStages(ct *core.Container, by scope.Change) []stage {
+// container releases all resources of a container and then drops its record.
+func (t teardown) container(ctx context.Context, ct *core.Container) error {
+	return t.run(ctx, t.containerStages(ct))
+}
+
+func (t teardown) containerStages(ct *core.Container) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			rt, err := t.e.runtime(ct.Runtime)
@@ -47,7 +51,7 @@ func (t teardown) containerStages(ct *core.Container, by scope.Change) []stage {
 		}},
 		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
 		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
-		{"record", func(context.Context) error { return t.e.records.DropContainer(ct.ID, by) }},
+		{"record", func(context.Context) error { return t.e.records.DropContainer(ct.ID, t.by) }},
 		// The records tell the users of a volume. Recovery finds a mount that a crash leaves here.
 		{"volumes", func(ctx context.Context) error {
 			err := t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes)
@@ -60,15 +64,15 @@ func (t teardown) containerStages(ct *core.Container, by scope.Change) []stage {
 }
 
 // run executes stages in order, up to the first that fails.
-func (t teardown) run(ctx context.Context, stages []stage, pl *pipeline) error {
+func (t teardown) run(ctx context.Context, stages []stage) error {
 	for _, s := range stages {
 		if err := s.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		if pl == nil {
+		if t.pipeline == nil {
 			continue
 		}
-		if err := pl.pass(s.name); err != nil {
+		if err := t.pipeline.pass(s.name); err != nil {
 			return err
 		}
 	}
@@ -77,8 +81,8 @@ func (t teardown) run(ctx context.Context, stages []stage, pl *pipeline) error {
 
 // release releases a sandbox's namespaces, network, init and shared memory, and records that.
 // Preconditions: the sandbox's lock is held.
-func (t teardown) release(ctx context.Context, sb *core.Sandbox, pl *pipeline) error {
-	return t.run(ctx, t.releaseStages(sb), pl)
+func (t teardown) release(ctx context.Context, sb *core.Sandbox) error {
+	return t.run(ctx, t.releaseStages(sb))
 }
 
 func (t teardown) releaseStages(sb *core.Sandbox) []stage {
@@ -136,11 +140,11 @@ func (t teardown) init(ctx context.Context, sb *core.Sandbox) error {
 }
 
 // sandbox releases the other resources of a released sandbox and then drops its record.
-func (t teardown) sandbox(ctx context.Context, sb *core.Sandbox, by scope.Change, pl *pipeline) error {
-	return t.run(ctx, t.sandboxStages(sb, by), pl)
+func (t teardown) sandbox(ctx context.Context, sb *core.Sandbox) error {
+	return t.run(ctx, t.sandboxStages(sb))
 }
 
-func (t teardown) sandboxStages(sb *core.Sandbox, by scope.Change) []stage {
+func (t teardown) sandboxStages(sb *core.Sandbox) []stage {
 	return []stage{
 		{"runtime", func(ctx context.Context) error {
 			if sb.Config.Namespaces.PID.Mode != core.Shared {
@@ -150,7 +154,7 @@ func (t teardown) sandboxStages(sb *core.Sandbox, by scope.Change) []stage {
 		}},
 		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
 		{"files", func(ctx context.Context) error { return t.sandboxDir(ctx, sb.Dir) }},
-		{"record", func(context.Context) error { return t.e.records.DropSandbox(sb.ID, by) }},
+		{"record", func(context.Context) error { return t.e.records.DropSandbox(sb.ID, t.by) }},
 	}
 }
 
@@ -166,7 +170,7 @@ func (t teardown) processes(ctx context.Context, rt core.Runtime, ct *core.Conta
 			return fmt.Errorf("forget: %w", err)
 		}
 	}
-	quietExec(t).forget(ct.ID)
+	t.e.quiet.forget(ct.ID)
 	return nil
 }
 
