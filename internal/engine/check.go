@@ -10,16 +10,11 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/audit"
+	"github.com/longshore/longshore/internal/engine/survey"
 )
 
 // Violation is one disagreement between records, events and node.
-type Violation struct {
-	Kind   string // unfinished, lost, missing, orphan, damaged, events
-	Object string // "container 3f…", "cgroup /longshore/…"
-	Detail string
-}
-
-func (v Violation) String() string { return v.Kind + " " + v.Object + ": " + v.Detail }
+type Violation = survey.Violation
 
 // Check asserts the invariants: it compares the records with the node, through the ports, and the
 // event log with itself. It may run while verbs run: it leaves out objects that a verb is changing,
@@ -42,10 +37,10 @@ func (e *Engine) Check(ctx context.Context) ([]Violation, error) {
 		return nil, fmt.Errorf("check: %w", err)
 	}
 	for _, f := range events {
-		list = append(list, Violation{"events", f.Object, f.Detail})
+		list = append(list, Violation{Kind: "events", Object: f.Object, Detail: f.Detail})
 	}
 	if st, err := e.o.Supervisor.Status(ctx); err == nil && st.Exposed() != "" {
-		list = append(list, Violation{"redundancy", "keeper", st.Exposed()})
+		list = append(list, Violation{Kind: "redundancy", Object: "keeper", Detail: st.Exposed()})
 	}
 	return list, nil
 }
@@ -60,10 +55,10 @@ func (e *Engine) Reclaim(ctx context.Context) ([]Violation, error) {
 	var done []Violation
 	var errs []error
 	for _, f := range found {
-		if !f.orphan {
+		if !f.Orphan {
 			continue
 		}
-		if err := f.repair(ctx); err != nil && !errdefs.IsNotFound(err) {
+		if err := f.Repair(ctx); err != nil && !errdefs.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("reclaim %s: %w", f.Object, err))
 			continue
 		}
@@ -74,18 +69,18 @@ func (e *Engine) Reclaim(ctx context.Context) ([]Violation, error) {
 
 // settled returns the disagreements that two surveys find and that are in objects which no verb
 // is at work on.
-func (e *Engine) settled(ctx context.Context) ([]finding, error) {
-	var last []finding
+func (e *Engine) settled(ctx context.Context) ([]survey.Finding, error) {
+	var last []survey.Finding
 	for i := range 2 {
-		s, err := e.survey(ctx)
+		s, err := e.node().Take(ctx)
 		if err != nil {
 			return nil, err
 		}
-		found := slices.DeleteFunc(s.compare(), func(f finding) bool {
-			if f.sandbox != "" && e.sandboxes.Held(f.sandbox) || f.ref != (core.Ref{}) && e.launches.Held(f.ref) {
+		found := slices.DeleteFunc(s.Compare(), func(f survey.Finding) bool {
+			if f.Sandbox != "" && e.sandboxes.Held(f.Sandbox) || f.Ref != (core.Ref{}) && e.launches.Held(f.Ref) {
 				return true
 			}
-			return i > 0 && !slices.ContainsFunc(last, func(l finding) bool { return l.Violation == f.Violation })
+			return i > 0 && !slices.ContainsFunc(last, func(l survey.Finding) bool { return l.Violation == f.Violation })
 		})
 		if len(found) == 0 {
 			return nil, nil

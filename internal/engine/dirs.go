@@ -5,8 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/longshore/longshore/internal/core"
 )
 
 // makeBundle creates a bundle's directories with mode 0700: the root below contains the image's
@@ -24,18 +22,4 @@ func removeBundle(dir string) error {
 		return err
 	}
 	return os.RemoveAll(dir)
-}
-
-// dirIDs returns the IDs that have an entry in a directory, or none when the directory does not
-// exist.
-func dirIDs(dir string) ([]core.ID, error) {
-	list, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	ids := make([]core.ID, 0, len(list))
-	for _, e := range list {
-		ids = append(ids, core.ID(e.Name()))
-	}
-	return ids, err
 }

@@ -83,12 +83,21 @@ type keeperID struct {
 func (r *reaper) meet(ctx context.Context) (keeperID, error) {
 	st, err := r.e.o.Supervisor.Status(ctx)
 	if err == nil {
-		err = r.e.reconcile(ctx)
+		err = r.reconcile(ctx)
 	}
 	if err != nil && ctx.Err() == nil {
 		r.e.o.Logger.WarnContext(ctx, "could not ask the keeper which processes it has; will ask again", "error", err)
 	}
 	return keeperID{st.KeeperPid, st.Started}, err
+}
+
+// reconcile compares the records with the processes of a keeper that may be a new one.
+func (r *reaper) reconcile(ctx context.Context) error {
+	known, err := r.e.node().Processes(ctx)
+	if err != nil {
+		return err
+	}
+	return known.Reconcile(ctx)
 }
 
 // confirm asks for the keeper's identity again after a round has begun. Otherwise a keeper that

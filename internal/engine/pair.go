@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -73,47 +72,4 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 		return core.Sandbox{}, ct, err
 	}
 	return s.sb, ct, nil
-}
-
-// halves finds the pairs without their container, and the ended containers that have a process
-// again. Only recovery calls it: while an agent runs, these may be in the middle of their removal
-// or of their renewal.
-func (s *survey) halves() (found []finding) {
-	whole := map[core.ID]bool{}
-	for _, c := range s.containers {
-		whole[c.Sandbox] = true
-		if s.procs[core.Ref{Container: c.ID}].Running && c.State == core.ContainerExited {
-			found = append(found, s.half(&c))
-		}
-	}
-	for id, sb := range s.sandboxes {
-		if !sb.Pair || sb.State == core.SandboxCreating || whole[id] {
-			continue
-		}
-		const why = "it was made for one container, which was never completed or is gone"
-		found = append(found, finding{
-			Violation: Violation{"unfinished", "sandbox " + string(id), why},
-			repair: func(ctx context.Context) error {
-				if err := s.e.endSandbox(ctx, &sb, why); err != nil {
-					return err
-				}
-				return teardown{e: s.e}.sandbox(ctx, &sb)
-			},
-		})
-	}
-	return found
-}
-
-// half is the finding about an ended container after a crash in its renewal.
-func (s *survey) half(c *core.Container) finding {
-	return finding{
-		Violation: Violation{"unfinished", "container " + string(c.ID), "it has ended and has a process: it was never completely made ready to be started again"},
-		repair: func(ctx context.Context) error {
-			rt, err := s.e.runtime(c.Runtime)
-			if err != nil {
-				return err
-			}
-			return errors.Join(s.e.kill(ctx, c), renewal{e: s.e, rt: rt, c: *c}.unmake(ctx))
-		},
-	}
 }

@@ -10,11 +10,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/underway"
-	"github.com/longshore/longshore/internal/proctree"
 )
 
 // quietExecs holds the processes that were started with ProcessConfig.Quiet and are not removed
@@ -205,63 +203,6 @@ func (q *quietExecs) dropAbandoned(ctx context.Context, ref core.Ref) error {
 		return nil
 	}
 	return q.records.dropExec(ref, scope.Change{})
-}
-
-// quietLost finds a quiet process that the keeper does not know: how it ended is lost.
-func (s *survey) quietLost() {
-	e := s.e
-	for ref, p := range s.quiet {
-		if _, ok := s.procs[ref]; ok || p.Autopsy != nil {
-			continue
-		}
-		s.add(finding{
-			Violation: Violation{"lost", "container " + string(ref.Container), fmt.Sprintf("its quiet process %s is not known to the keeper", ref.Process)}, ref: ref,
-			repair: func(ctx context.Context) error {
-				e.quiet.end(ref, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: autopsy.PairGone}))
-				return e.quiet.dropAbandoned(ctx, ref)
-			},
-		})
-	}
-}
-
-// strayExecs finds processes that nobody waits for after the keeper was replaced: quiet ones
-// without a caller, and execs without a record because their launch was cut off.
-func (s *survey) strayExecs() {
-	e := s.e
-	for ref, p := range s.procs {
-		if ref.Process == core.Main {
-			continue
-		}
-		if _, ok := e.quiet.abandoned.Load(ref); ok && e.quiet.get(ref) != nil {
-			s.add(finding{ref: ref, repair: func(ctx context.Context) error { return s.endStray(ctx, ref, p) }})
-			continue
-		}
-		if e.launches.Held(ref) { // read before the records: its holder has recorded the process by now
-			continue
-		}
-		if ct, err := e.records.Container(ref.Container); err == nil && e.process(&ct, ref.Process) == nil {
-			s.add(finding{ref: ref, repair: func(ctx context.Context) error { return s.endStray(ctx, ref, p) }})
-		}
-	}
-}
-
-// endStray ends an exec that nobody waits for. Its exit is then yielded, and it is forgotten.
-func (s *survey) endStray(ctx context.Context, ref core.Ref, p core.Supervised) error {
-	e := s.e
-	if !p.Running {
-		switch q := e.quiet.get(ref); {
-		case q == nil:
-			return e.forget(ctx, ref)
-		case q.Autopsy == nil:
-			return nil // its exit is yielded next
-		}
-		return e.quiet.dropAbandoned(ctx, ref)
-	}
-	ct, ok := s.containers[ref.Container]
-	if !ok || ref.Process == core.Main {
-		return ignoreNotFound(e.o.Supervisor.Signal(ctx, ref, sigkill))
-	}
-	return e.killExec(ctx, &ct, &core.Process{ID: ref.Process, Pid: p.Pid, Session: proctree.Session(p.Pid)})
 }
 
 // killExec kills an exec with all that it has started. It succeeds when the exec has ended.

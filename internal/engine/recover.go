@@ -102,20 +102,20 @@ func lastEvents(r core.LostObject) (events []core.Event) {
 // without a record.
 func (r recovery) repair(ctx context.Context) (n int, err error) {
 	for range 3 {
-		s, err := r.e.survey(ctx)
+		s, err := r.e.node().Take(ctx)
 		if err != nil {
 			return n, err
 		}
 		done := 0
-		for _, f := range append(s.compare(), s.halves()...) {
+		for _, f := range append(s.Compare(), s.Halves()...) {
 			log := r.e.o.Logger.With("kind", f.Kind, "object", f.Object)
-			if f.repair == nil {
+			if f.Repair == nil {
 				log.WarnContext(ctx, "records and node disagree, and this cannot be repaired; longshore check lists it", "detail", f.Detail)
 				continue
 			}
 			done++
 			log.InfoContext(ctx, "repairing", "detail", f.Detail)
-			if err := f.repair(ctx); err != nil && !errdefs.IsNotFound(err) {
+			if err := f.Repair(ctx); err != nil && !errdefs.IsNotFound(err) {
 				if crashed(err) || ctx.Err() != nil {
 					return n, err
 				}
@@ -130,31 +130,6 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 		}
 	}
 	return n, nil
-}
-
-// lostTime bounds the wait for the end of a lost process's remnants after SIGKILL.
-const lostTime = 10 * time.Second
-
-// lose records the end of a process that nobody watched, and kills its remnants. If there were any,
-// the record says that it was killed. Agent is set if this agent lived when keeper and nest died.
-func (e *Engine) lose(ctx context.Context, c *core.Container, process core.ProcessID, agent bool) error {
-	notes := [2]string{autopsy.AllGone, autopsy.AllGoneKilled}
-	if agent {
-		notes = [2]string{autopsy.PairGone, autopsy.PairGoneKilled}
-	}
-	note := notes[0]
-	if process == core.Main {
-		if s, err := e.o.Cgroups.Stats(ctx, c.Cgroup, core.StatsProcessCount); err == nil && s.Pids.Processes.N > 0 {
-			note = notes[1]
-		}
-		// A process that the kernel holds must not keep the agent from serving the others.
-		kill, cancel := context.WithTimeout(ctx, lostTime)
-		defer cancel()
-		if err := e.kill(kill, c); err != nil {
-			return err
-		}
-	}
-	return e.recordEnd(c.ID, process, autopsy.Make(autopsy.Input{Exit: core.Exit{Lost: true, At: now()}, Note: note}))
 }
 
 // endSandbox stops a sandbox that has lost something it needs, with everything in it.
@@ -247,9 +222,13 @@ func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	dying, err := r.dying(ctx)
-	if err != nil || st.Pending == 0 && len(dying) == 0 {
+	known, err := r.e.node().Processes(ctx)
+	if err != nil {
 		return 0, err
+	}
+	dying := known.Dying()
+	if st.Pending == 0 && len(dying) == 0 {
+		return 0, nil
 	}
 	wait, cancel := context.WithTimeout(ctx, pendingTime)
 	defer cancel()
@@ -271,71 +250,6 @@ func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
 		}
 	}
 	return n, ctx.Err()
-}
-
-// dying returns the processes without a record that still run.
-func (r recovery) dying(ctx context.Context) (map[core.Ref]bool, error) {
-	s, err := r.e.held(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.orphanProcesses()
-	dying := map[core.Ref]bool{}
-	for _, f := range s.found {
-		if s.procs[f.ref].Running {
-			dying[f.ref] = true
-		}
-	}
-	return dying, nil
-}
-
-// held returns the records and the keeper's processes. It reads the records first, so that a
-// process launched meanwhile is not taken for lost.
-func (e *Engine) held(ctx context.Context) (*survey, error) {
-	s := &survey{e: e, procs: map[core.Ref]core.Supervised{}, quiet: e.quiet.all()}
-	var err error
-	if s.sandboxes, s.containers, err = e.records.all(); err != nil {
-		return nil, err
-	}
-	procs, err := e.o.Supervisor.Processes(ctx)
-	for _, p := range procs {
-		s.procs[p.Ref] = p
-	}
-	return s, err
-}
-
-// reconcile compares the records with a new keeper's processes. A missing process is recorded as
-// lost, and an exec that nobody waits for is killed.
-func (e *Engine) reconcile(ctx context.Context) error {
-	s, err := e.held(ctx)
-	if err != nil {
-		return err
-	}
-	s.agentLived = true
-	for _, c := range s.containers {
-		if c.State != core.ContainerCreating && c.State != core.ContainerExited {
-			s.alive(&c, &c.Main, "its main process went with a keeper")
-		}
-		for i := range c.Execs {
-			if c.Execs[i].Autopsy == nil {
-				s.alive(&c, &c.Execs[i], "a process of it went with a keeper")
-			}
-		}
-	}
-	for _, sb := range s.sandboxes {
-		if _, ok := s.procs[core.Ref{Container: sb.ID}]; sb.State == core.SandboxReady && sb.Init != 0 && !ok {
-			s.add(finding{repair: func(ctx context.Context) error {
-				return e.endSandbox(ctx, &sb, "its init went with a keeper, and its pid namespace with it")
-			}})
-		}
-	}
-	s.quietLost()
-	s.strayExecs()
-	var errs []error
-	for _, f := range s.found {
-		errs = append(errs, f.repair(ctx))
-	}
-	return errors.Join(errs...)
 }
 
 func ignoreNotFound(err error) error {

@@ -195,7 +195,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 	if err != nil {
 		return false, err
 	}
-	if sb.State == core.SandboxStopped && released(&sb) {
+	if sb.State == core.SandboxStopped && owned.Released(&sb) {
 		return false, nil
 	}
 	all, err := e.records.ContainersOf(id)
@@ -223,16 +223,6 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 		return false, err
 	}
 	return false, teardown{e: e, pipeline: pl}.release(ctx, &sb)
-}
-
-// released reports whether a stopped sandbox has given back all that it held.
-func released(sb *core.Sandbox) bool {
-	for _, ns := range owned.Shared(&sb.Config.Namespaces) {
-		if ns.Path != "" {
-			return false
-		}
-	}
-	return sb.Init == 0 && !sb.Renewing
 }
 
 // RemoveSandbox removes a sandbox with its containers. It succeeds when the sandbox is gone.

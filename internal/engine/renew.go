@@ -103,7 +103,7 @@ func newRenewal(v view, id core.ID) (*renewal, error) {
 		return r, nil
 	}
 	next, ok := core.NextSandbox(r.sb.State, core.VerbRenew)
-	if !ok || !released(&r.sb) {
+	if !ok || !owned.Released(&r.sb) {
 		return nil, fmt.Errorf("its sandbox is %s, and not all that it held is given back: %w", r.sb.State, errdefs.ErrUnavailable)
 	}
 	rt, err := v.e.runtime(r.sb.Config.Runtime)

@@ -41,7 +41,7 @@ func (t teardown) containerStages(ct *core.Container) []stage {
 			return t.processes(ctx, rt, ct)
 		}},
 		{"unmount", func(ctx context.Context) error {
-			return errors.Join(t.e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), t.e.imageVolumes().release(ctx, ct))
+			return errors.Join(t.e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), t.e.imageVolumes().Release(ctx, ct))
 		}},
 		{"discard", func(ctx context.Context) error {
 			if ct.Image == "" {

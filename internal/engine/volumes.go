@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -96,8 +95,8 @@ func (r records) volumesInUse(owner core.Owner) (map[string]bool, error) {
 }
 
 // imageVolumes returns the ports that image volumes use.
-func (e *Engine) imageVolumes() imageVolumes {
-	return imageVolumes{images: e.o.Images, roots: e.o.Roots}
+func (e *Engine) imageVolumes() volumes.Images {
+	return volumes.Images{Images: e.o.Images, Roots: e.o.Roots}
 }
 
 // mountImages mounts the images that the container asks for.
@@ -105,8 +104,8 @@ func (b *build) mountImages(ctx context.Context) (err error) {
 	if len(b.cfg.Images) == 0 {
 		return nil
 	}
-	b.pipeline.undo.add("images", func(ctx context.Context) error { return b.e.imageVolumes().release(ctx, &b.c) })
-	b.images, err = b.e.imageVolumes().mount(ctx, &b.c, ranges(b.sb.Config.UIDs), ranges(b.sb.Config.GIDs))
+	b.pipeline.undo.add("images", func(ctx context.Context) error { return b.e.imageVolumes().Release(ctx, &b.c) })
+	b.images, err = b.e.imageVolumes().Mount(ctx, &b.c, ranges(b.sb.Config.UIDs), ranges(b.sb.Config.GIDs))
 	return err
 }
 
@@ -130,35 +129,4 @@ func withoutOptions(uses []core.VolumeMount) []core.VolumeMount {
 		uses[i].Options = nil
 	}
 	return uses
-}
-
-// volumeMounts compares the mounted volumes with the containers that use them.
-func (s *survey) volumeMounts() {
-	e := s.e
-	mounted, used := map[volumes.Name]bool{}, map[volumes.Name]bool{}
-	for _, n := range e.volumes.Mounts(s.mounts) {
-		mounted[n] = true
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.containers)) {
-		c := s.containers[id]
-		for _, v := range c.Config.Volumes {
-			n := volumes.Name{Owner: c.Owner, Name: v.Name}
-			used[n] = true
-			if s.mountable[n] && !mounted[n] && c.State != core.ContainerCreating && !c.Removing {
-				s.add(finding{Violation: Violation{"missing", "container " + string(id), "its volume " + v.Name + " is not mounted any more"}, sandbox: c.Sandbox})
-			}
-		}
-	}
-	unused := map[string]volumes.Name{}
-	for n := range mounted {
-		if !used[n] {
-			unused[string(n.Owner)+"/"+n.Name] = n
-		}
-	}
-	for _, path := range slices.Sorted(maps.Keys(unused)) {
-		n := unused[path]
-		s.orphan("mount of volume "+path, "no container uses it", core.Ref{}, func(ctx context.Context) error {
-			return e.volumes.Release(ctx, n.Owner, []core.VolumeMount{{Name: n.Name}})
-		})
-	}
 }

@@ -56,6 +56,16 @@ func Shared(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
 	return all
 }
 
+// Released reports whether a stopped sandbox has given back all that it held.
+func Released(sb *core.Sandbox) bool {
+	for _, ns := range Shared(&sb.Config.Namespaces) {
+		if ns.Path != "" {
+			return false
+		}
+	}
+	return sb.Init == 0 && !sb.Renewing
+}
+
 // Init returns the whole spec of the container that is a sandbox's tiny init.
 func Init(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
 	ns := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}}

@@ -1,4 +1,4 @@
-package engine
+package volumes
 
 import (
 	"context"
@@ -15,40 +15,39 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// imageVolumes mounts the content of images, read-only, for a container with another root. Each
-// image is checked out under a name made from the container's ID, and mounted below the container's
-// bundle.
-type imageVolumes struct {
-	images core.Images
-	roots  core.Roots
+// Images mounts the content of images, read-only, for a container with another root. Each image is
+// checked out under a name made from the container's ID, and mounted below the container's bundle.
+type Images struct {
+	Images core.Images
+	Roots  core.Roots
 }
 
 func imageCheckout(container core.ID, i int) core.ID {
 	return container + core.ID("."+strconv.Itoa(i))
 }
 
-// imageCheckouts returns the names of a container's checkouts for its image volumes.
-func imageCheckouts(c *core.Container) (ids []core.ID) {
+// Checkouts returns the names of a container's checkouts for its image volumes.
+func Checkouts(c *core.Container) (ids []core.ID) {
 	for i := range c.Config.Images {
 		ids = append(ids, imageCheckout(c.ID, i))
 	}
 	return ids
 }
 
-// checkoutContainer returns the container of the checkout id, which is its root or an image volume.
-func checkoutContainer(id core.ID) core.ID {
+// CheckoutContainer returns the container of the checkout id, which is its root or an image volume.
+func CheckoutContainer(id core.ID) core.ID {
 	c, _, _ := strings.Cut(string(id), ".")
 	return core.ID(c)
 }
 
 func imageDir(c *core.Container) string { return filepath.Join(c.Bundle, "images") }
 
-// mount mounts all that c asks for and returns the host path of each, sub-path included. After an
-// error the caller calls release. It returns NotFound when a sub-path is not in its image,
+// Mount mounts all images that c asks for and returns the host path of each, sub-path included. After an
+// error the caller calls Release. It returns NotFound when a sub-path is not in its image,
 // InvalidArgument when it leads out of it.
-func (v imageVolumes) mount(ctx context.Context, c *core.Container, uids, gids []core.IDRange) (paths []string, err error) {
+func (v Images) Mount(ctx context.Context, c *core.Container, uids, gids []core.IDRange) (paths []string, err error) {
 	for i, m := range c.Config.Images {
-		co, err := v.images.Checkout(ctx, core.CheckoutRequest{Container: imageCheckout(c.ID, i), Image: m.Image, ReadOnly: true, UIDs: uids, GIDs: gids})
+		co, err := v.Images.Checkout(ctx, core.CheckoutRequest{Container: imageCheckout(c.ID, i), Image: m.Image, ReadOnly: true, UIDs: uids, GIDs: gids})
 		if err != nil {
 			return nil, fmt.Errorf("image volume %s: %w", m.Image, err)
 		}
@@ -56,7 +55,7 @@ func (v imageVolumes) mount(ctx context.Context, c *core.Container, uids, gids [
 		if err := os.MkdirAll(target, 0o700); err != nil {
 			return nil, err
 		}
-		if err := v.roots.Mount(ctx, target, co.Mounts, true); err != nil {
+		if err := v.Roots.Mount(ctx, target, co.Mounts, true); err != nil {
 			return nil, fmt.Errorf("image volume %s: %w", m.Image, err)
 		}
 		path, err := below(target, m.SubPath)
@@ -95,23 +94,23 @@ func below(target, sub string) (string, error) {
 	return os.Readlink("/proc/self/fd/" + strconv.Itoa(int(f.Fd())))
 }
 
-// release unmounts and discards everything. It succeeds when there is nothing.
-func (v imageVolumes) release(ctx context.Context, c *core.Container) error {
+// Release unmounts and discards everything. It succeeds when there is nothing.
+func (v Images) Release(ctx context.Context, c *core.Container) error {
 	var errs []error
 	for i := range c.Config.Images {
 		target := filepath.Join(imageDir(c), strconv.Itoa(i))
-		err := v.roots.Unmount(ctx, target)
+		err := v.Roots.Unmount(ctx, target)
 		if err == nil {
 			// If something is still mounted here, this fails and deletes nothing in it.
 			err = ignoreMissing(os.Remove(target))
 		}
-		errs = append(errs, err, v.images.Discard(ctx, imageCheckout(c.ID, i)))
+		errs = append(errs, err, v.Images.Discard(ctx, imageCheckout(c.ID, i)))
 	}
 	return errors.Join(errs...)
 }
 
-// clear unmounts the image volumes of a bundle that has no record.
-func (v imageVolumes) clear(ctx context.Context, bundle string) error {
+// Clear unmounts the image volumes of a bundle that has no record.
+func (v Images) Clear(ctx context.Context, bundle string) error {
 	c := &core.Container{Bundle: bundle}
 	entries, err := os.ReadDir(imageDir(c))
 	if err != nil {
@@ -120,14 +119,7 @@ func (v imageVolumes) clear(ctx context.Context, bundle string) error {
 	var errs []error
 	for _, e := range entries {
 		target := filepath.Join(imageDir(c), e.Name())
-		errs = append(errs, v.roots.Unmount(ctx, target), ignoreMissing(os.Remove(target)))
+		errs = append(errs, v.Roots.Unmount(ctx, target), ignoreMissing(os.Remove(target)))
 	}
 	return errors.Join(errs...)
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

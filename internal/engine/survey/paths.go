@@ -1,6 +1,13 @@
-package engine
+package survey
 
-import "strings"
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/longshore/longshore/internal/core"
+)
 
 // pathSet is a set of absolute paths. The zero value is empty and ready to use.
 type pathSet struct {
@@ -37,3 +44,17 @@ func (s *pathSet) relates(path string) bool {
 
 // parentPath returns the directory of path; "" when that is the root.
 func parentPath(path string) string { return path[:max(0, strings.LastIndexByte(path, '/'))] }
+
+// dirIDs returns the IDs that have an entry in a directory, or none when the directory does not
+// exist.
+func dirIDs(dir string) ([]core.ID, error) {
+	list, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	ids := make([]core.ID, 0, len(list))
+	for _, e := range list {
+		ids = append(ids, core.ID(e.Name()))
+	}
+	return ids, err
+}
