@@ -48,7 +48,7 @@ type view struct {
 func newClient(e *Engine, owner core.Owner) *Client {
 	s := scope.Scope{
 		Records: e.records.Records, Owner: owner, Locks: e.sandboxes.Lock,
-		Stages: func(owner core.Owner, verb string) func(string) error { return e.pipeline(owner, verb).pass },
+		Stages: func(owner core.Owner, verb string) func(string) error { return e.pipeline(owner, verb).Pass },
 	}
 	v := view{s, e}
 	return &Client{

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/stages"
 	specutil "github.com/longshore/longshore/internal/ocispec"
 )
 
@@ -48,7 +49,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 // build is the state of one CreateContainer.
 type build struct {
 	e        *Engine
-	pipeline *pipeline
+	pipeline *stages.Pipeline
 	cfg      core.ContainerConfig // the caller's config, with the fields that are not stored
 	sb       core.Sandbox
 	rt       core.Runtime
@@ -91,18 +92,18 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	b.sb = sb
 	if err := b.place(v); err != nil {
-		b.pipeline.end(ctx, err)
+		b.pipeline.End(ctx, err)
 		return err
 	}
 	// With this lock held, nobody can record the end of the process before its start is recorded.
 	unlock, err := b.e.launches.Lock(ctx, core.Ref{Container: b.c.ID})
 	if err != nil {
-		b.pipeline.end(ctx, err)
+		b.pipeline.End(ctx, err)
 		return err
 	}
 	defer unlock()
 	defer b.close()
-	return b.e.create(ctx, b.c.ID, func(ctx context.Context) error { return b.pipeline.run(ctx, b.stages()) })
+	return b.e.create(ctx, b.c.ID, func(ctx context.Context) error { return b.pipeline.Run(ctx, b.stages()) })
 }
 
 // place chooses the container's runtime and cgroup.
@@ -125,18 +126,18 @@ func (b *build) place(v view) (err error) {
 	return err
 }
 
-func (b *build) stages() []stage {
-	return []stage{
-		{"reserve", b.reserve},
-		{"root", b.root},
-		{"volumes", b.takeVolumes},
-		{"images", b.mountImages},
-		{"spec", b.callSpec},
-		{"own", b.own},
-		{"adjust", b.adjust},
-		{"cgroup", b.cgroup},
-		{"launch", b.launch},
-		{"commit", b.commit},
+func (b *build) stages() []stages.Stage {
+	return []stages.Stage{
+		{Name: "reserve", Do: b.reserve},
+		{Name: "root", Do: b.root},
+		{Name: "volumes", Do: b.takeVolumes},
+		{Name: "images", Do: b.mountImages},
+		{Name: "spec", Do: b.callSpec},
+		{Name: "own", Do: b.own},
+		{Name: "adjust", Do: b.adjust},
+		{Name: "cgroup", Do: b.cgroup},
+		{Name: "launch", Do: b.launch},
+		{Name: "commit", Do: b.commit},
 	}
 }
 
@@ -189,9 +190,9 @@ func (b *build) reserve(context.Context) error {
 	})
 	if err == nil {
 		// The records tell the users of a volume, so this comes after the removal of the record.
-		b.pipeline.undo.add("anonymous volumes", func(ctx context.Context) error { return b.e.volumes.Abandon(ctx, b.c.Owner, b.c.Config.Volumes) })
-		b.pipeline.undo.add("volumes", func(ctx context.Context) error { return b.e.volumes.Release(ctx, b.c.Owner, b.c.Config.Volumes) })
-		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.DropContainer(b.c.ID, scope.Change{}) })
+		b.pipeline.Undo.Add("anonymous volumes", func(ctx context.Context) error { return b.e.volumes.Abandon(ctx, b.c.Owner, b.c.Config.Volumes) })
+		b.pipeline.Undo.Add("volumes", func(ctx context.Context) error { return b.e.volumes.Release(ctx, b.c.Owner, b.c.Config.Volumes) })
+		b.pipeline.Undo.Add("record", func(context.Context) error { return b.e.records.DropContainer(b.c.ID, scope.Change{}) })
 	}
 	return err
 }
@@ -199,20 +200,20 @@ func (b *build) reserve(context.Context) error {
 // root checks out and mounts the root filesystem. It also begins to create the cgroup; its limits
 // follow with the spec.
 func (b *build) root(ctx context.Context) error {
-	b.made = b.pipeline.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
-	b.pipeline.undo.add("cgroup", func(ctx context.Context) error {
+	b.made = b.pipeline.Beside(func() error { return b.e.o.Cgroups.Create(ctx, b.c.Cgroup, nil) })
+	b.pipeline.Undo.Add("cgroup", func(ctx context.Context) error {
 		_ = b.made()
 		return b.e.o.Cgroups.Remove(ctx, b.c.Cgroup)
 	})
 	rootfs := filepath.Join(b.c.Bundle, "rootfs")
-	b.pipeline.undo.add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
+	b.pipeline.Undo.Add("bundle", func(context.Context) error { return removeBundle(b.c.Bundle) })
 	if err := makeBundle(b.c.Bundle); err != nil {
 		return err
 	}
 	mounts := b.cfg.Root.Mounts
 	switch {
 	case b.cfg.Root.Image != "":
-		b.pipeline.undo.add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
+		b.pipeline.Undo.Add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
 		// The checkout is writable even for a read-only root, because the runtime creates mount
 		// points in it before it makes the root read-only.
 		co, err := b.e.o.Images.Checkout(ctx, core.CheckoutRequest{
@@ -228,7 +229,7 @@ func (b *build) root(ctx context.Context) error {
 			mounts[0].Options = append(mounts[0].Options, specutil.BelowOption(b.cfg.Root.Below))
 		}
 	}
-	b.pipeline.undo.add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
+	b.pipeline.Undo.Add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
 	if err := b.e.o.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
 		return err
 	}
@@ -280,7 +281,7 @@ func (b *build) cgroup(ctx context.Context) error {
 }
 
 func (b *build) launch(ctx context.Context) error {
-	b.pipeline.undo.add("launch", func(ctx context.Context) error { return teardown{e: b.e}.processes(ctx, b.rt, &b.c) })
+	b.pipeline.Undo.Add("launch", func(ctx context.Context) error { return teardown{e: b.e}.processes(ctx, b.rt, &b.c) })
 	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
 	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime && b.cfg.Runtime == "", version: b.e.version, take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
@@ -314,7 +315,7 @@ func (b *build) confined(k core.Confinement) { b.c.Confinement = &k }
 func (b *build) commit(context.Context) error {
 	return b.e.o.Store.Update(func(tx core.Tx) error {
 		c := b.c
-		c.Trace = b.e.pulls.Of(c.Image).With(core.Trace(b.pipeline.trace))
+		c.Trace = b.e.pulls.Of(c.Image).With(b.pipeline.Trace())
 		n := scope.Change{}
 		if err := created(&c, &n); err != nil {
 			return err

@@ -12,7 +12,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -24,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/lease"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/stages"
 	"github.com/longshore/longshore/internal/engine/underway"
 	"github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/keylock"
@@ -55,7 +55,7 @@ type Options struct {
 	// Files returns a sandbox's resolv.conf, hosts and hostname. With nil there are none.
 	Files func(ctx context.Context, sb core.Sandbox) (Files, error)
 	// Observer gets the duration of each stage. It may be nil.
-	Observer Observer
+	Observer stages.Observer
 	// Logger may be nil.
 	Logger *slog.Logger
 	// FailPoint is called between the stages of every verb, in tests. An error ends the verb as
@@ -65,13 +65,6 @@ type Options struct {
 
 // Files are the contents of a sandbox's files in /etc. One that is empty is not mounted.
 type Files struct{ ResolvConf, Hosts, Hostname []byte }
-
-// Observer receives the engine's timings.
-type Observer interface {
-	// Stage reports the duration of one stage of a verb, and the object's owner. All three names
-	// come from closed sets (see Stages).
-	Stage(owner core.Owner, verb, stage string, took time.Duration)
-}
 
 // Engine is the execution engine of a node.
 type Engine struct {
@@ -95,6 +88,7 @@ type Engine struct {
 	pulls    lease.Pulls
 	features sync.Map // runtime name → core.RuntimeFeatures
 	quiet    quietExecs
+	stages   stages.Settings
 }
 
 // New returns an engine over o. Call Recover before anybody uses it, then Run.
@@ -107,6 +101,7 @@ func New(o Options) (*Engine, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{records: records{scope.Records{Store: o.Store}}, o: o, runtimes: map[string]core.Runtime{}, policies: policies{o.Policies, o.Logger}}
+	e.stages = stages.Settings{Observer: o.Observer, FailPoint: o.FailPoint, Names: Stages, Logger: o.Logger}
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}
@@ -151,26 +146,3 @@ func (e *Engine) sandboxDir(id core.ID) string {
 func (e *Engine) bundle(id core.ID) string { return filepath.Join(e.o.State, "bundles", string(id)) }
 
 func now() time.Time { return time.Now().Round(0).UTC() }
-
-// cleanupTime bounds the cleanup after a request has failed or its caller has gone.
-const cleanupTime = 30 * time.Second
-
-// detached returns a context for cleanup: ctx's values without its end, for at most cleanupTime.
-func detached(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(underway.Detach(ctx), cleanupTime)
-}
-
-// crash is the error that a fail point causes. The agent counts as dead, so nothing may be
-// undone.
-type crash struct {
-	stage string
-	err   error
-}
-
-func (c *crash) Error() string { return fmt.Sprintf("crashed at %s: %v", c.stage, c.err) }
-func (c *crash) Unwrap() error { return c.err }
-
-func crashed(err error) bool {
-	var c *crash
-	return errors.As(err, &c)
-}

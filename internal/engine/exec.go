@@ -12,6 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/underway"
 	"github.com/longshore/longshore/internal/proctree"
 )
 
@@ -99,7 +100,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 		return core.Launched{}, err
 	}
 	pl := e.pipeline(ct.Owner, "exec")
-	if err := pl.pass("begin"); err != nil {
+	if err := pl.Pass("begin"); err != nil {
 		return core.Launched{}, err
 	}
 	uid, gid := owned.HostIDs(sb, cfg.Spec)
@@ -108,7 +109,7 @@ func (e *Engine) launchExec(ctx context.Context, sb *core.Sandbox, ct *core.Cont
 		Levels: levelsOf(sb, ct), UID: uid, GID: gid,
 	})
 	if err == nil {
-		err = pl.pass("launch")
+		err = pl.Pass("launch")
 	}
 	return launched, err
 }
@@ -135,10 +136,10 @@ func (c view) recordExec(ctx context.Context, ct *core.Container, cfg core.Proce
 // execRecorded ends a launch: its process is recorded, or err says why not.
 func (e *Engine) execRecorded(ctx context.Context, ref core.Ref, owner core.Owner, err error) error {
 	if err == nil {
-		return e.pipeline(owner, "exec").pass("commit")
+		return e.pipeline(owner, "exec").Pass("commit")
 	}
 	// The container has ended or was removed meanwhile: the process must not stay.
-	ctx, cancel := detached(ctx)
+	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
 	if serr := e.o.Supervisor.Signal(ctx, ref, sigkill); serr != nil && !errdefs.IsNotFound(serr) {
 		e.o.Logger.WarnContext(ctx, "could not kill a process without a record; the next recovery or reclaim does", "container", ref.Container, "process", ref.Process, "error", serr)

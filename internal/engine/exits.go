@@ -139,7 +139,7 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	defer unlock()
 	c, err := r.e.records.Container(x.Ref.Container)
 	l := r.e.pipeline(c.Owner, "exit") // an init of a sandbox belongs to nobody here
-	if err := l.pass("begin"); err != nil {
+	if err := l.Pass("begin"); err != nil {
 		return err
 	}
 	if errdefs.IsNotFound(err) {
@@ -166,7 +166,7 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 			return err
 		}
 	}
-	if err := l.pass("recorded"); err != nil {
+	if err := l.Pass("recorded"); err != nil {
 		return err
 	}
 	if x.Ref.Process == core.Main {
@@ -188,7 +188,7 @@ func (r *reaper) exited(ctx context.Context, x core.ProcessExit) error {
 	if err := r.e.quiet.dropAbandoned(ctx, x.Ref); err != nil {
 		return err
 	}
-	return l.pass("acked")
+	return l.Pass("acked")
 }
 
 // exitedOther handles the exit of a tiny init, or of a process without a record.

@@ -22,7 +22,7 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 		return core.Image{}, err
 	}
 	pl := i.by.e.pipeline(owner, "pull")
-	if err := pl.pass("begin"); err != nil {
+	if err := pl.Pass("begin"); err != nil {
 		return core.Image{}, err
 	}
 	pull := i.by.e.pulls.Watch(owner, &opts)
@@ -31,13 +31,13 @@ func (i Images) Pull(ctx context.Context, ref string, opts core.PullOptions) (co
 		return core.Image{}, err
 	}
 	pull.End(img.ID)
-	if err := pl.pass("pulled"); err != nil {
+	if err := pl.Pass("pulled"); err != nil {
 		return core.Image{}, err
 	}
 	if err := i.by.e.records.Tell(core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(ref), Note: string(img.ID)}); err != nil {
 		return core.Image{}, err
 	}
-	return img, pl.pass("recorded")
+	return img, pl.Pass("recorded")
 }
 
 // Get returns one image; core.Images.Get describes the forms of ref.

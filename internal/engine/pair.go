@@ -53,13 +53,13 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 				return err
 			}
 			defer unlock()
-			if err := c.e.create(ctx, s.sb.ID, func(ctx context.Context) error { return s.pipeline.forward(ctx, s.stages()) }); err != nil {
-				s.pipeline.end(ctx, err)
+			if err := c.e.create(ctx, s.sb.ID, func(ctx context.Context) error { return s.pipeline.Forward(ctx, s.stages()) }); err != nil {
+				s.pipeline.End(ctx, err)
 				return err
 			}
 			// The container's stages continue the sandbox's pipeline: an error undoes the sandbox
 			// too.
-			made, b.pipeline = true, s.pipeline.as("create")
+			made, b.pipeline = true, s.pipeline.As("create")
 			return c.e.create(ctx, s.sb.ID, func(ctx context.Context) error { return b.in(ctx, c.view, s.sb) })
 		})
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/stages"
 )
 
 // policies check callers' operations.
@@ -35,7 +36,7 @@ func (ps policies) around(ctx context.Context, op *core.Operation, do func() err
 func (ps policies) ask(ctx context.Context, op *core.Operation) (told func(error), err error) {
 	var afters []func(error)
 	told = func(err error) {
-		if crashed(err) {
+		if stages.Crashed(err) {
 			return // a dead agent tells nobody
 		}
 		for _, after := range slices.Backward(afters) {

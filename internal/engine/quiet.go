@@ -151,7 +151,7 @@ func (q *quietExecs) abandon(ctx context.Context, ref core.Ref) {
 		return
 	}
 	q.abandoned.Store(ref, true)
-	ctx, cancel := detached(ctx)
+	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
 	p := q.get(ref)
 	if p == nil {

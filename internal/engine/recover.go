@@ -12,6 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/stages"
 )
 
 // networkRecoverer is a Network that repairs its own state after a start.
@@ -116,7 +117,7 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 			done++
 			log.InfoContext(ctx, "repairing", "detail", f.Detail)
 			if err := f.Repair(ctx); err != nil && !errdefs.IsNotFound(err) {
-				if crashed(err) || ctx.Err() != nil {
+				if stages.Crashed(err) || ctx.Err() != nil {
 					return n, err
 				}
 				// One object that cannot be repaired must not keep the agent from serving the

@@ -11,6 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/stages"
+	"github.com/longshore/longshore/internal/engine/underway"
 )
 
 // RemoveContainer removes a container that does not run, with all containers nested below it.
@@ -44,7 +46,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 		return err
 	}
 	pl := c.e.pipeline(ct.Owner, "remove")
-	if err := pl.pass("ended"); err != nil {
+	if err := pl.Pass("ended"); err != nil {
 		return err
 	}
 	ended, err := c.Container(ct.ID)
@@ -56,7 +58,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 }
 
 // removeEnded removes an ended container, after the policies allowed it.
-func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, pl *pipeline) error {
+func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOptions, pl *stages.Pipeline) error {
 	unlock, err := c.e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
 		return err
@@ -70,7 +72,7 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 		return fmt.Errorf("it is %s: %w", cur.State, errdefs.ErrFailedPrecondition)
 	}
 	// From here on the removal completes even if the caller leaves.
-	ctx, cancel := detached(ctx)
+	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
 	if err := c.e.records.EditContainer(cur.ID, func(ct *core.Container, _ *scope.Change) error { ct.Removing = true; return nil }); err != nil {
 		return err
@@ -147,7 +149,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 	}
 	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
 		for {
-			if err := pl.pass("containers"); err != nil {
+			if err := pl.Pass("containers"); err != nil {
 				return err
 			}
 			again, err := c.closeSandbox(ctx, sb.ID, opts.Request, pl)
@@ -184,7 +186,7 @@ func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOpti
 
 // closeSandbox records the stop and releases the sandbox's resources, under its lock. again means
 // that a container was created after they were stopped.
-func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest, pl *pipeline) (again bool, err error) {
+func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest, pl *stages.Pipeline) (again bool, err error) {
 	e := c.e
 	unlock, err := e.sandboxes.Lock(ctx, id)
 	if err != nil {
@@ -207,7 +209,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 			return true, nil
 		}
 	}
-	ctx, cancel := detached(ctx)
+	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
 	if sb.State != core.SandboxStopped {
 		sb, err = c.ChangeSandbox(id, scope.By{Verb: "stop", Request: req}, func(sb *core.Sandbox, n *scope.Change) error {
@@ -219,7 +221,7 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 			return false, err
 		}
 	}
-	if err := pl.pass("recorded"); err != nil {
+	if err := pl.Pass("recorded"); err != nil {
 		return false, err
 	}
 	return false, teardown{e: e, pipeline: pl}.release(ctx, &sb)
@@ -265,7 +267,7 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 // removeEmpty removes a stopped sandbox without containers, after the policies allowed it.
 func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOptions) error {
 	pl := c.e.pipeline(sb.Owner, "remove_sandbox")
-	if err := pl.pass("containers"); err != nil {
+	if err := pl.Pass("containers"); err != nil {
 		return err
 	}
 	unlock, err := c.e.sandboxes.Lock(ctx, sb.ID)
@@ -277,7 +279,7 @@ func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOpti
 	if err != nil {
 		return err
 	}
-	ctx, cancel := detached(ctx)
+	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
 	var by scope.Change
 	c.Forced(&by, &cur.Meta, scope.By{Verb: "remove", Request: opts.Request})

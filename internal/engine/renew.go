@@ -17,6 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/stages"
 )
 
 // RenewContainer makes an ended container ready to be started again: it is created, with its
@@ -56,7 +57,7 @@ func renew(ctx context.Context, v view, ct *core.Container) error {
 		return err
 	}
 	defer unlockLaunch()
-	return r.pipeline.run(ctx, r.stages())
+	return r.pipeline.Run(ctx, r.stages())
 }
 
 // renewal is the state of one RenewContainer. Until its last stage the records say that container
@@ -64,7 +65,7 @@ func renew(ctx context.Context, v view, ct *core.Container) error {
 type renewal struct {
 	e        *Engine
 	v        view
-	pipeline *pipeline
+	pipeline *stages.Pipeline
 	sandbox  *sandboxBuild // nil when the sandbox is still ready
 	sb       core.Sandbox
 	rt       core.Runtime
@@ -80,7 +81,7 @@ func newRenewal(v view, id core.ID) (*renewal, error) {
 	if r.c, err = v.Container(id); err != nil {
 		return nil, err
 	}
-	r.pipeline.owner = r.c.Owner
+	r.pipeline.Owner = r.c.Owner
 	if r.c.Removing {
 		return nil, fmt.Errorf("it is being removed: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -117,17 +118,17 @@ func newRenewal(v view, id core.ID) (*renewal, error) {
 
 func (r *renewal) specPath() string { return filepath.Join(r.c.Bundle, "config.json") }
 
-func (r *renewal) stages() []stage {
-	return []stage{
-		{"forget", r.forget},
-		{"reserve", r.reserve},
-		{"pin", r.ofSandbox((*sandboxBuild).namespaces)},
-		{"network", r.ofSandbox((*sandboxBuild).network)},
-		{"files", r.ofSandbox(r.files)},
-		{"init", r.ofSandbox((*sandboxBuild).init)},
-		{"etc", r.etc},
-		{"launch", r.launch},
-		{"commit", r.commit},
+func (r *renewal) stages() []stages.Stage {
+	return []stages.Stage{
+		{Name: "forget", Do: r.forget},
+		{Name: "reserve", Do: r.reserve},
+		{Name: "pin", Do: r.ofSandbox((*sandboxBuild).namespaces)},
+		{Name: "network", Do: r.ofSandbox((*sandboxBuild).network)},
+		{Name: "files", Do: r.ofSandbox(r.files)},
+		{Name: "init", Do: r.ofSandbox((*sandboxBuild).init)},
+		{Name: "etc", Do: r.etc},
+		{Name: "launch", Do: r.launch},
+		{Name: "commit", Do: r.commit},
 	}
 }
 
@@ -163,7 +164,7 @@ func (r renewal) unmake(ctx context.Context) error {
 
 // forget has the runtime and the keeper forget the processes that have ended.
 func (r *renewal) forget(ctx context.Context) error {
-	r.pipeline.undo.add("processes", r.unmake)
+	r.pipeline.Undo.Add("processes", r.unmake)
 	return r.unmake(ctx)
 }
 
@@ -184,7 +185,7 @@ func (r *renewal) reserve(ctx context.Context) error {
 	if err := mark(true); err != nil {
 		return err
 	}
-	r.pipeline.undo.add("mark", func(context.Context) error { return mark(false) })
+	r.pipeline.Undo.Add("mark", func(context.Context) error { return mark(false) })
 	return nil
 }
 
@@ -249,7 +250,7 @@ func (r *renewal) launch(ctx context.Context) error {
 	b := &build{e: r.e, cfg: cfg, rt: r.rt, sb: r.sb, spec: r.spec, c: r.c}
 	b.c.Refused = nil
 	uid, gid := owned.HostIDs(&r.sb, r.spec.Process)
-	r.pipeline.undo.add("launch", r.unmake) // before the namespaces are released
+	r.pipeline.Undo.Add("launch", r.unmake) // before the namespaces are released
 	pid, err := r.rt.Create(ctx, core.RuntimeCreate{
 		ID: r.c.ID, Bundle: r.c.Bundle, Spec: r.spec, IO: cfg.IO, Cgroup: r.c.Cgroup, Limited: true,
 		Levels: levelsOf(&r.sb, &r.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&r.c), Grants: cfg.Grants, HookID: cfg.HookID,
@@ -282,7 +283,7 @@ func (r *renewal) commit(context.Context) error {
 		if err := step(&c, core.VerbRenew); err != nil {
 			return err
 		}
-		c.Main, c.Execs, c.Refused, c.Trace, c.Confinement = r.c.Main, nil, r.c.Refused, core.Trace(r.pipeline.trace), r.c.Confinement
+		c.Main, c.Execs, c.Refused, c.Trace, c.Confinement = r.c.Main, nil, r.c.Refused, r.pipeline.Trace(), r.c.Confinement
 		n := scope.Change{}
 		n.Add(core.Event{Kind: core.EventContainerCreated})
 		r.v.Forced(&n, &c.Meta, scope.By{Verb: "start again"})

@@ -13,6 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/stages"
 )
 
 // CreateSandbox creates a sandbox and returns it ready. With a Key that is in use it returns the
@@ -42,12 +43,12 @@ func (b *sandboxBuild) create(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	return b.e.create(ctx, b.sb.ID, func(ctx context.Context) error { return b.pipeline.run(ctx, b.stages()) })
+	return b.e.create(ctx, b.sb.ID, func(ctx context.Context) error { return b.pipeline.Run(ctx, b.stages()) })
 }
 
 // create runs a part of the create of a sandbox or container; a stop of that cancels it.
 func (e *Engine) create(ctx context.Context, id core.ID, do func(context.Context) error) error {
-	return e.creates.Run(ctx, id, crashed, do)
+	return e.creates.Run(ctx, id, stages.Crashed, do)
 }
 
 // awaitFirst waits for the end of the create of the sandbox that has a key, if it is under way. It
@@ -71,7 +72,7 @@ func (e *Engine) awaitFirst(ctx context.Context, first *core.Sandbox) (again boo
 // sandboxBuild is the state of one CreateSandbox.
 type sandboxBuild struct {
 	e        *Engine
-	pipeline *pipeline
+	pipeline *stages.Pipeline
 	rt       core.Runtime
 	sb       core.Sandbox
 	first    *core.Sandbox // the sandbox that has the key
@@ -104,16 +105,16 @@ func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
 	}}, nil
 }
 
-func (b *sandboxBuild) stages() []stage {
-	return []stage{
-		{"reserve", b.reserve},
-		{"pin", b.pin},
-		{"network", b.network},
-		{"files", b.files},
-		{"cgroup", func(context.Context) error { return b.limited() }},
-		{"init", b.init},
-		{"admit", b.admit},
-		{"commit", b.commit},
+func (b *sandboxBuild) stages() []stages.Stage {
+	return []stages.Stage{
+		{Name: "reserve", Do: b.reserve},
+		{Name: "pin", Do: b.pin},
+		{Name: "network", Do: b.network},
+		{Name: "files", Do: b.files},
+		{Name: "cgroup", Do: func(context.Context) error { return b.limited() }},
+		{Name: "init", Do: b.init},
+		{Name: "admit", Do: b.admit},
+		{Name: "commit", Do: b.commit},
 	}
 }
 
@@ -143,15 +144,15 @@ func (b *sandboxBuild) reserve(context.Context) error {
 		return tx.Sandboxes().Put(b.sb)
 	})
 	if err == nil {
-		b.pipeline.undo.add("record", func(context.Context) error { return b.e.records.DropSandbox(b.sb.ID, scope.Change{}) })
+		b.pipeline.Undo.Add("record", func(context.Context) error { return b.e.records.DropSandbox(b.sb.ID, scope.Change{}) })
 	}
 	return err
 }
 
 // pin makes the namespaces. It also begins to create the cgroup, which does not depend on them.
 func (b *sandboxBuild) pin(ctx context.Context) error {
-	b.limited = b.pipeline.beside(func() error { return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources) })
-	b.pipeline.undo.add("cgroup", func(ctx context.Context) error {
+	b.limited = b.pipeline.Beside(func() error { return b.e.o.Cgroups.Create(ctx, b.sb.Cgroup, b.sb.Config.Resources) })
+	b.pipeline.Undo.Add("cgroup", func(ctx context.Context) error {
 		_ = b.limited()
 		return b.e.o.Cgroups.Remove(ctx, b.sb.Cgroup)
 	})
@@ -173,7 +174,7 @@ func (b *sandboxBuild) namespaces(ctx context.Context) error {
 			req.Kinds = append(req.Kinds, kind)
 		}
 	}
-	b.pipeline.undo.add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
+	b.pipeline.Undo.Add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
 	paths, err := b.e.o.Pinner.Pin(ctx, req)
 	if err != nil {
 		return err
@@ -193,7 +194,7 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 	case core.PerContainer, core.Adopted:
 		return nil
 	}
-	b.pipeline.undo.add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, b.sb.NetworkRequest()) })
+	b.pipeline.Undo.Add("network", func(ctx context.Context) error { return b.e.o.Network.Teardown(ctx, b.sb.NetworkRequest()) })
 	status, err := b.e.o.Network.Setup(ctx, b.sb.NetworkRequest())
 	b.sb.Network = status
 	return err
@@ -201,7 +202,7 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 
 // files writes the sandbox's files in /etc and mounts its shared /dev/shm.
 func (b *sandboxBuild) files(ctx context.Context) error {
-	b.pipeline.undo.add("files", func(ctx context.Context) error { return teardown{e: b.e}.sandboxDir(ctx, b.sb.Dir) })
+	b.pipeline.Undo.Add("files", func(ctx context.Context) error { return teardown{e: b.e}.sandboxDir(ctx, b.sb.Dir) })
 	if err := os.MkdirAll(filepath.Dir(b.sb.Dir), 0o700); err != nil {
 		return err
 	}
@@ -262,7 +263,7 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.pipeline.undo.add("init", func(ctx context.Context) error { return teardown{e: e}.init(ctx, &b.sb) })
+	b.pipeline.Undo.Add("init", func(ctx context.Context) error { return teardown{e: e}.init(ctx, &b.sb) })
 	if err := e.o.Cgroups.Create(ctx, cg, nil); err != nil {
 		return err
 	}
@@ -295,7 +296,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 		if !ok {
 			return fmt.Errorf("commit sandbox: it is %s: %w", b.sb.State, errdefs.ErrFailedPrecondition)
 		}
-		b.sb.State, b.sb.Trace = next, core.Trace(b.pipeline.trace)
+		b.sb.State, b.sb.Trace = next, b.pipeline.Trace()
 		n := scope.Change{}
 		n.Add(core.Event{Kind: core.EventSandboxReady})
 		if err := n.Write(tx, &b.sb.Meta, b.sb.ID, ""); err != nil {
@@ -306,7 +307,7 @@ func (b *sandboxBuild) commit(context.Context) error {
 	if err == nil {
 		// A caller that has seen the sandbox ready must see it stop. Only the container of a pair
 		// can still fail after this stage.
-		b.pipeline.undo.add("ready", func(context.Context) error {
+		b.pipeline.Undo.Add("ready", func(context.Context) error {
 			_, err := b.e.records.EditSandbox(b.sb.ID, func(sb *core.Sandbox, n *scope.Change) error { return stopped(sb, n, "its container was not made") })
 			return err
 		})

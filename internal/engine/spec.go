@@ -71,7 +71,7 @@ func (b *build) etc(ctx context.Context, in *owned.Spec) (err error) {
 		return nil
 	}
 	if !etc.Shared(&b.sb) { // otherwise other containers already use it
-		b.pipeline.undo.add("etc", func(ctx context.Context) error { return etc.Remove(ctx, b.e.o.Roots, b.sb.Dir) })
+		b.pipeline.Undo.Add("etc", func(ctx context.Context) error { return etc.Remove(ctx, b.e.o.Roots, b.sb.Dir) })
 	}
 	in.Etc, err = etc.Share(ctx, b.e.o.Roots, &b.sb, etc.Files(b.sb.Dir))
 	return err

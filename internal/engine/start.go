@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/underway"
 )
 
 // StartContainer starts a created container's program. When the program cannot be started, the
@@ -52,7 +53,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 		return err
 	}
 	pl := e.pipeline(cur.Owner, "start")
-	if err := pl.pass("begin"); err != nil {
+	if err := pl.Pass("begin"); err != nil {
 		return err
 	}
 	if err = launchRefused(&cur); err == nil {
@@ -64,7 +65,7 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	if err != nil {
 		return e.startFailed(ctx, &cur, err)
 	}
-	if err := pl.pass("launch"); err != nil {
+	if err := pl.Pass("launch"); err != nil {
 		return err
 	}
 	err = c.ChangeContainer(id, scope.By{Verb: "start"}, func(ct *core.Container, n *scope.Change) error {
@@ -72,21 +73,21 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 			return err
 		}
 		ct.Main.Started = now()
-		ct.Trace = ct.Trace.With(core.Trace(pl.trace))
+		ct.Trace = ct.Trace.With(pl.Trace())
 		n.Add(core.Event{Kind: core.EventContainerStarted})
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	return pl.pass("commit")
+	return pl.Pass("commit")
 }
 
 // startFailed ends a container after a failed start of its program, and records why. Nothing of it
 // may run. If only the caller's context ended, the program has not failed: a container that is
 // still created stays so.
 func (e *Engine) startFailed(ctx context.Context, ct *core.Container, cause error) error {
-	ctx, cancel := detached(ctx)
+	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
 	kerr := e.kill(ctx, ct)
 	a := autopsy.Make(autopsy.Input{Exit: core.Exit{Code: core.StartStatus(cause), At: now()}, Start: cause.Error()})

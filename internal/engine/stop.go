@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/stages"
 )
 
 const (
@@ -111,7 +112,7 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 	if err := c.recordRequest(ref, req); err != nil {
 		return err
 	}
-	if err := pl.pass("asked"); err != nil {
+	if err := pl.Pass("asked"); err != nil {
 		return err
 	}
 	if grace > 0 {
@@ -123,13 +124,13 @@ func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) err
 	if err := e.kill(ctx, ct); err != nil {
 		return err
 	}
-	if err := pl.pass("killed"); err != nil {
+	if err := pl.Pass("killed"); err != nil {
 		return err
 	}
 	if _, err := e.await(ctx, ref); err != nil {
 		return err
 	}
-	return pl.pass("ended")
+	return pl.Pass("ended")
 }
 
 func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duration, err error) {
@@ -146,7 +147,7 @@ func stopPlan(ct *core.Container, opts StopOptions) (sig int, grace time.Duratio
 }
 
 // graceful signals the main process and waits for its end, for at most grace.
-func (c view) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, pl *pipeline) (ended bool, err error) {
+func (c view) graceful(ctx context.Context, ct *core.Container, sig int, grace time.Duration, pl *stages.Pipeline) (ended bool, err error) {
 	e, ref := c.e, core.Ref{Container: ct.ID}
 	ask := func() error { return e.o.Supervisor.Signal(ctx, ref, sig) }
 	if ct.Confinement != nil && ct.Confinement.Shutdown { // a signal would end it before it has read the request
@@ -161,7 +162,7 @@ func (c view) graceful(ctx context.Context, ct *core.Container, sig int, grace t
 			return false, err
 		}
 	}
-	if err := pl.pass("signalled"); err != nil {
+	if err := pl.Pass("signalled"); err != nil {
 		return false, err
 	}
 	wait, cancel := context.WithTimeout(ctx, grace)
@@ -169,7 +170,7 @@ func (c view) graceful(ctx context.Context, ct *core.Container, sig int, grace t
 	_, err = e.await(wait, ref)
 	switch {
 	case err == nil:
-		return true, pl.pass("ended")
+		return true, pl.Pass("ended")
 	case ctx.Err() != nil:
 		return false, context.Cause(ctx)
 	case errors.Is(err, context.DeadlineExceeded):

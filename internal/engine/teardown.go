@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/stages"
 	"github.com/longshore/longshore/internal/engine/underway"
 )
 
@@ -22,8 +23,8 @@ import (
 // its resource is gone, so each can be tried again.
 type teardown struct {
 	e        *Engine
-	by       scope.Change // the events of the removal's caller
-	pipeline *pipeline    // gets the stages; nil for none
+	by       scope.Change     // the events of the removal's caller
+	pipeline *stages.Pipeline // gets the stages; nil for none
 }
 
 // container releases all resources of a container and then drops its record.
@@ -31,29 +32,29 @@ func (t teardown) container(ctx context.Context, ct *core.Container) error {
 	return t.run(ctx, t.containerStages(ct))
 }
 
-func (t teardown) containerStages(ct *core.Container) []stage {
-	return []stage{
-		{"runtime", func(ctx context.Context) error {
+func (t teardown) containerStages(ct *core.Container) []stages.Stage {
+	return []stages.Stage{
+		{Name: "runtime", Do: func(ctx context.Context) error {
 			rt, err := t.e.runtime(ct.Runtime)
 			if err != nil {
 				return nil //nolint:nilerr // its runtime is no longer configured, so nothing of it can run
 			}
 			return t.processes(ctx, rt, ct)
 		}},
-		{"unmount", func(ctx context.Context) error {
+		{Name: "unmount", Do: func(ctx context.Context) error {
 			return errors.Join(t.e.o.Roots.Unmount(ctx, filepath.Join(ct.Bundle, "rootfs")), t.e.imageVolumes().Release(ctx, ct))
 		}},
-		{"discard", func(ctx context.Context) error {
+		{Name: "discard", Do: func(ctx context.Context) error {
 			if ct.Image == "" {
 				return nil
 			}
 			return t.e.o.Images.Discard(ctx, ct.ID)
 		}},
-		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
-		{"bundle", func(context.Context) error { return removeBundle(ct.Bundle) }},
-		{"record", func(context.Context) error { return t.e.records.DropContainer(ct.ID, t.by) }},
+		{Name: "cgroup", Do: func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, ct.Cgroup) }},
+		{Name: "bundle", Do: func(context.Context) error { return removeBundle(ct.Bundle) }},
+		{Name: "record", Do: func(context.Context) error { return t.e.records.DropContainer(ct.ID, t.by) }},
 		// The records tell the users of a volume. Recovery finds a mount that a crash leaves here.
-		{"volumes", func(ctx context.Context) error {
+		{Name: "volumes", Do: func(ctx context.Context) error {
 			err := t.e.volumes.Release(ctx, ct.Owner, ct.Config.Volumes)
 			if ct.State == core.ContainerCreating { // its create was interrupted: nobody has seen its volumes
 				err = errors.Join(err, t.e.volumes.Abandon(ctx, ct.Owner, ct.Config.Volumes))
@@ -64,15 +65,15 @@ func (t teardown) containerStages(ct *core.Container) []stage {
 }
 
 // run executes stages in order, up to the first that fails.
-func (t teardown) run(ctx context.Context, stages []stage) error {
-	for _, s := range stages {
-		if err := s.do(ctx); err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+func (t teardown) run(ctx context.Context, list []stages.Stage) error {
+	for _, s := range list {
+		if err := s.Do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
 		}
 		if t.pipeline == nil {
 			continue
 		}
-		if err := t.pipeline.pass(s.name); err != nil {
+		if err := t.pipeline.Pass(s.Name); err != nil {
 			return err
 		}
 	}
@@ -85,9 +86,9 @@ func (t teardown) release(ctx context.Context, sb *core.Sandbox) error {
 	return t.run(ctx, t.releaseStages(sb))
 }
 
-func (t teardown) releaseStages(sb *core.Sandbox) []stage {
-	return []stage{
-		{"network", func(ctx context.Context) error {
+func (t teardown) releaseStages(sb *core.Sandbox) []stages.Stage {
+	return []stages.Stage{
+		{Name: "network", Do: func(ctx context.Context) error {
 			if sb.Config.Namespaces.Net.Mode != core.Shared {
 				return nil
 			}
@@ -95,7 +96,7 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stage {
 			defer cancel()
 			return t.e.o.Network.Teardown(ctx, sb.NetworkRequest())
 		}},
-		{"unpin", func(ctx context.Context) error {
+		{Name: "unpin", Do: func(ctx context.Context) error {
 			var err error
 			if sb.Config.Namespaces.PID.Mode == core.Shared {
 				err = t.init(ctx, sb)
@@ -105,7 +106,7 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stage {
 			}
 			return errors.Join(err, t.e.o.Pinner.Unpin(ctx, sb.ID))
 		}},
-		{"done", func(context.Context) error {
+		{Name: "done", Do: func(context.Context) error {
 			_, err := t.e.records.EditSandbox(sb.ID, func(sb *core.Sandbox, _ *scope.Change) error {
 				for _, ns := range owned.Shared(&sb.Config.Namespaces) {
 					ns.Path = ""
@@ -144,17 +145,17 @@ func (t teardown) sandbox(ctx context.Context, sb *core.Sandbox) error {
 	return t.run(ctx, t.sandboxStages(sb))
 }
 
-func (t teardown) sandboxStages(sb *core.Sandbox) []stage {
-	return []stage{
-		{"runtime", func(ctx context.Context) error {
+func (t teardown) sandboxStages(sb *core.Sandbox) []stages.Stage {
+	return []stages.Stage{
+		{Name: "runtime", Do: func(ctx context.Context) error {
 			if sb.Config.Namespaces.PID.Mode != core.Shared {
 				return nil
 			}
 			return t.e.forgetKilled(ctx, core.Ref{Container: sb.ID})
 		}},
-		{"cgroup", func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
-		{"files", func(ctx context.Context) error { return t.sandboxDir(ctx, sb.Dir) }},
-		{"record", func(context.Context) error { return t.e.records.DropSandbox(sb.ID, t.by) }},
+		{Name: "cgroup", Do: func(ctx context.Context) error { return t.e.o.Cgroups.Remove(ctx, sb.Cgroup) }},
+		{Name: "files", Do: func(ctx context.Context) error { return t.sandboxDir(ctx, sb.Dir) }},
+		{Name: "record", Do: func(context.Context) error { return t.e.records.DropSandbox(sb.ID, t.by) }},
 	}
 }
 

@@ -104,7 +104,7 @@ func (b *build) mountImages(ctx context.Context) (err error) {
 	if len(b.cfg.Images) == 0 {
 		return nil
 	}
-	b.pipeline.undo.add("images", func(ctx context.Context) error { return b.e.imageVolumes().Release(ctx, &b.c) })
+	b.pipeline.Undo.Add("images", func(ctx context.Context) error { return b.e.imageVolumes().Release(ctx, &b.c) })
 	b.images, err = b.e.imageVolumes().Mount(ctx, &b.c, ranges(b.sb.Config.UIDs), ranges(b.sb.Config.GIDs))
 	return err
 }

@@ -16,6 +16,14 @@ func Detach(ctx context.Context) context.Context {
 	return context.WithValue(context.WithoutCancel(ctx), callerKey{}, ctx)
 }
 
+// cleanupTime bounds the cleanup after a request has failed or its caller has gone.
+const cleanupTime = 30 * time.Second
+
+// Cleanup returns a context for cleanup: ctx's values without its end, for at most cleanupTime.
+func Cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(Detach(ctx), cleanupTime)
+}
+
 // Attend returns a context for a step of a cleanup that may hang, because it waits for another program, and that the
 // next call tries again. It ends with ctx, and a second after the caller of the cleanup has gone.
 func Attend(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -1,4 +1,4 @@
-package engine
+package stages
 
 import (
 	"context"
@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// undoStack holds the functions that undo the finished stages of a verb. The zero value is
+// Undo holds the functions that undo the finished stages of a verb. The zero value is
 // empty and ready to use. It is not safe for concurrent use.
-type undoStack struct {
+type Undo struct {
 	steps []undoStep
 }
 
@@ -17,14 +17,14 @@ type undoStep struct {
 	back func(context.Context) error
 }
 
-// add pushes one function; name appears in the text of its error.
-func (s *undoStack) add(name string, back func(context.Context) error) {
+// Add pushes one function; name appears in the text of its error.
+func (s *Undo) Add(name string, back func(context.Context) error) {
 	s.steps = append(s.steps, undoStep{name, back})
 }
 
-// unwind calls all functions, the last first, and leaves the stack empty. It continues
+// Unwind calls all functions, the last first, and leaves the stack empty. It continues
 // after an error and returns all errors joined.
-func (s *undoStack) unwind(ctx context.Context) error {
+func (s *Undo) Unwind(ctx context.Context) error {
 	var errs []error
 	for i := len(s.steps) - 1; i >= 0; i-- {
 		if err := s.steps[i].back(ctx); err != nil {
@@ -35,5 +35,5 @@ func (s *undoStack) unwind(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// release drops all functions: the operation succeeded.
-func (s *undoStack) release() { s.steps = nil }
+// Release drops all functions: the operation succeeded.
+func (s *Undo) Release() { s.steps = nil }

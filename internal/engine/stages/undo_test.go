@@ -1,4 +1,4 @@
-package engine
+package stages
 
 import (
 	"context"
@@ -8,11 +8,11 @@ import (
 )
 
 func TestUndoUnwindGoesBackwardsAndPastErrors(t *testing.T) {
-	var s undoStack
+	var s Undo
 	var got []string
 	bad := errors.New("stuck")
 	for _, name := range []string{"a", "b", "c"} {
-		s.add(name, func(context.Context) error {
+		s.Add(name, func(context.Context) error {
 			got = append(got, name)
 			if name == "b" {
 				return bad
@@ -20,20 +20,20 @@ func TestUndoUnwindGoesBackwardsAndPastErrors(t *testing.T) {
 			return nil
 		})
 	}
-	err := s.unwind(t.Context())
+	err := s.Unwind(t.Context())
 	if strings.Join(got, "") != "cba" || !errors.Is(err, bad) || !strings.Contains(err.Error(), "undo b: stuck") {
 		t.Fatalf("order %v, err %v", got, err)
 	}
-	if err := s.unwind(t.Context()); err != nil || len(got) != 3 {
+	if err := s.Unwind(t.Context()); err != nil || len(got) != 3 {
 		t.Fatalf("a second unwind did something: %v %v", got, err)
 	}
 }
 
 func TestUndoReleaseForgets(t *testing.T) {
-	var s undoStack
-	s.add("a", func(context.Context) error { t.Error("undone"); return nil })
-	s.release()
-	if err := s.unwind(t.Context()); err != nil {
+	var s Undo
+	s.Add("a", func(context.Context) error { t.Error("undone"); return nil })
+	s.Release()
+	if err := s.Unwind(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
