@@ -51,7 +51,7 @@ func (n *node) faceTable() []faceEntry {
 			name: nomad.Name, owner: core.OwnerNomad, enabled: c.Nomad.Enabled,
 			sockets: []socket{{"nomad", c.Nomad.Socket}},
 			open: func(_ context.Context, d face.Deps) (face.Face, error) {
-				return nomad.New(nomad.Options{Deps: d, Config: c.Nomad, Registry: n.cfg.Images.DefaultRegistry})
+				return nomad.New(nomad.Options{Deps: d, Config: c.Nomad, Registry: n.cfg.Images.DefaultRegistry, Archives: n.images})
 			},
 		},
 		{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/agent/guestprogram"
 	"github.com/longshore/longshore/internal/control"
+	noimages "github.com/longshore/longshore/internal/engine/without"
 	"github.com/longshore/longshore/internal/image"
 )
 
@@ -40,6 +41,7 @@ func guestImages(dir, version string, log *slog.Logger) (guestprogram.Images, er
 func serveGuest(ctx context.Context, c guestprogram.Control) error {
 	srv, err := control.New(control.Options{
 		Engine: c.Engine, LogDir: c.Dir, Logger: c.Logger.With("face", "control"), Version: c.Version, Started: time.Now(), Recent: c.Recent, Restricted: c.Restricted,
+		Transfers: noimages.Images{},
 	})
 	if err != nil {
 		return errors.Join(err, c.Listener.Close())

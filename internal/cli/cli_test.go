@@ -100,7 +100,7 @@ func node(t *testing.T) (n *enginetest.Node, socket string) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	srv, err := control.New(control.Options{
-		Engine: n.Engine, LogDir: filepath.Join(t.TempDir(), "logs"), Version: "1.2.3", Logger: slog.New(slog.DiscardHandler),
+		Engine: n.Engine, Transfers: n.Images, LogDir: filepath.Join(t.TempDir(), "logs"), Version: "1.2.3", Logger: slog.New(slog.DiscardHandler),
 		Doctor: func(context.Context, bool) []control.Finding {
 			return []control.Finding{
 				{Name: "kernel", Status: control.FindingOK, Detail: "6.1"},

@@ -28,7 +28,7 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 	if !validName(req.GetNewName()) {
 		return nil, invalid.Errorf("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetNewName())
 	}
-	err = s.srv.own.Changes.Rename(ctx, c.ID, core.Key(req.GetNewName()))
+	err = s.srv.own.RenameContainer(ctx, c.ID, core.Key(req.GetNewName()))
 	if errdefs.IsAlreadyExists(err) {
 		return nil, fmt.Errorf("the name %q is in use: %w", req.GetNewName(), errdefs.ErrAlreadyExists)
 	}
@@ -72,7 +72,7 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 			return nil, err
 		}
 	}
-	return &longshorev1.UpdateResponse{}, s.srv.own.Changes.Keep(ctx, c.ID, res)
+	return &longshorev1.UpdateResponse{}, s.srv.own.UpdateNextStart(ctx, c.ID, res)
 }
 
 // limitsOf returns the limits of a container's last start.

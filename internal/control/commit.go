@@ -75,7 +75,7 @@ func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerS
 		return err
 	}
 	out := &longshorev1.DiffResponse{}
-	err = s.srv.all.Roots.Changes(stream.Context(), c.ID, use, func(f core.FileChange) error {
+	err = s.srv.o.Transfers.Changes(stream.Context(), c.ID, use, func(f core.FileChange) error {
 		// A name may have bytes that no text has.
 		out.Changes = append(out.Changes, &longshorev1.Change{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Kind: f.Kind})
 		if len(out.GetChanges()) < changesInMessage {
@@ -149,7 +149,10 @@ func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitReq
 		}
 		defer resume()
 	}
-	img, err := s.srv.own.Roots.Commit(ctx, ask)
+	img, err := s.srv.o.Transfers.Commit(ctx, core.OwnerCLI, ask)
+	if err == nil {
+		err = s.srv.own.Images.Added(core.Image{ID: img.ID})
+	}
 	if err != nil {
 		return nil, err
 	}

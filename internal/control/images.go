@@ -130,7 +130,10 @@ func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1
 		}
 		return stream.SendAndClose(&longshorev1.ImportImagesResponse{Images: []*longshorev1.Image{{Id: p.Name, Owner: string(core.OwnerCRIAlpha), SizeBytes: p.Size}}})
 	}
-	images, err := s.srv.own.Images.Import(stream.Context(), data, core.ImportOptions{})
+	images, err := s.srv.o.Transfers.Import(stream.Context(), core.OwnerCLI, data, core.ImportOptions{})
+	if err == nil {
+		err = s.srv.own.Images.Added(images...)
+	}
 	if err != nil {
 		return err
 	}
@@ -157,7 +160,7 @@ func (s *imageServer) ExportImages(req *longshorev1.ExportImagesRequest, stream 
 		}
 		return nil
 	}), exportChunk)
-	if err := s.srv.own.Images.Export(stream.Context(), req.GetNames(), w); err != nil {
+	if err := s.srv.o.Transfers.Export(stream.Context(), core.OwnerCLI, req.GetNames(), w); err != nil {
 		return err
 	}
 	return w.Flush()
@@ -181,7 +184,7 @@ func (s *imageServer) PushImage(req *longshorev1.PushImageRequest, stream grpc.S
 	opts.Progress = func(p core.PullProgress) { // from one goroutine: blobs are sent one after the other
 		_ = stream.Send(&longshorev1.PushImageResponse{Progress: toProgress(p)}) // if the client has left, ctx ends
 	}
-	return s.srv.own.Registries.Push(stream.Context(), req.GetName(), opts)
+	return s.srv.o.Transfers.Push(stream.Context(), core.OwnerCLI, req.GetName(), opts)
 }
 
 func pushOptions(c *longshorev1.Credentials) core.PushOptions {
@@ -190,7 +193,7 @@ func pushOptions(c *longshorev1.Credentials) core.PushOptions {
 
 // Login asks a registry whether it takes credentials.
 func (s *imageServer) Login(ctx context.Context, req *longshorev1.LoginRequest) (*longshorev1.LoginResponse, error) {
-	return &longshorev1.LoginResponse{}, s.srv.own.Registries.Login(ctx, req.GetHost(), pushOptions(req.GetCredentials()))
+	return &longshorev1.LoginResponse{}, s.srv.o.Transfers.Login(ctx, req.GetHost(), pushOptions(req.GetCredentials()))
 }
 
 // TagImage gives an image of ours another name.

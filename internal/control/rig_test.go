@@ -101,7 +101,7 @@ func ownGroup() string { return strconv.Itoa(os.Getgid()) }
 func (r *rig) serve(t *testing.T) {
 	t.Helper()
 	srv, err := control.New(control.Options{
-		Engine: r.Engine, LogDir: r.logs, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(r.agentLog, nil)),
+		Engine: r.Engine, Transfers: r.Images, LogDir: r.logs, Version: "1.2.3", Logger: slog.New(slog.NewTextHandler(r.agentLog, nil)),
 		Doctor: func(context.Context, bool) []control.Finding {
 			return []control.Finding{{Name: "kernel", Status: control.FindingOK, Detail: "fine"}}
 		},

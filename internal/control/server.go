@@ -49,6 +49,8 @@ type Options struct {
 	HTTP http.Handler
 	// Swarm is the node's membership in a Swarm; nil when the agent serves none.
 	Swarm Membership
+	// Transfers reads and writes archives of images, and sends images to registries.
+	Transfers core.ImageTransfers
 	// Programs are images that are one file; nil when the node has none.
 	Programs *programs.Store
 	// Paused has the containers that are paused for a commit: an agent that dies meanwhile leaves

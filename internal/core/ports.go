@@ -389,7 +389,8 @@ type Roots interface {
 	Mounted(ctx context.Context, dir string) ([]string, error)
 }
 
-// Images stores image content once, and names and pinned marks per owner.
+// Images stores image content once, and names and pinned marks per owner. These are the parts that
+// the engine uses; faces use ImageTransfers beside it.
 type Images interface {
 	Pull(ctx context.Context, owner Owner, ref string, opts PullOptions) (Image, error)
 	// Get finds an image by name (short names resolve), by name@digest, by ID,
@@ -406,7 +407,15 @@ type Images interface {
 	// RootStats returns the size of a container's writable layer. It may be some seconds old;
 	// RootStats.At says when it was measured.
 	RootStats(ctx context.Context, container ID) (RootStats, error)
-	Pin(ctx context.Context, owner Owner, ref string, pinned bool) error
+	// Prune removes the owner's names of each image if keep returns false for it, then collects
+	// garbage.
+	Prune(ctx context.Context, owner Owner, keep func(Image) bool) (freed uint64, err error)
+	Usage(ctx context.Context) (ImageUsage, error)
+}
+
+// ImageTransfers moves images between the store and archives, registries and containers' roots. It
+// knows no verb: a face that adds images to an owner's then calls Added of the engine's Images.
+type ImageTransfers interface {
 	// Changes calls fn with each difference between a container's root and its image, a directory
 	// before its content. FailedPrecondition for a root that is read-only or of no image.
 	Changes(ctx context.Context, container ID, use RootUse, fn func(FileChange) error) error
@@ -418,10 +427,6 @@ type Images interface {
 	Push(ctx context.Context, owner Owner, ref string, opts PushOptions) error
 	// Login asks a registry whether it takes credentials. Nothing is stored.
 	Login(ctx context.Context, host string, opts PushOptions) error
-	// Prune removes the owner's names of each image if keep returns false for it, then collects
-	// garbage.
-	Prune(ctx context.Context, owner Owner, keep func(Image) bool) (freed uint64, err error)
-	Usage(ctx context.Context) (ImageUsage, error)
 }
 
 // ImageUsage is the disk usage of the whole store.

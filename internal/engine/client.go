@@ -7,10 +7,10 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine/changes"
 	"github.com/longshore/longshore/internal/engine/networks"
 	"github.com/longshore/longshore/internal/engine/reads"
 	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
 // Client is the engine as one owner sees it: it creates objects for that owner and finds only
@@ -23,18 +23,14 @@ type Client struct {
 	view view
 
 	Images  Images
-	Volumes Volumes
+	Volumes volumes.Verbs
 	Network Network
 	// Stats reads usage. It never waits for a verb.
 	Stats reads.Stats
 	// Stored reads records without copying them.
 	Stored reads.Stored
-	// Registries sends images to registries.
-	Registries reads.Registries
-	// Roots compares roots with images, and makes images of them.
-	Roots reads.Roots
-	// Changes changes names, and limits of later starts.
-	Changes changes.Changes
+	// Began is the LastSeq at the start of this agent, before its recovery recorded anything.
+	Began uint64
 	// Attachments changes which networks a sandbox is on.
 	Attachments networks.Verbs
 }
@@ -52,10 +48,9 @@ func newClient(e *Engine, owner core.Owner) *Client {
 	}
 	v := view{s, e}
 	return &Client{
-		e: e, view: v, Images: Images{v}, Volumes: Volumes{v}, Network: Network{v},
-		Stats:      reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
-		Registries: reads.Registries{Images: e.o.Images, Scope: s}, Roots: reads.Roots{Images: e.o.Images, Scope: s},
-		Stored: reads.Stored{Scope: s}, Changes: changes.Changes{Scope: s},
+		e: e, view: v, Images: Images{v}, Volumes: volumes.Verbs{Scope: s, Table: &e.volumes}, Network: Network{v},
+		Stats:  reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
+		Stored: reads.Stored{Scope: s}, Began: e.began,
 		Attachments: networks.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
 	}
 }

@@ -113,9 +113,6 @@ func (c *Client) LastSeq(context.Context) (seq uint64, err error) {
 	return seq, err
 }
 
-// FirstSeq returns the LastSeq at the start of this agent, before its recovery recorded anything.
-func (c *Client) FirstSeq() uint64 { return c.e.began }
-
 // Tell appends an event about the node for its administrator, with c's owner.
 func Tell(c *Client, note string) error {
 	owner, err := c.view.Creates("tell")

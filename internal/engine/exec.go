@@ -229,7 +229,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 	if p.Autopsy == nil && !opts.Force {
 		return fmt.Errorf("remove process %s of container %s: it runs: %w", ref.Process, ref.Container, errdefs.ErrFailedPrecondition)
 	}
-	if err := c.endProcess(ctx, &ct, p, opts); err != nil {
+	if err := endProcess(ctx, c, &ct, p, opts); err != nil {
 		c.e.quiet.abandon(ctx, ref)
 		return err
 	}
@@ -244,7 +244,7 @@ func (c *Client) RemoveProcess(ctx context.Context, ref core.Ref, opts RemoveOpt
 }
 
 // endProcess kills an exec if it runs, with its children if forced, and removes it from the keeper.
-func (c *Client) endProcess(ctx context.Context, ct *core.Container, p *core.Process, opts RemoveOptions) error {
+func endProcess(ctx context.Context, c *Client, ct *core.Container, p *core.Process, opts RemoveOptions) error {
 	ref := core.Ref{Container: ct.ID, Process: p.ID}
 	if opts.Force {
 		c.e.endTree(ctx, ct, p)
@@ -322,8 +322,8 @@ func (c *Client) Streams(ctx context.Context, ref core.Ref, opts core.StreamOpti
 }
 
 // supervised calls the keeper about a process that has a record.
-func (c *Client) supervised(ref core.Ref, ask func(core.Supervisor) error) error {
-	if _, _, err := c.view.process(ref); err != nil {
+func (c view) supervised(ref core.Ref, ask func(core.Supervisor) error) error {
+	if _, _, err := c.process(ref); err != nil {
 		return err
 	}
 	return ask(c.e.o.Supervisor)
@@ -331,15 +331,15 @@ func (c *Client) supervised(ref core.Ref, ask func(core.Supervisor) error) error
 
 // Resize sets the size of a process's terminal.
 func (c *Client) Resize(ctx context.Context, ref core.Ref, size core.Size) error {
-	return c.supervised(ref, func(s core.Supervisor) error { return s.Resize(ctx, ref, size) })
+	return c.view.supervised(ref, func(s core.Supervisor) error { return s.Resize(ctx, ref, size) })
 }
 
 // CloseStdin closes a process's input.
 func (c *Client) CloseStdin(ctx context.Context, ref core.Ref) error {
-	return c.supervised(ref, func(s core.Supervisor) error { return s.CloseStdin(ctx, ref) })
+	return c.view.supervised(ref, func(s core.Supervisor) error { return s.CloseStdin(ctx, ref) })
 }
 
 // ReopenSinks opens the paths of a process's sinks again, after somebody renamed a file.
 func (c *Client) ReopenSinks(ctx context.Context, ref core.Ref) error {
-	return c.supervised(ref, func(s core.Supervisor) error { return s.ReopenSinks(ctx, ref) })
+	return c.view.supervised(ref, func(s core.Supervisor) error { return s.ReopenSinks(ctx, ref) })
 }

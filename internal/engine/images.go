@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"io"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -75,15 +74,11 @@ func (i Images) Remove(ctx context.Context, ref string) error {
 	return i.by.e.records.Tell(core.Event{Kind: core.EventImageRemoved, Owner: owner, Key: core.Key(ref)})
 }
 
-// Import reads an OCI or docker archive.
-func (i Images) Import(ctx context.Context, archive io.Reader, opts core.ImportOptions) ([]core.Image, error) {
-	owner, err := i.by.Creates("import images")
+// Added records that the owner got images by an import or a commit.
+func (i Images) Added(imgs ...core.Image) error {
+	owner, err := i.by.Creates("add images")
 	if err != nil {
-		return nil, err
-	}
-	imgs, err := i.by.e.o.Images.Import(ctx, owner, archive, opts)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, img := range imgs {
 		ev := core.Event{Kind: core.EventImagePulled, Owner: owner, Key: core.Key(img.ID), Note: string(img.ID)}
@@ -91,15 +86,10 @@ func (i Images) Import(ctx context.Context, archive io.Reader, opts core.ImportO
 			ev.Key = core.Key(img.Names[0])
 		}
 		if err := i.by.e.records.Tell(ev); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return imgs, nil
-}
-
-// Export writes an OCI archive.
-func (i Images) Export(ctx context.Context, refs []string, w io.Writer) error {
-	return i.by.e.o.Images.Export(ctx, i.by.Owner, refs, w)
+	return nil
 }
 
 // Prune removes the owner's images if keep returns false for them, then collects garbage. Images of

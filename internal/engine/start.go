@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/changes"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/underway"
 )
@@ -205,4 +206,21 @@ func (c view) update(ctx context.Context, ct *core.Container, res *specs.LinuxRe
 		return nil, err
 	}
 	return c.e.o.Cgroups.Resources(ctx, cur.Cgroup)
+}
+
+// UpdateNextStart stores limits in a container's spec, for its next start. Limits that are nil in res
+// stay. It does not change the limits in force.
+func (c *Client) UpdateNextStart(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
+	return changes.Changes{Scope: c.view.Scope}.Keep(ctx, id, res)
+}
+
+// RenameContainer gives a container another key, and its sandbox too where both were created together
+// and have the same one. AlreadyExists when another container or sandbox has that key.
+func (c *Client) RenameContainer(ctx context.Context, id core.ID, to core.Key) error {
+	return changes.Changes{Scope: c.view.Scope}.Rename(ctx, id, to)
+}
+
+// SetContainerHealth stores the result of a container's health checks.
+func (c *Client) SetContainerHealth(ctx context.Context, id core.ID, h core.Health) error {
+	return changes.Changes{Scope: c.view.Scope}.Health(ctx, id, h)
 }

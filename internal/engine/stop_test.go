@@ -134,7 +134,7 @@ func TestAForcedChangeIsRecordedOfEachVerb(t *testing.T) {
 	all := n.Engine.All()
 	for verb, do := range map[string]func() error{
 		"attach": func() error { return all.Attachments.Attach(t.Context(), sb.ID, core.Attachment{Network: "back"}) },
-		"rename": func() error { return all.Changes.Rename(t.Context(), c.ID, "front") },
+		"rename": func() error { return all.RenameContainer(t.Context(), c.ID, "front") },
 		"pause":  func() error { return all.PauseContainer(t.Context(), c.ID) },
 	} {
 		before := len(forced(t, n))

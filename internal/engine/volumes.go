@@ -4,78 +4,9 @@ import (
 	"context"
 	"slices"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
-
-// Volumes are the named volumes of the engine's owner.
-type Volumes struct{ by view }
-
-// Create creates a volume; AlreadyExists when the name is in use, FailedPrecondition when the
-// volume of that name has other options.
-func (v Volumes) Create(ctx context.Context, cfg core.VolumeConfig) (core.Volume, error) {
-	owner, err := v.by.Creates("create volume")
-	if err != nil {
-		return core.Volume{}, err
-	}
-	vol, err := v.by.e.o.Volumes.Create(ctx, owner, cfg)
-	return v.by.e.volumes.Shown(vol), err
-}
-
-// List returns the owner's volumes.
-func (v Volumes) List(ctx context.Context) ([]core.Volume, error) {
-	list, err := v.by.e.o.Volumes.List(ctx, v.by.Owner)
-	for i := range list {
-		list[i] = v.by.e.volumes.Shown(list[i])
-	}
-	return list, err
-}
-
-// Remove removes a volume that no container uses. It succeeds when the volume is gone.
-func (v Volumes) Remove(ctx context.Context, name string) error {
-	owner, err := v.by.Creates("remove volume")
-	if err != nil {
-		return err
-	}
-	return v.by.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: name})
-}
-
-// Unused returns the anonymous volumes that no container has.
-func (v Volumes) Unused(ctx context.Context) ([]core.Volume, error) {
-	return v.by.e.volumes.Unused(ctx, v.by.Owner)
-}
-
-// Prune removes the volumes that no container uses, of those that fit, and returns them.
-func (v Volumes) Prune(ctx context.Context, fits func(core.Volume) bool) ([]core.Volume, error) {
-	owner, err := v.by.Creates("prune volumes")
-	if err != nil {
-		return nil, err
-	}
-	all, err := v.by.e.o.Volumes.List(ctx, owner)
-	if err != nil {
-		return nil, err
-	}
-	used, err := v.by.e.records.volumesInUse(owner)
-	if err != nil {
-		return nil, err
-	}
-	var gone []core.Volume
-	for _, vol := range all {
-		if used[vol.Name] || vol.Damaged != "" || !fits(vol) { // a damaged one may still be brought back
-			continue
-		}
-		err := v.by.e.volumes.Remove(ctx, volumes.Name{Owner: owner, Name: vol.Name})
-		switch {
-		case err == nil:
-			gone = append(gone, v.by.e.volumes.Shown(vol))
-		case !errdefs.IsFailedPrecondition(err): // a container has come to use it
-			return gone, err
-		}
-	}
-	return gone, nil
-}
 
 // volumesInUse returns the owner's volumes that containers name.
 func (r records) volumesInUse(owner core.Owner) (map[string]bool, error) {

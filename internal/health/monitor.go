@@ -125,7 +125,7 @@ func (m Monitor) store(ctx context.Context, r *run, was State) {
 		return
 	}
 	h := core.Health{Since: r.started, Status: string(r.state.Status), Failures: r.state.Failures, Probes: r.probes}
-	switch err := m.Engine.Changes.Health(ctx, m.ID, h); {
+	switch err := m.Engine.SetContainerHealth(ctx, m.ID, h); {
 	case err == nil:
 		r.stored = time.Now()
 	case !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) && ctx.Err() == nil: // else it has just ended

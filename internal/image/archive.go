@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// Import implements core.Images: an OCI layout or a docker-save archive, plain
+// Import implements core.ImageTransfers: an OCI layout or a docker-save archive, plain
 // or compressed by gzip or zstd, with any number of images.
 func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts core.ImportOptions) ([]core.Image, error) {
 	if opts.Only != "" && s.gate.Judges() {
@@ -124,7 +124,7 @@ func isTagged(named reference.Named) bool {
 	return ok
 }
 
-// Export implements core.Images: one OCI layout that docker load can read as well. An image given
+// Export implements core.ImageTransfers: one OCI layout that docker load can read as well. An image given
 // by tag keeps that name, one given by ID all its tags.
 func (s *Store) Export(ctx context.Context, owner core.Owner, refs []string, w io.Writer) error {
 	l := s.newLease(nil)

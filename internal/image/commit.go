@@ -58,7 +58,7 @@ func (m maker) upper(container core.ID, own core.RootUse) (layer.Upper, *imageRe
 	return u, rec, nil
 }
 
-// Changes implements core.Images.
+// Changes implements core.ImageTransfers.
 func (s *Store) Changes(ctx context.Context, container core.ID, use core.RootUse, fn func(core.FileChange) error) error {
 	u, _, err := maker{s}.upper(container, use)
 	if err == nil {
@@ -70,7 +70,7 @@ func (s *Store) Changes(ctx context.Context, container core.ID, use core.RootUse
 	return nil
 }
 
-// Commit implements core.Images. The new layer is read into a file without a name, and the image is
+// Commit implements core.ImageTransfers. The new layer is read into a file without a name, and the image is
 // then imported like any other: an error or a crash leaves nothing of it.
 func (s *Store) Commit(ctx context.Context, owner core.Owner, req core.CommitRequest) (core.Image, error) {
 	img, err := maker{s}.commitImage(ctx, owner, req)

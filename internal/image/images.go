@@ -277,7 +277,7 @@ func (s *Store) Tag(_ context.Context, owner core.Owner, source, target string) 
 	return s.commit(&c)
 }
 
-// Pin implements core.Images.
+// Pin keeps an image from collection, or no longer.
 func (s *Store) Pin(_ context.Context, owner core.Owner, ref string, pinned bool) error {
 	s.write.Lock()
 	defer s.write.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// Push implements core.Images: it sends the blobs that the registry lacks, then the manifest. Of an
+// Push implements core.ImageTransfers: it sends the blobs that the registry lacks, then the manifest. Of an
 // image for several platforms it sends only the stored one.
 func (s *Store) Push(ctx context.Context, owner core.Owner, ref string, opts core.PushOptions) error {
 	s.mu.RLock()
@@ -54,7 +54,7 @@ func (s *Store) Push(ctx context.Context, owner core.Owner, ref string, opts cor
 	return s.runner.Push(ctx, l, job)
 }
 
-// Login implements core.Images.
+// Login implements core.ImageTransfers.
 func (s *Store) Login(ctx context.Context, host string, opts core.PushOptions) error {
 	l := s.newLease(nil)
 	defer l.release()

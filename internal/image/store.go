@@ -1,5 +1,5 @@
 // Package image stores images, the content once for all owners, the names and pinned marks per
-// owner, and gives containers their root filesystems. It implements core.Images.
+// owner, and gives containers their root filesystems. It implements core.Images and core.ImageTransfers.
 //
 // It knows neither engine nor faces, nor the meaning of owners. Bytes from outside are not parsed
 // here but in internal/image/worker, a confined process. Start reading at Store and at records.go,
@@ -30,7 +30,10 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-var _ core.Images = (*Store)(nil)
+var (
+	_ core.Images         = (*Store)(nil)
+	_ core.ImageTransfers = (*Store)(nil)
+)
 
 const (
 	checkoutDir = "checkouts"

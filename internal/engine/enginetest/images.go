@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Images is a fake core.Images. Its registries have the images of AddImage; an owner has the images
+// Images is a fake core.Images and core.ImageTransfers. Its registries have the images of AddImage; an owner has the images
 // that it pulled.
 type Images struct {
 	fault
@@ -59,7 +59,10 @@ func newImage(cfg ocispec.ImageConfig, files map[string]string) *fakeImage {
 	return &fakeImage{id: id, manifest: digestOf("manifest of " + string(id)), config: full, files: files}
 }
 
-var _ core.Images = (*Images)(nil)
+var (
+	_ core.Images         = (*Images)(nil)
+	_ core.ImageTransfers = (*Images)(nil)
+)
 
 func newImages() *Images {
 	return &Images{

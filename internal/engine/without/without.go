@@ -16,11 +16,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Images implements core.Images on a machine without an image store. Containers there use a
+// Images implements core.Images and core.ImageTransfers on a machine without an image store. Containers there use a
 // directory or mounts as root.
 type Images struct{}
 
-var _ core.Images = Images{}
+var (
+	_ core.Images         = Images{}
+	_ core.ImageTransfers = Images{}
+)
 
 func noImages(op, ref string) error {
 	if ref != "" {
@@ -68,17 +71,12 @@ func (Images) RootStats(_ context.Context, container core.ID) (core.RootStats, e
 	return core.RootStats{}, fmt.Errorf("size of container %s's layer: this node has no images: %w", container.Short(), errdefs.ErrNotFound)
 }
 
-// Pin returns NotImplemented.
-func (Images) Pin(_ context.Context, _ core.Owner, ref string, _ bool) error {
-	return noImages("pin image", ref)
-}
-
-// Changes implements core.Images.
+// Changes implements core.ImageTransfers.
 func (Images) Changes(context.Context, core.ID, core.RootUse, func(core.FileChange) error) error {
 	return noImages("compare a root with its image", "")
 }
 
-// Commit implements core.Images.
+// Commit implements core.ImageTransfers.
 func (Images) Commit(_ context.Context, _ core.Owner, req core.CommitRequest) (core.Image, error) {
 	return core.Image{}, noImages("make an image", req.Name)
 }

@@ -32,7 +32,6 @@ func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 		"tag":      images.Tag(ctx, core.OwnerCLI, "busybox", "box"),
 		"remove":   images.Remove(ctx, core.OwnerCLI, "busybox"),
 		"checkout": only(images.Checkout(ctx, core.CheckoutRequest{Container: "c", Image: "busybox"})),
-		"pin":      images.Pin(ctx, core.OwnerCLI, "busybox", true),
 		"import":   only(images.Import(ctx, core.OwnerCLI, &bytes.Buffer{}, core.ImportOptions{})),
 		"export":   images.Export(ctx, core.OwnerCLI, []string{"busybox"}, &bytes.Buffer{}),
 		"push":     images.Push(ctx, core.OwnerCLI, "busybox", core.PushOptions{}),

@@ -77,6 +77,8 @@ type Options struct {
 	Config Config
 	// Registry is the default registry of image names; "" is docker.io.
 	Registry string
+	// Archives reads the archives of config.load into the store.
+	Archives pull.Archives
 }
 
 // Face serves the Driver service.

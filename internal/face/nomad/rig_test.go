@@ -96,7 +96,7 @@ func (r *rig) start() {
 	config.CredentialHelpers = r.face.CredentialHelpers
 	f, err := nomad.New(nomad.Options{
 		Deps:   face.Deps{Engine: r.As(core.OwnerNomad), Logger: slog.New(slog.DiscardHandler), Version: "1.2.3"},
-		Config: config,
+		Config: config, Archives: r.Images,
 	})
 	if err != nil {
 		r.t.Fatal(err)

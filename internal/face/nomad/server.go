@@ -41,7 +41,7 @@ type server struct {
 func newServer(o Options, log *slog.Logger) *server {
 	e := o.Engine
 	feed := events.New(e, log)
-	images := pull.New(e, feed, log, pull.Options{Registry: o.Registry, Helpers: o.Config.CredentialHelpers})
+	images := pull.New(e, feed, log, pull.Options{Archives: o.Archives, Registry: o.Registry, Helpers: o.Config.CredentialHelpers})
 	return &server{
 		engine: e, log: log, version: o.Version, events: feed, images: images, usage: stats.New(e), users: newUserRanges(e), mhz: stats.NodeSpeed(),
 	}

@@ -2,6 +2,7 @@ package imagetest
 
 import (
 	"bytes"
+	"context"
 	"reflect"
 	"slices"
 	"testing"
@@ -13,9 +14,17 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// Harness is an empty implementation of core.Images under test.
+// Store is an implementation of core.Images, of core.ImageTransfers and of marks that keep images
+// from collection.
+type Store interface {
+	core.Images
+	core.ImageTransfers
+	Pin(ctx context.Context, owner core.Owner, ref string, pinned bool) error
+}
+
+// Harness is an empty Store under test.
 type Harness struct {
-	Images core.Images
+	Images Store
 	// Provide makes an image pullable under repo:tag and returns its full name,
 	// registry included.
 	Provide func(repo, tag string, b Built) string

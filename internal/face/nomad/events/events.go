@@ -127,7 +127,7 @@ func (f *Feed) since(ctx context.Context) (uint64, error) {
 		return 0, err
 	}
 	f.told = seq
-	return f.engine.FirstSeq(), nil
+	return f.engine.Began, nil
 }
 
 // of reports whether a driver started the task of an event. A container without the label, or one that

@@ -55,7 +55,10 @@ func (im *Images) read(ctx context.Context, t translate.Task) (core.Image, error
 	if !info.Mode().IsRegular() {
 		return core.Image{}, invalid.Errorf("it is no file")
 	}
-	imgs, err := im.engine.Images.Import(ctx, io.LimitReader(f, info.Size()), core.ImportOptions{Only: t.Conf.Image})
+	imgs, err := im.archives.Import(ctx, core.OwnerNomad, io.LimitReader(f, info.Size()), core.ImportOptions{Only: t.Conf.Image})
+	if err == nil {
+		err = im.engine.Images.Added(imgs...)
+	}
 	if err != nil {
 		return core.Image{}, err
 	}

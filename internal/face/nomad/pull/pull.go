@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -28,9 +29,10 @@ import (
 
 // Images are those of Nomad's tasks.
 type Images struct {
-	engine *engine.Client
-	events *events.Feed
-	log    *slog.Logger
+	engine   *engine.Client
+	archives Archives
+	events   *events.Feed
+	log      *slog.Logger
 
 	registry string // see Options
 	helpers  helpers
@@ -38,8 +40,14 @@ type Images struct {
 	swept    sync.Once
 }
 
-// Options are the settings of the agent's configuration.
+// Archives reads archives of images into the store: the part of core.ImageTransfers that tasks need.
+type Archives interface {
+	Import(ctx context.Context, owner core.Owner, archive io.Reader, opts core.ImportOptions) ([]core.Image, error)
+}
+
+// Options are the settings of the agent's configuration, and the store's reader of archives.
 type Options struct {
+	Archives Archives
 	// Registry is the default registry of image names; "" is docker.io.
 	Registry string
 	// Helpers are the allowed programs for credentials: see HelperName.
@@ -49,7 +57,7 @@ type Options struct {
 // New returns empty Images; Run releases unused ones.
 func New(e *engine.Client, feed *events.Feed, log *slog.Logger, o Options) *Images {
 	return &Images{
-		engine: e, events: feed, log: log, registry: cmp.Or(o.Registry, dockerHub), helpers: newHelpers(o.Helpers, log),
+		engine: e, archives: o.Archives, events: feed, log: log, registry: cmp.Or(o.Registry, dockerHub), helpers: newHelpers(o.Helpers, log),
 		unused: sweep.New(sweep.Options{Engine: e, Logger: log}),
 	}
 }
