@@ -1,14 +1,13 @@
 // Package agent assembles a node: it opens the engine's ports, recovers, and lets the faces and the
 // control API serve. It is the one place that knows all implementations, and does nothing else.
 //
-// Start at Run, which reads top to bottom.
+// Start at Run: open.go opens the parts, serve.go recovers and serves.
 package agent
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -18,11 +17,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
-
 	"github.com/longshore/longshore/internal/adjust"
 	"github.com/longshore/longshore/internal/adjust/cdi"
+	"github.com/longshore/longshore/internal/agent/trial"
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/connlimit"
@@ -30,23 +27,18 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/face/cri/nri"
 	"github.com/longshore/longshore/internal/face/swarm"
 	"github.com/longshore/longshore/internal/grant/board/broker"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
-	"github.com/longshore/longshore/internal/kmsg"
 	"github.com/longshore/longshore/internal/network"
-	"github.com/longshore/longshore/internal/network/names"
 	"github.com/longshore/longshore/internal/obs"
-	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/programs"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/state"
-	"github.com/longshore/longshore/internal/state/bolt"
 )
 
 // Options are the parameters of Run.
@@ -84,6 +76,8 @@ type node struct {
 	cgroups    *cgroup.Tree
 	runtimes   runtimes
 	spare      *pin.Spare
+	reserves   reserves
+	binary     string       // the keeper's
 	release    func() error // removes the native runtime's shared files
 	engine     *engine.Engine
 	nri        *nri.Host   // nil without a socket for plugins
@@ -93,7 +87,7 @@ type node struct {
 	scrapes atomic.Pointer[http.Handler]
 	// recovered is closed when the engine has recovered.
 	recovered chan struct{}
-	trialMu   sync.Mutex // serializes doctor's trials
+	trials    trial.Trials
 	tended    tended
 	findings  doctor.Board
 	// exposed receives when redundancy may have changed; it has room for one.
@@ -104,236 +98,18 @@ type node struct {
 // also ends the keeper and removes the bridge and the cgroups.
 func Run(ctx context.Context, o Options) (err error) {
 	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }, exposed: make(chan struct{}, 1)}
-	root, run := n.cfg.Agent.Root, n.cfg.Agent.State
-	if _, err := os.Stat(run); o.Teardown && errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(n.cfg.Agent.State); o.Teardown && errors.Is(err, fs.ErrNotExist) {
 		return nil // no agent has run since the boot
 	}
-	unix.Umask(0o022) // the caller's must not affect volumes and containers
-	if before, after := raiseFiles(); before != after {
-		n.log.Info("raised the limit of descriptors", "from", before, "to", after)
-	}
-	makeRoom() // the start allocates more than all that follows
-	unlock, err := lock(root, run)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	release, err := n.claimNetwork(ctx)
-	if err != nil {
-		return err
-	}
-	defer release()
-	obs.BridgeLogrus(n.log)
-	obs.BridgeGRPC(n.log)
-	cri.BridgeKlog(n.log)
-	n.metrics = obs.New(obs.Options{Version: n.version, Node: n.nodeStats})
-	n.limits = connlimit.NewTable(n.log)
-	if err := n.metrics.Register(obs.Connections(n.limits.Usage)); err != nil {
-		return fmt.Errorf("agent: metrics of connections: %w", err)
-	}
-	if err := n.metrics.Register(obs.UnansweredNames(n.unanswered.load)); err != nil {
-		return fmt.Errorf("agent: metrics of the name server: %w", err)
-	}
-	if err := n.metrics.Register(&n.findings); err != nil {
-		return fmt.Errorf("agent: metrics of findings: %w", err)
-	}
-
-	n.modules = openModules(root, n.log)
-	spare := newReserves(root, run, n.log)
-
-	// Open the engine's ports, from the bottom up. The images do not depend on the rest.
-	images := later(func() (*image.Store, error) {
-		return image.New(image.Options{
-			Root: filepath.Join(root, "image"), Config: n.cfg.Images, Logger: n.log, UserAgent: "longshore/" + n.version,
-			Verify: n.verifyBinary, Pulled: n.metrics.Pulled, Modules: n.modules, Full: spare.root.Release,
-		})
-	})
-	defer func() {
-		if s, _ := images(); s != nil {
-			err = errors.Join(err, s.Close())
-		}
-	}()
-	if n.store, err = bolt.Open(bolt.Options{
-		State: run, Root: root, StateFull: spare.state.Release, RootFull: spare.root.Release, Logger: n.log, Observer: func(took time.Duration) { n.metrics.StoreTransaction("update", took) },
-	}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, n.store.Close()) }()
-	binary, err := n.keeperBinary()
-	if err != nil {
-		return err
-	}
-	if n.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(run, "keeper"), Binary: binary, Started: n.settleKeeper, Changed: redundancy{n}.changed, LateCopies: true, VersionOf: builtVersion, Logger: n.log}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, n.keeper.Close()) }()
-	if n.images, err = images(); err != nil {
-		return err
-	}
-	if n.programs, err = openPrograms(n); err != nil {
-		return err
-	}
-	if n.network, err = network.New(network.Options{
-		Config: n.cfg.Network, Avoid: rangesOfOthers(n.cfg), Store: n.store.Scope("network", true), Leases: n.store.Scope("leases", false), StateDir: filepath.Join(run, "cni"), Logger: n.log,
-		Names: &names.Options{Dir: filepath.Join(run, "names"), Command: []string{"/proc/self/exe", names.Arg}, Holder: n.keeper.Held(), Started: func(ctx context.Context, pid int) {
-			settle(ctx, n.log, fmt.Sprintf("longshore-names-%d.scope", pid), pid)
-		}, Unanswered: n.unanswered.store},
-	}); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, n.network.Close()) }()
-	if n.cgroups, err = n.openCgroups(ctx); err != nil {
-		return err
-	}
-	n.spare = pin.NewSpare()
-	defer func() { err = errors.Join(err, n.spare.Close()) }()
-	pins, err := pin.New(pin.Options{Dir: filepath.Join(run, "ns"), Make: n.keeper.Namespaces, Spare: n.spare, Logger: n.log})
-	if err != nil {
-		return err
-	}
-	volumes, err := openVolumes(filepath.Join(root, "volumes"), n.log)
-	if err != nil {
-		return err
-	}
-	if n.board, err = openBoard(n); err != nil {
-		return err
-	}
-	defer n.board.Close()
-	if n.runtimes, err = n.findRuntimes(ctx); err != nil {
-		return err
-	}
-	given, err := ocispec.ReadNode()
-	if err != nil {
-		return err
-	}
-	devices, err := cdi.New(n.cfg.Engine.CDIDirs)
-	if err != nil {
-		return err
-	}
-	if n.nri, err = n.pluginHost(devices); err != nil {
-		return err
-	}
-
-	// The engine recovers before anybody can call it.
-	if err := rootfs.MakeOwnMount(filepath.Join(run, engine.Sandboxes)); err != nil {
-		return fmt.Errorf("make the sandboxes' directory a mount: %w", err)
-	}
-	n.engine, err = engine.New(engine.Options{
-		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
-		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
-		State:    run, Init: binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
-	})
-	if err != nil {
+	var open closers
+	defer func() { err = errors.Join(err, open.close()) }()
+	if err := n.open(ctx, &open); err != nil {
 		return err
 	}
 	if o.Teardown {
 		return teardown(ctx, n, o.Grace)
 	}
-	// A client that connects during the recovery waits for it, and need not try again.
-	sockets, err := n.listen(ctx)
-	if err != nil {
-		return err
-	}
-	defer sockets.close()
-	ctx, stop := context.WithCancel(ctx)
-	group, ctx := errgroup.WithContext(ctx)
-	defer func() {
-		stop()
-		_ = group.Wait()
-	}()
-	// The clients of faces that serve early get an answer meanwhile.
-	n.recovered = make(chan struct{})
-	early, err := n.openFaces(ctx, true)
-	if err != nil {
-		return err
-	}
-	serve := func(f face.Face) {
-		group.Go(func() error {
-			n.superviseFace(ctx, f, sockets)
-			return nil
-		})
-	}
-	for _, f := range early {
-		serve(f)
-	}
-	if err := n.engine.Recover(ctx); err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	if err := recoverBoard(ctx, n); err != nil {
-		n.log.Warn("could not send the processes of containers to the board; their handles stay until their last descriptor is closed", "error", err)
-	}
-	close(n.recovered)
-	if err := (trials{n}).end(ctx); err != nil {
-		n.log.Warn("could not remove the test container of an earlier doctor", "error", err)
-	}
-
-	// Open the faces and the control API.
-	faces, err := n.openFaces(ctx, false)
-	if err != nil {
-		return err
-	}
-	controller, err := n.controller()
-	if err != nil {
-		return err
-	}
-	stopEngine := n.runEngine(ctx, group)
-	defer stopEngine()
-	if n.cfg.Engine.GrantsPolicy != "" {
-		sockets.control.Board = n.boardAPI
-	}
-	group.Go(func() error { return controller.Serve(ctx, sockets.control) })
-	if sockets.metrics != nil {
-		group.Go(func() error { return serveHTTP(ctx, sockets.metrics, sockets.metricsHandler) })
-	}
-	for _, f := range faces {
-		serve(f)
-	}
-	group.Go(func() error { return n.tellSystemd(ctx) })
-	group.Go(func() error {
-		n.keeper.AskCopies()
-		n.tend(ctx)
-		return nil
-	})
-	group.Go(func() error {
-		tendHeap(ctx)
-		return nil
-	})
-	group.Go(func() error {
-		spare.tend(ctx)
-		return nil
-	})
-	n.log.Info("agent is ready", "version", n.version, "root", root, "state", run, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
-	err = group.Wait()
-	stopEngine()
-	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-		err = nil
-	}
-	return errors.Join(err, n.leave(context.WithoutCancel(ctx)))
-}
-
-// runEngine runs the engine in a group until stop is called, also after ctx has ended: ends during
-// the shutdown, such as those of clients' sessions, are still recorded.
-func (n *node) runEngine(ctx context.Context, group *errgroup.Group) (stop func()) {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	var err error
-	go func() {
-		defer close(ended)
-		err = n.engine.Run(own)
-	}()
-	group.Go(func() error {
-		select {
-		case <-ended:
-			return err
-		case <-ctx.Done():
-			return nil
-		}
-	})
-	return func() {
-		cancel()
-		<-ended
-	}
+	return n.serve(ctx)
 }
 
 // later starts to open something; calling the returned function waits for the result.

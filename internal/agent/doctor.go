@@ -34,15 +34,34 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	findings := []control.Finding{doctor.Kernel(), n.cgroupFinding(), doctor.Capabilities(), doctor.State(n.cfg.Agent.State), doctor.Devices()}
 	findings = append(findings, doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State)...)
 	findings = append(findings, n.runtimeFindings()...)
-	findings = append(findings, n.keeperFinding(ctx), redundancy{n}.finding(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(n, keeperPid(ctx, n)), inotifyFinding())
+	findings = append(findings, n.keeperFinding(ctx), n.redundancy(ctx), n.networkFinding(ctx), n.imageFinding(), boardFinding(ctx, n), modulesFinding(n.modules), doctor.KernelLog(), n.checkpointFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacityFinding(n, keeperPid(ctx, n)), inotifyFinding())
 	if n.swarm != nil {
 		st := n.swarm.Status()
 		findings = append(findings, swarmFinding(st), overlayFinding(ctx, n.network.Overlays, st.Overlays), gossipFinding(st), publishedFinding(st.Overlays))
 	}
 	if try {
-		findings = append(findings, trials{n}.finding(ctx))
+		findings = append(findings, n.trials.Finding(ctx))
 	}
 	return findings
+}
+
+// keeperPatience is how long a keeper may take to answer. The nest starts another one within less.
+const keeperPatience = 2 * time.Second
+
+// redundancy asks the keeper whether containers survive the death of any two of agent, keeper and
+// nest.
+func (n *node) redundancy(ctx context.Context) control.Finding {
+	ctx, cancel := context.WithTimeout(ctx, keeperPatience)
+	defer cancel()
+	return doctor.Redundancy(n.keeper.Status(ctx))
+}
+
+// redundancyChanged has that finding checked at once. It never blocks.
+func (n *node) redundancyChanged() {
+	select {
+	case n.exposed <- struct{}{}:
+	default: // it is to be checked already
+	}
 }
 
 func (n *node) cgroupFinding() control.Finding {

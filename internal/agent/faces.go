@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/longshore/longshore/internal/agent/sockets"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
@@ -23,18 +24,12 @@ type faceEntry struct {
 	owner   core.Owner // the owner of the objects that it creates and sees
 	enabled bool       // as the config says
 	// sockets are its listening sockets, in this order; a face that dials out has none.
-	sockets []socket
+	sockets []sockets.Socket
 	// early means that it serves before the engine has recovered; it learns of the end of the
 	// recovery from node.recovered.
 	early bool
 	// open makes the face, and opens everything that must be open before any face serves.
 	open func(ctx context.Context, d face.Deps) (face.Face, error)
-}
-
-// socket is one of a face's sockets.
-type socket struct {
-	name    string // the name under which systemd passes it
-	address string // an absolute path, or host:port for TCP; "" uses only a socket that systemd passes
 }
 
 // faceTable returns every face that this agent can serve. A new face needs an entry here and a
@@ -44,19 +39,19 @@ func (n *node) faceTable() []faceEntry {
 	return []faceEntry{
 		{
 			name: cri.Name, owner: core.OwnerCRI, enabled: c.CRI.Enabled,
-			sockets: []socket{{"cri", c.CRI.Socket}, {"cri-image", c.CRI.ImageSocket}},
+			sockets: []sockets.Socket{{Name: "cri", Address: c.CRI.Socket}, {Name: "cri-image", Address: c.CRI.ImageSocket}},
 			open:    openCRI(n),
 		},
 		{
 			name: nomad.Name, owner: core.OwnerNomad, enabled: c.Nomad.Enabled,
-			sockets: []socket{{"nomad", c.Nomad.Socket}},
+			sockets: []sockets.Socket{{Name: "nomad", Address: c.Nomad.Socket}},
 			open: func(_ context.Context, d face.Deps) (face.Face, error) {
 				return nomad.New(nomad.Options{Deps: d, Config: c.Nomad, Registry: n.cfg.Images.DefaultRegistry, Archives: n.images})
 			},
 		},
 		{
 			name: mesos.Name, owner: core.OwnerMesos, enabled: c.Mesos.Enabled,
-			sockets: []socket{{"mesos", c.Mesos.Socket}, {"mesos-tcp", c.Mesos.Listen}},
+			sockets: []sockets.Socket{{Name: "mesos", Address: c.Mesos.Socket}, {Name: "mesos-tcp", Address: c.Mesos.Listen}},
 			early:   true, // Mesos' protocol has an answer for an agent that is recovering
 			open:    openMesos(n),
 		},
@@ -72,6 +67,17 @@ func (n *node) enabledFaces() (enabled []faceEntry) {
 		}
 	}
 	return enabled
+}
+
+// listen opens the sockets of the control API, the metrics and the enabled faces.
+func (n *node) listen(ctx context.Context) (*sockets.Sockets, error) {
+	faces := map[string][]sockets.Socket{}
+	for _, e := range n.enabledFaces() {
+		faces[e.name] = e.sockets
+	}
+	return sockets.Open(ctx, sockets.Options{
+		State: n.cfg.Agent.State, Control: n.cfg.Control, Faces: faces, Metrics: n.cfg.Metrics, Handler: n.httpHandler(), Logger: n.log,
+	})
 }
 
 // openFaces makes the faces that the config enables: with early those that serve early, otherwise

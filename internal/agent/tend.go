@@ -67,7 +67,7 @@ func (n *node) tend(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			case <-n.exposed:
-				report(n, n.findings.Put(redundancy{n}.finding(ctx)))
+				report(n, n.findings.Put(n.redundancy(ctx)))
 			case <-tick.C:
 				waiting = false
 			}
@@ -121,7 +121,7 @@ func (n *node) watch(ctx context.Context, capacity control.Finding) {
 	waits, cancel := context.WithTimeout(ctx, keeperPatience)
 	status, err := n.keeper.Status(waits)
 	cancel()
-	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), keeperOf(status, err, n.cfg.Agent.State), redundancyOf(status, err), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacity)
+	list := append(doctor.Space(n.cfg.Agent.Root, n.cfg.Agent.State), doctor.Devices(), keeperOf(status, err, n.cfg.Agent.State), doctor.Redundancy(status, err), n.networkFinding(ctx), connectionFinding(n.limits.Usage(), time.Now()), capacity)
 	report(n, n.findings.Update(list))
 }
 

@@ -135,6 +135,8 @@ const minPackageLines = 150
 var small = map[string]string{
 	"api/hub/v1":                  "the hub's API is generated here from the description, which can only be embedded beside it",
 	"internal/adjust":             "the policies that every node has: neither the engine nor the agent is their place, and a slim build links them without CDI",
+	"internal/agent/heap":         "Go's collector, without anything of a node",
+	"internal/agent/trial":        "a client of the engine like a face, which the composition root is not",
 	"internal/adjust/cdi":         "CDI's library is linked by the agent only",
 	"internal/atomicfile":         "five packages of different layers replace files by it",
 	"internal/engine/audit":       "reads one transaction and knows no engine, so that what it checks is not checked by the code that wrote it",

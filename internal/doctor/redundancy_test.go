@@ -1,4 +1,4 @@
-package agent
+package doctor_test
 
 import (
 	"errors"
@@ -13,11 +13,11 @@ import (
 // TestFindingsOfRedundancy: each kind of loss has its finding, and the board returns only changes of the status.
 func TestFindingsOfRedundancy(t *testing.T) {
 	var board doctor.Board
-	if f := redundancyOf(core.SupervisorStatus{}, errors.New("x")); len(board.Put(f)) != 0 {
+	if f := doctor.Redundancy(core.SupervisorStatus{}, errors.New("x")); len(board.Put(f)) != 0 {
 		t.Error("a finding is reported before the first check of all")
 	}
 	whole := core.SupervisorStatus{KeeperPid: 1, NestPid: 2, Processes: 3}
-	if changed := board.Update([]control.Finding{redundancyOf(whole, nil)}); len(changed) != 0 {
+	if changed := board.Update([]control.Finding{doctor.Redundancy(whole, nil)}); len(changed) != 0 {
 		t.Errorf("told at first: %+v", changed)
 	}
 	behind, alone := whole, whole
@@ -35,7 +35,7 @@ func TestFindingsOfRedundancy(t *testing.T) {
 		{whole, errors.New("nobody answers"), control.FindingFail, "no keeper that answers: if the nest dies too, exits are lost: nobody answers", true},
 		{whole, nil, control.FindingOK, "any two", true},
 	} {
-		f := redundancyOf(c.of, c.err)
+		f := doctor.Redundancy(c.of, c.err)
 		if f.Status != c.status || !strings.Contains(f.Detail, c.text) || (f.Hint == "") != (c.status == control.FindingOK) {
 			t.Errorf("%+v, %v: %+v", c.of, c.err, f)
 		}

@@ -1,4 +1,6 @@
-package agent
+// Package heap manages the memory of the agent: garbage is collected seldom while pods start, and
+// returned to the system in quiet intervals. Start at Tend.
+package heap
 
 import (
 	"context"
@@ -40,9 +42,9 @@ func returnsMemory(lately, since, live uint64) bool {
 	return lately < idleBytes && since > idleGarbage+more || lately < lightBytes && since > lightGarbage+more
 }
 
-// tendHeap manages the heap until ctx ends. GOGC in the environment takes precedence.
-func tendHeap(ctx context.Context) {
-	if !makeRoom() {
+// Tend manages the heap until ctx ends. GOGC in the environment takes precedence.
+func Tend(ctx context.Context) {
+	if !MakeRoom() {
 		return
 	}
 	onCollection(ctx, giveRoom)
@@ -65,8 +67,8 @@ func tendHeap(ctx context.Context) {
 	}
 }
 
-// makeRoom calls giveRoom, unless the environment sets GOGC.
-func makeRoom() bool {
+// MakeRoom lets the heap grow before the next collection, unless the environment sets GOGC.
+func MakeRoom() bool {
 	if os.Getenv("GOGC") != "" {
 		return false
 	}

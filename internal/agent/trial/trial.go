@@ -1,15 +1,19 @@
-package agent
+// Package trial starts a container as a face would, because looking at the node's parts cannot tell
+// whether they work together. Start at Trials.
+package trial
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/ocispec"
 )
@@ -20,32 +24,36 @@ const trialTime = 30 * time.Second
 // ownerDoctor owns the objects of a trial. No face ever sees them.
 const ownerDoctor core.Owner = "doctor"
 
-// trials starts doctor's own containers.
-type trials struct{ n *node }
+// Trials starts doctor's own containers.
+type Trials struct {
+	Engine  *engine.Engine
+	Runtime string                 // the name of the runtime that starts them
+	Program func() (string, error) // the path of the keeper's binary, which the containers run
 
-// finding starts a container as a face would, waits for its end and removes it, because looking
-// at the node's parts cannot tell whether they work together.
-func (t trials) finding(ctx context.Context) control.Finding {
-	began := time.Now()
-	if err := t.run(ctx); err != nil {
-		return fail("start", "see the other findings, and the agent's log", "a test container could not be run: %v", err)
-	}
-	return ok("start", "a test container ran with %s and was removed, in %v", t.n.runtimes.chosen, time.Since(began).Round(time.Millisecond))
+	mu sync.Mutex // serializes trials: each begins by removing the objects of an interrupted one
 }
 
-func (t trials) run(ctx context.Context) (err error) {
+// Finding starts a container, waits for its end and removes it.
+func (t *Trials) Finding(ctx context.Context) control.Finding {
+	began := time.Now()
+	if err := t.run(ctx); err != nil {
+		return doctor.Fail("start", "see the other findings, and the agent's log", "a test container could not be run: %v", err)
+	}
+	return doctor.OK("start", "a test container ran with %s and was removed, in %v", t.Runtime, time.Since(began).Round(time.Millisecond))
+}
+
+func (t *Trials) run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, trialTime)
 	defer cancel()
-	// One trial at a time: each begins by removing the objects of an interrupted one.
-	t.n.trialMu.Lock()
-	defer t.n.trialMu.Unlock()
-	if err := t.end(ctx); err != nil {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.End(ctx); err != nil {
 		return err
 	}
-	client := t.n.engine.As(ownerDoctor)
+	client := t.Engine.As(ownerDoctor)
 	own := core.Namespace{Mode: core.PerContainer}
 	sb, err := client.CreateSandbox(ctx, core.SandboxConfig{
-		Runtime: t.n.runtimes.chosen, Hostname: "doctor", Namespaces: core.Namespaces{Net: own, IPC: own, UTS: own, PID: own, Cgroup: own},
+		Runtime: t.Runtime, Hostname: "doctor", Namespaces: core.Namespaces{Net: own, IPC: own, UTS: own, PID: own, Cgroup: own},
 	})
 	if err != nil {
 		return err
@@ -53,9 +61,9 @@ func (t trials) run(ctx context.Context) (err error) {
 	defer func() {
 		clean, stop := context.WithTimeout(context.WithoutCancel(ctx), trialTime)
 		defer stop()
-		err = errors.Join(err, t.end(clean))
+		err = errors.Join(err, t.End(clean))
 	}()
-	program, err := t.n.keeperBinary()
+	program, err := t.Program()
 	if err != nil {
 		return err
 	}
@@ -82,9 +90,9 @@ func (t trials) run(ctx context.Context) (err error) {
 	return nil
 }
 
-// end removes the objects of trials, also those of an agent that died during one.
-func (t trials) end(ctx context.Context) error {
-	client := t.n.engine.As(ownerDoctor)
+// End removes the objects of trials, also those of an agent that died during one.
+func (t *Trials) End(ctx context.Context) error {
+	client := t.Engine.As(ownerDoctor)
 	list, err := client.Sandboxes(ctx, core.Filter{})
 	for _, sb := range list {
 		err = errors.Join(err, client.RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true, Request: core.StopRequest{Call: "longshore doctor"}}))

@@ -1,0 +1,167 @@
+// Package sockets opens all listening sockets of the agent, those among them that systemd passes, and
+// serves faces and metrics on them. Start at Open.
+package sockets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/activation"
+
+	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/control"
+	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// Socket is one of a face's sockets.
+type Socket struct {
+	Name    string // the name under which systemd passes it
+	Address string // an absolute path, or host:port for TCP; "" uses only a socket that systemd passes
+}
+
+// Options name the sockets to open.
+type Options struct {
+	State   string // the directory of the control API's socket
+	Control control.Config
+	// Faces has the sockets of each face, by its name, in their order.
+	Faces   map[string][]Socket
+	Metrics obs.MetricsConfig
+	// Handler serves the metrics.
+	Handler http.Handler
+	Logger  *slog.Logger
+}
+
+// Sockets are all listening sockets of the agent. They are opened before anything serves, so that a
+// wrong path or a port in use fails the start.
+type Sockets struct {
+	Control control.Listeners
+
+	o       Options
+	faces   map[string][]net.Listener // by the face's name; a face that dials out has none
+	metrics net.Listener              // nil without metrics
+	handler http.Handler
+	open    []net.Listener
+}
+
+// Close closes all sockets.
+func (s *Sockets) Close() {
+	s.Control.Close()
+	for _, l := range s.open {
+		_ = l.Close()
+	}
+}
+
+// Open opens the sockets. It uses those that systemd passes, by their names: control, and those of
+// faces.
+func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
+	passed, err := activation.ListenersWithNames()
+	if err != nil {
+		return nil, fmt.Errorf("agent: sockets from systemd: %w", err)
+	}
+	s := &Sockets{o: o, faces: map[string][]net.Listener{}}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	var given net.Listener
+	if l := passed["control"]; len(l) > 0 {
+		given = l[0]
+	}
+	if s.Control, err = control.ListenBeside(ctx, o.State, o.Control, given); err != nil {
+		return nil, err
+	}
+	for name, list := range o.Faces {
+		for _, at := range list {
+			l, err := pick(ctx, passed[at.Name], at.Address)
+			if err != nil {
+				return nil, err
+			}
+			s.faces[name] = append(s.faces[name], l...)
+			s.open = append(s.open, l...)
+		}
+	}
+	s.metrics, s.handler, err = o.Metrics.Open(ctx, o.Handler)
+	if s.metrics != nil {
+		s.open = append(s.open, s.metrics)
+	}
+	return s, err
+}
+
+func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listener, error) {
+	if len(given) > 0 {
+		return given, nil
+	}
+	if path == "" {
+		return nil, nil
+	}
+	if !filepath.IsAbs(path) {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", path)
+		return []net.Listener{l}, err
+	}
+	l, err := control.ListenUnix(ctx, path, 0o600, -1)
+	return []net.Listener{l}, err
+}
+
+// Serve serves a face until ctx ends. When the face fails, Serve logs it and starts it again after a growing pause, on the same sockets if they still work; the other faces
+// continue.
+func (s *Sockets) Serve(ctx context.Context, f face.Face) {
+	pause := 100 * time.Millisecond
+	listeners := s.faces[f.Name()]
+	for {
+		err := f.Serve(ctx, listeners...)
+		if ctx.Err() != nil {
+			return
+		}
+		s.o.Logger.ErrorContext(ctx, "a face has failed; it will be restarted after a pause", "face", f.Name(), "error", err, "pause", pause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		pause = min(2*pause, 30*time.Second)
+		if listeners, err = s.reopen(ctx, f.Name()); err != nil {
+			s.o.Logger.ErrorContext(ctx, "could not restart a face's listener; will try again after a pause", "face", f.Name(), "error", err)
+		}
+	}
+}
+
+func (s *Sockets) reopen(ctx context.Context, name string) ([]net.Listener, error) {
+	var all []net.Listener
+	for _, at := range s.o.Faces[name] {
+		l, err := pick(ctx, nil, at.Address)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, l...)
+	}
+	return all, nil
+}
+
+// ServeMetrics serves the metrics until ctx ends; it returns at once when they have no socket.
+func (s *Sockets) ServeMetrics(ctx context.Context) error {
+	if s.metrics == nil {
+		return nil
+	}
+	return serveHTTP(ctx, s.metrics, s.handler)
+}
+
+// serveHTTP serves until ctx ends.
+func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(connlimit.Lasting(l)); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
