@@ -97,6 +97,7 @@ func Main(dir string, handed int) int {
 		unix.CloseOnExec(ListenFD)
 		n.items[wire.SocketKey] = &held{roles: []wire.Role{wire.RoleSocket}, fds: []int{ListenFD}}
 	}
+	kernel.OpenPoller()
 	for !n.quit {
 		if n.keeper == 0 {
 			if n.failures > maxEarlyDeaths {

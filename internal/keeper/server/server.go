@@ -104,6 +104,7 @@ func Main(dir string, resume int) int {
 	if err := s.begin(resume); err != nil {
 		return fatal("begin", err)
 	}
+	kernel.OpenPoller()
 	for !s.quit {
 		s.turn()
 	}
