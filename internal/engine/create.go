@@ -30,7 +30,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 		return core.Container{}, err
 	}
 	return b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
-		return c.e.create(ctx, b.c.Sandbox, func(ctx context.Context) error {
+		return c.e.creates.Run(ctx, b.c.Sandbox, stages.Crashed, func(ctx context.Context) error {
 			unlock, err := c.e.sandboxes.Lock(ctx, b.c.Sandbox)
 			if err != nil {
 				return err
@@ -103,7 +103,7 @@ func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	}
 	defer unlock()
 	defer b.close()
-	return b.e.create(ctx, b.c.ID, func(ctx context.Context) error { return b.pipeline.Run(ctx, b.stages()) })
+	return b.e.creates.Run(ctx, b.c.ID, stages.Crashed, func(ctx context.Context) error { return b.pipeline.Run(ctx, b.stages()) })
 }
 
 // place chooses the container's runtime and cgroup.

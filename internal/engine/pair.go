@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/stages"
 )
 
 // Pair is a sandbox with its one container, which most orchestrators call a task.
@@ -53,14 +54,14 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 				return err
 			}
 			defer unlock()
-			if err := c.e.create(ctx, s.sb.ID, func(ctx context.Context) error { return s.pipeline.Forward(ctx, s.stages()) }); err != nil {
+			if err := c.e.creates.Run(ctx, s.sb.ID, stages.Crashed, func(ctx context.Context) error { return s.pipeline.Forward(ctx, s.stages()) }); err != nil {
 				s.pipeline.End(ctx, err)
 				return err
 			}
 			// The container's stages continue the sandbox's pipeline: an error undoes the sandbox
 			// too.
 			made, b.pipeline = true, s.pipeline.As("create")
-			return c.e.create(ctx, s.sb.ID, func(ctx context.Context) error { return b.in(ctx, c.view, s.sb) })
+			return c.e.creates.Run(ctx, s.sb.ID, stages.Crashed, func(ctx context.Context) error { return b.in(ctx, c.view, s.sb) })
 		})
 	})
 	if err != nil && !made {

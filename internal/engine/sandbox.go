@@ -25,7 +25,14 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 		if err != nil {
 			return core.Sandbox{}, err
 		}
-		sb, err := b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &b.sb}, func() error { return b.create(ctx) }))
+		sb, err := b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &b.sb}, func() error {
+			unlock, err := c.e.sandboxes.Lock(ctx, b.sb.ID)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			return c.e.creates.Run(ctx, b.sb.ID, stages.Crashed, func(ctx context.Context) error { return b.pipeline.Run(ctx, b.stages()) })
+		}))
 		again, werr := c.e.awaitFirst(ctx, b.first)
 		if werr != nil {
 			return core.Sandbox{}, werr
@@ -34,21 +41,6 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 			return sb, err
 		}
 	}
-}
-
-// create runs the stages.
-func (b *sandboxBuild) create(ctx context.Context) error {
-	unlock, err := b.e.sandboxes.Lock(ctx, b.sb.ID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return b.e.create(ctx, b.sb.ID, func(ctx context.Context) error { return b.pipeline.Run(ctx, b.stages()) })
-}
-
-// create runs a part of the create of a sandbox or container; a stop of that cancels it.
-func (e *Engine) create(ctx context.Context, id core.ID, do func(context.Context) error) error {
-	return e.creates.Run(ctx, id, stages.Crashed, do)
 }
 
 // awaitFirst waits for the end of the create of the sandbox that has a key, if it is under way. It
