@@ -3,7 +3,9 @@ package kata
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"hash/crc32"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -19,7 +21,7 @@ import (
 // from its host, over vsock. `make e2e-kata-vm` makes what the machine boots.
 func TestAGuestFromTheHost(t *testing.T) {
 	qemu.Wanted(t)
-	m, log := boot(t, "")
+	m, log := boot(t, fmt.Sprint("agent.passfd_listener_port=", qemu.StreamPort))
 	client := ttrpc.NewClient(m.Dial(t, qemu.AgentPort))
 	defer func() { _ = client.Close() }()
 	a := &agent{AgentServiceService: katav1.NewAgentServiceClient(client), health: katav1.NewHealthClient(client), root: "/run/image"}
@@ -35,6 +37,7 @@ func TestAGuestFromTheHost(t *testing.T) {
 	t.Run("signals and limits", a.signalsAndLimits)
 	t.Run("much data in both directions", a.muchData)
 	t.Run("many connections", func(t *testing.T) { manyConnections(t, m) })
+	t.Run("streams by ports", func(t *testing.T) { a.streamsByPorts(t, m) })
 	a.run(t, "pod", a.spec("sleep 100000"))
 	t.Run("a shared pid namespace", a.sharedPids)
 	a.end(t, "pod")
@@ -112,6 +115,62 @@ func (a *agent) overlay(t *testing.T) {
 		t.Errorf("status %d, want 42", got)
 	}
 	a.remove(t, "disk")
+}
+
+// streamsByPorts writes and reads a container and an exec by connections of the host, as
+// Dragonball's shim does.
+func (a *agent) streamsByPorts(t *testing.T, m *qemu.Machine) {
+	const script = "cat; echo err >&2; exit 7"
+	part, parts := bytes.Repeat([]byte("0123456789abcde\n"), 4096), 8
+	for _, id := range []string{"ports", "exec"} {
+		stdin, in := m.Stream(t)
+		stdout, out := m.Stream(t)
+		stderr, errs := m.Stream(t)
+		if id == "exec" {
+			exec := &katav1.ExecProcessRequest{ContainerId: "idle", ExecId: id, Process: a.spec(script).GetProcess(), StdinPort: in, StdoutPort: out, StderrPort: errs}
+			if _, err := a.ExecProcess(t.Context(), exec); err != nil {
+				t.Fatalf("ExecProcess: %v", err)
+			}
+		} else {
+			create := &katav1.CreateContainerRequest{ContainerId: id, ExecId: id, OCI: a.spec(script), StdinPort: in, StdoutPort: out, StderrPort: errs}
+			if _, err := a.CreateContainer(t.Context(), create); err != nil {
+				t.Fatalf("CreateContainer: %v", err)
+			}
+			if _, err := a.StartContainer(t.Context(), &katav1.StartContainerRequest{ContainerId: id}); err != nil {
+				t.Fatalf("StartContainer: %v", err)
+			}
+		}
+		var streams sync.WaitGroup
+		streams.Go(func() {
+			for range parts {
+				if _, err := stdin.Write(part); err != nil {
+					t.Errorf("%s: stdin: %v", id, err)
+					return
+				}
+			}
+			_ = stdin.Close()
+		})
+		want := bytes.Repeat(part, parts)
+		streams.Go(func() {
+			if got, err := io.ReadAll(stdout); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: %d bytes of stdout with the sum %x, %v; want %d with %x", id, len(got), crc32.ChecksumIEEE(got), err, len(want), crc32.ChecksumIEEE(want))
+			}
+			_ = stdout.Close()
+		})
+		if got, err := io.ReadAll(stderr); err != nil || string(got) != "err\n" {
+			t.Errorf("%s: stderr %q, %v", id, got, err)
+		}
+		_ = stderr.Close()
+		streams.Wait()
+		container := id
+		if id == "exec" {
+			container = "idle"
+		}
+		if got := a.wait(t, container, id); got != 7 {
+			t.Errorf("%s: status %d, want 7", id, got)
+		}
+	}
+	a.remove(t, "ports")
 }
 
 // muchData sends two million bytes through a container.

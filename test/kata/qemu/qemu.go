@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -32,8 +33,9 @@ const (
 
 // The ports of a guest.
 const (
-	AgentPort = 1024
-	LogPort   = 1025
+	AgentPort  = 1024
+	LogPort    = 1025
+	StreamPort = 1027 // where the agent takes streams of processes, by its option passfd_listener_port
 )
 
 // DiskAt is the disk's PCI path in a shim's request.
@@ -157,6 +159,30 @@ func (m *Machine) Dial(t *testing.T, port uint32) net.Conn {
 		return err == nil
 	})
 	return conn
+}
+
+// Stream connects to StreamPort, and returns the port of the host that the guest sees.
+// Requests name a stream of a process by this port.
+func (m *Machine) Stream(t *testing.T) (*net.UnixConn, uint32) {
+	t.Helper()
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: m.Socket(), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(c, "CONNECT %d\n", StreamPort); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 0, 16)
+	for b := make([]byte, 1); b[0] != '\n'; line = append(line, b[0]) { // not a byte of the stream
+		if _, err := io.ReadFull(c, b); err != nil {
+			t.Fatalf("port %d: after %q: %v", StreamPort, line, err)
+		}
+	}
+	var port uint32
+	if _, err := fmt.Sscanf(string(line), "OK %d\n", &port); err != nil {
+		t.Fatalf("port %d answers %q: %v", StreamPort, line, err)
+	}
+	return c, port
 }
 
 // Ended is closed when the machine is off.
