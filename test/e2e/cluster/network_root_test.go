@@ -324,7 +324,7 @@ func hostAliases(t *testing.T, s *space) {
 
 func apiService(t *testing.T, s *space) {
 	s.run(t, pod("client", peer()))
-	if out, err := s.try(t.Context(), "client", "main", "peer", "api"); err != nil || !strings.Contains(out, `"minor": "36"`) {
+	if out, err := s.try(t.Context(), "client", "main", "peer", "api"); err != nil || !strings.Contains(out, `"minor": "37"`) {
 		t.Errorf("%v, %q", err, out)
 	}
 }
