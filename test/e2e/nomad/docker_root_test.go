@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // startDocker starts the dockerd that DOCKERD names, for Nomad's own driver, with
@@ -25,6 +27,15 @@ func (r *rig) startDocker() {
 	}
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
+		r.t.Fatal(err)
+	}
+	// As docker's systemd unit does, by LimitCORE=infinity. Its containers inherit it.
+	var core unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_CORE, &core); err != nil {
+		r.t.Fatal(err)
+	}
+	core.Cur = core.Max
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &core); err != nil {
 		r.t.Fatal(err)
 	}
 	cmd := exec.Command(binary, "--data-root", filepath.Join(dir, "data"), "--exec-root", filepath.Join(dir, "exec"), //nolint:forbidigo // it outlives the contexts of subtests
