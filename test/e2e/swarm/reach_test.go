@@ -413,6 +413,11 @@ func (x *mixed) misseen(run []placed, networks ...string) (wrong []string) {
 // agree waits until every task reaches every other one, and all nodes hold what there is.
 func (x *mixed) agree(what string, run []placed, networks ...string) {
 	x.t.Helper()
+	defer func() {
+		if x.t.Failed() { // also when tasks are not reached: this says which node does not know whom
+			x.t.Logf("held or seen wrongly:\n%s", strings.Join(append(x.misheld(run, networks...), x.misseen(run, networks...)...), "\n"))
+		}
+	}()
 	x.every(what+": all reach each other", func() []string { return unreached(run) })
 	x.every(what+": all nodes hold what there is", func() []string {
 		return append(x.misheld(run, networks...), x.misseen(run, networks...)...)
