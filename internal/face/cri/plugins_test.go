@@ -35,6 +35,7 @@ type plugin struct {
 	synced chan struct{}
 
 	onSync func() // before it answers
+	onRun  func() // before it answers RunPodSandbox
 	refuse string // a call that it says no to
 	adjust *api.ContainerAdjustment
 	others func(*api.Container) []*api.ContainerUpdate // wanted when a container is made
@@ -95,6 +96,9 @@ func (p *plugin) Synchronize(_ context.Context, _ []*api.PodSandbox, containers 
 }
 
 func (p *plugin) RunPodSandbox(_ context.Context, pod *api.PodSandbox) error {
+	if p.onRun != nil {
+		p.onRun()
+	}
 	return p.note("run", pod.GetName())
 }
 
@@ -229,6 +233,30 @@ func TestPluginsSeeEverythingOnceAndInOrder(t *testing.T) {
 	}
 	if got := p.heard(); !slices.Equal(got, want) {
 		t.Errorf("told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestASandboxIsNotListedWhilePluginsAreAsked: critest requires it. Before and after, a sandbox that is
+// being created is listed as NotReady.
+func TestASandboxIsNotListedWhilePluginsAreAsked(t *testing.T) {
+	n, socket := newPluggable(t)
+	p := newPlugin()
+	asked, answer := make(chan struct{}), make(chan struct{})
+	p.onRun = func() { close(asked); <-answer }
+	p.connect(t, socket, "00")
+	n.joined(p)
+	done := n.run(t.Context(), n.podConfig("web"))
+	<-asked
+	if got := n.states(t); len(got) > 0 {
+		t.Errorf("listed while a plugin is asked: %v", got)
+	}
+	close(answer)
+	r := <-done
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	if got := n.states(t); got[r.id] != v1.PodSandboxState_SANDBOX_READY {
+		t.Errorf("listed: %v", got)
 	}
 }
 

@@ -198,7 +198,7 @@ func (s *server) sandboxes(f *v1.PodSandboxFilter) ([][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sandboxes: %w", err)
 	}
-	return s.listed.sandboxes.Of(all, func(sb *core.Sandbox) bool { return matchSandbox(f, sb) }, func(sb *core.Sandbox) ([]byte, error) {
+	return s.listed.sandboxes.Of(all, func(sb *core.Sandbox) bool { return matchSandbox(f, sb) && !s.nri.Asking(sb.ID) }, func(sb *core.Sandbox) ([]byte, error) {
 		r, err := podHead(sb)
 		if err != nil {
 			return nil, err

@@ -23,12 +23,28 @@ func (h *Host) AdmitSandbox(ctx context.Context, sb *core.Sandbox) error {
 		return err
 	}
 	h.mu.Lock()
-	h.pods[sb.ID] = p
+	h.pods[sb.ID], h.asking[sb.ID] = p, true
 	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.asking, sb.ID)
+	}()
 	if err := h.plugins.RunPodSandbox(ctx, &api.RunPodSandboxRequest{Pod: p}); err != nil {
 		return refused("RunPodSandbox", err)
 	}
 	return nil
+}
+
+// Asking reports whether plugins are being asked about a sandbox by RunPodSandbox. Until they have
+// answered, runtimes do not list it, as critest requires.
+func (h *Host) Asking(sandbox core.ID) bool {
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asking[sandbox]
 }
 
 // AdjustContainer asks the plugins how they want a container's spec.

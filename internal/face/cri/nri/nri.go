@@ -54,15 +54,16 @@ const DefaultTimeout = 10 * time.Second
 // registration is how long a plugin may take to say its name.
 const registration = 5 * time.Second
 
-// Host is the place where plugins plug in. Run and UpdatePod may be called on nil,
+// Host is the place where plugins plug in. Run, UpdatePod and Asking may be called on nil,
 // which has no plugins.
 type Host struct {
 	o       Options
 	plugins *adaptation.Adaptation
 	count   atomic.Int64 // plugins connected
 
-	mu       sync.Mutex // guards engine, pods, creating, ended
+	mu       sync.Mutex // guards engine, asking, pods, creating, ended
 	engine   *engine.Client
+	asking   map[core.ID]bool            // plugins are asked about them by RunPodSandbox
 	pods     map[core.ID]*api.PodSandbox // admitted and not made yet
 	creating map[core.ID]newborn         // adjusted and not made yet
 	ended    map[core.ID]bool            // containers with a reported end
@@ -87,7 +88,7 @@ func New(o Options) (*Host, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = DefaultTimeout
 	}
-	h := &Host{o: o, pods: map[core.ID]*api.PodSandbox{}, creating: map[core.ID]newborn{}, ended: map[core.ID]bool{}}
+	h := &Host{o: o, asking: map[core.ID]bool{}, pods: map[core.ID]*api.PodSandbox{}, creating: map[core.ID]newborn{}, ended: map[core.ID]bool{}}
 	// The library has one for a whole process.
 	adaptation.SetPluginRequestTimeout(o.Timeout)
 	adaptation.SetPluginRegistrationTimeout(registration)
