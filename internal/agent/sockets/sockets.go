@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/activation"
@@ -78,8 +80,8 @@ func Open(ctx context.Context, o Options) (_ *Sockets, err error) {
 	if s.Control, err = control.ListenBeside(ctx, o.State, o.Control, given); err != nil {
 		return nil, err
 	}
-	for name, list := range o.Faces {
-		for _, at := range list {
+	for _, name := range slices.Sorted(maps.Keys(o.Faces)) { // the first error is always the same
+		for _, at := range o.Faces[name] {
 			l, err := pick(ctx, passed[at.Name], at.Address)
 			if err != nil {
 				return nil, err
@@ -110,8 +112,8 @@ func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listene
 	return []net.Listener{l}, err
 }
 
-// Serve serves a face until ctx ends. When the face fails, Serve logs it and starts it again after a growing pause, on the same sockets if they still work; the other faces
-// continue.
+// Serve serves a face until ctx ends. When the face fails, Serve logs the error and starts the face
+// again after a growing pause, on new sockets at the same addresses. Other faces continue.
 func (s *Sockets) Serve(ctx context.Context, f face.Face) {
 	pause := 100 * time.Millisecond
 	listeners := s.faces[f.Name()]
