@@ -24,7 +24,7 @@ type network struct {
 	adopted bool // an earlier agent has opened it
 	opened  time.Time
 
-	telling sync.Mutex // serializes announcements
+	telling sync.Mutex // serializes announcements and withdrawals
 
 	mu      sync.Mutex // guards own, pending, asked, begun, earlier, entered, last, err, untold, said, others
 	own     map[string]*own
@@ -306,15 +306,7 @@ func (n *network) sweep(ctx context.Context) {
 		resumed, announced := n.s.resumed, n.s.announced
 		n.s.mu.Unlock()
 		if resumed {
-			stays := map[string]bool{}
-			n.mu.Lock()
-			for _, o := range n.own {
-				// A task that is recovered says so before; the node's place comes with the session.
-				stays[o.id.Endpoint] = o.up && !o.gone
-			}
-			n.mu.Unlock()
-			stays[gossip.EndpointID(n.s.o.Node, n.id())] = true
-			err := announced.Sweep(n.id(), func(endpoint string) bool { return stays[endpoint] })
+			err := n.withdrawOthers(announced)
 			if err == nil {
 				return
 			}
@@ -324,6 +316,22 @@ func (n *network) sweep(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// withdrawOthers withdraws the records of all endpoints but those of tasks that are attached. No task may be announced
+// meanwhile: its record would be withdrawn, and never announced again.
+func (n *network) withdrawOthers(announced *gossip.Announced) error {
+	n.telling.Lock()
+	defer n.telling.Unlock()
+	stays := map[string]bool{}
+	n.mu.Lock()
+	for _, o := range n.own {
+		// A task that is recovered says so before; the node's place comes with the session.
+		stays[o.id.Endpoint] = o.up && !o.gone
+	}
+	n.mu.Unlock()
+	stays[gossip.EndpointID(n.s.o.Node, n.id())] = true
+	return announced.Sweep(n.id(), func(endpoint string) bool { return stays[endpoint] })
 }
 
 // listen gathers the records of others.

@@ -1,6 +1,7 @@
 package overlays_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 	"github.com/longshore/longshore/internal/face/swarm/overlays"
+	"github.com/longshore/longshore/internal/face/swarm/translate"
 )
 
 // TestTheNextAgent announces what runs, and takes back what has ended meanwhile; nothing that others have
@@ -210,6 +212,46 @@ func TestEnteringTakesLong(t *testing.T) {
 		r.settle()
 		if _, names := r.hears("back"); len(names) != 2 {
 			t.Errorf("others hear of %v", names)
+		}
+	})
+}
+
+// TestATaskComesWhileRecordsAreSwept: a sweep withdraws only the records of an earlier agent. It did withdraw the record of a
+// task that was announced while the sweep waited for another announcement.
+func TestATaskComesWhileRecordsAreSwept(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		var first func()
+		r.stop()
+		r.point = func(stage string) error {
+			if stage == "overlay.announce_peer.before" && first != nil {
+				goOn := first
+				first = nil
+				goOn()
+				for n := range 200 { // which takes long enough for the other network's sweep to begin
+					r.announce("others", fmt.Sprint(n), gossip.Peer{Addr: netip.PrefixFrom(addr(200, n+1), 24), MAC: "02:42:00:00:00:01", Tunnel: there})
+				}
+			}
+			return nil
+		}
+		r.start()
+		r.Resumed()
+		r.told()
+		for round := range 20 {
+			networks := []translate.Network{network(fmt.Sprint("front", round), 2*round+1, 9), network(fmt.Sprint("back", round), 2*round+2, 9)}
+			goOn := r.factory.net.Delay()
+			task := web(fmt.Sprint("task", round), networks...)
+			if err := r.Hold(t.Context(), task); err != nil {
+				t.Fatal(err)
+			}
+			r.settle()
+			first = goOn
+			r.Attached(task.ID)
+			r.settle()
+			for _, n := range networks {
+				if peers, _ := r.hears(n.Overlay.Name); len(peers) != 1 {
+					t.Errorf("round %d: others hear of %v on %s", round, peers, n.Overlay.Name)
+				}
+			}
 		}
 	})
 }
