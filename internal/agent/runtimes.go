@@ -22,6 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/runtime/granted"
 	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/oci"
 )
 
@@ -198,7 +199,7 @@ func (n *node) probe(ctx context.Context, name string, section config.Runtime) (
 }
 
 func (n *node) nativeNamed(ctx context.Context, name string) (core.Runtime, core.RuntimeFeatures, error) {
-	host, err := native.ReadHost()
+	host, err := compile.ReadHost()
 	if err != nil {
 		return nil, core.RuntimeFeatures{}, err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 )
 
 // createFlags are the flags of create and run.
@@ -158,7 +158,7 @@ type fresh struct {
 	record
 	spec   *specs.Spec // the spec that is compiled
 	config []byte      // the file's content
-	out    native.Output
+	out    compile.Output
 }
 
 // read reads the bundle and compiles it, without changing anything.
@@ -200,7 +200,7 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	if err := addHome(n.spec.Process, n.Rootfs, n.spec.Mounts); err != nil {
 		return fresh{}, err
 	}
-	host, err := native.ReadHost()
+	host, err := compile.ReadHost()
 	if err != nil {
 		return fresh{}, err
 	}
@@ -208,7 +208,7 @@ func (a *app) read(id string, o createFlags) (fresh, error) {
 	if err != nil {
 		return fresh{}, err
 	}
-	n.out, err = native.Compile(native.Input{
+	n.out, err = compile.Container(compile.Input{
 		ID: id, Bundle: bundle, Spec: n.spec, Root: n.Rootfs, Cgroup: cgroups, Host: host, Park: true, Preserve: o.preserve, KeepKeyring: o.noKeyring, Borrow: true,
 	})
 	for _, w := range n.out.Warnings {
@@ -227,13 +227,13 @@ func (a *app) prepare(ctx context.Context, c *container, n fresh) error {
 	if err := t.Create(ctx, c.ref(), res); err != nil {
 		return err
 	}
-	if err := t.Devices(c.ref(), native.DeviceRules(res)); err != nil {
+	if err := t.Devices(c.ref(), compile.DeviceRules(res)); err != nil {
 		return err
 	}
-	if err := native.MakePoints(c.Rootfs, n.out); err != nil {
+	if err := compile.MakePoints(c.Rootfs, n.out); err != nil {
 		return err
 	}
-	return native.FindProgram(c.Rootfs, n.spec)
+	return compile.FindProgram(c.Rootfs, n.spec)
 }
 
 // launch starts the process and returns once it has parked before its program. stopped
@@ -368,11 +368,11 @@ func (a *app) start(ctx context.Context, c *container) error {
 }
 
 // nativeCgroup returns the cgroups of a plan's process.
-func (a *app) nativeCgroup(ref core.CgroupRef) (native.Cgroup, error) {
+func (a *app) nativeCgroup(ref core.CgroupRef) (compile.Cgroup, error) {
 	t, err := a.cgroups()
 	if err != nil {
-		return native.Cgroup{}, err
+		return compile.Cgroup{}, err
 	}
 	v1, unified, own := t.Dirs(ref)
-	return native.Cgroup{Dirs: v1, Unified: unified, Own: own}, nil
+	return compile.Cgroup{Dirs: v1, Unified: unified, Own: own}, nil
 }

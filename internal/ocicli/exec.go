@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/ocispec"
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 )
 
 // statusCannot is exec's exit status if the program did not run.
@@ -166,7 +166,7 @@ func (o execFlags) handOver(l *launched) error {
 
 // enter starts a process in the container, parked; releaseParked releases it.
 func (a *app) enter(c *container, spec *specs.Spec, p *specs.Process, o execFlags) (_ *launched, release func() error, err error) {
-	host, err := native.ReadHost()
+	host, err := compile.ReadHost()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -177,7 +177,7 @@ func (a *app) enter(c *container, spec *specs.Spec, p *specs.Process, o execFlag
 	if err != nil {
 		return nil, nil, err
 	}
-	out, err := native.CompileExec(native.ExecInput{
+	out, err := compile.Exec(compile.ExecInput{
 		ID: c.ID, Process: p, Spec: spec, Cgroup: cgroups, Host: host, Preserve: o.preserve, KeepKeyring: c.KeepKeyring, Pid: c.Pid, Bundle: c.Bundle,
 	})
 	if err != nil {
@@ -330,7 +330,7 @@ func addCapabilities(p *specs.Process, names []string) {
 
 // below changes a process's cgroups to one below the container's; on v1 those of the
 // named controllers only, or all.
-func below(c *native.Cgroup, arg string) error {
+func below(c *compile.Cgroup, arg string) error {
 	if arg == "" {
 		return nil
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/longshore/longshore/internal/keeper/fork"
 	"github.com/longshore/longshore/internal/keeper/kernel"
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/subprocess"
 )
 
@@ -32,7 +32,7 @@ func (a *app) runHooks(ctx context.Context, c *container, spec *specs.Spec, stat
 	}
 	if inside {
 		var err error
-		if state.Pid, err = native.InnerPid(c.Pid); err != nil {
+		if state.Pid, err = compile.InnerPid(c.Pid); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func hooksOf(s *specs.Spec, kind string) []specs.Hook {
 
 // runInside runs a hook in the container's namespaces, with a plan.
 func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, kind string, h specs.Hook, state []byte) error {
-	host, err := native.ReadHost()
+	host, err := compile.ReadHost()
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (a *app) runInside(ctx context.Context, c *container, spec *specs.Spec, kin
 	if err != nil {
 		return err
 	}
-	blob, err := native.HookPlan(kind, h, native.ExecInput{ID: c.ID, Process: spec.Process, Spec: spec, Cgroup: cgroups, Host: host, KeepKeyring: c.KeepKeyring, Pid: c.Pid, Bundle: c.Bundle})
+	blob, err := compile.Hook(kind, h, compile.ExecInput{ID: c.ID, Process: spec.Process, Spec: spec, Cgroup: cgroups, Host: host, KeepKeyring: c.KeepKeyring, Pid: c.Pid, Bundle: c.Bundle})
 	if err != nil {
 		return err
 	}

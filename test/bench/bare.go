@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper"
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/test/bench/machine"
 )
 
@@ -127,7 +128,7 @@ func (b *bench) newBareRig(ctx context.Context) (_ *bareRig, err error) {
 	if r.keeper, err = keeper.New(ctx, keeper.Options{StateDir: filepath.Join(r.dir, "k"), Binary: filepath.Join(b.server.Bin, "longshore-keeper"), Logger: quiet}); err != nil {
 		return nil, err
 	}
-	host, err := native.ReadHost()
+	host, err := compile.ReadHost()
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/keeper/fork"
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 	"github.com/longshore/longshore/test/bench/machine"
 )
@@ -109,11 +109,11 @@ func (b *bench) newFloor() (_ *floor, err error) {
 	if err := netlink.LinkSetUp(f.bridge); err != nil {
 		return nil, err
 	}
-	host, err := native.ReadHost()
+	host, err := compile.ReadHost()
 	if err != nil {
 		return nil, err
 	}
-	out, err := native.Compile(native.Input{ID: "floor", Root: filepath.Join(f.dir, "root"), Host: host, Cgroup: native.Cgroup{Dirs: f.cgroups}, Spec: &specs.Spec{
+	out, err := compile.Container(compile.Input{ID: "floor", Root: filepath.Join(f.dir, "root"), Host: host, Cgroup: compile.Cgroup{Dirs: f.cgroups}, Spec: &specs.Spec{
 		Version: specs.Version, Root: &specs.Root{}, Process: &specs.Process{Args: []string{"/bin/true"}, Cwd: "/"},
 		Mounts: []specs.Mount{
 			{Destination: "/proc", Type: "proc"}, {Destination: "/dev", Type: "tmpfs", Options: []string{"mode=755"}}, {Destination: "/sys", Type: "sysfs"},

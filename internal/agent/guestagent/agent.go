@@ -34,6 +34,7 @@ import (
 	"github.com/longshore/longshore/internal/pin"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -221,7 +222,7 @@ func start(ctx context.Context, o Options) (_ *parts, err error) {
 	if err != nil {
 		return nil, err
 	}
-	host, err := native.ReadHost()
+	host, err := compile.ReadHost()
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
@@ -62,7 +62,7 @@ func newDebugPlan(a *base.App) *cobra.Command {
 
 // planInput returns the input of the compiler: a bundle on this machine, or a container of the
 // agent. hide says that the environment of a container must not be shown.
-func planInput(a *base.App, cmd *cobra.Command, arg string) (in native.Input, hide bool, err error) {
+func planInput(a *base.App, cmd *cobra.Command, arg string) (in compile.Input, hide bool, err error) {
 	file := arg
 	if st, err := os.Stat(arg); err == nil && st.IsDir() {
 		file = filepath.Join(arg, "config.json")
@@ -101,12 +101,12 @@ func planInput(a *base.App, cmd *cobra.Command, arg string) (in native.Input, hi
 	return in, true, err
 }
 
-func inputOf(id, bundle string, spec *specs.Spec) (native.Input, error) {
-	host, err := native.ReadHost()
+func inputOf(id, bundle string, spec *specs.Spec) (compile.Input, error) {
+	host, err := compile.ReadHost()
 	if err != nil {
-		return native.Input{}, err
+		return compile.Input{}, err
 	}
-	in := native.Input{ID: id, Bundle: bundle, Spec: spec, Host: host, Park: true}
+	in := compile.Input{ID: id, Bundle: bundle, Spec: spec, Host: host, Park: true}
 	if spec.Root != nil {
 		if in.Root = spec.Root.Path; !filepath.IsAbs(in.Root) {
 			in.Root = filepath.Join(bundle, in.Root)
@@ -126,7 +126,7 @@ func inputOf(id, bundle string, spec *specs.Spec) (native.Input, error) {
 // planLines compiles and prints a plan. With hideEnv it compiles an environment without values,
 // because no search of the output finds each of them: a value may be printed as words. PATH keeps
 // its value, which the paths of the program show anyway.
-func planLines(in native.Input, hideEnv bool) (head, lines []string, err error) {
+func planLines(in compile.Input, hideEnv bool) (head, lines []string, err error) {
 	if hideEnv && in.Spec.Process != nil {
 		spec, process := *in.Spec, *in.Spec.Process
 		process.Env = slices.Clone(process.Env)
@@ -138,7 +138,7 @@ func planLines(in native.Input, hideEnv bool) (head, lines []string, err error) 
 		spec.Process = &process
 		in.Spec = &spec
 	}
-	out, err := native.Compile(in)
+	out, err := compile.Container(in)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 	"github.com/longshore/longshore/internal/runtime/oci"
 )
 
@@ -140,7 +141,7 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 		for seed := uint64(100); seed < 120; seed++ {
 			t.Run(fmt.Sprint("users", seed), func(t *testing.T) {
 				random := func() *specs.Spec {
-					s := inUserns(randomSpec(rand.New(rand.NewPCG(seed, 3))))
+					s := nativetest.InUserns(randomSpec(rand.New(rand.NewPCG(seed, 3))))
 					// Theirs sets the owner of a device that it binds, which is the host's.
 					s.Linux.Devices = nil
 					// Theirs cannot leave out what is mounted below a source, nor

@@ -6,10 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/runtime/native/plan"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 )
 
 // hooked is the record of a container with hooks, for the verbs after its creation. Later changes
@@ -49,83 +46,9 @@ func hookedOf(s *specs.Spec, id string) *hooked {
 	return h
 }
 
-// hookKind is one of the six lifecycle points with its hooks.
-type hookKind struct {
-	name  string
-	hooks []specs.Hook
-}
-
-func hookKinds(h *specs.Hooks) []hookKind {
-	if h == nil {
-		return nil
-	}
-	return []hookKind{
-		{"prestart", h.Prestart}, //nolint:staticcheck // deprecated, and still sent
-		{"createRuntime", h.CreateRuntime},
-		{"createContainer", h.CreateContainer},
-		{"startContainer", h.StartContainer},
-		{"poststart", h.Poststart},
-		{"poststop", h.Poststop},
-	}
-}
-
 // hasHooks reports whether there are any hooks.
 func hasHooks(h *specs.Hooks) bool {
-	return slices.ContainsFunc(hookKinds(h), func(s hookKind) bool { return len(s.hooks) > 0 })
-}
-
-// stops reports whether the child waits before pivot_root, for the hooks that run once
-// the mounts are made.
-func (in *Input) stops() bool {
-	all := hookKinds(in.Spec.Hooks)
-	return in.Park && len(all) > 0 && len(all[0].hooks)+len(all[1].hooks)+len(all[2].hooks) > 0
-}
-
-// checkHooks refuses invalid hooks.
-func checkHooks(h *specs.Hooks) error {
-	for _, s := range hookKinds(h) {
-		for i, k := range s.hooks {
-			switch {
-			case !path.IsAbs(k.Path):
-				return fmt.Errorf("hooks.%s[%d].path: %q is not absolute: %w", s.name, i, k.Path, errdefs.ErrInvalidArgument)
-			case k.Timeout != nil && *k.Timeout <= 0:
-				return fmt.Errorf("hooks.%s[%d].timeout: %d is not above zero: %w", s.name, i, *k.Timeout, errdefs.ErrInvalidArgument)
-			case slices.ContainsFunc(append(append([]string{k.Path}, k.Args...), k.Env...), func(s string) bool { return strings.ContainsRune(s, 0) }):
-				return fmt.Errorf("hooks.%s[%d]: holds a NUL: %w", s.name, i, errdefs.ErrInvalidArgument)
-			}
-		}
-	}
-	return nil
-}
-
-// stop parks the child in the middle of its plan; Advance lets it continue.
-func stop(c *compiler, why string) {
-	c.plan.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.ownFD(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
-	c.plan.Add("wait for "+why, unix.SYS_READ, c.in.ownFD(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
-}
-
-// compileCreateHook returns the plan of a createContainer hook. It runs as root in the
-// container's namespaces while their root is still the host's, so its path means the
-// same as for the agent.
-func compileCreateHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host) ([]byte, error) {
-	s := *spec
-	s.Process = &specs.Process{Args: hookArgs(h), Env: h.Env, Cwd: "/"}
-	c := &compiler{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}
-	c.plan.Clone(0, cgroup.Unified)
-	target := c.placeStreams(true)
-	c.creation().joinCgroups(cgroup.Dirs)
-	c.plan.Add("setsid", unix.SYS_SETSID)
-	joinTarget(c, target, 0)
-	c.plan.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.plan.String(h.Path)), plan.P(c.plan.Strings(s.Process.Args)), plan.P(c.plan.Strings(h.Env)))
-	out, err := c.finish()
-	return out.Plan, err
-}
-
-func hookArgs(h specs.Hook) []string {
-	if len(h.Args) == 0 {
-		return []string{h.Path}
-	}
-	return h.Args
+	return slices.ContainsFunc(compile.HookKinds(h), func(k compile.HookKind) bool { return len(k.Hooks) > 0 })
 }
 
 // hookRun has the context for running the hooks of one container.
@@ -148,7 +71,7 @@ func (h *hookRun) state(inside bool) ([]byte, error) {
 	if h.status != specs.StateStopped {
 		s.Pid = h.kept.Pid
 		if inside {
-			pid, err := innerPid(s.Pid)
+			pid, err := compile.InnerPid(s.Pid)
 			if err != nil {
 				return nil, err
 			}
@@ -156,21 +79,6 @@ func (h *hookRun) state(inside bool) ([]byte, error) {
 		}
 	}
 	return json.Marshal(s)
-}
-
-// innerPid returns the pid that a process has in its own pid namespace.
-func innerPid(pid int) (int, error) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "NSpid:"); ok {
-			f := strings.Fields(rest)
-			return strconv.Atoi(f[len(f)-1])
-		}
-	}
-	return pid, nil
 }
 
 // run runs the hooks of a kind one after the other until one fails.
@@ -199,20 +107,14 @@ func (h *hookRun) one(ctx context.Context, kind string, k specs.Hook) error {
 		return err
 	}
 	run := func(ctx context.Context) (core.CommandResult, error) {
-		return h.r.o.Launcher.Run(ctx, core.Command{Path: k.Path, Args: hookArgs(k), Env: k.Env, Dir: h.rec.Bundle, Stdin: state})
+		return h.r.o.Launcher.Run(ctx, core.Command{Path: k.Path, Args: compile.HookArgs(k), Env: k.Env, Dir: h.rec.Bundle, Stdin: state})
 	}
 	if inside {
 		cmd := core.PlannedCommand{Stdin: state, Target: core.Ref{Container: h.id}}
-		cgroup, spec := h.r.cgroup(h.rec.Cgroup), &specs.Spec{Version: h.kept.Version, Annotations: h.kept.Annotations, Linux: h.kept.Linux}
-		if kind == "createContainer" {
-			cmd.Plan, err = compileCreateHook(k, spec, cgroup, h.r.o.Host)
-		} else {
-			p := *h.kept.Process
-			p.Args, p.Env, p.Terminal, p.ExecCPUAffinity = hookArgs(k), k.Env, false, nil
-			var out Output
-			out, err = compileExec(ExecInput{ID: string(h.id), Process: &p, Spec: spec, Cgroup: cgroup, Host: h.r.o.Host, Pid: h.kept.Pid, Bundle: h.rec.Bundle}, false, k.Path)
-			cmd.Plan = out.Plan
-		}
+		cmd.Plan, err = compile.Hook(kind, k, compile.ExecInput{
+			ID: string(h.id), Process: h.kept.Process, Spec: &specs.Spec{Version: h.kept.Version, Annotations: h.kept.Annotations, Linux: h.kept.Linux},
+			Cgroup: h.r.cgroup(h.rec.Cgroup), Host: h.r.o.Host, Pid: h.kept.Pid, Bundle: h.rec.Bundle,
+		})
 		if err != nil {
 			return err
 		}
@@ -241,8 +143,8 @@ func (h *hookRun) one(ctx context.Context, kind string, k specs.Hook) error {
 func (r *Runtime) createHooks(ctx context.Context, id core.ID, rec record) error {
 	h := r.hooks(id, rec, specs.StateCreating)
 	all := h.kept.Hooks
-	for _, s := range hookKinds(all)[:3] {
-		if err := h.run(ctx, s.name, s.hooks); err != nil {
+	for _, k := range compile.HookKinds(all)[:3] {
+		if err := h.run(ctx, k.Name, k.Hooks); err != nil {
 			return err
 		}
 	}

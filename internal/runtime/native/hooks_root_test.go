@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 )
 
 // TestHooksHaveWhatTheirPlaceGives: a createContainer hook is ours and may do
@@ -21,7 +22,7 @@ func TestHooksHaveWhatTheirPlaceGives(t *testing.T) {
 		n := newNode(t)
 		const look = `grep -E "^(Uid|CapEff|NoNewPrivs|Seccomp):" /proc/self/status | tr -s "\t" " " | tr "\n" ";"`
 		for name, edit := range map[string]func(*specs.Spec){"ours": func(*specs.Spec) {}, "a user namespace": func(s *specs.Spec) {
-			add(s, specs.LinuxNamespace{Type: specs.UserNamespace})
+			nativetest.AddNamespace(s, specs.LinuxNamespace{Type: specs.UserNamespace})
 			s.Linux.UIDMappings = []specs.LinuxIDMapping{{HostID: 100000, Size: 65536}}
 			s.Linux.GIDMappings = s.Linux.UIDMappings
 		}} {

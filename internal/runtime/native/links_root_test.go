@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/beneath/beneathtest"
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 )
 
 func TestAMountOntoALinkThatLeadsNowhere(t *testing.T) {
@@ -27,7 +28,7 @@ func TestAMountOntoALinkThatLeadsNowhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, kind := range []string{"", " in a user namespace", " in a user namespace that owns the root"} {
-			edit := inUserns
+			edit := nativetest.InUserns
 			if kind == "" {
 				edit = func(s *specs.Spec) *specs.Spec { return s }
 			}
@@ -104,7 +105,7 @@ func TestAMountBelowALinkToAMount(t *testing.T) {
 			"a volume's link":          {[]specs.Mount{vol, bind("/vol/link")}, "/vol/in/it"},
 			"a volume beside the link": {[]specs.Mount{vol, bind("/vol/new/x")}, "/vol/new/x"},
 		} {
-			for kind, edit := range map[string]func(*specs.Spec) *specs.Spec{"": func(s *specs.Spec) *specs.Spec { return s }, " in a user namespace": inUserns} {
+			for kind, edit := range map[string]func(*specs.Spec) *specs.Spec{"": func(s *specs.Spec) *specs.Spec { return s }, " in a user namespace": nativetest.InUserns} {
 				if kind != "" && strings.Contains(name, "volume") {
 					continue // whose directory is not the namespace's
 				}
@@ -131,7 +132,7 @@ func TestNothingIsMadeOutsideWhileLinksAreExchanged(t *testing.T) {
 			if err := os.Symlink(target, n.root+"/x/link"); err != nil {
 				t.Fatal(err)
 			}
-			for _, edit := range []func(*specs.Spec) *specs.Spec{func(s *specs.Spec) *specs.Spec { return s }, inUserns} {
+			for _, edit := range []func(*specs.Spec) *specs.Spec{func(s *specs.Spec) *specs.Spec { return s }, nativetest.InUserns} {
 				stop := beneathtest.Exchange(t, n.root+"/x/dir", n.root+"/x/link")
 				attempts(t, n, outside, func() *specs.Spec {
 					s := edit(script("true"))

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/keeper/fork"
 	"github.com/longshore/longshore/internal/roottest"
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -45,38 +45,9 @@ func rootfs(t *testing.T) string {
 	return dir
 }
 
-func spec(args ...string) *specs.Spec {
-	return &specs.Spec{
-		Root:     &specs.Root{Path: "rootfs"},
-		Hostname: "native",
-		Process: &specs.Process{
-			Args: args, Cwd: "/", Env: []string{"PATH=/bin"}, NoNewPrivileges: true,
-			User:         specs.User{UID: 1000, GID: 1000, AdditionalGids: []uint32{5, 6}},
-			Capabilities: &specs.LinuxCapabilities{Bounding: []string{"CAP_CHOWN", "CAP_KILL"}},
-			Rlimits:      []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 100, Hard: 200}},
-		},
-		Mounts: []specs.Mount{
-			{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-			{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-			{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
-			{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
-			{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
-			{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "ro"}},
-		},
-		Linux: &specs.Linux{
-			Namespaces: []specs.LinuxNamespace{
-				{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.CgroupNamespace},
-			},
-			MaskedPaths:   []string{"/proc/kcore", "/proc/acpi", "/proc/not/there", "/sys/firmware"},
-			ReadonlyPaths: []string{"/proc/sys", "/proc/irq", "/proc/nothing"},
-		},
-	}
-}
-
-func host(t *testing.T) native.Host {
+func host(t *testing.T) compile.Host {
 	t.Helper()
-	h, err := native.ReadHost()
+	h, err := compile.ReadHost()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,13 +55,13 @@ func host(t *testing.T) native.Host {
 }
 
 // runPlan runs a container to its end and returns its output and status.
-func runPlan(t *testing.T, in native.Input) (string, unix.WaitStatus, error) {
+func runPlan(t *testing.T, in compile.Input) (string, unix.WaitStatus, error) {
 	t.Helper()
-	out, err := native.Compile(in)
+	out, err := compile.Container(in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := native.MakePoints(in.Root, out); err != nil {
+	if err := compile.MakePoints(in.Root, out); err != nil {
 		t.Fatal(err)
 	}
 	return start(t, out.Plan, -1)
@@ -139,7 +110,7 @@ func start(t *testing.T, blob []byte, target int) (string, unix.WaitStatus, erro
 
 func TestAContainerIsWhatItsSpecSays(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		in := native.Input{ID: "c1", Root: rootfs(t), Host: host(t), Spec: spec("sh", "-c", `
+		in := compile.Input{ID: "c1", Root: rootfs(t), Host: host(t), Spec: nativetest.Spec("sh", "-c", `
 			echo pid $$; id; hostname
 			grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status
 			ls -l /dev /proc/kcore; ls /sys/firmware /dev/pts | wc -l
@@ -164,7 +135,7 @@ func TestAContainerIsWhatItsSpecSays(t *testing.T) {
 
 func TestAMissingProgramIsNamed(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		in := native.Input{ID: "c1", Root: rootfs(t), Host: host(t), Spec: spec("no-such-program")}
+		in := compile.Input{ID: "c1", Root: rootfs(t), Host: host(t), Spec: nativetest.Spec("no-such-program")}
 		_, ws, err := runPlan(t, in)
 		var f *fork.FailedError
 		if !errors.As(err, &f) || f.Name != "exec /bin/no-such-program" || f.Errno != unix.ENOENT || !f.Exec || ws.ExitStatus() != 127 {
@@ -189,7 +160,7 @@ func BenchmarkContainer(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
-	in := native.Input{ID: "c1", Root: dir, Host: host(t), Spec: spec("/bin/true")}
+	in := compile.Input{ID: "c1", Root: dir, Host: host(t), Spec: nativetest.Spec("/bin/true")}
 	for b.Loop() {
 		_, ws, err := runPlan(t, in)
 		if err != nil || ws.ExitStatus() != 0 {

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/runtime/native/basens"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -38,7 +39,7 @@ type Options struct {
 	Launcher   core.Launcher
 	Supervisor core.Supervisor
 	Cgroups    Cgroups
-	Host       Host
+	Host       compile.Host
 	// Spare, unless nil, returns an unused network namespace, or nil if there is none.
 	// It is called for containers that want a new one.
 	Spare  func() *os.File
@@ -216,20 +217,20 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if spare != nil {
 		defer func() { _ = spare.Close() }()
 	}
-	in := Input{ID: string(c.ID), Bundle: c.Bundle, Spec: spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.refresh(), Park: true}
-	var out Output
-	files, err := in.given(c, r.o.Host.Landlock)
+	in := compile.Input{ID: string(c.ID), Bundle: c.Bundle, Spec: spec, Root: root, Cgroup: r.cgroup(c.Cgroup), Host: r.o.Host.Refresh(), Park: true}
+	var out compile.Output
+	files, err := addDescriptors(&in, c, r.o.Host.Landlock)
 	if err == nil {
 		if in.Confine != nil {
 			in.Confine.Filter = r.filterOf(own.Linux.Seccomp)
 		}
-		out, err = Compile(in)
+		out, err = compile.Container(in)
 	}
 	if err == nil {
-		err = MakePoints(root, out)
+		err = compile.MakePoints(root, out)
 	}
 	if err == nil && c.Run && c.Confine == nil { // otherwise the start reports it
-		err = findProgram(root, c.Spec)
+		err = compile.FindProgram(root, c.Spec)
 	}
 	if err == nil {
 		err = r.write(c, rec)
@@ -237,8 +238,8 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if perr := <-beside; err != nil || perr != nil {
 		return 0, errors.Join(err, perr)
 	}
-	if res := c.Spec.Linux.Resources; res != nil && len(res.Devices) > 0 {
-		if err := r.o.Cgroups.Devices(c.Cgroup, append(slices.Clone(res.Devices), alwaysAllowed()...)); err != nil {
+	if rules := compile.DeviceRules(c.Spec.Linux.Resources); len(rules) > 0 {
+		if err := r.o.Cgroups.Devices(c.Cgroup, rules); err != nil {
 			return 0, err
 		}
 	}
@@ -261,7 +262,7 @@ func (r *Runtime) create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	rec.Hooked.Pid = launched.Pid
 	err = writeJSON(r.path(c.ID), rec)
 	if err == nil && out.Stops {
-		if err = r.createHooks(ctx, c.ID, rec); err == nil && joinsPid(spec) {
+		if err = r.createHooks(ctx, c.ID, rec); err == nil && compile.JoinsPid(spec) {
 			// The process is another one after it has entered its pid namespace.
 			rec.Hooked.Pid = r.pid(ctx, c.ID)
 			launched.Pid = rec.Hooked.Pid
@@ -342,9 +343,9 @@ func execSpec(s *specs.Spec) *specs.Spec {
 	return kept
 }
 
-func (r *Runtime) cgroup(ref core.CgroupRef) Cgroup {
+func (r *Runtime) cgroup(ref core.CgroupRef) compile.Cgroup {
 	v1, unified, own := r.o.Cgroups.Dirs(ref)
-	return Cgroup{Dirs: v1, Unified: unified, Own: own}
+	return compile.Cgroup{Dirs: v1, Unified: unified, Own: own}
 }
 
 func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak string) {
@@ -400,7 +401,7 @@ func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, 
 	if !filepath.IsAbs(root) {
 		root = filepath.Join(rec.Bundle, root)
 	}
-	if err := findProgram(root, s); err != nil {
+	if err := compile.FindProgram(root, s); err != nil {
 		return err
 	}
 	var refused *core.StartError
@@ -463,11 +464,11 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	if err != nil {
 		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
 	}
-	in := ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host, Bundle: rec.Bundle}
+	in := compile.ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host, Bundle: rec.Bundle}
 	if p := spec.Linux.Seccomp; p != nil && p.ListenerPath != "" {
 		in.Pid = r.pid(ctx, e.Ref.Container)
 	}
-	out, err := CompileExec(in)
+	out, err := compile.Exec(in)
 	if err != nil {
 		return core.Launched{}, fmt.Errorf("exec in container %s: %w", e.Ref.Container, err)
 	}

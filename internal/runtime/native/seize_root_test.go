@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/seizertest"
 )
 
@@ -134,7 +135,7 @@ func TestTheAttackerFindsAProcessThatIsNotInside(t *testing.T) {
 				}
 				a, id, pid := n.attacker(t, caps)
 				spec := script("")
-				blob, err := native.HookPlan("createContainer", specs.Hook{Path: "/bin/true"}, native.ExecInput{ID: string(id), Process: spec.Process, Spec: spec, Host: host(t), Pid: pid})
+				blob, err := compile.Hook("createContainer", specs.Hook{Path: "/bin/true"}, compile.ExecInput{ID: string(id), Process: spec.Process, Spec: spec, Host: host(t), Pid: pid})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/roottest"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 )
 
 // TestAUserNamespaceGivesNothingOfTheHost: its root has every capability there,
@@ -37,7 +38,7 @@ func TestAUserNamespaceGivesNothingOfTheHost(t *testing.T) {
 		if err := unix.Mount("", "/run/readonly", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
 			t.Fatal(err)
 		}
-		s := inUserns(privileged(`
+		s := nativetest.InUserns(privileged(`
 bad() { "$@" 2>/dev/null && echo "it could: $*"; }
 grep -q 'CapEff:.*1ff' /proc/self/status || echo "it lacks capabilities"
 bad mknod /tmp/sda b 8 0

@@ -13,20 +13,13 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/roottest"
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 )
-
-// inUserns gives s a user namespace whose root is 100000.
-func inUserns(s *specs.Spec) *specs.Spec {
-	add(s, specs.LinuxNamespace{Type: specs.UserNamespace})
-	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
-	s.Linux.UIDMappings, s.Linux.GIDMappings = ids, ids
-	return s
-}
 
 func TestAUserNamespaceIsWhatItsSpecSays(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		s := inUserns(spec("sh", "-c", `
+		s := nativetest.InUserns(nativetest.Spec("sh", "-c", `
 			cat /proc/self/uid_map /proc/self/gid_map /proc/self/setgroups; id; hostname
 			grep -E 'Cap|NoNewPrivs|Seccomp:' /proc/self/status
 			ls -ln /dev; ls -l /proc/kcore; echo x > /dev/null && echo null
@@ -34,7 +27,7 @@ func TestAUserNamespaceIsWhatItsSpecSays(t *testing.T) {
 			cat /proc/self/mountinfo; ls -ld /proc/self
 			ls /proc/self/fd; cat /proc/self/cgroup; exit 7`))
 		s.Linux.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "80", "kernel.shmmax": "1234567", "fs.mqueue.queues_max": "99"}
-		in := native.Input{ID: "c1", Root: rootfs(t), Host: host(t), Spec: s}
+		in := compile.Input{ID: "c1", Root: rootfs(t), Host: host(t), Spec: s}
 		if err := unix.Chown(in.Root, 100000, 100000); err != nil {
 			t.Fatal(err)
 		}
@@ -56,10 +49,10 @@ func TestATimeNamespaceHasItsClocks(t *testing.T) {
 		n := newNode(t)
 		for name, edit := range map[string]func(*specs.Spec) *specs.Spec{
 			"ours":                func(s *specs.Spec) *specs.Spec { return s },
-			"of a user namespace": inUserns,
+			"of a user namespace": nativetest.InUserns,
 		} {
 			s := edit(script("echo > /tmp/ready; sleep 1000"))
-			add(s, specs.LinuxNamespace{Type: specs.TimeNamespace})
+			nativetest.AddNamespace(s, specs.LinuxNamespace{Type: specs.TimeNamespace})
 			s.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"boottime": {Secs: 1000000000}, "monotonic": {Secs: 86400, Nanosecs: 5}}
 			id, pid, ready := n.waiting(t, s)
 			ready()
@@ -74,7 +67,7 @@ func TestATimeNamespaceHasItsClocks(t *testing.T) {
 			}
 			// Another container joins it.
 			j := script("cut -d. -f1 /proc/uptime")
-			add(j, specs.LinuxNamespace{Type: specs.TimeNamespace, Path: fmt.Sprintf("/proc/%d/ns/time", pid)})
+			nativetest.AddNamespace(j, specs.LinuxNamespace{Type: specs.TimeNamespace, Path: fmt.Sprintf("/proc/%d/ns/time", pid)})
 			if out := n.output(t, j); len(strings.TrimSpace(out)) != 10 {
 				t.Errorf("%s: joined: %q", name, out)
 			}

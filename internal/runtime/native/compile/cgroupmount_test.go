@@ -1,4 +1,4 @@
-package native_test
+package compile_test
 
 import (
 	"slices"
@@ -7,7 +7,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -32,12 +33,12 @@ func TestCgroupMountsOnV2(t *testing.T) {
 		"beside one another": {[]specs.Mount{sysfs, cgroups("ro"), {Destination: "/sys/fs", Type: "tmpfs"}, cgroups("ro")}, true, []string{mount, mount}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := spec("true")
+			s := nativetest.Spec("true")
 			s.Mounts = c.mounts
 			if !c.private {
 				s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
 			}
-			out, err := native.Compile(native.Input{ID: "id", Spec: s, Root: fuzzRoot, Cgroup: native.Cgroup{Unified: "/sys/fs/cgroup/x"}})
+			out, err := compile.Container(compile.Input{ID: "id", Spec: s, Root: fuzzRoot, Cgroup: compile.Cgroup{Unified: "/sys/fs/cgroup/x"}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,4 +1,4 @@
-package native_test
+package compile_test
 
 import (
 	"bytes"
@@ -12,20 +12,21 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
 // steps compiles a spec for a node that needs not be this one.
-func steps(t *testing.T, s *specs.Spec, h native.Host) []plan.Step {
+func steps(t *testing.T, s *specs.Spec, h compile.Host) []plan.Step {
 	t.Helper()
 	_, all := compiled(t, s, h)
 	return all
 }
 
-func compiled(t *testing.T, s *specs.Spec, h native.Host) ([]byte, []plan.Step) {
+func compiled(t *testing.T, s *specs.Spec, h compile.Host) ([]byte, []plan.Step) {
 	t.Helper()
-	out, err := native.Compile(native.Input{ID: "c1", Bundle: "/b", Spec: s, Root: "/nowhere", Host: h, Park: true})
+	out, err := compile.Container(compile.Input{ID: "c1", Bundle: "/b", Spec: s, Root: "/nowhere", Host: h, Park: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,10 +55,10 @@ func titled(t *testing.T, all []plan.Step, prefix string) (int, plan.Step) {
 // calls themselves are looked at.
 func TestMountLabel(t *testing.T) {
 	const label = "system_u:object_r:container_file_t:s0:c1,c2"
-	s := spec("true")
+	s := nativetest.Spec("true")
 	s.Linux.MountLabel, s.Process.SelinuxLabel = label, "system_u:system_r:container_t:s0:c1,c2"
 	s.Mounts = append(s.Mounts, specs.Mount{Destination: "/own", Type: "tmpfs", Source: "tmpfs", Options: []string{"context=mine"}})
-	all := steps(t, s, native.Host{LastCap: 40, Hierarchies: []native.Hierarchy{{Name: "cpu", Options: "cpu"}}})
+	all := steps(t, s, compile.Host{LastCap: 40, Hierarchies: []compile.Hierarchy{{Name: "cpu", Options: "cpu"}}})
 	for prefix, data := range map[string]string{
 		"mount proc on /proc":            "",
 		"mount sysfs on /sys":            "",
@@ -87,9 +88,9 @@ func TestMountLabel(t *testing.T) {
 }
 
 func TestAppArmorProfile(t *testing.T) {
-	s := spec("true")
+	s := nativetest.Spec("true")
 	s.Process.ApparmorProfile = "longshore-default"
-	all := steps(t, s, native.Host{LastCap: 40})
+	all := steps(t, s, compile.Host{LastCap: 40})
 	open, _ := titled(t, all, "open /proc/thread-self/attr/apparmor/exec")
 	write, step := titled(t, all, "label exec longshore-default")
 	if mount, _ := titled(t, all, "propagation of /"); open > mount || write < mount || step.Text(1) != "exec longshore-default" {
@@ -102,9 +103,9 @@ func TestMemoryPolicy(t *testing.T) {
 		{2 | 1<<15, 0b1011, 65}: {Mode: specs.MpolBind, Nodes: "0-1,3", Flags: []specs.MemoryPolicyFlagType{specs.MpolFStaticNodes}},
 		{4, 0, 0}:               {Mode: specs.MpolLocal},
 	} {
-		s := spec("true")
+		s := nativetest.Spec("true")
 		s.Linux.MemoryPolicy = m
-		_, step := titled(t, steps(t, s, native.Host{LastCap: 40}), "memory policy")
+		_, step := titled(t, steps(t, s, compile.Host{LastCap: 40}), "memory policy")
 		got := [3]uint64{step.A[0], 0, step.A[2]}
 		if step.Points(1) {
 			got[1] = step.Word(1, 0)
@@ -116,20 +117,20 @@ func TestMemoryPolicy(t *testing.T) {
 	for field, m := range map[string]*specs.LinuxMemoryPolicy{
 		"mode": {Mode: "MPOL_X"}, "nodes": {Mode: specs.MpolBind, Nodes: "3-1"}, "flags": {Mode: specs.MpolBind, Nodes: "0", Flags: []specs.MemoryPolicyFlagType{"X"}},
 	} {
-		s := spec("true")
+		s := nativetest.Spec("true")
 		s.Linux.MemoryPolicy = m
-		if _, err := native.Compile(native.Input{Spec: s, Root: "/nowhere"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "linux.memoryPolicy."+field) {
+		if _, err := compile.Container(compile.Input{Spec: s, Root: "/nowhere"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "linux.memoryPolicy."+field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
 }
 
 func TestExecCPUAffinity(t *testing.T) {
-	p := *spec("true").Process
+	p := *nativetest.Spec("true").Process
 	exec := func(a *specs.CPUAffinity) ([]plan.Step, string, error) {
 		p.ExecCPUAffinity = a
-		out, err := native.CompileExec(native.ExecInput{
-			ID: "c", Process: &p, Spec: spec("true"), Cgroup: native.Cgroup{Dirs: []string{"/cg/cpu"}, Unified: "/cg/unified"}, Host: native.Host{LastCap: 40},
+		out, err := compile.Exec(compile.ExecInput{
+			ID: "c", Process: &p, Spec: nativetest.Spec("true"), Cgroup: compile.Cgroup{Dirs: []string{"/cg/cpu"}, Unified: "/cg/unified"}, Host: compile.Host{LastCap: 40},
 		})
 		if err != nil {
 			return nil, "", err
@@ -164,9 +165,9 @@ func TestExecCPUAffinity(t *testing.T) {
 		}
 	}
 	// A container's own process has none of it.
-	s := spec("true")
+	s := nativetest.Spec("true")
 	s.Process.ExecCPUAffinity = &specs.CPUAffinity{Initial: "0"}
-	for _, st := range steps(t, s, native.Host{LastCap: 40}) {
+	for _, st := range steps(t, s, compile.Host{LastCap: 40}) {
 		if st.NR == unix.SYS_SCHED_SETAFFINITY {
 			t.Error(st.Title)
 		}
@@ -176,7 +177,7 @@ func TestExecCPUAffinity(t *testing.T) {
 // TestOnAnInitramfsTheRootIsMoved: pivot_root cannot move the kernel's first
 // file system, and what shows processes must not stay in reach below.
 func TestOnAnInitramfsTheRootIsMoved(t *testing.T) {
-	all := steps(t, spec("true"), native.Host{LastCap: 40, Initramfs: true, Views: []string{"/sys", "/proc"}})
+	all := steps(t, nativetest.Spec("true"), compile.Host{LastCap: 40, Initramfs: true, Views: []string{"/sys", "/proc"}})
 	var order []string
 	for _, s := range all {
 		for _, p := range []string{"unmount /sys", "unmount /proc", "move the root", "chroot", "chdir /", "pivot_root"} {
@@ -191,11 +192,11 @@ func TestOnAnInitramfsTheRootIsMoved(t *testing.T) {
 }
 
 func TestSeccompListener(t *testing.T) {
-	s := spec("true")
+	s := nativetest.Spec("true")
 	s.Version, s.Annotations = "1.2.0", map[string]string{"a": `","pid":-1,"`}
 	asks := specs.LinuxSyscall{Names: []string{"mkdir"}, Action: specs.ActNotify}
 	s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, ListenerPath: "/run/l.sock", ListenerMetadata: `","pid":0 x`, Syscalls: []specs.LinuxSyscall{asks}}
-	blob, all := compiled(t, s, native.Host{LastCap: 40})
+	blob, all := compiled(t, s, compile.Host{LastCap: 40})
 	for _, step := range all {
 		if step.Title == "our pid" { // as the child's readlink of /proc/self does
 			copy(blob[step.A[2]:], "77")
@@ -225,7 +226,7 @@ func TestSeccompListener(t *testing.T) {
 		b := *s
 		l := *s.Linux
 		l.Seccomp, b.Linux = &bad, &l
-		if _, err := native.Compile(native.Input{ID: "c1", Spec: &b, Root: "/nowhere"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), name) {
+		if _, err := compile.Container(compile.Input{ID: "c1", Spec: &b, Root: "/nowhere"}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package native
+package compile
 
 import (
 	"fmt"
@@ -27,6 +27,16 @@ func defaultNodes() []node {
 		return node{path: "/dev/" + name, mode: unix.S_IFCHR | 0o666, dev: unix.Mkdev(major, minor)}
 	}
 	return []node{mk("null", 1, 3), mk("zero", 1, 5), mk("full", 1, 7), mk("random", 1, 8), mk("urandom", 1, 9), mk("tty", 5, 0)}
+}
+
+// DeviceRules returns the rules that hold for a container: the spec's own, then those of
+// the default devices (runtime-spec, Default Devices). It returns none if the spec has
+// none.
+func DeviceRules(res *specs.LinuxResources) []specs.LinuxDeviceCgroup {
+	if res == nil || len(res.Devices) == 0 {
+		return nil
+	}
+	return append(slices.Clone(res.Devices), alwaysAllowed()...)
 }
 
 // alwaysAllowed returns the device rules that hold in addition to the spec's: device

@@ -1,4 +1,4 @@
-package native
+package compile
 
 import (
 	"fmt"
@@ -161,10 +161,10 @@ func (c *compiler) creation() creation         { return creation{c} }
 func (c *compiler) deviceFiles() deviceFiles   { return deviceFiles{c} }
 func (c *compiler) processSetup() processSetup { return processSetup{c} }
 
-// Compile turns a spec into a plan. The error is InvalidArgument for a spec that is
+// Container turns a container's spec into a plan. The error is InvalidArgument for a spec that is
 // wrong, and NotImplemented for one that this runtime does not support; both name the
 // field.
-func Compile(in Input) (Output, error) {
+func Container(in Input) (Output, error) {
 	if err := refuse(in.Spec); err != nil {
 		return Output{}, err
 	}
@@ -220,7 +220,7 @@ func (b creation) create() error {
 	if err != nil {
 		return err
 	}
-	if joinsPid(b.c.in.Spec) {
+	if JoinsPid(b.c.in.Spec) {
 		if b.c.late, err = newLate(b.c.in.Spec); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package native
+package compile
 
 import (
 	"errors"
@@ -140,10 +140,10 @@ func kindError(fd int, p Point) error {
 	return nil
 }
 
-// findProgram reports that a program does not exist or is not executable, before its
-// process is started or after execve has failed. It reports nothing for a program that
-// may be on a mount.
-func findProgram(root string, s *specs.Spec) error {
+// FindProgram reports that a spec's program is not in the root filesystem (NotFound) or cannot be
+// executed (PermissionDenied), before its process is started or after execve has failed. It reports
+// nothing for a program that may be on a mount.
+func FindProgram(root string, s *specs.Spec) error {
 	if len(s.Process.Args) == 0 {
 		return nil
 	}

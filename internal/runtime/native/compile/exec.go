@@ -1,4 +1,4 @@
-package native
+package compile
 
 import (
 	"fmt"
@@ -30,14 +30,14 @@ type ExecInput struct {
 	Bundle string
 }
 
-// CompileExec compiles a process into a plan that the keeper runs with the container's
+// Exec compiles a process into a plan that the keeper runs with the container's
 // main process as target. The plan parks before the program, so that the keeper has
 // recorded the process by then.
-func CompileExec(in ExecInput) (Output, error) { return compileExec(in, true, "") }
+func Exec(in ExecInput) (Output, error) { return execFile(in, true, "") }
 
-// compileExec is CompileExec with the options not to park and to execute file instead of
+// execFile is Exec with the options not to park and to execute file instead of
 // the process's first argument.
-func compileExec(in ExecInput, park bool, file string) (Output, error) {
+func execFile(in ExecInput, park bool, file string) (Output, error) {
 	p := in.Process
 	switch {
 	case p == nil || len(p.Args) == 0:

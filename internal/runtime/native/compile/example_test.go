@@ -1,4 +1,4 @@
-package native_test
+package compile_test
 
 import (
 	"fmt"
@@ -7,16 +7,16 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
 // A spec becomes a list of system calls, which a child of the keeper's makes one
 // after the other; the last executes the program. Nothing runs here.
-func ExampleCompile() {
-	out, err := native.Compile(native.Input{
+func ExampleContainer() {
+	out, err := compile.Container(compile.Input{
 		ID: "c1", Bundle: "/run/longshore/bundles/c1", Root: "/run/longshore/bundles/c1/rootfs",
-		Host: native.Host{LastCap: 40}, // on a node: native.ReadHost
+		Host: compile.Host{LastCap: 40}, // on a node: compile.ReadHost
 		Spec: &specs.Spec{
 			Version: specs.Version,
 			Root:    &specs.Root{Path: "rootfs", Readonly: true},

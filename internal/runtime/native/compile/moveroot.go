@@ -1,4 +1,4 @@
-package native
+package compile
 
 import (
 	"os"
@@ -64,8 +64,8 @@ func unescape(s string) string {
 	return b.String()
 }
 
-// refresh reads those facts of the host again that change while it runs.
-func (h Host) refresh() Host {
+// Refresh reads those facts of the host again that change while it runs.
+func (h Host) Refresh() Host {
 	if !h.Initramfs {
 		return h
 	}

@@ -1,4 +1,4 @@
-package native_test
+package compile_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
@@ -21,7 +22,7 @@ const (
 
 // FuzzCompile: no spec panics, and no plan reaches out of the root.
 func FuzzCompile(f *testing.F) {
-	full := spec("sh", "-c", "x")
+	full := nativetest.Spec("sh", "-c", "x")
 	full.Process.Terminal = true
 	full.Root.Readonly = true
 	full.Linux.Sysctl = map[string]string{"net.ipv4.ip_forward": "1", "kernel.shmmax": "1", "fs.mqueue.msg_max": "1"}
@@ -34,12 +35,12 @@ func FuzzCompile(f *testing.F) {
 	adj := 3
 	full.Process.OOMScoreAdj = &adj
 	full.Process.ApparmorProfile, full.Process.SelinuxLabel = "profile", "label"
-	asking := spec("true")
+	asking := nativetest.Spec("true")
 	asking.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, ListenerPath: "/l", Syscalls: []specs.LinuxSyscall{{Names: []string{"mkdir"}, Action: specs.ActNotify}}}
 	asking.Linux.MountLabel, asking.Linux.MemoryPolicy = "label", &specs.LinuxMemoryPolicy{Mode: specs.MpolBind, Nodes: "0-3"}
 	asking.Process.ExecCPUAffinity = &specs.CPUAffinity{Initial: "0", Final: "0-1"}
 	asking.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/h"}}}
-	users, joined, timed := inUserns(copySpec(full)), copySpec(full), spec("true")
+	users, joined, timed := nativetest.InUserns(copySpec(full)), copySpec(full), nativetest.Spec("true")
 	users.Mounts = append(users.Mounts, specs.Mount{
 		Destination: "/mapped", Type: "bind", Source: "/", Options: []string{"bind", "ridmap"}, UIDMappings: []specs.LinuxIDMapping{{HostID: 7, Size: 9}}, GIDMappings: []specs.LinuxIDMapping{{HostID: 7, Size: 9}},
 	})
@@ -48,10 +49,10 @@ func FuzzCompile(f *testing.F) {
 			joined.Linux.Namespaces[i].Path = "/run/ns/" + string(n.Type)
 		}
 	}
-	add(joined, specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/run/ns/user"})
-	add(timed, specs.LinuxNamespace{Type: specs.TimeNamespace})
+	nativetest.AddNamespace(joined, specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/run/ns/user"})
+	nativetest.AddNamespace(timed, specs.LinuxNamespace{Type: specs.TimeNamespace})
 	timed.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"boottime": {Secs: 77}}
-	for _, s := range []*specs.Spec{spec("true"), full, asking, {}, users, joined, timed} {
+	for _, s := range []*specs.Spec{nativetest.Spec("true"), full, asking, {}, users, joined, timed} {
 		b, err := json.Marshal(s)
 		if err != nil {
 			f.Fatal(err)
@@ -63,10 +64,10 @@ func FuzzCompile(f *testing.F) {
 		if json.Unmarshal(b, &s) != nil {
 			return
 		}
-		host := native.Host{Bounding: 1<<40 - 1, LastCap: 40, Kcore: true, Hierarchies: []native.Hierarchy{{Name: "cpu,cpuacct", Options: "cpu,cpuacct"}, {Name: "pids", Options: "pids"}}}
-		cgroup := native.Cgroup{Dirs: []string{"/cg/cpu/c", "/cg/pids/c"}, Own: map[string]string{"pids": "/cg/pids/c"}}
+		host := compile.Host{Bounding: 1<<40 - 1, LastCap: 40, Kcore: true, Hierarchies: []compile.Hierarchy{{Name: "cpu,cpuacct", Options: "cpu,cpuacct"}, {Name: "pids", Options: "pids"}}}
+		cgroup := compile.Cgroup{Dirs: []string{"/cg/cpu/c", "/cg/pids/c"}, Own: map[string]string{"pids": "/cg/pids/c"}}
 		for _, host.BaseNamespace = range []string{"", fuzzBase} {
-			out, err := native.Compile(native.Input{ID: "id", Spec: &s, Root: fuzzRoot, Cgroup: cgroup, Host: host, Park: park})
+			out, err := compile.Container(compile.Input{ID: "id", Spec: &s, Root: fuzzRoot, Cgroup: cgroup, Host: host, Park: park})
 			if err == nil {
 				stays(t, &s, out, false)
 			}
@@ -74,14 +75,14 @@ func FuzzCompile(f *testing.F) {
 		if s.Linux == nil {
 			return
 		}
-		if out, err := native.CompileExec(native.ExecInput{ID: "id", Process: s.Process, Spec: &s, Cgroup: cgroup, Host: host}); err == nil {
+		if out, err := compile.Exec(compile.ExecInput{ID: "id", Process: s.Process, Spec: &s, Cgroup: cgroup, Host: host}); err == nil {
 			stays(t, &s, out, true)
 		}
 	})
 }
 
 // stays checks every operation by which a plan could reach a file.
-func stays(t *testing.T, s *specs.Spec, out native.Output, exec bool) {
+func stays(t *testing.T, s *specs.Spec, out compile.Output, exec bool) {
 	t.Helper()
 	for _, p := range out.Points {
 		if !strings.HasPrefix(p.Path, "/") || slices.Contains(strings.Split(p.Path, "/"), "..") {

@@ -1,4 +1,4 @@
-package native
+package compile
 
 import (
 	"math"
@@ -36,8 +36,8 @@ type late struct {
 	control bool
 }
 
-// joinsPid reports whether the spec joins an existing pid namespace.
-func joinsPid(s *specs.Spec) bool {
+// JoinsPid reports whether the spec joins an existing pid namespace.
+func JoinsPid(s *specs.Spec) bool {
 	return slices.ContainsFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace && n.Path != "" })
 }
 

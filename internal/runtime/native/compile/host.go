@@ -1,4 +1,4 @@
-package native
+package compile
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func ReadHost() (Host, error) {
 	}
 	h.Hierarchies = hierarchies(string(mounts))
 	h.Initramfs = onInitramfs(string(mounts))
-	return h.refresh(), nil
+	return h.Refresh(), nil
 }
 
 // owns reports whether a namespace given by path is the host's own.

@@ -1,4 +1,4 @@
-package native_test
+package compile_test
 
 import (
 	"strings"
@@ -7,7 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/longshore/longshore/internal/runtime/native"
+	"github.com/longshore/longshore/internal/runtime/native/compile"
+	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 )
 
 // TestWhatIsNotDoneIsRefusedByName: another runtime takes what is not done, so
@@ -22,23 +23,23 @@ func TestWhatIsNotDoneIsRefusedByName(t *testing.T) {
 		"hooks.poststop[0].path":     {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Poststop: []specs.Hook{{Path: "x"}}} }, invalid},
 		"hooks.prestart[0].timeout":  {func(s *specs.Spec) { s.Hooks = &specs.Hooks{Prestart: []specs.Hook{{Path: "/x", Timeout: new(int)}}} }, invalid}, //nolint:staticcheck // still sent
 		"linux.uidMappings: without": {func(s *specs.Spec) { s.Linux.UIDMappings = ids }, invalid},
-		"linux.uidMappings: plan":    {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.UserNamespace}) }, invalid},
+		"linux.uidMappings: plan":    {func(s *specs.Spec) { nativetest.AddNamespace(s, specs.LinuxNamespace{Type: specs.UserNamespace}) }, invalid},
 		"linux.uidMappings: root": {func(s *specs.Spec) {
-			add(s, specs.LinuxNamespace{Type: specs.UserNamespace})
+			nativetest.AddNamespace(s, specs.LinuxNamespace{Type: specs.UserNamespace})
 			s.Linux.UIDMappings = []specs.LinuxIDMapping{{ContainerID: 1, HostID: 5, Size: 9}}
 			s.Linux.GIDMappings = s.Linux.UIDMappings
 		}, invalid},
 		"linux.gidMappings: plan": {func(s *specs.Spec) {
-			add(s, specs.LinuxNamespace{Type: specs.UserNamespace})
+			nativetest.AddNamespace(s, specs.LinuxNamespace{Type: specs.UserNamespace})
 			s.Linux.UIDMappings = ids
 			s.Linux.GIDMappings = []specs.LinuxIDMapping{{HostID: 7, Size: 9}, {ContainerID: 8, HostID: 100, Size: 9}}
 		}, invalid},
 		"linux.timeOffsets: without": {func(s *specs.Spec) { s.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"boottime": {Secs: 1}} }, invalid},
 		"linux.timeOffsets: clock": {func(s *specs.Spec) {
-			add(s, specs.LinuxNamespace{Type: specs.TimeNamespace})
+			nativetest.AddNamespace(s, specs.LinuxNamespace{Type: specs.TimeNamespace})
 			s.Linux.TimeOffsets = map[string]specs.LinuxTimeOffset{"realtime": {Secs: 1}}
 		}, invalid},
-		"linux.namespaces[6]: \"pid\"":   {func(s *specs.Spec) { add(s, specs.LinuxNamespace{Type: specs.PIDNamespace}) }, invalid},
+		"linux.namespaces[6]: \"pid\"":   {func(s *specs.Spec) { nativetest.AddNamespace(s, specs.LinuxNamespace{Type: specs.PIDNamespace}) }, invalid},
 		"no mount namespace":             {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:1] }, notDone},
 		"linux.mountLabel":               {func(s *specs.Spec) { s.Linux.MountLabel = "a\"b" }, invalid},
 		"linux.intelRdt":                 {func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{} }, notDone},
@@ -60,15 +61,11 @@ func TestWhatIsNotDoneIsRefusedByName(t *testing.T) {
 			s.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 		}, invalid},
 	} {
-		s := spec("true")
+		s := nativetest.Spec("true")
 		c.edit(s)
-		_, err := native.Compile(native.Input{ID: "id", Spec: s, Root: "/nowhere", Host: native.Host{LastCap: 40}})
+		_, err := compile.Container(compile.Input{ID: "id", Spec: s, Root: "/nowhere", Host: compile.Host{LastCap: 40}})
 		if err == nil || !c.class(err) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-func add(s *specs.Spec, ns specs.LinuxNamespace) {
-	s.Linux.Namespaces = append(s.Linux.Namespaces, ns)
 }
