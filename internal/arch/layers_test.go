@@ -70,6 +70,7 @@ var walls = []wall{
 	{"internal/network/nft", append(drivers, "internal/network/vxlan", "internal/network/ingress", "internal/network/names"), "a leaf knows no driver"},
 	{"internal/network/names", append(drivers, "internal/network/vxlan", "internal/network/ingress", "internal/network/nft"), "a leaf knows no driver"},
 	{"internal/runtime", []string{"internal/engine", "internal/face", "internal/image", "internal/network", "api/"}, "an implementation knows nouns"},
+	{"internal/runtime/native/compile", []string{"internal/keeper", "internal/cgroup", "internal/pin", "internal/rootfs", "internal/atomicfile"}, "a compiler of plans executes and stores nothing"},
 	{"internal/keeper", []string{"internal/engine", "internal/face", "internal/image", "internal/network", "api/"}, "an implementation knows nouns"},
 	{"internal/cgroup", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
 	{"internal/state", []string{"internal/engine", "internal/face", "api/"}, "an implementation knows nouns"},
