@@ -56,49 +56,49 @@ func (in *Input) shares() bool {
 
 // enterBaseNamespace copies the root and the binds' sources and takes them into a copy of the base
 // namespace, which becomes the container's mount namespace.
-func (c *compiler) enterBaseNamespace() error {
-	empty := plan.P(c.plan.String(""))
-	root, _ := c.open("open tree of the root", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Root)),
+func (r *rootfs) enterBaseNamespace() error {
+	empty := plan.P(r.plan.String(""))
+	root, _ := r.open("open tree of the root", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(r.in.Root)),
 		plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
-	c.makeSlave("the root", root)
-	c.sources = map[int]int{}
-	for i, m := range c.in.Spec.Mounts {
+	r.makeSlave("the root", root)
+	r.sources = map[int]int{}
+	for i, m := range r.in.Spec.Mounts {
 		o := ocispec.ParseMountOptions(m.Options)
 		if !isBind(m, o) {
 			continue
 		}
-		src, _, err := c.source(m, o)
+		src, _, err := r.source(m, o)
 		if err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
 		}
-		c.makeSlave(m.Source, src)
-		c.sources[i] = src
+		r.makeSlave(m.Source, src)
+		r.sources[i] = src
 	}
-	if slices.ContainsFunc(c.in.Spec.Mounts, isCgroup) && !c.has(specs.CgroupNamespace) {
-		takeCgroups(c)
+	if slices.ContainsFunc(r.in.Spec.Mounts, isCgroup) && !r.has(specs.CgroupNamespace) {
+		r.takeCgroups()
 	}
-	ns, _ := c.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(c.in.Host.BaseNamespace)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
-	c.plan.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
-	c.closeLast(ns)
-	c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
-	c.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(basens.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	ns, _ := r.open("open the empty mount namespace", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(r.in.Host.BaseNamespace)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+	r.plan.Add("join the empty mount namespace", unix.SYS_SETNS, plan.V(ns), plan.V(unix.CLONE_NEWNS))
+	r.closeLast(ns)
+	r.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
+	r.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(root), empty, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(basens.Root)), plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	return nil
 }
 
 // takeCgroups copies the container's own v1 directories, for the base namespace.
-func takeCgroups(c *compiler) {
-	c.cgroups = map[string]int{}
-	for _, h := range c.in.Host.Hierarchies {
-		if dir := c.in.Cgroup.Own[h.Name]; dir != "" {
-			c.cgroups[dir], _ = c.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
-			c.makeSlave(dir, c.cgroups[dir])
+func (r *rootfs) takeCgroups() {
+	r.cgroups = map[string]int{}
+	for _, h := range r.in.Host.Hierarchies {
+		if dir := r.in.Cgroup.Own[h.Name]; dir != "" {
+			r.cgroups[dir], _ = r.open("open tree "+dir, unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(dir)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+			r.makeSlave(dir, r.cgroups[dir])
 		}
 	}
 }
 
 // makeSlave makes a copied mount a slave of its original: it receives mounts and unmounts
 // from there and sends none.
-func (c *compiler) makeSlave(what string, tree int) {
-	c.plan.Add("slave "+what, unix.SYS_MOUNT_SETATTR, plan.V(tree), plan.P(c.plan.String("")), plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
-		plan.P(c.plan.Words(0, 0, unix.MS_SLAVE, 0)), plan.V(sizeofMountAttr))
+func (r *rootfs) makeSlave(what string, tree int) {
+	r.plan.Add("slave "+what, unix.SYS_MOUNT_SETATTR, plan.V(tree), plan.P(r.plan.String("")), plan.V(unix.AT_EMPTY_PATH|unix.AT_RECURSIVE),
+		plan.P(r.plan.Words(0, 0, unix.MS_SLAVE, 0)), plan.V(sizeofMountAttr))
 }

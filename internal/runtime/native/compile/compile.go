@@ -123,29 +123,25 @@ const (
 // sizeofMountAttr is the size of struct mount_attr.
 const sizeofMountAttr = 32
 
-// compiler builds one plan.
-type compiler struct {
-	plan   plan.Builder
-	in     Input
-	out    Output
-	root   int // descriptor of the root filesystem
-	next   int // number of the next descriptor to be opened
-	mounts []specs.Mount
-	places []place // where the first of mounts are
-	labels []labelFile
-	file   string  // path of the program; "" to search for Args[0]
-	twice  bool    // a first child does the work that the second one may not do
-	user   *userns // the container's user namespace; nil for the host's
-	late   *late   // for a process that enters its pid namespace last; otherwise nil
-	// sources are the descriptors of the copies of binds' sources, by index of their
-	// mounts.
-	sources map[int]int
-	// cgroups are the descriptors of the copies of the container's own v1 directories,
-	// by path.
-	cgroups map[string]int
+// draft is the plan so far, with the state that all parts of the compiler share.
+type draft struct {
+	plan plan.Builder
+	in   Input
+	next int     // number of the next descriptor to be opened
+	user *userns // the container's user namespace; nil for the host's
+	late *late   // for a process that enters its pid namespace last; otherwise nil
 	// userFDs are the descriptors of the user namespaces that the keeper makes.
 	userFDs map[plan.Slot]int
+}
 
+// compiler builds one plan: it brings the process into its cgroups and namespaces, has a rootfs for its files, and makes
+// it the program's process.
+type compiler struct {
+	draft
+	out      Output
+	labels   []labelFile
+	file     string          // path of the program; "" to search for Args[0]
+	twice    bool            // a first child does the work that the second one may not do
 	filter   *seccomp.Filter // nil for none
 	listener *listener       // of a filter with SCMP_ACT_NOTIFY
 }
@@ -156,10 +152,6 @@ type labelFile struct {
 	slot plan.Slot
 	text string
 }
-
-func (c *compiler) creation() creation         { return creation{c} }
-func (c *compiler) deviceFiles() deviceFiles   { return deviceFiles{c} }
-func (c *compiler) processSetup() processSetup { return processSetup{c} }
 
 // Container turns a container's spec into a plan. The error is InvalidArgument for a spec that is
 // wrong, and NotImplemented for one that this runtime does not support; both name the
@@ -174,26 +166,26 @@ func Container(in Input) (Output, error) {
 	if err := in.checkMountLabel(); err != nil {
 		return Output{}, err
 	}
-	c := &compiler{in: in, next: fdFirst + in.Preserve}
+	c := &compiler{draft: draft{in: in, next: fdFirst + in.Preserve}}
 	c.plan.Give(in.fromLaunch())
-	if err := c.creation().create(); err != nil {
+	if err := c.create(); err != nil {
 		return Output{}, err
 	}
 	if c.late == nil {
 		c.plan.Add("setsid", unix.SYS_SETSID)
 	}
-	c.processSetup().openLabels()
+	c.openLabels()
 	state := specs.State{Version: in.Spec.Version, ID: in.ID, Status: specs.StateCreating, Pid: selfPid, Bundle: in.Bundle, Annotations: in.Spec.Annotations}
-	if err := prepareFilter(c, state); err != nil {
+	if err := c.prepareFilter(state); err != nil {
 		return Output{}, err
 	}
-	if err := c.creation().setNames(true); err != nil {
+	if err := c.setNames(true); err != nil {
 		return Output{}, err
 	}
 	if err := c.filesystem(); err != nil {
 		return Output{}, err
 	}
-	if err := c.processSetup().process(in.Spec.Process); err != nil {
+	if err := c.process(in.Spec.Process); err != nil {
 		return Output{}, err
 	}
 	return c.finish()
@@ -215,43 +207,43 @@ func (c *compiler) finish() (Output, error) {
 func (in *Input) ownFD(fd int) plan.Arg { return plan.V(fd + in.Preserve) }
 
 // create adds the operations that bring the process into its cgroups and namespaces.
-func (b creation) create() error {
-	flags, err := b.namespaces()
+func (c *compiler) create() error {
+	flags, err := c.namespaces()
 	if err != nil {
 		return err
 	}
-	if JoinsPid(b.c.in.Spec) {
-		if b.c.late, err = newLate(b.c.in.Spec); err != nil {
+	if JoinsPid(c.in.Spec) {
+		if c.late, err = newLate(c.in.Spec); err != nil {
 			return err
 		}
 	}
-	if b.c.user != nil || b.c.has(specs.TimeNamespace) {
-		return b.createTwice(flags)
+	if c.user != nil || c.has(specs.TimeNamespace) {
+		return c.createTwice(flags)
 	}
-	if err := b.mappings(); err != nil {
+	if err := c.mappings(); err != nil {
 		return err
 	}
-	if b.c.in.startsFromBase() {
+	if c.in.startsFromBase() {
 		flags &^= unix.CLONE_NEWNS
 	}
-	b.c.plan.Clone(flags, b.c.in.Cgroup.Unified)
-	b.c.placeStreams(false)
-	b.c.processSetup().oomScore()
-	b.joinCgroups(b.c.in.Cgroup.Dirs)
-	if b.c.has(specs.CgroupNamespace) {
-		b.c.plan.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
+	c.plan.Clone(flags, c.in.Cgroup.Unified)
+	c.placeStreams(false)
+	c.oomScore()
+	c.joinCgroups(c.in.Cgroup.Dirs)
+	if c.has(specs.CgroupNamespace) {
+		c.plan.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
 	}
-	b.joinNamespaces()
+	c.joinNamespaces()
 	return nil
 }
 
 // setNames sets hostname, domain name and sysctls: those of the container's own namespaces
 // if own is set, otherwise those of joined ones. They need different privileges.
-func (b creation) setNames(own bool) error {
-	if err := b.hostname(own); err != nil {
+func (c *compiler) setNames(own bool) error {
+	if err := c.hostname(own); err != nil {
 		return err
 	}
-	return b.sysctls(own)
+	return c.sysctls(own)
 }
 
 // placeStreams puts the standard streams in place and closes all descriptors inherited from
@@ -303,35 +295,35 @@ func (c *compiler) placeStreams(target bool) (fd int) {
 
 // open adds a call that opens a descriptor, which gets the next number, and returns that
 // number.
-func (c *compiler) open(name string, nr uintptr, args ...plan.Arg) (fd int, index int) {
-	fd, index = c.next, c.plan.Len()
-	c.next++
-	c.plan.Add(name, nr, args...).Result(uint64(fd))
+func (d *draft) open(name string, nr uintptr, args ...plan.Arg) (fd int, index int) {
+	fd, index = d.next, d.plan.Len()
+	d.next++
+	d.plan.Add(name, nr, args...).Result(uint64(fd))
 	return fd, index
 }
 
 // closeLast closes the last opened descriptor.
-func (c *compiler) closeLast(fd int) {
-	if fd != c.next-1 {
-		panic(fmt.Sprintf("native: close of %d while %d is open", fd, c.next-1))
+func (d *draft) closeLast(fd int) {
+	if fd != d.next-1 {
+		panic(fmt.Sprintf("compile: close of %d while %d is open", fd, d.next-1))
 	}
-	c.next--
-	c.plan.Add("close", unix.SYS_CLOSE, plan.V(fd))
+	d.next--
+	d.plan.Add("close", unix.SYS_CLOSE, plan.V(fd))
 }
 
 // joinCgroups moves the child into its cgroups. The child writes 0, which means itself:
 // another pid would take the kernel's global lock, which waits for a grace period; and a
 // thread of the keeper must never be in a container's cgroup.
-func (b creation) joinCgroups(dirs []string) {
+func (c *compiler) joinCgroups(dirs []string) {
 	for _, d := range dirs {
-		b.c.join(d, "tasks")
+		c.join(d, "tasks")
 	}
 }
 
-func (c *compiler) join(dir, file string) {
-	fd, _ := c.open("open "+dir+"/"+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir+"/"+file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
-	c.plan.Add("join "+dir, unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String("0")), plan.V(1)).Result(1)
-	c.closeLast(fd)
+func (d *draft) join(dir, file string) {
+	fd, _ := d.open("open "+dir+"/"+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(d.plan.String(dir+"/"+file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+	d.plan.Add("join "+dir, unix.SYS_WRITE, plan.V(fd), plan.P(d.plan.String("0")), plan.V(1)).Result(1)
+	d.closeLast(fd)
 }
 
 var cloneFlags = map[specs.LinuxNamespaceType]uint64{
@@ -347,9 +339,9 @@ var cloneFlags = map[specs.LinuxNamespaceType]uint64{
 
 // namespaces returns the flags of the namespaces that clone makes. The cgroup namespace
 // is made later, after the cgroups are joined, because it is rooted in them.
-func (b creation) namespaces() (flags uint64, err error) {
+func (c *compiler) namespaces() (flags uint64, err error) {
 	seen := map[specs.LinuxNamespaceType]bool{}
-	for i, ns := range b.c.in.Spec.Linux.Namespaces {
+	for i, ns := range c.in.Spec.Linux.Namespaces {
 		f, ok := cloneFlags[ns.Type]
 		if !ok || seen[ns.Type] {
 			return 0, fmt.Errorf("linux.namespaces[%d]: %q: unknown or given twice: %w", i, ns.Type, errdefs.ErrInvalidArgument)
@@ -362,10 +354,10 @@ func (b creation) namespaces() (flags uint64, err error) {
 			return 0, fmt.Errorf("linux.namespaces[%d].path: %q is not absolute: %w", i, ns.Path, errdefs.ErrInvalidArgument)
 		}
 	}
-	if b.c.in.borrows() && (!b.c.in.Borrow || seen[specs.UserNamespace] || seen[specs.TimeNamespace]) {
+	if c.in.borrows() && (!c.in.Borrow || seen[specs.UserNamespace] || seen[specs.TimeNamespace]) {
 		return 0, notDone("linux.namespaces (no mount namespace, or one that is joined)")
 	}
-	return flags, b.userNamespace()
+	return flags, c.userNamespace()
 }
 
 // borrows reports whether the container has no mount namespace of its own.
@@ -374,8 +366,8 @@ func (in *Input) borrows() bool {
 }
 
 // has reports whether the spec asks for a new namespace of this kind.
-func (c *compiler) has(t specs.LinuxNamespaceType) bool {
-	for _, ns := range c.in.Spec.Linux.Namespaces {
+func (d *draft) has(t specs.LinuxNamespaceType) bool {
+	for _, ns := range d.in.Spec.Linux.Namespaces {
 		if ns.Type == t {
 			return ns.Path == ""
 		}
@@ -385,7 +377,7 @@ func (c *compiler) has(t specs.LinuxNamespaceType) bool {
 
 // joinNamespaces enters the namespaces given by path. All are opened before the first is entered.
 // The user namespace is only opened, and its descriptor returned.
-func (b creation) joinNamespaces() (user int) {
+func (c *compiler) joinNamespaces() (user int) {
 	type join struct {
 		fd   int
 		flag uint64
@@ -394,48 +386,48 @@ func (b creation) joinNamespaces() (user int) {
 	var all []join
 	user = -1
 	open := func(p string) int {
-		fd, _ := b.c.open("open "+p, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(p)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
+		fd, _ := c.open("open "+p, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(p)), plan.V(unix.O_RDONLY|unix.O_CLOEXEC))
 		return fd
 	}
-	if b.c.late != nil {
-		b.c.late.joinPid(b.c)
+	if c.late != nil {
+		c.late.joinPid(c)
 	}
-	if b.c.user != nil && b.c.user.path != "" {
-		user = open(b.c.user.path)
+	if c.user != nil && c.user.path != "" {
+		user = open(c.user.path)
 	}
-	for _, ns := range b.c.in.Spec.Linux.Namespaces {
+	for _, ns := range c.in.Spec.Linux.Namespaces {
 		switch {
 		case ns.Path == "" || ns.Type == specs.UserNamespace:
-		case ns.Type == specs.PIDNamespace && b.c.late != nil:
-		case ns.Type == specs.PIDNamespace && !b.c.twice:
-			b.c.plan.JoinPid(ns.Path)
+		case ns.Type == specs.PIDNamespace && c.late != nil:
+		case ns.Type == specs.PIDNamespace && !c.twice:
+			c.plan.JoinPid(ns.Path)
 		default:
 			all = append(all, join{open(ns.Path), cloneFlags[ns.Type], string(ns.Type)})
 		}
 	}
 	for _, j := range all {
-		b.c.plan.Add("join the "+j.name+" namespace", unix.SYS_SETNS, plan.V(j.fd), plan.V(j.flag))
+		c.plan.Add("join the "+j.name+" namespace", unix.SYS_SETNS, plan.V(j.fd), plan.V(j.flag))
 	}
 	for i := len(all) - 1; i >= 0; i-- {
-		b.c.closeLast(all[i].fd)
+		c.closeLast(all[i].fd)
 	}
 	return user
 }
 
 // hostname sets the hostname and domain name. Without a UTS namespace of its own the
 // container would rename the host.
-func (b creation) hostname(own bool) error {
-	if b.c.user != nil && own != b.c.has(specs.UTSNamespace) || b.c.user == nil && !own {
+func (c *compiler) hostname(own bool) error {
+	if c.user != nil && own != c.has(specs.UTSNamespace) || c.user == nil && !own {
 		return nil
 	}
-	if !b.c.in.ownNamespace(specs.UTSNamespace) && b.c.in.Spec.Hostname+b.c.in.Spec.Domainname != "" {
+	if !c.in.ownNamespace(specs.UTSNamespace) && c.in.Spec.Hostname+c.in.Spec.Domainname != "" {
 		return fmt.Errorf("hostname: without a UTS namespace of its own: %w", errdefs.ErrInvalidArgument)
 	}
-	if name := b.c.in.Spec.Hostname; name != "" {
-		b.c.plan.Add("sethostname", unix.SYS_SETHOSTNAME, plan.P(b.c.plan.String(name)), plan.V(len(name)))
+	if name := c.in.Spec.Hostname; name != "" {
+		c.plan.Add("sethostname", unix.SYS_SETHOSTNAME, plan.P(c.plan.String(name)), plan.V(len(name)))
 	}
-	if name := b.c.in.Spec.Domainname; name != "" {
-		b.c.plan.Add("setdomainname", unix.SYS_SETDOMAINNAME, plan.P(b.c.plan.String(name)), plan.V(len(name)))
+	if name := c.in.Spec.Domainname; name != "" {
+		c.plan.Add("setdomainname", unix.SYS_SETDOMAINNAME, plan.P(c.plan.String(name)), plan.V(len(name)))
 	}
 	return nil
 }
@@ -453,13 +445,13 @@ func (in *Input) ownNamespace(t specs.LinuxNamespaceType) bool {
 
 // openLabels opens the files for setting labels right before the program runs. They must be in the
 // host's /proc: the container could put other files in their place in its own.
-func (ps processSetup) openLabels() {
-	p := ps.c.in.Spec.Process
+func (c *compiler) openLabels() {
+	p := c.in.Spec.Process
 	label := func(file, text string) {
-		slot := ps.c.plan.NewSlot()
-		ps.c.plan.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(ps.c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
-		ps.c.next++ // it stays open until execve
-		ps.c.labels = append(ps.c.labels, labelFile{slot, text})
+		slot := c.plan.NewSlot()
+		c.plan.Add("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC)).To(slot)
+		c.next++ // it stays open until execve
+		c.labels = append(c.labels, labelFile{slot, text})
 	}
 	if p.ApparmorProfile != "" {
 		label("/proc/thread-self/attr/apparmor/exec", "exec "+p.ApparmorProfile)
@@ -470,14 +462,14 @@ func (ps processSetup) openLabels() {
 }
 
 // oomScore sets oom_score_adj while the process may still open the host's /proc.
-func (ps processSetup) oomScore() {
-	p := ps.c.in.Spec.Process
+func (c *compiler) oomScore() {
+	p := c.in.Spec.Process
 	if p.OOMScoreAdj != nil {
-		fd, _ := ps.c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(ps.c.plan.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+		fd, _ := c.open("open oom_score_adj", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/proc/self/oom_score_adj")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 		text := fmt.Sprint(*p.OOMScoreAdj)
 		// Without CAP_SYS_RESOURCE it cannot be lowered. The agent has warned of that when it made
 		// the spec.
-		ps.c.plan.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(ps.c.plan.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
-		ps.c.closeLast(fd)
+		c.plan.Add("write oom_score_adj", unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String(text)), plan.V(len(text))).Allow(uint16(unix.EACCES))
+		c.closeLast(fd)
 	}
 }

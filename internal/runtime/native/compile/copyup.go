@@ -35,13 +35,13 @@ type entry struct {
 
 // copyUp reads the content of directory p of the root filesystem. It returns nothing if
 // p does not exist, or if a mount covers it.
-func copyUp(c *compiler, p string) ([]entry, error) {
-	if _, ok := modeOf(c.in.Root, p, c.mounts); !ok {
+func (r *rootfs) copyUp(p string) ([]entry, error) {
+	if _, ok := modeOf(r.in.Root, p, r.mounts); !ok {
 		return nil, nil
 	}
-	dir, err := unix.Open(c.in.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := unix.Open(r.in.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: c.in.Root, Err: err}
+		return nil, &os.PathError{Op: "open", Path: r.in.Root, Err: err}
 	}
 	defer func() { _ = unix.Close(dir) }()
 	fd, err := inRoot(dir, p)
@@ -100,44 +100,44 @@ func entryOf(from *os.Root, name string) (entry, error) {
 }
 
 // copyInto makes the entries in the tmpfs that has just been mounted at p.
-func copyInto(c *compiler, p string, all []entry) {
+func (r *rootfs) copyInto(p string, all []entry) {
 	if len(all) == 0 {
 		return
 	}
-	c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	r.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
 	for _, e := range all {
-		dir, _ := c.target(path.Join(p, path.Dir(e.name)))
-		name, title := plan.P(c.plan.String(path.Base(e.name))), path.Join(p, e.name)
+		dir, _ := r.target(path.Join(p, path.Dir(e.name)))
+		name, title := plan.P(r.plan.String(path.Base(e.name))), path.Join(p, e.name)
 		switch e.mode & unix.S_IFMT {
 		case unix.S_IFDIR:
-			c.plan.Add("copy "+title, unix.SYS_MKDIRAT, plan.V(dir), name, plan.V(e.mode&0o7777))
+			r.plan.Add("copy "+title, unix.SYS_MKDIRAT, plan.V(dir), name, plan.V(e.mode&0o7777))
 		case unix.S_IFLNK:
-			c.plan.Add("copy "+title, unix.SYS_SYMLINKAT, plan.P(c.plan.String(e.text)), plan.V(dir), name)
+			r.plan.Add("copy "+title, unix.SYS_SYMLINKAT, plan.P(r.plan.String(e.text)), plan.V(dir), name)
 		case unix.S_IFSOCK: // its listener is not bound to the copy
-			c.closeLast(dir)
+			r.closeLast(dir)
 			continue
 		default:
-			c.plan.Add("copy "+title, unix.SYS_MKNODAT, plan.V(dir), name, plan.V(e.mode), plan.V(e.dev))
+			r.plan.Add("copy "+title, unix.SYS_MKNODAT, plan.V(dir), name, plan.V(e.mode), plan.V(e.dev))
 		}
 		if e.mode&unix.S_IFMT == unix.S_IFREG && e.text != "" {
-			how := c.plan.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
-			fd, _ := c.open("open "+title, unix.SYS_OPENAT2, plan.V(dir), name, plan.P(how), plan.V(unix.SizeofOpenHow))
-			c.plan.Add("fill "+title, unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.Bytes([]byte(e.text))), plan.V(len(e.text))).Result(uint64(len(e.text)))
-			c.closeLast(fd)
+			how := r.plan.Words(uint64(unix.O_WRONLY|unix.O_CLOEXEC), 0, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_SYMLINKS)
+			fd, _ := r.open("open "+title, unix.SYS_OPENAT2, plan.V(dir), name, plan.P(how), plan.V(unix.SizeofOpenHow))
+			r.plan.Add("fill "+title, unix.SYS_WRITE, plan.V(fd), plan.P(r.plan.Bytes([]byte(e.text))), plan.V(len(e.text))).Result(uint64(len(e.text)))
+			r.closeLast(fd)
 		}
-		uid, gid := mappedID(c, e.uid, c.in.Spec.Linux.UIDMappings), mappedID(c, e.gid, c.in.Spec.Linux.GIDMappings)
+		uid, gid := r.mappedID(e.uid, r.in.Spec.Linux.UIDMappings), r.mappedID(e.gid, r.in.Spec.Linux.GIDMappings)
 		if uid|gid != 0 {
-			c.plan.Add("owner of "+title, unix.SYS_FCHOWNAT, plan.V(dir), name, plan.V(uid), plan.V(gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+			r.plan.Add("owner of "+title, unix.SYS_FCHOWNAT, plan.V(dir), name, plan.V(uid), plan.V(gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
 		}
-		c.closeLast(dir)
+		r.closeLast(dir)
 	}
-	c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+	r.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
 }
 
 // mappedID returns the ID that an ID of the host has in the container's user namespace, or
 // root's if it is not mapped.
-func mappedID(c *compiler, id uint32, mappings []specs.LinuxIDMapping) uint32 {
-	if !c.has(specs.UserNamespace) {
+func (r *rootfs) mappedID(id uint32, mappings []specs.LinuxIDMapping) uint32 {
+	if !r.has(specs.UserNamespace) {
 		return id
 	}
 	for _, m := range mappings {

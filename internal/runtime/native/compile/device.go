@@ -59,21 +59,18 @@ func alwaysAllowed() []specs.LinuxDeviceCgroup {
 	}
 }
 
-// deviceFiles is the part of the compiler that fills /dev.
-type deviceFiles struct{ c *compiler }
-
 // nodes lists the device files, sorted by directory; none if /dev is the host's.
-func (f deviceFiles) nodes() ([]node, error) {
-	for _, m := range f.c.in.Spec.Mounts {
+func (d *draft) nodes() ([]node, error) {
+	for _, m := range d.in.Spec.Mounts {
 		if path.Clean(m.Destination) == "/dev" && m.Type == "bind" {
 			return nil, nil
 		}
 	}
 	nodes := defaultNodes()
-	for i, d := range f.c.in.Spec.Linux.Devices {
-		n, err := nodeOf(d)
+	for i, dev := range d.in.Spec.Linux.Devices {
+		n, err := nodeOf(dev)
 		if err != nil {
-			return nil, fmt.Errorf("linux.devices[%d] (%s): %w", i, d.Path, err)
+			return nil, fmt.Errorf("linux.devices[%d] (%s): %w", i, dev.Path, err)
 		}
 		nodes = slices.DeleteFunc(nodes, func(o node) bool { return o.path == n.path })
 		nodes = append(nodes, n)
@@ -83,56 +80,56 @@ func (f deviceFiles) nodes() ([]node, error) {
 }
 
 // devices fills /dev, unless it is the host's.
-func (f deviceFiles) devices() error {
-	nodes, err := f.nodes()
+func (r *rootfs) devices() error {
+	nodes, err := r.nodes()
 	if err != nil || len(nodes) == 0 {
 		return err
 	}
-	f.c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
-	if f.c.user != nil {
-		f.placeDevices(nodes)
+	r.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	if r.user != nil {
+		r.placeDevices(nodes)
 	} else {
-		f.makeDevices(nodes)
+		r.makeDevices(nodes)
 	}
-	f.c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+	r.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
 	return nil
 }
 
-func (f deviceFiles) makeDevices(nodes []node) {
-	f.c.provide("/dev", false)
+func (r *rootfs) makeDevices(nodes []node) {
+	r.provide("/dev", false)
 	for i := 0; i < len(nodes); {
 		dir := path.Dir(nodes[i].path)
 		if dir != "/dev" {
-			f.c.provide(dir, false)
+			r.provide(dir, false)
 		}
-		fd, _ := f.c.target(dir)
+		fd, _ := r.target(dir)
 		for ; i < len(nodes) && path.Dir(nodes[i].path) == dir; i++ {
-			f.makeNode(fd, nodes[i])
+			r.makeNode(fd, nodes[i])
 		}
 		if dir == "/dev" {
-			f.devLinks(fd)
+			r.devLinks(fd)
 		}
-		f.c.closeLast(fd)
+		r.closeLast(fd)
 	}
 }
 
 // makeNode makes n in the directory with descriptor fd.
-func (f deviceFiles) makeNode(fd int, n node) {
-	name := plan.P(f.c.plan.String(path.Base(n.path)))
-	f.c.plan.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
+func (r *rootfs) makeNode(fd int, n node) {
+	name := plan.P(r.plan.String(path.Base(n.path)))
+	r.plan.Add("device "+n.path, unix.SYS_MKNODAT, plan.V(fd), name, plan.V(n.mode), plan.V(n.dev)).Allow(uint16(unix.EEXIST))
 	if n.uid != 0 || n.gid != 0 {
-		f.c.plan.Add("owner of "+n.path, unix.SYS_FCHOWNAT, plan.V(fd), name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+		r.plan.Add("owner of "+n.path, unix.SYS_FCHOWNAT, plan.V(fd), name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
 	}
 }
 
-func (f deviceFiles) devLinks(dev int) {
+func (r *rootfs) devLinks(dev int) {
 	for _, l := range [][2]string{
 		{"/proc/self/fd", "fd"}, {"/proc/self/fd/0", "stdin"}, {"/proc/self/fd/1", "stdout"}, {"/proc/self/fd/2", "stderr"}, {"/proc/kcore", "core"}, {"pts/ptmx", "ptmx"},
 	} {
-		if l[1] == "core" && !f.c.in.Host.Kcore {
+		if l[1] == "core" && !r.in.Host.Kcore {
 			continue
 		}
-		f.c.plan.Add("link /dev/"+l[1], unix.SYS_SYMLINKAT, plan.P(f.c.plan.String(l[0])), plan.V(dev), plan.P(f.c.plan.String(l[1]))).Allow(uint16(unix.EEXIST))
+		r.plan.Add("link /dev/"+l[1], unix.SYS_SYMLINKAT, plan.P(r.plan.String(l[0])), plan.V(dev), plan.P(r.plan.String(l[1]))).Allow(uint16(unix.EEXIST))
 	}
 }
 
@@ -165,49 +162,49 @@ func nodeOf(d specs.LinuxDevice) (node, error) {
 
 // console opens the terminal in the container's own devpts, sends its master to the
 // keeper, and makes its slave the standard streams.
-func (ps processSetup) console() {
-	how := ps.c.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
-	master, _ := ps.c.open("open a terminal", unix.SYS_OPENAT2, plan.V(ps.c.root), plan.P(ps.c.plan.String("dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
-	slave := ps.pty(master)
-	ps.c.provide("/dev/console", true)
-	src, _ := ps.c.open("copy of the terminal", unix.SYS_OPEN_TREE, plan.V(slave), plan.P(ps.c.plan.String("")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
-	ps.c.attach(src, "/dev/console")
-	ps.c.closeLast(src)
-	ps.stdio(slave)
-	ps.c.closeLast(slave)
-	ps.c.closeLast(master)
+func (r *rootfs) console() {
+	how := r.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_SYMLINKS)
+	master, _ := r.open("open a terminal", unix.SYS_OPENAT2, plan.V(r.fd), plan.P(r.plan.String("dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
+	slave := r.pty(master)
+	r.provide("/dev/console", true)
+	src, _ := r.open("copy of the terminal", unix.SYS_OPEN_TREE, plan.V(slave), plan.P(r.plan.String("")), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH))
+	r.attach(src, "/dev/console")
+	r.closeLast(src)
+	r.stdio(slave)
+	r.closeLast(slave)
+	r.closeLast(master)
 }
 
 // pty unlocks a master, opens its slave, sets size and owner, and sends the master to
 // the keeper. It returns the slave's number.
-func (ps processSetup) pty(master int) (slave int) {
-	p := ps.c.in.Spec.Process
-	ps.c.plan.Add("unlock the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSPTLCK), plan.P(ps.c.plan.Words(0)))
-	slave, _ = ps.c.open("open the terminal's slave", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCGPTPEER), plan.V(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
+func (d *draft) pty(master int) (slave int) {
+	p := d.in.Spec.Process
+	d.plan.Add("unlock the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSPTLCK), plan.P(d.plan.Words(0)))
+	slave, _ = d.open("open the terminal's slave", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCGPTPEER), plan.V(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC))
 	if s := p.ConsoleSize; s != nil && s.Height != 0 && s.Width != 0 {
-		size := ps.c.plan.Words(uint64(uint16(s.Height)) | uint64(uint16(s.Width))<<16)
-		ps.c.plan.Add("size of the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSWINSZ), plan.P(size))
+		size := d.plan.Words(uint64(uint16(s.Height)) | uint64(uint16(s.Width))<<16)
+		d.plan.Add("size of the terminal", unix.SYS_IOCTL, plan.V(master), plan.V(unix.TIOCSWINSZ), plan.P(size))
 	}
-	ps.c.plan.Add("owner of the terminal", unix.SYS_FCHOWN, plan.V(slave), plan.V(p.User.UID), plan.V(^uint32(0)))
+	d.plan.Add("owner of the terminal", unix.SYS_FCHOWN, plan.V(slave), plan.V(p.User.UID), plan.V(^uint32(0)))
 	// A message that carries a descriptor needs at least one byte of data.
-	iov := ps.c.plan.Struct(plan.P(ps.c.plan.Bytes([]byte{0})), plan.V(1))
-	control := ps.c.plan.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
-	msg := ps.c.plan.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
-	ps.c.plan.Add("send the terminal", unix.SYS_SENDMSG, ps.c.in.ownFD(fdConsole), plan.P(msg), plan.V(0)).Result(1)
+	iov := d.plan.Struct(plan.P(d.plan.Bytes([]byte{0})), plan.V(1))
+	control := d.plan.Words(unix.SizeofCmsghdr+4, uint64(unix.SOL_SOCKET)|uint64(unix.SCM_RIGHTS)<<32, uint64(master))
+	msg := d.plan.Struct(plan.V(0), plan.V(0), plan.P(iov), plan.V(1), plan.P(control), plan.V(24), plan.V(0))
+	d.plan.Add("send the terminal", unix.SYS_SENDMSG, d.in.ownFD(fdConsole), plan.P(msg), plan.V(0)).Result(1)
 	return slave
 }
 
 // stdio makes a terminal's slave the standard streams and the controlling terminal.
-func (ps processSetup) stdio(slave int) {
+func (d *draft) stdio(slave int) {
 	for i, name := range []string{"stdin", "stdout", "stderr"} {
-		ps.c.plan.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
+		d.plan.Add(name, unix.SYS_DUP3, plan.V(slave), plan.V(i), plan.V(0))
 	}
-	if ps.c.late == nil {
-		ps.controlTerminal()
+	if d.late == nil {
+		d.controlTerminal()
 	}
 }
 
 // controlTerminal makes the terminal the controlling one of the new session.
-func (ps processSetup) controlTerminal() {
-	ps.c.plan.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
+func (d *draft) controlTerminal() {
+	d.plan.Add("controlling terminal", unix.SYS_IOCTL, plan.V(0), plan.V(unix.TIOCSCTTY), plan.V(0))
 }

@@ -47,9 +47,9 @@ func execFile(in ExecInput, park bool, file string) (Output, error) {
 	}
 	spec := *in.Spec
 	spec.Process = p
-	c := &compiler{next: fdFirst + in.Preserve, file: file, in: Input{
+	c := &compiler{file: file, draft: draft{next: fdFirst + in.Preserve, in: Input{
 		ID: in.ID, Spec: &spec, Cgroup: in.Cgroup, Host: in.Host, Park: park, Preserve: in.Preserve, KeepKeyring: in.KeepKeyring,
-	}}
+	}}}
 	bound := p.ExecCPUAffinity
 	if bound == nil {
 		bound = &specs.CPUAffinity{}
@@ -64,25 +64,25 @@ func execFile(in ExecInput, park bool, file string) (Output, error) {
 		return Output{}, err
 	}
 	target := c.placeStreams(true)
-	if err := c.processSetup().affinity("initial", bound.Initial); err != nil {
+	if err := c.affinity("initial", bound.Initial); err != nil {
 		return Output{}, err
 	}
-	c.processSetup().oomScore()
-	c.creation().joinCgroups(in.Cgroup.Dirs)
+	c.oomScore()
+	c.joinCgroups(in.Cgroup.Dirs)
 	if later != "" {
 		c.join(later, "cgroup.procs")
 	}
-	if err := c.processSetup().affinity("final", bound.Final); err != nil {
+	if err := c.affinity("final", bound.Final); err != nil {
 		return Output{}, err
 	}
-	c.processSetup().openLabels()
+	c.openLabels()
 	state := specs.State{Version: spec.Version, ID: in.ID, Status: specs.StateRunning, Pid: in.Pid, Bundle: in.Bundle, Annotations: spec.Annotations}
-	if err := prepareFilter(c, state); err != nil {
+	if err := c.prepareFilter(state); err != nil {
 		return Output{}, err
 	}
-	connectListener(c, spec.Linux.Seccomp)
+	c.connectListener(spec.Linux.Seccomp)
 	if c.inUser() {
-		if err := c.creation().raiseLimits(); err != nil {
+		if err := c.raiseLimits(); err != nil {
 			return Output{}, err
 		}
 	}
@@ -92,24 +92,24 @@ func execFile(in ExecInput, park bool, file string) (Output, error) {
 	if c.in.borrows() && in.Pid <= 0 {
 		return Output{}, notDone("linux.namespaces (no mount namespace, or one that is joined): an exec")
 	}
-	joinTarget(c, target, in.Pid)
+	c.joinTarget(target, in.Pid)
 	if p.Terminal {
 		how := c.plan.Words(uint64(unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_SYMLINKS)
 		master, _ := c.open("open a terminal", unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.plan.String("/dev/pts/ptmx")), plan.P(how), plan.V(unix.SizeofOpenHow))
-		slave := c.processSetup().pty(master)
-		c.processSetup().stdio(slave)
+		slave := c.pty(master)
+		c.stdio(slave)
 		c.closeLast(slave)
 		c.closeLast(master)
 	}
-	if err := c.processSetup().process(p); err != nil {
+	if err := c.process(p); err != nil {
 		return Output{}, err
 	}
 	return c.finish()
 }
 
 // inUser reports whether an exec's target is in a user namespace other than the host's.
-func (c *compiler) inUser() bool {
-	return slices.ContainsFunc(c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) && c.in.ownNamespace(specs.UserNamespace)
+func (d *draft) inUser() bool {
+	return slices.ContainsFunc(d.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) && d.in.ownNamespace(specs.UserNamespace)
 }
 
 // joinTarget enters the namespaces of an exec's target with a single setns, which also
@@ -118,7 +118,7 @@ func (c *compiler) inUser() bool {
 // has put it there. In a user namespace this process is its root then. If the container
 // uses a mount namespace that is not its own, its root is that of its main process, pid:
 // it is opened first, and the join proves that the process was still alive then.
-func joinTarget(c *compiler, target, pid int) {
+func (c *compiler) joinTarget(target, pid int) {
 	root := -1
 	if c.in.borrows() && pid > 0 {
 		name := "/proc/" + strconv.Itoa(pid) + "/root"
@@ -141,7 +141,7 @@ func joinTarget(c *compiler, target, pid int) {
 		c.closeLast(root)
 	}
 	if inUser {
-		c.creation().becomeRoot()
+		c.becomeRoot()
 		c.in.Host.Bounding = 1<<(c.in.Host.LastCap+1) - 1
 	}
 }

@@ -62,7 +62,7 @@ func checkHooks(h *specs.Hooks) error {
 }
 
 // stop parks the child in the middle of its plan; Advance lets it continue.
-func stop(c *compiler, why string) {
+func (c *compiler) stop(why string) {
 	c.plan.Add("say that we wait for "+why, unix.SYS_WRITE, c.in.ownFD(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
 	c.plan.Add("wait for "+why, unix.SYS_READ, c.in.ownFD(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
 }
@@ -86,12 +86,12 @@ func Hook(kind string, k specs.Hook, in ExecInput) ([]byte, error) {
 func createHook(h specs.Hook, spec *specs.Spec, cgroup Cgroup, host Host) ([]byte, error) {
 	s := *spec
 	s.Process = &specs.Process{Args: HookArgs(h), Env: h.Env, Cwd: "/"}
-	c := &compiler{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}
+	c := &compiler{draft: draft{in: Input{Spec: &s, Cgroup: cgroup, Host: host}, next: fdFirst}}
 	c.plan.Clone(0, cgroup.Unified)
 	target := c.placeStreams(true)
-	c.creation().joinCgroups(cgroup.Dirs)
+	c.joinCgroups(cgroup.Dirs)
 	c.plan.Add("setsid", unix.SYS_SETSID)
-	joinTarget(c, target, 0)
+	c.joinTarget(target, 0)
 	c.plan.Add("exec "+h.Path, unix.SYS_EXECVE, plan.P(c.plan.String(h.Path)), plan.P(c.plan.Strings(s.Process.Args)), plan.P(c.plan.Strings(h.Env)))
 	out, err := c.finish()
 	return out.Plan, err

@@ -111,47 +111,47 @@ func (l *late) takeProc(c *compiler, mnt string) {
 }
 
 // placeProc mounts the proc that takeProc has copied.
-func (l *late) placeProc(c *compiler, i int, m specs.Mount, o ocispec.MountOptions) error {
-	if l.proc < 0 || i != slices.IndexFunc(c.in.Spec.Mounts, isProc) || len(o.Data) > 0 {
+func (l *late) placeProc(r *rootfs, i int, m specs.Mount, o ocispec.MountOptions) error {
+	if l.proc < 0 || i != slices.IndexFunc(r.in.Spec.Mounts, isProc) || len(o.Data) > 0 {
 		return notDone("a proc of a joined pid namespace that is not named by a process, a second one, or one with options, before Linux 6.17")
 	}
-	if c.user != nil {
-		c.creation().fromScratch(scratchMount(i), m.Destination, 0)
+	if r.user != nil {
+		r.fromScratch(scratchMount(i), m.Destination, 0)
 	} else {
-		c.attach(l.proc, m.Destination)
+		r.attach(l.proc, m.Destination)
 	}
-	c.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
+	r.setAttrs(m.Destination, 0, o.RecursiveSet, o.RecursiveClear, uint64(o.Propagation))
 	return nil
 }
 
 // createLate is createTwice for a process that joins its pid namespace: one process does
 // all that the two of createTwice do.
-func (b creation) createLate(flags uint64) error {
-	b.c.plan.Clone(0, b.c.in.Cgroup.Unified)
-	b.c.placeStreams(false)
-	b.c.processSetup().oomScore()
-	if err := b.raiseLimits(); err != nil {
+func (c *compiler) createLate(flags uint64) error {
+	c.plan.Clone(0, c.in.Cgroup.Unified)
+	c.placeStreams(false)
+	c.oomScore()
+	if err := c.raiseLimits(); err != nil {
 		return err
 	}
-	b.joinCgroups(b.c.in.Cgroup.Dirs)
-	if err := b.enterUser(); err != nil {
+	c.joinCgroups(c.in.Cgroup.Dirs)
+	if err := c.enterUser(); err != nil {
 		return err
 	}
 	last := uint64(0)
-	if b.c.user != nil {
+	if c.user != nil {
 		last = flags & unix.CLONE_NEWIPC // message queues belong to the process that makes the namespace
 	}
-	if b.c.has(specs.CgroupNamespace) {
+	if c.has(specs.CgroupNamespace) {
 		flags |= unix.CLONE_NEWCGROUP
 	}
 	if flags &^= last; flags != 0 {
-		b.c.plan.Add("unshare namespaces", unix.SYS_UNSHARE, plan.V(flags))
+		c.plan.Add("unshare namespaces", unix.SYS_UNSHARE, plan.V(flags))
 	}
-	if b.c.user != nil {
-		b.becomeRoot()
+	if c.user != nil {
+		c.becomeRoot()
 	}
 	if last != 0 {
-		b.c.plan.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(last))
+		c.plan.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(last))
 	}
 	return nil
 }
@@ -206,13 +206,13 @@ func (l *late) enter(c *compiler) {
 	}
 	c.plan.Add("setsid", unix.SYS_SETSID)
 	if l.control {
-		c.processSetup().controlTerminal()
+		c.controlTerminal()
 	}
 	if p := l.limit; p != nil {
 		c.plan.Add("limit "+p.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(unix.RLIMIT_NPROC), plan.P(c.plan.Words(p.Soft, p.Hard)), plan.V(0))
 	}
 	if l.resets {
-		_ = c.processSetup().addScheduler(l.spec.Process.Scheduler, 0) // it has been checked before
+		_ = c.addScheduler(l.spec.Process.Scheduler, 0) // it has been checked before
 	}
 }
 

@@ -182,31 +182,31 @@ func (p place) open() int {
 }
 
 // missing resolves a path on the root and the mounts so far.
-func (c *compiler) missing(p string, file bool) (w missing, clean string, err error) {
-	root, err := unix.Open(c.in.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+func (r *rootfs) missing(p string, file bool) (w missing, clean string, err error) {
+	root, err := unix.Open(r.in.Root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		root = -1
 	}
 	if root >= 0 {
 		defer func() { _ = unix.Close(root) }()
 	}
-	w = missing{root: root, places: c.places}
+	w = missing{root: root, places: r.places}
 	clean, err = w.find(p, file)
 	return w, clean, err
 }
 
 // settle finds where the mounts are that were added since the last call.
-func (c *compiler) settle() {
-	for _, m := range c.mounts[len(c.places):] {
-		_, at, err := c.missing(m.Destination, false)
+func (r *rootfs) settle() {
+	for _, m := range r.mounts[len(r.places):] {
+		_, at, err := r.missing(m.Destination, false)
 		if err != nil {
 			at = path.Clean("/" + m.Destination)
 		}
-		c.places = append(c.places, place{at, m})
+		r.places = append(r.places, place{at, m})
 	}
 }
 
 // covered reports whether a path without links is on a mount.
-func (c *compiler) covered(at string) bool {
-	return slices.ContainsFunc(c.places, func(p place) bool { return at == p.real || strings.HasPrefix(at, p.real+"/") })
+func (r *rootfs) covered(at string) bool {
+	return slices.ContainsFunc(r.places, func(p place) bool { return at == p.real || strings.HasPrefix(at, p.real+"/") })
 }

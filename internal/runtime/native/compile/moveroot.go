@@ -78,21 +78,21 @@ func (h Host) Refresh() Host {
 // moveRoot changes the root where pivot_root cannot: it moves the new root over the old
 // one, which stays below. Everything in the old one that a process could use is
 // unmounted or hidden first.
-func moveRoot(c *compiler) {
-	dot, empty := plan.P(c.plan.String(".")), plan.P(c.plan.String(""))
-	c.plan.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(c.root))
-	for _, v := range c.in.Host.Views {
-		at := plan.P(c.plan.String(v))
-		c.plan.Add("slave "+v, unix.SYS_MOUNT, empty, at, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty).Allow(uint16(unix.EINVAL), uint16(unix.ENOENT))
-		gone := c.plan.Len()
-		c.plan.Add("unmount "+v, unix.SYS_UMOUNT2, at, plan.V(unix.MNT_DETACH)).Allow(uint16(unix.EINVAL), uint16(unix.EPERM)).Kind = plan.Try
-		over := c.plan.Len()
-		c.plan.Add("unmounted", 0).Kind = plan.Jump
-		c.plan.Over(gone)
-		c.plan.Add("hide "+v, unix.SYS_MOUNT, plan.P(c.plan.String("tmpfs")), at, plan.P(c.plan.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(c.plan.String("size=0k,nr_inodes=1"))).Allow(uint16(unix.ENOENT))
-		c.plan.Over(over)
+func (r *rootfs) moveRoot() {
+	dot, empty := plan.P(r.plan.String(".")), plan.P(r.plan.String(""))
+	r.plan.Add("fchdir to the root", unix.SYS_FCHDIR, plan.V(r.fd))
+	for _, v := range r.in.Host.Views {
+		at := plan.P(r.plan.String(v))
+		r.plan.Add("slave "+v, unix.SYS_MOUNT, empty, at, empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty).Allow(uint16(unix.EINVAL), uint16(unix.ENOENT))
+		gone := r.plan.Len()
+		r.plan.Add("unmount "+v, unix.SYS_UMOUNT2, at, plan.V(unix.MNT_DETACH)).Allow(uint16(unix.EINVAL), uint16(unix.EPERM)).Kind = plan.Try
+		over := r.plan.Len()
+		r.plan.Add("unmounted", 0).Kind = plan.Jump
+		r.plan.Over(gone)
+		r.plan.Add("hide "+v, unix.SYS_MOUNT, plan.P(r.plan.String("tmpfs")), at, plan.P(r.plan.String("tmpfs")), plan.V(unix.MS_RDONLY), plan.P(r.plan.String("size=0k,nr_inodes=1"))).Allow(uint16(unix.ENOENT))
+		r.plan.Over(over)
 	}
-	c.plan.Add("move the root", unix.SYS_MOUNT, dot, plan.P(c.plan.String("/")), empty, plan.V(unix.MS_MOVE), empty)
-	c.plan.Add("chroot", unix.SYS_CHROOT, dot)
-	c.plan.Add("chdir /", unix.SYS_CHDIR, plan.P(c.plan.String("/")))
+	r.plan.Add("move the root", unix.SYS_MOUNT, dot, plan.P(r.plan.String("/")), empty, plan.V(unix.MS_MOVE), empty)
+	r.plan.Add("chroot", unix.SYS_CHROOT, dot)
+	r.plan.Add("chdir /", unix.SYS_CHDIR, plan.P(r.plan.String("/")))
 }

@@ -65,7 +65,7 @@ func checkListener(s *specs.LinuxSeccomp) error {
 
 // prepareFilter compiles the filter, and makes the socket for one with a listener. It
 // must come while /proc is the host's.
-func prepareFilter(c *compiler, state specs.State) error {
+func (c *compiler) prepareFilter(state specs.State) error {
 	s := c.in.Spec.Linux.Seccomp
 	if s == nil {
 		return nil
@@ -85,7 +85,7 @@ func prepareFilter(c *compiler, state specs.State) error {
 	if !f.Notify {
 		return nil
 	}
-	return prepareListener(c, s, state)
+	return c.prepareListener(s, state)
 }
 
 // maxSocketPath is that of struct sockaddr_un, less the NUL.
@@ -97,7 +97,7 @@ const pidRoom = "          "
 // prepareListener makes the socket and the message. The process writes its own pid into the
 // message: it reads the target of the link /proc/self, the pid in the host's numbers; a JSON number
 // may be followed by spaces. The pid in the state is that of an exec's container, or selfPid.
-func prepareListener(c *compiler, s *specs.LinuxSeccomp, state specs.State) error {
+func (c *compiler) prepareListener(s *specs.LinuxSeccomp, state specs.State) error {
 	head, err := json.Marshal(specs.ContainerProcessState{Version: state.Version, Fds: []string{specs.SeccompFdName}, Metadata: s.ListenerMetadata, State: state})
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ const selfPid = -1
 
 // connectListener connects while the host's files are still visible, and as late as
 // possible: the listener may serve one connection at a time.
-func connectListener(c *compiler, s *specs.LinuxSeccomp) {
+func (c *compiler) connectListener(s *specs.LinuxSeccomp) {
 	if c.listener == nil {
 		return
 	}
@@ -148,7 +148,7 @@ func connectListener(c *compiler, s *specs.LinuxSeccomp) {
 
 // installFilter installs a filter. If it has a listener, its descriptor is sent to the listener
 // before the process continues.
-func installFilter(c *compiler, f *seccomp.Filter) {
+func (c *compiler) installFilter(f *seccomp.Filter) {
 	prog := make([]byte, 0, 8*len(f.Program))
 	for _, in := range f.Program {
 		prog = append(prog, byte(in.Code), byte(in.Code>>8), in.Jt, in.Jf, byte(in.K), byte(in.K>>8), byte(in.K>>16), byte(in.K>>24))

@@ -39,7 +39,7 @@ func bitmap(list string) ([]uint64, error) {
 }
 
 // affinity binds the process to CPUs; an empty list changes nothing.
-func (ps processSetup) affinity(field, list string) error {
+func (c *compiler) affinity(field, list string) error {
 	if list == "" {
 		return nil
 	}
@@ -47,12 +47,12 @@ func (ps processSetup) affinity(field, list string) error {
 	if err != nil {
 		return fmt.Errorf("process.execCPUAffinity.%s: %w", field, err)
 	}
-	ps.c.plan.Add(field+" CPUs "+list, unix.SYS_SCHED_SETAFFINITY, plan.V(0), plan.V(8*len(mask)), plan.P(ps.c.plan.Words(mask...)))
+	c.plan.Add(field+" CPUs "+list, unix.SYS_SCHED_SETAFFINITY, plan.V(0), plan.V(8*len(mask)), plan.P(c.plan.Words(mask...)))
 	return nil
 }
 
 // memoryPolicy sets the NUMA policy, which is inherited by fork and execve.
-func (ps processSetup) memoryPolicy(m *specs.LinuxMemoryPolicy) error {
+func (c *compiler) memoryPolicy(m *specs.LinuxMemoryPolicy) error {
 	if m == nil {
 		return nil
 	}
@@ -76,8 +76,8 @@ func (ps processSetup) memoryPolicy(m *specs.LinuxMemoryPolicy) error {
 		if err != nil {
 			return fmt.Errorf("linux.memoryPolicy.nodes: %w", err)
 		}
-		nodes, count = plan.P(ps.c.plan.Words(mask...)), 64*len(mask)+1 // the kernel subtracts one
+		nodes, count = plan.P(c.plan.Words(mask...)), 64*len(mask)+1 // the kernel subtracts one
 	}
-	ps.c.plan.Add("memory policy "+string(m.Mode), unix.SYS_SET_MEMPOLICY, plan.V(mode), nodes, plan.V(count))
+	c.plan.Add("memory policy "+string(m.Mode), unix.SYS_SET_MEMPOLICY, plan.V(mode), nodes, plan.V(count))
 	return nil
 }

@@ -14,93 +14,89 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// processSetup is the part of the compiler that makes the child the program's process:
-// terminal, labels, limits, scheduling, identity, and execve at last.
-type processSetup struct{ c *compiler }
-
 // process adds the operations that make the child the program's process: limits,
 // identity, privileges, and finally execve.
-func (ps processSetup) process(p *specs.Process) error {
-	if ps.c.late != nil {
-		ps.c.late.keepDescriptors(ps.c)
+func (c *compiler) process(p *specs.Process) error {
+	if c.late != nil {
+		c.late.keepDescriptors(c)
 	}
-	if err := ps.scheduling(p); err != nil {
+	if err := c.scheduling(p); err != nil {
 		return err
 	}
-	if !ps.c.in.KeepKeyring {
+	if !c.in.KeepKeyring {
 		allowed := []uint16{uint16(unix.ENOSYS)}
-		if ps.c.in.Host.LockedKeyring && !weaken.Off(weaken.KeyringQuota) {
+		if c.in.Host.LockedKeyring && !weaken.Off(weaken.KeyringQuota) {
 			allowed = append(allowed, uint16(unix.EDQUOT))
 		}
 		// Without a name: the kernel would join a keyring of that name that another program of the
 		// same user has made accessible.
 		name := plan.V(0)
 		if weaken.Off(weaken.SessionKeyring) {
-			name = plan.P(ps.c.plan.String("_ses." + ps.c.in.ID))
+			name = plan.P(c.plan.String("_ses." + c.in.ID))
 		}
-		ps.c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), name).Allow(allowed...)
+		c.plan.Add("session keyring", unix.SYS_KEYCTL, plan.V(unix.KEYCTL_JOIN_SESSION_KEYRING), name).Allow(allowed...)
 	}
-	for _, l := range ps.c.labels {
-		ps.c.plan.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(ps.c.plan.String(l.text)), plan.V(len(l.text)))
+	for _, l := range c.labels {
+		c.plan.Add("label "+l.text, unix.SYS_WRITE, plan.S(l.slot), plan.P(c.plan.String(l.text)), plan.V(len(l.text)))
 	}
 	// The child can enter directories that the user cannot. It must not follow a magic
 	// link in a /proc with its privileges, because that could lead out of the container.
-	how := ps.c.plan.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_MAGICLINKS)
-	cwd, _ := ps.c.open("open "+p.Cwd, unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(ps.c.plan.String(p.Cwd)), plan.P(how), plan.V(unix.SizeofOpenHow))
-	ps.c.plan.Add("chdir "+p.Cwd, unix.SYS_FCHDIR, plan.V(cwd))
-	ps.c.closeLast(cwd)
-	rules, err := ps.c.landlockRules()
+	how := c.plan.Words(uint64(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC), 0, unix.RESOLVE_NO_MAGICLINKS)
+	cwd, _ := c.open("open "+p.Cwd, unix.SYS_OPENAT2, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(p.Cwd)), plan.P(how), plan.V(unix.SizeofOpenHow))
+	c.plan.Add("chdir "+p.Cwd, unix.SYS_FCHDIR, plan.V(cwd))
+	c.closeLast(cwd)
+	rules, err := c.landlockRules()
 	if err != nil {
 		return err
 	}
 	// Set the limits after the last open, which they could forbid.
-	if err := ps.rlimits(p); err != nil {
+	if err := c.rlimits(p); err != nil {
 		return err
 	}
-	if ps.c.late != nil {
-		ps.c.late.close(ps.c)
-		if ps.c.late.early {
-			ps.c.late.enter(ps.c)
+	if c.late != nil {
+		c.late.close(c)
+		if c.late.early {
+			c.late.enter(c)
 		}
 	}
 	if p.NoNewPrivileges {
-		ps.c.plan.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
-	} else if ps.c.filter != nil { // without no_new_privs, installing it needs privileges that are dropped next
-		installFilter(ps.c, ps.c.filter)
+		c.plan.Add("no new privileges", unix.SYS_PRCTL, plan.V(unix.PR_SET_NO_NEW_PRIVS), plan.V(1))
+	} else if c.filter != nil { // without no_new_privs, installing it needs privileges that are dropped next
+		c.installFilter(c.filter)
 	}
-	if err := ps.identity(p); err != nil {
+	if err := c.identity(p); err != nil {
 		return err
 	}
 	umask := uint32(0o022)
 	if p.User.Umask != nil {
 		umask = *p.User.Umask
 	}
-	ps.c.plan.Add("umask", unix.SYS_UMASK, plan.V(umask))
-	if ps.c.late != nil && !ps.c.late.early {
-		ps.c.late.enter(ps.c)
+	c.plan.Add("umask", unix.SYS_UMASK, plan.V(umask))
+	if c.late != nil && !c.late.early {
+		c.late.enter(c)
 	}
 	// A listener gets its descriptor now and does not wait for the start.
-	late := p.NoNewPrivileges && ps.c.filter != nil
-	ps.c.restrict(rules)
-	if late && (ps.c.filter.Notify || ps.c.in.Confine != nil) {
-		installFilter(ps.c, ps.c.filter)
+	late := p.NoNewPrivileges && c.filter != nil
+	c.restrict(rules)
+	if late && (c.filter.Notify || c.in.Confine != nil) {
+		c.installFilter(c.filter)
 		late = false
 	}
-	if ps.c.in.Park {
-		ps.c.plan.Add("say that we are parked", unix.SYS_WRITE, ps.c.in.ownFD(fdError), plan.P(ps.c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
-		ps.c.plan.Add("wait for the start", unix.SYS_READ, ps.c.in.ownFD(fdPark), plan.P(ps.c.plan.Words(0)), plan.V(1)).Result(1)
+	if c.in.Park {
+		c.plan.Add("say that we are parked", unix.SYS_WRITE, c.in.ownFD(fdError), plan.P(c.plan.Words(plan.StepParked)), plan.V(8)).Result(8)
+		c.plan.Add("wait for the start", unix.SYS_READ, c.in.ownFD(fdPark), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
 		// Close it before the failure pipe. The end of that means that the program runs: from then
 		// on no one must find the process parked.
-		ps.c.plan.Add("close the parking pipe", unix.SYS_CLOSE, ps.c.in.ownFD(fdPark))
+		c.plan.Add("close the parking pipe", unix.SYS_CLOSE, c.in.ownFD(fdPark))
 	}
 	if late {
-		installFilter(ps.c, ps.c.filter)
+		c.installFilter(c.filter)
 	}
-	if ps.c.in.Confine != nil {
-		ps.c.execProgram(p)
+	if c.in.Confine != nil {
+		c.execProgram(p)
 		return nil
 	}
-	ps.execve(p)
+	c.execve(p)
 	return nil
 }
 
@@ -112,17 +108,17 @@ var resources = map[string]int{
 	"RLIMIT_RTTIME": unix.RLIMIT_RTTIME, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING, "RLIMIT_STACK": unix.RLIMIT_STACK,
 }
 
-func (ps processSetup) rlimits(p *specs.Process) error {
+func (c *compiler) rlimits(p *specs.Process) error {
 	for i, l := range p.Rlimits {
 		r, ok := resources[l.Type]
 		if !ok {
 			return fmt.Errorf("process.rlimits[%d]: %q: unknown: %w", i, l.Type, errdefs.ErrInvalidArgument)
 		}
-		if ps.c.late != nil && r == unix.RLIMIT_NPROC {
-			ps.c.late.countOneMore(ps.c, l)
+		if c.late != nil && r == unix.RLIMIT_NPROC {
+			c.late.countOneMore(c, l)
 			continue
 		}
-		ps.c.plan.Add("limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(ps.c.plan.Words(l.Soft, l.Hard)), plan.V(0))
+		c.plan.Add("limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.plan.Words(l.Soft, l.Hard)), plan.V(0))
 	}
 	return nil
 }
@@ -138,13 +134,13 @@ var schedFlags = map[specs.LinuxSchedulerFlag]uint64{
 	specs.SchedFlagUtilClampMin: unix.SCHED_FLAG_UTIL_CLAMP_MIN, specs.SchedFlagUtilClampMax: unix.SCHED_FLAG_UTIL_CLAMP_MAX,
 }
 
-func (ps processSetup) scheduling(p *specs.Process) error {
+func (c *compiler) scheduling(p *specs.Process) error {
 	if s := p.Scheduler; s != nil {
 		without := uint64(0)
-		if ps.c.late != nil && slices.Contains(s.Flags, specs.SchedFlagResetOnFork) {
-			ps.c.late.resets, without = true, unix.SCHED_FLAG_RESET_ON_FORK
+		if c.late != nil && slices.Contains(s.Flags, specs.SchedFlagResetOnFork) {
+			c.late.resets, without = true, unix.SCHED_FLAG_RESET_ON_FORK
 		}
-		if err := ps.addScheduler(s, without); err != nil {
+		if err := c.addScheduler(s, without); err != nil {
 			return err
 		}
 	}
@@ -154,21 +150,21 @@ func (ps processSetup) scheduling(p *specs.Process) error {
 			return fmt.Errorf("process.ioPriority: class %q, priority %d: unknown: %w", io.Class, io.Priority, errdefs.ErrInvalidArgument)
 		}
 		const whoProcess = 1
-		ps.c.plan.Add("io priority", unix.SYS_IOPRIO_SET, plan.V(whoProcess), plan.V(0), plan.V(class<<13|io.Priority))
+		c.plan.Add("io priority", unix.SYS_IOPRIO_SET, plan.V(whoProcess), plan.V(0), plan.V(class<<13|io.Priority))
 	}
-	if per := ps.c.in.Spec.Linux.Personality; per != nil {
+	if per := c.in.Spec.Linux.Personality; per != nil {
 		domain := map[specs.LinuxPersonalityDomain]int{specs.PerLinux: 0, specs.PerLinux32: 8}
 		v, ok := domain[per.Domain]
 		if !ok || len(per.Flags) > 0 {
 			return fmt.Errorf("linux.personality: %q with flags %v: %w", per.Domain, per.Flags, errdefs.ErrInvalidArgument)
 		}
-		ps.c.plan.Add("personality", unix.SYS_PERSONALITY, plan.V(v))
+		c.plan.Add("personality", unix.SYS_PERSONALITY, plan.V(v))
 	}
-	return ps.memoryPolicy(ps.c.in.Spec.Linux.MemoryPolicy)
+	return c.memoryPolicy(c.in.Spec.Linux.MemoryPolicy)
 }
 
 // addScheduler sets a scheduling policy, leaving out the flags in without.
-func (ps processSetup) addScheduler(s *specs.Scheduler, without uint64) error {
+func (c *compiler) addScheduler(s *specs.Scheduler, without uint64) error {
 	policy, ok := policies[s.Policy]
 	if !ok {
 		return fmt.Errorf("process.scheduler.policy: %q: unknown: %w", s.Policy, errdefs.ErrInvalidArgument)
@@ -182,8 +178,8 @@ func (ps processSetup) addScheduler(s *specs.Scheduler, without uint64) error {
 		flags |= bit
 	}
 	// struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period.
-	attr := ps.c.plan.Words(unix.SizeofSchedAttr|uint64(policy)<<32, flags&^without, uint64(uint32(s.Nice))|uint64(uint32(s.Priority))<<32, s.Runtime, s.Deadline, s.Period, 0)
-	ps.c.plan.Add("scheduler", unix.SYS_SCHED_SETATTR, plan.V(0), plan.P(attr), plan.V(0))
+	attr := c.plan.Words(unix.SizeofSchedAttr|uint64(policy)<<32, flags&^without, uint64(uint32(s.Nice))|uint64(uint32(s.Priority))<<32, s.Runtime, s.Deadline, s.Period, 0)
+	c.plan.Add("scheduler", unix.SYS_SCHED_SETATTR, plan.V(0), plan.P(attr), plan.V(0))
 	return nil
 }
 
@@ -191,17 +187,17 @@ func (ps processSetup) addScheduler(s *specs.Scheduler, without uint64) error {
 const maxGroups = 65536
 
 // identity drops the bounding set, changes to the user, and sets the capabilities.
-func (ps processSetup) identity(p *specs.Process) error {
-	caps, err := capsOf(p.Capabilities, ps.c.in.Host)
+func (c *compiler) identity(p *specs.Process) error {
+	caps, err := capsOf(p.Capabilities, c.in.Host)
 	if err != nil {
 		return err
 	}
-	for i := range ps.c.in.Host.LastCap + 1 {
-		if caps.bounding&(1<<i) == 0 && ps.c.in.Host.Bounding&(1<<i) != 0 {
-			ps.c.plan.Add("drop capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAPBSET_DROP), plan.V(i))
+	for i := range c.in.Host.LastCap + 1 {
+		if caps.bounding&(1<<i) == 0 && c.in.Host.Bounding&(1<<i) != 0 {
+			c.plan.Add("drop capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAPBSET_DROP), plan.V(i))
 		}
 	}
-	ps.c.plan.Add("keep capabilities", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(1))
+	c.plan.Add("keep capabilities", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(1))
 	if len(p.User.AdditionalGids) > maxGroups {
 		return fmt.Errorf("process.user.additionalGids: %d groups, the kernel takes %d: %w", len(p.User.AdditionalGids), maxGroups, errdefs.ErrInvalidArgument)
 	}
@@ -209,32 +205,32 @@ func (ps processSetup) identity(p *specs.Process) error {
 	for _, g := range p.User.AdditionalGids {
 		groups = append(groups, byte(g), byte(g>>8), byte(g>>16), byte(g>>24))
 	}
-	ps.c.plan.Add("setgroups", unix.SYS_SETGROUPS, plan.V(len(p.User.AdditionalGids)), plan.P(ps.c.plan.Bytes(append(groups, 0, 0, 0, 0))))
+	c.plan.Add("setgroups", unix.SYS_SETGROUPS, plan.V(len(p.User.AdditionalGids)), plan.P(c.plan.Bytes(append(groups, 0, 0, 0, 0))))
 	gid, uid := plan.V(p.User.GID), plan.V(p.User.UID)
-	ps.c.plan.Add("setresgid", unix.SYS_SETRESGID, gid, gid, gid)
-	ps.c.plan.Add("setresuid", unix.SYS_SETRESUID, uid, uid, uid)
-	ps.c.plan.Add("keep no more", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(0))
-	header := ps.c.plan.Words(unix.LINUX_CAPABILITY_VERSION_3)
+	c.plan.Add("setresgid", unix.SYS_SETRESGID, gid, gid, gid)
+	c.plan.Add("setresuid", unix.SYS_SETRESUID, uid, uid, uid)
+	c.plan.Add("keep no more", unix.SYS_PRCTL, plan.V(unix.PR_SET_KEEPCAPS), plan.V(0))
+	header := c.plan.Words(unix.LINUX_CAPABILITY_VERSION_3)
 	lo, hi := func(v uint64) uint64 { return v & 0xffffffff }, func(v uint64) uint64 { return v >> 32 }
-	data := ps.c.plan.Words(lo(caps.effective)|lo(caps.permitted)<<32, lo(caps.inheritable)|hi(caps.effective)<<32, hi(caps.permitted)|hi(caps.inheritable)<<32)
-	ps.c.plan.Add("capset", unix.SYS_CAPSET, plan.P(header), plan.P(data))
-	for i := range ps.c.in.Host.LastCap + 1 {
+	data := c.plan.Words(lo(caps.effective)|lo(caps.permitted)<<32, lo(caps.inheritable)|hi(caps.effective)<<32, hi(caps.permitted)|hi(caps.inheritable)<<32)
+	c.plan.Add("capset", unix.SYS_CAPSET, plan.P(header), plan.P(data))
+	for i := range c.in.Host.LastCap + 1 {
 		if caps.ambient&(1<<i) != 0 {
-			ps.c.plan.Add("ambient capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAP_AMBIENT), plan.V(unix.PR_CAP_AMBIENT_RAISE), plan.V(i), plan.V(0), plan.V(0))
+			c.plan.Add("ambient capability "+fmt.Sprint(i), unix.SYS_PRCTL, plan.V(unix.PR_CAP_AMBIENT), plan.V(unix.PR_CAP_AMBIENT_RAISE), plan.V(i), plan.V(0), plan.V(0))
 		}
 	}
 	return nil
 }
 
 // execve tries the program in every directory of PATH, as execvp does.
-func (ps processSetup) execve(p *specs.Process) {
-	argv, envp := plan.P(ps.c.plan.Strings(p.Args)), plan.P(ps.c.plan.Strings(p.Env))
+func (c *compiler) execve(p *specs.Process) {
+	argv, envp := plan.P(c.plan.Strings(p.Args)), plan.P(c.plan.Strings(p.Env))
 	files := Candidates(p)
-	if ps.c.file != "" {
-		files = []string{ps.c.file}
+	if c.file != "" {
+		files = []string{c.file}
 	}
 	for i, f := range files {
-		o := ps.c.plan.Add("exec "+f, unix.SYS_EXECVE, plan.P(ps.c.plan.String(f)), argv, envp)
+		o := c.plan.Add("exec "+f, unix.SYS_EXECVE, plan.P(c.plan.String(f)), argv, envp)
 		if i < len(files)-1 {
 			o.Allow(uint16(unix.ENOENT), uint16(unix.EACCES))
 		}

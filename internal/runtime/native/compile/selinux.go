@@ -38,12 +38,12 @@ func (in *Input) checkMountLabel() error {
 }
 
 // labelMqueue sets the label of an mqueue mount's root.
-func labelMqueue(c *compiler, p, fstype string) {
-	label := c.in.Spec.Linux.MountLabel
+func (r *rootfs) labelMqueue(p, fstype string) {
+	label := r.in.Spec.Linux.MountLabel
 	if fstype != "mqueue" || label == "" {
 		return
 	}
-	fd, _ := c.target(p)
-	c.plan.Add("label "+p, unix.SYS_SETXATTR, c.fdPath(fd), plan.P(c.plan.String("security.selinux")), plan.P(c.plan.String(label)), plan.V(len(label)+1), plan.V(0))
-	c.closeLast(fd)
+	fd, _ := r.target(p)
+	r.plan.Add("label "+p, unix.SYS_SETXATTR, r.fdPath(fd), plan.P(r.plan.String("security.selinux")), plan.P(r.plan.String(label)), plan.V(len(label)+1), plan.V(0))
+	r.closeLast(fd)
 }

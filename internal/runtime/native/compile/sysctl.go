@@ -14,26 +14,26 @@ import (
 // the writing process's namespaces, whichever /proc is used, so the host's is: the
 // container's cannot be trusted. Each file is opened below the directory of its kind of
 // namespace, so that no name reaches a parameter of the whole machine.
-func (b creation) sysctls(own bool) error {
-	settings, err := sysctl.ParseAll(b.c.in.Spec.Linux.Sysctl)
+func (c *compiler) sysctls(own bool) error {
+	settings, err := sysctl.ParseAll(c.in.Spec.Linux.Sysctl)
 	if err != nil {
 		return fmt.Errorf("linux.sysctl: %w", err)
 	}
 	for _, s := range settings {
-		if !b.c.in.ownNamespace(s.Kind) {
+		if !c.in.ownNamespace(s.Kind) {
 			return fmt.Errorf("linux.sysctl: %q without a %s namespace of its own: %w", s.Name, s.Kind, errdefs.ErrInvalidArgument)
 		}
-		if b.c.user != nil && own != b.c.has(s.Kind) || b.c.user == nil && !own {
+		if c.user != nil && own != c.has(s.Kind) || c.user == nil && !own {
 			continue
 		}
 		h := sysctl.How()
-		how := b.c.plan.Words(h.Flags, h.Mode, h.Resolve)
+		how := c.plan.Words(h.Flags, h.Mode, h.Resolve)
 		where := sysctl.Root + "/" + s.Dir
-		dir, _ := b.c.open("open "+where, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(where)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
-		fd, _ := b.c.open("open sysctl "+s.Name, unix.SYS_OPENAT2, plan.V(dir), plan.P(b.c.plan.String(s.File)), plan.P(how), plan.V(unix.SizeofOpenHow))
-		b.c.plan.Add("set sysctl "+s.Name, unix.SYS_WRITE, plan.V(fd), plan.P(b.c.plan.String(s.Value)), plan.V(len(s.Value)))
-		b.c.closeLast(fd)
-		b.c.closeLast(dir)
+		dir, _ := c.open("open "+where, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(where)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC))
+		fd, _ := c.open("open sysctl "+s.Name, unix.SYS_OPENAT2, plan.V(dir), plan.P(c.plan.String(s.File)), plan.P(how), plan.V(unix.SizeofOpenHow))
+		c.plan.Add("set sysctl "+s.Name, unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String(s.Value)), plan.V(len(s.Value)))
+		c.closeLast(fd)
+		c.closeLast(dir)
 	}
 	return nil
 }

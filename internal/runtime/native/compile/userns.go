@@ -15,10 +15,6 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// creation is the part of the compiler that brings a process into its namespaces and
-// cgroups.
-type creation struct{ c *compiler }
-
 // userns is the container's user namespace, if that is not the host's.
 type userns struct {
 	path string    // of a namespace that is joined
@@ -27,23 +23,23 @@ type userns struct {
 }
 
 // userNamespace reads the user namespace and the mappings from the spec.
-func (b creation) userNamespace() error {
-	l := b.c.in.Spec.Linux
+func (c *compiler) userNamespace() error {
+	l := c.in.Spec.Linux
 	at := slices.IndexFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace })
-	if len(l.TimeOffsets) > 0 && !b.c.has(specs.TimeNamespace) {
+	if len(l.TimeOffsets) > 0 && !c.has(specs.TimeNamespace) {
 		return fmt.Errorf("linux.timeOffsets: without a new time namespace: %w", errdefs.ErrInvalidArgument)
 	}
 	switch {
 	case at < 0 && len(l.UIDMappings)+len(l.GIDMappings) > 0:
 		return fmt.Errorf("linux.uidMappings: without a user namespace: %w", errdefs.ErrInvalidArgument)
-	case at < 0 || !b.c.in.ownNamespace(specs.UserNamespace):
+	case at < 0 || !c.in.ownNamespace(specs.UserNamespace):
 		return nil
 	}
-	b.c.user = &userns{path: l.Namespaces[at].Path}
+	c.user = &userns{path: l.Namespaces[at].Path}
 	// In it the process has every capability, so it must drop all that the spec does not
 	// name.
-	b.c.in.Host.Bounding = 1<<(b.c.in.Host.LastCap+1) - 1
-	if b.c.user.path != "" {
+	c.in.Host.Bounding = 1<<(c.in.Host.LastCap+1) - 1
+	if c.user.path != "" {
 		return nil
 	}
 	uids, gids, err := idMaps("linux", l.UIDMappings, l.GIDMappings)
@@ -53,7 +49,7 @@ func (b creation) userNamespace() error {
 	if !uids.Maps(0) || !gids.Maps(0) {
 		return fmt.Errorf("linux.uidMappings: root is not mapped: %w", errdefs.ErrInvalidArgument)
 	}
-	b.c.user.slot = b.c.plan.User(uids, gids)
+	c.user.slot = c.plan.User(uids, gids)
 	return nil
 }
 
@@ -78,7 +74,7 @@ type idmap struct {
 }
 
 // idmapOf returns nil for a mount without mapped owners.
-func (b creation) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
+func (d *draft) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error) {
 	given := len(m.UIDMappings)+len(m.GIDMappings) > 0
 	ridmap := slices.Contains(o.Data, "ridmap")
 	if !given && !ridmap && !slices.Contains(o.Data, "idmap") {
@@ -96,10 +92,10 @@ func (b creation) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error)
 		if err != nil {
 			return nil, err
 		}
-		if im.slot = b.c.plan.User(uids, gids); len(b.c.plan.Users()) > plan.MaxUsers {
+		if im.slot = d.plan.User(uids, gids); len(d.plan.Users()) > plan.MaxUsers {
 			return nil, fmt.Errorf("uidMappings: more than %d different mappings: %w", plan.MaxUsers, errdefs.ErrInvalidArgument)
 		}
-	case b.c.user == nil:
+	case d.user == nil:
 		return nil, fmt.Errorf("option idmap: without mappings or a user namespace: %w", errdefs.ErrInvalidArgument)
 	}
 	return im, nil
@@ -107,9 +103,9 @@ func (b creation) idmapOf(m specs.Mount, o ocispec.MountOptions) (*idmap, error)
 
 // mappings adds the user namespaces of id-mapped mounts to the plan's header: the keeper
 // makes them before the first operation.
-func (b creation) mappings() error {
-	for i, m := range b.c.in.Spec.Mounts {
-		if _, err := b.idmapOf(m, ocispec.ParseMountOptions(m.Options)); err != nil {
+func (c *compiler) mappings() error {
+	for i, m := range c.in.Spec.Mounts {
+		if _, err := c.idmapOf(m, ocispec.ParseMountOptions(m.Options)); err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
 		}
 	}
@@ -117,13 +113,13 @@ func (b creation) mappings() error {
 }
 
 // mapOwners maps the owners of a detached mount's files as im says.
-func (b creation) mapOwners(src int, p string, im *idmap) *plan.Op {
-	fd, ok := b.c.userFDs[im.slot]
+func (d *draft) mapOwners(src int, p string, im *idmap) *plan.Op {
+	fd, ok := d.userFDs[im.slot]
 	if !ok {
-		fd = b.c.user.fd
+		fd = d.user.fd
 	}
-	return b.c.plan.Add("map the owners of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(b.c.plan.String("")), plan.V(unix.AT_EMPTY_PATH|im.recursive),
-		plan.P(b.c.plan.Words(unix.MOUNT_ATTR_IDMAP, 0, 0, uint64(fd))), plan.V(sizeofMountAttr))
+	return d.plan.Add("map the owners of "+p, unix.SYS_MOUNT_SETATTR, plan.V(src), plan.P(d.plan.String("")), plan.V(unix.AT_EMPTY_PATH|im.recursive),
+		plan.P(d.plan.Words(unix.MOUNT_ATTR_IDMAP, 0, 0, uint64(fd))), plan.V(sizeofMountAttr))
 }
 
 // createTwice is for a process in a pid namespace that must belong to a user namespace other than
@@ -131,81 +127,81 @@ func (b creation) mapOwners(src int, p string, im *idmap) *plan.Op {
 // does the work that the second one may not do, enters the namespaces that only its children will
 // be in, and makes the second child, which continues. Only the second one joins the cgroups, which
 // may have room for only one process.
-func (b creation) createTwice(flags uint64) error {
-	if err := b.mappings(); err != nil {
+func (c *compiler) createTwice(flags uint64) error {
+	if err := c.mappings(); err != nil {
 		return err
 	}
-	if b.c.late != nil {
-		return b.createLate(flags)
+	if c.late != nil {
+		return c.createLate(flags)
 	}
-	b.c.twice = true
-	b.c.plan.Clone(0, "")
-	b.c.placeStreams(false)
-	b.c.processSetup().oomScore()
-	if err := b.raiseLimits(); err != nil {
+	c.twice = true
+	c.plan.Clone(0, "")
+	c.placeStreams(false)
+	c.oomScore()
+	if err := c.raiseLimits(); err != nil {
 		return err
 	}
-	wait := b.c.next - 1 // placeStreams keeps it as the last one
-	tasks := b.openTasks()
+	wait := c.next - 1 // placeStreams keeps it as the last one
+	tasks := c.openTasks()
 	cgroup := plan.Slot(0)
-	if dir := b.c.in.Cgroup.Unified; dir != "" {
-		cgroup = b.c.plan.NewSlot()
-		b.c.plan.Add("open "+dir, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(dir)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)).To(cgroup)
-		b.c.next++
+	if dir := c.in.Cgroup.Unified; dir != "" {
+		cgroup = c.plan.NewSlot()
+		c.plan.Add("open "+dir, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(dir)), plan.V(unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)).To(cgroup)
+		c.next++
 	}
-	if err := b.enterUser(); err != nil {
+	if err := c.enterUser(); err != nil {
 		return err
 	}
 	own := flags
-	if b.c.user != nil {
+	if c.user != nil {
 		flags &^= unix.CLONE_NEWIPC // message queues belong to the process that makes the namespace
 	}
-	b.c.plan.AddFork("the second child", flags|unix.CLONE_PARENT, unix.CLONE_INTO_CGROUP, cgroup)
-	b.c.plan.Add("wait for the keeper", unix.SYS_READ, plan.V(wait), plan.P(b.c.plan.Words(0)), plan.V(1)).Result(1)
-	self := plan.P(b.c.plan.Bytes([]byte("0")))
+	c.plan.AddFork("the second child", flags|unix.CLONE_PARENT, unix.CLONE_INTO_CGROUP, cgroup)
+	c.plan.Add("wait for the keeper", unix.SYS_READ, plan.V(wait), plan.P(c.plan.Words(0)), plan.V(1)).Result(1)
+	self := plan.P(c.plan.Bytes([]byte("0")))
 	for i, fd := range tasks {
-		b.c.plan.Add("join "+b.c.in.Cgroup.Dirs[i], unix.SYS_WRITE, plan.V(fd), self, plan.V(1)).Result(1)
+		c.plan.Add("join "+c.in.Cgroup.Dirs[i], unix.SYS_WRITE, plan.V(fd), self, plan.V(1)).Result(1)
 	}
-	if b.c.has(specs.CgroupNamespace) {
-		b.c.plan.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
+	if c.has(specs.CgroupNamespace) {
+		c.plan.Add("unshare the cgroup namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWCGROUP))
 	}
-	if b.c.user == nil {
+	if c.user == nil {
 		return nil
 	}
-	b.becomeRoot()
+	c.becomeRoot()
 	if ipc := own & unix.CLONE_NEWIPC; ipc != 0 {
-		b.c.plan.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(ipc))
+		c.plan.Add("unshare the ipc namespace", unix.SYS_UNSHARE, plan.V(ipc))
 	}
 	return nil
 }
 
 // enterUser joins the joined namespaces, does the work that needs the host's privileges, and enters
 // the container's user namespace and its time namespace.
-func (b creation) enterUser() error {
-	user := b.joinNamespaces()
-	if b.c.user != nil {
-		if b.c.user.fd = user; user < 0 {
-			b.c.user.fd = b.c.userFDs[b.c.user.slot]
+func (c *compiler) enterUser() error {
+	user := c.joinNamespaces()
+	if c.user != nil {
+		if c.user.fd = user; user < 0 {
+			c.user.fd = c.userFDs[c.user.slot]
 		}
-		if err := b.setNames(false); err != nil {
+		if err := c.setNames(false); err != nil {
 			return err
 		}
-		if err := b.fillScratch(); err != nil {
+		if err := c.fillScratch(); err != nil {
 			return err
 		}
-		b.c.plan.Add("join the user namespace", unix.SYS_SETNS, plan.V(b.c.user.fd), plan.V(unix.CLONE_NEWUSER))
+		c.plan.Add("join the user namespace", unix.SYS_SETNS, plan.V(c.user.fd), plan.V(unix.CLONE_NEWUSER))
 	}
-	if b.c.has(specs.TimeNamespace) {
-		return b.timeNamespace()
+	if c.has(specs.TimeNamespace) {
+		return c.timeNamespace()
 	}
 	return nil
 }
 
 // openTasks opens the files for joining the v1 cgroups. The kernel checks the privileges of the
 // process that opened the file, not of the one that writes.
-func (b creation) openTasks() (fds []int) {
-	for _, d := range b.c.in.Cgroup.Dirs {
-		fd, _ := b.c.open("open "+d+"/tasks", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(d+"/tasks")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+func (c *compiler) openTasks() (fds []int) {
+	for _, d := range c.in.Cgroup.Dirs {
+		fd, _ := c.open("open "+d+"/tasks", unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(d+"/tasks")), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
 		fds = append(fds, fd)
 	}
 	return fds
@@ -213,29 +209,29 @@ func (b creation) openTasks() (fds []int) {
 
 // becomeRoot changes to the IDs of the user namespace's root. That root owns everything
 // made from now on, and the host's root is a stranger to it.
-func (b creation) becomeRoot() {
+func (c *compiler) becomeRoot() {
 	zero := plan.V(0)
-	b.c.plan.Add("root's group", unix.SYS_SETRESGID, zero, zero, zero)
-	b.c.plan.Add("no other groups", unix.SYS_SETGROUPS, zero, zero)
-	b.c.plan.Add("root's user", unix.SYS_SETRESUID, zero, zero, zero)
+	c.plan.Add("root's group", unix.SYS_SETRESGID, zero, zero, zero)
+	c.plan.Add("no other groups", unix.SYS_SETGROUPS, zero, zero)
+	c.plan.Add("root's user", unix.SYS_SETRESUID, zero, zero, zero)
 }
 
 // raiseLimits raises hard limits while that is allowed; inside a user namespace it never
 // is. Limits are lowered only at the end, so that no open on the way fails because of
 // them.
-func (b creation) raiseLimits() error {
+func (c *compiler) raiseLimits() error {
 	const small = 4096
-	for i, l := range b.c.in.Spec.Process.Rlimits {
+	for i, l := range c.in.Spec.Process.Rlimits {
 		r, ok := resources[l.Type]
 		if !ok {
 			return fmt.Errorf("process.rlimits[%d]: %q: unknown: %w", i, l.Type, errdefs.ErrInvalidArgument)
 		}
 		if l.Hard >= small {
 			hard := l.Hard
-			if b.c.late != nil && r == unix.RLIMIT_NPROC {
+			if c.late != nil && r == unix.RLIMIT_NPROC {
 				hard = oneMore(hard)
 			}
-			b.c.plan.Add("raise limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(b.c.plan.Words(hard, hard)), plan.V(0)).Allow(uint16(unix.EPERM))
+			c.plan.Add("raise limit "+l.Type, unix.SYS_PRLIMIT64, plan.V(0), plan.V(r), plan.P(c.plan.Words(hard, hard)), plan.V(0)).Allow(uint16(unix.EPERM))
 		}
 	}
 	return nil
@@ -243,9 +239,9 @@ func (b creation) raiseLimits() error {
 
 // timeNamespace makes a time namespace for the next child and sets its clocks, which is
 // possible only while it has no process.
-func (b creation) timeNamespace() error {
-	b.c.plan.Add("unshare the time namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWTIME))
-	offsets := b.c.in.Spec.Linux.TimeOffsets
+func (c *compiler) timeNamespace() error {
+	c.plan.Add("unshare the time namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWTIME))
+	offsets := c.in.Spec.Linux.TimeOffsets
 	text := ""
 	for _, clock := range []string{"monotonic", "boottime"} {
 		if o, ok := offsets[clock]; ok {
@@ -261,9 +257,9 @@ func (b creation) timeNamespace() error {
 		return nil
 	}
 	const file = "/proc/self/timens_offsets"
-	fd, _ := b.c.open("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
-	b.c.plan.Add("set the clocks", unix.SYS_WRITE, plan.V(fd), plan.P(b.c.plan.String(text)), plan.V(len(text))).Result(uint64(len(text)))
-	b.c.closeLast(fd)
+	fd, _ := c.open("open "+file, unix.SYS_OPENAT, plan.V(unix.AT_FDCWD), plan.P(c.plan.String(file)), plan.V(unix.O_WRONLY|unix.O_CLOEXEC))
+	c.plan.Add("set the clocks", unix.SYS_WRITE, plan.V(fd), plan.P(c.plan.String(text)), plan.V(len(text))).Result(uint64(len(text)))
+	c.closeLast(fd)
 	return nil
 }
 
@@ -281,142 +277,142 @@ const (
 // scratchMount returns the name of spec.mounts[i] on the scratch tmpfs.
 func scratchMount(i int) string { return strconv.Itoa(i) }
 
-func (b creation) fillScratch() error {
-	empty, here := plan.P(b.c.plan.String("")), plan.V(unix.AT_FDCWD)
-	b.c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
-	b.c.plan.Add("slave of the host's mounts", unix.SYS_MOUNT, empty, plan.P(b.c.plan.String("/")), empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
+func (c *compiler) fillScratch() error {
+	empty, here := plan.P(c.plan.String("")), plan.V(unix.AT_FDCWD)
+	c.plan.Add("unshare the mount namespace", unix.SYS_UNSHARE, plan.V(unix.CLONE_NEWNS))
+	c.plan.Add("slave of the host's mounts", unix.SYS_MOUNT, empty, plan.P(c.plan.String("/")), empty, plan.V(unix.MS_SLAVE|unix.MS_REC), empty)
 	type tree struct {
 		fd   int
 		name string
 		file bool
 	}
-	root, _ := b.c.open("open tree "+b.c.in.Root, unix.SYS_OPEN_TREE, here, plan.P(b.c.plan.String(b.c.in.Root)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
+	root, _ := c.open("open tree "+c.in.Root, unix.SYS_OPEN_TREE, here, plan.P(c.plan.String(c.in.Root)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
 	trees := []tree{{root, scratchRoot, false}}
-	for i, m := range b.c.in.Spec.Mounts {
+	for i, m := range c.in.Spec.Mounts {
 		o := ocispec.ParseMountOptions(m.Options)
 		if !isBind(m, o) {
 			continue
 		}
-		src, file, err := b.c.source(m, o)
+		src, file, err := c.source(m, o)
 		if err != nil {
 			return fmt.Errorf("mounts[%d] (%s): %w", i, m.Destination, err)
 		}
 		trees = append(trees, tree{src, scratchMount(i), file})
 	}
-	if b.c.late != nil && b.c.late.proc >= 0 {
-		trees = append(trees, tree{b.c.late.proc, scratchMount(slices.IndexFunc(b.c.in.Spec.Mounts, isProc)), false})
+	if c.late != nil && c.late.proc >= 0 {
+		trees = append(trees, tree{c.late.proc, scratchMount(slices.IndexFunc(c.in.Spec.Mounts, isProc)), false})
 	}
-	b.c.plan.Add("scratch", unix.SYS_MOUNT, plan.P(b.c.plan.String("scratch")), plan.P(b.c.plan.String(b.c.in.Root)), plan.P(b.c.plan.String("tmpfs")), plan.V(0), plan.P(b.c.plan.String("mode=755,size=1m")))
-	b.c.plan.Add("chdir to the scratch", unix.SYS_CHDIR, plan.P(b.c.plan.String(b.c.in.Root)))
+	c.plan.Add("scratch", unix.SYS_MOUNT, plan.P(c.plan.String("scratch")), plan.P(c.plan.String(c.in.Root)), plan.P(c.plan.String("tmpfs")), plan.V(0), plan.P(c.plan.String("mode=755,size=1m")))
+	c.plan.Add("chdir to the scratch", unix.SYS_CHDIR, plan.P(c.plan.String(c.in.Root)))
 	for _, t := range slices.Backward(trees) {
-		name := plan.P(b.c.plan.String(t.name))
+		name := plan.P(c.plan.String(t.name))
 		if t.file {
-			b.c.plan.Add("place for "+t.name, unix.SYS_MKNODAT, here, name, plan.V(unix.S_IFREG|0o600), plan.V(0))
+			c.plan.Add("place for "+t.name, unix.SYS_MKNODAT, here, name, plan.V(unix.S_IFREG|0o600), plan.V(0))
 		} else {
-			b.c.plan.Add("place for "+t.name, unix.SYS_MKDIRAT, here, name, plan.V(0o700))
+			c.plan.Add("place for "+t.name, unix.SYS_MKDIRAT, here, name, plan.V(0o700))
 		}
-		b.c.plan.Add("move to the scratch "+t.name, unix.SYS_MOVE_MOUNT, plan.V(t.fd), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
-		if b.c.late == nil || t.fd != b.c.late.proc { // that one was opened long before
-			b.c.closeLast(t.fd)
+		c.plan.Add("move to the scratch "+t.name, unix.SYS_MOVE_MOUNT, plan.V(t.fd), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+		if c.late == nil || t.fd != c.late.proc { // that one was opened long before
+			c.closeLast(t.fd)
 		}
 	}
-	for i, m := range b.c.in.Spec.Mounts {
-		if !b.showsHostNamespace(m) {
+	for i, m := range c.in.Spec.Mounts {
+		if !c.showsHostNamespace(m) {
 			continue
 		}
-		o, name := ocispec.ParseMountOptions(m.Options), plan.P(b.c.plan.String(scratchMount(i)))
-		b.c.plan.Add("place for "+scratchMount(i), unix.SYS_MKDIRAT, here, name, plan.V(0o700))
-		b.c.plan.Add("mount "+m.Type+" of our namespace", unix.SYS_MOUNT, plan.P(b.c.plan.String(m.Type)), name, plan.P(b.c.plan.String(m.Type)), plan.V(o.Flags), plan.P(b.c.plan.String(strings.Join(o.Data, ","))))
+		o, name := ocispec.ParseMountOptions(m.Options), plan.P(c.plan.String(scratchMount(i)))
+		c.plan.Add("place for "+scratchMount(i), unix.SYS_MKDIRAT, here, name, plan.V(0o700))
+		c.plan.Add("mount "+m.Type+" of our namespace", unix.SYS_MOUNT, plan.P(c.plan.String(m.Type)), name, plan.P(c.plan.String(m.Type)), plan.V(o.Flags), plan.P(c.plan.String(strings.Join(o.Data, ","))))
 	}
-	return b.scratchDevices()
+	return c.scratchDevices()
 }
 
 // scratchDevices makes the device nodes, which the second child may not. They are mounted with
 // mapped owners: root's files belong to the user namespace's root.
-func (b creation) scratchDevices() error {
-	here, dir := plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(scratchDevicesDir))
-	if len(b.c.in.Spec.Linux.MaskedPaths) > 0 {
-		b.c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
-		b.c.plan.Add("a null device", unix.SYS_MKNODAT, here, plan.P(b.c.plan.String(scratchNull)), plan.V(unix.S_IFCHR|0o666), plan.V(unix.Mkdev(1, 3)))
-		b.c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
+func (c *compiler) scratchDevices() error {
+	here, dir := plan.V(unix.AT_FDCWD), plan.P(c.plan.String(scratchDevicesDir))
+	if len(c.in.Spec.Linux.MaskedPaths) > 0 {
+		c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+		c.plan.Add("a null device", unix.SYS_MKNODAT, here, plan.P(c.plan.String(scratchNull)), plan.V(unix.S_IFCHR|0o666), plan.V(unix.Mkdev(1, 3)))
+		c.plan.Add("umask", unix.SYS_UMASK, plan.V(0o022))
 	}
-	nodes, err := b.c.deviceFiles().nodes()
+	nodes, err := c.nodes()
 	if err != nil || len(nodes) == 0 {
 		return err
 	}
-	b.c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
-	b.c.plan.Add("place for devices", unix.SYS_MKDIRAT, here, dir, plan.V(0o755))
+	c.plan.Add("umask 0", unix.SYS_UMASK, plan.V(0))
+	c.plan.Add("place for devices", unix.SYS_MKDIRAT, here, dir, plan.V(0o755))
 	for i, n := range nodes {
 		if n.mode&unix.S_IFMT == unix.S_IFIFO {
 			continue
 		}
-		name := plan.P(b.c.plan.String(scratchDevice(i)))
-		b.c.plan.Add("device "+n.path, unix.SYS_MKNODAT, here, name, plan.V(n.mode), plan.V(n.dev))
+		name := plan.P(c.plan.String(scratchDevice(i)))
+		c.plan.Add("device "+n.path, unix.SYS_MKNODAT, here, name, plan.V(n.mode), plan.V(n.dev))
 		if n.uid != 0 || n.gid != 0 {
-			b.c.plan.Add("owner of "+n.path, unix.SYS_FCHOWNAT, here, name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
+			c.plan.Add("owner of "+n.path, unix.SYS_FCHOWNAT, here, name, plan.V(n.uid), plan.V(n.gid), plan.V(unix.AT_SYMLINK_NOFOLLOW))
 		}
 	}
-	src, _ := b.c.open("open tree of devices", unix.SYS_OPEN_TREE, here, dir, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
+	src, _ := c.open("open tree of devices", unix.SYS_OPEN_TREE, here, dir, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
 	// A tmpfs supports this since Linux 6.3. Before, the nodes' owner is nobody, and
 	// they work.
-	b.mapOwners(src, "devices", &idmap{}).Allow(uint16(unix.EINVAL))
-	b.c.plan.Add("move the devices to the scratch", unix.SYS_MOVE_MOUNT, plan.V(src), plan.P(b.c.plan.String("")), here, dir, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
-	b.c.closeLast(src)
+	c.mapOwners(src, "devices", &idmap{}).Allow(uint16(unix.EINVAL))
+	c.plan.Add("move the devices to the scratch", unix.SYS_MOVE_MOUNT, plan.V(src), plan.P(c.plan.String("")), here, dir, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	c.closeLast(src)
 	return nil
 }
 
 func scratchDevice(i int) string { return scratchDevicesDir + "/" + strconv.Itoa(i) }
 
 // placeDevices binds the device nodes to their paths.
-func (f deviceFiles) placeDevices(nodes []node) {
-	f.c.provide("/dev", false)
+func (r *rootfs) placeDevices(nodes []node) {
+	r.provide("/dev", false)
 	for i, n := range nodes {
 		if n.mode&unix.S_IFMT == unix.S_IFIFO {
-			f.c.provide(path.Dir(n.path), false)
-			fd, _ := f.c.target(path.Dir(n.path))
-			f.makeNode(fd, n)
-			f.c.closeLast(fd)
+			r.provide(path.Dir(n.path), false)
+			fd, _ := r.target(path.Dir(n.path))
+			r.makeNode(fd, n)
+			r.closeLast(fd)
 			continue
 		}
-		f.c.provide(n.path, true)
-		f.c.creation().fromScratch(scratchDevice(i), n.path, 0)
+		r.provide(n.path, true)
+		r.fromScratch(scratchDevice(i), n.path, 0)
 	}
-	dev, _ := f.c.target("/dev")
-	f.devLinks(dev)
-	f.c.closeLast(dev)
+	dev, _ := r.target("/dev")
+	r.devLinks(dev)
+	r.closeLast(dev)
 }
 
 // fromScratch mounts at p a mount from the scratch tmpfs.
-func (b creation) fromScratch(name, p string, recursive uint64) {
-	src, _ := b.c.open("take "+p+" from the scratch", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(b.c.plan.String(name)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive))
-	b.c.attach(src, p)
-	b.c.closeLast(src)
+func (r *rootfs) fromScratch(name, p string, recursive uint64) {
+	src, _ := r.open("take "+p+" from the scratch", unix.SYS_OPEN_TREE, plan.V(unix.AT_FDCWD), plan.P(r.plan.String(name)), plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|recursive))
+	r.attach(src, p)
+	r.closeLast(src)
 }
 
 // scratchRootMount copies the root's mount, which the kernel has locked in its place on
 // the scratch tmpfs, and opens the copy.
-func (b creation) scratchRootMount() {
-	empty, name, here := plan.P(b.c.plan.String("")), plan.P(b.c.plan.String(scratchRoot)), plan.V(unix.AT_FDCWD)
+func (r *rootfs) scratchRootMount() {
+	empty, name, here := plan.P(r.plan.String("")), plan.P(r.plan.String(scratchRoot)), plan.V(unix.AT_FDCWD)
 	// The mount that contains the new root must not be shared.
-	b.c.plan.Add("private root", unix.SYS_MOUNT, empty, name, empty, plan.V(unix.MS_PRIVATE), empty)
-	src, _ := b.c.open("copy the root", unix.SYS_OPEN_TREE, here, name, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
-	b.c.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(src), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
-	b.c.closeLast(src)
+	r.plan.Add("private root", unix.SYS_MOUNT, empty, name, empty, plan.V(unix.MS_PRIVATE), empty)
+	src, _ := r.open("copy the root", unix.SYS_OPEN_TREE, here, name, plan.V(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE))
+	r.plan.Add("mount the root", unix.SYS_MOVE_MOUNT, plan.V(src), empty, here, name, plan.V(unix.MOVE_MOUNT_F_EMPTY_PATH))
+	r.closeLast(src)
 }
 
 // showsHostNamespace reports whether a mount shows a namespace that is not the container's own, which
 // only the host's root may mount.
-func (b creation) showsHostNamespace(m specs.Mount) bool {
-	if b.c.user == nil {
+func (d *draft) showsHostNamespace(m specs.Mount) bool {
+	if d.user == nil {
 		return false
 	}
 	switch m.Type {
 	case "sysfs":
-		return !b.c.has(specs.NetworkNamespace)
+		return !d.has(specs.NetworkNamespace)
 	case "mqueue":
-		return !b.c.has(specs.IPCNamespace)
+		return !d.has(specs.IPCNamespace)
 	case "proc":
-		return !slices.ContainsFunc(b.c.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace })
+		return !slices.ContainsFunc(d.in.Spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace })
 	}
 	return false
 }
