@@ -42,7 +42,7 @@ func (l stuckLog) WithAttrs([]slog.Attr) slog.Handler { return l }
 // WithGroup implements slog.Handler.
 func (l stuckLog) WithGroup(string) slog.Handler { return l }
 
-// TestHeartbeatsWaitForNothing: while the board and the dispatcher are blocked, and with them the planner, all
+// TestHeartbeatsWaitForNothing: while the board and the dispatcher are blocked, and with them the scheduler, all
 // assignments and statuses, each node's heartbeat is answered. What is blocked goes on later.
 func TestHeartbeatsWaitForNothing(t *testing.T) {
 	t.Parallel()
@@ -64,7 +64,7 @@ func TestHeartbeatsWaitForNothing(t *testing.T) {
 	}()
 	<-log.stuck
 	blocked := make(chan string, 3)
-	go func() { h.Board.Tasks(); blocked <- "the planner's read of the board" }()
+	go func() { h.Board.Tasks(); blocked <- "the scheduler's read of the board" }()
 	go func() { h.Board.Assigned(n.NodeID); blocked <- "assignments" }()
 	go func() { h.Dispatcher.Addr(n.NodeID); blocked <- "the dispatcher" }()
 	for range 3 {

@@ -95,8 +95,8 @@ type Hub struct {
 	o      Options
 	store  *store.Store
 	limits *connlimit.Table
-	// commits and plans are how long transactions and plans took.
-	commits, plans prometheus.Histogram
+	// commits and rounds are the durations of transactions and of rounds of scheduling.
+	commits, rounds prometheus.Histogram
 }
 
 // Open opens the store, and initializes that of a new hub. Close ends it.
@@ -140,7 +140,7 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 	}
 	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, BanClones: o.BanClones, Log: o.Log}
 	h = &Hub{
-		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log), commits: commits, plans: histogram("longshore_hub_plan_duration_seconds", "Duration of planning the placement of tasks."),
+		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log), commits: commits, rounds: histogram("longshore_hub_plan_duration_seconds", "Duration of a round of scheduling."),
 		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Peers: others, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
 	}
 	h.Broker.Relay(others, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
@@ -169,7 +169,7 @@ func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
 	group.Go(func() error { return h.Keys.Renew(ctx, h.o.Log) })
 	if !h.o.Hold {
 		group.Go(func() error {
-			return fleet.Run(ctx, h.Board, term, h.o.MoveAfter, func(took time.Duration) { h.plans.Observe(took.Seconds()) }, h.o.Log)
+			return fleet.Run(ctx, h.Board, term, h.o.MoveAfter, func(took time.Duration) { h.rounds.Observe(took.Seconds()) }, h.o.Log)
 		})
 	}
 	return group.Wait()

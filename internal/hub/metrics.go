@@ -17,7 +17,7 @@ func (h *Hub) metrics() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		obs.Connections(h.limits.Usage), newCollector(h), h.commits, h.plans,
+		obs.Connections(h.limits.Usage), newCollector(h), h.commits, h.rounds,
 	)
 	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }

@@ -366,7 +366,7 @@ func TestSecretsAndConfigs(t *testing.T) {
 	h := hubtest.New(t)
 	c := api.NewClient(h.Socket)
 	ctx := hubtest.Within(t)
-	if _, err := c.Apply(ctx, declare(t, nil), false); err != nil { // a plan is made, and sweeps
+	if _, err := c.Apply(ctx, declare(t, nil), false); err != nil { // a round of scheduling, which sweeps
 		t.Fatal(err)
 	}
 	for _, of := range []string{"secrets", "configs"} {

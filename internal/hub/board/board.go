@@ -82,7 +82,7 @@ type Board struct {
 	run   string
 	moved func(node, session string)
 
-	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, matters, plan, waiting, reported
+	mu       sync.RWMutex // guards nodes, tasks, services, secrets, configs, revoked, turn, rev, next, matters, round, waiting, reported
 	nodes    map[string]*node
 	tasks    map[string]Task
 	services map[string]Record[*swarmv1.Service]
@@ -92,8 +92,8 @@ type Board struct {
 	turn     int64                // the revision of the last change by Turn
 	rev      int64                // the board has all changes up to it
 	next     chan struct{}        // closed at the next change
-	matters  bool                 // a change since the last wake may lead to another plan
-	plan     chan struct{}        // closed at the next such change
+	matters  bool                 // a change since the last wake may lead to another round of scheduling
+	round    chan struct{}        // closed at the next such change
 	waiting  waiting              // for revisions
 	reported map[string]*status
 
@@ -107,7 +107,7 @@ type Board struct {
 
 // New is a board without records, of a hub with an id; Load reads them.
 func New(s *store.Store, self string, log *slog.Logger) *Board {
-	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), plan: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*status{}}
+	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), round: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*status{}}
 	b.clear()
 	return b
 }
@@ -198,8 +198,8 @@ func (b *Board) wakeLocked() {
 	close(b.next)
 	b.next = make(chan struct{})
 	if b.matters {
-		close(b.plan)
-		b.plan, b.matters = make(chan struct{}), false
+		close(b.round)
+		b.round, b.matters = make(chan struct{}), false
 	}
 }
 
@@ -293,7 +293,7 @@ func (b *Board) applyLocked(c store.Change) {
 	}
 }
 
-// stage is how far a task is as plans see it. The states between do not matter to them.
+// stage is the progress of a task as scheduling sees it. The states between do not matter to it.
 type stage int
 
 const (
@@ -411,12 +411,12 @@ func (b *Board) Next() <-chan struct{} {
 	return b.next
 }
 
-// NextPlan is closed at the next change that may lead to another plan: all but the states of a task on its way to
-// run, and records that no plan reads.
-func (b *Board) NextPlan() <-chan struct{} {
+// NextRound is closed at the next change that may lead to another round of scheduling: all but the states of a task on
+// its way to run, and records that no round reads.
+func (b *Board) NextRound() <-chan struct{} {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return b.plan
+	return b.round
 }
 
 // Services are all services, by id.

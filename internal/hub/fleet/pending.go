@@ -19,13 +19,13 @@ import (
 // reasons. The tasks are not stored: their IDs stay the same while they are pending.
 func Pending(s State) []board.Task {
 	s.NewID = func() string { return "" }
-	p := newPlanner(s)
-	p.plan()
+	p := newScheduler(s)
+	p.schedule()
 	return p.pending
 }
 
 // hold records that a place has no task, and why.
-func (p *planner) hold(s *swarmv1.Service, pl place, why string) {
+func (p *scheduler) hold(s *swarmv1.Service, pl place, why string) {
 	t := newTask(s, pendingID(s.GetId(), pl), pl.node, pl.slot, s.GetMeta().GetUpdatedAt().AsTime())
 	p.pending = append(p.pending, board.Task{
 		Pending: true,
@@ -45,7 +45,7 @@ func pendingID(service string, pl place) string {
 
 // waitsFor names the silent node of a task that may still run and that a place waits for. It returns
 // "" if the node answers and the task is about to end.
-func waitsFor(p *planner, s *swarmv1.Service, tasks []board.Task) string {
+func waitsFor(p *scheduler, s *swarmv1.Service, tasks []board.Task) string {
 	for _, t := range tasks {
 		n := p.nodes[t.M.GetNodeId()]
 		if t.Ended() || p.moved(t) || n.GetStatus().GetState() != swarmv1.NodeStatus_DOWN {
@@ -61,7 +61,7 @@ func waitsFor(p *planner, s *swarmv1.Service, tasks []board.Task) string {
 }
 
 // refused returns why no node takes another task of a place.
-func refused(p *planner, s *swarmv1.Service, pl place, h home) string {
+func refused(p *scheduler, s *swarmv1.Service, pl place, h home) string {
 	if node := p.nodes[h.node]; h.must && node != nil {
 		return fmt.Sprintf("a volume of the task is on node %s: %s", nameOf(node), reason(p, s, node))
 	}
@@ -87,7 +87,7 @@ func refused(p *planner, s *swarmv1.Service, pl place, h home) string {
 }
 
 // reason returns why a node takes no task of a service, in the words of a Swarm's managers.
-func reason(p *planner, s *swarmv1.Service, n *swarmv1.Node) string {
+func reason(p *scheduler, s *swarmv1.Service, n *swarmv1.Node) string {
 	switch state := n.GetStatus().GetState(); {
 	case n.GetSpec().GetMembership() != swarmv1.NodeSpec_ACCEPTED:
 		return "not accepted"

@@ -105,7 +105,7 @@ func TestAPendingTaskNamesTheNodeThatItWaitsFor(t *testing.T) {
 		w.declare("db", 1, version)
 		w.settle(t)
 		w.declare("db", 1, version)
-		w.plan(t)
+		w.schedule(t)
 		w.silence("a")
 		w.settle(t)
 		if got := w.reasons(); len(got) != 1 || !strings.Contains(got[0], "may still run on node a, which is down") || !strings.Contains(got[0], until) {

@@ -13,35 +13,35 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// How long no plan is made after one: changes come in groups. A plan takes longer the larger the fleet is, so the
-// time is a multiple of that, and plans use a fifth of a processor at most, however many changes there are.
+// The pause after a round of scheduling: changes come in groups. A round takes longer the larger the fleet is, so the
+// pause is a multiple of that, and rounds use a fifth of a processor at most, however many changes there are.
 const (
 	gather     = 20 * time.Millisecond
-	rest       = 4 // times the duration of the plan
+	rest       = 4 // times the duration of the round
 	maxRest    = time.Second
-	retryAfter = 100 * time.Millisecond // after a change that was not in the plan
+	retryAfter = 100 * time.Millisecond // after a change that was not in the round
 )
 
-// Term is a term of this hub as the only planner. Aborted if a decision is out of date.
+// Term is a term of this hub as the only scheduler. Aborted if a decision is out of date.
 type Term interface {
 	Commit(ctx context.Context, writes ...store.Write) error
 }
 
-// Run plans whenever something has changed, until ctx ends. planned is called with the duration of
-// each plan.
-func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, planned func(took time.Duration), log *slog.Logger) error {
+// Run schedules whenever something has changed, until ctx ends. scheduled is called with the duration of
+// each round.
+func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, scheduled func(took time.Duration), log *slog.Logger) error {
 	for {
-		next, begun := b.NextPlan(), time.Now()
-		writes, again := Plan(StateOf(b, moveAfter))
+		next, begun := b.NextRound(), time.Now()
+		writes, again := Schedule(StateOf(b, moveAfter))
 		took := time.Since(begun)
-		planned(took)
+		scheduled(took)
 		for group := range slices.Chunk(writes, store.MaxWrites-1) { // the term has one more
 			if err := term.Commit(ctx, group...); err != nil {
 				if ctx.Err() != nil {
 					return context.Cause(ctx)
 				}
 				again = time.Now().Add(retryAfter)
-				if !errdefs.IsAborted(err) { // the next plan has concurrent changes
+				if !errdefs.IsAborted(err) { // the next round has concurrent changes
 					log.ErrorContext(ctx, "could not store the next tasks; will try again", "error", err)
 					again = time.Now().Add(time.Second)
 				}
@@ -61,7 +61,7 @@ func StateOf(b *board.Board, moveAfter time.Duration) State {
 	return s
 }
 
-// restOf returns how long no plan is made after one that took some time.
+// restOf returns the pause after a round that took some time.
 func restOf(took time.Duration) time.Duration { return min(max(gather, rest*took), maxRest) }
 
 // wait waits for the next change, or until some time if that is not zero; and for least in any case.

@@ -34,7 +34,7 @@ func checkMoveAfter(spec *swarmv1.ServiceSpec) error {
 }
 
 // moveAfter returns the duration of MoveAfter for a service. It returns false for never.
-func (p *planner) moveAfter(s *swarmv1.Service) (time.Duration, bool) {
+func (p *scheduler) moveAfter(s *swarmv1.Service) (time.Duration, bool) {
 	text := s.GetSpec().GetAnnotations().GetLabels()[MoveAfter]
 	if text == never {
 		return 0, false
@@ -48,7 +48,7 @@ func (p *planner) moveAfter(s *swarmv1.Service) (time.Duration, bool) {
 // moved reports whether a task's replica must start on another node because its node has been Down for
 // longer than MoveAfter. Until then the task counts as running: it may still run on a node that cannot
 // report.
-func (p *planner) moved(t board.Task) bool {
+func (p *scheduler) moved(t board.Task) bool {
 	n := p.nodes[t.M.GetNodeId()]
 	if t.M.GetSlot() == 0 || n.GetStatus().GetState() != swarmv1.NodeStatus_DOWN {
 		return false
@@ -68,12 +68,12 @@ func (p *planner) moved(t board.Task) bool {
 // stopping reports whether a task of a place has not ended yet. The next task waits for its end. A node
 // that is Down cannot report the end, so a replica waits for MoveAfter, and a task of a global service
 // waits for the node.
-func (p *planner) stopping(tasks []board.Task) bool {
+func (p *scheduler) stopping(tasks []board.Task) bool {
 	return slices.ContainsFunc(tasks, func(t board.Task) bool { return !t.Ended() && !p.moved(t) })
 }
 
 // waits reports whether the next task of a place waits for a node that is Down, for an unlimited time.
-func (p *planner) waits(s *swarmv1.Service, tasks []board.Task) bool {
+func (p *scheduler) waits(s *swarmv1.Service, tasks []board.Task) bool {
 	_, moves := p.moveAfter(s)
 	return !moves && slices.ContainsFunc(tasks, func(t board.Task) bool {
 		return !t.Ended() && p.nodes[t.M.GetNodeId()].GetStatus().GetState() == swarmv1.NodeStatus_DOWN
@@ -92,7 +92,7 @@ type home struct {
 }
 
 // homeOf returns the home of a replica. before are its earlier tasks.
-func (p *planner) homeOf(s *swarmv1.Service, before []board.Task) home {
+func (p *scheduler) homeOf(s *swarmv1.Service, before []board.Task) home {
 	last := newest(before)
 	n := p.nodes[last.M.GetNodeId()]
 	if last.M == nil || n == nil {
@@ -192,13 +192,13 @@ func ofOneNode(m *swarmv1.Mount) bool {
 }
 
 // ready reports whether a node is ready for another task of a service and has room for it.
-func (p *planner) ready(s *swarmv1.Service, n *swarmv1.Node) bool {
+func (p *scheduler) ready(s *swarmv1.Service, n *swarmv1.Node) bool {
 	return n.GetStatus().GetState() == swarmv1.NodeStatus_READY && n.GetSpec().GetMembership() == swarmv1.NodeSpec_ACCEPTED && n.GetSpec().GetAvailability() == swarmv1.NodeSpec_ACTIVE &&
 		matches(s.GetSpec().GetTask().GetPlacement(), n) && p.room[n.GetId()].has(s)
 }
 
 // recordMove writes an event for a replica that starts without its volume.
-func recordMove(p *planner, s *swarmv1.Service, slot uint64, node, why string) {
+func recordMove(p *scheduler, s *swarmv1.Service, slot uint64, node, why string) {
 	e := events.Event{Time: p.Now.UTC(), Kind: "moved", What: fmt.Sprintf("replica %s.%d is started on node %s %s", s.GetSpec().GetAnnotations().GetName(), slot, node, why)}
 	p.writes = append(p.writes, e.Write())
 }

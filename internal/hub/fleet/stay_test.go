@@ -83,16 +83,16 @@ func TestASilentNodeKeepsItsReplica(t *testing.T) {
 					switch moment {
 					case "asked to end":
 						w.declare("db", 1, version)
-						w.plan(t)
+						w.schedule(t)
 					case "after a crash":
 						w.report(w.live(t).GetId(), swarmv1.TaskState_FAILED)
 						running = false
 					case "drained":
 						w.node(first).Spec.Availability = swarmv1.NodeSpec_DRAIN
-						w.plan(t)
+						w.schedule(t)
 					case "scaled down and up":
 						w.scale("db", 0)
-						w.plan(t)
+						w.schedule(t)
 						w.scale("db", 1)
 					}
 					w.silence(first)
@@ -142,7 +142,7 @@ func TestASilentNodeComesBack(t *testing.T) {
 	w.settle(t)
 	first := w.live(t).GetNodeId()
 	w.declare("db", 1, version)
-	w.plan(t)
+	w.schedule(t)
 	w.silence(first)
 	w.settle(t)
 	w.Now = w.Now.Add(40 * time.Second)
@@ -218,7 +218,7 @@ func TestWhatMovesAReplicaFromItsVolume(t *testing.T) {
 		}, ""},
 		{"unknown", func(w *world, node string) {
 			w.declare("db", 1, with(volume("data", nil)))
-			w.plan(t)
+			w.schedule(t)
 			w.obey()
 			w.node(node).Status.State = swarmv1.NodeStatus_UNKNOWN
 		}, ""},
@@ -266,7 +266,7 @@ func TestAnUpdateDoesNotWaitForeverForASilentNode(t *testing.T) {
 	w.declare("db", 3, version)
 	w.settle(t)
 	w.declare("db", 3, version)
-	w.plan(t) // the first one is asked to end
+	w.schedule(t) // the first one is asked to end
 	for _, task := range w.Tasks {
 		if task.M.GetDesiredState() == swarmv1.TaskState_SHUTDOWN {
 			w.silence(task.M.GetNodeId())

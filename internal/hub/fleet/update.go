@@ -22,7 +22,7 @@ const defaultMonitor = 5 * time.Second
 
 // rollout replaces the tasks of one service by those of its version.
 type rollout struct {
-	*planner
+	*scheduler
 	s       *swarmv1.Service
 	status  *swarmv1.UpdateStatus
 	config  *swarmv1.UpdateConfig
@@ -78,8 +78,8 @@ func rollingBack(s *swarmv1.UpdateStatus) bool {
 
 // roll starts missing tasks and those that may be restarted, and replaces tasks of another version
 // of the service, a few at a time, while those of this version run.
-func (p *planner) roll(s *swarmv1.Service, wanted []place, at map[place][]board.Task) {
-	r := &rollout{planner: p, s: s, status: s.GetUpdateStatus(), config: config(s), monitor: defaultMonitor}
+func (p *scheduler) roll(s *swarmv1.Service, wanted []place, at map[place][]board.Task) {
+	r := &rollout{scheduler: p, s: s, status: s.GetUpdateStatus(), config: config(s), monitor: defaultMonitor}
 	if m := r.config.GetMonitor(); m != nil {
 		r.monitor = m.AsDuration()
 	}
@@ -94,7 +94,7 @@ func (p *planner) roll(s *swarmv1.Service, wanted []place, at map[place][]board.
 		r.judge()
 	}
 	if r.running() && r.ends() {
-		return // the next plan is made with another spec
+		return // the next round has another spec
 	}
 	if r.status != s.GetUpdateStatus() {
 		r.store(proto.CloneOf(s))
@@ -222,8 +222,8 @@ func (r *rollout) judge() {
 	}
 }
 
-// counts reports whether a task of this version has run for long enough. If not, it schedules the
-// next plan for that time.
+// counts reports whether a task of this version has run for long enough. If not, it sets the
+// next round for that time.
 func (r *rollout) counts(t board.Task) bool {
 	if t.State() != swarmv1.TaskState_RUNNING {
 		return false
@@ -319,7 +319,7 @@ func (r *rollout) tend(sp *spot) {
 	case sp.now.M == nil && len(sp.old) == 0:
 		if !r.stopping(sp.tasks) {
 			r.start(r.s, sp.place, sp.tasks)
-		} else if why := waitsFor(r.planner, r.s, sp.tasks); why != "" {
+		} else if why := waitsFor(r.scheduler, r.s, sp.tasks); why != "" {
 			r.hold(r.s, sp.place, why)
 		}
 	case sp.now.M == nil:

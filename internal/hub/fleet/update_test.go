@@ -21,12 +21,12 @@ func updates(c *swarmv1.UpdateConfig) func(*swarmv1.ServiceSpec) {
 // moment is what one step of an update has.
 type moment struct{ running, updating int }
 
-// follow plans and obeys until nothing changes, and returns what there was on the way. Tasks of the
+// follow schedules and obeys until nothing changes, and returns what there was on the way. Tasks of the
 // version that fails end as soon as they are to run.
 func (w *world) follow(t *testing.T, fails uint64, on ...string) (all []moment) {
 	t.Helper()
 	for range 900 {
-		n, again := w.plan(t)
+		n, again := w.schedule(t)
 		m, ports := moment{}, map[string]int{}
 		for _, task := range w.Tasks {
 			if task.State() == swarmv1.TaskState_RUNNING {
@@ -182,7 +182,7 @@ func TestTasksThatEndLater(t *testing.T) {
 		w.settle(t)
 		w.declare("web", 1, change)
 		for {
-			w.plan(t)
+			w.schedule(t)
 			w.obey()
 			if w.Tasks["t2"].State() == swarmv1.TaskState_RUNNING {
 				break
@@ -266,7 +266,7 @@ func TestNodesThatAreAway(t *testing.T) {
 
 	w.declare("web", 0)
 	for w.Tasks["t4"].M == nil || !strings.Contains(w.String(), "web.0@a:5") {
-		w.plan(t)
+		w.schedule(t)
 		w.obey()
 	}
 	down("a", swarmv1.NodeStatus_DOWN)
@@ -289,12 +289,12 @@ func TestASecondUpdate(t *testing.T) {
 		w.declare("web", 2, change)
 		w.settle(t)
 		w.declare("web", 2, change)
-		w.plan(t) // and the new task is not even there
+		w.schedule(t) // and the new task is not even there
 		w.declare("web", 2, change)
 		w.settle(t)
 		w.is(t, "twice "+label, "web.1@a:3 web.2@b:3")
 		w.declare("web", 2, change)
-		w.plan(t)
+		w.schedule(t)
 		next, err := Rollback(w.Services["web"].M, w.Now)
 		if err != nil {
 			t.Fatal(err)

@@ -546,7 +546,7 @@ func (d *Dispatcher) commit(ctx context.Context, writes ...store.Write) error {
 const jitter = 0.1
 
 // Heartbeat says when the next one is due. It takes no lock of the dispatcher or the board, so that it never waits
-// behind assignments, a plan or a log that is slow.
+// behind assignments, scheduling or a log that is slow.
 func (d *Dispatcher) Heartbeat(ctx context.Context, req *swarmv1.HeartbeatRequest) (*swarmv1.HeartbeatResponse, error) {
 	caller, err := d.o.CA.Authorize(ctx, roles...)
 	if err != nil {

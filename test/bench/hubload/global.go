@@ -7,7 +7,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// global declares a global service of our hub, which goes through its planner and its store. The clients report
+// global declares a global service of our hub, which goes through its scheduler and its store. The clients report
 // each task as a worker does. The longest time for which a heartbeat had no answer meanwhile is noted too.
 func (m measurement) global(ctx context.Context) error {
 	if _, err := m.s.ask(request{Op: "clear"}); err != nil {
@@ -21,7 +21,7 @@ func (m measurement) global(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.f.planned = float64((m.s.cpu() - used).Microseconds()) / float64(m.n)
+	m.f.scheduled = float64((m.s.cpu() - used).Microseconds()) / float64(m.n)
 	m.f.deployed = float64(a.Ended-a.Began) / 1e9
 	m.f.slowest = float64(m.c.slowest.Load()) / 1e6
 	return nil

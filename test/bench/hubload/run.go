@@ -37,10 +37,10 @@ type result struct {
 	cost     float64 // CPU of one of them, µs
 	statuses float64 // committed per second
 	status   float64 // CPU of one, µs
-	// Of a global service, planned and stored by our hub: CPU of a task in µs, all tasks running in s, and the
+	// Of a global service, scheduled and stored by our hub: CPU of a task in µs, all tasks running in s, and the
 	// longest time of a heartbeat meanwhile in ms.
-	planned, deployed, slowest float64
-	lost                       int
+	scheduled, deployed, slowest float64
+	lost                         int
 	// steps is how many are done; values of others are not known.
 	steps int
 }
@@ -59,7 +59,7 @@ const (
 // kind is a server that is measured.
 type kind struct {
 	name, dir string
-	plans     bool // it has a planner
+	schedules bool // it has a scheduler
 	argv      func(dir string) []string
 }
 
@@ -130,7 +130,7 @@ func (f result) line(nodes, name string) string {
 	cells := []string{
 		nodes, name, cell(sessionsDone, "%.1f KB", f.session), cell(heartbeatsDone, "%.0f µs", f.beat), cell(eachDone, "%.0f µs", f.cost), cell(statusesDone, "%.0f µs", f.status),
 		cell(assignmentsDone, "%.1f ms", f.p50), cell(assignmentsDone, "%.1f ms", f.p99), cell(eachDone, "%.2f s", f.last), statuses,
-		cell(globalDone, "%.0f µs", f.planned), cell(globalDone, "%.1f s", f.deployed), cell(globalDone, "%.0f ms", f.slowest),
+		cell(globalDone, "%.0f µs", f.scheduled), cell(globalDone, "%.1f s", f.deployed), cell(globalDone, "%.0f ms", f.slowest),
 	}
 	return strings.ReplaceAll("| "+strings.Join(cells, " | ")+" |\n", "|  |", "| |")
 }
@@ -189,7 +189,7 @@ func round(ctx context.Context, k kind, n int) (f result, err error) {
 		{"statuses", m.statuses, c.told.Load},
 		{"a global service", m.global, c.told.Load},
 	} {
-		if step.name == "a global service" && !k.plans {
+		if step.name == "a global service" && !k.schedules {
 			break
 		}
 		began, used, before := time.Now(), s.cpu(), step.far()

@@ -1,6 +1,6 @@
 // Command hubserver is a whole hub for the bench: longshore-hub serve, but its standard input has the
-// writes for the store, one JSON object a line, and its standard output the answers. A fleet is planned for
-// the step with a global service alone: the others measure the work after a plan.
+// writes for the store, one JSON object a line, and its standard output the answers. A fleet is scheduled for
+// the step with a global service alone: the others measure the work after a round.
 package main
 
 import (
@@ -199,29 +199,29 @@ func (s *server) reached(ctx context.Context, prefix string, n int, within time.
 	}
 }
 
-// global declares a global service, plans it, and waits until it runs on so many nodes.
+// global declares a global service, schedules it, and waits until it runs on so many nodes.
 func (s *server) global(ctx context.Context, n int, within time.Duration) error {
 	spec := []byte(`{"annotations": {"name": "agent"}, "task": {"container": {"image": "registry.example/agent:7", "args": ["serve"]}}, "global": {}}`)
 	if _, err := fleet.Apply(ctx, s.Board, fleet.Declaration{Name: "bench", Services: []json.RawMessage{spec}}, false); err != nil {
 		return err
 	}
-	planning, stop := context.WithCancelCause(ctx)
+	scheduling, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	planned := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(planned)
-		_ = fleet.Run(planning, s.Board, term{s.Board}, hub.DefaultMoveAfter, func(time.Duration) {}, slog.New(slog.DiscardHandler)) // it ends with planning
+		defer close(done)
+		_ = fleet.Run(scheduling, s.Board, term{s.Board}, hub.DefaultMoveAfter, func(time.Duration) {}, slog.New(slog.DiscardHandler)) // it ends with scheduling
 	}()
 	running, err := s.reached(ctx, "", n, within)
 	stop(context.Canceled)
-	<-planned
+	<-done
 	if err == nil && running < n {
 		err = fmt.Errorf("%d of %d tasks run", running, n)
 	}
 	return err
 }
 
-// term commits plans: no other hub leads.
+// term commits changes: no other hub leads.
 type term struct{ *board.Board }
 
 // Commit implements fleet.Term.

@@ -14,9 +14,9 @@ import (
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
-// TestWhatLeadsToAnotherPlan: the states of a task on its way to run do not, nor do records that no plan reads; that it
-// runs, is ready to be started, or has ended does, and so does each change of what plans are made from.
-func TestWhatLeadsToAnotherPlan(t *testing.T) {
+// TestWhatLeadsToAnotherRound: the states of a task on its way to run do not, nor do records that no round reads; that it
+// runs, is ready to be started, or has ended does, and so does each change of the input of a round.
+func TestWhatLeadsToAnotherRound(t *testing.T) {
 	t.Parallel()
 	b := board.New(storetest.New(t), "hub", slog.New(slog.DiscardHandler))
 	if err := b.Load(t.Context()); err != nil {
@@ -57,7 +57,7 @@ func TestWhatLeadsToAnotherPlan(t *testing.T) {
 		{"who leads", store.Write{Key: "hub/leads", Value: []byte("{}")}, false},
 		{"the task's end", board.Delete(board.Tasks, "t", store.Any), true},
 	} {
-		next := b.NextPlan()
+		next := b.NextRound()
 		if _, err := b.Commit(t.Context(), c.write); err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +68,7 @@ func TestWhatLeadsToAnotherPlan(t *testing.T) {
 		default:
 		}
 		if leads != c.leads {
-			t.Errorf("%s leads to another plan: %v, want %v", c.what, leads, c.leads)
+			t.Errorf("%s leads to another round: %v, want %v", c.what, leads, c.leads)
 		}
 	}
 	stop(errors.New("the test is over"))

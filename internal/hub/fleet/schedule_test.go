@@ -21,9 +21,9 @@ import (
 // world is a fleet without nodes that answer: a test moves its tasks and its clock.
 type world struct {
 	State
-	ids, plans int
-	declared   uint64
-	events     []string // what the events of the plans say
+	ids, rounds int
+	declared    uint64
+	events      []string // the texts of the events of the rounds
 }
 
 func newWorld(nodes ...string) *world {
@@ -70,13 +70,13 @@ func (w *world) scale(id string, replicas uint64) {
 	w.Services[id] = board.Record[*swarmv1.Service]{M: Replace(s, spec, w.Now)}
 }
 
-// plan makes a plan and does it.
-func (w *world) plan(t interface{ Fatalf(string, ...any) }) (changes int, again time.Time) {
-	writes, again := Plan(w.State)
+// schedule computes a round and applies it.
+func (w *world) schedule(t interface{ Fatalf(string, ...any) }) (changes int, again time.Time) {
+	writes, again := Schedule(w.State)
 	seen := map[string]bool{}
 	for _, wr := range writes {
 		if seen[wr.Key] {
-			t.Fatalf("two writes of %s in one plan", wr.Key)
+			t.Fatalf("two writes of %s in one round", wr.Key)
 		}
 		seen[wr.Key] = true
 		kind, id, _ := strings.Cut(wr.Key, "/")
@@ -145,10 +145,10 @@ func (w *world) node(id string) *swarmv1.Node {
 	return nil
 }
 
-// settle plans and obeys until nothing changes.
+// settle schedules and obeys until nothing changes.
 func (w *world) settle(t interface{ Fatalf(string, ...any) }) {
 	for {
-		n, again := w.plan(t)
+		n, again := w.schedule(t)
 		changed := w.obey()
 		if n == 0 && !changed {
 			if again.IsZero() || again.After(w.Now.Add(10*time.Second)) {
@@ -156,8 +156,8 @@ func (w *world) settle(t interface{ Fatalf(string, ...any) }) {
 			}
 			w.Now = again
 		}
-		if w.plans++; w.plans > 10_000 {
-			t.Fatalf("the plans do not come to an end: %s", w)
+		if w.rounds++; w.rounds > 10_000 {
+			t.Fatalf("the rounds do not come to an end: %s", w)
 		}
 	}
 }
@@ -210,8 +210,8 @@ func TestPlan(t *testing.T) {
 	w.node("b").Meta.UpdatedAt = timestamppb.New(w.Now)
 	w.settle(t)
 	w.is(t, "b is down", "all.0@a:1 all.0@b:1 all.0@c:1 web.1@b:1")
-	if _, again := w.plan(t); !again.Equal(w.Now.Add(time.Minute)) {
-		t.Errorf("the next plan is made at %s", again)
+	if _, again := w.schedule(t); !again.Equal(w.Now.Add(time.Minute)) {
+		t.Errorf("the next round is at %s", again)
 	}
 	w.Now = w.Now.Add(time.Minute)
 	w.settle(t)
@@ -250,7 +250,7 @@ func TestRestarts(t *testing.T) {
 		w.declare("web", 1, func(s *swarmv1.ServiceSpec) { s.Task.Restart = c.policy })
 		begin, waited := w.Now, time.Duration(0)
 		for range 200 {
-			n, again := w.plan(t)
+			n, again := w.schedule(t)
 			for id, task := range w.Tasks {
 				if !task.Ended() {
 					w.report(id, c.ends)
@@ -339,13 +339,13 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestAnyHistory: whatever is declared and whatever the nodes do, plans settle, and then each
+// TestAnyHistory: whatever is declared and whatever the nodes do, rounds settle, and then each
 // service has what was declared, as far as there are nodes for it.
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld("a", "b", "c")
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
-			switch rapid.SampledFrom([]string{"declare", "scale", "remove", "step", "state", "drain", "fail", "plan", "time"}).Draw(rt, "what") {
+			switch rapid.SampledFrom([]string{"declare", "scale", "remove", "step", "state", "drain", "fail", "schedule", "time"}).Draw(rt, "what") {
 			case "declare":
 				w.declare(rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "service"), rapid.Uint64Range(0, 4).Draw(rt, "replicas"), func(s *swarmv1.ServiceSpec) {
 					s.Update = &swarmv1.UpdateConfig{
@@ -380,8 +380,8 @@ func TestAnyHistory(t *testing.T) {
 						w.report(id, swarmv1.TaskState_FAILED)
 					}
 				}
-			case "plan":
-				w.plan(rt)
+			case "schedule":
+				w.schedule(rt)
 				w.obey()
 			case "time":
 				w.Now = w.Now.Add(time.Duration(rapid.IntRange(1, 100).Draw(rt, "seconds")) * time.Second)

@@ -1,7 +1,7 @@
 // Package fleet assigns tasks to nodes: from the declared services, the nodes and the statuses of
 // tasks, a pure function computes the next changes.
 //
-// It has no connection to nodes. Start at Plan and Run.
+// It has no connection to nodes. Start at Schedule and Run.
 package fleet
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// State is the input of a plan.
+// State is the input of a round of scheduling.
 type State struct {
 	Now      time.Time
 	Services map[string]board.Record[*swarmv1.Service]
@@ -35,8 +35,8 @@ type State struct {
 // history is how many tasks that have ended are kept of each slot.
 const history = 4
 
-// planner makes one plan.
-type planner struct {
+// scheduler computes the changes of one round.
+type scheduler struct {
 	State
 	nodes  map[string]*swarmv1.Node
 	room   map[string]*room // by node
@@ -47,15 +47,15 @@ type planner struct {
 	pending []board.Task
 }
 
-// Plan is the next changes, and when to ask again though nothing has changed; zero is never.
-func Plan(s State) (writes []store.Write, again time.Time) {
-	p := newPlanner(s)
-	p.plan()
+// Schedule computes the changes of a round. again is the time of the next round if nothing changes before; zero is never.
+func Schedule(s State) (writes []store.Write, again time.Time) {
+	p := newScheduler(s)
+	p.schedule()
 	return p.writes, p.wake
 }
 
-func newPlanner(s State) *planner {
-	p := &planner{State: s, nodes: map[string]*swarmv1.Node{}, room: map[string]*room{}, done: map[string]bool{}}
+func newScheduler(s State) *scheduler {
+	p := &scheduler{State: s, nodes: map[string]*swarmv1.Node{}, room: map[string]*room{}, done: map[string]bool{}}
 	for _, n := range s.Nodes {
 		p.nodes[n.GetId()] = n
 		p.room[n.GetId()] = newRoom(n)
@@ -63,7 +63,7 @@ func newPlanner(s State) *planner {
 	return p
 }
 
-func (p *planner) plan() {
+func (p *scheduler) schedule() {
 	of := map[string][]board.Task{}
 	for _, id := range slices.Sorted(maps.Keys(p.Tasks)) {
 		t := p.Tasks[id]
@@ -88,19 +88,19 @@ func (p *planner) plan() {
 }
 
 // live reports whether a task counts as one that runs, or will.
-func (p *planner) live(t board.Task) bool {
+func (p *scheduler) live(t board.Task) bool {
 	return !t.Ended() && t.M.GetDesiredState() <= swarmv1.TaskState_RUNNING && !p.moved(t)
 }
 
-// later schedules the next plan at a time, at the latest.
-func (p *planner) later(at time.Time) {
+// later sets the time of the next round, at the latest.
+func (p *scheduler) later(at time.Time) {
 	if p.wake.IsZero() || at.Before(p.wake) {
 		p.wake = at
 	}
 }
 
 // remove deletes the records of a task.
-func (p *planner) remove(t board.Task) {
+func (p *scheduler) remove(t board.Task) {
 	if p.done[t.M.GetId()] {
 		return
 	}
@@ -109,7 +109,7 @@ func (p *planner) remove(t board.Task) {
 }
 
 // want sets the desired state of a task; it never goes backwards.
-func (p *planner) want(t board.Task, s swarmv1.TaskState) {
+func (p *scheduler) want(t board.Task, s swarmv1.TaskState) {
 	if t.M.GetDesiredState() >= s || p.done[t.M.GetId()] {
 		return
 	}
@@ -121,7 +121,7 @@ func (p *planner) want(t board.Task, s swarmv1.TaskState) {
 }
 
 // end ends the tasks of a service that is not declared any more.
-func (p *planner) end(tasks []board.Task) {
+func (p *scheduler) end(tasks []board.Task) {
 	for _, t := range tasks {
 		if t.Ended() {
 			p.remove(t)
@@ -145,7 +145,7 @@ func placeOf(t *swarmv1.Task) place {
 }
 
 // service moves the tasks of a service towards its declaration.
-func (p *planner) service(s *swarmv1.Service, tasks []board.Task) {
+func (p *scheduler) service(s *swarmv1.Service, tasks []board.Task) {
 	at := map[place][]board.Task{}
 	for _, t := range tasks {
 		at[placeOf(t.M)] = append(at[placeOf(t.M)], t)
@@ -181,7 +181,7 @@ func byPlace(a, b place) int {
 }
 
 // forget removes the oldest of the tasks of a place that have ended, and returns the others.
-func (p *planner) forget(tasks []board.Task) []board.Task {
+func (p *scheduler) forget(tasks []board.Task) []board.Task {
 	var past []board.Task
 	for _, t := range tasks {
 		if t.Ended() {
@@ -205,7 +205,7 @@ func endedAt(t board.Task) time.Time {
 }
 
 // places are where a service's tasks are to be.
-func (p *planner) places(s *swarmv1.Service) (list []place) {
+func (p *scheduler) places(s *swarmv1.Service) (list []place) {
 	switch mode := s.GetSpec().GetMode().(type) {
 	case *swarmv1.ServiceSpec_Global:
 		for _, n := range p.Nodes {
@@ -222,7 +222,7 @@ func (p *planner) places(s *swarmv1.Service) (list []place) {
 }
 
 // start makes a task for a place, if its earlier tasks allow another, and reports whether it did.
-func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) bool {
+func (p *scheduler) start(s *swarmv1.Service, pl place, before []board.Task) bool {
 	if !p.again(s, before) {
 		return false
 	}
@@ -245,7 +245,7 @@ func (p *planner) start(s *swarmv1.Service, pl place, before []board.Task) bool 
 }
 
 // create makes a task that is to go to a state.
-func (p *planner) create(s *swarmv1.Service, node string, slot uint64, to swarmv1.TaskState) {
+func (p *scheduler) create(s *swarmv1.Service, node string, slot uint64, to swarmv1.TaskState) {
 	t := newTask(s, p.NewID(), node, slot, p.Now)
 	t.DesiredState = to
 	p.room[node].take(t)
@@ -254,7 +254,7 @@ func (p *planner) create(s *swarmv1.Service, node string, slot uint64, to swarmv
 
 // again reports whether a place may have a task after those that it had, by the policy of restarts.
 // Tasks that the hub ended, and those of earlier versions, do not count.
-func (p *planner) again(s *swarmv1.Service, before []board.Task) bool {
+func (p *scheduler) again(s *swarmv1.Service, before []board.Task) bool {
 	policy := s.GetSpec().GetTask().GetRestart()
 	var last board.Task
 	tries := uint64(0)
@@ -298,7 +298,7 @@ const defaultDelay = 5 * time.Second
 
 // choose returns the node for another task of a replica, "" when there is none: its home if that
 // takes it, or else the node with the fewest tasks of the service, then with the fewest tasks.
-func (p *planner) choose(s *swarmv1.Service, h home) string {
+func (p *scheduler) choose(s *swarmv1.Service, h home) string {
 	if h.must {
 		if !p.ready(s, p.nodes[h.node]) {
 			return ""
@@ -336,7 +336,7 @@ func newTask(s *swarmv1.Service, id, node string, slot uint64, now time.Time) *s
 }
 
 // declaredFiles reports whether there are secrets or configs that sweep may delete.
-func (p *planner) declaredFiles() bool {
+func (p *scheduler) declaredFiles() bool {
 	for _, s := range p.Secrets {
 		if s.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
 			return true
@@ -351,7 +351,7 @@ func (p *planner) declaredFiles() bool {
 }
 
 // sweep deletes secrets and configs of declarations that no service and no task needs.
-func (p *planner) sweep() {
+func (p *scheduler) sweep() {
 	if !p.declaredFiles() {
 		return
 	}
