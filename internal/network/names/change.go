@@ -17,21 +17,21 @@ const (
 	maxZone = maxMessage / 2
 )
 
-// told is at most how many bytes a name with n addresses has in a message: a byte of it may be written
+// encodedSize bounds the bytes of a name with n addresses in a message: a byte of it may be written
 // as six.
-func told(name string, n int) int { return 8 + 6*len(name) + 44*n }
+func encodedSize(name string, n int) int { return 8 + 6*len(name) + 44*n }
 
 // bounded returns z without names that can be in no question or answer, and without those that are too many, and how
 // many it has left out.
 func (z Zone) bounded() (Zone, int) {
 	bad, size := 0, 0
 	for name, addrs := range z.Names {
-		if size += told(name, len(addrs)); !askable(name) || len(addrs) > maxAddrs {
+		if size += encodedSize(name, len(addrs)); !askable(name) || len(addrs) > maxAddrs {
 			bad++
 		}
 	}
 	for _, name := range z.Owners {
-		if size += told(name, 1); !askable(name) {
+		if size += encodedSize(name, 1); !askable(name) {
 			bad++
 		}
 	}
@@ -67,16 +67,16 @@ func (z Zone) bounded() (Zone, int) {
 func (z Zone) shrink() (left int) {
 	names, owners := -maxZone/2, -maxZone/2
 	for name, addrs := range z.Names {
-		names += told(name, len(addrs))
+		names += encodedSize(name, len(addrs))
 	}
 	for _, name := range z.Owners {
-		owners += told(name, 1)
+		owners += encodedSize(name, 1)
 	}
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(z.Names))) {
 		if names <= 0 {
 			break
 		}
-		names -= told(name, len(z.Names[name]))
+		names -= encodedSize(name, len(z.Names[name]))
 		delete(z.Names, name)
 		left++
 	}
@@ -84,7 +84,7 @@ func (z Zone) shrink() (left int) {
 		if owners <= 0 {
 			break
 		}
-		owners -= told(z.Owners[a], 1)
+		owners -= encodedSize(z.Owners[a], 1)
 		delete(z.Owners, a)
 		left++
 	}
@@ -189,8 +189,8 @@ func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
 	if delete(c.zones, network); z != nil {
 		c.zones[network] = z.clone()
 	}
-	if c.conn == nil {
-		return nil // Add tells everything
+	if !c.state.phase.serves() {
+		return nil // Add sends everything
 	}
 	err := c.changeLocked(network, old, had, z)
 	if errors.Is(err, errShort) {

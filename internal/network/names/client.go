@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -59,49 +57,38 @@ type Options struct {
 // Client is the agent's side of the name server. It starts the process when there is something to
 // answer, starts it again when it has died, and ends it when there is nothing more.
 type Client struct {
-	o Options
+	o   Options
+	dir directory
 
-	mu    sync.Mutex // guards boxes, zones, kept, held, server, conn, gone, behind, retrying, starting, waits, deaths; one request at a time
+	mu    sync.Mutex // guards boxes, zones, kept, held, state, deaths; one request at a time
 	boxes map[core.ID]Box
 	// kept has the sockets of each sandbox, UDP and TCP: a process that replaces another gets the
 	// same, and answers the questions that arrived meanwhile.
-	kept map[core.ID][]*os.File
-	held held
-	// server is the process, once it has said which one it is.
-	server *os.Process
+	kept   map[core.ID][]*os.File
+	held   holderRecord
 	zones  map[string]Zone
-	conn   *net.UnixConn
-	gone   bool // Close was called
-	// behind says that the process lacks something, because descriptors or memory were used up when it
-	// was to be sent.
-	behind bool
-	// retrying says that a process that could not be started, or that is behind, is tried again.
-	retrying bool
-	starting bool // a full update follows
-	waits    bool // after a start of the agent, sandboxes are sent before zones
-	deaths   int  // of processes since one has answered while it served
+	state  *state
+	deaths int // of processes since one has answered while it served
 }
 
 // New returns a client that has not connected yet.
 func New(o Options) *Client {
-	return &Client{o: o, boxes: map[core.ID]Box{}, zones: map[string]Zone{}, kept: map[core.ID][]*os.File{}}
+	return &Client{o: o, dir: directory(o.Dir), boxes: map[core.ID]Box{}, zones: map[string]Zone{}, kept: map[core.ID][]*os.File{}, state: &state{}}
 }
-
-func (c *Client) socket() string { return filepath.Join(c.o.Dir, "socket") }
 
 // Add starts to answer a sandbox.
 func (c *Client) Add(ctx context.Context, b Box) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	had := c.conn != nil
-	if err := c.connectLocked(ctx); err != nil {
+	had := c.state.phase.serves()
+	if err := c.connectLocked(ctx, false); err != nil {
 		return fmt.Errorf("name server: %w", err)
 	}
 	c.boxes[b.Sandbox] = b
-	err := c.addLocked(b)
+	err := c.addLocked(b, false)
 	if err != nil && had && !isIntact(err) { // the process has died, or hangs: its successor gets all
 		c.killLocked()
-		err = c.connectLocked(ctx)
+		err = c.connectLocked(ctx, false)
 	}
 	if err != nil {
 		delete(c.boxes, b.Sandbox)
@@ -122,7 +109,7 @@ func (c *Client) releaseLocked(id core.ID) {
 func (c *Client) Change(ctx context.Context, b Box) error {
 	c.mu.Lock()
 	old, ok := c.boxes[b.Sandbox]
-	if !ok || c.conn == nil {
+	if !ok || !c.state.phase.serves() {
 		c.mu.Unlock()
 		return c.Add(ctx, b)
 	}
@@ -152,13 +139,13 @@ func (c *Client) Drop(ctx context.Context, id core.ID) error {
 }
 
 func (c *Client) dropLocked(ctx context.Context, id core.ID) error {
-	if _, ok := c.boxes[id]; !ok && c.conn == nil {
+	if _, ok := c.boxes[id]; !ok && !c.state.phase.serves() {
 		c.releaseLocked(id)
 		return nil
 	}
 	delete(c.boxes, id)
 	c.releaseLocked(id)
-	if c.conn == nil { // it died: its sockets are closed
+	if !c.state.phase.serves() { // it died: its sockets are closed
 		return nil
 	}
 	_, err := c.callLocked(request{Op: opDrop, Sandbox: id}, nil)
@@ -191,14 +178,15 @@ func (c *Client) Recover(ctx context.Context, live []Box) error {
 	}
 	c.sweepLocked(ctx)
 	if len(live) == 0 {
-		if err := c.dialLocked(); err != nil {
-			return c.tidy() // there is none
+		if err := c.dialLocked(phaseGreeting); err != nil {
+			return c.dir.remove() // there is none
 		}
 		return c.endLocked()
 	}
-	c.waits = true
-	defer func() { c.waits = false }()
-	return c.restoreLocked(ctx)
+	if c.state.phase == phaseClosed {
+		return nil
+	}
+	return c.connectLocked(ctx, true)
 }
 
 // endLocked ends a process that has nothing more to answer.
@@ -206,166 +194,90 @@ func (c *Client) endLocked() error {
 	if _, err := c.callLocked(request{Op: opEnd}, nil); err != nil {
 		c.killLocked()
 	}
-	c.hangUpLocked()
-	return c.tidy()
+	c.disconnectLocked()
+	return c.dir.remove()
 }
 
 // Close ends the connection. The process continues.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.gone = true
-	c.hangUpLocked()
+	c.enterLocked(phaseClosed)
 	for id := range c.kept {
 		c.releaseLocked(id)
-	}
-}
-
-// tidy removes the files of a process that has ended.
-func (c *Client) tidy() error { return os.RemoveAll(c.o.Dir) }
-
-func (c *Client) hangUpLocked() {
-	if c.conn != nil {
-		_ = c.conn.Close()
-		c.conn = nil
-	}
-	if c.server != nil {
-		_ = c.server.Release()
-		c.server = nil
 	}
 }
 
 // killLocked ends a process that has not answered: it would take questions that its successor is
 // to answer.
 func (c *Client) killLocked() {
-	if c.server == nil { // it has not said which one it is
-		c.server = c.written()
+	if c.state.process == nil { // it has not said which one it is
+		c.state.process = c.dir.process()
 	}
-	if c.server != nil {
-		_ = c.server.Kill()
+	if c.state.process != nil {
+		_ = c.state.process.Kill()
 	}
-	c.hangUpLocked()
+	c.disconnectLocked()
 }
 
-const programName = "longshore-names"
-
-func (c *Client) pidFile() string { return filepath.Join(c.o.Dir, "pid") }
-
-// written returns the process that was started last, by this agent or an earlier one; nil when it
-// has ended.
-func (c *Client) written() *os.Process {
-	b, err := os.ReadFile(c.pidFile())
-	if err != nil {
-		return nil
-	}
-	pid, err := strconv.Atoi(string(b))
-	if err != nil || pid <= 1 {
-		return nil
-	}
-	p, err := os.FindProcess(pid)
-	if err != nil {
-		return nil
-	}
-	// The pidfd keeps the pid from naming another process after this check.
-	line, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
-	if err != nil || !strings.HasPrefix(string(line), programName+"\x00") {
-		_ = p.Release()
-		return nil
-	}
-	return p
-}
-
-// restoreLocked has a process again, if it is needed. When there can be none now, it is tried again
-// until there is.
+// restoreLocked connects to a process again, if one is needed. When there can be none now, the client
+// is lost and tries again.
 func (c *Client) restoreLocked(ctx context.Context) error {
-	if len(c.boxes) == 0 || c.gone {
+	if len(c.boxes) == 0 || c.state.phase == phaseClosed {
 		return nil
 	}
-	err := c.connectLocked(ctx)
-	if err != nil {
-		c.retryLocked()
-	}
-	return err
-}
-
-func (c *Client) retryLocked() {
-	if !c.retrying {
-		c.retrying = true
-		go c.retry()
-	}
-}
-
-func (c *Client) retry() {
-	t := time.NewTicker(min(cmp.Or(c.o.Health, healthTime), shortTime))
-	defer t.Stop()
-	for range t.C {
-		if c.retried() {
-			return
-		}
-	}
-}
-
-// retried reports whether there is a process that knows everything, or none is needed.
-func (c *Client) retried() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.gone:
-	case c.conn != nil && c.behind:
-		if !c.catchUpLocked() {
-			return false
-		}
-	case c.conn == nil && len(c.boxes) > 0:
-		if c.connectLocked(context.Background()) != nil || c.behind {
-			return false
-		}
-		c.o.Logger.Info("the name server of sandboxes runs again")
-	}
-	c.retrying = false
-	return true
+	return c.connectLocked(ctx, false)
 }
 
 // connectLocked connects to the process, starts one if there is none, and sends it the state that
-// it lacks.
-func (c *Client) connectLocked(ctx context.Context) error {
-	if c.conn != nil {
+// it lacks. With recovers set, the agent has just started: questions wait for the zones, which the
+// client gets later.
+func (c *Client) connectLocked(ctx context.Context, recovers bool) error {
+	switch {
+	case c.state.phase.serves():
 		return nil
-	}
-	if c.gone {
+	case c.state.phase == phaseClosed:
 		return fmt.Errorf("the agent ends: %w", errdefs.ErrUnavailable)
 	}
-	err := c.dialLocked()
-	if shortage.Is(err) {
+	err := c.greetLocked(recovers)
+	if errors.Is(err, errNoProcess) {
+		err = c.replaceLocked(ctx, recovers)
+	}
+	if err != nil {
+		c.disconnectLocked()
+		return err
+	}
+	c.watch(c.state.conn)
+	return nil
+}
+
+// errNoProcess means that there is no process, or that it has been killed.
+var errNoProcess = errors.New("no process answers")
+
+// greetLocked connects to a process of an earlier agent.
+func (c *Client) greetLocked(recovers bool) error {
+	err := c.dialLocked(phaseGreeting)
+	switch {
+	case shortage.Is(err):
 		return err // the process may exist
+	case err != nil:
+		return errNoProcess
 	}
-	if err == nil {
-		err := c.tellLocked(false)
-		if errors.Is(err, errShort) {
-			c.behindLocked(err)
-			err = nil
-		}
-		if err == nil {
-			c.watch(c.conn)
-			return nil
-		}
-		if errors.Is(err, errRefused) {
-			c.hangUpLocked()
-			return err
-		}
-		c.killLocked() // it was about to end, or hangs
+	err = c.updateLocked(recovers)
+	if err == nil || errors.Is(err, errRefused) {
+		return err
 	}
+	c.killLocked() // it was about to end, or hangs
+	return errNoProcess
+}
+
+// replaceLocked starts a process.
+func (c *Client) replaceLocked(ctx context.Context, recovers bool) (err error) {
 	for range startTries { // it may die again before it knows everything
-		c.starting = true // it may take longer to answer
 		if err = c.startLocked(ctx); err == nil {
-			err = c.tellLocked(true)
-		}
-		c.starting = false
-		if errors.Is(err, errShort) && c.conn != nil {
-			c.behindLocked(err)
-			err = nil
+			err = c.updateLocked(recovers)
 		}
 		if err == nil {
-			c.watch(c.conn)
 			return nil
 		}
 		c.killLocked()
@@ -383,22 +295,23 @@ func isCut(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-func (c *Client) dialLocked() error {
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(), Net: "unix"})
+// dialLocked connects to the process and enters a phase of the connection.
+func (c *Client) dialLocked(p phase) error {
+	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.dir.socket(), Net: "unix"})
 	if err != nil {
 		return err
 	}
-	c.conn = conn
+	c.enterLocked(p).conn = conn
 	return nil
 }
 
 // startLocked starts the process. It listens already when startLocked returns: the socket is made
 // here.
 func (c *Client) startLocked(ctx context.Context) error {
-	if err := errors.Join(c.tidy(), os.MkdirAll(c.o.Dir, 0o700)); err != nil {
+	if err := errors.Join(c.dir.remove(), os.MkdirAll(c.o.Dir, 0o700)); err != nil {
 		return err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.socket(), Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.dir.socket(), Net: "unix"})
 	if err != nil {
 		return err
 	}
@@ -409,7 +322,7 @@ func (c *Client) startLocked(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = f.Close() }()
-	log, err := os.OpenFile(filepath.Join(c.o.Dir, "log"), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	log, err := os.OpenFile(c.dir.log(), os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -422,7 +335,7 @@ func (c *Client) startLocked(ctx context.Context) error {
 		return fmt.Errorf("start %s: %w", c.o.Command[0], err)
 	}
 	pid := cmd.Process.Pid
-	if err := atomicfile.Replace(c.pidFile(), []byte(strconv.Itoa(pid)), 0o600); err != nil {
+	if err := atomicfile.Replace(c.dir.pidFile(), []byte(strconv.Itoa(pid)), 0o600); err != nil {
 		c.o.Logger.Warn("could not write down which process is the name server of sandboxes: an agent that starts while it hangs cannot end it", "error", err.Error())
 	}
 	go func() {
@@ -433,18 +346,38 @@ func (c *Client) startLocked(ctx context.Context) error {
 	if c.o.Started != nil {
 		c.o.Started(ctx, pid)
 	}
-	return c.dialLocked()
+	return c.dialLocked(phaseStarting)
 }
 
-// tellLocked sends sandboxes and zones to a process. Zones from an earlier agent stay until they
-// are set again, because the engine reads its records a moment later.
-func (c *Client) tellLocked(fresh bool) error {
-	hello, err := c.callLocked(request{Op: opHello}, nil)
+// updateLocked sends the process everything that it lacks; then it serves. A process that could not
+// receive all of it for want of descriptors or memory is behind.
+func (c *Client) updateLocked(recovers bool) error {
+	err := c.sendAllLocked(recovers)
+	switch {
+	case err == nil:
+		c.enterLocked(phaseServing)
+	case errors.Is(err, errShort):
+		c.behindLocked(err)
+		return nil
+	}
+	return err
+}
+
+// sendAllLocked sends sandboxes and zones to a process. Zones from an earlier agent stay until they
+// are set again, because the engine reads its records a moment later. After a shortage it sends the
+// rest, and returns errShort.
+func (c *Client) sendAllLocked(recovers bool) error {
+	fresh, patience := c.state.phase == phaseStarting, c.patienceLocked()
+	if recovers && !fresh {
+		patience = min(patience, helloTime)
+	}
+	hello, extra, err := c.exchangeLocked(request{Op: opHello}, nil, patience)
+	closeAll(extra)
 	if err != nil {
 		return err
 	}
 	if hello.Pid > 0 { // it has just answered: nobody else has this pid
-		c.server, _ = os.FindProcess(hello.Pid)
+		c.state.identify(hello.Pid)
 	}
 	has := map[core.ID]bool{}
 	for _, id := range hello.Sandboxes {
@@ -459,9 +392,12 @@ func (c *Client) tellLocked(fresh bool) error {
 			return err
 		}
 	}
+	var short error
 	for id, b := range c.boxes {
 		if has[id] && !fresh {
-			if err := c.keepLocked(id); err != nil {
+			if err := c.keepLocked(id); errors.Is(err, errShort) {
+				short = err
+			} else if err != nil {
 				return err
 			}
 			if _, err := c.callLocked(request{Op: opSet, Sandbox: id, Networks: b.Networks, Upstream: b.Upstream}, nil); err != nil {
@@ -469,16 +405,20 @@ func (c *Client) tellLocked(fresh bool) error {
 			}
 			continue
 		}
-		if err := c.addLocked(b); errors.Is(err, errShort) || shortage.Is(err) {
-			c.behindLocked(err)
-		} else if err != nil {
+		switch err := c.addLocked(b, recovers); {
+		case err == nil:
+		case errors.Is(err, errShort):
+			short = err
+		case shortage.Is(err):
+			short = fmt.Errorf("%w: %w", errShort, err)
+		default:
 			// A sandbox without its namespace must not delay the others.
 			if c.o.Logger.Warn("a sandbox has no name server", "sandbox", string(id), "error", err.Error()); !errors.Is(err, errNamespace) && !errors.Is(err, errRefused) {
 				return err
 			}
 		}
 	}
-	return nil
+	return short
 }
 
 // callTime bounds one request: the process does nothing that takes long.
@@ -489,27 +429,29 @@ const callTime = 10 * time.Second
 const helloTime = 2 * time.Second
 
 func (c *Client) callLocked(req request, files []*os.File) (response, error) {
-	resp, extra, err := c.exchangeLocked(req, files)
+	resp, extra, err := c.exchangeLocked(req, files, c.patienceLocked())
 	closeAll(extra)
 	return resp, err
 }
 
-// exchangeLocked sends a request and returns the answer, with its descriptors.
-func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, got []*os.File, err error) {
+// patienceLocked is the timeout of a request. A new process may take longer to answer.
+func (c *Client) patienceLocked() time.Duration {
 	patience := cmp.Or(c.o.Patience, callTime)
-	switch {
-	case c.starting:
+	if c.state.phase == phaseStarting {
 		patience = max(patience, callTime)
-	case c.waits && req.Op == opHello:
-		patience = min(patience, helloTime)
 	}
-	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	return patience
+}
+
+// exchangeLocked sends a request and returns the answer, with its descriptors.
+func (c *Client) exchangeLocked(req request, files []*os.File, patience time.Duration) (resp response, got []*os.File, err error) {
+	if err := c.state.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return resp, nil, err
 	}
-	if err := send(c.conn, req, files); err != nil {
+	if err := send(c.state.conn, req, files); err != nil {
 		return resp, nil, err
 	}
-	got, err = receive(c.conn, &resp)
+	got, err = receive(c.state.conn, &resp)
 	switch {
 	case err == nil && resp.Short:
 		err = shortError(resp.Error)
@@ -519,14 +461,14 @@ func (c *Client) exchangeLocked(req request, files []*os.File) (resp response, g
 	return resp, got, err
 }
 
-// watch waits on a connection of its own for the end of the process behind conn, and has another
-// one then.
+// watch waits on a connection of its own for the end of the process behind conn, and replaces it
+// then.
 func (c *Client) watch(conn *net.UnixConn) {
 	gone := make(chan struct{})
 	go c.probe(conn, gone)
 	go func() {
 		// When it cannot be connected to, it has gone already.
-		if w, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.socket(), Net: "unix"}); err == nil {
+		if w, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: c.dir.socket(), Net: "unix"}); err == nil {
 			var b [1]byte
 			_, _ = w.Read(b[:])
 			_ = w.Close()
@@ -544,14 +486,13 @@ const manyDeaths = 5
 func (c *Client) died(conn *net.UnixConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn != conn {
+	if c.state.conn != conn {
 		return // it was ended, or somebody has noticed already
 	}
-	c.hangUpLocked()
+	c.disconnectLocked()
 	c.o.Logger.Warn("the name server of sandboxes has died; starting another one")
 	if c.deaths++; c.deaths > manyDeaths {
-		c.retryLocked()
-		return
+		return // the next retry starts one
 	}
 	if err := c.restoreLocked(context.Background()); err != nil {
 		c.o.Logger.Error("could not start the name server of sandboxes again; it is tried again and again", "error", err.Error())

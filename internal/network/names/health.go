@@ -32,7 +32,7 @@ func (c *Client) probe(conn *net.UnixConn, gone <-chan struct{}) {
 func (c *Client) healthy(conn *net.UnixConn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn != conn {
+	if c.state.conn != conn {
 		return false
 	}
 	resp, err := c.callLocked(request{Op: opHello}, nil)

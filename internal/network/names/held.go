@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
-// held is our record of the sockets in the holder.
-type held struct {
+// holderRecord is our record of the sockets in the holder.
+type holderRecord struct {
 	sandboxes map[core.ID]bool
 	// known says that the holder's list was read, and that sockets of no sandbox were dropped.
 	known  bool
@@ -29,9 +29,10 @@ const heldPrefix = "names/"
 // holderTime is the timeout of a request to the holder. All other requests wait meanwhile.
 const holderTime = 10 * time.Second
 
-func (c *Client) addLocked(b Box) error {
+// addLocked sends a sandbox with its sockets. With waits set, its questions wait for zones.
+func (c *Client) addLocked(b Box, waits bool) error {
 	if len(c.kept[b.Sandbox]) == 0 {
-		files, err := c.heldLocked(b)
+		files, err := c.receiveLocked(b)
 		if err != nil {
 			return err
 		}
@@ -45,20 +46,19 @@ func (c *Client) addLocked(b Box) error {
 		c.kept[b.Sandbox] = s.files()
 	}
 	c.holdLocked(b.Sandbox)
-	_, err := c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream, Wait: c.waits}, c.kept[b.Sandbox])
+	_, err := c.callLocked(request{Op: opAdd, Sandbox: b.Sandbox, Networks: b.Networks, Upstream: b.Upstream, Wait: waits}, c.kept[b.Sandbox])
 	return err
 }
 
-// keepLocked asks for the sockets of a sandbox, which an earlier agent has opened.
+// keepLocked asks the process for the sockets of a sandbox, which an earlier agent has opened.
 func (c *Client) keepLocked(id core.ID) error {
 	if len(c.kept[id]) > 0 {
 		return nil
 	}
-	_, files, err := c.exchangeLocked(request{Op: opSockets, Sandbox: id}, nil)
+	_, files, err := c.exchangeLocked(request{Op: opSockets, Sandbox: id}, nil, c.patienceLocked())
 	switch {
 	case errors.Is(err, errShort):
-		c.behindLocked(err)
-		return nil
+		return err
 	case errors.Is(err, errRefused): // of an earlier release
 		return nil
 	}
@@ -88,10 +88,10 @@ func (c *Client) holdLocked(id core.ID) {
 	c.held.sandboxes[id], c.held.warned = true, false
 }
 
-// heldLocked returns the sockets of a sandbox that an earlier agent had kept; nil when there are
+// receiveLocked returns the sockets of a sandbox that the holder has from an earlier agent; nil when there are
 // none, or when they are in another network namespace than the sandbox is. It fails when a shortage
 // keeps them from being received.
-func (c *Client) heldLocked(b Box) ([]*os.File, error) {
+func (c *Client) receiveLocked(b Box) ([]*os.File, error) {
 	if c.o.Holder == nil || c.held.known && !c.held.sandboxes[b.Sandbox] {
 		return nil, nil
 	}

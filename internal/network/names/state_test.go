@@ -49,17 +49,17 @@ func TestASandboxGetsItsNamesAfterAShortage(t *testing.T) {
 	})
 	c.zones["a"] = testZone()
 	c.mu.Lock()
-	if err := c.dialLocked(); err != nil {
+	if err := c.dialLocked(phaseGreeting); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.tellLocked(false); err != nil {
+	if err := c.updateLocked(false); err != nil {
 		t.Fatal(err)
 	}
-	conn := c.conn
+	conn := c.state.conn
 	c.boxes["box"], c.kept["box"] = Box{Sandbox: "box", Networks: []string{"a"}}, []*os.File{one, two}
 	restore := roottest.LimitFiles(t, os.Getpid(), 3)
-	err = c.tellLocked(false)
-	behind := c.behind
+	err = c.updateLocked(false)
+	behind := c.state.phase == phaseBehind
 	c.mu.Unlock()
 	restore()
 	if err != nil || !behind {
@@ -73,7 +73,7 @@ func TestASandboxGetsItsNamesAfterAShortage(t *testing.T) {
 	asks.want("afterwards", "Success 10.1.0.3", question(t, "db.", dnsmessage.TypeA, false))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn != conn {
+	if c.state.conn != conn {
 		t.Error("the connection was given up")
 	}
 }
@@ -126,4 +126,42 @@ func (l *tries) Accept() (net.Conn, error) {
 		}
 	}
 	return conn, err
+}
+
+// TestAPhaseHasItsData: a connection is kept by the phases that are connected and closed by the others, and a timer
+// runs in those that retry alone.
+func TestAPhaseHasItsData(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/socket", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	c := New(Options{Dir: dir, Health: time.Hour, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	defer c.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	connected := map[phase]bool{phaseGreeting: true, phaseStarting: true, phaseServing: true, phaseBehind: true}
+	retries := map[phase]bool{phaseLost: true, phaseBehind: true}
+	for p := phaseIdle; p < phaseClosed; p++ {
+		if err := c.dialLocked(phaseGreeting); err != nil {
+			t.Fatal(err)
+		}
+		conn := c.state.conn
+		s := c.enterLocked(p)
+		if c.state != s || s.phase != p || (s.conn == conn) != connected[p] || (s.retry != nil) != retries[p] {
+			t.Errorf("phase %d: %+v", p, *s)
+		}
+		c.disconnectLocked()
+		if _, err := conn.Write([]byte{0}); err == nil || c.state.phase != phaseIdle {
+			t.Errorf("phase %d: after it the connection is open, in phase %d", p, c.state.phase)
+		}
+		if s.retry != nil && s.retry.Stop() {
+			t.Errorf("phase %d: its timer runs on", p)
+		}
+	}
+	c.boxes["box"] = Box{}
+	if c.disconnectLocked(); c.state.phase != phaseLost {
+		t.Errorf("with a sandbox and no process: phase %d", c.state.phase)
+	}
 }
