@@ -15,9 +15,9 @@ type Group struct {
 	OnMismatch bool
 }
 
-// give gives all files below a directory to the group, which may then read, write and
+// apply gives all files below a directory to the group, which may then read, write and
 // enter them; only read, when readOnly. Links are left alone.
-func (g Group) give(dir string, readOnly bool) error {
+func (g Group) apply(dir string, readOnly bool) error {
 	base, rel, err := splitPlace(dir)
 	if err != nil {
 		return err

@@ -77,7 +77,7 @@ func (m *Machine) Mount(ctx context.Context, s Storage) error {
 	}
 	undo, err := m.mount(ctx, s)
 	if err == nil && s.Group != nil {
-		if err = s.Group.give(s.Target, slices.Contains(s.Options, "ro")); err != nil {
+		if err = s.Group.apply(s.Target, slices.Contains(s.Options, "ro")); err != nil {
 			err = errors.Join(fmt.Errorf("give it to the group %d: %w", s.Group.ID, err), undo())
 		}
 	}

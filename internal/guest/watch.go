@@ -171,7 +171,7 @@ func (c *copied) follow(ctx context.Context, every time.Duration) {
 		}
 		changed, err := c.mirror.Sync()
 		if changed && err == nil && c.storage.Group != nil {
-			err = c.storage.Group.give(c.storage.Target, slices.Contains(c.storage.Options, "ro"))
+			err = c.storage.Group.apply(c.storage.Target, slices.Contains(c.storage.Options, "ro"))
 		}
 		if errors.Is(err, mirror.ErrTooLarge) {
 			if err = c.bind(); err == nil {

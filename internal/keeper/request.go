@@ -171,7 +171,7 @@ func (p *pair) discardLate(ctx context.Context, call *pending, kind wire.Kind) {
 		_, _ = p.call(ctx, wire.KindSignal, &wire.SignalRequest{Ref: *call.launches, Signal: int(syscall.SIGKILL)}, nil)
 	}
 	if l.Opened.Stream != 0 {
-		p.tell(&wire.StreamEnd{Stream: l.Opened.Stream})
+		p.sendEnd(&wire.StreamEnd{Stream: l.Opened.Stream})
 	}
 }
 

@@ -93,8 +93,8 @@ func readable(fd uintptr) bool {
 	return err == nil && n > 0
 }
 
-// over reports whether the process has ended.
-func (s *stream) over() bool {
+// hasEnded reports whether the process has ended.
+func (s *stream) hasEnded() bool {
 	select {
 	case <-s.ended:
 		return true
@@ -125,14 +125,14 @@ func (s *stream) close() error {
 		for _, f := range s.files {
 			_ = f.Close()
 		}
-		s.p.tell(&wire.StreamEnd{Stream: s.id})
+		s.p.sendEnd(&wire.StreamEnd{Stream: s.id})
 	})
 	return nil
 }
 
-// tell tells the keeper that a stream has ended. If there is no keeper, nothing needs
+// sendEnd tells the keeper that a stream has ended. If there is no keeper, nothing needs
 // to be done.
-func (p *pair) tell(m *wire.StreamEnd) {
+func (p *pair) sendEnd(m *wire.StreamEnd) {
 	p.mu.Lock()
 	conn := p.conn
 	p.mu.Unlock()
@@ -177,7 +177,7 @@ func (r *tapReader) Read(b []byte) (int, error) {
 			// The process has ended. The keeper sends the rest of the output and then
 			// closes.
 			_ = r.f.SetReadDeadline(time.Time{})
-		case errors.Is(err, io.EOF) && !r.s.over():
+		case errors.Is(err, io.EOF) && !r.s.hasEnded():
 			return 0, fmt.Errorf("stream: the keeper went away: %w", errdefs.ErrUnavailable)
 		default:
 			return 0, err
@@ -275,7 +275,7 @@ func (w *stdinEnd) Close() error {
 		if w.f != nil {
 			_ = w.f.Close()
 		}
-		w.s.p.tell(&wire.StreamEnd{Stream: w.s.id, StdinOnly: true})
+		w.s.p.sendEnd(&wire.StreamEnd{Stream: w.s.id, StdinOnly: true})
 	})
 	return nil
 }

@@ -30,7 +30,7 @@ const hostCounters = "/proc/thread-self/net/dev"
 func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[core.ID][]core.NetStats, error) {
 	out := make(map[core.ID][]core.NetStats, len(reqs))
 	var host map[string]core.NetStats
-	over := overlay.Counted{}
+	overlays := overlay.Counted{}
 	for i := range reqs {
 		req := &reqs[i]
 		if err := context.Cause(ctx); err != nil {
@@ -48,7 +48,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 			for _, a := range req.Last.Interfaces {
 				b, ok := n.on(a.Network)
 				if !ok {
-					if c, ok := over.Of(n.Overlays, req, a); ok {
+					if c, ok := overlays.Of(n.Overlays, req, a); ok {
 						out[req.Sandbox] = append(out[req.Sandbox], c)
 					}
 					continue

@@ -89,12 +89,12 @@ func arrange(n *Network) drivers {
 		_, defined := n.users.Has(network) // before the configuration gave the bridge this name
 		return n.bridge.Name(), !defined && n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.Names(), network)
 	}
-	over := func(network string) (string, bool) {
+	onOverlay := func(network string) (string, bool) {
 		_, ok := core.OverlayName(network)
 		return network, ok
 	}
 	return drivers{
-		kinds:    []kind{{n.bridge, standard, true}, {n.users, n.users.Has, false}, {n.Overlays, over, false}, {n.cni, nowhere, true}},
+		kinds:    []kind{{n.bridge, standard, true}, {n.users, n.users.Has, false}, {n.Overlays, onOverlay, false}, {n.cni, nowhere, true}},
 		teardown: []releaser{n.bridge, resolver{n}, n.users, n.Overlays, n.cni},
 		recovery: []recoverer{n.Overlays, n.bridge, n.users, ways{n}, n.cni, leaver{n}, n.ingress},
 	}

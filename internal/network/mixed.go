@@ -18,8 +18,8 @@ import (
 // planned is a request, divided into interfaces on overlays and interfaces on other networks. Each
 // has a name.
 type planned struct {
-	over []core.Attachment
-	rest core.NetworkConfig
+	overlays []core.Attachment
+	rest     core.NetworkConfig
 	// order has the names of all interfaces.
 	order []string
 }
@@ -46,7 +46,7 @@ func planOf(cfg core.NetworkConfig) (p planned, err error) {
 			p.rest.Attach = append(p.rest.Attach, a)
 			continue
 		}
-		if p.over = append(p.over, a); len(a.Open) > 0 {
+		if p.overlays = append(p.overlays, a); len(a.Open) > 0 {
 			opened++
 		}
 	}
@@ -55,7 +55,7 @@ func planOf(cfg core.NetworkConfig) (p planned, err error) {
 		return p, fmt.Errorf("ports are open at %d of its interfaces, and may be at one: %w", opened, errdefs.ErrInvalidArgument)
 	case len(p.rest.Attach) > 0:
 		p.rest.Name = p.rest.Attach[0].Network
-	case len(cfg.Ports) > 0 && len(p.over) > 0:
+	case len(cfg.Ports) > 0 && len(p.overlays) > 0:
 		return p, fmt.Errorf("ports of the host lead to no network over several nodes, and it is on no other: %w", errdefs.ErrInvalidArgument)
 	default:
 		p.rest.Name = core.NetworkNone
@@ -87,7 +87,7 @@ func (n *Network) setupOver(ctx context.Context, req core.NetworkRequest, p plan
 			st = core.NetworkStatus{}
 		}
 	}()
-	for _, a := range p.over {
+	for _, a := range p.overlays {
 		one.Config.Name, one.Config.Attach = a.Network, []core.Attachment{a}
 		next, err := n.Overlays.Attach(ctx, one, st)
 		if err != nil {

@@ -138,15 +138,15 @@ func New(o Options) (*Network, error) {
 	if err != nil {
 		return nil, err
 	}
-	over := overlay.Options{
+	opts := overlay.Options{
 		KV: o.Leases, DNS: n.cfg.DNS, Names: n.names, Ingress: n.ingress, Logger: n.log,
 		MakeRoom: func(def core.Overlay, others []core.Overlay) error { return makeRoom(n, def, others) },
 		Taken:    func() map[netip.Prefix]string { return takenRanges(n) },
 	}
 	if o.StateDir != "" {
-		over.Dir = filepath.Join(o.StateDir, "overlays")
+		opts.Dir = filepath.Join(o.StateDir, "overlays")
 	}
-	if n.Overlays, err = overlay.New(over); err != nil {
+	if n.Overlays, err = overlay.New(opts); err != nil {
 		return nil, err
 	}
 	n.drivers = arrange(n)
@@ -248,7 +248,7 @@ func (n *Network) setup(ctx context.Context, req core.NetworkRequest) (core.Netw
 	if err != nil {
 		return core.NetworkStatus{}, err
 	}
-	if len(p.over) > 0 {
+	if len(p.overlays) > 0 {
 		return n.setupOver(ctx, req, p)
 	}
 	return n.setupAll(ctx, req)

@@ -19,7 +19,7 @@ type ways struct{ n *Network }
 // out, and its bridge, which is nil where CNI plugins have made it.
 func (w ways) wayOut(req core.NetworkRequest, st core.NetworkStatus) (int, *bridge.Bridge) {
 	for i, a := range st.Interfaces {
-		if _, over := core.OverlayName(a.Network); over {
+		if _, isOverlay := core.OverlayName(a.Network); isOverlay {
 			continue // it leads to no other network
 		}
 		b, ok := w.n.on(a.Network)
@@ -43,7 +43,7 @@ func (w ways) portsOn(req core.NetworkRequest, st core.NetworkStatus) *bridge.Br
 		return b
 	}
 	for _, a := range st.Interfaces {
-		if _, over := core.OverlayName(a.Network); !over {
+		if _, isOverlay := core.OverlayName(a.Network); !isOverlay {
 			b, _ = w.n.on(a.Network)
 			return b
 		}

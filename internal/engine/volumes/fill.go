@@ -175,7 +175,7 @@ func settle(src, base *os.Root, at place, o owners) error {
 	if err != nil {
 		return err
 	}
-	if err := o.give(base, at.dir, info); err != nil {
+	if err := o.setAttributes(base, at.dir, info); err != nil {
 		return err
 	}
 	if err := base.RemoveAll(at.stage); err != nil {
@@ -208,14 +208,14 @@ func (o owners) copyOne(src, dst *os.Root, p string, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	if err := o.give(dst, p, info); err != nil || !info.Mode().IsRegular() {
+	if err := o.setAttributes(dst, p, info); err != nil || !info.Mode().IsRegular() {
 		return err
 	}
 	return dst.Chtimes(p, info.ModTime(), info.ModTime())
 }
 
-// give gives a file the owner and the mode of another one.
-func (o owners) give(dst *os.Root, p string, info fs.FileInfo) error {
+// setAttributes gives a file the owner and the mode of another one.
+func (o owners) setAttributes(dst *os.Root, p string, info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && os.Geteuid() == 0 {
 		if err := dst.Lchown(p, inside(o.UIDs, st.Uid), inside(o.GIDs, st.Gid)); err != nil {
 			return err

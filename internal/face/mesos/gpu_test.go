@@ -30,10 +30,10 @@ func TestTakeGPUs(t *testing.T) {
 		}
 	}
 	refuse(4, "Requested 4 gpus but only 3 available")
-	give := take(2, "v.com/gpu=0", "v.com/gpu=1")
+	release := take(2, "v.com/gpu=0", "v.com/gpu=1")
 	refuse(2, "Requested 2 gpus but only 1 available")
 	all = append(all, core.Container{Config: core.ContainerConfig{CDI: []string{"v.com/gpu=0", "v.com/gpu=1"}}})
-	give()
+	release()
 	take(1, "v.com/gpu=2")()
 	refuse(2, "Requested 2 gpus but only 1 available")
 	all[0].Main.Autopsy = &core.Autopsy{}

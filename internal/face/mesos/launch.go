@@ -173,11 +173,11 @@ func (s *server) createAndStart(ctx context.Context, l translate.Launch) (err er
 	if err != nil {
 		return err
 	}
-	names, give, err := s.gpus.take(l.WantsGPUs(), func() ([]core.Container, error) { return s.engine.Containers(ctx, core.Filter{}) })
+	names, release, err := s.gpus.take(l.WantsGPUs(), func() ([]core.Container, error) { return s.engine.Containers(ctx, core.Filter{}) })
 	if err != nil {
 		return err
 	}
-	defer give()
+	defer release()
 	l.GPUs, l.AgentRoot = names, s.agentRoot
 	made, err := createContainer(ctx, s.engine, l, images)
 	if err != nil {

@@ -70,10 +70,10 @@ func (w *Worker) runLayer(ctx context.Context, u *unpacking) error {
 		u.result.fetched = u.repo != nil && !w.hasBlob(ctx, u.blob)
 		return w.onlyBlob(ctx, u)
 	}
-	if err := u.turn.take(ctx); err != nil {
+	if err := u.turn.acquire(ctx); err != nil {
 		return err
 	}
-	defer u.turn.give()
+	defer u.turn.release()
 	res, err := w.unpack(ctx, u)
 	err = u.elsewhere(err)
 	if err == nil {
@@ -179,7 +179,7 @@ func (w *Worker) unpackStream(ctx context.Context, u *unpacking, repo *registry.
 	res, err = w.apply(ctx, u, in)
 	if err == nil || contentsFault(err) {
 		// The digest tells whether the layer or the transfer is at fault.
-		u.turn.give()
+		u.turn.release()
 		if werr := f.Wait(ctx); werr != nil {
 			err = werr
 		}

@@ -186,8 +186,8 @@ type turn struct {
 	queued *atomic.Bool
 }
 
-// take waits for the turn.
-func (t *turn) take(ctx context.Context) error {
+// acquire waits for the turn.
+func (t *turn) acquire(ctx context.Context) error {
 	if weaken.Off(weaken.PullSlots) {
 		return nil // its slot is all that it has
 	}
@@ -203,8 +203,8 @@ func (t *turn) take(ctx context.Context) error {
 	return nil
 }
 
-// give gives the turn up, if the layer has it.
-func (t *turn) give() {
+// release gives the turn up, if the layer has it.
+func (t *turn) release() {
 	if t.ticket != nil {
 		t.ticket.leave()
 		t.ticket = nil
@@ -216,7 +216,7 @@ func (t *turn) again(ctx context.Context) error {
 	if t.ticket != nil {
 		return nil
 	}
-	return t.take(ctx)
+	return t.acquire(ctx)
 }
 
 // without gives the turn up while wait runs.
@@ -224,11 +224,11 @@ func (t *turn) without(ctx context.Context, wait func() error) error {
 	if t == nil || t.ticket == nil || weaken.Off(weaken.PullSlots) {
 		return wait()
 	}
-	t.give()
+	t.release()
 	if err := wait(); err != nil {
 		return err
 	}
-	return t.take(ctx)
+	return t.acquire(ctx)
 }
 
 // queue gives out slots in the order of the requests: a layer may wait for one below it, which

@@ -32,7 +32,7 @@ func (c *conn) copyAll(s *Server, id uint64) {
 	for _, p := range s.procs {
 		c.copies.stale[p.key] = struct{}{}
 	}
-	for name := range s.held {
+	for name := range s.heldFiles {
 		c.copies.stale[wire.HeldPrefix+name] = struct{}{}
 	}
 	s.copying, s.copyAt = true, time.Time{}

@@ -36,14 +36,14 @@ func (c *conn) onHeld(s *Server, h wire.Header, name string, fds []int) {
 		c.fail(s, h.ID, wire.InvalidArgument, "hold: the name is empty or too long")
 		return
 	}
-	have := s.held[name]
+	have := s.heldFiles[name]
 	switch h.Kind {
 	case wire.KindHold:
 		switch {
 		case len(fds) == 0 || len(fds) > wire.MaxHeld:
 			c.fail(s, h.ID, wire.InvalidArgument, "hold: "+kernel.Itoa(len(fds))+" descriptors, possible are 1 to "+kernel.Itoa(wire.MaxHeld))
 			return
-		case len(have) == 0 && len(s.held) >= wire.MaxNames:
+		case len(have) == 0 && len(s.heldFiles) >= wire.MaxNames:
 			c.fail(s, h.ID, wire.ResourceExhausted, "hold: "+kernel.Itoa(wire.MaxNames)+" names are in use")
 			return
 		}
@@ -52,7 +52,7 @@ func (c *conn) onHeld(s *Server, h wire.Header, name string, fds []int) {
 			c.fail(s, h.ID, wire.ResourceExhausted, "hold: "+err.Error())
 			return
 		}
-		s.held[name] = own
+		s.heldFiles[name] = own
 		kernel.CloseAll(have)
 		it := heldItem(name, len(own))
 		s.nest.put(s, &it, own)
@@ -70,7 +70,7 @@ func (c *conn) onHeld(s *Server, h wire.Header, name string, fds []int) {
 		c.ok(s, h.ID, nil, fds...)
 		return
 	case wire.KindDropHeld:
-		delete(s.held, name)
+		delete(s.heldFiles, name)
 		kernel.CloseAll(have)
 		// The nest may have some that we do not know of: a program without this request was in our
 		// place for a while.
@@ -100,7 +100,7 @@ func duplicates(fds []int) ([]int, error) {
 
 func (s *Server) heldNames() *wire.HeldNames {
 	l := &wire.HeldNames{}
-	for name := range s.held {
+	for name := range s.heldFiles {
 		l.List = append(l.List, name)
 	}
 	slices.Sort(l.List)

@@ -187,25 +187,25 @@ func (l *planned) releaseEarly(s *Server) {
 // ready reads the child's failure pipe: the child reports over it, and it closes when
 // the child executes its program or ends.
 func (l *planned) ready(s *Server, _ uint32) {
-	told := fork.Failed(l.child.Errors(), l.placed.Name)
-	if fork.IsForked(told) {
+	failure := fork.Failed(l.child.Errors(), l.placed.Name)
+	if fork.IsForked(failure) {
 		l.second = true
-		if told = l.child.Follow(told, func(pid, pidfd int) { l.p.follow(s, pid, pidfd) }); told == nil {
+		if failure = l.child.Follow(failure, func(pid, pidfd int) { l.p.follow(s, pid, pidfd) }); failure == nil {
 			l.releaseEarly(s)
 			return
 		}
 	}
-	f, failed := told.(*fork.FailedError) //nolint:errorlint // made right here
+	f, failed := failure.(*fork.FailedError) //nolint:errorlint // made right here
 	switch parked := failed && f.Step == plan.StepParked; {
 	case parked && l.releasedEarly && !l.wasParked:
 		l.wasParked = true
 		return
-	case parked && !l.releasedEarly, told == nil && l.wasParked:
+	case parked && !l.releasedEarly, failure == nil && l.wasParked:
 		l.err = nil
-	case told == nil:
+	case failure == nil:
 		l.err = fork.ErrDied
 	default:
-		l.err = told
+		l.err = failure
 	}
 	s.remove(l.child.Errors())
 	if l.err == nil {
@@ -301,7 +301,7 @@ func (l *planned) planStarted(s *Server) {
 	defer func() {
 		s.reapFirstChildren()
 		if p.second == nil { // otherwise the second child still writes to them
-			s.progress.give(l.files.Progress)
+			s.progress.release(l.files.Progress)
 			l.child.Release()
 		}
 		l.mem.free()

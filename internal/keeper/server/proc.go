@@ -103,7 +103,7 @@ func (s *Server) newProc(ref wire.Ref, key string, io wire.IO) *proc {
 // dropSecond releases the resources for a second child, once that was found or will never come.
 func (p *proc) dropSecond(s *Server) {
 	if p.second != nil {
-		s.progress.give(p.progress)
+		s.progress.release(p.progress)
 		p.second.Release()
 		p.second, p.progress = nil, nil
 	}
@@ -280,7 +280,7 @@ func (s *Server) adoptItem(it *item) {
 		return
 	}
 	if name, ok := heldName(it.Key); ok {
-		s.held[name] = it.fds
+		s.heldFiles[name] = it.fds
 		return
 	}
 	var r record

@@ -46,7 +46,7 @@ type Server struct {
 	serial   uint64
 	lost     uint64 // lost output bytes of processes that have been forgotten
 
-	held map[string][]int // files that we hold for agents, by name
+	heldFiles map[string][]int // files that we hold for agents, by name
 
 	conns         map[int]*conn
 	lastStream    uint64                // number of the last stream
@@ -94,7 +94,7 @@ func Main(dir string, resume int) int {
 	}
 	s := &Server{
 		dir: dir, ep: -1, listenFD: -1, started: time.Now(),
-		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{}, byKey: map[string]*proc{}, held: map[string][]int{},
+		procs: map[wire.Ref]*proc{}, bySerial: map[uint64]*proc{}, byPid: map[int]*proc{}, byKey: map[string]*proc{}, heldFiles: map[string][]int{},
 		conns: map[int]*conn{}, commands: map[int]*command{}, unfinished: map[*command]struct{}{}, plans: map[*planned]struct{}{},
 		partialLines: partialLines{},
 	}

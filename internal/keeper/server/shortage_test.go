@@ -36,7 +36,7 @@ func newTestServer(t *testing.T) (s *Server, nestEnd int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s = &Server{dir: t.TempDir(), listenFD: -1, held: map[string][]int{}, byKey: map[string]*proc{}, procs: map[wire.Ref]*proc{}, conns: map[int]*conn{}}
+	s = &Server{dir: t.TempDir(), listenFD: -1, heldFiles: map[string][]int{}, byKey: map[string]*proc{}, procs: map[wire.Ref]*proc{}, conns: map[int]*conn{}}
 	s.nest.fd = ends[0]
 	if s.ep, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestTheNestGetsLaterWhatAShortagePrevents(t *testing.T) {
 	defer func() { kernel.CloseAll(append(one, two...)) }()
 	long := make([]byte, wire.MaxInline+1) // goes into a memory file, for which there is no descriptor
 	put := func(name string, fds []int) {
-		s.held[name] = fds
+		s.heldFiles[name] = fds
 		it := heldItem(name, len(fds))
 		it.Blob = long
 		s.nest.put(s, &it, fds)
@@ -150,7 +150,7 @@ func TestTheNestGetsLaterWhatAShortagePrevents(t *testing.T) {
 		put("b", one)
 		put("b", two)
 		put("gone", one)
-		delete(s.held, "gone")
+		delete(s.heldFiles, "gone")
 		s.nest.drop(s, wire.HeldPrefix+"gone")
 		s.nest.sync(s, func() { asked = true })
 	})
@@ -171,7 +171,7 @@ func TestTheNestGetsLaterWhatAShortagePrevents(t *testing.T) {
 // TestTheNestGetsAgainWhatItCouldNotReceive: an item that it names, or all, after a pause.
 func TestTheNestGetsAgainWhatItCouldNotReceive(t *testing.T) {
 	s, nestEnd := newTestServer(t)
-	s.held["a"], s.held["b"] = []int{s.wakeFD}, []int{s.wakeFD}
+	s.heldFiles["a"], s.heldFiles["b"] = []int{s.wakeFD}, []int{s.wakeFD}
 	for key, want := range map[string]int{wire.HeldPrefix + "a": 1, "": 2} {
 		if err := unix.Send(nestEnd, wire.Frame(wire.KindNestLacks, 0, &wire.Drop{Key: key}), 0); err != nil {
 			t.Fatal(err)

@@ -66,9 +66,9 @@ func (c *conn) openStream(s *Server, p *proc, want wire.Want) (wire.Opened, []in
 	st := &stream{id: s.lastStream, c: c, p: p}
 	o := wire.Opened{Stream: st.id, TTY: p.io.TTY}
 	var fds []int
-	give := func(said *bool, fd int, err error) {
+	add := func(sent *bool, fd int, err error) {
 		if err == nil && fd >= 0 {
-			*said = true
+			*sent = true
 			fds = append(fds, fd)
 		}
 	}
@@ -79,7 +79,7 @@ func (c *conn) openStream(s *Server, p *proc, want wire.Want) (wire.Opened, []in
 			in = p.pty
 		}
 		fd, err := dup(in)
-		give(&o.Stdin, fd, err)
+		add(&o.Stdin, fd, err)
 		if o.Stdin && p.io.Stdin == wire.StdinOnce && !p.stdinOnceUsed {
 			p.stdinOnceUsed = true
 			p.save(s)
@@ -87,14 +87,14 @@ func (c *conn) openStream(s *Server, p *proc, want wire.Want) (wire.Opened, []in
 	}
 	if want.Stdout {
 		fd, err := st.output(s, p.out, want.Exclusive, 0)
-		give(&o.Stdout, fd, err)
+		add(&o.Stdout, fd, err)
 	}
 	if want.Stderr && !p.io.TTY {
 		fd, err := st.output(s, p.err, want.Exclusive, 1)
-		give(&o.Stderr, fd, err)
+		add(&o.Stderr, fd, err)
 	}
 	fd, err := dup(p.pidfd)
-	give(&o.Pidfd, fd, err)
+	add(&o.Pidfd, fd, err)
 	if want.Exclusive {
 		p.holder = st
 	}

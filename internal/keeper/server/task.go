@@ -246,7 +246,7 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 	child, err := fork.Start(placed, files)
 	if err != nil {
 		s.post(func() {
-			s.progress.give(at)
+			s.progress.release(at)
 			cmd.started(s, 0, -1, err)
 		})
 		return
@@ -270,7 +270,7 @@ func (cmd *command) runPlan(s *Server, at *uint32) {
 	err = child.Ran(placed, known)
 	step := stepName(placed, at)
 	s.post(func() {
-		s.progress.give(at)
+		s.progress.release(at)
 		switch {
 		case err != nil:
 			cmd.planErr = planFail("run", err)
@@ -315,8 +315,8 @@ func (p *progress) take() *uint32 {
 	return w
 }
 
-// give frees the words of a launch once its children have ended or run the program.
-func (p *progress) give(w *uint32) {
+// release frees the words of a launch once its children have ended or run the program.
+func (p *progress) release(w *uint32) {
 	if w != nil {
 		p.free = append(p.free, uint16((uintptr(unsafe.Pointer(w))-uintptr(unsafe.Pointer(&p.words[0])))/8))
 	}

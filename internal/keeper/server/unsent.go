@@ -54,7 +54,7 @@ func (n *nest) putAgain(s *Server, key string) {
 				n.unsent.add(p.key)
 			}
 		}
-		for name := range s.held {
+		for name := range s.heldFiles {
 			n.unsent.add(wire.HeldPrefix + name)
 		}
 	}
@@ -143,7 +143,7 @@ func (n *nest) flush(s *Server) {
 // itemOf returns the item with this key as the nest is to hold it.
 func itemOf(s *Server, key string) (it wire.Item, fds []int, ok bool) {
 	if name, held := heldName(key); held {
-		fds = s.held[name]
+		fds = s.heldFiles[name]
 		return heldItem(name, len(fds)), fds, len(fds) > 0
 	}
 	p := s.byKey[key]

@@ -222,7 +222,7 @@ func handedItems(s *Server) []wire.HandedItem {
 			add(p.item(s))
 		}
 	}
-	for name, fds := range s.held {
+	for name, fds := range s.heldFiles {
 		add(heldItem(name, len(fds)), fds)
 	}
 	return all

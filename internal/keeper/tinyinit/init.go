@@ -40,7 +40,7 @@ func Main(args []string) int {
 		switch {
 		case !ok || sig == unix.SIGURG: // SIGURG belongs to the Go runtime
 		case sig == unix.SIGCHLD:
-			if status, over := reap(main); over {
+			if status, ended := reap(main); ended {
 				return status
 			}
 		case main != 0:
@@ -63,7 +63,7 @@ func foreground() *syscall.SysProcAttr {
 }
 
 // reap reaps all ended children, and reports whether the program is one of them.
-func reap(main int) (status int, over bool) {
+func reap(main int) (status int, ended bool) {
 	for {
 		var w unix.WaitStatus
 		pid, err := unix.Wait4(-1, &w, unix.WNOHANG, nil)
@@ -71,10 +71,10 @@ func reap(main int) (status int, over bool) {
 			continue
 		}
 		if err != nil || pid <= 0 {
-			return status, over
+			return status, ended
 		}
 		if main != 0 && pid == main {
-			over = true
+			ended = true
 			if status = w.ExitStatus(); w.Signaled() {
 				status = 128 + int(w.Signal())
 			}

@@ -42,7 +42,7 @@ func (b *Bridge) Release(_ context.Context, req core.NetworkRequest, network str
 	if network == "" {
 		return b.del(req.Sandbox)
 	}
-	return b.give(req.Sandbox)
+	return b.release(req.Sandbox)
 }
 
 // Holders implements network.Driver.
@@ -60,7 +60,7 @@ func (b *Bridge) Name() string { return b.names[0] }
 func (b *Bridge) join(req core.NetworkRequest, want wanted) (core.Attachment, error) {
 	if _, held := b.leases.Held(req.Sandbox); held {
 		// An Attach was interrupted, or a Detach, and nobody has recovered.
-		if err := errors.Join(b.give(req.Sandbox), b.unlink(b.LinkName(req.Sandbox))); err != nil {
+		if err := errors.Join(b.release(req.Sandbox), b.unlink(b.LinkName(req.Sandbox))); err != nil {
 			return core.Attachment{}, err
 		}
 	}

@@ -357,16 +357,16 @@ func Claims(list []core.Port) (named []ports.Claim) {
 
 // del releases the sandbox's addresses and host ports.
 func (b *Bridge) del(id core.ID) error {
-	err := b.give(id)
+	err := b.release(id)
 	if err == nil {
 		b.claims.Drop(id)
 	}
 	return err
 }
 
-// give releases the sandbox's rules, neighbour entries and lease on this bridge. Rules are removed
+// release removes the sandbox's rules, neighbour entries and lease on this bridge. Rules are removed
 // first, so that no packet is sent to an address that is free.
-func (b *Bridge) give(id core.ID) error {
+func (b *Bridge) release(id core.ID) error {
 	if err := b.Unpublish(id); err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func (b *Bridge) rebuild(live []core.NetworkRequest, alive map[core.ID]bool) err
 	for _, lease := range b.leases.All() {
 		if !alive[lease.Sandbox] {
 			b.log.Info("releasing the addresses of a sandbox that no longer exists", "sandbox", string(lease.Sandbox))
-			errs = append(errs, b.give(lease.Sandbox))
+			errs = append(errs, b.release(lease.Sandbox))
 		}
 	}
 	var fwds []nft.Forward

@@ -24,10 +24,10 @@ type budget struct {
 	exceeded func() // called once, the first time it is used up; may be nil
 	pool     *pool
 
-	mu    sync.Mutex // guards own, share, told
-	own   bucket
-	share bucket // of the pool
-	told  bool
+	mu       sync.Mutex // guards own, share, reported
+	own      bucket
+	share    bucket // of the pool
+	reported bool   // exceeded was called
 }
 
 func newBudget(p *pool) *budget {
@@ -46,10 +46,10 @@ func (l *budget) take() bool {
 	if l.own.fill(now, questionRate, l.burst); l.own.tokens >= 1 {
 		return l.pool.take(&l.share, now) && l.own.take()
 	}
-	if !l.told && l.exceeded != nil {
+	if !l.reported && l.exceeded != nil {
 		l.exceeded()
 	}
-	l.told = true
+	l.reported = true
 	return false
 }
 

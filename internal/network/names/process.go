@@ -27,11 +27,11 @@ type process struct {
 	once  sync.Once
 	pool  *pool
 
-	mu     sync.RWMutex // guards zones, told, boxes, agents
-	zones  map[string]Zone
-	told   chan struct{} // closed and replaced when a zone is set
-	boxes  map[core.ID]*box
-	agents int // connections
+	mu      sync.RWMutex // guards zones, changed, boxes, agents
+	zones   map[string]Zone
+	changed chan struct{} // closed and replaced when a zone is set
+	boxes   map[core.ID]*box
+	agents  int // connections
 }
 
 // Main is the process. Its descriptor 3 is the socket at which agents connect. It ends when it has
@@ -56,7 +56,7 @@ func Main() int {
 }
 
 func newProcess() *process {
-	return &process{ended: make(chan struct{}), pool: newPool(), zones: map[string]Zone{}, told: make(chan struct{}), boxes: map[core.ID]*box{}}
+	return &process{ended: make(chan struct{}), pool: newPool(), zones: map[string]Zone{}, changed: make(chan struct{}), boxes: map[core.ID]*box{}}
 }
 
 func (p *process) end() { p.once.Do(func() { close(p.ended) }) }
@@ -147,8 +147,8 @@ func (p *process) do(req request, files []*os.File) (resp response, err error) {
 			z.fill()
 			p.zones[req.Network] = z
 		}
-		close(p.told)
-		p.told = make(chan struct{})
+		close(p.changed)
+		p.changed = make(chan struct{})
 	case opPatch:
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -249,7 +249,7 @@ func (p *process) awaitZones(ctx context.Context, networks []string) {
 	defer late.Stop()
 	for {
 		p.mu.Lock()
-		told := p.told
+		changed := p.changed
 		missing := slices.ContainsFunc(networks, func(n string) bool {
 			_, ok := p.zones[n]
 			return !ok
@@ -259,7 +259,7 @@ func (p *process) awaitZones(ctx context.Context, networks []string) {
 			return
 		}
 		select {
-		case <-told:
+		case <-changed:
 		case <-late.C:
 			return
 		case <-ctx.Done():

@@ -251,7 +251,7 @@ func (b *Balancer) changeLocked(namespace *os.File, want map[serviceKey]Service)
 			err = b.add(c, sets, want[k])
 		case !sameService(old, want[k]):
 			c.FlushChain(&nftables.Chain{Table: table, Name: k.chain()})
-			err = b.lead(c, table, want[k])
+			err = b.publish(c, table, want[k])
 		}
 		if err != nil {
 			return err
@@ -267,7 +267,7 @@ func (b *Balancer) changeLocked(namespace *os.File, want map[serviceKey]Service)
 func (b *Balancer) add(c *nftables.Conn, sets balanceSets, s Service) error {
 	k, table := s.key(), b.table()
 	c.AddChain(&nftables.Chain{Table: table, Name: k.chain()})
-	if err := b.lead(c, table, s); err != nil {
+	if err := b.publish(c, table, s); err != nil {
 		return err
 	}
 	in, e := sets.element(k)
@@ -280,9 +280,9 @@ func (b *Balancer) add(c *nftables.Conn, sets balanceSets, s Service) error {
 	return c.SetAddElements(sets.addrs[familyOf(k.is4)], []nftables.SetElement{{Key: k.addr.AsSlice()}})
 }
 
-// lead queues the rule that gives each connection a backend in turn: its number counts, and a map
+// publish queues the rule that gives each connection a backend in turn: its number counts, and a map
 // of numbers has the backends.
-func (b *Balancer) lead(c *nftables.Conn, table *nftables.Table, s Service) error {
+func (b *Balancer) publish(c *nftables.Conn, table *nftables.Table, s Service) error {
 	list := s.taking(b.o.First)
 	if len(list) == 0 {
 		return nil

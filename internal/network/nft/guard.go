@@ -341,13 +341,13 @@ func (s guardSets) rules() []chainRules {
 	onLink := daddrIs(expr.CmpOpEq, unix.RTN_LOCAL, true)
 	for _, f := range guardFamilies() {
 		overlay = append(overlay,
-			seq(f.is(), s.in("senders"+f.name, f.addr(f.source), portAt(f.next), vniAt(f.next+1)), back(), leave()),
-			seq(f.is(), s.in("senders"+f.name, f.addr(f.source), portAt(f.next), vniAt(f.next+1)), onLink, leave()))
-		passed = append(passed, seq(f.is(), s.in("receivers"+f.name, f.addr(f.source), portAt(f.next)), back(), leave()))
-		gossip = append(gossip, seq(f.is(), s.in("members"+f.name, f.addr(f.source)), back(), leave()))
-		arrives = append(arrives, seq(f.is(), l4(unix.IPPROTO_UDP), s.in("receivers"+f.name, f.addr(f.dest), portAt(f.next)), jump(guardPassed)))
+			seq(f.matches(), s.in("senders"+f.name, f.addr(f.source), portAt(f.next), vniAt(f.next+1)), back(), leave()),
+			seq(f.matches(), s.in("senders"+f.name, f.addr(f.source), portAt(f.next), vniAt(f.next+1)), onLink, leave()))
+		passed = append(passed, seq(f.matches(), s.in("receivers"+f.name, f.addr(f.source), portAt(f.next)), back(), leave()))
+		gossip = append(gossip, seq(f.matches(), s.in("members"+f.name, f.addr(f.source)), back(), leave()))
+		arrives = append(arrives, seq(f.matches(), l4(unix.IPPROTO_UDP), s.in("receivers"+f.name, f.addr(f.dest), portAt(f.next)), jump(guardPassed)))
 		// The kernel's VXLAN packets belong to no program's socket.
-		sent = append(sent, seq(f.is(), l4(unix.IPPROTO_UDP), s.in("receivers"+f.name, f.addr(f.dest), portAt(f.next)), userSocket(), counted()))
+		sent = append(sent, seq(f.matches(), l4(unix.IPPROTO_UDP), s.in("receivers"+f.name, f.addr(f.dest), portAt(f.next)), userSocket(), counted()))
 	}
 	overlay = append(overlay, seq(onward, leave()), counted())
 	passed = append(passed, seq(here, leave()), counted())
@@ -380,7 +380,7 @@ func guardFamilies() []guardFamily {
 	return []guardFamily{{"4", unix.NFPROTO_IPV4, 12, 16, 4, reg1}, {"6", unix.NFPROTO_IPV6, 8, 24, 16, reg4}}
 }
 
-func (f guardFamily) is() []expr.Any { return family(f.proto) }
+func (f guardFamily) matches() []expr.Any { return family(f.proto) }
 
 func (f guardFamily) addr(offset uint32) expr.Any { return load(reg0, offset, f.length) }
 

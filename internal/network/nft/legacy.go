@@ -49,15 +49,15 @@ func iptablesLegacy(args ...string) ([]byte, error) {
 	const patience = 20 * time.Second
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("iptables-legacy does not answer"))
 	defer cancel()
-	out, said := &subprocess.Head{Max: 4 << 20}, &subprocess.Head{Max: 4 << 10}
+	out, stderr := &subprocess.Head{Max: 4 << 20}, &subprocess.Head{Max: 4 << 10}
 	cmd := subprocess.Command(ctx, "iptables-legacy", append([]string{"-w"}, args...)...)
-	cmd.Stdout, cmd.Stderr = out, said
+	cmd.Stdout, cmd.Stderr = out, stderr
 	err := subprocess.Run(ctx, cmd)
 	if err == nil && out.Over() {
 		err = errors.New("it wrote more than 4 MiB")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("iptables-legacy %s: %w: %s", strings.Join(args, " "), err, said.Line())
+		return nil, fmt.Errorf("iptables-legacy %s: %w: %s", strings.Join(args, " "), err, stderr.Line())
 	}
 	return out.Bytes(), nil
 }

@@ -152,7 +152,7 @@ func (o *Driver) part(id core.ID, name string) error {
 	return v.part(id)
 }
 
-func (v *over) part(id core.ID) error {
+func (v *openOverlay) part(id core.ID) error {
 	v.use.RLock()
 	defer v.use.RUnlock()
 	if v.path == nil {
@@ -183,7 +183,7 @@ func (o *Driver) Holders() (ids []core.ID) {
 	return ids
 }
 
-func (v *over) sandboxes() (ids []core.ID) {
+func (v *openOverlay) sandboxes() (ids []core.ID) {
 	v.use.RLock()
 	defer v.use.RUnlock()
 	if v.path == nil {
@@ -299,7 +299,7 @@ func (o *Driver) Recover(_ context.Context, live []core.NetworkRequest) error {
 }
 
 // adopt adopts one data path. A failure does not affect the others; the next Open tries again.
-func (o *Driver) adopt(v *over, on map[string][]core.ID) (name string, err error) {
+func (o *Driver) adopt(v *openOverlay, on map[string][]core.ID) (name string, err error) {
 	v.use.Lock()
 	defer v.use.Unlock()
 	name = v.def.Name
@@ -318,7 +318,7 @@ func (o *Driver) adopt(v *over, on map[string][]core.ID) (name string, err error
 }
 
 // tidyLocked removes the interfaces that belong to no live sandbox.
-func (v *over) tidyLocked(alive func(core.ID) bool) error {
+func (v *openOverlay) tidyLocked(alive func(core.ID) bool) error {
 	var errs []error
 	for _, a := range v.path.Attached() {
 		if a.Key != ingress.Key && !alive(core.ID(a.Key)) {

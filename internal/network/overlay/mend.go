@@ -25,7 +25,7 @@ func (o *Driver) Mend(entries bool) (all []kernel.Change) {
 }
 
 // check compares the data path with the kernel. It passes one that could not be adopted.
-func (v *over) check() error {
+func (v *openOverlay) check() error {
 	v.use.RLock()
 	defer v.use.RUnlock()
 	if v.path == nil {
@@ -35,7 +35,7 @@ func (v *over) check() error {
 }
 
 // mendOverlay opens a data path again, with its peers.
-func mendOverlay(o *Driver, v *over) error {
+func mendOverlay(o *Driver, v *openOverlay) error {
 	o.define.Lock()
 	defer o.define.Unlock()
 	v.use.Lock()
@@ -43,11 +43,11 @@ func mendOverlay(o *Driver, v *over) error {
 	if v.path == nil {
 		return nil // closed meanwhile
 	}
-	told := maps.Clone(v.path.Told())
+	peers := maps.Clone(v.path.AllPeers())
 	path, err := vxlan.Open(o.dir, o.pathOf(v.def), o.log)
 	if err != nil {
 		return err
 	}
 	v.path = path
-	return path.SetPeers(told)
+	return path.SetPeers(peers)
 }

@@ -50,7 +50,7 @@ type Driver struct {
 	guard  *vxlan.Guard
 	define sync.Mutex   // serializes Open, Close and the recovery
 	mu     sync.RWMutex // guards byName
-	byName map[string]*over
+	byName map[string]*openOverlay
 }
 
 // able remembers that there can be overlays, which never changes back.
@@ -59,8 +59,8 @@ type able struct {
 	yes bool
 }
 
-// over is an overlay that is open.
-type over struct {
+// openOverlay is an overlay that is open.
+type openOverlay struct {
 	// use is locked for reading while the data path is used, and for writing while it is replaced.
 	use sync.RWMutex // guards def, path
 	// unseen has the sandboxes that are on it, while the data path could not be adopted.
@@ -93,7 +93,7 @@ type Options struct {
 func New(opts Options) (*Driver, error) {
 	o := &Driver{
 		dir: opts.Dir, log: opts.Logger, kv: opts.KV, dns: opts.DNS, names: opts.Names, ingress: opts.Ingress, makeRoom: opts.MakeRoom, taken: opts.Taken,
-		byName: map[string]*over{}, served: newServed(opts.Logger), guard: vxlan.NewGuard(opts.Logger),
+		byName: map[string]*openOverlay{}, served: newServed(opts.Logger), guard: vxlan.NewGuard(opts.Logger),
 	}
 	var err error
 	if o.keys, err = vxlan.NewKeyring(o.log); err != nil {
@@ -104,7 +104,7 @@ func New(opts Options) (*Driver, error) {
 		if err := json.Unmarshal(raw, &def); err != nil || keyOverlay+def.Name != key {
 			return nil, fmt.Errorf("network: stored definition %s: %w", key, errors.Join(errdefs.ErrDataLoss, err))
 		}
-		o.byName[def.Name] = &over{def: def}
+		o.byName[def.Name] = &openOverlay{def: def}
 	}
 	return o, nil
 }
@@ -142,34 +142,34 @@ func (o *Driver) possible() error {
 	return nil
 }
 
-// held is an overlay that does not change until done is called.
-type held struct {
+// lockedOverlay is an overlay that does not change until done is called.
+type lockedOverlay struct {
 	def  core.Overlay
 	path *vxlan.Network
 	done func()
 }
 
 // get returns an overlay that is open. NotFound.
-func (o *Driver) get(name string) (held, error) {
+func (o *Driver) get(name string) (lockedOverlay, error) {
 	o.mu.RLock()
 	v, ok := o.byName[name]
 	o.mu.RUnlock()
 	if !ok {
-		return held{}, fmt.Errorf("overlay %.64q: it is not open: %w", name, errdefs.ErrNotFound)
+		return lockedOverlay{}, fmt.Errorf("overlay %.64q: it is not open: %w", name, errdefs.ErrNotFound)
 	}
 	v.use.RLock()
 	if v.path == nil {
 		v.use.RUnlock()
-		return held{}, fmt.Errorf("overlay %q: it is not open: %w", name, errdefs.ErrNotFound)
+		return lockedOverlay{}, fmt.Errorf("overlay %q: it is not open: %w", name, errdefs.ErrNotFound)
 	}
-	return held{v.def, v.path, v.use.RUnlock}, nil
+	return lockedOverlay{v.def, v.path, v.use.RUnlock}, nil
 }
 
 // all returns the overlays by name.
-func (o *Driver) all() []*over {
+func (o *Driver) all() []*openOverlay {
 	o.mu.RLock()
 	defer o.mu.RUnlock()
-	var list []*over
+	var list []*openOverlay
 	for _, name := range slices.Sorted(maps.Keys(o.byName)) {
 		list = append(list, o.byName[name])
 	}
@@ -208,7 +208,7 @@ func (o *Driver) open(def core.Overlay) error {
 	o.mu.RLock()
 	v := o.byName[def.Name]
 	o.mu.RUnlock()
-	if v != nil && v.is(def) && kernel.Pinned(filepath.Join(o.dir, def.Name)) {
+	if v != nil && v.matches(def) && kernel.Pinned(filepath.Join(o.dir, def.Name)) {
 		return nil
 	}
 	if err := o.makeRoom(def, o.List()); err != nil {
@@ -232,17 +232,17 @@ func (o *Driver) open(def core.Overlay) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.byName[def.Name] = &over{def: def, path: path}
+	o.byName[def.Name] = &openOverlay{def: def, path: path}
 	return nil
 }
 
 // reopen applies a new definition to an open overlay. Preconditions: define is held.
-func (o *Driver) reopen(v *over, def core.Overlay) error {
+func (o *Driver) reopen(v *openOverlay, def core.Overlay) error {
 	v.use.Lock()
 	defer v.use.Unlock()
-	told := map[string]vxlan.Peer{}
+	peers := map[string]vxlan.Peer{}
 	if v.path != nil {
-		told = v.path.Told()
+		peers = v.path.AllPeers()
 		if !slices.Equal(v.def.Subnets, def.Subnets) || v.def.MTU != def.MTU {
 			if here := v.path.Attached(); len(here) > 0 {
 				return fmt.Errorf("it has other subnets, or another mtu, and %d interfaces of this node are on it: %w", len(here), errdefs.ErrAlreadyExists)
@@ -251,7 +251,7 @@ func (o *Driver) reopen(v *over, def core.Overlay) error {
 			if err := o.keys.Remove(o.dir, def.Name); err != nil {
 				return err
 			}
-			v.path, told = nil, nil
+			v.path, peers = nil, nil
 		}
 	}
 	if err := store(o, def); err != nil {
@@ -266,11 +266,11 @@ func (o *Driver) reopen(v *over, def core.Overlay) error {
 	if adopted {
 		err = v.tidyLocked(func(id core.ID) bool { _, ok := v.unseen.Load(id); return ok })
 	}
-	return errors.Join(err, path.SetPeers(told))
+	return errors.Join(err, path.SetPeers(peers))
 }
 
-// is reports whether an overlay is open, and so.
-func (v *over) is(def core.Overlay) bool {
+// matches reports whether an overlay is open with this definition.
+func (v *openOverlay) matches(def core.Overlay) bool {
 	v.use.RLock()
 	defer v.use.RUnlock()
 	return v.path != nil && slices.Equal(v.def.Subnets, def.Subnets) && v.def.Port == def.Port && v.def.MTU == def.MTU && v.def.Local == def.Local && v.def.Encrypted == def.Encrypted
@@ -360,7 +360,7 @@ func (o *Driver) Close(ctx context.Context, name string) error {
 }
 
 // close removes an overlay. Preconditions: define is held.
-func (o *Driver) close(ctx context.Context, v *over) error {
+func (o *Driver) close(ctx context.Context, v *openOverlay) error {
 	v.use.Lock()
 	defer v.use.Unlock()
 	name := v.def.Name

@@ -33,8 +33,8 @@ type served struct {
 // servedNetwork has the services of one network.
 type servedNetwork struct {
 	list []nft.Service
-	// told says that this process knows them: an earlier one's rules stay until then.
-	told bool
+	// set says that this process knows them: an earlier one's rules stay until then.
+	set bool
 }
 
 // servedBox is a sandbox with rules.
@@ -116,12 +116,12 @@ func (s *served) set(name string, list []nft.Service, known bool) {
 		n = &servedNetwork{}
 		s.networks[name] = n
 	}
-	if !known && n.told {
+	if !known && n.set {
 		s.mu.Unlock()
 		return
 	}
-	same := n.told && slices.EqualFunc(n.list, list, func(a, b nft.Service) bool { return a.Addr == b.Addr && slices.Equal(a.Backends, b.Backends) })
-	n.list, n.told = list, true
+	same := n.set && slices.EqualFunc(n.list, list, func(a, b nft.Service) bool { return a.Addr == b.Addr && slices.Equal(a.Backends, b.Backends) })
+	n.list, n.set = list, true
 	var boxes []*servedBox
 	ids := map[*servedBox]core.ID{}
 	for id, b := range s.boxes {
@@ -185,7 +185,7 @@ func (s *served) wanted(b *servedBox) (list []nft.Service, namespace string, ok 
 	defer s.mu.Unlock()
 	for _, name := range b.networks {
 		n := s.networks[name]
-		if n == nil || !n.told {
+		if n == nil || !n.set {
 			if b.adopted {
 				return nil, "", false
 			}

@@ -63,9 +63,9 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, enviro
 }
 
 func run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	out, said := &subprocess.Head{Max: maxOutput}, &subprocess.Head{Max: maxComplaint}
+	out, stderr := &subprocess.Head{Max: maxOutput}, &subprocess.Head{Max: maxComplaint}
 	cmd := subprocess.Command(ctx, path)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), out, said
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), out, stderr
 	err := subprocess.RunLeaving(ctx, cmd)
 	switch {
 	case ctx.Err() != nil:
@@ -73,7 +73,7 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 	case errors.Is(err, unix.ETXTBSY):
 		return nil, err
 	case err != nil:
-		return nil, failure(err, out.Bytes(), said)
+		return nil, failure(err, out.Bytes(), stderr)
 	case out.Over():
 		return nil, fmt.Errorf("CNI plugin %s wrote more than %d bytes", filepath.Base(path), maxOutput)
 	}
@@ -81,13 +81,13 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 }
 
 // failure returns the error that a failed plugin has printed, as libcni's own exec does.
-func failure(err error, out []byte, said *subprocess.Head) error {
+func failure(err error, out []byte, stderr *subprocess.Head) error {
 	printed := types.Error{}
 	switch {
-	case len(out) == 0 && len(said.Bytes()) == 0:
+	case len(out) == 0 && len(stderr.Bytes()) == 0:
 		printed.Msg = fmt.Sprintf("the plugin failed without a message: %v", err)
 	case len(out) == 0:
-		printed.Msg = fmt.Sprintf("the plugin failed: %v: %q", err, said)
+		printed.Msg = fmt.Sprintf("the plugin failed: %v: %q", err, stderr)
 	default:
 		if bad := json.Unmarshal(out, &printed); bad != nil {
 			printed.Msg = fmt.Sprintf("the plugin failed: %v: its message %.500q is not CNI's: %v", err, out, bad)
@@ -98,11 +98,11 @@ func failure(err error, out []byte, said *subprocess.Head) error {
 
 // Classify gives a plugin's error a class where CNI's code has one.
 func Classify(err error) error {
-	var said *types.Error
-	if !errors.As(err, &said) {
+	var refusal *types.Error
+	if !errors.As(err, &refusal) {
 		return err
 	}
-	switch said.Code {
+	switch refusal.Code {
 	case types.ErrTryAgainLater, types.ErrPluginNotAvailable, types.ErrLimitedConnectivity:
 		return fmt.Errorf("%w: %w", err, errdefs.ErrUnavailable)
 	case types.ErrInvalidNetworkConfig, types.ErrInvalidEnvironmentVariables, types.ErrUnsupportedField, types.ErrIncompatibleCNIVersion:

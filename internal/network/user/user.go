@@ -38,9 +38,9 @@ type user struct {
 	def    core.NetworkDefinition
 	bridge *bridge.Bridge
 	// use is held for reading while a sandbox gets its link, and for writing by the removal.
-	use sync.RWMutex // guards gone
-	// gone says that the network has been removed.
-	gone bool
+	use sync.RWMutex // guards deleted
+	// deleted says that the network has been removed.
+	deleted bool
 }
 
 // Options are the parameters of New.
@@ -263,7 +263,7 @@ func (d *Driver) Undefine(ctx context.Context, name string) error {
 	}
 	u.use.Lock()
 	defer u.use.Unlock()
-	if u.gone {
+	if u.deleted {
 		return fmt.Errorf("network %q: %w", name, errdefs.ErrNotFound)
 	}
 	if err := u.bridge.Withdraw(ctx); err != nil {
@@ -279,7 +279,7 @@ func (d *Driver) Undefine(ctx context.Context, name string) error {
 	if err := d.o.Store.Delete(keyUser + name); err != nil {
 		return fmt.Errorf("remove network %s: %w", name, err)
 	}
-	u.gone = true
+	u.deleted = true
 	d.mu.Lock()
 	delete(d.byName, name)
 	d.mu.Unlock()
@@ -295,18 +295,18 @@ func (d *Driver) Has(network string) (string, bool) {
 // Attach implements network.Driver. Sandboxes on these networks have a name server.
 func (d *Driver) Attach(ctx context.Context, req core.NetworkRequest, st core.NetworkStatus) (core.NetworkStatus, error) {
 	name := req.Config.Name
-	gone := fmt.Errorf("network %q: %w", name, errdefs.ErrNotFound)
+	notFound := fmt.Errorf("network %q: %w", name, errdefs.ErrNotFound)
 	if st.Mode != "" {
-		gone = fmt.Errorf("there is none of that name: %w", errdefs.ErrNotFound)
+		notFound = fmt.Errorf("there is none of that name: %w", errdefs.ErrNotFound)
 	}
 	on, ok := d.get(name)
 	if !ok {
-		return core.NetworkStatus{}, gone
+		return core.NetworkStatus{}, notFound
 	}
 	on.use.RLock()
 	defer on.use.RUnlock()
-	if on.gone {
-		return core.NetworkStatus{}, gone
+	if on.deleted {
+		return core.NetworkStatus{}, notFound
 	}
 	st, err := on.bridge.Attach(ctx, req, st)
 	if err != nil {
@@ -387,7 +387,7 @@ func (d *Driver) each(do func(*bridge.Bridge) error) error {
 func (d *Driver) Mend(links bool) (all []kernel.Change) {
 	for _, on := range d.all() {
 		on.use.RLock()
-		if !on.gone {
+		if !on.deleted {
 			all = append(all, on.bridge.Mend(links)...)
 		}
 		on.use.RUnlock()

@@ -22,23 +22,23 @@ type Peer struct {
 // peers are other nodes' interfaces, by the caller's keys. Two keys may have the same address while
 // a task moves: the last one set counts, until it is dropped.
 type peers struct {
-	by     map[string]*told
-	byAddr map[netip.Addr]*told // the last one set
-	byMAC  map[hardware]*told
+	by     map[string]*chainedPeer
+	byAddr map[netip.Addr]*chainedPeer // the last one set
+	byMAC  map[hardware]*chainedPeer
 }
 
-// told is the peer of one key. Peers with the same address are chained, and those with the same
+// chainedPeer is the peer of one key. Peers with the same address are chained, and those with the same
 // MAC, because a member that floods the others may set one with many thousand keys.
-type told struct {
+type chainedPeer struct {
 	Peer
 	addr, mac links
 }
 
 // links are the neighbours of a peer in a chain, set before and after it.
-type links struct{ before, after *told }
+type links struct{ before, after *chainedPeer }
 
-func addrLinks(t *told) *links { return &t.addr }
-func macLinks(t *told) *links  { return &t.mac }
+func addrLinks(t *chainedPeer) *links { return &t.addr }
+func macLinks(t *chainedPeer) *links  { return &t.mac }
 
 // hardware is a MAC address on a subnet.
 type hardware struct {
@@ -47,11 +47,11 @@ type hardware struct {
 }
 
 func newPeers() peers {
-	return peers{map[string]*told{}, map[netip.Addr]*told{}, map[hardware]*told{}}
+	return peers{map[string]*chainedPeer{}, map[netip.Addr]*chainedPeer{}, map[hardware]*chainedPeer{}}
 }
 
 // chain appends t to its chain.
-func chain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *links) {
+func chain[K comparable](newest map[K]*chainedPeer, at K, t *chainedPeer, of func(*chainedPeer) *links) {
 	if before := newest[at]; before != nil {
 		of(before).after, of(t).before = t, before
 	}
@@ -59,7 +59,7 @@ func chain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *link
 }
 
 // unchain takes t out.
-func unchain[K comparable](newest map[K]*told, at K, t *told, of func(*told) *links) {
+func unchain[K comparable](newest map[K]*chainedPeer, at K, t *chainedPeer, of func(*chainedPeer) *links) {
 	l := *of(t)
 	if l.before != nil {
 		of(l.before).after = l.after
@@ -115,7 +115,7 @@ func (n *Network) SetPeers(list map[string]Peer) error {
 			continue
 		}
 		n.forget(key)
-		t := &told{Peer: p}
+		t := &chainedPeer{Peer: p}
 		n.peers.by[key] = t
 		chain(n.peers.byAddr, p.Addr, t, addrLinks)
 		chain(n.peers.byMAC, hw, t, macLinks)
@@ -224,8 +224,8 @@ func (n *Network) Prune() error {
 	return errors.Join(errs...)
 }
 
-// Told returns the peers by their keys.
-func (n *Network) Told() map[string]Peer {
+// AllPeers returns the peers by their keys.
+func (n *Network) AllPeers() map[string]Peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	all := make(map[string]Peer, len(n.peers.by))

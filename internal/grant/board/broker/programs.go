@@ -26,13 +26,13 @@ type handle struct {
 // newHandle makes a handle of a container, and returns the end that a program gets.
 func (b *broker) newHandle(c *container, h board.Handle) (other int, err error) {
 	labels := size(h.Labels())
-	over := func() bool {
+	full := func() bool {
 		return len(c.handles) >= maxHandles || c.labels+labels > maxLabels || b.aside[h.Realm()] >= maxAside
 	}
-	if over() {
+	if full() {
 		b.sweep(c)
 	}
-	if over() {
+	if full() {
 		return -1, errContainerFull
 	}
 	own, other, err := pair(unix.SOCK_SEQPACKET)
@@ -278,13 +278,13 @@ type server struct {
 // serve starts a server, and returns the end that the program gets.
 func (b *broker) serve(c *container, h board.Handle) (other int, err error) {
 	s := &server{of: c, realm: h.Realm(), size: size(h.Labels())}
-	over := func() bool {
+	full := func() bool {
 		return len(c.servers) >= maxServers || c.labels+s.size > maxLabels || b.aside[h.Realm()] >= maxAside
 	}
-	if over() {
+	if full() {
 		b.sweep(c)
 	}
-	if over() {
+	if full() {
 		return -1, errContainerFull
 	}
 	if s.fd, other, err = pair(unix.SOCK_SEQPACKET); err != nil {
