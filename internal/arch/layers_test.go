@@ -88,6 +88,10 @@ var walls = []wall{
 	{"internal/face/mesos/view", []string{"internal/engine"}, "what is shown is given"},
 	{"internal/face/mesos/sandbox", []string{"internal/engine"}, "directories know no verbs"},
 	{"internal/face", []string{"internal/image", "internal/network", "internal/runtime", "internal/state", "internal/keeper", "internal/agent", "internal/control"}, "faces go through the engine"},
+	{"internal/control/translate", []string{"internal/engine", "internal/image", "internal/network", "internal/runtime", "internal/face"}, "a request is translated before the engine is asked"},
+	{"internal/control/view", []string{"internal/engine", "internal/image", "internal/network", "internal/runtime", "internal/face"}, "an answer is made of its arguments"},
+	{"internal/control/access", []string{"internal/engine", "internal/image", "internal/network", "internal/runtime", "internal/face"}, "a call is admitted by its name and its socket"},
+	{"internal/control/inroot", []string{"internal/engine", "internal/image", "internal/network", "internal/runtime", "internal/face", "api/"}, "a container's root is found by its record"},
 	{"internal/attach", []string{"internal/face", "internal/control", "internal/agent", "api/"}, "a session with a process knows no protocol"},
 	{"internal/health", []string{"internal/face", "internal/control", "internal/agent", "api/"}, "faces run health checks, which know no face"},
 	{"internal/hub", []string{

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/longshore/longshore/internal/control/translate"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -25,7 +27,7 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 	if c.Owner != core.OwnerCLI {
 		return nil, fmt.Errorf("rename %s: it belongs to %s, which uses this name: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
-	if !validName(req.GetNewName()) {
+	if !translate.ValidName(req.GetNewName()) {
 		return nil, invalid.Errorf("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetNewName())
 	}
 	err = s.srv.own.RenameContainer(ctx, c.ID, core.Key(req.GetNewName()))
@@ -59,7 +61,7 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 	if now.Memory != nil && now.Memory.Limit != nil {
 		memory = *now.Memory.Limit
 	}
-	res, err := resources(req, memory)
+	res, err := translate.Resources(req, memory)
 	if err != nil {
 		return nil, err
 	}

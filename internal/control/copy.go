@@ -3,26 +3,18 @@ package control
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/containerd/errdefs"
-	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
+	"github.com/longshore/longshore/internal/control/inroot"
+
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/beneath"
-	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
-	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/treecopy"
 )
 
@@ -111,8 +103,8 @@ func (r *copyReader) Read(p []byte) (int, error) {
 
 var _ io.Reader = (*copyReader)(nil)
 
-// inRoot calls fn with the root of a container as the container sees it, with its mounts.
-func (s *Server) inRoot(ctx context.Context, name string, force bool, in func(root *os.File, ids treecopy.IDs) error) error {
+// inRoot calls fn with the root of a container, with the container's mounts.
+func (s *Server) inRoot(ctx context.Context, name string, force bool, fn func(root *os.File, ids treecopy.IDs) error) error {
 	c, err := s.container(ctx, name)
 	if err != nil {
 		return err
@@ -125,128 +117,9 @@ func (s *Server) inRoot(ctx context.Context, name string, force bool, in func(ro
 		return err
 	}
 	ids := treecopy.IDs{UIDs: sb.Config.UIDs, GIDs: sb.Config.GIDs}
-	fn := func(root *os.File) error { return asRootOf(ids, func() error { return in(root, ids) }) }
-	if c.Main.Pid == 0 || c.State == core.ContainerExited {
-		users, err := usersOf(ctx, s.o, ids)
-		if err != nil {
-			return fmt.Errorf("copy files of %s: %w", c.Key, err)
-		}
-		defer func() { _ = users.Close() }()
-		if err := inEnded(c, users, fn); err != nil {
-			return fmt.Errorf("copy files of %s: %w", c.Key, err)
-		}
-		return nil
-	}
-	root, err := rootOf(c)
-	if err != nil {
-		return fmt.Errorf("copy files of %s: %w", c.Key, err)
-	}
-	defer func() { _ = root.Close() }()
-	if err := onThread(func() error { return fn(root) }); err != nil {
+	in := inroot.Container{Container: c, IDs: ids, Namespaces: s.o.Namespaces}
+	if err := in.Run(ctx, func(root *os.File) error { return fn(root, ids) }); err != nil {
 		return fmt.Errorf("copy files of %s: %w", c.Key, err)
 	}
 	return nil
-}
-
-// rootOf opens the root of a container's main process. The result belongs to the checked process,
-// even if that ends meanwhile and its number is reused.
-func rootOf(c core.Container) (*os.File, error) {
-	proc, err := os.OpenRoot("/proc/" + strconv.Itoa(c.Main.Pid))
-	if err != nil {
-		return nil, fmt.Errorf("it has just ended: %w", errdefs.ErrUnavailable)
-	}
-	defer func() { _ = proc.Close() }()
-	in, err := proc.ReadFile("cgroup")
-	if err != nil || c.Cgroup.Path != "" && !strings.Contains(string(in), c.Cgroup.Path) {
-		return nil, fmt.Errorf("it has just ended: %w", errdefs.ErrUnavailable)
-	}
-	dir, err := proc.Open(".")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = dir.Close() }()
-	fd, err := unix.Openat(int(dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open its root: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "/"), nil
-}
-
-// inEnded calls fn with the root of a container that has no process, in a mount namespace that
-// exists for this call alone: the container's volumes and binds are mounted there as they were.
-func inEnded(c core.Container, users *os.File, fn func(root *os.File) error) error {
-	return onThread(func() error { return inMounts(c, users, fn) })
-}
-
-// inMounts must be called on a thread of its own.
-func inMounts(c core.Container, users *os.File, fn func(root *os.File) error) error {
-	own, err := os.Open("/proc/thread-self/ns/mnt")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = own.Close() }()
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
-	}
-	// The main thread does not end with its goroutine: it must not keep the mounts.
-	defer func() { _ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNS) }()
-	// Unmounts on the node propagate here, but mounts made here do not propagate to the node.
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
-		return fmt.Errorf("make a mount namespace: %w", err)
-	}
-	root, err := os.Open(filepath.Join(c.Bundle, "rootfs"))
-	if err != nil {
-		return fmt.Errorf("open its root: %w", err)
-	}
-	defer func() { _ = root.Close() }()
-	spec, err := ocispec.BundleSpec(c.Bundle)
-	if err != nil {
-		return err
-	}
-	for _, m := range spec.Mounts {
-		if !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
-			continue
-		}
-		if err := mountIn(root, m, users); err != nil && !errors.Is(err, unix.ENOENT) { // the source of a mount may be gone
-			return fmt.Errorf("mount %s: %w", m.Destination, err)
-		}
-	}
-	return fn(root)
-}
-
-// mountIn mounts a bind of a spec in a root.
-func mountIn(root *os.File, m specs.Mount, users *os.File) error {
-	base, rel, err := ocispec.Below(m)
-	if err != nil {
-		return err
-	}
-	if base == "" {
-		base, rel = path.Split(path.Clean(m.Source))
-		if rel == "" {
-			rel = "."
-		}
-	}
-	tree, err := beneath.Tree(base, rel, beneath.Copy{Recursive: slices.Contains(m.Options, "rbind")})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tree.Close() }()
-	if slices.Contains(m.Options, "ro") {
-		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
-		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
-			return err
-		}
-	}
-	if len(m.UIDMappings) > 0 && users != nil {
-		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())}
-		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
-			return fmt.Errorf("map its owners: %w", err)
-		}
-	}
-	target, err := beneath.In(root, m.Destination, unix.O_PATH, 0)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = target.Close() }()
-	return unix.MoveMount(int(tree.Fd()), "", int(target.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
 }

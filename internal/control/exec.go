@@ -5,6 +5,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/longshore/longshore/internal/control/access"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/control/translate"
+
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 
@@ -35,13 +41,13 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	if err != nil {
 		return err
 	}
-	cfg, err := execConfig(c, req)
+	p, err := translate.Exec(c, req)
 	if err != nil {
 		return err
 	}
-	a := stopRequest(ctx, "longshore exec")
+	a := access.StopRequest(ctx, "longshore exec")
 	x := attach.Exec{Engine: view, Log: s.srv.o.Logger, Owner: a.Owner, Call: a.Call, User: a.User}
-	at, err := x.Start(ctx, c.ID, cfg)
+	at, err := x.Start(ctx, c.ID, execConfig(p, req))
 	if err != nil {
 		return startFailure(err)
 	}
@@ -59,6 +65,19 @@ func (s *containerServer) Exec(stream grpc.BidiStreamingServer[longshorev1.ExecR
 	err = to.serve(ctx, at)
 	x.End(ctx, at, err != nil)
 	return err
+}
+
+// execConfig returns the configuration of an exec's process. Unless the client detaches, the process keeps its output for it.
+func execConfig(p *specs.Process, req *longshorev1.ExecStart) core.ProcessConfig {
+	size := translate.Size(req.GetSize())
+	if req.GetDetach() {
+		return core.ProcessConfig{Spec: p, IO: core.IO{TTY: req.GetTty(), Size: size}}
+	}
+	stdin := core.StdinClosed
+	if req.GetStdin() {
+		stdin = core.StdinOnce
+	}
+	return attach.Held(p, stdin, size)
 }
 
 // Attach attaches the client to a container's main process.
@@ -119,7 +138,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		},
 	}
 	if req.GetSize() != nil && c.Main.TTY && input {
-		_ = view.Resize(ctx, at.Ref, toSize(req.GetSize())) // a container that has just ended has no size
+		_ = view.Resize(ctx, at.Ref, translate.Size(req.GetSize())) // a container that has just ended has no size
 	}
 	if req.GetStart() {
 		if err := s.srv.started(ctx, view, c.ID); err != nil {

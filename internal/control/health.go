@@ -2,9 +2,6 @@ package control
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -88,24 +85,6 @@ func statusOf(c core.Container) string {
 	return ""
 }
 
-// failedTest says how the last health check of a container's last run has failed; "" when it has not.
-func failedTest(c core.Container) string {
-	h := c.HealthNow()
-	if h == nil || len(h.Probes) == 0 || h.Probes[len(h.Probes)-1].Code == 0 {
-		return ""
-	}
-	last := h.Probes[len(h.Probes)-1]
-	said, _, _ := strings.Cut(strings.TrimSpace(last.Output), "\n")
-	switch {
-	case last.Code < 0: // no program has ended, and the output is our own words
-		return said
-	case said == "":
-		return fmt.Sprintf("exit code %d", last.Code)
-	default:
-		return fmt.Sprintf("exit code %d: %s", last.Code, said)
-	}
-}
-
 // healthDocument is a container's health in inspect, with docker's names; nil if it has no health
 // check.
 func healthDocument(c core.Container) map[string]any {
@@ -133,17 +112,4 @@ func checkDocument(c core.Container) map[string]any {
 		"Test": append([]string{"CMD"}, check.Command...), "Interval": check.Interval, "Timeout": check.Timeout, "StartPeriod": check.StartPeriod,
 		"StartInterval": check.StartInterval, "Retries": check.Retries,
 	}
-}
-
-// withoutOutput is h without the output of the container's programs.
-func withoutOutput(h *core.Health) *core.Health {
-	if h == nil {
-		return nil
-	}
-	out := *h
-	out.Probes = slices.Clone(h.Probes)
-	for i := range out.Probes {
-		out.Probes[i].Output = ""
-	}
-	return &out
 }

@@ -11,6 +11,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/longshore/longshore/internal/control/view"
+
+	"github.com/longshore/longshore/internal/control/access"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"google.golang.org/grpc"
@@ -48,7 +52,7 @@ func (s *imageServer) ListImages(ctx context.Context, req *longshorev1.ListImage
 			return cmp.Or(b.Pulled.Compare(a.Pulled), cmp.Compare(a.ID, b.ID))
 		})
 		for _, img := range list {
-			resp.Images = append(resp.Images, toImage(o, img))
+			resp.Images = append(resp.Images, view.Image(o, img))
 		}
 	}
 	return resp, nil
@@ -65,10 +69,10 @@ func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.Inspect
 			return nil, err
 		}
 		// The image's own record has no JSON names; these are the API's.
-		out, err := inspectJSON(map[string]any{
+		out, err := view.JSON(map[string]any{
 			"id": img.ID, "owner": o, "digest": img.Digest, "names": img.Names, "digests": img.Digests, "size_bytes": img.Size,
 			"unpacked_bytes": img.Unpacked, "layers": img.Layers, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config,
-		}, nil, req.GetShowEnv() && !onReadSocket(ctx))
+		}, nil, req.GetShowEnv() && !access.ReadOnly(ctx))
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +90,7 @@ func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.S
 		mu.Lock()
 		defer mu.Unlock()
 		// If the client has left, ctx ends.
-		_ = stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Progress{Progress: toProgress(p)}})
+		_ = stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Progress{Progress: view.Progress(p)}})
 	}
 	img, err := s.srv.own.Images.Pull(stream.Context(), req.GetName(), opts)
 	if err != nil {
@@ -94,7 +98,7 @@ func (s *imageServer) PullImage(req *longshorev1.PullImageRequest, stream grpc.S
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	return stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Image{Image: toImage(core.OwnerCLI, img)}})
+	return stream.Send(&longshorev1.PullImageResponse{Step: &longshorev1.PullImageResponse_Image{Image: view.Image(core.OwnerCLI, img)}})
 }
 
 // archiveReader reads an archive that arrives in messages.
@@ -139,7 +143,7 @@ func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1
 	}
 	resp := &longshorev1.ImportImagesResponse{}
 	for _, img := range images {
-		resp.Images = append(resp.Images, toImage(core.OwnerCLI, img))
+		resp.Images = append(resp.Images, view.Image(core.OwnerCLI, img))
 	}
 	return stream.SendAndClose(resp)
 }
@@ -182,7 +186,7 @@ func (s *imageServer) PushImage(req *longshorev1.PushImageRequest, stream grpc.S
 	opts := pushOptions(req.GetCredentials())
 	opts.Target = req.GetTarget()
 	opts.Progress = func(p core.PullProgress) { // from one goroutine: blobs are sent one after the other
-		_ = stream.Send(&longshorev1.PushImageResponse{Progress: toProgress(p)}) // if the client has left, ctx ends
+		_ = stream.Send(&longshorev1.PushImageResponse{Progress: view.Progress(p)}) // if the client has left, ctx ends
 	}
 	return s.srv.o.Transfers.Push(stream.Context(), core.OwnerCLI, req.GetName(), opts)
 }
@@ -286,7 +290,7 @@ func (s *volumeServer) ListVolumes(ctx context.Context, req *longshorev1.ListVol
 		}
 		slices.SortFunc(list, func(a, b core.Volume) int { return cmp.Compare(a.Name, b.Name) })
 		for _, v := range list {
-			resp.Volumes = append(resp.Volumes, toVolume(v))
+			resp.Volumes = append(resp.Volumes, view.Volume(v))
 		}
 	}
 	return resp, nil
@@ -298,7 +302,7 @@ func (s *volumeServer) CreateVolume(ctx context.Context, req *longshorev1.Create
 	if err != nil {
 		return nil, err
 	}
-	return &longshorev1.CreateVolumeResponse{Volume: toVolume(v)}, nil
+	return &longshorev1.CreateVolumeResponse{Volume: view.Volume(v)}, nil
 }
 
 // RemoveVolume removes a volume of ours that nothing uses.
@@ -311,7 +315,7 @@ func (s *volumeServer) PruneVolumes(ctx context.Context, req *longshorev1.PruneV
 	list, err := s.srv.own.Volumes.Prune(ctx, func(v core.Volume) bool { return req.GetAll() || v.Anonymous() })
 	resp := &longshorev1.PruneVolumesResponse{}
 	for _, v := range list {
-		resp.Volumes = append(resp.Volumes, toVolume(v))
+		resp.Volumes = append(resp.Volumes, view.Volume(v))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("prune volumes: %d removed before", len(list)), err)

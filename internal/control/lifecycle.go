@@ -7,33 +7,23 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/longshore/longshore/internal/control/view"
+
+	"github.com/longshore/longshore/internal/control/access"
+
+	"github.com/longshore/longshore/internal/control/translate"
+
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
-	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
 // cleanTimeout bounds the cleanup after a call has failed or its client has left.
 const cleanTimeout = time.Minute
-
-// graceOf returns nil, the container's own grace period, when d is absent.
-func graceOf(d *durationpb.Duration) (*time.Duration, error) {
-	if d == nil {
-		return nil, nil //nolint:nilnil // absent is a value here
-	}
-	if err := d.CheckValid(); err != nil {
-		return nil, invalid.Errorf("grace: %v", err)
-	}
-	g := d.AsDuration()
-	if g < 0 {
-		return nil, invalid.Errorf("grace %v is negative", g)
-	}
-	return &g, nil
-}
 
 // stopOptions returns how a request wants a container stopped.
 func stopOptions(signal string, grace *durationpb.Duration, req core.StopRequest) (engine.StopOptions, error) {
@@ -44,7 +34,7 @@ func stopOptions(signal string, grace *durationpb.Duration, req core.StopRequest
 		}
 	}
 	var err error
-	opts.Grace, err = graceOf(grace)
+	opts.Grace, err = translate.Grace(grace)
 	return opts, err
 }
 
@@ -106,7 +96,7 @@ func restartable(c core.Container) error {
 
 // Restart stops a container of ours, unless it has ended, and starts it again.
 func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartRequest) (*longshorev1.RestartResponse, error) {
-	opts, err := stopOptions(req.GetSignal(), req.GetGrace(), stopRequest(ctx, "longshore restart"))
+	opts, err := stopOptions(req.GetSignal(), req.GetGrace(), access.StopRequest(ctx, "longshore restart"))
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +136,7 @@ func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartR
 
 // Stop stops a container, or a sandbox with every container in it.
 func (s *containerServer) Stop(ctx context.Context, req *longshorev1.StopRequest) (*longshorev1.StopResponse, error) {
-	opts, err := stopOptions(req.GetSignal(), req.GetGrace(), stopRequest(ctx, "longshore stop"))
+	opts, err := stopOptions(req.GetSignal(), req.GetGrace(), access.StopRequest(ctx, "longshore stop"))
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +179,7 @@ func (s *containerServer) Kill(ctx context.Context, req *longshorev1.KillRequest
 	if err != nil {
 		return nil, err
 	}
-	a := stopRequest(ctx, "longshore kill")
+	a := access.StopRequest(ctx, "longshore kill")
 	a.Signal = sig
 	return &longshorev1.KillResponse{}, view.Signal(ctx, core.Ref{Container: c.ID}, sig, a)
 }
@@ -223,7 +213,7 @@ func (s *containerServer) Resume(ctx context.Context, req *longshorev1.ResumeReq
 // Remove removes a container, together with the sandbox that was created for it, or a whole
 // sandbox.
 func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveRequest) (*longshorev1.RemoveResponse, error) {
-	opts := engine.RemoveOptions{Force: req.GetForce(), Request: stopRequest(ctx, "longshore rm")}
+	opts := engine.RemoveOptions{Force: req.GetForce(), Request: access.StopRequest(ctx, "longshore rm")}
 	c, err := s.srv.container(ctx, req.GetName())
 	if err == nil {
 		view, err := s.srv.changer(c.Meta, req.GetForce())
@@ -288,5 +278,5 @@ func (s *containerServer) Wait(ctx context.Context, req *longshorev1.WaitRequest
 	if err != nil {
 		return nil, err
 	}
-	return &longshorev1.WaitResponse{Autopsy: toAutopsy(&a)}, nil
+	return &longshorev1.WaitResponse{Autopsy: view.Autopsy(&a)}, nil
 }

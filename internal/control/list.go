@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 
+	"github.com/longshore/longshore/internal/control/view"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
@@ -37,7 +39,7 @@ func (s *containerServer) ListSandboxes(ctx context.Context, req *longshorev1.Li
 	slices.SortFunc(sandboxes, func(a, b core.Sandbox) int { return newest(a.Meta, b.Meta) })
 	resp := &longshorev1.ListSandboxesResponse{}
 	for _, sb := range sandboxes {
-		resp.Sandboxes = append(resp.Sandboxes, toSandbox(sb, count[sb.ID]))
+		resp.Sandboxes = append(resp.Sandboxes, view.Sandbox(sb, count[sb.ID]))
 	}
 	return resp, nil
 }
@@ -123,7 +125,9 @@ func (s *Server) show(ctx context.Context, containers []core.Container) ([]*long
 		if r := recordOf(c); r.Image != "" {
 			image = r.Image
 		}
-		out = append(out, toContainer(c, byID[c.Sandbox], image))
+		v := view.Container(c, byID[c.Sandbox], image)
+		v.Health = statusOf(c)
+		out = append(out, v)
 	}
 	return out, nil
 }
@@ -152,7 +156,7 @@ func (s *containerServer) whyGone(ctx context.Context, name string, notFound err
 	}
 	c := core.Container{Meta: core.Meta{ID: ev.Container, Owner: ev.Owner, Key: ev.Key}, Sandbox: ev.Sandbox, State: "removed"}
 	c.Main.Finished, c.Main.Autopsy = ev.At, ev.Autopsy
-	return &longshorev1.WhyResponse{Container: toContainer(c, core.Sandbox{}, "")}, nil
+	return &longshorev1.WhyResponse{Container: view.Container(c, core.Sandbox{}, "")}, nil
 }
 
 // Why returns how a container ended, or that it has not ended.
@@ -168,10 +172,10 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 	if err != nil {
 		return nil, err
 	}
-	resp := &longshorev1.WhyResponse{Container: shown[0], FailedTest: failedTest(c)}
+	resp := &longshorev1.WhyResponse{Container: shown[0], FailedTest: view.FailedTest(c)}
 	for _, p := range c.Execs {
 		if p.Autopsy != nil {
-			resp.Execs = append(resp.Execs, toProcess(p))
+			resp.Execs = append(resp.Execs, view.Process(p))
 		}
 	}
 	if s.srv.o.LostOutput != nil {
@@ -181,7 +185,7 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 	if err != nil && !errdefs.IsNotFound(err) {
 		return nil, err
 	}
-	resp.Start = toStart(&sb, &c)
+	resp.Start = view.Start(&sb, &c)
 	// The keeper forgets a process that has ended.
 	resp.LostBytes = max(resp.GetLostBytes(), resp.GetContainer().GetAutopsy().GetLostOutput())
 	return resp, nil

@@ -3,6 +3,8 @@ package control
 import (
 	"fmt"
 
+	"github.com/longshore/longshore/internal/control/view"
+
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 
@@ -42,7 +44,7 @@ func (s *containerServer) Logs(req *longshorev1.LogsRequest, stream grpc.ServerS
 		defer stop()
 	}
 	send := func(e logs.Entry) error {
-		return stream.Send(&longshorev1.LogsResponse{At: stamp(e.At), Stream: e.Stream, Data: e.Text, Partial: e.Partial})
+		return stream.Send(&longshorev1.LogsResponse{At: view.Time(e.At), Stream: e.Stream, Data: e.Text, Partial: e.Partial})
 	}
 	if recent {
 		return s.srv.o.Recent.Read(ctx, c.ID, opts, send)

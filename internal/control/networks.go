@@ -9,6 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/longshore/longshore/internal/control/view"
+
+	"github.com/longshore/longshore/internal/control/translate"
+
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -139,7 +143,7 @@ func (s *networkServer) ConnectNetwork(ctx context.Context, req *longshorev1.Con
 	if err != nil {
 		return nil, err
 	}
-	a, err := attachment(req.GetAttachment())
+	a, err := translate.Attachment(req.GetAttachment())
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +167,7 @@ func (s *networkServer) DisconnectNetwork(ctx context.Context, req *longshorev1.
 	if err != nil {
 		return nil, err
 	}
-	if err := s.srv.own.Attachments.Detach(ctx, c.Sandbox, networkName(req.GetNetwork())); err != nil {
+	if err := s.srv.own.Attachments.Detach(ctx, c.Sandbox, translate.NetworkName(req.GetNetwork())); err != nil {
 		return nil, err
 	}
 	return &longshorev1.DisconnectNetworkResponse{}, s.srv.publish(ctx)
@@ -232,7 +236,7 @@ func (s *Server) members(ctx context.Context) (map[string][]member, error) {
 	for _, c := range containers {
 		if sb, ok := on[c.Sandbox]; ok {
 			for _, a := range sb.Config.Network.Attached() {
-				name := networkName(a.Network)
+				name := translate.NetworkName(a.Network)
 				list[name] = append(list[name], member{c, sb})
 			}
 		}
@@ -319,7 +323,7 @@ func (s *Server) started(ctx context.Context, view *engine.Client, id core.ID) e
 
 func toNetwork(def core.NetworkDefinition, members []member) *longshorev1.Network {
 	n := &longshorev1.Network{
-		Name: def.Name, Internal: def.Internal, Mtu: int32(def.MTU), Labels: maps.Clone(def.Labels), Interface: def.Interface, Created: stamp(def.Created),
+		Name: def.Name, Internal: def.Internal, Mtu: int32(def.MTU), Labels: maps.Clone(def.Labels), Interface: def.Interface, Created: view.Time(def.Created),
 	}
 	for _, sub := range def.Subnets {
 		gateway := sub.Gateway
@@ -344,4 +348,49 @@ func toNetwork(def core.NetworkDefinition, members []member) *longshorev1.Networ
 		n.Members = append(n.Members, out)
 	}
 	return n
+}
+
+// checkNetwork refuses a network that does not exist, an address that is in use, and ports where
+// nothing comes in.
+func (s *Server) checkNetwork(ctx context.Context, cfg core.SandboxConfig, publishAll bool) error {
+	internal := ""
+	out := false
+	for _, a := range cfg.Network.Attached() {
+		if translate.NetworkName(a.Network) == core.NetworkDefault {
+			out = true
+			continue
+		}
+		def, err := s.defined(a.Network)
+		if err != nil {
+			return err
+		}
+		if out = out || !def.Internal; def.Internal && internal == "" {
+			internal = def.Name
+		}
+	}
+	if internal != "" && !out && (publishAll || len(cfg.Network.Ports) > 0) {
+		return invalid.Errorf("ports cannot be published from network %s, which is internal", internal)
+	}
+	return s.freeAddresses(ctx, cfg.Network.Attached()...)
+}
+
+// freeAddresses refuses addresses that a container has, and says which one.
+func (s *Server) freeAddresses(ctx context.Context, list ...core.Attachment) error {
+	for _, a := range list {
+		if len(a.Addrs) == 0 {
+			continue
+		}
+		members, err := s.members(ctx)
+		if err != nil {
+			return err
+		}
+		for _, m := range members[translate.NetworkName(a.Network)] {
+			for _, p := range a.Addrs {
+				if m.sandbox.State == core.SandboxReady && slices.Contains(m.sandbox.Network.Addrs, p.Addr()) {
+					return fmt.Errorf("address %s is in use by container %s: %w", p.Addr(), m.container.Key, errdefs.ErrAlreadyExists)
+				}
+			}
+		}
+	}
+	return nil
 }

@@ -16,6 +16,10 @@ import (
 	"sort"
 	"time"
 
+	"github.com/longshore/longshore/internal/control/view"
+
+	"github.com/longshore/longshore/internal/control/access"
+
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -35,7 +39,7 @@ var _ longshorev1.NodeServer = (*nodeServer)(nil)
 // Version returns the versions of the agent and of its programs.
 func (s *nodeServer) Version(ctx context.Context, _ *longshorev1.VersionRequest) (*longshorev1.VersionResponse, error) {
 	resp := &longshorev1.VersionResponse{
-		Version: s.srv.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: stamp(s.srv.o.Started), Pid: int32(os.Getpid()),
+		Version: s.srv.o.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: view.Time(s.srv.o.Started), Pid: int32(os.Getpid()),
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, kv := range info.Settings {
@@ -65,7 +69,7 @@ func (s *nodeServer) Doctor(ctx context.Context, _ *longshorev1.DoctorRequest) (
 	if s.srv.o.Doctor == nil {
 		return nil, fmt.Errorf("doctor: %w", errdefs.ErrNotImplemented)
 	}
-	return &longshorev1.DoctorResponse{Findings: toFindings(s.srv.o.Doctor(ctx, !onReadSocket(ctx)))}, nil
+	return &longshorev1.DoctorResponse{Findings: toFindings(s.srv.o.Doctor(ctx, !access.ReadOnly(ctx)))}, nil
 }
 
 // Check returns the violations of the engine's invariants.
@@ -123,7 +127,7 @@ func (s *nodeServer) Events(req *longshorev1.EventsRequest, stream grpc.ServerSt
 		if e.At.Before(notBefore) || !match(e) {
 			continue
 		}
-		if err := stream.Send(&longshorev1.EventsResponse{Event: toEvent(e)}); err != nil {
+		if err := stream.Send(&longshorev1.EventsResponse{Event: view.Event(e)}); err != nil {
 			return err
 		}
 	}
@@ -273,7 +277,7 @@ func (s *nodeServer) dumpObjects(ctx context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	raw, err := inspectJSON(map[string]any{"sandboxes": sandboxes, "containers": containers}, nil, false)
+	raw, err := view.JSON(map[string]any{"sandboxes": sandboxes, "containers": containers}, nil, false)
 	if err != nil {
 		return err
 	}
@@ -297,4 +301,12 @@ func (s *nodeServer) dumpEvents(ctx context.Context, w io.Writer) error {
 		}
 	}
 	return nil
+}
+
+func toFindings(list []Finding) []*longshorev1.Finding {
+	var out []*longshorev1.Finding
+	for _, f := range list {
+		out = append(out, &longshorev1.Finding{Name: f.Name, Status: string(f.Status), Detail: f.Detail, Hint: f.Hint})
+	}
+	return out
 }

@@ -1,35 +1,15 @@
 package control
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/longshore/longshore/internal/control/translate"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"google.golang.org/grpc"
 
-	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 )
-
-func TestEveryCallIsClassified(t *testing.T) {
-	for _, d := range []grpc.ServiceDesc{
-		longshorev1.Containers_ServiceDesc, longshorev1.Images_ServiceDesc, longshorev1.Volumes_ServiceDesc, longshorev1.Node_ServiceDesc,
-	} {
-		var names []string
-		for _, m := range d.Methods {
-			names = append(names, m.MethodName)
-		}
-		for _, m := range d.Streams {
-			names = append(names, m.StreamName)
-		}
-		for _, n := range names {
-			if _, known := reads("/" + d.ServiceName + "/" + n); !known {
-				t.Errorf("%s/%s: does it read only?", d.ServiceName, n)
-			}
-		}
-	}
-}
 
 func TestPickPrefersTheBestMatch(t *testing.T) {
 	objects := []object{
@@ -53,23 +33,13 @@ func TestPickPrefersTheBestMatch(t *testing.T) {
 	}
 }
 
-func TestMadeUpNamesAreValid(t *testing.T) {
-	for image, want := range map[string]string{
-		"redis": "redis-", "docker.io/library/redis:7@sha256:abc": "redis-", "127.0.0.1:5000/a/b:1": "b-", "@": "container-",
-	} {
-		if got := madeUpName(image); !strings.HasPrefix(string(got), want) {
-			t.Errorf("%s: %s", image, got)
-		}
-	}
-}
-
 func TestIDRangesAreNobodyElses(t *testing.T) {
 	var r idRanges
 	take := func(sandboxes ...core.Sandbox) (uint32, func()) {
 		t.Helper()
 		cfg := core.SandboxConfig{}
 		release, err := r.take(sandboxes, &cfg)
-		if err != nil || len(cfg.UIDs) != 1 || cfg.UIDs[0] != cfg.GIDs[0] || cfg.UIDs[0].Size != idsSize {
+		if err != nil || len(cfg.UIDs) != 1 || cfg.UIDs[0] != cfg.GIDs[0] || cfg.UIDs[0].Size != translate.UserIDs {
 			t.Fatalf("%+v, %v", cfg, err)
 		}
 		return cfg.UIDs[0].HostID, release
@@ -87,7 +57,7 @@ func TestIDRangesAreNobodyElses(t *testing.T) {
 	if d, _ := take(); d != a {
 		t.Errorf("%d, and %d is free", d, a)
 	}
-	whole := core.Sandbox{Config: core.SandboxConfig{UIDs: []specs.LinuxIDMapping{{HostID: firstIDs, Size: idsRanges * idsSize}}}}
+	whole := core.Sandbox{Config: core.SandboxConfig{UIDs: []specs.LinuxIDMapping{{HostID: firstIDs, Size: idsRanges * translate.UserIDs}}}}
 	if _, err := r.take([]core.Sandbox{whole}, &core.SandboxConfig{}); !errdefs.IsUnavailable(err) {
 		t.Errorf("without a range: %v", err)
 	}

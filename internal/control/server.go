@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/longshore/longshore/internal/control/access"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 
@@ -179,15 +181,15 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 
 func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	watch := obs.GRPC{Face: "control", Metrics: s.o.Metrics, Logger: s.o.Logger}
-	gate := gate{readOnly: readOnly, restricted: s.o.Restricted}
+	gate := access.Gate{ReadOnly: readOnly, Restricted: s.o.Restricted}
 	unary, stream := grpcerr.Interceptors(func(_ context.Context, err error) error { return grpcerr.Status(err, nil) })
 	srv := grpc.NewServer(
-		grpc.Creds(peerCredentials{}),
+		grpc.Creds(access.Credentials{}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.WriteBufferSize(writeBuffer), // a connection has one only while it writes
 		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.ChainUnaryInterceptor(watch.Unary, gate.unary, unary),
-		grpc.ChainStreamInterceptor(watch.Stream, gate.stream, stream),
+		grpc.ChainUnaryInterceptor(watch.Unary, gate.Unary, unary),
+		grpc.ChainStreamInterceptor(watch.Stream, gate.Stream, stream),
 	)
 	longshorev1.RegisterContainersServer(srv, &containerServer{srv: s})
 	longshorev1.RegisterImagesServer(srv, &imageServer{srv: s})

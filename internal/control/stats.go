@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/longshore/longshore/internal/control/view"
+
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 
@@ -91,40 +93,9 @@ func (s *Server) statsRound(ctx context.Context, ids []core.ID, before map[core.
 		st.Net = net[c.Sandbox]
 		last := before[c.ID] // zero in the first round
 		before[c.ID] = st
-		resp.Containers = append(resp.Containers, toStats(*c, st, last))
+		resp.Containers = append(resp.Containers, view.Stats(*c, st, last))
 	}
 	return resp, nil
-}
-
-func known(v core.Value) *uint64 {
-	if !v.OK {
-		return nil
-	}
-	return &v.N
-}
-
-func toStats(c core.Container, st, last core.Stats) *longshorev1.ContainerStats {
-	out := &longshorev1.ContainerStats{
-		Id: string(c.ID), Owner: string(c.Owner), Key: string(c.Key), At: stamp(st.At),
-		CpuUsageNs: known(st.CPU.Usage), MemoryBytes: known(st.Memory.Usage), WorkingSetBytes: known(st.Memory.WorkingSet),
-		MemoryLimitBytes: known(st.Memory.Limit), MemoryPeakBytes: known(st.Memory.Peak), SwapBytes: known(st.Memory.Swap),
-		Pids: known(st.Pids.Current), PidsLimit: known(st.Pids.Limit), RootBytes: known(st.Root.Bytes),
-	}
-	for _, d := range st.IO {
-		out.ReadBytes += d.ReadBytes
-		out.WriteBytes += d.WriteBytes
-	}
-	for _, n := range st.Net {
-		if n.Name != "lo" {
-			out.RxBytes += n.RxBytes
-			out.TxBytes += n.TxBytes
-		}
-	}
-	if passed := st.At.Sub(last.At); st.CPU.Usage.OK && last.CPU.Usage.OK && passed > 0 && st.CPU.Usage.N >= last.CPU.Usage.N {
-		percent := 100 * float64(st.CPU.Usage.N-last.CPU.Usage.N) / float64(passed.Nanoseconds())
-		out.CpuPercent = &percent
-	}
-	return out
 }
 
 // Top lists the processes of a container.

@@ -5,6 +5,12 @@ import (
 	"errors"
 	"io"
 
+	"github.com/longshore/longshore/internal/control/view"
+
+	"github.com/longshore/longshore/internal/control/access"
+
+	"github.com/longshore/longshore/internal/control/translate"
+
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
@@ -39,7 +45,7 @@ func (c client) serve(ctx context.Context, s *attach.Session) error {
 	if err != nil {
 		return err
 	}
-	return c.send(&longshorev1.Output{Kind: &longshorev1.Output_Exited{Exited: toAutopsy(&a)}})
+	return c.send(&longshorev1.Output{Kind: &longshorev1.Output_Exited{Exited: view.Autopsy(&a)}})
 }
 
 func (c client) output(stderr bool, data []byte) error {
@@ -69,10 +75,10 @@ func (c client) receive(ctx context.Context, to *attach.Input) error {
 		case *longshorev1.Input_StdinClosed:
 			to.End(ctx)
 		case *longshorev1.Input_Resize:
-			to.Resize(ctx, toSize(k.Resize))
+			to.Resize(ctx, translate.Size(k.Resize))
 		case *longshorev1.Input_Signal:
 			if sig, err := ocispec.Signal(k.Signal); err == nil {
-				a := stopRequest(ctx, c.call)
+				a := access.StopRequest(ctx, c.call)
 				a.Signal = sig
 				_ = to.Engine.Signal(ctx, to.Ref, sig, a) // it may have ended: the client gets its exit
 			}

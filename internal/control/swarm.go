@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/longshore/longshore/internal/control/view"
+
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -118,7 +120,7 @@ func toSwarmStatus(s SwarmStatus) *longshorev1.SwarmStatus {
 		})
 	}
 	if !s.CertificateEnds.IsZero() {
-		out.CertificateEnds = stamp(s.CertificateEnds)
+		out.CertificateEnds = view.Time(s.CertificateEnds)
 	}
 	return out
 }

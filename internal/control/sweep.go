@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/longshore/longshore/internal/control/translate"
+
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/attach"
@@ -223,7 +225,7 @@ func removeLogFiles(path string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
-	for i := 1; i < maxLogFiles; i++ {
+	for i := 1; i < translate.MaxLogFiles; i++ {
 		rerr := os.Remove(fmt.Sprintf("%s.%d", path, i))
 		if errors.Is(rerr, os.ErrNotExist) {
 			break

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/longshore/longshore/internal/control/translate"
+
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -16,12 +17,9 @@ import (
 // The ranges of the node's ids for containers in user namespaces of their own: far above those of
 // kubelets' and Nomad's containers.
 const (
-	idsSize   = uint32(65536)
-	firstIDs  = uint32(25600) * idsSize
+	firstIDs  = uint32(25600) * translate.UserIDs
 	idsRanges = 3072
 )
-
-const privateUsers = "private"
 
 // idRanges gives each container that wants a user namespace ids that no other object of the node has.
 // Those in use are read from the sandboxes, so that nothing is stored.
@@ -37,13 +35,13 @@ func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (rele
 	used := map[uint32]bool{}
 	for _, sb := range sandboxes {
 		for _, m := range append(append([]specs.LinuxIDMapping{}, sb.Config.UIDs...), sb.Config.GIDs...) {
-			for first := m.HostID / idsSize; first <= (m.HostID+max(m.Size, 1)-1)/idsSize; first++ {
-				used[first*idsSize] = true
+			for first := m.HostID / translate.UserIDs; first <= (m.HostID+max(m.Size, 1)-1)/translate.UserIDs; first++ {
+				used[first*translate.UserIDs] = true
 			}
 		}
 	}
 	for i := range uint32(idsRanges) {
-		first := firstIDs + i*idsSize
+		first := firstIDs + i*translate.UserIDs
 		if used[first] || r.held[first] {
 			continue
 		}
@@ -51,7 +49,7 @@ func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (rele
 			r.held = map[uint32]bool{}
 		}
 		r.held[first] = true
-		cfg.UIDs, cfg.GIDs = []specs.LinuxIDMapping{{HostID: first, Size: idsSize}}, []specs.LinuxIDMapping{{HostID: first, Size: idsSize}}
+		cfg.UIDs, cfg.GIDs = []specs.LinuxIDMapping{{HostID: first, Size: translate.UserIDs}}, []specs.LinuxIDMapping{{HostID: first, Size: translate.UserIDs}}
 		return func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -59,29 +57,6 @@ func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (rele
 		}, nil
 	}
 	return nil, fmt.Errorf("all %d ranges of ids for user namespaces are taken: %w", idsRanges, errdefs.ErrUnavailable)
-}
-
-// checkUserns refuses options that conflict with a user namespace of the container's own.
-func checkUserns(req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error {
-	switch req.GetUserns() {
-	case "", "host":
-		return nil
-	case privateUsers:
-	default:
-		return invalid.Errorf("user namespace %q is neither host nor private", req.GetUserns())
-	}
-	for what, asked := range map[string]bool{
-		"privileged": req.GetPrivileged(), "ipc host": req.GetIpc() == "host", "pid host": req.GetPid() == "host", "uts host": req.GetUts() == "host", "network host": req.GetNetwork() == "host",
-	} {
-		if asked {
-			return invalid.Errorf("a private user namespace cannot be combined with %s", what)
-		}
-	}
-	cfg.Namespaces.User.Mode = core.Shared
-	if cfg.Sysctls != nil { // the sysctl cannot have groups outside of the namespace
-		cfg.Sysctls["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", idsSize-1)
-	}
-	return nil
 }
 
 // users gives a container ids, if it wants a user namespace, from a runtime that can map them. They

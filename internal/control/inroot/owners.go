@@ -1,4 +1,4 @@
-package control
+package inroot
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/treecopy"
 )
 
-// onThread runs fn on a thread of its own, which ends with it: fn may change the thread's state.
+// onThread runs fn on a thread of its own, which ends afterwards, so that fn may change the thread's state.
 func onThread(fn func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -22,8 +22,8 @@ func onThread(fn func() error) error {
 	return <-result
 }
 
-// asRootOf runs fn so that files which it makes belong to the root of a container with these ids: the
-// node's root is nobody there, and a mount with mapped owners takes no file of it. The capabilities stay.
+// asRootOf runs fn so that the files that it creates belong to the root user of a container with these ids:
+// the node's root has no id there, and a mount with mapped owners refuses its files. The capabilities stay.
 // It must be called on a thread of its own.
 func asRootOf(ids treecopy.IDs, fn func() error) error {
 	if !ids.Mapped() {
@@ -31,18 +31,18 @@ func asRootOf(ids treecopy.IDs, fn func() error) error {
 	}
 	uid, gid, ok := ids.Host(0, 0)
 	if !ok {
-		return fn() // it has no root
+		return fn() // the container has no root user
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&header, &have[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	defer func() { _ = setOwner(0, 0) }() // the main thread does not end with its goroutine
+	defer func() { _ = setOwner(0, 0) }() // if this is the main thread, it does not end with its goroutine
 	if err := setOwner(uid, gid); err != nil {
 		return err
 	}
-	if err := unix.Capset(&header, &have[0]); err != nil { // those about files went with the user
+	if err := unix.Capset(&header, &have[0]); err != nil { // the change of the user removed those for files
 		return fmt.Errorf("keep capabilities: %w", err)
 	}
 	return fn()
@@ -59,12 +59,12 @@ func setOwner(uid, gid int) error {
 	return nil
 }
 
-// usersOf returns a user namespace with these ids, nil without ids.
-func usersOf(ctx context.Context, o Options, ids treecopy.IDs) (*os.File, error) {
-	if !ids.Mapped() || o.Namespaces == nil {
+// userNamespace returns a user namespace with the container's ids, nil without ids.
+func (c Container) userNamespace(ctx context.Context) (*os.File, error) {
+	if !c.IDs.Mapped() || c.Namespaces == nil {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	made, err := o.Namespaces(ctx, ids.UIDs, ids.GIDs, specs.UserNamespace)
+	made, err := c.Namespaces(ctx, c.IDs.UIDs, c.IDs.GIDs, specs.UserNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("make a user namespace: %w", err)
 	}

@@ -1,4 +1,4 @@
-package control
+package view
 
 import (
 	"slices"
@@ -9,13 +9,13 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// toStart returns the parts of a container's last start with their durations, in the order of their
+// Start returns the parts of a container's last start with their durations, in the order of their
 // beginnings.
-func toStart(sb *core.Sandbox, c *core.Container) (parts []*longshorev1.StartPart) {
+func Start(sb *core.Sandbox, c *core.Container) (parts []*longshorev1.StartPart) {
 	all := append(sb.Trace.Verbs(), c.Trace.Verbs()...)
 	slices.SortStableFunc(all, func(a, b core.TracedVerb) int { return a.At.Compare(b.At) })
 	for _, v := range all {
-		part := &longshorev1.StartPart{Verb: v.Verb, At: stamp(v.At), By: string(v.By), Bytes: uint64(max(v.Bytes, 0))}
+		part := &longshorev1.StartPart{Verb: v.Verb, At: Time(v.At), By: string(v.By), Bytes: uint64(max(v.Bytes, 0))}
 		if part.GetBy() == "" {
 			part.By = string(c.Owner)
 		}

@@ -1,4 +1,4 @@
-package control
+package access
 
 import (
 	"net"
@@ -11,11 +11,11 @@ import (
 	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
-// TestARestrictedSocketListsOnly, as long as it is told to, and hides what the read socket
-// hides.
+// TestARestrictedSocketListsOnly checks a gate before and while it is restricted. While it is, it hides secrets as the read
+// socket does.
 func TestARestrictedSocketListsOnly(t *testing.T) {
 	restricted := false
-	g := gate{restricted: func() bool { return restricted }}
+	g := Gate{Restricted: func() bool { return restricted }}
 	for method, want := range map[string]codes.Code{
 		longshorev1.Containers_ListContainers_FullMethodName: codes.OK,
 		longshorev1.Containers_Inspect_FullMethodName:        codes.OK,
@@ -31,14 +31,14 @@ func TestARestrictedSocketListsOnly(t *testing.T) {
 		if err := g.check(method); err != nil {
 			t.Errorf("%s: %v", method, err)
 		}
-		if onReadSocket(g.mark(t.Context())) {
+		if ReadOnly(g.mark(t.Context())) {
 			t.Errorf("%s: secrets are hidden", method)
 		}
 		restricted = true
 		if err := g.check(method); status.Code(err) != want {
 			t.Errorf("%s when restricted: %v, want %v", method, err, want)
 		}
-		if !onReadSocket(g.mark(t.Context())) {
+		if !ReadOnly(g.mark(t.Context())) {
 			t.Errorf("%s when restricted: secrets are shown", method)
 		}
 	}
@@ -52,10 +52,10 @@ type fromMachine struct {
 
 func (c fromMachine) RemoteAddr() net.Addr { return vsock.Addr{CID: c.cid, Port: 5} }
 
-// TestOnlyTheHostComesByVsock: neither this machine's containers nor other guests.
+// TestOnlyTheHostComesByVsock checks that neither this machine's containers nor other guests are served by vsock.
 func TestOnlyTheHostComesByVsock(t *testing.T) {
 	for cid, want := range map[uint32]bool{vsock.Host: true, 0: false, 1: false, 3: false, vsock.Any: false} {
-		_, info, err := peerCredentials{}.ServerHandshake(fromMachine{cid: cid})
+		_, info, err := Credentials{}.ServerHandshake(fromMachine{cid: cid})
 		if (err == nil) != want {
 			t.Errorf("from %d: %v", cid, err)
 		}
@@ -65,7 +65,7 @@ func TestOnlyTheHostComesByVsock(t *testing.T) {
 	}
 	here, there := net.Pipe()
 	defer func() { _, _ = here.Close(), there.Close() }()
-	if _, _, err := (peerCredentials{}).ServerHandshake(here); err == nil {
+	if _, _, err := (Credentials{}).ServerHandshake(here); err == nil {
 		t.Error("a pipe is taken for a socket")
 	}
 }

@@ -1,27 +1,97 @@
-package control
+package translate
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/containerd/errdefs"
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/attach"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// specFunc returns the spec that a request asks for. Everything that does not need the root is
-// decided, or refused, before it returns.
+// confine puts the request's system call filter, profile and hidden paths into s. The capabilities
+// must be set.
+func confine(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	switch {
+	case req.GetSeccompUnconfined() && len(req.GetSeccomp()) > 0:
+		return invalid.Errorf("a system call filter and no filter cannot be combined")
+	case req.GetPrivileged():
+		if err := ocispec.AllPrivileges(s); err != nil {
+			return err
+		}
+	}
+	ocispec.AppArmor(s, req.GetApparmor())
+	if req.GetUnmasked() {
+		s.Linux.MaskedPaths, s.Linux.ReadonlyPaths = nil, nil
+	}
+	switch {
+	case len(req.GetSeccomp()) > 0:
+		return ocispec.LoadSeccomp(s, req.GetSeccomp())
+	case req.GetSeccompUnconfined() || req.GetPrivileged():
+		return nil
+	}
+	return ocispec.DefaultSeccomp(s)
+}
+
+// addDevices puts the request's devices of the host into s. A policy adds those of the Container Device
+// Interface (cdiNames).
+func addDevices(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	for _, name := range req.GetDevices() {
+		if !strings.HasPrefix(name, "/") {
+			continue
+		}
+		d, err := ocispec.ParseDevice(name)
+		if err != nil {
+			return err
+		}
+		devices, rules, err := ocispec.HostDevice(d)
+		if err != nil {
+			return err
+		}
+		ocispec.AddDevice(s, devices, rules)
+	}
+	return nil
+}
+
+// cdiNames returns the request's devices that have names of the Container Device Interface.
+func cdiNames(req *longshorev1.CreateRequest) ([]string, error) {
+	names := slices.DeleteFunc(slices.Clone(req.GetDevices()), func(n string) bool { return strings.HasPrefix(n, "/") })
+	return names, ocispec.CheckCDI(names)
+}
+
+// memoryMounts returns the request's tmpfs mounts, and /dev/shm if the request sets its size.
+func memoryMounts(req *longshorev1.CreateRequest) (list []specs.Mount, err error) {
+	for _, t := range req.GetTmpfs() {
+		options := []string{"nosuid", "nodev", "noexec", "mode=1777"}
+		for _, o := range t.GetOptions() {
+			if !ocispec.TmpfsOption(o) {
+				return nil, invalid.Errorf("tmpfs %s: option %q", t.GetTarget(), o)
+			}
+			options = append(options, o)
+		}
+		list = append(list, specs.Mount{Destination: path.Clean(t.GetTarget()), Type: "tmpfs", Source: "tmpfs", Options: options})
+	}
+	if n := bytesOf(req.GetShmBytes()); n > 0 {
+		if req.GetIpc() == "host" {
+			return nil, invalid.Errorf("the size of /dev/shm is the host's with ipc host")
+		}
+		list = append(list, specs.Mount{
+			Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=" + strconv.FormatInt(n, 10)},
+		})
+	}
+	return list, nil
+}
+
+// specFunc returns the function that makes the container's spec. It checks everything that does not need
+// the container's root before it returns.
 func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	base := ocispec.New()
 	caps, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), req.GetCapAdd(), req.GetCapDrop())
@@ -116,73 +186,11 @@ func mounts(s *specs.Spec, req *longshorev1.CreateRequest) error {
 	return nil
 }
 
-// execConfig returns a further process like the container's own, with the request's changes.
-func execConfig(c core.Container, req *longshorev1.ExecStart) (core.ProcessConfig, error) {
-	var cfg core.ProcessConfig
-	for _, e := range req.GetEnv() {
-		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.ContainsRune(e, 0) {
-			return cfg, invalid.Errorf("environment variable %q is not NAME=value", name)
-		}
-	}
-	if c.State != core.ContainerRunning {
-		return cfg, fmt.Errorf("exec in %s: it is %s: %w", c.ID.Short(), c.State, errdefs.ErrFailedPrecondition)
-	}
-	p, err := ocispec.ExecProcess(c.Bundle, req.GetCommand(), req.GetTty(), toSize(req.GetSize()))
-	if err != nil {
-		return cfg, fmt.Errorf("exec in %s: %w", c.ID.Short(), err)
-	}
-	if req.GetWorkdir() != "" {
-		if p.Cwd = path.Clean(req.GetWorkdir()); !path.IsAbs(p.Cwd) {
-			return cfg, invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
-		}
-	}
-	if req.GetUser() != "" {
-		if err := execUser(c, p, req.GetUser()); err != nil {
-			return cfg, err
-		}
-	}
-	if req.GetPrivileged() {
-		node, err := ocispec.ReadNode()
-		if err != nil {
-			return cfg, err
-		}
-		p.Capabilities, p.NoNewPrivileges = ocispec.CapabilitySets(node.Capabilities), false
-	}
-	p.Env = ocispec.Env(ocispec.BaseEnv("/", "", req.GetTty()), p.Env, req.GetEnv())
-	if req.GetDetach() {
-		return core.ProcessConfig{Spec: p, IO: core.IO{TTY: req.GetTty(), Size: toSize(req.GetSize())}}, nil
-	}
-	stdin := core.StdinClosed
-	if req.GetStdin() {
-		stdin = core.StdinOnce
-	}
-	return attach.Held(p, stdin, toSize(req.GetSize())), nil
-}
-
 // consoleSize returns the size that the runtime sets before the program starts; nil when there is
 // none.
 func consoleSize(tty bool, requested *longshorev1.Size) *specs.Box {
-	if size := toSize(requested); tty && size.Rows > 0 && size.Cols > 0 {
+	if size := Size(requested); tty && size.Rows > 0 && size.Cols > 0 {
 		return &specs.Box{Height: uint(size.Rows), Width: uint(size.Cols)}
 	}
-	return nil
-}
-
-// execUser makes p run as the user. It looks the user up in the container's root.
-func execUser(c core.Container, p *specs.Process, user string) error {
-	root, err := os.OpenRoot(filepath.Join(c.Bundle, "rootfs"))
-	if err != nil {
-		return fmt.Errorf("exec in %s: open its root: %w", c.ID.Short(), err)
-	}
-	defer func() { _ = root.Close() }()
-	files, err := ocispec.ReadUserFiles(root)
-	if err != nil {
-		return err
-	}
-	found, err := files.LookUp(user)
-	if err != nil {
-		return err
-	}
-	files.SwitchUser(p, found)
 	return nil
 }

@@ -1,4 +1,4 @@
-package control
+package access
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// reads says whether a call only reads. The read socket serves only such calls; Dump, and Inspect
-// with environment values, are not among them.
+// reads reports whether a call only reads, and whether this table has the call. The read socket serves only
+// such calls. Dump, and Inspect with environment values, are not among them.
 func reads(method string) (readOnly, known bool) {
 	switch method {
 	case longshorev1.Containers_ListSandboxes_FullMethodName,
@@ -74,8 +74,7 @@ func reads(method string) (readOnly, known bool) {
 	return false, false
 }
 
-// lists says whether a call only lists and inspects, and shows nothing that a container's
-// programs have written.
+// lists reports whether a call only lists and inspects, and shows no output of a container's programs.
 func lists(method string) bool {
 	switch method {
 	case longshorev1.Containers_ListSandboxes_FullMethodName,
@@ -89,21 +88,19 @@ func lists(method string) bool {
 
 type readOnlyKey struct{}
 
-// onReadSocket reports whether the call came through the read socket, where secrets are always
-// hidden.
-func onReadSocket(ctx context.Context) bool { return ctx.Value(readOnlyKey{}) != nil }
+// ReadOnly reports whether a call may only read: secrets are hidden in its answer.
+func ReadOnly(ctx context.Context) bool { return ctx.Value(readOnlyKey{}) != nil }
 
-// gate refuses calls that do not only read, when readOnly is set, and those that do not
-// only list while restricted says so.
-type gate struct {
-	readOnly   bool
-	restricted func() bool // nil: never
+// Gate refuses some calls of a socket.
+type Gate struct {
+	ReadOnly   bool        // refuses calls that change something
+	Restricted func() bool // while it returns true, only calls that list and inspect are served; nil never does
 }
 
-func (g gate) isRestricted() bool { return g.restricted != nil && g.restricted() }
+func (g Gate) isRestricted() bool { return g.Restricted != nil && g.Restricted() }
 
-func (g gate) check(method string) error {
-	if ok, _ := reads(method); g.readOnly && !ok {
+func (g Gate) check(method string) error {
+	if ok, _ := reads(method); g.ReadOnly && !ok {
 		return status.Error(codes.PermissionDenied, "this socket serves only calls that read")
 	}
 	if g.isRestricted() && !lists(method) {
@@ -112,21 +109,23 @@ func (g gate) check(method string) error {
 	return nil
 }
 
-func (g gate) mark(ctx context.Context) context.Context {
-	if g.readOnly || g.isRestricted() {
+func (g Gate) mark(ctx context.Context) context.Context {
+	if g.ReadOnly || g.isRestricted() {
 		return context.WithValue(ctx, readOnlyKey{}, true)
 	}
 	return ctx
 }
 
-func (g gate) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+// Unary is a gRPC interceptor.
+func (g Gate) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if err := g.check(info.FullMethod); err != nil {
 		return nil, err
 	}
 	return next(g.mark(ctx), req)
 }
 
-func (g gate) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+// Stream is a gRPC interceptor.
+func (g Gate) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	if err := g.check(info.FullMethod); err != nil {
 		return err
 	}

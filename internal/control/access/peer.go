@@ -1,4 +1,4 @@
-package control
+package access
 
 import (
 	"context"
@@ -16,30 +16,29 @@ import (
 	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
-// peerCredentials are gRPC transport credentials without a handshake: the kernel reports the
-// process at the other end of a unix socket, and the machine at that of a vsock.
-type peerCredentials struct{}
+// Credentials are gRPC transport credentials without a handshake: the kernel reports the client's
+// process of a unix socket, and the client's machine of a vsock.
+type Credentials struct{}
 
 // peerInfo identifies the process that calls.
 type peerInfo struct {
 	credentials.CommonAuthInfo
-	uid uint32
-	pid int32
-	// host says that it is a process of the machine's host.
-	host bool
+	uid  uint32
+	pid  int32
+	host bool // the process runs on this machine's host, and has neither uid nor pid here
 }
 
 // AuthType names the kind of authentication.
 func (peerInfo) AuthType() string { return "unix-peer" }
 
 // ClientHandshake does nothing: clients do not check the server.
-func (peerCredentials) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (Credentials) ClientHandshake(_ context.Context, _ string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return c, peerInfo{}, nil
 }
 
 // ServerHandshake asks the kernel for the peer of c. It refuses connections that are neither
 // unix sockets nor the host's: a container can open a vsock to its own machine.
-func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (Credentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if from, ok := c.RemoteAddr().(vsock.Addr); ok {
 		if from.CID != vsock.Host {
 			return nil, nil, fmt.Errorf("identify the peer: %s is not the host", from)
@@ -69,18 +68,18 @@ func (peerCredentials) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthIn
 }
 
 // Info describes the credentials to gRPC.
-func (peerCredentials) Info() credentials.ProtocolInfo {
+func (Credentials) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "unix"}
 }
 
 // Clone returns a copy; there is nothing to copy.
-func (c peerCredentials) Clone() credentials.TransportCredentials { return c }
+func (c Credentials) Clone() credentials.TransportCredentials { return c }
 
 // OverrideServerName is for TLS only.
-func (peerCredentials) OverrideServerName(string) error { return nil }
+func (Credentials) OverrideServerName(string) error { return nil }
 
-// stopRequest returns the caller, for the autopsy and the event log.
-func stopRequest(ctx context.Context, call string) core.StopRequest {
+// StopRequest returns a record of the caller for the autopsy and the event log. call names the command.
+func StopRequest(ctx context.Context, call string) core.StopRequest {
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: call, At: time.Now()}
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(peerInfo); ok && info.host {

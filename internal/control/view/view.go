@@ -1,8 +1,12 @@
-package control
+package view
 
 import (
 	"cmp"
+	"fmt"
+	"strings"
 	"time"
+
+	"github.com/longshore/longshore/internal/control/translate"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -10,20 +14,21 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// stamp converts a time; an unknown one becomes nil.
-func stamp(t time.Time) *timestamppb.Timestamp {
+// Time converts a time. The zero time becomes nil.
+func Time(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil
 	}
 	return timestamppb.New(t)
 }
 
-func toAutopsy(a *core.Autopsy) *longshorev1.Autopsy {
+// Autopsy converts the record of a process's end; nil stays nil.
+func Autopsy(a *core.Autopsy) *longshorev1.Autopsy {
 	if a == nil {
 		return nil
 	}
 	out := &longshorev1.Autopsy{
-		Status: int32(a.Exit.Status()), Code: int32(a.Exit.Code), Signal: int32(a.Exit.Signal), Lost: a.Exit.Lost, At: stamp(a.Exit.At),
+		Status: int32(a.Exit.Status()), Code: int32(a.Exit.Code), Signal: int32(a.Exit.Signal), Lost: a.Exit.Lost, At: Time(a.Exit.At),
 		PeakBytes: a.Peak, LimitBytes: a.Limit, Tail: a.Tail, Start: a.Start, Verdict: a.Verdict,
 		Core: a.Exit.Core, Refused: a.Refused, Throttled: a.Throttled, LostOutput: a.LostOutput,
 	}
@@ -32,7 +37,7 @@ func toAutopsy(a *core.Autopsy) *longshorev1.Autopsy {
 	}
 	if a.StopRequest != nil {
 		out.Asked = &longshorev1.Asked{
-			Owner: string(a.StopRequest.Owner), Call: a.StopRequest.Call, User: a.StopRequest.User, Signal: int32(a.StopRequest.Signal), At: stamp(a.StopRequest.At),
+			Owner: string(a.StopRequest.Owner), Call: a.StopRequest.Call, User: a.StopRequest.User, Signal: int32(a.StopRequest.Signal), At: Time(a.StopRequest.At),
 		}
 	}
 	return out
@@ -58,9 +63,10 @@ func toAddresses(n core.NetworkStatus) []string {
 	return out
 }
 
-func toSandbox(sb core.Sandbox, containers int) *longshorev1.Sandbox {
+// Sandbox converts a sandbox with its number of containers.
+func Sandbox(sb core.Sandbox, containers int) *longshorev1.Sandbox {
 	return &longshorev1.Sandbox{
-		Id: string(sb.ID), Owner: string(sb.Owner), Key: string(sb.Key), State: string(sb.State), Created: stamp(sb.Created), Labels: sb.Labels,
+		Id: string(sb.ID), Owner: string(sb.Owner), Key: string(sb.Key), State: string(sb.State), Created: Time(sb.Created), Labels: sb.Labels,
 		Network: sb.Network.Mode, Addresses: toAddresses(sb.Network), Ports: toPorts(sb.Network.Ports), Runtime: sb.Config.Runtime,
 		Containers: uint32(containers), Note: sb.Note,
 	}
@@ -77,9 +83,9 @@ func networkNames(sb core.Sandbox) []string {
 	}
 	var names []string
 	for _, a := range sb.Config.Network.Attached() {
-		name := networkName(a.Network)
+		name := translate.NetworkName(a.Network)
 		if name == core.NetworkDefault {
-			name = bridgeNetwork
+			name = translate.BridgeNetwork
 		}
 		names = append(names, name)
 	}
@@ -89,15 +95,15 @@ func networkNames(sb core.Sandbox) []string {
 	return names
 }
 
-// toContainer converts a container. sb is its sandbox; image is the name of its image, if known.
-func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.Container {
+// Container converts a container without its health. sb is its sandbox; image is the name of its image, if known.
+func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Container {
 	if image == "" {
 		image = c.Image.String()
 	}
 	out := &longshorev1.Container{
 		Id: string(c.ID), Owner: string(c.Owner), Key: string(c.Key), Name: c.Name(), Sandbox: string(c.Sandbox), State: string(c.State),
-		Image: image, ImageId: c.Image.String(), Command: c.Main.Args, Created: stamp(c.Created), Started: stamp(c.Main.Started), Finished: stamp(c.Main.Finished),
-		Pid: int32(c.Main.Pid), Autopsy: toAutopsy(c.Main.Autopsy), Labels: c.Labels, Runtime: c.Runtime, Warnings: c.Warnings, Health: statusOf(c),
+		Image: image, ImageId: c.Image.String(), Command: c.Main.Args, Created: Time(c.Created), Started: Time(c.Main.Started), Finished: Time(c.Main.Finished),
+		Pid: int32(c.Main.Pid), Autopsy: Autopsy(c.Main.Autopsy), Labels: c.Labels, Runtime: c.Runtime, Warnings: c.Warnings,
 	}
 	for _, v := range c.Config.Volumes {
 		out.Volumes = append(out.Volumes, v.Name)
@@ -110,17 +116,19 @@ func toContainer(c core.Container, sb core.Sandbox, image string) *longshorev1.C
 	return out
 }
 
-func toProcess(p core.Process) *longshorev1.Process {
-	return &longshorev1.Process{Id: string(p.ID), Args: p.Args, Started: stamp(p.Started), Finished: stamp(p.Finished), Autopsy: toAutopsy(p.Autopsy)}
+// Process converts an exec's process.
+func Process(p core.Process) *longshorev1.Process {
+	return &longshorev1.Process{Id: string(p.ID), Args: p.Args, Started: Time(p.Started), Finished: Time(p.Finished), Autopsy: Autopsy(p.Autopsy)}
 }
 
-func toImage(owner core.Owner, img core.Image) *longshorev1.Image {
+// Image converts an image of an owner.
+func Image(owner core.Owner, img core.Image) *longshorev1.Image {
 	out := &longshorev1.Image{
 		Id: img.ID.String(), Owner: string(owner), Digest: img.Digest.String(), Names: img.Names, Digests: img.Digests,
-		SizeBytes: img.Size, UnpackedBytes: img.Unpacked, Pulled: stamp(img.Pulled), Pinned: img.Pinned, Labels: img.Config.Config.Labels,
+		SizeBytes: img.Size, UnpackedBytes: img.Unpacked, Pulled: Time(img.Pulled), Pinned: img.Pinned, Labels: img.Config.Config.Labels,
 	}
 	if img.Config.Created != nil {
-		out.Created = stamp(*img.Config.Created)
+		out.Created = Time(*img.Config.Created)
 	}
 	if p := img.Config.Platform; p.OS != "" {
 		out.Platform = p.OS + "/" + p.Architecture
@@ -131,29 +139,38 @@ func toImage(owner core.Owner, img core.Image) *longshorev1.Image {
 	return out
 }
 
-func toProgress(p core.PullProgress) *longshorev1.PullProgress {
+// Progress converts the progress of a pull or a push.
+func Progress(p core.PullProgress) *longshorev1.PullProgress {
 	return &longshorev1.PullProgress{Blob: p.Blob.String(), Status: p.Status, Done: p.Done, Total: p.Total}
 }
 
-func toEvent(e core.Event) *longshorev1.Event {
+// Event converts an event.
+func Event(e core.Event) *longshorev1.Event {
 	return &longshorev1.Event{
-		Seq: e.Seq, At: stamp(e.At), Kind: string(e.Kind), Owner: string(e.Owner), Key: string(e.Key), Sandbox: string(e.Sandbox),
-		Container: string(e.Container), Process: string(e.Process), Autopsy: toAutopsy(e.Autopsy), Note: e.Note,
+		Seq: e.Seq, At: Time(e.At), Kind: string(e.Kind), Owner: string(e.Owner), Key: string(e.Key), Sandbox: string(e.Sandbox),
+		Container: string(e.Container), Process: string(e.Process), Autopsy: Autopsy(e.Autopsy), Note: e.Note,
 	}
 }
 
-func toVolume(v core.Volume) *longshorev1.Volume {
-	return &longshorev1.Volume{Owner: string(v.Owner), Name: v.Name, Path: v.Path, Labels: v.Labels, Created: stamp(v.Created), Options: v.Options}
+// Volume converts a volume.
+func Volume(v core.Volume) *longshorev1.Volume {
+	return &longshorev1.Volume{Owner: string(v.Owner), Name: v.Name, Path: v.Path, Labels: v.Labels, Created: Time(v.Created), Options: v.Options}
 }
 
-func toFindings(list []Finding) []*longshorev1.Finding {
-	var out []*longshorev1.Finding
-	for _, f := range list {
-		out = append(out, &longshorev1.Finding{Name: f.Name, Status: string(f.Status), Detail: f.Detail, Hint: f.Hint})
+// FailedTest returns the result of the last health check of a container's last run if it has failed, otherwise "".
+func FailedTest(c core.Container) string {
+	h := c.HealthNow()
+	if h == nil || len(h.Probes) == 0 || h.Probes[len(h.Probes)-1].Code == 0 {
+		return ""
 	}
-	return out
-}
-
-func toSize(s *longshorev1.Size) core.Size {
-	return core.Size{Cols: uint16(min(s.GetCols(), 0xffff)), Rows: uint16(min(s.GetRows(), 0xffff))}
+	last := h.Probes[len(h.Probes)-1]
+	output, _, _ := strings.Cut(strings.TrimSpace(last.Output), "\n")
+	switch {
+	case last.Code < 0: // no program has ended: the output is an error text of ours
+		return output
+	case output == "":
+		return fmt.Sprintf("exit code %d", last.Code)
+	default:
+		return fmt.Sprintf("exit code %d: %s", last.Code, output)
+	}
 }

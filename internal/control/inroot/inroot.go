@@ -1,0 +1,154 @@
+package inroot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore/longshore/internal/beneath"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/treecopy"
+)
+
+// Container is a container whose root Run opens.
+type Container struct {
+	core.Container
+	IDs treecopy.IDs // of its user namespace; zero without one
+	// Namespaces makes namespaces, for mounts with mapped owners in an ended container; nil if nobody does.
+	Namespaces func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
+}
+
+// Run calls fn with the root of a container and with its mounts. Files that fn creates belong to the container's root user. fn
+// runs on a thread of its own.
+func (c Container) Run(ctx context.Context, fn func(root *os.File) error) error {
+	as := func(root *os.File) error { return asRootOf(c.IDs, func() error { return fn(root) }) }
+	if c.Main.Pid == 0 || c.State == core.ContainerExited {
+		users, err := c.userNamespace(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = users.Close() }()
+		return inEnded(c.Container, users, as)
+	}
+	root, err := rootOf(c.Container)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	return onThread(func() error { return as(root) })
+}
+
+// rootOf opens the root of a container's main process. The result belongs to the checked process,
+// even if that ends meanwhile and its number is reused.
+func rootOf(c core.Container) (*os.File, error) {
+	proc, err := os.OpenRoot("/proc/" + strconv.Itoa(c.Main.Pid))
+	if err != nil {
+		return nil, fmt.Errorf("it has just ended: %w", errdefs.ErrUnavailable)
+	}
+	defer func() { _ = proc.Close() }()
+	in, err := proc.ReadFile("cgroup")
+	if err != nil || c.Cgroup.Path != "" && !strings.Contains(string(in), c.Cgroup.Path) {
+		return nil, fmt.Errorf("it has just ended: %w", errdefs.ErrUnavailable)
+	}
+	dir, err := proc.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	fd, err := unix.Openat(int(dir.Fd()), "root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open its root: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "/"), nil
+}
+
+// inEnded calls fn with the root of a container without a process, in a mount namespace that exists
+// for this call alone, with the container's volumes and binds.
+func inEnded(c core.Container, users *os.File, fn func(root *os.File) error) error {
+	return onThread(func() error { return inMounts(c, users, fn) })
+}
+
+// inMounts mounts the container's volumes and binds in a new mount namespace and calls fn. It must be called on a thread of its
+// own.
+func inMounts(c core.Container, users *os.File, fn func(root *os.File) error) error {
+	own, err := os.Open("/proc/thread-self/ns/mnt")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = own.Close() }()
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	// If this is the main thread, it does not end with its goroutine, and must not keep the mounts.
+	defer func() { _ = unix.Setns(int(own.Fd()), unix.CLONE_NEWNS) }()
+	// Unmounts on the node propagate here, but mounts made here do not propagate to the node.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("make a mount namespace: %w", err)
+	}
+	root, err := os.Open(filepath.Join(c.Bundle, "rootfs"))
+	if err != nil {
+		return fmt.Errorf("open its root: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	spec, err := ocispec.BundleSpec(c.Bundle)
+	if err != nil {
+		return err
+	}
+	for _, m := range spec.Mounts {
+		if !slices.Contains(m.Options, "bind") && !slices.Contains(m.Options, "rbind") {
+			continue
+		}
+		if err := mountIn(root, m, users); err != nil && !errors.Is(err, unix.ENOENT) { // the source of a mount may be gone
+			return fmt.Errorf("mount %s: %w", m.Destination, err)
+		}
+	}
+	return fn(root)
+}
+
+// mountIn mounts a bind of a spec in a root.
+func mountIn(root *os.File, m specs.Mount, users *os.File) error {
+	base, rel, err := ocispec.Below(m)
+	if err != nil {
+		return err
+	}
+	if base == "" {
+		base, rel = path.Split(path.Clean(m.Source))
+		if rel == "" {
+			rel = "."
+		}
+	}
+	tree, err := beneath.Tree(base, rel, beneath.Copy{Recursive: slices.Contains(m.Options, "rbind")})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tree.Close() }()
+	if slices.Contains(m.Options, "ro") {
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return err
+		}
+	}
+	if len(m.UIDMappings) > 0 && users != nil {
+		attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users.Fd())}
+		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH, &attr); err != nil {
+			return fmt.Errorf("map its owners: %w", err)
+		}
+	}
+	target, err := beneath.In(root, m.Destination, unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = target.Close() }()
+	return unix.MoveMount(int(tree.Fd()), "", int(target.Fd()), "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}

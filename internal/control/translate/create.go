@@ -1,0 +1,218 @@
+package translate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/sysctl"
+)
+
+// ValidName reports whether s can be a name of ours, which is also a file name and a host name.
+func ValidName(s string) bool {
+	for i := range len(s) {
+		letter := 'a' <= s[i] && s[i] <= 'z' || 'A' <= s[i] && s[i] <= 'Z' || '0' <= s[i] && s[i] <= '9'
+		if !letter && (i == 0 || !strings.ContainsRune("_.-", rune(s[i]))) {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 128
+}
+
+// Check refuses requests to create a container that contradict themselves or name impossible values.
+func Check(req *longshorev1.CreateRequest) error {
+	if req.GetName() != "" && !ValidName(req.GetName()) {
+		return invalid.Errorf("name %q: letters, digits, _ . - only, a letter or digit first, at most 128", req.GetName())
+	}
+	switch req.GetPull() {
+	case "", "missing", "always", "never":
+	default:
+		return invalid.Errorf("pull %q is none of missing, always, never", req.GetPull())
+	}
+	if req.GetImage() == "" {
+		return invalid.Errorf("an image is needed")
+	}
+	if req.GetCpus() < 0 || req.GetCpus() > 1e4 {
+		return invalid.Errorf("cpus %v is out of range", req.GetCpus())
+	}
+	for _, e := range req.GetEnv() {
+		if name, _, ok := strings.Cut(e, "="); !ok || name == "" || strings.ContainsRune(e, 0) {
+			return invalid.Errorf("environment variable %q is not NAME=value", name)
+		}
+	}
+	if req.GetStopSignal() != "" {
+		if _, err := ocispec.Signal(req.GetStopSignal()); err != nil {
+			return err
+		}
+	}
+	if _, err := Grace(req.GetStopGrace()); err != nil {
+		return err
+	}
+	if req.GetWorkdir() != "" && !path.IsAbs(req.GetWorkdir()) {
+		return invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())
+	}
+	if req.GetPublishAll() && !ownNetwork(req) {
+		return invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
+	}
+	if req.GetLogBytes() < 0 || req.GetLogFiles() < 0 || req.GetLogFiles() > MaxLogFiles {
+		return invalid.Errorf("a log has at most %d files, and no negative size", MaxLogFiles)
+	}
+	return checkMounts(req)
+}
+
+// MaxLogFiles bounds the files of one log.
+const MaxLogFiles = 100
+
+// checkMounts refuses mounts without a source or with a target that is not usable.
+func checkMounts(req *longshorev1.CreateRequest) error {
+	seen := map[string]bool{}
+	checkTarget := func(asked string) error {
+		target := path.Clean(asked)
+		switch {
+		case !path.IsAbs(asked) || target == "/":
+			return invalid.Errorf("mount target %q is not an absolute path below /", asked)
+		case seen[target]:
+			return invalid.Errorf("mount target %q is set twice", asked)
+		}
+		seen[target] = true
+		return nil
+	}
+	for _, t := range req.GetTmpfs() {
+		if err := checkTarget(t.GetTarget()); err != nil {
+			return err
+		}
+	}
+	for _, m := range req.GetMounts() {
+		if err := checkTarget(m.GetTarget()); err != nil {
+			return err
+		}
+		switch {
+		case m.GetAnonymous() && (m.GetSource() != "" || m.GetSubPath() != ""):
+			return invalid.Errorf("mount %q: a volume without a name has no source", m.GetTarget())
+		case m.GetAnonymous():
+			continue
+		case m.GetSource() == "":
+			return invalid.Errorf("mount %q has no source", m.GetTarget())
+		case m.GetPropagation() != "" && !path.IsAbs(m.GetSource()):
+			return invalid.Errorf("mount %q: only a path of the host has a propagation", m.GetTarget())
+		}
+		if path.IsAbs(m.GetSource()) {
+			if m.GetSubPath() != "" {
+				return invalid.Errorf("mount source %q has a sub-path but is not a volume", m.GetSource())
+			}
+			if _, err := os.Stat(m.GetSource()); err != nil {
+				return invalid.Errorf("mount source: %v", err)
+			}
+		} else if !ValidName(m.GetSource()) {
+			return invalid.Errorf("mount source %q is neither an absolute path nor a volume's name", m.GetSource())
+		}
+	}
+	return nil
+}
+
+// Sandbox returns the configuration of the sandbox for a request. It does not check whether the networks exist.
+func Sandbox(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
+	ports, err := toPorts(req.GetPorts())
+	if err != nil {
+		return core.SandboxConfig{}, err
+	}
+	cfg := core.SandboxConfig{
+		Key: core.Key(req.GetName()), Labels: req.GetLabels(), Runtime: req.GetRuntime(), Hostname: req.GetHostname(),
+		Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Shared}, UTS: core.Namespace{Mode: core.Shared}},
+		Network: core.NetworkConfig{
+			Ports: ports,
+			DNS:   core.DNS{Servers: req.GetDns().GetServers(), Searches: req.GetDns().GetSearches(), Options: req.GetDns().GetOptions()},
+		},
+	}
+	own := sysctl.AnyUser()
+	switch req.GetNetwork() {
+	case "", "default", "bridge":
+		cfg.Sysctls = own
+	case core.NetworkNone:
+		cfg.Network.Name = core.NetworkNone
+	case "host":
+		cfg.Namespaces.Net.Mode = core.Host
+		if req.GetHostname() == "" {
+			cfg.Namespaces.UTS.Mode = core.Host
+		}
+	default:
+		cfg.Network.Name, cfg.Sysctls = req.GetNetwork(), own
+	}
+	if cfg.Network.Name == core.NetworkNone || cfg.Namespaces.Net.Mode == core.Host {
+		if len(ports) > 0 {
+			return cfg, invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
+		}
+	}
+	if cfg.Network.Hosts, err = hostLines(req); err != nil {
+		return cfg, err
+	}
+	if err := namespaces(&cfg, req); err != nil {
+		return cfg, err
+	}
+	if err := checkUserns(req, &cfg); err != nil {
+		return cfg, err
+	}
+	return cfg, errors.Join(address(&cfg, req), further(&cfg, req))
+}
+
+// namespaces puts the request's namespaces into cfg; its network is not among them.
+func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
+	for _, n := range []struct {
+		kind, asked string
+		ns          *core.Namespace
+	}{{"pid", req.GetPid(), &cfg.Namespaces.PID}, {"ipc", req.GetIpc(), &cfg.Namespaces.IPC}, {"uts", req.GetUts(), &cfg.Namespaces.UTS}} {
+		switch n.asked {
+		case "", "private":
+		case "host":
+			n.ns.Mode = core.Host
+		default:
+			return invalid.Errorf("%s namespace %q is neither host nor private: other namespaces cannot be joined", n.kind, n.asked)
+		}
+	}
+	if req.GetUts() == "host" && req.GetHostname() != "" {
+		return invalid.Errorf("a host name cannot be combined with uts host")
+	}
+	if _, err := sysctl.ParseAll(req.GetSysctls()); err != nil {
+		return err
+	}
+	return nil
+}
+
+// ownNetwork reports whether the container gets interfaces of its own.
+func ownNetwork(req *longshorev1.CreateRequest) bool {
+	return req.GetNetwork() != core.NetworkNone && req.GetNetwork() != "host"
+}
+
+// checkUserns refuses options that conflict with a user namespace of the container's own.
+func checkUserns(req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error {
+	switch req.GetUserns() {
+	case "", "host":
+		return nil
+	case privateUsers:
+	default:
+		return invalid.Errorf("user namespace %q is neither host nor private", req.GetUserns())
+	}
+	for option, asked := range map[string]bool{
+		"privileged": req.GetPrivileged(), "ipc host": req.GetIpc() == "host", "pid host": req.GetPid() == "host", "uts host": req.GetUts() == "host", "network host": req.GetNetwork() == "host",
+	} {
+		if asked {
+			return invalid.Errorf("a private user namespace cannot be combined with %s", option)
+		}
+	}
+	cfg.Namespaces.User.Mode = core.Shared
+	if cfg.Sysctls != nil { // the sysctl cannot have groups outside of the namespace
+		cfg.Sysctls["net.ipv4.ping_group_range"] = fmt.Sprintf("0 %d", UserIDs-1)
+	}
+	return nil
+}
+
+const privateUsers = "private"
+
+// UserIDs is the number of user ids, and of group ids, of a container in a user namespace of its own.
+const UserIDs = uint32(65536)

@@ -1,0 +1,95 @@
+package translate
+
+import (
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
+)
+
+// maxOOMScore is the kernel's bound.
+const maxOOMScore = 1000
+
+// Limited is a request with limits: one that creates a container, or one that updates it.
+type Limited interface {
+	GetMemoryBytes() uint64
+	GetMemorySwapBytes() int64
+	GetMemoryReservationBytes() uint64
+	GetCpus() float64
+	GetCpuShares() uint64
+	GetCpusetCpus() string
+	GetCpusetMems() string
+	GetPids() int64
+}
+
+// Resources returns the limits of a request. memory is the memory limit in force when the request has
+// none; 0 is none.
+func Resources(req Limited, memory int64) (*specs.LinuxResources, error) {
+	l := ocispec.Limits{
+		Memory: bytesOf(req.GetMemoryBytes()), CPUs: req.GetCpus(), Pids: max(req.GetPids(), 0), Shares: req.GetCpuShares(), Cpuset: req.GetCpusetCpus(),
+	}
+	res, err := l.Resources()
+	if err != nil {
+		return nil, err
+	}
+	if l.Memory > 0 {
+		memory = l.Memory
+	}
+	if mems := req.GetCpusetMems(); mems != "" {
+		if res.CPU == nil {
+			res.CPU = &specs.LinuxCPU{}
+		}
+		res.CPU.Mems = mems
+	}
+	swap, reserved := req.GetMemorySwapBytes(), bytesOf(req.GetMemoryReservationBytes())
+	if res.Memory == nil && (swap != 0 || reserved > 0) {
+		res.Memory = &specs.LinuxMemory{}
+	}
+	if swap != 0 {
+		switch {
+		case memory == 0:
+			return nil, invalid.Errorf("a swap limit needs a memory limit")
+		case swap != -1 && swap < memory:
+			return nil, invalid.Errorf("%d bytes of memory and swap together are less than the %d bytes of memory", swap, memory)
+		}
+		res.Memory.Swap = &swap
+	}
+	if reserved > 0 {
+		if memory > 0 && reserved > memory {
+			return nil, invalid.Errorf("the memory reservation of %d bytes exceeds the limit of %d", reserved, memory)
+		}
+		res.Memory.Reservation = &reserved
+	}
+	return res, nil
+}
+
+// limits puts the request's limits into s.
+func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
+	if req.GetPids() < 0 {
+		return invalid.Errorf("a limit of %d processes", req.GetPids())
+	}
+	res, err := Resources(req, 0)
+	if err != nil {
+		return err
+	}
+	res.Devices = s.Linux.Resources.Devices
+	s.Linux.Resources = res
+	if score := int(req.GetOomScoreAdj()); score != 0 {
+		if score < -maxOOMScore || score > maxOOMScore {
+			return invalid.Errorf("oom score %d is not between -%d and %d", score, maxOOMScore, maxOOMScore)
+		}
+		s.Process.OOMScoreAdj = &score
+	}
+	for _, u := range req.GetUlimits() {
+		r, err := ocispec.Rlimit(u)
+		if err != nil {
+			return err
+		}
+		s.Process.Rlimits = append(s.Process.Rlimits, r)
+	}
+	return nil
+}
+
+// bytesOf returns n as the int64 that specs have; larger values do not limit anything.
+func bytesOf(n uint64) int64 { return int64(min(n, 1<<62)) }
