@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 
+	"github.com/longshore/longshore/internal/cli/session"
+
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -40,11 +42,11 @@ func (a *app) attach(ctx context.Context, c *base.Client, req *longshorev1.Attac
 	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
 		return err
 	}
-	s := &session{
-		a: a, stdin: req.GetStdin(), forward: forward, recv: stream.Recv,
-		send: func(in *longshorev1.Input) error {
+	s := &session.Session{
+		App: a.App, Stdin: req.GetStdin(), Forward: forward, Recv: stream.Recv,
+		Send: func(in *longshorev1.Input) error {
 			return stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: in}})
 		},
 	}
-	return a.ended(s.run(ctx))
+	return s.End(s.Run(ctx))
 }

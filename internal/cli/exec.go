@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 
+	"github.com/longshore/longshore/internal/cli/session"
+
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -60,11 +62,11 @@ func (a *app) exec(ctx context.Context, c *base.Client, req *longshorev1.ExecSta
 		}
 		return a.Print("%s\n", m.GetStarted().GetProcess())
 	}
-	s := &session{
-		a: a, stdin: req.GetStdin(), forward: true, recv: stream.Recv,
-		send: func(in *longshorev1.Input) error {
+	s := &session.Session{
+		App: a.App, Stdin: req.GetStdin(), Forward: true, Recv: stream.Recv,
+		Send: func(in *longshorev1.Input) error {
 			return stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Input{Input: in}})
 		},
 	}
-	return a.ended(s.run(ctx))
+	return s.End(s.Run(ctx))
 }

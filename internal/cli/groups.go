@@ -49,11 +49,3 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	return &base.UsageError{Err: err}
 }
-
-// normalNames gives flags that other tools name otherwise the names that they have here.
-func normalNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	if known, ok := otherNames()[name]; ok {
-		name = known
-	}
-	return pflag.NormalizedName(name)
-}

@@ -61,15 +61,6 @@ func newLogs(a *app) *cobra.Command {
 	return cmd
 }
 
-// tellLostOutput says on stderr that the log lacks output, where it does.
-func (a *app) tellLostOutput(n uint64) error {
-	if n == 0 {
-		return nil
-	}
-	_, err := fmt.Fprintf(a.Stderr, "longshore: %s of the output is lost: no log could take it\n", base.Size(n))
-	return err
-}
-
 // logPrinters returns a printer for each container. Those of several write the names, and one line
 // at a time.
 func logPrinters(names []string, like logPrinter, always bool) []*logPrinter {
@@ -105,7 +96,7 @@ func showLogs(ctx context.Context, a *app, c *base.Client, like *longshorev1.Log
 		if err != nil {
 			return nil //nolint:nilerr // it was removed meanwhile
 		}
-		return a.tellLostOutput(why.GetLostBytes())
+		return a.WarnLostOutput(why.GetLostBytes())
 	}
 	if len(outs) == 1 {
 		return show(0)

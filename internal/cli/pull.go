@@ -3,6 +3,8 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/longshore/longshore/internal/cli/progress"
+
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
 )
@@ -25,17 +27,17 @@ func newPull(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				show := a.newProgress(a.Stderr, quiet)
-				defer show.end()
+				show := progress.New(a.Stderr, quiet)
+				defer show.End()
 				return base.Receive(stream.Recv, func(m *longshorev1.PullImageResponse) error {
 					if p := m.GetProgress(); p != nil {
-						show.step(p)
+						show.Step(p)
 					}
 					img := m.GetImage()
 					if img == nil {
 						return nil
 					}
-					show.end()
+					show.End()
 					return a.Print("%s\n", img.GetId())
 				})
 			})

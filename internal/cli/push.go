@@ -3,6 +3,8 @@ package cli
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/longshore/longshore/internal/cli/progress"
+
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
 )
@@ -29,10 +31,10 @@ func newPush(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				show := a.newProgress(a.Stderr, quiet)
-				defer show.end()
+				show := progress.New(a.Stderr, quiet)
+				defer show.End()
 				return base.Receive(stream.Recv, func(m *longshorev1.PushImageResponse) error {
-					show.step(m.GetProgress())
+					show.Step(m.GetProgress())
 					return nil
 				})
 			})

@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 
+	"github.com/longshore/longshore/internal/cli/runflags"
+
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -44,7 +46,7 @@ func newRestart(a *app) *cobra.Command {
 		Short: "Stop containers, unless they have ended, and start them again",
 		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			grace, err := parseGrace("--time", after)
+			grace, err := runflags.Grace("--time", after)
 			if err != nil {
 				return &base.UsageError{Err: err}
 			}

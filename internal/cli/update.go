@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/longshore/longshore/internal/cli/runflags"
+
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -43,7 +45,7 @@ func newUpdate(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.SetNormalizeFunc(normalNames)
+	fl.SetNormalizeFunc(runflags.NormalNames)
 	fl.StringVarP(&memory, "memory", "m", "", "memory limit, such as 64m or 2g")
 	fl.StringVar(&swap, "memory-swap", "", "limit of memory and swap together, such as 1g; -1 for no limit of swap")
 	fl.StringVar(&reservation, "memory-reservation", "", "memory that is reclaimed last when memory is scarce")

@@ -172,3 +172,12 @@ func BytesOrDash(n *uint64) string {
 	}
 	return Size(*n)
 }
+
+// WarnLostOutput reports on stderr that n bytes of a process's output are not in its log; 0 reports nothing.
+func (a *App) WarnLostOutput(n uint64) error {
+	if n == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(a.Stderr, "longshore: %s of the output is lost: no log could take it\n", Size(n))
+	return err
+}

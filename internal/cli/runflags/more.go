@@ -1,4 +1,4 @@
-package cli
+package runflags
 
 import (
 	"bufio"
@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
-// otherNames are names of flags that other tools have for ours.
+// otherNames maps flag names of other tools to ours.
 func otherNames() map[string]string {
 	return map[string]string{"net": "network", "pids-limit": "pids", "dns-opt": "dns-option", "timeout": "time"}
 }
@@ -65,7 +65,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringVar(&f.cidfile, "cidfile", "", "write the container's ID to this new file")
 }
 
-// fill puts the flags into the request.
+// fill sets the request's fields from the flags.
 func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 	switch mode, _, _ := strings.Cut(f.userns, ":"); {
 	case f.userns == "" || f.userns == "host":
@@ -167,12 +167,12 @@ func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 	return nil
 }
 
-// writeID writes the container's ID to the file that the user wants it in.
-func (f *moreFlags) writeID(id string) error {
-	if f.cidfile == "" {
+// WriteIDFile writes the container's ID to the file of --cidfile.
+func (f *Create) WriteIDFile(id string) error {
+	if f.more.cidfile == "" {
 		return nil
 	}
-	file, err := os.OpenFile(f.cidfile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	file, err := os.OpenFile(f.more.cidfile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return fmt.Errorf("--cidfile: %w", err)
 	}
@@ -180,13 +180,13 @@ func (f *moreFlags) writeID(id string) error {
 	return errors.Join(err, file.Close())
 }
 
-// checkID reports why the file for the container's ID cannot be made, before there is a container.
-func (f *moreFlags) checkID() error {
-	if f.cidfile == "" {
+// CheckIDFile refuses an existing file of --cidfile, before the container is created.
+func (f *Create) CheckIDFile() error {
+	if f.more.cidfile == "" {
 		return nil
 	}
-	if _, err := os.Lstat(f.cidfile); err == nil {
-		return fmt.Errorf("--cidfile %s: the file exists and may have another container's ID: remove it or name another file", f.cidfile)
+	if _, err := os.Lstat(f.more.cidfile); err == nil {
+		return fmt.Errorf("--cidfile %s: the file exists and may have another container's ID: remove it or name another file", f.more.cidfile)
 	}
 	return nil
 }
@@ -308,7 +308,7 @@ func addSecurity(r *longshorev1.CreateRequest, s string) error {
 		r.Apparmor = value
 	case name == "systempaths" && value == "unconfined":
 		r.Unmasked = true
-	case name == "label" && value == "disable": // no label is set anyway
+	case name == "label" && value == "disable": // we set no label
 	default:
 		return errors.New("only seccomp=FILE, seccomp=unconfined, apparmor=PROFILE, no-new-privileges, systempaths=unconfined and label=disable are supported")
 	}

@@ -1,4 +1,4 @@
-package cli
+package progress
 
 import (
 	"strings"
@@ -55,21 +55,21 @@ func TestBarsAreReplacedAndEndedOnesStay(t *testing.T) {
 	now := time.Unix(0, 0)
 	b := &bars{w: &out, size: func() (int, int) { return 60, 5 }, now: func() time.Time { now = now.Add(time.Second); return now }, done: map[string]bool{}}
 	blob := func(i int) string { return "sha256:" + strings.Repeat(string(rune('a'+i)), 64) }
-	b.step(&longshorev1.PullProgress{Status: "resolving"})
+	b.Step(&longshorev1.PullProgress{Status: "resolving"})
 	for i := range 6 {
-		b.step(&longshorev1.PullProgress{Blob: blob(i), Status: "downloading", Done: 1 << 20, Total: 4 << 20})
+		b.Step(&longshorev1.PullProgress{Blob: blob(i), Status: "downloading", Done: 1 << 20, Total: 4 << 20})
 	}
-	b.step(&longshorev1.PullProgress{Blob: blob(0), Status: "downloading", Done: 2 << 20, Total: 4 << 20})
+	b.Step(&longshorev1.PullProgress{Blob: blob(0), Status: "downloading", Done: 2 << 20, Total: 4 << 20})
 	got := screen(t, out.String())
 	if len(got) != 3 || !strings.Contains(got[0], "["+strings.Repeat("=", 15)+strings.Repeat(" ", 15)+"]") {
 		t.Errorf("the terminal of 5 lines shows %q", got)
 	}
 	for i := range 6 {
-		b.step(&longshorev1.PullProgress{Blob: blob(i), Status: "done", Done: 4 << 20, Total: 4 << 20})
-		b.step(&longshorev1.PullProgress{Blob: blob(i), Status: "done", Done: 4 << 20, Total: 4 << 20})
+		b.Step(&longshorev1.PullProgress{Blob: blob(i), Status: "done", Done: 4 << 20, Total: 4 << 20})
+		b.Step(&longshorev1.PullProgress{Blob: blob(i), Status: "done", Done: 4 << 20, Total: 4 << 20})
 	}
-	b.end()
-	b.end()
+	b.End()
+	b.End()
 	got = screen(t, out.String())
 	if len(got) != 6 {
 		t.Fatalf("at the end it shows %q", got)

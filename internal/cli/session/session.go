@@ -1,4 +1,4 @@
-package cli
+package session
 
 import (
 	"context"
@@ -17,17 +17,17 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 )
 
-// session connects our standard streams with a process's.
-type session struct {
-	a     *app
-	stdin bool
-	tty   bool // as the agent says
-	// forward forwards the signals that we get.
-	forward bool
-	recv    func() (*longshorev1.Output, error)
+// Session connects our standard streams with those of a process. Send and Recv are the stream of the call.
+type Session struct {
+	App     *base.App
+	Stdin   bool // sends our standard input
+	Forward bool // forwards the signals that we get
+	Recv    func() (*longshorev1.Output, error)
 
-	mu   sync.Mutex // serializes send: a gRPC stream takes one sender at a time
-	send func(*longshorev1.Input) error
+	mu   sync.Mutex // serializes Send: a gRPC stream takes one sender at a time
+	Send func(*longshorev1.Input) error
+
+	tty bool // the process has a terminal
 }
 
 // errDetached means that the user has detached and the process keeps running.
@@ -36,16 +36,16 @@ var errDetached = errors.New("detached")
 // detachKeys detach from a terminal: Ctrl-P, Ctrl-Q.
 const detachKeys = "\x10\x11"
 
-func (s *session) input(in *longshorev1.Input) error {
+func (s *Session) input(in *longshorev1.Input) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.send(in)
+	return s.Send(in)
 }
 
-// run copies until the process ends and returns its exit status, or until the user detaches
+// Run copies until the process ends and returns its exit status, or until the user detaches
 // (errDetached). The caller must not have received anything yet.
-func (s *session) run(ctx context.Context) (int, error) {
-	first, err := s.recv()
+func (s *Session) Run(ctx context.Context) (int, error) {
+	first, err := s.Recv()
 	if err != nil {
 		return 0, base.StartError(err)
 	}
@@ -54,8 +54,8 @@ func (s *session) run(ctx context.Context) (int, error) {
 	}
 	s.tty = first.GetStarted().GetTty()
 	restore := func() {}
-	if s.tty && s.stdin {
-		if restore, err = s.a.RawInput(); err != nil {
+	if s.tty && s.Stdin {
+		if restore, err = s.App.RawInput(); err != nil {
 			return 0, err
 		}
 	}
@@ -66,7 +66,7 @@ func (s *session) run(ctx context.Context) (int, error) {
 	done, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go s.passSignals(done, signals, stop)
-	if s.stdin {
+	if s.Stdin {
 		// It may wait for input that never comes; the end of the process ends it.
 		go s.copyStdin(stop)
 	}
@@ -90,9 +90,9 @@ func (s *session) run(ctx context.Context) (int, error) {
 	}
 }
 
-func (s *session) copyOutput() (int, error) {
+func (s *Session) copyOutput() (int, error) {
 	for {
-		out, err := s.recv()
+		out, err := s.Recv()
 		if errors.Is(err, io.EOF) {
 			return 0, errors.New("the agent ended the stream without reporting how the process ended")
 		}
@@ -101,14 +101,14 @@ func (s *session) copyOutput() (int, error) {
 		}
 		switch k := out.GetKind().(type) {
 		case *longshorev1.Output_Stdout:
-			_, err = s.a.Stdout.Write(k.Stdout)
+			_, err = s.App.Stdout.Write(k.Stdout)
 		case *longshorev1.Output_Stderr:
-			_, err = s.a.Stderr.Write(k.Stderr)
+			_, err = s.App.Stderr.Write(k.Stderr)
 		case *longshorev1.Output_Exited:
 			if k.Exited.GetStart() != "" {
 				return 0, &base.ExitError{Status: base.StatusCannot, Err: fmt.Errorf("start the program: %s", k.Exited.GetStart())}
 			}
-			return int(k.Exited.GetStatus()), s.a.tellLostOutput(k.Exited.GetLostOutput())
+			return int(k.Exited.GetStatus()), s.App.WarnLostOutput(k.Exited.GetLostOutput())
 		}
 		if err != nil {
 			return 0, fmt.Errorf("write output: %w", err)
@@ -117,11 +117,11 @@ func (s *session) copyOutput() (int, error) {
 }
 
 // copyStdin sends our standard input. On a terminal the detach keys end the session.
-func (s *session) copyStdin(stop context.CancelCauseFunc) {
+func (s *Session) copyStdin(stop context.CancelCauseFunc) {
 	buf := make([]byte, 32<<10)
 	detach := detacher{on: s.tty}
 	for {
-		n, err := s.a.Stdin.Read(buf)
+		n, err := s.App.Stdin.Read(buf)
 		data, left := detach.filter(buf[:n])
 		if len(data) > 0 {
 			if s.input(&longshorev1.Input{Kind: &longshorev1.Input_Stdin{Stdin: data}}) != nil {
@@ -142,7 +142,7 @@ func (s *session) copyStdin(stop context.CancelCauseFunc) {
 // detacher finds the detach keys in the input.
 type detacher struct {
 	on   bool
-	seen int // how many of the keys were typed last
+	seen int // number of the keys that were typed last
 }
 
 // filter returns the bytes to send, and whether the keys were complete.
@@ -157,7 +157,7 @@ func (d *detacher) filter(b []byte) (send []byte, left bool) {
 			}
 			continue
 		}
-		// The keys held back were ordinary input after all.
+		// The keys kept so far were ordinary input.
 		send = append(send, detachKeys[:d.seen]...)
 		d.seen = 0
 		if c == detachKeys[0] {
@@ -171,24 +171,24 @@ func (d *detacher) filter(b []byte) (send []byte, left bool) {
 
 // signals returns the signals that we handle: a change of the terminal's size, and all those that
 // are forwarded. With a raw terminal the keys for interrupt and quit are input.
-func (s *session) signals() []os.Signal {
+func (s *Session) signals() []os.Signal {
 	list := []os.Signal{syscall.SIGWINCH}
-	if s.forward {
+	if s.Forward {
 		list = append(list, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGALRM)
 	}
 	return list
 }
 
-// enoughInterrupts is how many interrupts end a session if its program ignores them.
+// enoughInterrupts is the number of interrupts that end a session if its program ignores them.
 const enoughInterrupts = 3
 
-// errInterrupted means that the user interrupted so often that we leave, even if the program
+// errInterrupted means that the user interrupted so often that the session ends, even if the program
 // continues.
 var errInterrupted = errors.New("interrupted three times")
 
 // passSignals forwards signals to the program until ctx ends. The third interrupt or request to
 // terminate also ends the session by stop.
-func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal, stop context.CancelCauseFunc) {
+func (s *Session) passSignals(ctx context.Context, signals <-chan os.Signal, stop context.CancelCauseFunc) {
 	s.resize()
 	interrupts := 0
 	for {
@@ -209,7 +209,7 @@ func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal, sto
 					interrupts++
 				}
 				if interrupts == enoughInterrupts {
-					stop(errInterrupted) // before the program gets this one, too: it may not read any more
+					stop(errInterrupted) // without forwarding this one: the program may no longer read
 					return
 				}
 				_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Signal{Signal: name}}) // errors show in the output
@@ -218,8 +218,27 @@ func (s *session) passSignals(ctx context.Context, signals <-chan os.Signal, sto
 	}
 }
 
-func (s *session) resize() {
-	if size := s.a.TerminalSize(); s.tty && size != nil {
+func (s *Session) resize() {
+	if size := s.App.TerminalSize(); s.tty && size != nil {
 		_ = s.input(&longshorev1.Input{Kind: &longshorev1.Input_Resize{Resize: size}}) // errors show in the output
 	}
+}
+
+// statusInterrupted is the exit status of a command that the user interrupted, as in shells.
+const statusInterrupted = 130
+
+// End returns the command's error for the results of Run: the process's exit status becomes the command's.
+func (s *Session) End(status int, err error) error {
+	switch {
+	case errors.Is(err, errDetached):
+		s.App.Warn("detached; the container keeps running")
+		return nil
+	case errors.Is(err, errInterrupted):
+		return &base.ExitError{Status: statusInterrupted, Err: errors.New("interrupted three times; not waiting for the program's end")}
+	case err != nil:
+		return err
+	case status != 0:
+		return &base.ExitError{Status: status}
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package cli
+package runflags
 
 import (
 	"errors"
@@ -8,11 +8,11 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// addNetworks puts the networks that --network names into a request. --ip, --mac-address and
-// --network-alias apply to the first.
+// addNetworks adds the networks of --network to a request. --ip, --mac-address and --network-alias
+// apply to the first.
 func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 	for i, text := range list {
-		n, err := networkOf(text)
+		n, err := parseNetwork(text)
 		if err != nil {
 			return fmt.Errorf("--network %q: %w", text, err)
 		}
@@ -35,9 +35,9 @@ func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 	return nil
 }
 
-// networkOf reads a name, name=NET,alias=NAME,ip=ADDRESS as docker has it, or NET:alias=NAME,ip=ADDRESS
-// as podman has it.
-func networkOf(text string) (*longshorev1.NetworkAttachment, error) {
+// parseNetwork parses a name, docker's form name=NET,alias=NAME,ip=ADDRESS, or podman's form
+// NET:alias=NAME,ip=ADDRESS.
+func parseNetwork(text string) (*longshorev1.NetworkAttachment, error) {
 	n := &longshorev1.NetworkAttachment{}
 	if kind, _, ok := strings.Cut(text, ":"); ok && (kind == "container" || kind == "ns") {
 		return nil, errors.New("other namespaces cannot be joined: put both containers on one network, or use exec")

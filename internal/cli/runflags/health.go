@@ -1,4 +1,4 @@
-package cli
+package runflags
 
 import (
 	"encoding/json"
@@ -13,7 +13,7 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// healthFlags are the flags of run and create that say how to test whether the program works.
+// healthFlags are the flags of the health check.
 type healthFlags struct {
 	cmd, onFailure                                string
 	interval, timeout, startPeriod, startInterval time.Duration
@@ -32,7 +32,7 @@ func (f *healthFlags) define(fl *pflag.FlagSet) {
 	fl.StringVar(&f.onFailure, "health-on-failure", "none", "action when the program becomes unhealthy: none, stop, kill")
 }
 
-// fill puts the flags into the request.
+// fill sets the request's health check from the flags.
 func (f *healthFlags) fill(r *longshorev1.CreateRequest) error {
 	const none = "none"
 	if f.onFailure != none {

@@ -1,4 +1,5 @@
-package cli
+// Package progress shows the progress of pulls and pushes: a bar for each blob on a terminal, lines elsewhere.
+package progress
 
 import (
 	"fmt"
@@ -14,15 +15,15 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 )
 
-// progress shows the progress of a pull.
-type progress interface {
-	step(p *longshorev1.PullProgress)
-	// end restores the terminal; it may be called twice.
-	end()
+// Progress shows the progress of a pull or a push.
+type Progress interface {
+	Step(p *longshorev1.PullProgress)
+	// End restores the terminal; it may be called twice.
+	End()
 }
 
-// newProgress returns bars for a terminal, lines for anything else, and nothing when quiet.
-func (a *app) newProgress(w io.Writer, quiet bool) progress {
+// New returns bars for a terminal, lines for another writer, and nothing when quiet.
+func New(w io.Writer, quiet bool) Progress {
 	if quiet {
 		return silent{}
 	}
@@ -34,8 +35,8 @@ func (a *app) newProgress(w io.Writer, quiet bool) progress {
 
 type silent struct{}
 
-func (silent) step(*longshorev1.PullProgress) {}
-func (silent) end()                           {}
+func (silent) Step(*longshorev1.PullProgress) {}
+func (silent) End()                           {}
 
 // lines prints each change of a blob's status once.
 type lines struct {
@@ -43,7 +44,7 @@ type lines struct {
 	last map[string]string
 }
 
-func (l *lines) step(p *longshorev1.PullProgress) {
+func (l *lines) Step(p *longshorev1.PullProgress) {
 	if l.last[p.GetBlob()] == p.GetStatus() {
 		return
 	}
@@ -59,7 +60,7 @@ func (l *lines) step(p *longshorev1.PullProgress) {
 	_, _ = fmt.Fprintln(l.w, text)
 }
 
-func (l *lines) end() {}
+func (l *lines) End() {}
 
 // The bars of a terminal.
 const (
@@ -79,7 +80,7 @@ type bars struct {
 	last  time.Time
 }
 
-func (b *bars) step(p *longshorev1.PullProgress) {
+func (b *bars) Step(p *longshorev1.PullProgress) {
 	if p.GetBlob() == "" || b.done[p.GetBlob()] {
 		return // the progress of the blobs is enough
 	}
@@ -102,7 +103,7 @@ func (b *bars) step(p *longshorev1.PullProgress) {
 	}
 }
 
-func (b *bars) end() {
+func (b *bars) End() {
 	if b.drawn > 0 {
 		b.draw("")
 	}
