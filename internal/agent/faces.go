@@ -139,7 +139,7 @@ func openSwarm(n *node) func(context.Context, face.Deps) (face.Face, error) {
 	}
 }
 
-// membershipOf is the face of Swarm as the control API has it; nil without the face.
+// membershipOf adapts the Swarm face to control.Membership. It returns nil without the face.
 func membershipOf(f *swarm.Face) control.Membership {
 	if f == nil {
 		return nil
@@ -167,7 +167,7 @@ func swarmStatus(s swarm.Status) control.SwarmStatus {
 		o.Members = append(o.Members, m.String())
 	}
 	for _, n := range s.Overlays.Networks {
-		o.Networks = append(o.Networks, control.SwarmOverlay{ID: n.ID, Name: n.Name, Tasks: n.Tasks, Peers: n.Others, Told: n.Told, Error: n.Error})
+		o.Networks = append(o.Networks, control.SwarmOverlay{ID: n.ID, Name: n.Name, Tasks: n.Tasks, Peers: n.Others, Announced: n.Told, Error: n.Error})
 	}
 	return control.SwarmStatus{
 		Node: s.NodeID, Cluster: s.ClusterID, Session: s.Session, Manager: s.Manager, Managers: s.Managers, Error: s.Error, Tasks: s.Tasks,
@@ -175,7 +175,7 @@ func swarmStatus(s swarm.Status) control.SwarmStatus {
 	}
 }
 
-// rangesOfOthers are those that managers of a Swarm give to overlay networks, if nobody has told them others.
+// rangesOfOthers returns the default ranges of overlay networks in a Swarm.
 func rangesOfOthers(c config.Config) []netip.Prefix {
 	if !c.Face.Swarm.Enabled {
 		return nil

@@ -61,7 +61,7 @@ var allowedByName = map[string]string{
 	"internal/control/inspect.go:inspectContainer":          ownFiles,
 	"internal/control/listen.go:listenUnix":                 operators,
 	"internal/control/listen.go:removeSocket":               operators,
-	"internal/control/listen.go:letPass":                    operators,
+	"internal/control/listen.go:allowSearch":                operators,
 	"internal/control/translate/exec.go:execUser":           inRoots,
 	"internal/control/sweep.go:recover":                     ownFiles,
 	"internal/control/sweep.go:removeLogFiles":              ownFiles,

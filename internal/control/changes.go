@@ -38,7 +38,7 @@ func (s *containerServer) Rename(ctx context.Context, req *longshorev1.RenameReq
 		return nil, err
 	}
 	// Publish the new name to the name servers of its networks before the call returns.
-	if err := s.srv.publish(ctx); err != nil { // it has its name: the next change tells them
+	if err := s.srv.publish(ctx); err != nil { // the container is renamed: the next change publishes the name
 		s.srv.o.Logger.WarnContext(ctx, "could not report a container's new name to the name servers", "container", c.ID, "error", err)
 	}
 	return &longshorev1.RenameResponse{}, nil
@@ -51,7 +51,7 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 		return nil, err
 	}
 	if c.Owner != core.OwnerCLI {
-		return nil, fmt.Errorf("update %s: %s has set its limits: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("update %s: it belongs to %s, which sets its limits: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
 	now, err := limitsOf(c)
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// asked has the user's settings of a container's program: an image of the container has them, too.
-type asked struct {
+// settings are the user's settings of a container's program. An image of the container gets them as well.
+type settings struct {
 	Env             []string `json:"env,omitempty"`
 	Command         []string `json:"command,omitempty"`
 	Entrypoint      string   `json:"entrypoint,omitempty"`
@@ -28,19 +28,20 @@ type asked struct {
 	Workdir         string   `json:"workdir,omitempty"`
 	Expose          []string `json:"expose,omitempty"`
 	StopSignal      string   `json:"stop_signal,omitempty"`
-	// Binds are those that others can have too: they are no part of an image.
+	// Binds are for containers with --volumes-from. They are not part of an image.
 	Binds []bind `json:"binds,omitempty"`
 }
 
-func askedOf(req *longshorev1.CreateRequest) asked {
-	return asked{
+// settingsOf returns the settings of a request.
+func settingsOf(req *longshorev1.CreateRequest) settings {
+	return settings{
 		req.GetEnv(), req.GetCommand(), req.GetEntrypoint(), req.GetClearEntrypoint(), req.GetUser(), req.GetWorkdir(), req.GetExpose(), req.GetStopSignal(),
 		bindsOf(req.GetMounts()),
 	}
 }
 
-// put puts it into an image's settings.
-func (a asked) put(s derive.Settings) error {
+// addTo adds the settings to those of an image.
+func (a settings) addTo(s derive.Settings) error {
 	s.Env(a.Env)
 	switch {
 	case a.Entrypoint != "":
@@ -51,7 +52,7 @@ func (a asked) put(s derive.Settings) error {
 	if len(a.Command) > 0 {
 		s.Set("Cmd", a.Command)
 	} else if a.Entrypoint != "" || a.ClearEntrypoint {
-		s.Set("Cmd", nil) // the image's was for its own entry point
+		s.Set("Cmd", nil) // the image's command belongs to its own entry point
 	}
 	for name, v := range map[string]string{"User": a.User, "WorkingDir": a.Workdir, "StopSignal": a.StopSignal} {
 		if v != "" {
@@ -61,7 +62,7 @@ func (a asked) put(s derive.Settings) error {
 	return s.Expose(a.Expose)
 }
 
-// changesInMessage is how many changes one message has.
+// changesInMessage is the number of changes in one message.
 const changesInMessage = 500
 
 // Diff lists a container's changes of its image's files.
@@ -76,7 +77,7 @@ func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerS
 	}
 	out := &longshorev1.DiffResponse{}
 	err = s.srv.o.Transfers.Changes(stream.Context(), c.ID, use, func(f core.FileChange) error {
-		// A name may have bytes that no text has.
+		// A path may be invalid UTF-8.
 		out.Changes = append(out.Changes, &longshorev1.Change{Path: strings.ToValidUTF8(f.Path, "\uFFFD"), Kind: f.Kind})
 		if len(out.GetChanges()) < changesInMessage {
 			return nil
@@ -91,7 +92,7 @@ func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerS
 	return err
 }
 
-// useOf says how a container uses its root.
+// useOf returns the id mappings of a container's root and the mounts in it.
 func useOf(ctx context.Context, s *Server, c core.Container) (use core.RootUse, err error) {
 	sb, err := s.all.Sandbox(ctx, c.Sandbox)
 	if err != nil {
@@ -143,7 +144,7 @@ func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitReq
 		return derive.Config(base, l, settingsFor(c, req))
 	}
 	if !req.GetRunning() && c.State == core.ContainerRunning {
-		resume, err := pausedFor(ctx, s.srv, c)
+		resume, err := pauseForCommit(ctx, s.srv, c)
 		if err != nil {
 			return nil, err
 		}
@@ -162,7 +163,7 @@ func (s *containerServer) Commit(ctx context.Context, req *longshorev1.CommitReq
 // settingsFor adds the settings of the container and of the commit to an image's settings.
 func settingsFor(c core.Container, req *longshorev1.CommitRequest) func(derive.Settings) error {
 	return func(s derive.Settings) error {
-		if err := recordOf(c).Asked.put(s); err != nil {
+		if err := recordOf(c).Settings.addTo(s); err != nil {
 			return err
 		}
 		s.Labels(c.Labels)
@@ -175,16 +176,16 @@ func settingsFor(c core.Container, req *longshorev1.CommitRequest) func(derive.S
 	}
 }
 
-// pausedFor pauses a container of ours, and returns the function that resumes it. An ended container is
-// fine, too.
-func pausedFor(ctx context.Context, s *Server, c core.Container) (resume func(), err error) {
+// pauseForCommit pauses a container of ours and returns the function that resumes it. It does nothing if the container
+// has ended.
+func pauseForCommit(ctx context.Context, s *Server, c core.Container) (resume func(), err error) {
 	if s.o.Paused != nil {
 		if err := s.o.Paused.Put(string(c.ID), []byte("1")); err != nil {
 			return nil, err
 		}
 	}
 	if err := s.own.PauseContainer(ctx, c.ID); err != nil {
-		notPausedFor(ctx, s, c.ID)
+		forgetPause(ctx, s, c.ID)
 		if now, gerr := s.own.Container(ctx, c.ID); gerr == nil && now.State == core.ContainerExited {
 			return func() {}, nil
 		}
@@ -197,11 +198,12 @@ func pausedFor(ctx context.Context, s *Server, c core.Container) (resume func(),
 			s.o.Logger.WarnContext(ctx, "could not resume a container after its commit; use longshore resume", "container", string(c.ID), "error", err)
 			return
 		}
-		notPausedFor(ctx, s, c.ID)
+		forgetPause(ctx, s, c.ID)
 	}, nil
 }
 
-func notPausedFor(ctx context.Context, s *Server, id core.ID) {
+// forgetPause removes the record that a container is paused for a commit.
+func forgetPause(ctx context.Context, s *Server, id core.ID) {
 	if s.o.Paused == nil {
 		return
 	}
@@ -210,7 +212,7 @@ func notPausedFor(ctx context.Context, s *Server, id core.ID) {
 	}
 }
 
-// resumeCommitted lets the containers continue that an agent which has died had paused for a commit.
+// resumeCommitted resumes the containers that an earlier agent paused for a commit before it died.
 func resumeCommitted(ctx context.Context, s *Server) error {
 	if s.o.Paused == nil {
 		return nil
@@ -228,7 +230,7 @@ func resumeCommitted(ctx context.Context, s *Server) error {
 				continue
 			}
 		}
-		notPausedFor(ctx, s, id)
+		forgetPause(ctx, s, id)
 	}
 	return errors.Join(errs...)
 }

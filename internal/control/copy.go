@@ -77,7 +77,7 @@ func targetOf(root *os.File, to *longshorev1.CopyTo) (treecopy.Target, error) {
 		return treecopy.Directory(root, to.GetPath())
 	}
 	if src.GetName() == "" || strings.ContainsAny(src.GetName(), "/\x00") || src.GetName() == ".." {
-		return treecopy.Target{}, invalid.Errorf("a source named %q", src.GetName())
+		return treecopy.Target{}, invalid.Errorf("the source's name %q cannot be used as a file name", src.GetName())
 	}
 	return treecopy.Place(root, to.GetPath(), treecopy.Source{Name: src.GetName(), Dir: src.GetDir(), Contents: src.GetContents()})
 }

@@ -35,14 +35,14 @@ type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
 	Privileged bool   `json:"privileged,omitempty"`
-	Log        string `json:"log,omitempty"` // path of the output, "" when the output is held
+	Log        string `json:"log,omitempty"` // path of the output, "" if only a client reads it
 	// Anonymous are the volumes without a name that were made for the container.
 	Anonymous []string `json:"anonymous,omitempty"`
-	Later     bool     `json:"later,omitempty"` // its user starts it in a call of its own, whenever that is
-	// Health is its health check in full, nil for none: its image may be gone when an agent comes back.
+	Later     bool     `json:"later,omitempty"` // created without a start: a later call starts it
+	// Health is the complete health check, nil for none: a later agent may not have the image any more.
 	Health      *health.Check `json:"health,omitempty"`
 	OnUnhealthy string        `json:"on_unhealthy,omitempty"`
-	Asked       asked         `json:"asked"`
+	Settings    settings      `json:"asked"`
 }
 
 // recordOf returns the record of a container of ours, and a zero record for others.
@@ -102,7 +102,7 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	}}})
 }
 
-// create carries out the request. An error leaves nothing, no log either.
+// create creates the sandbox and the container. After an error nothing of them is left, also no log.
 func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg core.SandboxConfig, img core.Image) (core.Container, error) {
 	if cfg.Key == "" {
 		cfg.Key = translate.MadeUpName(req.GetImage())
@@ -136,7 +136,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	}
 	rec := record{
 		Image: imageName(img, req.GetImage()), AutoRemove: req.GetAutoRemove(), Privileged: req.GetPrivileged(), Later: !req.GetStart() && !req.GetHold(),
-		OnUnhealthy: req.GetOnUnhealthy(), Asked: askedOf(req),
+		OnUnhealthy: req.GetOnUnhealthy(), Settings: settingsOf(req),
 	}
 	var err error
 	if rec.Health, err = healthOf(req, img); err != nil {
@@ -194,9 +194,9 @@ func imageName(img core.Image, name string) string {
 func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, stream grpc.ServerStreamingServer[longshorev1.CreateResponse]) (core.Image, error) {
 	if req.GetPull() != "always" {
 		img, err := s.own.Images.Get(ctx, req.GetImage())
-		is := err == nil && isFor(img, req.GetPlatform())
+		fits := err == nil && isFor(img, req.GetPlatform())
 		switch {
-		case is, err != nil && !errdefs.IsNotFound(err), err != nil && req.GetPull() == "never":
+		case fits, err != nil && !errdefs.IsNotFound(err), err != nil && req.GetPull() == "never":
 			return img, err
 		case req.GetPull() == "never":
 			return core.Image{}, fmt.Errorf("image %s for %s: %w", req.GetImage(), req.GetPlatform(), errdefs.ErrNotFound)
@@ -217,7 +217,8 @@ func (s *Server) imageFor(ctx context.Context, req *longshorev1.CreateRequest, s
 	return img, err
 }
 
-// isFor reports whether an image is for a platform as users write it; every image is for "".
+// isFor reports whether an image is for a platform, in the form of the command line. Every image is for the platform
+// "".
 func isFor(img core.Image, platform string) bool {
 	if platform == "" {
 		return true

@@ -107,7 +107,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 	if c.State == core.ContainerExited && !again {
 		return fmt.Errorf("attach to %s: it has exited: %w", req.GetName(), errdefs.ErrFailedPrecondition)
 	}
-	// While a client is attached, the sweep does not touch an ended container.
+	// While a client is attached, settle does not touch an ended container.
 	s.srv.sessions.enter(c.ID)
 	defer func() {
 		s.srv.leave(ctx, c.ID)
@@ -129,7 +129,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		return err
 	}
 	defer at.Close()
-	at.Follow(ctx) // before the start, because it may be gone soon after
+	at.Follow(ctx) // before the start, because the container may be removed soon after it
 	to := client{
 		call: "longshore attach", input: input, tty: c.Main.TTY, send: stream.Send,
 		recv: func() (*longshorev1.Input, error) {
@@ -153,7 +153,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 func attachStreams(ctx context.Context, view *engine.Client, c core.Container, stdin, output bool) (*core.Streams, error) {
 	opts := core.StreamOptions{Stdin: stdin && c.Config.IO.Stdin != core.StdinClosed, Stdout: output, Stderr: output && !c.Main.TTY, Exclusive: c.Config.IO.Hold}
 	if !opts.Stdin && !opts.Stdout {
-		return nil, nil //nolint:nilnil // nothing is wanted
+		return nil, nil //nolint:nilnil // the client wants no stream
 	}
 	return view.Streams(ctx, core.Ref{Container: c.ID}, opts)
 }

@@ -16,7 +16,7 @@ import (
 // object is a container or sandbox by its names.
 type object struct {
 	core.Meta
-	shown string // its name for people, "" for none beside the key
+	shown string // the name that people see, "" if that is the key
 }
 
 // pick returns the index of the object that name means, by the best match: a whole ID, our own
@@ -103,7 +103,7 @@ func (s *Server) changer(m core.Meta, force bool) (*engine.Client, error) {
 		return s.own, nil
 	}
 	if !force {
-		return nil, fmt.Errorf("%s belongs to %s: use --force to change it all the same: %w", m.ID.Short(), m.Owner, errdefs.ErrPermissionDenied)
+		return nil, fmt.Errorf("%s belongs to %s: use --force to change it anyway: %w", m.ID.Short(), m.Owner, errdefs.ErrPermissionDenied)
 	}
 	return s.all, nil
 }

@@ -38,7 +38,7 @@ func healthOf(req *longshorev1.CreateRequest, img core.Image) (*health.Check, er
 			}
 		}
 		if own.Retries < 0 {
-			return nil, invalid.Errorf("the health check has %d retries", own.Retries)
+			return nil, invalid.Errorf("the health check's number of retries, %d, is negative", own.Retries)
 		}
 	}
 	return health.Settle(own, img)
@@ -66,7 +66,7 @@ func (s *Server) healthChanged(ctx context.Context, c core.Container, now health
 		var none time.Duration
 		opts.Grace = &none
 	}
-	// The monitor that calls this ends with the program.
+	// The caller's context ends with the program.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.Config.Stop.Grace+cleanTimeout)
 	defer cancel()
 	if err := s.own.StopContainer(ctx, c.ID, opts); err != nil && !errdefs.IsNotFound(err) {
@@ -85,8 +85,7 @@ func statusOf(c core.Container) string {
 	return ""
 }
 
-// healthDocument is a container's health in inspect, with docker's names; nil if it has no health
-// check.
+// healthDocument returns a container's health for inspect, with docker's names; nil if it has no health check.
 func healthDocument(c core.Container) map[string]any {
 	status := statusOf(c)
 	if status == "" {
@@ -102,7 +101,7 @@ func healthDocument(c core.Container) map[string]any {
 	return map[string]any{"Status": status, "FailingStreak": streak, "Log": log}
 }
 
-// checkDocument is a container's health check as inspect shows it, by docker's names; nil when it has none.
+// checkDocument returns a container's health check for inspect, with docker's names; nil if it has none.
 func checkDocument(c core.Container) map[string]any {
 	check := recordOf(c).Health
 	if check == nil {

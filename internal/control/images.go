@@ -148,7 +148,7 @@ func (s *imageServer) ImportImages(stream grpc.ClientStreamingServer[longshorev1
 	return stream.SendAndClose(resp)
 }
 
-// exportChunk is how much of an archive is sent in one message, in bytes.
+// exportChunk is the number of bytes of an archive in one message.
 const exportChunk = 256 << 10
 
 // ExportImages sends an archive of our images.
@@ -195,7 +195,7 @@ func pushOptions(c *longshorev1.Credentials) core.PushOptions {
 	return core.PushOptions{Host: c.GetHost(), Username: c.GetUsername(), Password: c.GetPassword(), Token: c.GetToken()}
 }
 
-// Login asks a registry whether it takes credentials.
+// Login checks credentials at a registry.
 func (s *imageServer) Login(ctx context.Context, req *longshorev1.LoginRequest) (*longshorev1.LoginResponse, error) {
 	return &longshorev1.LoginResponse{}, s.srv.o.Transfers.Login(ctx, req.GetHost(), pushOptions(req.GetCredentials()))
 }
@@ -310,7 +310,7 @@ func (s *volumeServer) RemoveVolume(ctx context.Context, req *longshorev1.Remove
 	return &longshorev1.RemoveVolumeResponse{}, s.srv.own.Volumes.Remove(ctx, req.GetName())
 }
 
-// PruneVolumes removes our anonymous volumes that nothing uses, and those with a name when asked.
+// PruneVolumes removes our anonymous volumes that nothing uses, or with all also those with a name.
 func (s *volumeServer) PruneVolumes(ctx context.Context, req *longshorev1.PruneVolumesRequest) (*longshorev1.PruneVolumesResponse, error) {
 	list, err := s.srv.own.Volumes.Prune(ctx, func(v core.Volume) bool { return req.GetAll() || v.Anonymous() })
 	resp := &longshorev1.PruneVolumesResponse{}
@@ -318,7 +318,7 @@ func (s *volumeServer) PruneVolumes(ctx context.Context, req *longshorev1.PruneV
 		resp.Volumes = append(resp.Volumes, view.Volume(v))
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("prune volumes: %d removed before", len(list)), err)
+		return nil, errors.Join(fmt.Errorf("prune volumes: it failed after the removal of %d", len(list)), err)
 	}
 	return resp, nil
 }

@@ -74,7 +74,7 @@ func (s *nodeServer) Info(ctx context.Context, _ *longshorev1.InfoRequest) (*lon
 	return resp, nil
 }
 
-// system returns how the system names itself, "" when it does not say.
+// system returns the name of the operating system from the file os-release, "" without one.
 func system(path string) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequ
 func treeBytes(ctx context.Context, dir string) (uint64, error) {
 	type file struct{ dev, ino uint64 }
 	seen := map[file]bool{}
-	root, err := os.OpenRoot(dir) // its content is a container's, which may replace it by links
+	root, err := os.OpenRoot(dir) // a container owns the content, and may replace directories by links
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil
 	}
@@ -173,13 +173,13 @@ func treeBytes(ctx context.Context, dir string) (uint64, error) {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // it went meanwhile
+			return nil // it was removed meanwhile
 		case err != nil:
 			return err
 		}
 		info, err := d.Info()
 		if err != nil {
-			return nil //nolint:nilerr // it went meanwhile
+			return nil //nolint:nilerr // it was removed meanwhile
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {

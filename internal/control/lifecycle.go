@@ -25,7 +25,7 @@ import (
 // cleanTimeout bounds the cleanup after a call has failed or its client has left.
 const cleanTimeout = time.Minute
 
-// stopOptions returns how a request wants a container stopped.
+// stopOptions returns the options of a request to stop a container.
 func stopOptions(signal string, grace *durationpb.Duration, req core.StopRequest) (engine.StopOptions, error) {
 	opts := engine.StopOptions{Signal: signal, Request: req}
 	if signal != "" {
@@ -86,7 +86,7 @@ func (s *Server) renewLocked(ctx context.Context, id core.ID) error {
 	return s.own.RenewContainer(ctx, id)
 }
 
-// restartable returns why a container of ours cannot be started a second time.
+// restartable returns an error if a container of ours cannot be started a second time.
 func restartable(c core.Container) error {
 	if !c.Config.IO.Hold {
 		return nil
@@ -239,10 +239,10 @@ func (s *containerServer) Remove(ctx context.Context, req *longshorev1.RemoveReq
 	return &longshorev1.RemoveResponse{}, view.RemoveSandbox(ctx, sb.ID, opts)
 }
 
-// removal says how a container of ours is removed.
+// removal has the options for the removal of a container of ours.
 type removal struct {
 	engine.RemoveOptions
-	volumes bool // with the volumes without a name
+	volumes bool // also removes its anonymous volumes
 }
 
 // removeOwn removes a container of ours together with its sandbox and its log.
@@ -250,8 +250,7 @@ func (s *Server) removeOwn(ctx context.Context, c core.Container, opts removal) 
 	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused) {
 		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
 	}
-	// The sandbox was created for this container alone and goes with it, so nothing that still
-	// runs in it is wanted any more.
+	// The sandbox was created for this container alone and is removed with it, so kill processes that still run in it.
 	opts.Force = true
 	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
 		return err

@@ -147,9 +147,9 @@ func (s *Server) imageNames(ctx context.Context) (map[digest.Digest]string, erro
 	return names, nil
 }
 
-// whyGone answers Why for a container without a record, because it was removed or existed before
+// whyRemoved answers Why for a container without a record, because it was removed or existed before
 // a boot: the event log still has its end.
-func (s *containerServer) whyGone(ctx context.Context, name string, notFound error) (*longshorev1.WhyResponse, error) {
+func (s *containerServer) whyRemoved(ctx context.Context, name string, notFound error) (*longshorev1.WhyResponse, error) {
 	ev, err := s.srv.all.LastExit(ctx, name)
 	if err != nil {
 		return nil, notFound
@@ -163,7 +163,7 @@ func (s *containerServer) whyGone(ctx context.Context, name string, notFound err
 func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) (*longshorev1.WhyResponse, error) {
 	c, err := s.srv.container(ctx, req.GetName())
 	if errdefs.IsNotFound(err) {
-		return s.whyGone(ctx, req.GetName(), err)
+		return s.whyRemoved(ctx, req.GetName(), err)
 	}
 	if err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ func (s *containerServer) Why(ctx context.Context, req *longshorev1.WhyRequest) 
 		return nil, err
 	}
 	resp.Start = view.Start(&sb, &c)
-	// The keeper forgets a process that has ended.
+	// The keeper no longer counts for an ended process: its autopsy has the number.
 	resp.LostBytes = max(resp.GetLostBytes(), resp.GetContainer().GetAutopsy().GetLostOutput())
 	return resp, nil
 }

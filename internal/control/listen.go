@@ -85,7 +85,7 @@ func ListenBeside(ctx context.Context, state string, cfg Config, given net.Liste
 		return l, fmt.Errorf("control.read_group: %w", err)
 	}
 	if strings.HasPrefix(cfg.ReadSocket, filepath.Clean(state)+"/") {
-		if err := letPass(state, gid); err != nil {
+		if err := allowSearch(state, gid); err != nil {
 			return l, fmt.Errorf("control.read_socket: %w", err)
 		}
 	}
@@ -93,9 +93,9 @@ func ListenBeside(ctx context.Context, state string, cfg Config, given net.Liste
 	return l, err
 }
 
-// letPass lets a group search the state directory, which is otherwise closed to all but root, so
+// allowSearch lets a group search the state directory, which is otherwise closed to all but root, so
 // that it can reach a socket there. Everything else in it stays closed to the group.
-func letPass(state string, gid int) error {
+func allowSearch(state string, gid int) error {
 	if err := os.Chown(state, -1, gid); err != nil {
 		return err
 	}

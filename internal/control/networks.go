@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Networks are the networks that users define.
+// Networks manages the networks that users define.
 type Networks interface {
 	Define(ctx context.Context, def core.NetworkDefinition) (core.NetworkDefinition, error)
 	Defined() []core.NetworkDefinition
@@ -130,7 +130,7 @@ func (s *networkServer) PruneNetworks(ctx context.Context, _ *longshorev1.PruneN
 		switch err := s.srv.o.Networks.Undefine(ctx, def.Name); {
 		case err == nil:
 			resp.Names = append(resp.Names, def.Name)
-		case !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err): // a new user has it, or another call has removed it
+		case !errdefs.IsFailedPrecondition(err) && !errdefs.IsNotFound(err): // a container uses it now, or another call removed it
 			errs = append(errs, err)
 		}
 	}
@@ -152,7 +152,7 @@ func (s *networkServer) ConnectNetwork(ctx context.Context, req *longshorev1.Con
 			return nil, err
 		}
 	}
-	if err := s.srv.freeAddresses(ctx, a); err != nil {
+	if err := s.srv.checkAddresses(ctx, a); err != nil {
 		return nil, err
 	}
 	if err := s.srv.own.Attachments.Attach(ctx, c.Sandbox, a); err != nil {
@@ -177,7 +177,7 @@ func (s *networkServer) DisconnectNetwork(ctx context.Context, req *longshorev1.
 func (s *networkServer) changeable(ctx context.Context, name string) (core.Container, error) {
 	c, err := s.srv.container(ctx, name)
 	if err == nil && c.Owner != core.OwnerCLI {
-		err = fmt.Errorf("change the networks of %s: %s has set them: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
+		err = fmt.Errorf("change the networks of %s: it belongs to %s, which sets them: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
 	return c, err
 }
@@ -193,7 +193,7 @@ func (m member) running() bool {
 	return m.sandbox.State == core.SandboxReady && (m.container.State == core.ContainerRunning || m.container.State == core.ContainerPaused)
 }
 
-// addrs are the member's addresses on a network.
+// addrs returns the member's addresses on a network.
 func (m member) addrs(network string) (list []netip.Addr) {
 	if i := m.sandbox.Network.On(network); i >= 0 {
 		for _, p := range m.sandbox.Network.Interfaces[i].Addrs {
@@ -203,7 +203,7 @@ func (m member) addrs(network string) (list []netip.Addr) {
 	return list
 }
 
-// names are those that others on a network know the member by.
+// names returns the names of the member that resolve on a network.
 func (m member) names(network string) []string {
 	list := []string{string(m.container.Key), m.container.ID.Short()}
 	if i := m.sandbox.Config.Network.On(network); i >= 0 {
@@ -350,8 +350,8 @@ func toNetwork(def core.NetworkDefinition, members []member) *longshorev1.Networ
 	return n
 }
 
-// checkNetwork refuses a network that does not exist, an address that is in use, and ports where
-// nothing comes in.
+// checkNetwork refuses a network that does not exist, an address that is in use, and ports of networks without a route
+// to the outside.
 func (s *Server) checkNetwork(ctx context.Context, cfg core.SandboxConfig, publishAll bool) error {
 	internal := ""
 	out := false
@@ -371,11 +371,11 @@ func (s *Server) checkNetwork(ctx context.Context, cfg core.SandboxConfig, publi
 	if internal != "" && !out && (publishAll || len(cfg.Network.Ports) > 0) {
 		return invalid.Errorf("ports cannot be published from network %s, which is internal", internal)
 	}
-	return s.freeAddresses(ctx, cfg.Network.Attached()...)
+	return s.checkAddresses(ctx, cfg.Network.Attached()...)
 }
 
-// freeAddresses refuses addresses that a container has, and says which one.
-func (s *Server) freeAddresses(ctx context.Context, list ...core.Attachment) error {
+// checkAddresses refuses addresses that a container has, and names the container.
+func (s *Server) checkAddresses(ctx context.Context, list ...core.Attachment) error {
 	for _, a := range list {
 		if len(a.Addrs) == 0 {
 			continue

@@ -160,7 +160,7 @@ func (s *Server) oldest(ctx context.Context, last uint64) uint64 {
 	return uint64(first)
 }
 
-// eventMatch returns the part of a request that selects single events.
+// eventMatch returns a function that reports whether a request selects an event.
 func (s *Server) eventMatch(ctx context.Context, req *longshorev1.EventsRequest) (func(core.Event) bool, error) {
 	var container, sandbox core.ID
 	if req.GetName() != "" {
@@ -193,7 +193,7 @@ func (s *Server) eventMatch(ctx context.Context, req *longshorev1.EventsRequest)
 	}, nil
 }
 
-// dumpEvents is how many events a dump contains.
+// dumpEvents is the number of events in a dump.
 const dumpEvents = 1000
 
 // Dump sends a gzipped tar for a bug report.
@@ -215,8 +215,7 @@ func (s *nodeServer) Dump(_ *longshorev1.DumpRequest, stream grpc.ServerStreamin
 	} {
 		var body bytes.Buffer
 		if err := part.fill(ctx, &body); err != nil {
-			// A dump is made when something is wrong, so one part that fails must not keep the
-			// others out.
+			// Users make a dump when something is wrong: a part that fails must not prevent the others.
 			fmt.Fprintf(&body, "\ncould not get %s: %v\n", part.name, err)
 		}
 		hdr := &tar.Header{Name: "longshore-dump/" + part.name, Mode: 0o600, Size: int64(body.Len()), ModTime: time.Now()}

@@ -41,8 +41,7 @@ type Options struct {
 	Check func(ctx context.Context, images bool) ([]Finding, error)
 	// Config returns the configuration in force as TOML, secrets masked.
 	Config func() (string, error)
-	// LostOutput counts bytes of a process's output that no sink took; nil is
-	// none.
+	// LostOutput returns the number of bytes of a process's output that no sink stored. nil reports none.
 	LostOutput func(context.Context, core.Ref) uint64
 	Version    string
 	Started    time.Time
@@ -55,17 +54,17 @@ type Options struct {
 	Transfers core.ImageTransfers
 	// Programs are images that are one file; nil when the node has none.
 	Programs *programs.Store
-	// Paused has the containers that are paused for a commit: an agent that dies meanwhile leaves
-	// them to the next one. nil keeps none.
+	// Paused stores which containers are paused for a commit, so that the next agent resumes them if this one dies. nil
+	// stores nothing.
 	Paused core.KV
-	// Networks are those that users define; nil when there can be none.
+	// Networks manages the networks that users define. It is nil if the agent cannot create networks.
 	Networks Networks
-	// Namespaces makes namespaces; nil when nobody does.
+	// Namespaces makes namespaces. It is nil if the agent cannot.
 	Namespaces func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
-	// Recent has the last output of containers without sinks; nil if it is not kept.
+	// Recent has the last output of containers without sinks. It is nil if the agent does not store it.
 	Recent *logs.Recent
-	// Restricted says whether only calls are served that list and inspect; it may change.
-	// nil is never.
+	// Restricted reports whether the server answers only calls that list and inspect. The result may change. nil
+	// restricts nothing.
 	Restricted func() bool
 }
 
@@ -124,7 +123,7 @@ type Listeners struct {
 	HTTP    net.Listener // metrics, health, pprof
 }
 
-// drainTime is how long calls in progress have to end when the server stops.
+// drainTime is the time for calls in progress to end when the server stops.
 const drainTime = 2 * time.Second
 
 // Serve repairs the state after a crash, and then serves until ctx ends or a listener fails. It
@@ -186,7 +185,7 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 	srv := grpc.NewServer(
 		grpc.Creds(access.Credentials{}),
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.WriteBufferSize(writeBuffer), // a connection has one only while it writes
+		grpc.WriteBufferSize(writeBuffer), // allocated only while a connection writes
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ChainUnaryInterceptor(watch.Unary, gate.Unary, unary),
 		grpc.ChainStreamInterceptor(watch.Stream, gate.Stream, stream),
@@ -204,13 +203,13 @@ func (s *Server) grpcServer(readOnly bool) *grpc.Server {
 // client that opens streams without end is stopped early.
 const (
 	maxMessage = 4 << 20
-	// writeBuffer is how many bytes of output go to a client in one system call.
+	// writeBuffer is the number of bytes that one system call sends to a client.
 	writeBuffer = 128 << 10
 	maxStreams  = 256
 )
 
-// stopGRPC gives calls in progress some time to end. Calls that follow something do not end by
-// themselves and are cut off.
+// stopGRPC waits a short time for calls in progress. Calls that follow output or events do not end by themselves and
+// are cut off.
 func stopGRPC(srv *grpc.Server) {
 	done := make(chan struct{})
 	go func() {

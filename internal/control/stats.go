@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/stats"
 )
 
-// minInterval keeps a stream of stats from becoming a load of its own.
+// minInterval bounds the load of a stream of stats.
 const minInterval = 100 * time.Millisecond
 
 // Stats sends the stats of containers once, or once per interval.

@@ -27,14 +27,14 @@ type client struct {
 	recv  func() (*longshorev1.Input, error)
 }
 
-// started tells the client that it is attached.
+// started reports to the client that it is attached.
 func (c client) started(ref core.Ref) error {
 	return c.send(&longshorev1.Output{Kind: &longshorev1.Output_Started{Started: &longshorev1.Started{
 		Container: string(ref.Container), Process: string(ref.Process), Tty: c.tty,
 	}}})
 }
 
-// serve tells the client that it is attached and, at the end, how the process ended.
+// serve reports to the client that it is attached, copies its streams, and reports the process's end.
 func (c client) serve(ctx context.Context, s *attach.Session) error {
 	defer s.Close()
 	if err := c.started(s.Ref); err != nil {

@@ -12,23 +12,23 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// Membership is the node in a Swarm, or in none.
+// Membership joins and leaves a Swarm, and reports the node's membership.
 type Membership interface {
-	// Join makes the node a worker. It keeps no token.
+	// Join makes the node a worker. It does not store the token.
 	Join(ctx context.Context, r JoinRequest) (SwarmStatus, error)
 	// Leave ends the membership and removes the Swarm's tasks.
 	Leave(ctx context.Context) error
 	Status() SwarmStatus
 }
 
-// JoinRequest asks to join a Swarm.
+// JoinRequest has the parameters of Join.
 type JoinRequest struct {
 	Addr         string // host:port of a manager
 	Token        string
 	Availability string // active, pause or drain; "" is active
 }
 
-// SwarmStatus tells of a membership; Node is "" while there is none.
+// SwarmStatus describes a membership. Node is "" without one.
 type SwarmStatus struct {
 	Node, Cluster   string
 	Session         string // up or down
@@ -42,18 +42,18 @@ type SwarmStatus struct {
 
 // SwarmOverlays are the networks over several nodes that the node is on.
 type SwarmOverlays struct {
-	Unable   string // why it can be on none
-	Gossip   string // how it is with the other nodes
+	Unable   string // the reason why the node cannot be on any
+	Gossip   string // the state of the connection to the other nodes
 	Members  []string
 	Networks []SwarmOverlay
-	Taken    []string // published ports that somebody else on this node has
+	Taken    []string // published ports that another program on this node uses
 }
 
-// SwarmOverlay is one of them.
+// SwarmOverlay is a network over several nodes.
 type SwarmOverlay struct {
 	ID, Name     string
 	Tasks, Peers int
-	Told         bool
+	Announced    bool // to the other nodes
 	Error        string
 }
 
@@ -67,12 +67,12 @@ var _ longshorev1.SwarmServer = (*swarmServer)(nil)
 
 func (s *swarmServer) member() (Membership, error) {
 	if s.srv.o.Swarm == nil {
-		return nil, fmt.Errorf("this agent serves no swarm: set enabled = true in [face.swarm] and start it again: %w", errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the swarm face is disabled: set enabled = true in [face.swarm] and restart the agent: %w", errdefs.ErrFailedPrecondition)
 	}
 	return s.srv.o.Swarm, nil
 }
 
-// joinTimeout bounds a join: its client sees nothing of it meanwhile.
+// joinTimeout bounds a join, because its client gets no message meanwhile.
 const joinTimeout = time.Minute
 
 // Join makes the node a member.
@@ -99,7 +99,7 @@ func (s *swarmServer) Leave(ctx context.Context, _ *longshorev1.SwarmLeaveReques
 	return &longshorev1.SwarmLeaveResponse{}, m.Leave(ctx)
 }
 
-// Status tells of it.
+// Status returns the membership.
 func (s *swarmServer) Status(context.Context, *longshorev1.SwarmStatusRequest) (*longshorev1.SwarmStatusResponse, error) {
 	m, err := s.member()
 	if err != nil {
@@ -116,7 +116,7 @@ func toSwarmStatus(s SwarmStatus) *longshorev1.SwarmStatus {
 	out.Overlays = &longshorev1.SwarmOverlays{Unable: o.Unable, Gossip: o.Gossip, Members: o.Members, TakenPorts: o.Taken}
 	for _, n := range o.Networks {
 		out.Overlays.Networks = append(out.Overlays.Networks, &longshorev1.SwarmOverlay{
-			Id: n.ID, Name: n.Name, Tasks: uint32(n.Tasks), Peers: uint32(n.Peers), Told: n.Told, Error: n.Error,
+			Id: n.ID, Name: n.Name, Tasks: uint32(n.Tasks), Peers: uint32(n.Peers), Told: n.Announced, Error: n.Error,
 		})
 	}
 	if !s.CertificateEnds.IsZero() {

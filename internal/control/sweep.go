@@ -27,7 +27,7 @@ type sessions struct {
 	orphans chan core.ID
 }
 
-// maxOrphans is how many containers may wait in orphans; a restart finds any others.
+// maxOrphans bounds the containers that wait in orphans. The next agent finds the others.
 const maxOrphans = 1024
 
 // orphan reports that nobody reads a container's held output any more.
@@ -48,7 +48,7 @@ func (s *Server) drain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case id := <-s.sessions.orphans:
-			wg.Go(func() { s.drop(ctx, id) })
+			wg.Go(func() { s.discard(ctx, id) })
 		}
 	}
 }
@@ -59,9 +59,9 @@ const (
 	longestRetry = 5 * time.Second
 )
 
-// drop reads and drops one container's output. It tries again while the keeper has not yet
-// noticed that the client has left.
-func (s *Server) drop(ctx context.Context, id core.ID) {
+// discard reads and drops one container's output. It tries again while the keeper has not yet noticed that the client
+// has left.
+func (s *Server) discard(ctx context.Context, id core.ID) {
 	ref := core.Ref{Container: id}
 	for pause := firstRetry; !s.sessions.busy(id); pause = min(2*pause, longestRetry) {
 		streams, err := s.own.Streams(ctx, ref, core.StreamOptions{Stdout: true, Stderr: true, Exclusive: true})
@@ -165,9 +165,8 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	}
 }
 
-// recover removes our incomplete objects after a crash: sandboxes without a container, containers
-// with AutoRemove that nobody is left to start, and logs without a container. It must return before
-// anything is served.
+// recover removes our incomplete objects after a crash: sandboxes without a container, containers with AutoRemove whose
+// client left before their start, and logs without a container. It must return before anything is served.
 func (s *Server) recover(ctx context.Context) error {
 	sandboxes, err := s.own.Sandboxes(ctx, core.Filter{})
 	if err != nil {

@@ -21,14 +21,14 @@ const (
 	idsRanges = 3072
 )
 
-// idRanges gives each container that wants a user namespace ids that no other object of the node has.
-// Those in use are read from the sandboxes, so that nothing is stored.
+// idRanges allocates ranges of ids for containers in user namespaces of their own. It finds the ranges in use in the
+// sandboxes, and stores nothing.
 type idRanges struct {
-	mu   sync.Mutex      // guards held
-	held map[uint32]bool // by creations that have no sandbox yet
+	mu       sync.Mutex      // guards reserved
+	reserved map[uint32]bool // by creations that have no sandbox yet
 }
 
-// take gives a sandbox ids. They stay taken until release.
+// take allocates a range of ids for a sandbox. It stays reserved until release.
 func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (release func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,25 +42,25 @@ func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (rele
 	}
 	for i := range uint32(idsRanges) {
 		first := firstIDs + i*translate.UserIDs
-		if used[first] || r.held[first] {
+		if used[first] || r.reserved[first] {
 			continue
 		}
-		if r.held == nil {
-			r.held = map[uint32]bool{}
+		if r.reserved == nil {
+			r.reserved = map[uint32]bool{}
 		}
-		r.held[first] = true
+		r.reserved[first] = true
 		cfg.UIDs, cfg.GIDs = []specs.LinuxIDMapping{{HostID: first, Size: translate.UserIDs}}, []specs.LinuxIDMapping{{HostID: first, Size: translate.UserIDs}}
 		return func() {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			delete(r.held, first)
+			delete(r.reserved, first)
 		}, nil
 	}
 	return nil, fmt.Errorf("all %d ranges of ids for user namespaces are taken: %w", idsRanges, errdefs.ErrUnavailable)
 }
 
-// users gives a container ids, if it wants a user namespace, from a runtime that can map them. They
-// stay its own until release, by when it has a sandbox.
+// users allocates ids for a container in a user namespace of its own, if its runtime can map them. The caller calls
+// release when the sandbox exists.
 func (s *Server) users(ctx context.Context, cfg *core.SandboxConfig) (release func(), err error) {
 	if cfg.Namespaces.User.Mode != core.Shared {
 		return func() {}, nil

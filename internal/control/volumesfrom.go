@@ -30,8 +30,8 @@ func bindsOf(mounts []*longshorev1.Mount) (list []bind) {
 	return list
 }
 
-// volumesFrom adds to a request the volumes and binds of the containers that it names, where it has
-// nothing itself.
+// volumesFrom adds the volumes and binds of the containers in volumes_from to a request, except at targets that the
+// request has itself.
 func (s *Server) volumesFrom(ctx context.Context, req *longshorev1.CreateRequest) error {
 	taken := map[string]bool{}
 	for _, m := range req.GetMounts() {
@@ -63,7 +63,7 @@ func (s *Server) volumesFrom(ctx context.Context, req *longshorev1.CreateRequest
 		for _, v := range c.Config.Volumes {
 			found = append(found, &longshorev1.Mount{Source: v.Name, Target: v.Target, ReadOnly: v.ReadOnly, SubPath: v.SubPath, NoCopy: v.NoCopy})
 		}
-		for _, b := range recordOf(c).Asked.Binds {
+		for _, b := range recordOf(c).Settings.Binds {
 			found = append(found, &longshorev1.Mount{Source: b.Source, Target: b.Target, ReadOnly: b.ReadOnly, Propagation: b.Propagation})
 		}
 		for _, m := range found {

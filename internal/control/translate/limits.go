@@ -67,7 +67,7 @@ func Resources(req Limited, memory int64) (*specs.LinuxResources, error) {
 // limits puts the request's limits into s.
 func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
 	if req.GetPids() < 0 {
-		return invalid.Errorf("a limit of %d processes", req.GetPids())
+		return invalid.Errorf("the limit of %d processes is negative", req.GetPids())
 	}
 	res, err := Resources(req, 0)
 	if err != nil {

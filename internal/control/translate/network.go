@@ -118,7 +118,7 @@ func Attachment(n *longshorev1.NetworkAttachment) (core.Attachment, error) {
 			return a, invalid.Errorf("address %q: %v", s, err)
 		}
 		if slices.ContainsFunc(a.Addrs, func(p netip.Prefix) bool { return p.Addr().Is4() == ip.Unmap().Is4() }) {
-			return a, invalid.Errorf("address %s: one of this family is enough", s)
+			return a, invalid.Errorf("address %s: a network takes one address of each family", s)
 		}
 		a.Addrs = append(a.Addrs, netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()))
 	}

@@ -22,7 +22,7 @@ import (
 func confine(s *specs.Spec, req *longshorev1.CreateRequest) error {
 	switch {
 	case req.GetSeccompUnconfined() && len(req.GetSeccomp()) > 0:
-		return invalid.Errorf("a system call filter and no filter cannot be combined")
+		return invalid.Errorf("a seccomp filter cannot be combined with seccomp unconfined")
 	case req.GetPrivileged():
 		if err := ocispec.AllPrivileges(s); err != nil {
 			return err
@@ -73,7 +73,7 @@ func memoryMounts(req *longshorev1.CreateRequest) (list []specs.Mount, err error
 		options := []string{"nosuid", "nodev", "noexec", "mode=1777"}
 		for _, o := range t.GetOptions() {
 			if !ocispec.TmpfsOption(o) {
-				return nil, invalid.Errorf("tmpfs %s: option %q", t.GetTarget(), o)
+				return nil, invalid.Errorf("tmpfs %s: option %q is not supported", t.GetTarget(), o)
 			}
 			options = append(options, o)
 		}
@@ -81,7 +81,7 @@ func memoryMounts(req *longshorev1.CreateRequest) (list []specs.Mount, err error
 	}
 	if n := bytesOf(req.GetShmBytes()); n > 0 {
 		if req.GetIpc() == "host" {
-			return nil, invalid.Errorf("the size of /dev/shm is the host's with ipc host")
+			return nil, invalid.Errorf("a size of /dev/shm cannot be combined with ipc host")
 		}
 		list = append(list, specs.Mount{
 			Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=" + strconv.FormatInt(n, 10)},

@@ -23,34 +23,34 @@ func Network(sb core.Sandbox) map[string]any {
 		"mode": sb.Network.Mode, "name": sb.Config.Network.Name, "hostname": sb.Config.Hostname, "config_ports": sb.Config.Network.Ports,
 		"namespace": sb.Config.Namespaces.Net.Path,
 	}
-	n["networks"], n["names"] = endsOf(sb), networkNames(sb)
+	n["networks"], n["names"] = attachments(sb), networkNames(sb)
 	if sb.State == core.SandboxReady {
 		n["addrs"], n["gateways"], n["interfaces"], n["ports"] = sb.Network.Addrs, sb.Network.Gateways, sb.Network.Interfaces, sb.Network.Ports
 	}
 	return n
 }
 
-// endsOf returns each network of a sandbox for inspect.
-func endsOf(sb core.Sandbox) []map[string]any {
+// attachments returns each network of a sandbox for inspect.
+func attachments(sb core.Sandbox) []map[string]any {
 	var list []map[string]any
 	for _, a := range sb.Config.Network.Attached() {
 		if sb.Config.Namespaces.Net.Mode != core.Shared {
 			break
 		}
 		name := translate.NetworkName(a.Network)
-		end := map[string]any{"name": name, "aliases": a.Names}
+		network := map[string]any{"name": name, "aliases": a.Names}
 		if i := sb.Network.On(name); i >= 0 && sb.State == core.SandboxReady {
 			iface := sb.Network.Interfaces[i]
-			end["interface"], end["mac"], end["addrs"] = iface.Interface, iface.MAC, iface.Addrs
+			network["interface"], network["mac"], network["addrs"] = iface.Interface, iface.MAC, iface.Addrs
 			var via []netip.Addr
 			for _, g := range sb.Network.Gateways {
 				if slices.ContainsFunc(iface.Addrs, func(p netip.Prefix) bool { return p.Contains(g) }) {
 					via = append(via, g)
 				}
 			}
-			end["gateways"] = via
+			network["gateways"] = via
 		}
-		list = append(list, end)
+		list = append(list, network)
 	}
 	return list
 }
