@@ -1,4 +1,4 @@
-// Command longshore-verify tells whether an image's signatures convince. People
+// Command longshore-verify verifies an image's signatures. People
 // do not start it; the agent does, for each pull that a rule of its policy wants
 // signed. It is a program of its own because sigstore's libraries cost ten
 // megabytes and more from the moment a program that has them starts. Start

@@ -47,10 +47,10 @@ type Options struct {
 	Logger  *slog.Logger
 	Level   *slog.LevelVar // the level of Logger; nil when it cannot be changed
 	Version string
-	// Teardown makes Run stop and remove the sandboxes of every owner, instead of serving.
-	// Nothing keeps running, also no keeper. Images and volumes stay.
+	// Teardown makes Run stop and remove the sandboxes of every owner, instead of serving. The keeper ends as well.
+	// Images and volumes stay.
 	Teardown bool
-	// Grace is how long containers have to end by themselves before Teardown kills them.
+	// Grace is the time for containers to end by themselves before Teardown kills them.
 	Grace time.Duration
 }
 
@@ -63,7 +63,7 @@ type node struct {
 	started time.Time
 	metrics *obs.Metrics
 	limits  *connlimit.Table
-	// unanswered are the questions of sandboxes that the name server did not answer.
+	// unanswered counts the questions of each sandbox that the name server did not answer.
 	unanswered unanswered
 	store      *state.Store
 	keeper     *keeper.Client
@@ -112,7 +112,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return n.serve(ctx)
 }
 
-// later starts to open something; calling the returned function waits for the result.
+// later opens something in the background. The returned function waits for the result.
 func later[T any](open func() (T, error)) func() (T, error) {
 	opened := sync.OnceValues(open)
 	go func() { _, _ = opened() }()
@@ -155,8 +155,7 @@ func (n *node) controller() (*control.Server, error) {
 	})
 }
 
-// leave is the shutdown. Containers keep running; when there are none, the agent removes
-// everything of its own.
+// leave shuts the node down. Containers keep running; when there are none, the agent removes everything of its own.
 func (n *node) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

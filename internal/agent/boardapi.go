@@ -13,13 +13,13 @@ import (
 	programs "github.com/longshore/longshore/program"
 )
 
-// boardAPI is a listener for the control API's reading calls on the board. It is a server there as long as the operator's policy opens
-// the agent to somebody.
+// boardAPI is a listener for the control API's reading calls on the board. It is a server there while the operator's
+// policy gives a client access to the agent.
 type boardAPI struct {
 	board *broker.Client
 	rules func() board.Rules
 	log   *slog.Logger
-	again chan struct{} // a handle was wanted: the policy may have changed
+	again chan struct{} // a program asked for a handle: the policy may have changed
 	done  chan struct{}
 
 	mu     sync.Mutex // guards server, handle, open, closed
@@ -39,7 +39,7 @@ func newBoardAPI(rules func() board.Rules, log *slog.Logger) *boardAPI {
 	return &boardAPI{rules: rules, log: log, again: make(chan struct{}, 1), done: make(chan struct{}), open: map[string]int{}}
 }
 
-// wanted wakes serving, so that it reads the rules again.
+// wanted wakes serving, which reads the rules again.
 func (a *boardAPI) wanted() {
 	select {
 	case a.again <- struct{}{}:
@@ -65,7 +65,7 @@ func (a *boardAPI) Accept() (net.Conn, error) {
 	}
 }
 
-// boardRetry is how long the agent waits before it serves again after it could not.
+// boardRetry is the pause after a failed attempt to serve.
 const boardRetry = 5 * time.Second
 
 // serving returns the server, and waits until there is one; nil after Close.
@@ -121,7 +121,7 @@ func (a *boardAPI) serve() error {
 	return nil
 }
 
-// end ends the server, for good or until it is served again.
+// end ends the server: forGood, or until serving starts it again.
 func (a *boardAPI) end(forGood bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -146,22 +146,22 @@ func (a *boardAPI) Addr() net.Addr { return &net.UnixAddr{Name: "board", Net: "u
 
 // admit returns the connection, or closes it when there are too many.
 func (a *boardAPI) admit(c *programs.Conn) net.Conn {
-	who, all := c.Labels["client_container_id"], 0
+	client, all := c.Labels["client_container_id"], 0
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, n := range a.open {
 		all += n
 	}
-	if all >= boardConnections || a.open[who] >= boardConnectionsOfEach {
+	if all >= boardConnections || a.open[client] >= boardConnectionsOfEach {
 		_ = c.Close()
 		return nil
 	}
-	a.open[who]++
+	a.open[client]++
 	return &boardConn{UnixConn: c.UnixConn, release: sync.OnceFunc(func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if a.open[who]--; a.open[who] == 0 {
-			delete(a.open, who)
+		if a.open[client]--; a.open[client] == 0 {
+			delete(a.open, client)
 		}
 	})}
 }

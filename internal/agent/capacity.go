@@ -14,13 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/control"
 )
 
-// wantedFiles is the limit of descriptors that an agent with less gives itself, and so its keeper:
-// a keeper has several for each container.
+// wantedFiles is the least limit of open files that the agent sets for itself and for its keeper, which has several for
+// each container.
 const wantedFiles = 1 << 16
 
-// raiseFiles raises the limit of descriptors to wantedFiles, or as far as it goes. A service
-// manager or a shell may have started the agent with 1,024. A higher limit stays as it is, because
-// containers inherit it.
+// raiseFiles raises the limit of open files to wantedFiles, or as near to it as allowed. Service managers and shells
+// start programs with 1,024. A higher limit stays as it is, because containers inherit it.
 func raiseFiles() (before, after uint64) {
 	var now unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &now) != nil {
@@ -39,7 +38,7 @@ func raiseFiles() (before, after uint64) {
 	return before, now.Cur
 }
 
-// number reads a file that has a number; MaxUint64 when it has none, or says "max".
+// number reads a number from a file. It returns MaxUint64 if the file has none or contains "max".
 func number(path string) uint64 {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -64,11 +63,11 @@ const (
 	stateEach     = 96 << 10
 )
 
-// fewContainers are as many as kubelet runs pods on a node by default.
+// fewContainers is kubelet's default limit of pods on a node.
 const fewContainers = 110
 
-// room is how many more containers one of the node's limits allows.
-type room struct {
+// headroom is the number of further containers that one of the node's limits allows.
+type headroom struct {
 	limit      string
 	containers uint64
 	hint       string
@@ -83,15 +82,15 @@ func keeperPid(ctx context.Context, n *node) int {
 	return s.KeeperPid
 }
 
-// capacityFinding says how many containers the node's limits allow, and which one is met first. keeper is the keeper's
-// pid, or 0.
+// capacityFinding reports how many more containers the node's limits allow, and the first limit to be reached. keeper
+// is the keeper's pid, or 0.
 func capacityFinding(n *node, keeper int) control.Finding {
-	var rooms []room
+	var headrooms []headroom
 	add := func(limit string, has, used, each uint64, hint string) {
 		if has == math.MaxUint64 {
 			return // there is no such limit here
 		}
-		rooms = append(rooms, room{limit, (max(has, used) - used) / each, hint})
+		headrooms = append(headrooms, headroom{limit, (max(has, used) - used) / each, hint})
 	}
 	if keeper > 0 {
 		var l unix.Rlimit
@@ -113,20 +112,20 @@ func capacityFinding(n *node, keeper int) control.Finding {
 			add(n.cfg.Agent.State+"'s inodes", st.Ffree, 0, 32, "give the file system of "+n.cfg.Agent.State+" more inodes")
 		}
 	}
-	return roomFinding(rooms)
+	return roomFinding(headrooms)
 }
 
-func roomFinding(rooms []room) control.Finding {
-	least := room{containers: math.MaxUint64}
+func roomFinding(headrooms []headroom) control.Finding {
+	least := headroom{containers: math.MaxUint64}
 	var all []string
-	for _, r := range rooms {
+	for _, r := range headrooms {
 		if r.containers < least.containers {
 			least = r
 		}
 		all = append(all, fmt.Sprintf("%s %d", r.limit, r.containers))
 	}
 	switch {
-	case len(rooms) == 0:
+	case len(headrooms) == 0:
 		return ok("room", "this node has no known limit")
 	case least.containers < fewContainers:
 		return warn("room", least.hint, "for about %d more containers: %s", least.containers, strings.Join(all, ", "))

@@ -35,13 +35,13 @@ func TestALowLimitOfDescriptorsIsRaised(t *testing.T) {
 }
 
 func TestTheTightestLimitIsNamed(t *testing.T) {
-	rooms := []room{{"descriptors", 8000, "raise them"}, {"inotify", 128, "raise that"}, {"pids", 5000, "raise pids"}}
-	f := roomFinding(rooms)
+	headrooms := []headroom{{"descriptors", 8000, "raise them"}, {"inotify", 128, "raise that"}, {"pids", 5000, "raise pids"}}
+	f := roomFinding(headrooms)
 	if f.Status != control.FindingOK || f.Detail != "for about 128 more containers: descriptors 8000, inotify 128, pids 5000" {
 		t.Errorf("%+v", f)
 	}
-	rooms[2].containers = 20
-	if f = roomFinding(rooms); f.Status != control.FindingWarn || f.Hint != "raise pids" || !strings.HasPrefix(f.Detail, "for about 20 more") {
+	headrooms[2].containers = 20
+	if f = roomFinding(headrooms); f.Status != control.FindingWarn || f.Hint != "raise pids" || !strings.HasPrefix(f.Detail, "for about 20 more") {
 		t.Errorf("%+v", f)
 	}
 }

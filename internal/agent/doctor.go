@@ -45,7 +45,7 @@ func (n *node) doctor(ctx context.Context, try bool) []control.Finding {
 	return findings
 }
 
-// keeperPatience is how long a keeper may take to answer. The nest starts another one within less.
+// keeperPatience is the time for a keeper to answer. The nest needs less to start another one.
 const keeperPatience = 2 * time.Second
 
 // redundancy asks the keeper whether containers survive the death of any two of agent, keeper and
@@ -56,11 +56,11 @@ func (n *node) redundancy(ctx context.Context) control.Finding {
 	return doctor.Redundancy(n.keeper.Status(ctx))
 }
 
-// redundancyChanged has that finding checked at once. It never blocks.
+// redundancyChanged triggers a check of that finding. It never blocks.
 func (n *node) redundancyChanged() {
 	select {
 	case n.exposed <- struct{}{}:
-	default: // it is to be checked already
+	default: // a check is pending already
 	}
 }
 
@@ -100,7 +100,7 @@ func (n *node) keeperFinding(ctx context.Context) control.Finding {
 	return f
 }
 
-// keeperOf is the finding about a keeper without its memory.
+// keeperOf returns the finding about a keeper, without its memory.
 func keeperOf(s core.SupervisorStatus, err error, state string) control.Finding {
 	switch {
 	case err != nil:
@@ -136,7 +136,7 @@ func (n *node) imageFinding() control.Finding {
 	return ok("images", "%s; %s", n.cfg.Agent.Root+"/image", n.images.Confinement())
 }
 
-// recently is how long doctor reports that connections were near their limit.
+// recently is the time for which doctor reports that connections were near their limit.
 const recently = time.Hour
 
 // connectionFinding reports how many connections the faces have, and warns where they are, or
@@ -158,7 +158,7 @@ func connectionFinding(all []connlimit.Usage, now time.Time) control.Finding {
 	return ok("connections", "open: %s", strings.Join(counts, ", "))
 }
 
-// swarmFinding reports how the node is in its Swarm, if it is in one.
+// swarmFinding reports the state of the node's membership in a Swarm, if it has one.
 func swarmFinding(s swarm.Status) control.Finding {
 	switch {
 	case s.Expired:
@@ -212,7 +212,7 @@ func (n *node) check(ctx context.Context, images bool) ([]control.Finding, error
 	}
 	for _, d := range damages {
 		if d.Unknown {
-			all = append(all, warn("image", "it was unpacked by an older version: remove the image and pull it again to have it checked", "%s of %s cannot be checked: %s", d.Object, d.Image, d.Detail))
+			all = append(all, warn("image", "it was unpacked by an older version, without checksums: remove the image and pull it again", "%s of %s cannot be checked: %s", d.Object, d.Image, d.Detail))
 		} else {
 			all = append(all, fail("image", "pull the image again, then start its containers again", "%s of %s is damaged: %s", d.Object, d.Image, d.Detail))
 		}

@@ -47,9 +47,8 @@ func lock(root, run string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// private creates a directory that nobody else may search, or closes an existing one: images,
-// bundles and volumes below it have setuid files, which otherwise any user of this machine could
-// run.
+// private creates a directory that other users may not search, or sets such a mode for an existing one: images, bundles
+// and volumes below it have setuid files, which otherwise any user of this machine could run.
 func private(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err

@@ -15,9 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/image"
 )
 
-// Guest is the agent of a virtual machine's guest, as longshore-guest is, which pulls
-// images and has the control API beside it. Its arguments begin with the program's name; it
-// returns the program's status.
+// Guest runs the agent of a virtual machine's guest as longshore-guest does, with an image store and the control API.
+// Its arguments begin with the program's name; it returns the program's status.
 func Guest(args []string, version string) int {
 	return guestprogram.Main(args, guestprogram.Build{Version: version, Keeper: keeperBeside, Images: guestImages, Control: serveGuest})
 }

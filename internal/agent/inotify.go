@@ -28,7 +28,7 @@ func inotifyFinding() control.Finding {
 		"uid 0 gets no instance: %v; process %d, %.15q, has most of them, %d; %s", err, pid, string(what), n, then)
 }
 
-// mostInotifies returns the process that has the most inotify instances, and how many.
+// mostInotifies returns the process with the most inotify instances, and their number.
 func mostInotifies() (pid, most int) {
 	procs, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well-formed
 	for _, dir := range procs {

@@ -20,7 +20,7 @@ import (
 // in errors.
 type gossipFactory struct{ networkdb.Factory }
 
-// Able says why no member can listen; FailedPrecondition.
+// Able returns an error, FailedPrecondition, if no member can listen.
 func (d gossipFactory) Able() error {
 	err := d.Factory.Able()
 	if err == nil {
@@ -35,20 +35,19 @@ func (d gossipFactory) Able() error {
 	return err
 }
 
-// without is an error's text without its class, which says nothing to people.
-func without(text string) string {
+// withoutClass returns an error's text without its class, which means nothing to people.
+func withoutClass(text string) string {
 	return strings.ReplaceAll(text, ": "+errdefs.ErrFailedPrecondition.Error(), "")
 }
 
-// dataPort is where packets of overlay networks come, unless the managers say another one.
+// dataPort is the default UDP port of overlay networks' packets. The managers can set another one.
 const dataPort = 4789
 
-// overlayFinding reports whether this machine can have networks over several nodes, and how those are
-// that it has.
+// overlayFinding reports whether this machine can have networks over several nodes, and the state of those that it has.
 func overlayFinding(ctx context.Context, o overlays.Port, st overlays.Status) control.Finding {
 	const name = "overlays"
 	if err := o.Able(ctx, false); err != nil {
-		return warn(name, "without them managers place no task here that is on an overlay network, or has a port of the whole Swarm", "%s", without(err.Error()))
+		return warn(name, "until this is fixed, managers place no task on this node that uses an overlay network or publishes a port of the whole Swarm", "%s", withoutClass(err.Error()))
 	}
 	at := []uint16{}
 	var open []string
@@ -71,7 +70,7 @@ func overlayFinding(ctx context.Context, o overlays.Port, st overlays.Status) co
 	var wrong []string
 	for _, n := range st.Networks {
 		if n.Error != "" {
-			wrong = append(wrong, n.Name+": "+without(n.Error))
+			wrong = append(wrong, n.Name+": "+withoutClass(n.Error))
 		}
 	}
 	if len(wrong) > 0 {
@@ -82,12 +81,12 @@ func overlayFinding(ctx context.Context, o overlays.Port, st overlays.Status) co
 		text = "open: " + strings.Join(open, ", ")
 	}
 	if err := o.Able(ctx, true); err != nil {
-		return ok(name, "%s; none can be encrypted: %s", text, without(err.Error()))
+		return ok(name, "%s; none can be encrypted: %s", text, withoutClass(err.Error()))
 	}
 	return ok(name, "%s", text)
 }
 
-// gossipFinding reports how it is with the other nodes of the Swarm's overlay networks.
+// gossipFinding reports the gossip with the other nodes of the Swarm's overlay networks.
 func gossipFinding(s swarm.Status) control.Finding {
 	const name = "gossip"
 	o := s.Overlays
@@ -95,7 +94,7 @@ func gossipFinding(s swarm.Status) control.Finding {
 	case s.NodeID == "":
 		return ok(name, "the node is in no swarm")
 	case o.Unable != "":
-		return warn(name, "the swarm places no task on an overlay network here; the agent tries again every few seconds", "%s", without(o.Unable))
+		return warn(name, "the swarm places no task on an overlay network here; the agent tries again every few seconds", "%s", withoutClass(o.Unable))
 	case o.Gossip != overlays.Up && o.Gossip != overlays.Unused:
 		return warn(name, "open port 7946, TCP and UDP, between this node and the others in both directions", "could not announce this node's tasks to other nodes: %s", o.Gossip)
 	}
@@ -106,7 +105,7 @@ func gossipFinding(s swarm.Status) control.Finding {
 func publishedFinding(o overlays.Status) control.Finding {
 	const name = "published ports"
 	if len(o.Taken) > 0 {
-		return warn(name, "stop the programs that use them; the agent tries again. Tasks keep running, and other nodes answer", "not published at this node: %s", without(strings.Join(o.Taken, "; ")))
+		return warn(name, "stop the programs that use them; the agent tries again. Tasks keep running, and other nodes answer", "not published at this node: %s", withoutClass(strings.Join(o.Taken, "; ")))
 	}
 	return ok(name, "all ports of the swarm are available here")
 }

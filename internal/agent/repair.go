@@ -80,7 +80,7 @@ func repairResult(r dbfile.Report) string {
 	}
 	lost := fmt.Sprintf("%d entries could be read; the entries in the damaged places are lost", r.Entries)
 	if r.Dropped > 0 {
-		lost += fmt.Sprintf(", and %d entries that are invalid, alone or without the lost ones", r.Dropped)
+		lost += fmt.Sprintf(", and so are %d entries that are invalid or need a lost one", r.Dropped)
 	}
 	const shown = 5
 	if more := len(r.Places) - shown; more > 0 {

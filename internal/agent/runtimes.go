@@ -219,7 +219,7 @@ func (n *node) nativeNamed(ctx context.Context, name string) (core.Runtime, core
 // systemdCgroups reports whether systemd makes the cgroups.
 func (n *node) systemdCgroups() bool { return n.cfg.Engine.CgroupDriver == "systemd" }
 
-// openCgroups opens the node's cgroups, and the connection to systemd where that makes them.
+// openCgroups opens the node's cgroups, and the connection to systemd if systemd makes them.
 func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
 	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, Logger: n.log}
 	if n.systemdCgroups() {

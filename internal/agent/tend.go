@@ -100,16 +100,16 @@ func (n *node) mend(links, overlays bool) []kernel.Change {
 	}
 	for _, c := range list {
 		if c.Mended {
-			n.tell("network: another program has changed something, which is restored: " + c.Text)
+			n.record("network: another program has changed something, which is restored: " + c.Text)
 		} else if !known[c.Text] {
-			n.tell("network: another program has changed something: " + c.Text + ": " + c.Hint)
+			n.record("network: another program has changed something: " + c.Text + ": " + c.Hint)
 		}
 	}
 	return list
 }
 
-// tell logs a note, and appends it to the event log.
-func (n *node) tell(note string) {
+// record logs a note and appends it to the event log.
+func (n *node) record(note string) {
 	n.log.Warn("doctor", "note", note)
 	if err := engine.Tell(n.engine.As(core.OwnerCLI), note); err != nil {
 		n.log.Error("cannot append an event", "error", err)
@@ -128,7 +128,7 @@ func (n *node) watch(ctx context.Context, capacity control.Finding) {
 // report logs findings with a changed status, and appends them to the event log.
 func report(n *node, changed []control.Finding) {
 	for _, f := range changed {
-		n.tell(strings.TrimSpace(fmt.Sprintf("%s is %s: %s", f.Name, f.Status, f.Detail)))
+		n.record(strings.TrimSpace(fmt.Sprintf("%s is %s: %s", f.Name, f.Status, f.Detail)))
 	}
 }
 

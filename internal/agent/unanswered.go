@@ -6,8 +6,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// unanswered holds how many questions of each sandbox the name server has not answered because of a bound,
-// as it said last.
+// unanswered has, for each sandbox, the number of questions that the name server dropped because of a bound, from its
+// last report.
 type unanswered struct {
 	last atomic.Pointer[map[core.ID]uint64]
 }

@@ -38,16 +38,14 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// maxEvents is how many events are kept; the face reads them as they come.
+// maxEvents is the number of events in the store. The face reads each as it is stored.
 const maxEvents = 1000
 
-// heapGrowth is by how many percent the heap grows between two collections. With Go's own
-// 100 the agent takes 2 MB more for twenty containers, which in a guest is more than the time
-// that collections take.
+// heapGrowth is the growth of the heap between two collections, in percent. With Go's default of 100 the agent takes 2
+// MB more for twenty containers, which in a guest is more than the time that collections take.
 const heapGrowth = 50
 
-// How long the agent waits for a call before it starts its parts, and how long its start and its
-// end may take.
+// The time to wait for a first call before the start of the parts, and the bounds of the start and of the shutdown.
 const (
 	quietTime = 100 * time.Millisecond
 	startTime = time.Minute
@@ -61,25 +59,25 @@ type Options struct {
 	State string
 	// Keeper is the path of longshore-keeper, or of a program that links guest/onefile.
 	Keeper string
-	// Beside, unless nil, serves beside the face until ctx ends. Its errors are logged, and end
-	// nothing. If restricted returns true, a policy or a list in the options decides about
-	// requests, and Beside must not offer another way to denied ones.
+	// Beside, unless nil, serves beside the face until ctx ends. Its errors are logged, and do not end the agent. If
+	// restricted returns true, a policy or a list in the options restricts the shim's requests, and Beside must not
+	// offer a way around it.
 	Beside func(ctx context.Context, eng *engine.Engine, restricted func() bool) error
 	// Recent gets the output of containers that the shim reads; it may be nil.
 	Recent *logs.Recent
 	// CgroupRoot is the directory of containers' cgroups below each hierarchy's root.
 	CgroupRoot string
-	// Listeners are where the shim calls. Run closes them.
+	// Listeners accept the shim's connections. Run closes them.
 	Listeners []net.Listener
 	// Streams has the connections that calls name by their ports; it may be nil.
 	Streams kata.Streams
-	// Requests says which of the shim's calls are answered.
+	// Requests allows or denies calls of the shim.
 	Requests kata.Requests
-	// PolicyFile is the policy that decides from the beginning; "" is none.
+	// PolicyFile is the path of the policy in force at the start, "" without one.
 	PolicyFile string
-	// PlugTime is how long a device may take that the host is plugging in.
+	// PlugTime bounds the wait for a device that the host plugs in.
 	PlugTime time.Duration
-	// CDI gives containers the devices that they name.
+	// CDI resolves the names of containers' devices.
 	CDI guest.CDI
 	// Images pulls the images of storages of the driver image_guest_pull; nil pulls nothing.
 	Images  core.Images
@@ -89,12 +87,12 @@ type Options struct {
 
 // Run serves until ctx ends or the sandbox was destroyed. No container outlives it.
 //
-// It answers Health at once, and the other calls when the keeper runs: shims ask for
-// nothing else until they know that there is an agent.
+// It answers Health at once, and the other calls when the keeper runs: shims make no other call before Health has
+// succeeded.
 func Run(ctx context.Context, o Options) (err error) {
 	defer func() {
 		for _, l := range o.Listeners {
-			_ = l.Close() // most often it is closed
+			_ = l.Close() // it is usually closed already
 		}
 	}()
 	gate := policy.New(policy.Options{Program: policyProgram, Logger: o.Logger})
@@ -106,7 +104,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer cancel()
 	machine := guest.New()
 	machine.Groups, machine.PlugTime, machine.Logger = o.CgroupRoot, o.PlugTime, o.Logger
-	var p *parts // there when calls are answered
+	var p *parts // set before the first call that needs it
 	f, err := kata.New(kata.Options{
 		Deps:    face.Deps{Logger: o.Logger.With("face", "kata"), Version: o.Version},
 		Machine: machine, Requests: o.Requests, Policy: gate, Streams: o.Streams, CDI: o.CDI, Recent: o.Recent, Quiet: debug.FreeOSMemory,
@@ -124,7 +122,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		defer cancel() // the sandbox was destroyed
 		served <- f.Serve(ctx, o.Listeners...)
 	}()
-	// The first answer does not share the processors with the start of the parts.
+	// Answer the first call before the start of the parts needs the processors.
 	select {
 	case <-f.Called():
 	case <-time.After(quietTime):
@@ -133,7 +131,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(heapGrowth)
 	}
-	// An end during the start waits for the start, so that there is one way to leave.
+	// A shutdown during the start waits for the start, so that there is only one kind of shutdown.
 	starting, stop := context.WithTimeout(context.WithoutCancel(ctx), startTime)
 	defer stop()
 	p, err = start(starting, o)
@@ -177,7 +175,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return errors.Join(err, ended(<-recorded), p.leave(leave))
 }
 
-// ended is an error but for that of a context, which is how everything here ends.
+// ended returns err, unless a cancelled context caused it: that is the normal end of every part.
 func ended(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return nil
@@ -190,12 +188,12 @@ type parts struct {
 	engine *engine.Engine
 	groups *cgroup.Tree
 	roots  core.Roots
-	leave  func(ctx context.Context) error // releases everything that is no container's
+	leave  func(ctx context.Context) error // releases everything that does not belong to a container
 }
 
 // start makes the parts. It releases them after a failure.
 func start(ctx context.Context, o Options) (_ *parts, err error) {
-	kernel.SmallPages() // where pages are huge, a heap of 3 MB has 6
+	kernel.SmallPages() // with huge pages a heap of 3 MB takes 6
 	keep, err := keeper.New(ctx, keeper.Options{StateDir: filepath.Join(o.State, "keeper"), Binary: o.Keeper, Logger: o.Logger})
 	if err != nil {
 		return nil, err
@@ -246,13 +244,13 @@ func start(ctx context.Context, o Options) (_ *parts, err error) {
 		return nil, err
 	}
 	if err := eng.Recover(ctx); err != nil {
-		return nil, fmt.Errorf("remove what an earlier agent left: %w", err)
+		return nil, fmt.Errorf("remove an earlier agent's files: %w", err)
 	}
 	return &parts{engine: eng, groups: groups, roots: roots, leave: leave}, nil
 }
 
-// policyProgram returns the path of longshore-policy, which is beside this program, or in
-// /usr/bin when this one was copied to where a machine begins.
+// policyProgram returns the path of longshore-policy: beside this program, or in /usr/bin if this program is a copy in
+// the place of a machine's init.
 func policyProgram() (string, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -264,14 +262,14 @@ func policyProgram() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("longshore-policy is to be beside %s or in /usr/bin", self)
+	return "", fmt.Errorf("longshore-policy is neither beside %s nor in /usr/bin", self)
 }
 
-// maxPolicy is how long the text of a policy may be.
+// maxPolicy bounds the text of a policy, in bytes.
 const maxPolicy = policy.MaxMessage
 
-// loadPolicy sets the policy of a file, "" for none. An agent that was to have a policy must
-// not start without.
+// loadPolicy sets the policy of a file; "" sets none. After an error the agent must not start, because it would run
+// without its policy.
 func loadPolicy(ctx context.Context, gate *policy.Gate, file string) error {
 	if file == "" {
 		return nil

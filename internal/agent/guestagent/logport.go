@@ -11,17 +11,16 @@ import (
 	"github.com/longshore/longshore/internal/shortage"
 )
 
-// The buffer of a log port for a host that does not read, and how long it waits for one.
+// The buffer of a log port for a host that does not read, and the time for a host to read a line.
 const (
 	keptLines   = 1024
 	readTimeout = 10 * time.Second
-	lastTimeout = time.Second // for the rest at the end
+	lastTimeout = time.Second // for the remaining lines at Close
 )
 
-// LogPort is a log that the host reads from a listener: the one connection that is
-// accepted gets all lines, also those from before. A host that does not read costs the
-// agent nothing but the lines that are too many, which are counted; after one that leaves
-// or stops reading the next one is accepted.
+// LogPort is a log that the host reads by connecting to a listener. It serves one connection at a time, which also gets
+// the buffered earlier lines. If the host does not read, writing does not block: lines beyond the buffer are counted
+// and dropped. When a connection fails or stops reading, LogPort accepts the next one.
 type LogPort struct {
 	listener net.Listener
 	lines    chan []byte
@@ -60,10 +59,10 @@ func (p *LogPort) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Close sends the rest to the host, for a moment at most.
+// Close sends the remaining lines to the host, for at most lastTimeout.
 func (p *LogPort) Close() {
 	close(p.closing)
-	_ = p.listener.Close() // a run that accepts ends
+	_ = p.listener.Close() // ends run, if it waits in Accept
 	p.done.Wait()
 }
 

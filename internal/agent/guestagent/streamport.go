@@ -63,7 +63,7 @@ func (p *StreamPort) add(port uint32, c net.Conn) bool {
 	if p.closed {
 		return false
 	}
-	p.drop(port) // a port is used again when its connection has ended
+	p.drop(port) // a client may reuse a port after its connection has ended
 	if len(p.order) >= maxWaiting {
 		p.drop(p.order[0])
 	}

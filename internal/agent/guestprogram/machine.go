@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
-// role is how this program was started.
+// role is the part that this program plays, by the way it was started.
 type role int
 
 const (
@@ -39,9 +39,8 @@ func Named(args []string) bool {
 	return name == "init" || name == "kata-agent"
 }
 
-// roleOf decides by the program's name and by its pid. The kernel gives its first process
-// those words of its command line that it does not know, so arguments mean nothing to an
-// init.
+// roleOf decides by the program's name and pid. The kernel passes unknown words of its command line to the first
+// process, so an init ignores its arguments.
 func roleOf(args []string, pid int) role {
 	named := Named(args)
 	switch {
@@ -53,8 +52,8 @@ func roleOf(args []string, pid int) role {
 	return plain
 }
 
-// machine is the first process's life. At its end the machine's power is switched off,
-// however it ended: a first process must not return.
+// machine runs the machine's first process. When it ends, also with an error, it switches the machine's power off: a
+// first process must not return.
 func (b Build) machine() {
 	if err := b.beFirst(); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "longshore-guest:", err)
@@ -69,14 +68,14 @@ func (b Build) beFirst() error {
 	if err := boot.Prepare(); err != nil {
 		return err
 	}
-	s, unified, err := b.told("", os.LookupEnv)
+	s, unified, err := b.readOptions("", os.LookupEnv)
 	if err != nil {
 		return err
 	}
 	if err := boot.Cgroups("/", unified); err != nil {
 		return err
 	}
-	// An interrupt comes from the console's keyboard, and ends no machine.
+	// Interrupts come from the console's keyboard and must not end the machine.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	reaping, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -87,26 +86,26 @@ func (b Build) beFirst() error {
 	return s.serve(ctx, os.Stderr)
 }
 
-// serveAsKataAgent has the arguments of kata-agent.
+// serveAsKataAgent parses the arguments of kata-agent and serves.
 func (b Build) serveAsKataAgent(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("kata-agent", flag.ContinueOnError)
 	flags.SetOutput(out)
 	var file string
-	const usage = "an option `file`, which outranks the one that the kernel's command line names"
+	const usage = "an option `file` to read in place of the one on the kernel's command line"
 	flags.StringVar(&file, "config", "", usage)
 	flags.StringVar(&file, "c", "", usage)
-	show := flags.Bool("version", false, "show the version and end")
+	show := flags.Bool("version", false, "show the version and exit")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q; --help shows what there is", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
 	}
 	if *show {
 		_, err := fmt.Fprintln(out, "longshore-guest", b.Version)
 		return err
 	}
-	s, _, err := b.told(file, os.LookupEnv)
+	s, _, err := b.readOptions(file, os.LookupEnv)
 	if err != nil {
 		return err
 	}
@@ -115,9 +114,9 @@ func (b Build) serveAsKataAgent(args []string, out io.Writer) error {
 	return s.serve(ctx, out)
 }
 
-// told reads the options of the kernel's command line, of the option file, which the
-// command line outranks, and of the environment, which outranks both.
-func (b Build) told(file string, lookup func(string) (string, bool)) (s settings, unified bool, err error) {
+// readOptions reads the options of the option file, of the kernel's command line and of the environment. Later sources
+// take precedence.
+func (b Build) readOptions(file string, lookup func(string) (string, bool)) (s settings, unified bool, err error) {
 	line, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
 		return s, false, fmt.Errorf("kernel command line: %w", err)
@@ -133,7 +132,7 @@ func (b Build) told(file string, lookup func(string) (string, bool)) (s settings
 	switch {
 	case o.ControlPort == 0:
 	case b.Control == nil:
-		s.warnings = append(s.warnings, "control_vport: served by `longshore guest`, and not by this smaller agent")
+		s.warnings = append(s.warnings, "control_vport: only `longshore guest` serves it, not this smaller agent")
 	default:
 		s.control = &options.Address{CID: vsock.Any, Port: o.ControlPort}
 	}
@@ -146,7 +145,7 @@ func (b Build) told(file string, lookup func(string) (string, bool)) (s settings
 	return s, o.Unified, nil
 }
 
-// kataPolicy is where images for Kata have the policy that a machine begins with.
+// kataPolicy is the path of the first policy in Kata's machine images.
 const kataPolicy = "/etc/kata-opa/default-policy.rego"
 
 // firstPolicy returns the file of the first policy: the one that the options name, or else Kata's,
@@ -161,7 +160,7 @@ func firstPolicy(named, usual string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	default:
-		return "", fmt.Errorf("look for a policy: %w", err)
+		return "", fmt.Errorf("find the first policy: %w", err)
 	}
 }
 

@@ -1,6 +1,6 @@
-// Package guestprogram is the program that runs as a guest's agent: by its flags, in
-// kata-agent's place, or as the machine's first process. Two programs are it, the small
-// longshore-guest and `longshore guest`, which has more to offer and says so in Build.
+// Package guestprogram is the program that runs as a guest's agent: by its flags, in kata-agent's place, or as the
+// machine's first process. Two programs use it: the small longshore-guest, and `longshore guest`, which adds the
+// optional parts of Build.
 //
 // Start at Main.
 package guestprogram
@@ -36,10 +36,10 @@ type Build struct {
 	Version string
 	// Keeper returns the path of longshore-keeper, or of a program that links guest/onefile.
 	Keeper func() (string, error)
-	// Images opens the store of the images that are pulled for containers, in a directory. It
-	// is nil where none are.
+	// Images opens the store of the images that are pulled for containers, in a directory. It is nil if the program
+	// pulls none.
 	Images func(dir, version string, log *slog.Logger) (Images, error)
-	// Control serves the control API until ctx ends. It is nil where there is none.
+	// Control serves the control API until ctx ends. It is nil if the program has none.
 	Control func(ctx context.Context, c Control) error
 }
 
@@ -53,7 +53,7 @@ type Images interface {
 type Control struct {
 	Engine   *engine.Engine
 	Listener net.Listener
-	// Dir is a directory of its own.
+	// Dir is a directory for the control API alone.
 	Dir string
 	// Recent has the last output of containers.
 	Recent *logs.Recent
@@ -89,25 +89,25 @@ func (b Build) run(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("longshore-guest", flag.ContinueOnError)
 	flags.SetOutput(out)
 	s := settings{Build: b, cdi: guest.CDI{Dir: guest.CDIDir}}
-	listen := flags.String("listen", "", "where the shim calls: unix:///PATH, or vsock://CID:PORT with -1 for any CID")
+	listen := flags.String("listen", "", "address for the shim: unix:///PATH, or vsock://CID:PORT with -1 for any CID")
 	control := new(string)
 	if b.Control != nil {
-		control = flags.String("control", "", "where the control API is served, an address as --listen has; at vsock only to the host. None when empty")
+		control = flags.String("control", "", "address of the control API, in the form of --listen; by vsock it serves only the host (default: none)")
 	}
-	flags.Var(names{&s.requests.Allow}, "allow", "names of requests, such as ExecProcessRequest, with commas between them: only these are answered; more than once adds")
-	flags.Var(names{&s.requests.Deny}, "deny", "names of requests that are not answered")
-	flags.StringVar(&s.policyFile, "policy", "", "a `file` with a policy in Rego that decides about requests from the beginning")
-	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; what an earlier agent left in it is removed")
-	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "containers' cgroups are below this directory of each hierarchy")
-	flags.DurationVar(&s.plugTime, "hotplug-timeout", guest.PlugTime, "how long to wait for a device that the host is plugging in")
-	flags.DurationVar(&s.cdi.Wait, "cdi-timeout", options.CDITimeout, "how long to wait for the files of devices that a container names, in "+string(guest.CDIDir))
-	flags.BoolVar(&s.cdi.Visible, "visible-cdi-devices", false, "let the variable VISIBLE_CDI_DEVICES of a container name devices, too")
+	flags.Var(names{&s.requests.Allow}, "allow", "requests to allow, such as ExecProcessRequest, separated by commas; all others are refused; repeatable")
+	flags.Var(names{&s.requests.Deny}, "deny", "requests to refuse, in the same form")
+	flags.StringVar(&s.policyFile, "policy", "", "a `file` with the first policy for requests, in Rego")
+	flags.StringVar(&s.state, "state", ownState, "directory on a tmpfs; the agent removes files of an earlier agent in it")
+	flags.StringVar(&s.groups, "cgroup-root", ownGroups, "directory for containers' cgroups, below the root of each hierarchy")
+	flags.DurationVar(&s.plugTime, "hotplug-timeout", guest.PlugTime, "time to wait for a device that the host plugs in")
+	flags.DurationVar(&s.cdi.Wait, "cdi-timeout", options.CDITimeout, "time to wait for the description of a container's devices in "+string(guest.CDIDir))
+	flags.BoolVar(&s.cdi.Visible, "visible-cdi-devices", false, "also give containers the devices in their variable VISIBLE_CDI_DEVICES")
 	flags.TextVar(&s.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q; --help shows what there is", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
 	}
 	var err error
 	if s.listen, err = options.ParseAddress(*listen); err != nil {
@@ -144,17 +144,17 @@ type settings struct {
 	level         slog.Level
 	plugTime      time.Duration
 	cdi           guest.CDI
-	logPort       uint32   // of vsock; 0 means out
-	streamPort    uint32   // of vsock; 0 means none
+	logPort       uint32   // of vsock; with 0 the log goes to serve's writer
+	streamPort    uint32   // of vsock; 0 is none
 	warnings      []string // about options, to be logged
 }
 
-// serve is the agent, until ctx ends or the sandbox was destroyed.
+// serve runs the agent until ctx ends or the sandbox was destroyed.
 func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if s.logPort != 0 {
 		l, err := vsock.Listen(vsock.Any, s.logPort)
 		if err != nil {
-			return fmt.Errorf("the log's port: %w", err)
+			return fmt.Errorf("listen on the log's port: %w", err)
 		}
 		port := guestagent.NewLogPort(l)
 		defer port.Close()
@@ -165,7 +165,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 		log.WarnContext(ctx, "an option has no effect", "option", w)
 	}
 	if err := protect(); err != nil {
-		log.WarnContext(ctx, "a lack of memory can end the agent before the containers", "error", err)
+		log.WarnContext(ctx, "could not protect the agent from the kernel's out-of-memory killer", "error", err)
 	}
 	keeper, err := s.Keeper()
 	if err != nil {
@@ -188,7 +188,7 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	if s.streamPort != 0 {
 		l, err := vsock.Listen(vsock.Any, s.streamPort)
 		if err != nil {
-			return errors.Join(fmt.Errorf("the port of streams: %w", err), o.Listeners[0].Close())
+			return errors.Join(fmt.Errorf("listen on the streams' port: %w", err), o.Listeners[0].Close())
 		}
 		port := guestagent.NewStreamPort(l, guestagent.HostPort)
 		defer port.Close()
@@ -205,8 +205,8 @@ func (s settings) serve(ctx context.Context, out io.Writer) error {
 	return guestagent.Run(ctx, o)
 }
 
-// ownScore is the oom_score_adj of the agent, and so of the keeper and the nest that it starts. Kata's unit file has it
-// for its agent.
+// ownScore is the oom_score_adj of the agent, which keeper and nest inherit. Kata's unit file sets the same for its
+// agent.
 const ownScore = -997
 
 // protect makes the kernel kill other processes first when memory runs out.
@@ -221,7 +221,7 @@ func (s settings) beside(log *slog.Logger) (func(context.Context, *engine.Engine
 	}
 	l, err := open(*s.control)
 	if err != nil {
-		return nil, fmt.Errorf("the control API: %w", err)
+		return nil, fmt.Errorf("listen for the control API: %w", err)
 	}
 	return func(ctx context.Context, eng *engine.Engine, restricted func() bool) error {
 		return s.Control(ctx, Control{Engine: eng, Listener: l, Dir: s.state + "/control", Recent: s.recent, Restricted: restricted, Version: s.Version, Logger: log})
