@@ -58,7 +58,7 @@ func Main(ctx context.Context, o Options) int {
 	return status
 }
 
-// isCobraUsage reports whether err is a usage error that cobra has made.
+// isCobraUsage reports whether err is a usage error of cobra.
 func isCobraUsage(err error) bool {
 	for _, s := range []string{"unknown command", "unknown flag", "unknown shorthand", "flag needs", "invalid argument", "accepts ", "requires at"} {
 		if strings.HasPrefix(err.Error(), s) {
@@ -82,8 +82,8 @@ func newRoot(a *app) *cobra.Command {
 	root.CompletionOptions.HiddenDefaultCmd = false
 	a.DefineFlags(root.PersistentFlags())
 	if a.Agent != nil && len(a.Args) > 0 && a.Args[0] == node.AgentCommand {
-		// The agent keeps its command as long as it runs. The other commands would take a twentieth
-		// of its memory.
+		// The command tree stays in memory while the agent runs. With the other commands it would take a twentieth of
+		// the agent's memory.
 		root.AddCommand(node.NewAgent(a.App))
 		return root
 	}
@@ -102,7 +102,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	a.complete(root)
-	help.Give(root)
+	help.SetExamples(root)
 	return root
 }
 

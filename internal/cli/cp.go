@@ -67,7 +67,7 @@ func cutContainer(arg string) (name, p string, ok bool) {
 	return name, p, true
 }
 
-// here makes a path absolute, and keeps a slash or a dot at its end.
+// absolute makes a path absolute, and keeps a slash or a dot at its end.
 func here(p string) (string, error) {
 	abs, err := filepath.Abs(p)
 	switch {
@@ -102,7 +102,7 @@ func (a *app) copyOut(ctx context.Context, c *base.Client, name, from, to string
 	if err != nil {
 		return err
 	}
-	tar := &received{recv: func() ([]byte, error) {
+	tar := &recvReader{recv: func() ([]byte, error) {
 		m, err := stream.Recv()
 		return m.GetData(), err
 	}}
@@ -126,7 +126,7 @@ func (a *app) copyOut(ctx context.Context, c *base.Client, name, from, to string
 	if err != nil {
 		return err
 	}
-	// Links that the container has in the tar must not lead out of the directory.
+	// Links of the container in the tar must not lead out of the directory.
 	dir, err := beneath.In(root, target.At, os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (a *app) copyOut(ctx context.Context, c *base.Client, name, from, to string
 }
 
 func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string, f copyFlags) error {
-	ask := &longshorev1.CopyTo{Name: name, Path: to, Owners: f.archive || from == "-", Force: f.force}
+	target := &longshorev1.CopyTo{Name: name, Path: to, Owners: f.archive || from == "-", Force: f.force}
 	pack := func(w io.Writer) error {
 		_, err := io.Copy(w, a.Stdin)
 		return err
@@ -156,17 +156,17 @@ func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string,
 		if err != nil {
 			return err
 		}
-		ask.Source = &longshorev1.CopySource{Name: src.Name, Dir: src.Dir, Contents: src.Contents}
+		target.Source = &longshorev1.CopySource{Name: src.Name, Dir: src.Dir, Contents: src.Contents}
 		pack = func(w io.Writer) error { return treecopy.Pack(w, root, p, src.Name, f.follow, treecopy.IDs{}) }
 	}
 	stream, err := c.Containers.CopyIn(ctx)
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&longshorev1.CopyInRequest{To: ask}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.Send(&longshorev1.CopyInRequest{To: target}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	w := bufio.NewWriterSize(sentTo(func(p []byte) error { return stream.Send(&longshorev1.CopyInRequest{Data: p}) }), base.ArchiveChunk)
+	w := bufio.NewWriterSize(sendWriter(func(p []byte) error { return stream.Send(&longshorev1.CopyInRequest{Data: p}) }), base.ArchiveChunk)
 	err = pack(w)
 	if err == nil {
 		err = w.Flush()
@@ -178,23 +178,23 @@ func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string,
 	return err
 }
 
-// sentTo is a writer that sends its input.
-type sentTo func([]byte) error
+// sendWriter is a writer that sends its input.
+type sendWriter func([]byte) error
 
-func (s sentTo) Write(p []byte) (int, error) {
+func (s sendWriter) Write(p []byte) (int, error) {
 	if err := s(p); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// received reads the data of a stream.
-type received struct {
+// recvReader reads the data of a stream.
+type recvReader struct {
 	recv func() ([]byte, error)
 	rest []byte
 }
 
-func (r *received) Read(p []byte) (int, error) {
+func (r *recvReader) Read(p []byte) (int, error) {
 	for len(r.rest) == 0 {
 		var err error
 		if r.rest, err = r.recv(); err != nil {

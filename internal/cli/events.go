@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
-// firstTime is the smallest number that is seconds since 1970 and not the number of an event.
+// firstTime is the smallest number that --since takes as seconds since 1970. Smaller ones are sequence numbers.
 const firstTime = 1_000_000_000
 
 // eventFilters are the names of the filters of events.
@@ -96,7 +96,7 @@ func newEvents(a *app) *cobra.Command {
 	return cmd
 }
 
-// eventsShown says which events are shown, and how.
+// eventsShown has the filters and the format of the shown events.
 type eventsShown struct {
 	filters present.Filters
 	format  *present.Format
@@ -104,7 +104,7 @@ type eventsShown struct {
 	json    bool
 }
 
-// events shows the events that the agent tells, and returns the number of the last.
+// events shows the agent's events and returns the sequence number of the last one.
 func (a *app) events(ctx context.Context, c *base.Client, req *longshorev1.EventsRequest, show eventsShown) (last uint64, err error) {
 	stream, err := c.Node.Events(ctx, req)
 	if err != nil {
@@ -127,8 +127,8 @@ func event(a *app, e *longshorev1.Event, show eventsShown) error {
 		!f.Any("owner", func(v string) bool { return e.GetOwner() == v }) ||
 		!f.Any("type", func(v string) bool { return kind == v }) ||
 		!f.Any("event", func(v string) bool {
-			_, ours, _ := strings.Cut(e.GetKind(), ".")
-			return v == action || v == ours || v == e.GetKind() || strings.HasPrefix(action, v+": ")
+			_, own, _ := strings.Cut(e.GetKind(), ".")
+			return v == action || v == own || v == e.GetKind() || strings.HasPrefix(action, v+": ")
 		}) ||
 		!show.until.IsZero() && e.GetAt().AsTime().After(show.until) {
 		return nil
@@ -149,26 +149,26 @@ func event(a *app, e *longshorev1.Event, show eventsShown) error {
 
 // eventAction returns an event's kind of object and its action, with docker's names.
 func eventAction(e *longshorev1.Event) (kind, action string) {
-	kind, what, _ := strings.Cut(e.GetKind(), ".")
+	kind, action, _ = strings.Cut(e.GetKind(), ".")
 	if kind == "process" {
-		kind, what = "container", "exec_"+what
+		kind, action = "container", "exec_"+action
 	}
 	known := map[string]string{
 		"container.created": "create", "container.started": "start", "container.exited": "die", "container.paused": "pause", "container.resumed": "unpause",
 		"container.updated": "update", "container.removed": "destroy", "container.exec_started": "exec_start", "container.exec_exited": "exec_die",
 		"image.pulled": "pull", "image.removed": "delete",
 	}
-	if k := known[kind+"."+what]; k != "" {
-		what = k
+	if k := known[kind+"."+action]; k != "" {
+		action = k
 	}
-	if what == "health" { // docker's action has the status in it
+	if action == "health" { // docker's action contains the status
 		status, _, _ := strings.Cut(e.GetNote(), ":")
-		what = "health_status: " + status
+		action = "health_status: " + status
 	}
-	if what == "update" && strings.HasPrefix(e.GetNote(), "renamed") {
-		what = "rename"
+	if action == "update" && strings.HasPrefix(e.GetNote(), "renamed") {
+		action = "rename"
 	}
-	return kind, what
+	return kind, action
 }
 
 func eventText(e *longshorev1.Event) string {

@@ -34,10 +34,10 @@ func newImageGroup(a *app) *cobra.Command {
 		pruneOf(a, pruning{images: true}, "Remove images without a name that no container uses"))
 }
 
-// flagError adds the flag that was perhaps meant to an error about an unknown one.
+// flagError adds a similar flag's name to the error about an unknown flag.
 func flagError(cmd *cobra.Command, err error) error {
 	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
-		return base.NeedsCommand(cmd, words) // the flag is that of a command that is not here
+		return base.NeedsCommand(cmd, words) // the flag belongs to an unknown command
 	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {

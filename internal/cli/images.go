@@ -75,7 +75,7 @@ func newImages(a *app) *cobra.Command {
 	return cmd
 }
 
-// filterImages returns those of list that fit, each with those of its names that do.
+// filterImages returns the images of list that match the filters, each with its matching names only.
 func filterImages(list []*longshorev1.Image, f present.Filters) ([]*longshorev1.Image, error) {
 	var after, before time.Time
 	for name, at := range map[string]*time.Time{"since": &after, "before": &before} {
@@ -127,7 +127,7 @@ func matchesName(pattern, name string) bool {
 	return false
 }
 
-// imageRows are the rows of an image as templates see them, one for each name.
+// imageRows returns the data of an image for templates: a row for each name.
 func imageRows(img *longshorev1.Image, full bool) []present.Row {
 	names := img.GetNames()
 	if len(names) == 0 {

@@ -59,15 +59,14 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 	return cmd
 }
 
-// inspectTypes are the kinds of objects that inspect knows.
+// inspectTypes are the kinds of objects for --type.
 var inspectTypes = []string{"container", "sandbox", "image", "volume", "network"}
 
 // inspectFormat is the help of the flag --format of the commands inspect.
 const inspectFormat = "template to fill with each document, such as '{{.Name}}', or json for a line each"
 
-// inspectEach shows the documents that one returns for each name, all as an array or, with a format,
-// one after the other. A missing object is reported at its place, and makes the command fail at the
-// end.
+// inspectEach prints the document that one returns for each name: all as an array or, with a format, one after the
+// other. It reports a missing object and continues, and returns an error at the end.
 func (a *app) inspectEach(names []string, format string, one func(c *base.Client, name string) (any, error)) error {
 	var f *present.Format
 	if format != "" {
@@ -106,7 +105,7 @@ func (a *app) inspectEach(names []string, format string, one func(c *base.Client
 	})
 }
 
-// inspectOne returns the document of the object that name means, of the kind that is wanted.
+// inspectOne returns the document of the object with a name. want is the kind of object, "" for any.
 func inspectOne(ctx context.Context, c *base.Client, want, name string, showEnv bool) (any, error) {
 	switch want {
 	case "volume":

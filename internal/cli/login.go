@@ -51,14 +51,14 @@ func newLogin(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVarP(&user, "username", "u", "", "name (default: asked for)")
+	fl.StringVarP(&user, "username", "u", "", "user name (default: prompt)")
 	fl.StringVarP(&password, "password", "p", "", "password; others on this machine can read it in the list of processes")
 	fl.BoolVar(&fromStdin, "password-stdin", false, "read the password from standard input")
 	fl.BoolVar(&show, "get-login", false, "only show the stored name")
 	return cmd
 }
 
-// loggedIn shows the name for a registry.
+// loggedIn prints the stored user name for a registry.
 func (a *app) loggedIn(ctx context.Context, file creds.File, host string) error {
 	c, ok, err := file.Get(ctx, host)
 	switch {
@@ -70,7 +70,7 @@ func (a *app) loggedIn(ctx context.Context, file creds.File, host string) error 
 	return a.Print("%s\n", c.Username)
 }
 
-// maxPassword bounds a password that is read, in bytes.
+// maxPassword bounds a password from standard input, in bytes.
 const maxPassword = 64 << 10
 
 // askCredentials returns the name and the password of flags, standard input or a terminal.
@@ -79,7 +79,7 @@ func askCredentials(a *app, user, password string, fromStdin bool) (creds.Creden
 	tty, onTerminal := base.Terminal(a.Stdin)
 	switch {
 	case fromStdin && (user == "" || password != ""):
-		return c, &base.UsageError{Err: errors.New("--password-stdin needs --username, and no --password")}
+		return c, &base.UsageError{Err: errors.New("--password-stdin needs --username, and cannot be combined with --password")}
 	case fromStdin:
 		raw, err := io.ReadAll(io.LimitReader(a.Stdin, maxPassword+1))
 		if err != nil || len(raw) > maxPassword {
@@ -156,8 +156,8 @@ func newLogout(a *app) *cobra.Command {
 	return cmd
 }
 
-// credentialsFor returns the credentials for an image's registry: those of the flag, or those that
-// login has kept, which are for the host that they were kept for only. nil is none.
+// credentialsFor returns the credentials for an image's registry: those of the flag, or the stored ones, which are only
+// for this registry's host. nil is none.
 func credentialsFor(ctx context.Context, a *app, image, flag string) (*longshorev1.Credentials, error) {
 	if flag != "" {
 		user, password, ok := strings.Cut(flag, ":")

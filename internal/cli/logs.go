@@ -37,7 +37,7 @@ func newLogs(a *app) *cobra.Command {
 				if err != nil {
 					return &base.UsageError{Err: fmt.Errorf("--tail %q is not a number of lines", tail)}
 				}
-				if n >= 0 { // less than none is all, as others have it
+				if n >= 0 { // a negative number means all lines, as in other tools
 					req.Tail = &n
 				}
 			}
@@ -133,10 +133,10 @@ type logPrinter struct {
 	// prefix is in front of each line; lines are then written as a whole.
 	prefix string
 	lines  *sync.Mutex // serializes the writing of lines of several printers; nil for one alone
-	// open says for each stream whether its last line is incomplete, and held has its unwritten
-	// part: with a prefix only whole lines are written.
-	open map[string]bool
-	held map[string][]byte
+	// open reports for each stream whether its last line is incomplete. pending has the unwritten part of that line:
+	// with a prefix only whole lines are written.
+	open    map[string]bool
+	pending map[string][]byte
 }
 
 func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
@@ -144,10 +144,10 @@ func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 		return present.WriteLine(p.a.Stdout, m)
 	}
 	if p.open == nil {
-		p.open, p.held = map[string]bool{}, map[string][]byte{}
+		p.open, p.pending = map[string]bool{}, map[string][]byte{}
 	}
 	stream := m.GetStream()
-	line := p.held[stream]
+	line := p.pending[stream]
 	if !p.open[stream] {
 		line = append(line, p.prefix...)
 		if p.stamps {
@@ -156,12 +156,12 @@ func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 		}
 	}
 	line = append(line, m.GetData()...)
-	p.open[stream], p.held[stream] = m.GetPartial(), nil
+	p.open[stream], p.pending[stream] = m.GetPartial(), nil
 	switch {
 	case !m.GetPartial():
 		line = append(line, '\n')
-	case p.prefix != "" && len(line) < maxHeldLine:
-		p.held[stream] = line
+	case p.prefix != "" && len(line) < maxPendingLine:
+		p.pending[stream] = line
 		return nil
 	case p.prefix != "":
 		line, p.open[stream] = append(line, '\n'), false
@@ -169,13 +169,13 @@ func (p *logPrinter) print(m *longshorev1.LogsResponse) error {
 	return p.write(stream, line)
 }
 
-// maxHeldLine is how much of a line is held until its end comes.
-const maxHeldLine = 1 << 20
+// maxPendingLine bounds the stored part of a line whose end has not arrived, in bytes.
+const maxPendingLine = 1 << 20
 
 // finish writes incomplete lines.
 func (p *logPrinter) finish() error {
 	var errs []error
-	for stream, line := range p.held {
+	for stream, line := range p.pending {
 		if len(line) > 0 {
 			errs = append(errs, p.write(stream, append(line, '\n')))
 		}

@@ -60,7 +60,7 @@ func newNetworkLs(a *app) *cobra.Command {
 				var rows [][]string
 				var templated []present.Row
 				for _, n := range list {
-					rows = append(rows, []string{n.GetName(), subnetsText(n), yes(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), base.Ago(n.GetCreated())})
+					rows = append(rows, []string{n.GetName(), subnetsText(n), yesNo(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), base.Ago(n.GetCreated())})
 					templated = append(templated, present.Row{
 						"ID": n.GetName(), "Name": n.GetName(), "Driver": "bridge", "Scope": "local", "Internal": strconv.FormatBool(n.GetInternal()),
 						"CreatedAt": n.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"),
@@ -85,7 +85,7 @@ func subnetsText(n *longshorev1.Network) string {
 	return strings.Join(list, " ")
 }
 
-func yes(b bool) string {
+func yesNo(b bool) string {
 	if b {
 		return "yes"
 	}
@@ -235,7 +235,7 @@ func newNetworkPrune(a *app) *cobra.Command {
 	return cmd
 }
 
-// pruneNetworks removes the networks that fit and that no container names.
+// pruneNetworks removes the networks that match the filters and that no container uses.
 func (a *app) pruneNetworks(cmd *cobra.Command, c *base.Client, p pruning) error {
 	resp, err := c.Networks.ListNetworks(cmd.Context(), &longshorev1.ListNetworksRequest{})
 	if err != nil {
@@ -250,7 +250,7 @@ func (a *app) pruneNetworks(cmd *cobra.Command, c *base.Client, p pruning) error
 		switch status.Code(err) {
 		case codes.OK:
 			errs = append(errs, a.Print("%s\n", n.GetName()))
-		case codes.NotFound, codes.FailedPrecondition: // it is gone, or a container names it
+		case codes.NotFound, codes.FailedPrecondition: // it was removed, or a container uses it
 		default:
 			errs = append(errs, err)
 		}

@@ -36,7 +36,7 @@ func newPrune(a *app) *cobra.Command {
 	return cmd
 }
 
-// pruneOf returns a command prune of a group.
+// pruneOf returns the command prune of a group.
 func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
@@ -47,7 +47,7 @@ func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 			if err := p.parse(); err != nil {
 				return err
 			}
-			if err := sure(a, force, summary+"."); err != nil {
+			if err := confirm(a, force, summary+"."); err != nil {
 				return err
 			}
 			return a.Call(func(c *base.Client) error { return a.prune(cmd, c, p) })
@@ -65,20 +65,20 @@ func pruneOf(a *app, p pruning, summary string) *cobra.Command {
 type pruning struct {
 	all, images, containers, volumes bool
 
-	named   bool // volumes that have a name too
-	given   []string
-	filters present.Filters
-	until   time.Time // zero: whenever they were made
+	named      bool // also volumes with a name
+	filterArgs []string
+	filters    present.Filters
+	until      time.Time // only objects that were created before it; zero is any time
 }
 
 // define defines the flag --filter.
 func (p *pruning) define(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&p.given, "filter", nil, "only objects that match: until=TIME or until=DURATION (created before it), label=NAME[=VALUE], label!=NAME[=VALUE]")
+	cmd.Flags().StringArrayVar(&p.filterArgs, "filter", nil, "only objects that match: until=TIME or until=DURATION (created before it), label=NAME[=VALUE], label!=NAME[=VALUE]")
 }
 
 // parse reads the values of --filter.
 func (p *pruning) parse() (err error) {
-	if p.filters, err = present.ParseFilters(p.given, "until", "label", "label!"); err != nil {
+	if p.filters, err = present.ParseFilters(p.filterArgs, "until", "label", "label!"); err != nil {
 		return &base.UsageError{Err: err}
 	}
 	if len(p.filters["until"]) > 1 {
@@ -94,7 +94,7 @@ func (p *pruning) parse() (err error) {
 	return nil
 }
 
-// fits reports whether an object of that age and those labels is to be removed.
+// fits reports whether an object with this time of creation and these labels is to be removed.
 func (p *pruning) fits(created time.Time, labels map[string]string) bool {
 	return (p.until.IsZero() || created.Before(p.until)) && p.filters.Labels(labels)
 }
@@ -113,7 +113,7 @@ func (a *app) prune(cmd *cobra.Command, c *base.Client, p pruning) error {
 	switch {
 	case !p.images:
 		return nil
-	case len(p.given) > 0:
+	case len(p.filterArgs) > 0:
 		return a.pruneImages(cmd, c, p)
 	}
 	resp, err := c.Images.PruneImages(cmd.Context(), &longshorev1.PruneImagesRequest{All: p.all})
@@ -138,7 +138,7 @@ func (a *app) pruneImages(cmd *cobra.Command, c *base.Client, p pruning) error {
 		switch status.Code(err) {
 		case codes.OK:
 			errs = append(errs, a.Print("image %s\n", img.GetId()))
-		case codes.NotFound, codes.FailedPrecondition: // it is gone, or a container uses it
+		case codes.NotFound, codes.FailedPrecondition: // it was removed, or a container uses it
 		default:
 			errs = append(errs, err)
 		}
@@ -146,8 +146,8 @@ func (a *app) pruneImages(cmd *cobra.Command, c *base.Client, p pruning) error {
 	return errors.Join(errs...)
 }
 
-// pruneVolumes removes volumes that no container uses: anonymous ones, and those with a name when
-// asked. The agent refuses to remove one that a container has come to use.
+// pruneVolumes removes volumes that no container uses: anonymous ones, and with named also those with a name. The agent
+// refuses to remove a volume that a container uses meanwhile.
 func (a *app) pruneVolumes(cmd *cobra.Command, c *base.Client, p pruning, kind string) error {
 	list, err := volumes(cmd.Context(), c, "cli", present.Filters{"dangling": {"true"}})
 	if err != nil {
@@ -156,13 +156,13 @@ func (a *app) pruneVolumes(cmd *cobra.Command, c *base.Client, p pruning, kind s
 	var errs []error
 	for _, v := range list {
 		if !p.named && v.GetLabels()[core.AnonymousLabel] == "" || v.GetCreated() == nil || !p.fits(v.GetCreated().AsTime(), v.GetLabels()) {
-			continue // one without a time is damaged, and may still be brought back
+			continue // a volume without a time has a damaged record, which may still be repaired
 		}
 		_, err := c.Volumes.RemoveVolume(cmd.Context(), &longshorev1.RemoveVolumeRequest{Name: v.GetName()})
 		switch status.Code(err) {
 		case codes.OK:
 			errs = append(errs, a.Print("%s%s\n", kind, v.GetName()))
-		case codes.NotFound, codes.FailedPrecondition: // it is gone, or a container uses it
+		case codes.NotFound, codes.FailedPrecondition: // it was removed, or a container uses it
 		default:
 			errs = append(errs, err)
 		}
@@ -184,7 +184,7 @@ func (a *app) pruneContainers(cmd *cobra.Command, c *base.Client, p pruning) err
 		switch {
 		case err == nil:
 			errs = append(errs, a.Print("container %s\n", ct.GetKey()))
-		case status.Code(err) != codes.NotFound: // somebody else has removed it meanwhile
+		case status.Code(err) != codes.NotFound: // it was removed meanwhile
 			errs = append(errs, err)
 		}
 	}

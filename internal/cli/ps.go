@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
-// listFlags are the flags of the commands that list, with the names that other tools have.
+// listFlags are the flags of the commands that list objects, with the names of other tools' flags.
 type listFlags struct {
 	format         string
 	filters        []string
@@ -31,7 +31,7 @@ func (f *listFlags) define(cmd *cobra.Command, filters []string) {
 	fl.BoolVar(&f.all, "no-trunc", false, "do not shorten anything")
 }
 
-// parsed returns the format, nil when there is none, and the filters.
+// parsed returns the format, nil without one, and the filters.
 func (f *listFlags) parsed(known []string) (format *present.Format, filters present.Filters, err error) {
 	if f.format != "" && f.format != "table" { // the table is the default
 		if format, err = present.ParseFormat(f.format); err != nil {
@@ -70,12 +70,12 @@ func newPs(a *app) *cobra.Command {
 				last = 1
 			}
 			all := req.GetAll() || last > 0 || len(filters["status"])+len(filters["exited"]) > 0
-			ask := &longshorev1.ListContainersRequest{
+			full := &longshorev1.ListContainersRequest{
 				Owner: req.GetOwner(), Labels: req.GetLabels(), Sandbox: req.GetSandbox(), Sizes: req.GetSizes() || format != nil && format.Uses("Size"),
 				All: all || len(filters["before"])+len(filters["since"]) > 0, // to compare with the others
 			}
 			return a.Call(func(c *base.Client) error {
-				resp, err := c.Containers.ListContainers(cmd.Context(), ask)
+				resp, err := c.Containers.ListContainers(cmd.Context(), full)
 				if err != nil {
 					return err
 				}
@@ -126,7 +126,7 @@ func newPs(a *app) *cobra.Command {
 	return cmd
 }
 
-// filterContainers returns those of list that fit.
+// filterContainers returns the containers of list that match the filters.
 func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*longshorev1.Container, error) {
 	var after, before time.Time
 	for name, at := range map[string]*time.Time{"since": &after, "before": &before} {
@@ -162,13 +162,13 @@ func filterContainers(list []*longshorev1.Container, f present.Filters) ([]*long
 	return slices.DeleteFunc(list, func(c *longshorev1.Container) bool { return !fits(c) }), nil
 }
 
-// anchored reports whether name begins and ends as pattern says with ^ and $.
+// anchored reports whether name matches pattern at its begin if that has a ^, and at its end if that has a $.
 func anchored(name, pattern string) bool {
 	word := strings.TrimPrefix(strings.Trim(pattern, "^$"), "/")
 	return (!strings.HasPrefix(pattern, "^") || strings.HasPrefix(name, word)) && (!strings.HasSuffix(pattern, "$") || strings.HasSuffix(name, word))
 }
 
-// onNetwork reports whether a container is on the network of a name. The default one has two.
+// onNetwork reports whether a container is on a network. The default network has two names.
 func onNetwork(c *longshorev1.Container, name string) bool {
 	if name == "default" {
 		name = "bridge"
@@ -176,7 +176,7 @@ func onNetwork(c *longshorev1.Container, name string) bool {
 	return slices.Contains(c.GetNetworks(), name)
 }
 
-// hasPort reports whether a container has a port as a filter names it, PORT[/PROTOCOL].
+// hasPort reports whether a container has the port of a filter, PORT[/PROTOCOL].
 func hasPort(c *longshorev1.Container, want string, number func(*longshorev1.Port) uint32) bool {
 	port, proto, _ := strings.Cut(want, "/")
 	return slices.ContainsFunc(c.GetPorts(), func(p *longshorev1.Port) bool {
@@ -204,7 +204,7 @@ func statusText(c *longshorev1.Container) string {
 	return strings.ToUpper(c.GetState()[:1]) + c.GetState()[1:]
 }
 
-// containerRow is a container as templates see it.
+// containerRow returns the data of a container for templates.
 func containerRow(c *longshorev1.Container, full bool) present.Row {
 	id, command := c.GetId(), strings.Join(c.GetCommand(), " ")
 	if !full {

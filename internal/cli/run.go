@@ -35,7 +35,7 @@ func newRun(a *app) *cobra.Command {
 			if err := f.Fill(cmd.Flags(), args, a.Getenv); err != nil {
 				return &base.UsageError{Err: err}
 			}
-			// A container with --rm is gone before anybody could read a log of it.
+			// A container with --rm is removed before anybody could read its log.
 			f.Request.Hold = !f.detach && f.Request.GetAutoRemove()
 			f.Request.Start, f.Request.StdinOnce = f.detach, !f.detach
 			return base.StartError(a.Call(func(c *base.Client) error { return a.run(cmd.Context(), c, f) }))

@@ -76,7 +76,7 @@ func newStats(a *app) *cobra.Command {
 // errEnough ends a stream that would continue.
 var errEnough = fmt.Errorf("enough")
 
-// statsShown is how samples are shown.
+// statsShown has the format of the shown samples.
 type statsShown struct {
 	text   string
 	format *present.Format // nil for the table

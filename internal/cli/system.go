@@ -27,7 +27,7 @@ func newSystemPrune(a *app) *cobra.Command {
 			if err := p.parse(); err != nil {
 				return err
 			}
-			if err := sure(a, force, "This removes all containers of owner cli that have ended, and images that nothing uses."); err != nil {
+			if err := confirm(a, force, "This removes all containers of owner cli that have ended, and images that nothing uses."); err != nil {
 				return err
 			}
 			return a.Call(func(c *base.Client) error { return a.prune(cmd, c, p) })
@@ -40,17 +40,17 @@ func newSystemPrune(a *app) *cobra.Command {
 	return cmd
 }
 
-// sure asks for confirmation on a terminal; elsewhere nobody can answer, and force is not needed.
-func sure(a *app, force bool, what string) error {
-	_, asked := base.Terminal(a.Stdin)
-	if force || !asked {
+// confirm asks for confirmation on a terminal, unless force is set. Without a terminal it does not ask.
+func confirm(a *app, force bool, question string) error {
+	_, onTerminal := base.Terminal(a.Stdin)
+	if force || !onTerminal {
 		return nil
 	}
-	if err := a.Print("%s Continue? [y/N] ", what); err != nil {
+	if err := a.Print("%s Continue? [y/N] ", question); err != nil {
 		return err
 	}
 	var answer string
-	_, _ = fmt.Fscanln(a.Stdin, &answer) // nothing is no
+	_, _ = fmt.Fscanln(a.Stdin, &answer) // an empty line means no
 	if a := strings.ToLower(answer); a != "y" && a != "yes" {
 		return &base.ExitError{Status: 1, Err: context.Canceled}
 	}

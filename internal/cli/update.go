@@ -27,11 +27,11 @@ func newUpdate(a *app) *cobra.Command {
 			if fl.Changed("restart") && restart != "no" {
 				return &base.UsageError{Err: errors.New("--restart: Longshore has no restart policy; an orchestrator restarts containers")}
 			}
-			asked := false
+			changed := false
 			for _, name := range []string{"memory", "memory-swap", "memory-reservation", "cpus", "cpu-shares", "cpuset-cpus", "cpuset-mems", "pids", "restart"} {
-				asked = asked || fl.Changed(name)
+				changed = changed || fl.Changed(name)
 			}
-			if !asked {
+			if !changed {
 				return &base.UsageError{Err: errors.New("no limit is set: there is nothing to change")}
 			}
 			if err := fillUpdate(req, memory, swap, reservation); err != nil {

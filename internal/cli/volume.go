@@ -73,7 +73,7 @@ func newVolumeLs(a *app) *cobra.Command {
 	return cmd
 }
 
-// volumes returns the volumes that fit.
+// volumes returns an owner's volumes that match the filters.
 func volumes(ctx context.Context, c *base.Client, owner string, f present.Filters) ([]*longshorev1.Volume, error) {
 	resp, err := c.Volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{Owner: owner})
 	if err != nil {
@@ -100,7 +100,7 @@ func volumes(ctx context.Context, c *base.Client, owner string, f present.Filter
 	}), nil
 }
 
-// volumeOf returns the volume of this name, which a user of this command line may change.
+// volumeOf returns the volume with a name: that of owner cli if several owners have one.
 func volumeOf(ctx context.Context, c *base.Client, name string) (*longshorev1.Volume, error) {
 	resp, err := c.Volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{})
 	if err != nil {
@@ -240,11 +240,11 @@ func newVolumePrune(a *app) *cobra.Command {
 			if err := p.parse(); err != nil {
 				return err
 			}
-			what := "Remove every anonymous volume that no container uses, with its content."
+			question := "Remove every anonymous volume that no container uses, with its content."
 			if p.named {
-				what = "Remove every volume that no container uses, with its content, also those with a name."
+				question = "Remove every volume that no container uses, with its content, also those with a name."
 			}
-			if err := sure(a, force, what); err != nil {
+			if err := confirm(a, force, question); err != nil {
 				return err
 			}
 			return a.Call(func(c *base.Client) error { return a.pruneVolumes(cmd, c, p, "") })

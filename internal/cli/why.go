@@ -102,15 +102,15 @@ func autopsyFacts(t *base.Facts, a *longshorev1.Autopsy) {
 		t.Fact("ended", "%s", stampText(a.GetAt().AsTime()))
 	}
 	if o := a.GetOom(); o != nil {
-		who := "another process in it"
+		victim := "another process in it"
 		if o.GetMain() {
-			who = "the main process"
+			victim = "the main process"
 		}
 		pid := ""
 		if o.GetVictim() != 0 {
 			pid = fmt.Sprintf(", pid %d", o.GetVictim())
 		}
-		t.Fact("out of memory", "%d kill(s) at the limit of the %s, victim: %s%s", o.GetKills(), o.GetLevel(), who, pid)
+		t.Fact("out of memory", "%d kill(s) at the limit of the %s, victim: %s%s", o.GetKills(), o.GetLevel(), victim, pid)
 	}
 	if r := a.GetAsked(); r != nil {
 		by := ""

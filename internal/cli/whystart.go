@@ -10,9 +10,9 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 )
 
-// partNames are the verbs of a start as people call them.
+// partNames maps the verbs of a start to words for people.
 func partNames() map[string]string {
-	return map[string]string{"pull": "pull of its image", "create_sandbox": "sandbox", "create": "container", "renew": "made again", "start": "start"}
+	return map[string]string{"pull": "pull of its image", "create_sandbox": "sandbox", "create": "container", "renew": "renewal", "start": "start"}
 }
 
 // writeStart writes the durations of a container's start: each verb with its stages, and the time

@@ -6,21 +6,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ExactArgs requires exactly n arguments, which the error calls by their name.
-func ExactArgs(n int, what string) cobra.PositionalArgs {
+// ExactArgs requires exactly n arguments. needed describes them in the error.
+func ExactArgs(n int, needed string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
-			return &UsageError{Err: fmt.Errorf("%s is needed and nothing else: got %d arguments", what, len(args))}
+			return &UsageError{Err: fmt.Errorf("%s is needed and nothing else: got %d arguments", needed, len(args))}
 		}
 		return nil
 	}
 }
 
-// MinArgs requires at least n arguments, which the error calls by their name.
-func MinArgs(n int, what string) cobra.PositionalArgs {
+// MinArgs requires at least n arguments. needed describes them in the error.
+func MinArgs(n int, needed string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) < n {
-			return &UsageError{Err: fmt.Errorf("%s is needed", what)}
+			return &UsageError{Err: fmt.Errorf("%s is needed", needed)}
 		}
 		return nil
 	}

@@ -17,17 +17,17 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// CompleteTime is how long a shell may wait for names. Tests of a busy machine wait longer.
+// CompleteTime bounds the wait of a shell's completion for names. Tests on a busy machine set more.
 var CompleteTime = 2 * time.Second
 
 // maxAnswer is the size of the largest message accepted from the agent, in bytes: a list of all
 // objects.
 const maxAnswer = 64 << 20
 
-// Output comes as fast as the program writes it: with the window that is usual for a network, or one
-// that is found by probing, half of the time is spent on messages about the window.
+// The flow control of output. With gRPC's default window, or one that it finds by probing, half of the time would go to
+// messages about the window.
 const (
-	window     = 4 << 20   // bytes that the agent may send before we have taken them
+	window     = 4 << 20   // bytes that the agent may send before we acknowledge them
 	readBuffer = 256 << 10 // bytes
 )
 
@@ -85,7 +85,7 @@ func (a *App) Explain(err error) string {
 			return why
 		}
 	}
-	longID := regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`) // people get its beginning
+	longID := regexp.MustCompile(`\b([0-9a-f]{12})[0-9a-f]{52}\b`) // shortened to its beginning for people
 	text := longID.ReplaceAllString(OneLine(st.Message()), "$1")
 	// The class's own words add nothing to the message.
 	for _, class := range []string{"not found", "already exists", "invalid argument", "failed precondition", "permission denied"} {
@@ -108,8 +108,8 @@ func (a *App) Explain(err error) string {
 	return text
 }
 
-// otherVersion returns a hint when the agent has another version than this program; "" when it has
-// the same, or does not say.
+// otherVersion returns a hint if the agent has another version than this program, and "" if it has the same or does not
+// answer.
 func otherVersion(a *App) string {
 	ctx, cancel := context.WithTimeout(context.Background(), CompleteTime)
 	defer cancel()
@@ -128,7 +128,7 @@ func otherVersion(a *App) string {
 // otherwise.
 const StatusCannot = 125
 
-// StartError gives an error of run or exec the exit status that a shell would give it.
+// StartError returns an error of run or exec with the exit status that a shell would use for it.
 func StartError(err error) error {
 	if err == nil {
 		return nil

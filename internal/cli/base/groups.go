@@ -23,7 +23,7 @@ func NeedsCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
-	if why := elsewhere()[strings.TrimPrefix(cmd.CommandPath()+" "+args[0], "longshore ")]; why != "" {
+	if why := missingCommands()[strings.TrimPrefix(cmd.CommandPath()+" "+args[0], "longshore ")]; why != "" {
 		return &UsageError{Err: errors.New(why)}
 	}
 	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
@@ -39,8 +39,8 @@ func NeedsCommand(cmd *cobra.Command, args []string) error {
 	return &UsageError{Err: errors.New(text)}
 }
 
-// elsewhere are commands that other tools have, and why there are none here.
-func elsewhere() map[string]string {
+// missingCommands maps commands of other tools that Longshore does not have to the reason.
+func missingCommands() map[string]string {
 	const build = "Longshore builds no images: use buildah, BuildKit or podman build, and import or pull the result"
 	return map[string]string{
 		"search":      "there is no search: a registry's own web site lists its images",

@@ -14,18 +14,18 @@ import (
 	"github.com/longshore/longshore/internal/guest/vsock"
 )
 
-// The kinds of places at which an agent is reached.
+// The kinds of addresses of an agent.
 const (
 	byUnix   = "unix"
 	byVsock  = "vsock"
 	byHybrid = "hvsock"
 )
 
-// guestTimeout is how long the agent of a virtual machine may take to accept a
-// connection: a machine that is off does not refuse it.
+// guestTimeout bounds the wait for a connection to the agent of a virtual machine: a machine that is off does not
+// refuse it.
 const guestTimeout = 10 * time.Second
 
-// place is where the agent is reached.
+// place is the address of the agent.
 type place struct {
 	kind      string
 	path      string // of the socket, but for byVsock
@@ -62,7 +62,7 @@ func parseGuest(s string) (place, error) {
 	return place{}, bad
 }
 
-// String returns the place as parseGuest reads it; one of this machine is its path.
+// String returns the place in the form of parseGuest. That of a unix socket is its path.
 func (p place) String() string {
 	switch p.kind {
 	case byVsock:
@@ -85,7 +85,7 @@ func (p place) dial(ctx context.Context) (net.Conn, error) {
 	return vsock.Dial(ctx, p.cid, p.port)
 }
 
-// place returns where the agent is.
+// place returns the address of the agent, from flags and environment.
 func (a *App) place() (place, error) {
 	guest := a.guest
 	if guest == "" && a.socket == "" {
@@ -100,7 +100,7 @@ func (a *App) place() (place, error) {
 	return parseGuest(guest)
 }
 
-// unreachable returns why the agent does not answer, or "" when it does.
+// unreachable returns the reason why the agent does not answer, or "" if it does.
 func (a *App) unreachable() string {
 	at, err := a.place()
 	if err != nil {

@@ -35,7 +35,7 @@ type File struct {
 	Look func(program string) (string, error)
 }
 
-// The limits for reading a file and a helper's answer, and how long a helper may take.
+// The limits of a file's and of a helper's answer's size, and of a helper's time.
 const (
 	maxFile    = 4 << 20
 	maxAnswer  = 1 << 20
@@ -80,7 +80,7 @@ func key(host string) string {
 	return host
 }
 
-// config is the part of the file that we know; all of it is in rest.
+// config has the members of the file that we use. rest has all members.
 type config struct {
 	auths   map[string]json.RawMessage
 	store   string
@@ -164,7 +164,7 @@ func (f File) Get(ctx context.Context, host string) (Credentials, bool, error) {
 	}
 	for k, raw := range c.auths {
 		if Host(k) != host || strings.Contains(strings.TrimPrefix(strings.TrimPrefix(k, "https://"), "http://"), "/") && k != dockerHub && host != "docker.io" {
-			continue // podman has keys of single repositories: the whole registry's is meant
+			continue // skip podman's keys of single repositories
 		}
 		var e entry
 		if err := json.Unmarshal(raw, &e); err != nil {
@@ -197,7 +197,7 @@ func (f File) Put(ctx context.Context, host string, cred Credentials) error {
 		return err
 	}
 	if name := c.helper(host); name != "" {
-		secret := helped{key(host), cred.Username, cred.Password}
+		secret := helperMessage{key(host), cred.Username, cred.Password}
 		if cred.Token != "" {
 			secret.Username, secret.Secret = tokenUser, cred.Token
 		}
@@ -294,8 +294,8 @@ func (f File) write(c config) (err error) {
 	return nil
 }
 
-// helped is a message to or from helpers.
-type helped struct {
+// helperMessage is a message to or from a helper.
+type helperMessage struct {
 	ServerURL string
 	Username  string
 	Secret    string
@@ -304,19 +304,19 @@ type helped struct {
 // tokenUser is the user name of a token at a helper.
 const tokenUser = "<token>"
 
-// errNothing is how a helper says that it has nothing for a host.
-const errNothing = "credentials not found in native keychain"
+// notFound is the output of a helper without credentials for a host.
+const notFound = "credentials not found in native keychain"
 
 // ask asks a helper for the credentials for a host.
 func (f File) ask(ctx context.Context, name, host string) (Credentials, bool, error) {
 	out, err := f.run(ctx, name, "get", []byte(key(host)))
 	if err != nil {
-		if strings.Contains(err.Error(), errNothing) {
+		if strings.Contains(err.Error(), notFound) {
 			return Credentials{}, false, nil
 		}
 		return Credentials{}, false, err
 	}
-	var h helped
+	var h helperMessage
 	if err := json.Unmarshal(out, &h); err != nil {
 		return Credentials{}, false, fmt.Errorf("docker-credential-%s get: its answer is not JSON", name) // and may be a secret
 	}
@@ -343,11 +343,11 @@ func (f File) run(ctx context.Context, name, verb string, in []byte) ([]byte, er
 	ctx, cancel := context.WithTimeoutCause(ctx, helperTime, fmt.Errorf("it did not answer for %s", helperTime))
 	defer cancel()
 	cmd := subprocess.Command(ctx, path, verb)
-	out, complaint := &subprocess.Head{Max: maxAnswer}, &subprocess.Head{Max: 4 << 10}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, complaint
+	out, stderr := &subprocess.Head{Max: maxAnswer}, &subprocess.Head{Max: 4 << 10}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, stderr
 	// A helper may start an agent of its own, which keeps running.
 	if err := subprocess.RunLeaving(ctx, cmd); err != nil {
-		text := strings.TrimSpace(complaint.String())
+		text := strings.TrimSpace(stderr.String())
 		if verb != "get" || !json.Valid(out.Bytes()) { // helpers complain on their standard output
 			text = strings.TrimSpace(text + " " + out.String())
 		}

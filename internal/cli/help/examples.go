@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// exampleOf returns an example for each command by its path; those of groups have the example of
-// the short form.
+// exampleOf maps the path of each command to an example. A command of a group without an entry has the example of its
+// short form.
 func exampleOf() map[string]string {
 	return map[string]string{
 		"": "longshore run --rm -it busybox sh\nlongshore ps -a\nlongshore logs -f web",
@@ -109,8 +109,8 @@ func exampleOf() map[string]string {
 	}
 }
 
-// Give sets the examples of all commands.
-func Give(root *cobra.Command) {
+// SetExamples sets the examples of all commands.
+func SetExamples(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	examples := exampleOf()

@@ -31,7 +31,7 @@ func NewGrants(a *base.App) *cobra.Command {
 // grantsCheck are the flags of `grants check`.
 type grantsCheck struct {
 	policy, wish         string
-	who                  document.Subject
+	subject              document.Subject
 	mounts, secrets, env []string
 	wasm, asJSON         bool
 }
@@ -66,13 +66,13 @@ func newGrantsCheck(a *base.App) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&c.policy, "policy", "", "the operator's policy file")
 	f.StringVar(&c.wish, "image-document", "", "the image's document, which limits the grants")
-	f.StringVar(&c.who.Owner, "owner", "", "for the policy: the face, such as cri")
-	f.StringVar(&c.who.Namespace, "namespace", "", "for the policy: the namespace")
-	f.StringVar(&c.who.Image, "image", "", "for the policy: the image's reference")
+	f.StringVar(&c.subject.Owner, "owner", "", "for the policy: the face, such as cri")
+	f.StringVar(&c.subject.Namespace, "namespace", "", "for the policy: the namespace")
+	f.StringVar(&c.subject.Image, "image", "", "for the policy: the image's reference")
 	f.StringArrayVar(&c.mounts, "mount", nil, "a mount of the request: its path in the container, and :ro if it is read-only")
 	f.StringArrayVar(&c.secrets, "secret", nil, "a secret that the orchestrator delivered")
 	f.StringArrayVar(&c.env, "env", nil, "an environment variable, NAME=VALUE")
-	f.BoolVar(&c.wasm, "wasm", false, "the argument as a wasm program gets it")
+	f.BoolVar(&c.wasm, "wasm", false, "show the argument of a WebAssembly program")
 	f.BoolVar(&c.asJSON, "json", false, "print JSON")
 	return cmd
 }
@@ -98,7 +98,7 @@ func (c *grantsCheck) answer(stdin io.Reader, path string) (*grantsAnswer, error
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.policy, err)
 		}
-		allowed = policy.For(c.who)
+		allowed = policy.For(c.subject)
 	}
 	got, denied := grant.Decide(wish, asked, allowed)
 	req, err := c.request(got)
@@ -167,11 +167,11 @@ func (c *grantsCheck) print(a *base.App, answer *grantsAnswer) error {
 		return err
 	}
 	for _, d := range answer.Denied {
-		given := "nothing"
+		got := "nothing"
 		if d.Given != "" {
-			given = d.Given
+			got = d.Given
 		}
-		if err := a.Print("denied: %s: %s asks for %s, gets %s\n", d.Pos, base.Printable(d.Path), base.Printable(d.Asked), base.Printable(given)); err != nil {
+		if err := a.Print("denied: %s: %s asks for %s, gets %s\n", d.Pos, base.Printable(d.Path), base.Printable(d.Asked), base.Printable(got)); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,7 @@ func NewSwarm(a *base.App) *cobra.Command {
 	return cmd
 }
 
-// swarmPort is that of managers when an address has none.
+// swarmPort is the default port of a manager's address.
 const swarmPort = "2377"
 
 func newSwarmJoin(a *base.App) *cobra.Command {
@@ -139,7 +139,7 @@ func swarmStatus(a *base.App, s *longshorev1.SwarmStatus) error {
 	return t.Err
 }
 
-// overlayStatus prints how it is with the networks over several nodes.
+// overlayStatus prints the state of the networks over several nodes.
 func overlayStatus(t *base.Facts, o *longshorev1.SwarmOverlays) {
 	if o.GetUnable() != "" {
 		t.Line("overlays     none: %s", base.Printable(o.GetUnable()))

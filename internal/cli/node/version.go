@@ -51,8 +51,7 @@ func NewVersion(a *base.App) *cobra.Command {
 	return cmd
 }
 
-// versionOf fills a template with the members that docker version has, of an agent that answered or
-// did not.
+// versionOf fills a template with the members of docker version. failed is the error of an agent that did not answer.
 func versionOf(a *base.App, format string, v *longshorev1.VersionResponse, failed error) error {
 	f, err := present.ParseFormat(format)
 	if err != nil {
@@ -66,7 +65,7 @@ func versionOf(a *base.App, format string, v *longshorev1.VersionResponse, faile
 		}
 	}
 	if err := f.One(a.Stdout, doc); err != nil && failed != nil {
-		return failed // the template wants to know of an agent that does not answer
+		return failed // the template uses members of an agent that does not answer
 	} else if err != nil {
 		return err
 	}

@@ -79,14 +79,14 @@ func Repository(name string) (repository, tag string) {
 	return name, ""
 }
 
-// Nearest returns the word of known that is most similar to word, "" if none is near.
+// Nearest returns the word of known that is most similar to word, "" if none is similar.
 func Nearest(word string, known []string) string {
-	best, distance := "", 1+len(word)/3 // one slip in three letters
+	best, distance := "", 1+len(word)/3 // one difference in three letters
 	if len(word) < 2 {
 		return ""
 	}
 	for _, k := range known {
-		d := slips(word, k)
+		d := editDistance(word, k)
 		if len(word) >= 3 && strings.HasPrefix(k, word) {
 			d = 1 // a beginning
 		}
@@ -97,9 +97,9 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// slips counts the letters that must be put, dropped, changed or exchanged with a neighbour to make
-// b of a.
-func slips(a, b string) int {
+// editDistance returns the least number of insertions, deletions, substitutions and exchanges of neighbours that turn a
+// into b.
+func editDistance(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j

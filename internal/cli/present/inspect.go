@@ -13,9 +13,8 @@ import (
 	"strings"
 )
 
-// Document makes the document of inspect of an agent's record: the members that docker and podman
-// show, and the whole record as Record. Kind is container, image or another one; the document of
-// others is the record alone.
+// Document returns the document of inspect for an agent's record: the members of docker's and podman's documents, and
+// the whole record as Record. For a kind other than container and image the document is the record alone.
 func Document(kind string, record []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(record))
 	dec.UseNumber()
@@ -92,7 +91,7 @@ func (o object) number(names ...string) int64 {
 	return n
 }
 
-func (o object) is(names ...string) bool {
+func (o object) boolean(names ...string) bool {
 	b, _ := o.at(names...).(bool)
 	return b
 }
@@ -110,8 +109,8 @@ func (o object) object(names ...string) object {
 	return m
 }
 
-// some returns m, or an empty object, so that a template need not test for it.
-func some(m any) any {
+// orEmpty returns m, or an empty object for nil, so that a template need not test for it.
+func orEmpty(m any) any {
 	if m == nil {
 		return map[string]any{}
 	}
@@ -150,7 +149,7 @@ func state(o object) map[string]any {
 	exit := o.object("main", "autopsy", "exit")
 	code := exit.number("code")
 	switch {
-	case exit.is("lost"):
+	case exit.boolean("lost"):
 		code = 255
 	case exit.number("signal") != 0:
 		code = 128 + exit.number("signal")
@@ -163,13 +162,13 @@ func state(o object) map[string]any {
 	}
 	return map[string]any{
 		"Status": status, "Running": status == "running" || status == "paused", "Paused": status == "paused", "Restarting": false, "Dead": false,
-		"OOMKilled": o.is("main", "autopsy", "oom", "main"), "Pid": o.number("main", "pid"), "ExitCode": code,
+		"OOMKilled": o.boolean("main", "autopsy", "oom", "main"), "Pid": o.number("main", "pid"), "ExitCode": code,
 		"Error": o.text("main", "autopsy", "start"), "StartedAt": orNever(o.text("main", "started")), "FinishedAt": orNever(o.text("main", "finished")),
 		"Health": o.at("health_status"), "Why": o.text("main", "autopsy", "verdict"), "CgroupPath": o.text("cgroup", "path"),
 	}
 }
 
-// nanoCPUs is the quota as docker counts it, in billionths of a CPU.
+// nanoCPUs returns the CPU quota in docker's unit, billionths of a CPU.
 func nanoCPUs(o object) int64 {
 	quota, period := o.number("spec", "linux", "resources", "cpu", "quota"), o.number("spec", "linux", "resources", "cpu", "period")
 	if quota <= 0 || period <= 0 {
@@ -208,15 +207,15 @@ func hostConfig(o object) map[string]any {
 		"Memory": res.number("memory", "limit"), "MemorySwap": res.number("memory", "swap"), "MemoryReservation": res.number("memory", "reservation"),
 		"NanoCpus": nanoCPUs(o), "CpuShares": res.number("cpu", "shares"), "CpuQuota": res.number("cpu", "quota"), "CpuPeriod": res.number("cpu", "period"),
 		"CpusetCpus": res.text("cpu", "cpus"), "CpusetMems": res.text("cpu", "mems"), "PidsLimit": res.number("pids", "limit"),
-		"ReadonlyRootfs": o.is("spec", "root", "readonly"), "Privileged": o.is("privileged"), "Binds": binds, "PortBindings": bindings,
-		"NetworkMode": networkMode(o), "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": int64(0)}, "AutoRemove": o.is("auto_remove"),
-		"Ulimits": ulimits, "OomScoreAdj": o.number("spec", "process", "oomScoreAdj"), "Sysctls": some(o.at("spec", "linux", "sysctl")),
-		"UsernsMode": usernsMode(o), "CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.is("config", "init"),
-		"LogConfig": map[string]any{"Type": "longshore", "Config": map[string]any{}}, "ExtraHosts": some(o.at("network", "hosts")),
+		"ReadonlyRootfs": o.boolean("spec", "root", "readonly"), "Privileged": o.boolean("privileged"), "Binds": binds, "PortBindings": bindings,
+		"NetworkMode": networkMode(o), "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": int64(0)}, "AutoRemove": o.boolean("auto_remove"),
+		"Ulimits": ulimits, "OomScoreAdj": o.number("spec", "process", "oomScoreAdj"), "Sysctls": orEmpty(o.at("spec", "linux", "sysctl")),
+		"UsernsMode": usernsMode(o), "CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.boolean("config", "init"),
+		"LogConfig": map[string]any{"Type": "longshore", "Config": map[string]any{}}, "ExtraHosts": orEmpty(o.at("network", "hosts")),
 	}
 }
 
-// networkMode is the name of the first network, as docker shows it.
+// networkMode returns the name of the first network, as in docker's document.
 func networkMode(o object) string {
 	for _, n := range o.list("network", "names") {
 		if name, ok := n.(string); ok {
@@ -226,7 +225,7 @@ func networkMode(o object) string {
 	return o.text("network", "mode")
 }
 
-// usernsMode says whether a container has a user namespace of its own.
+// usernsMode returns "private" if the container has a user namespace of its own, otherwise "".
 func usernsMode(o object) string {
 	if len(o.list("spec", "linux", "uidMappings")) > 0 {
 		return "private"
@@ -234,7 +233,7 @@ func usernsMode(o object) string {
 	return ""
 }
 
-// mounts are those that the user asked for, and not those that every container has.
+// mounts returns the mounts of the user's request, without those that every container has.
 func mounts(o object) []map[string]any {
 	list := []map[string]any{}
 	volumes := map[string]string{}
@@ -255,7 +254,7 @@ func mounts(o object) []map[string]any {
 		switch {
 		case isVolume:
 			kind = "volume"
-		case nodes(target) || slices.Contains([]any{"/etc/resolv.conf", "/etc/hosts", "/etc/hostname"}, any(target)):
+		case isStandardMount(target) || slices.Contains([]any{"/etc/resolv.conf", "/etc/hosts", "/etc/hostname"}, any(target)):
 			continue
 		case slices.Contains(options, any("bind")) || slices.Contains(options, any("rbind")):
 			kind = "bind"
@@ -277,8 +276,8 @@ func mounts(o object) []map[string]any {
 	return list
 }
 
-// nodes reports whether target is one of the mounts that every container has.
-func nodes(target string) bool {
+// isStandardMount reports whether target is the target of a mount that every container has.
+func isStandardMount(target string) bool {
 	for _, own := range []string{"/proc", "/sys", "/dev"} {
 		if target == own || strings.HasPrefix(target, own+"/") {
 			return true
@@ -302,14 +301,14 @@ func config(o object, args []any) map[string]any {
 	}
 	return map[string]any{
 		"Hostname": o.text("network", "hostname"), "User": user, "Env": o.list("spec", "process", "env"), "Cmd": args, "Entrypoint": []any{}, "Image": image,
-		"Labels": some(o.at("labels")), "WorkingDir": o.text("spec", "process", "cwd"), "Tty": o.is("config", "io", "tty"),
+		"Labels": orEmpty(o.at("labels")), "WorkingDir": o.text("spec", "process", "cwd"), "Tty": o.boolean("config", "io", "tty"),
 		"OpenStdin": o.text("config", "io", "stdin") == "open" || o.text("config", "io", "stdin") == "once", "StopSignal": o.text("config", "stop", "signal"),
-		"StopTimeout": o.number("config", "stop", "grace") / 1e9, "ExposedPorts": exposed, "Annotations": some(o.at("spec", "annotations")),
+		"StopTimeout": o.number("config", "stop", "grace") / 1e9, "ExposedPorts": exposed, "Annotations": orEmpty(o.at("spec", "annotations")),
 		"Healthcheck": healthcheck(o.at("health_check")),
 	}
 }
 
-// healthcheck is a health check as docker shows it: a line for the shell is one.
+// healthcheck converts a health check to docker's form: a command of the shell becomes CMD-SHELL.
 func healthcheck(check any) any {
 	c, ok := check.(map[string]any)
 	if !ok {
@@ -322,7 +321,7 @@ func healthcheck(check any) any {
 	return c
 }
 
-// ports are the ports as docker shows them: 80/tcp, and the ports of the host.
+// ports maps the container's ports, such as 80/tcp, to docker's list of host ports.
 func ports(list []any) map[string][]any {
 	out := map[string][]any{}
 	for _, entry := range list {
@@ -341,7 +340,7 @@ func ports(list []any) map[string][]any {
 	return out
 }
 
-// AnyAddress is how every address of the host is written.
+// AnyAddress stands for every address of the host.
 const AnyAddress = "0.0.0.0"
 
 func network(o object) map[string]any {
@@ -364,14 +363,14 @@ func network(o object) map[string]any {
 	for port, list := range ports(o.list("network", "ports")) {
 		shown[port] = list
 	}
-	ends := map[string]any{
+	addresses := map[string]any{
 		"IPAddress": first(addrs, false), "GlobalIPv6Address": first(addrs, true), "Gateway": first(gateways, false), "IPv6Gateway": first(gateways, true), "MacAddress": mac,
 	}
 	networks := map[string]any{}
 	if list := o.list("network", "networks"); len(list) > 0 {
 		for _, n := range list {
 			if n, ok := n.(map[string]any); ok {
-				networks[object(n).text("name")] = end(n)
+				networks[object(n).text("name")] = endpoint(n)
 			}
 		}
 	} else if mode := o.text("network", "mode"); mode != "" {
@@ -379,17 +378,17 @@ func network(o object) map[string]any {
 		if name == "" {
 			name = mode
 		}
-		networks[name] = ends
+		networks[name] = addresses
 	}
 	all := map[string]any{"Ports": shown, "Networks": networks, "SandboxKey": o.text("network", "namespace")}
-	for k, v := range ends {
+	for k, v := range addresses {
 		all[k] = v
 	}
 	return all
 }
 
-// end makes docker's document of a network that a container is on.
-func end(o object) map[string]any {
+// endpoint returns docker's document for a container's place on a network.
+func endpoint(o object) map[string]any {
 	d := map[string]any{
 		"IPAddress": "", "IPPrefixLen": int64(0), "GlobalIPv6Address": "", "GlobalIPv6PrefixLen": int64(0), "Gateway": "", "IPv6Gateway": "",
 		"MacAddress": o.text("mac"), "Aliases": o.list("aliases"), "Interface": o.text("interface"),
@@ -415,13 +414,13 @@ func end(o object) map[string]any {
 	return d
 }
 
-// image makes docker's document of an image.
+// image returns docker's document for an image.
 func image(r map[string]any) map[string]any {
 	o := object(r)
 	return map[string]any{
 		"Id": o.text("id"), "RepoTags": o.list("names"), "RepoDigests": o.list("digests"), "Digest": o.text("digest"), "Size": o.number("size_bytes"),
 		"VirtualSize": o.number("unpacked_bytes"), "Created": o.text("config", "created"), "Author": o.text("config", "author"), "Architecture": o.text("config", "architecture"),
-		"Os": o.text("config", "os"), "Variant": o.text("config", "variant"), "Config": some(o.at("config", "config")),
+		"Os": o.text("config", "os"), "Variant": o.text("config", "variant"), "Config": orEmpty(o.at("config", "config")),
 		"RootFS": map[string]any{"Type": "layers", "Layers": o.list("config", "rootfs", "diff_ids")}, "History": o.list("config", "history"), "Owner": o.text("owner"),
 	}
 }

@@ -6,8 +6,8 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// Network makes the document of inspect of a network: the members that docker shows, and the whole
-// record as Record.
+// Network returns the document of inspect for a network: the members of docker's document, and the whole record as
+// Record.
 func Network(n *longshorev1.Network) any {
 	ranges, members := []any{}, map[string]any{}
 	for _, s := range n.GetSubnets() {
@@ -22,7 +22,7 @@ func Network(n *longshorev1.Network) any {
 	}
 }
 
-// Volume makes the document of inspect of a volume, in the same way.
+// Volume returns the document of inspect for a volume, in the same way.
 func Volume(v *longshorev1.Volume) any {
 	return map[string]any{
 		"Name": v.GetName(), "Driver": "local", "Scope": "local", "Mountpoint": v.GetPath(), "Labels": labels(v.GetLabels()), "Options": labels(v.GetOptions()),
@@ -30,7 +30,7 @@ func Volume(v *longshorev1.Volume) any {
 	}
 }
 
-// VolumeRow is a volume as templates see it.
+// VolumeRow returns the data of a volume for templates.
 func VolumeRow(v *longshorev1.Volume) Row {
 	return Row{
 		"Name": v.GetName(), "Driver": "local", "Scope": "local", "Mountpoint": v.GetPath(), "Owner": v.GetOwner(),
@@ -38,7 +38,7 @@ func VolumeRow(v *longshorev1.Volume) Row {
 	}.WithLabels(v.GetLabels())
 }
 
-// labels are those of a map, with "" for missing ones in templates.
+// labels converts a map to one in which templates find a missing member empty.
 func labels(m map[string]string) map[string]any {
 	out := map[string]any{}
 	for name, value := range m {

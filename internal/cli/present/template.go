@@ -12,8 +12,7 @@ import (
 	"text/template"
 )
 
-// Row is the data of one object in a list, for a template. Its members have the names that docker's
-// and podman's templates have.
+// Row is the data of one object in a list, for a template. Its members have the names of docker's and podman's.
 type Row map[string]any
 
 // labelsMember is the member of a Row with its labels by name. Label reads it, and no template
@@ -48,7 +47,7 @@ func (r Row) MarshalJSON() ([]byte, error) {
 	return marshal(shown)
 }
 
-// Format is how a list or a document is shown.
+// Format is the form of the output of a list or a document.
 type Format struct {
 	t     *template.Template
 	table bool
@@ -79,7 +78,7 @@ func ParseFormat(text string) (*Format, error) {
 	return f, nil
 }
 
-// functions are those that docker's templates have beside text/template's own.
+// functions returns the functions of docker's templates that text/template does not have.
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"json": func(v any) (string, error) {
@@ -134,7 +133,7 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
 }
 
-// Rows writes each row as the format says.
+// Rows writes each row in the format.
 func (f *Format) Rows(w io.Writer, rows []Row) error {
 	if !f.table {
 		for _, r := range rows {
@@ -169,7 +168,7 @@ func (f *Format) One(w io.Writer, v any) error {
 	return f.execute(w, v)
 }
 
-// Uses reports whether the template asks for a member of the rows, which may be dear to know.
+// Uses reports whether the template uses a member of the rows. Callers do not read expensive members without need.
 func (f *Format) Uses(member string) bool {
 	return f.json || f.t != nil && strings.Contains(f.t.Root.String(), "."+member)
 }
@@ -187,7 +186,7 @@ func (f *Format) execute(w io.Writer, v any) error {
 	return err
 }
 
-// headers is the row above a table.
+// headers returns the row above a table.
 func headers() Row {
 	r := Row{labelsMember: map[string]string{}}
 	for _, name := range []string{

@@ -41,7 +41,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringVar(&r.Pid, "pid", "", "pid namespace: host, or empty for its own")
 	fl.StringVar(&r.Ipc, "ipc", "", "ipc namespace: host, or empty for its own")
 	fl.StringVar(&r.Uts, "uts", "", "uts namespace: host, or empty for its own")
-	fl.StringVar(&f.userns, "userns", "host", "user namespace: host, or private (auto) for one of its own, with ids of the node that nothing else has")
+	fl.StringVar(&f.userns, "userns", "host", "user namespace: host, or private (auto) for one of its own, with ids of the node that nothing else uses")
 	fl.StringArrayVar(&r.VolumesFrom, "volumes-from", nil, "also mount the volumes and binds of another container, NAME[:ro]")
 	fl.StringVar(&r.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")
 	fl.StringVar(&r.CpusetMems, "cpuset-mems", "", "memory nodes to use")

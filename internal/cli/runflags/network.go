@@ -27,7 +27,7 @@ func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 		}
 		switch {
 		case len(n.GetAddresses()) > 1 || n.GetInterface() != "":
-			return fmt.Errorf("--network %q: the first network takes one address and the interface eth0; network connect does the rest", text)
+			return fmt.Errorf("--network %q: the first network takes one address and the interface eth0; use network connect for others", text)
 		case len(n.GetAddresses()) == 1:
 			r.Ip = n.GetAddresses()[0]
 		}
