@@ -39,7 +39,7 @@ func (a *app) attach(ctx context.Context, c *base.Client, req *longshorev1.Attac
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
+	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer has the reason
 		return err
 	}
 	s := &session.Session{

@@ -222,7 +222,7 @@ func end(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 }
 
-// healthIs waits until a container's health is as it says: health KEY STATUS.
+// healthIs waits until a container's health has a status: health KEY STATUS.
 func healthIs(ts *testscript.TestScript, _ bool, args []string) {
 	cli := nodeOf(ts).As(core.OwnerCLI)
 	is := func() bool {
@@ -237,7 +237,7 @@ func healthIs(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// pushed checks with whose credentials the last push was made, and for which host: pushed USER HOST.
+// pushed checks the credentials and the host of the last push: pushed USER HOST.
 func pushed(ts *testscript.TestScript, _ bool, args []string) {
 	if o := nodeOf(ts).Images.Pushed(); o.Username != args[0] || o.Host != args[1] {
 		ts.Fatalf("pushed with the credentials of %q for %q, want %q for %q", o.Username, o.Host, args[0], args[1])

@@ -171,7 +171,7 @@ func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string,
 	if err == nil {
 		err = w.Flush()
 	}
-	if err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
+	if err != nil && !errors.Is(err, io.EOF) { // EOF: the answer has the reason
 		return fmt.Errorf("read %s: %w", from, err)
 	}
 	_, err = stream.CloseAndRecv()

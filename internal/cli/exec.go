@@ -52,7 +52,7 @@ func (a *app) exec(ctx context.Context, c *base.Client, req *longshorev1.ExecSta
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
+	if err := stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Start{Start: req}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer has the reason
 		return err
 	}
 	if req.GetDetach() {

@@ -56,7 +56,7 @@ func newImport(a *app) *cobra.Command {
 					n, rerr := io.ReadFull(in, buf)
 					if n > 0 {
 						if err := stream.Send(&longshorev1.ImportImagesRequest{Data: buf[:n], Program: first && program}); err != nil {
-							break // the reason comes with the answer
+							break // the answer has the reason
 						}
 					}
 					if errors.Is(rerr, io.EOF) || errors.Is(rerr, io.ErrUnexpectedEOF) {

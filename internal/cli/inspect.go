@@ -19,8 +19,7 @@ func newInspect(a *app) *cobra.Command {
 	return inspectOf(a, "", "NAME...", "Show everything about containers, sandboxes, images, volumes and networks as JSON", "a name")
 }
 
-// inspectOf returns a command inspect for objects of one kind, container or image, or for all when
-// kind is empty.
+// inspectOf returns the command inspect for objects of one kind, container or image, or for all if kind is empty.
 func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 	var showEnv, image, sizes bool
 	var format, typed string

@@ -181,7 +181,7 @@ func inspectNetwork(ctx context.Context, c *base.Client, name string) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	if len(resp.GetNetworks()) == 0 { // the agent makes no networks
+	if len(resp.GetNetworks()) == 0 { // the agent cannot create networks
 		return nil, status.Errorf(codes.NotFound, "network %s: not found", name)
 	}
 	return present.Network(resp.GetNetworks()[0]), nil

@@ -7,7 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
-// TestContainersAreFoundByTheNameOfEachNetwork, and not by the mode of the agent's network.
+// TestContainersAreFoundByTheNameOfEachNetwork checks that the mode of the agent's network does not match.
 func TestContainersAreFoundByTheNameOfEachNetwork(t *testing.T) {
 	c := &longshorev1.Container{Id: "0123456789abcdef", Key: "web", State: "created", Network: "builtin", Networks: []string{"n", "bridge"}}
 	for name, found := range map[string]bool{"n": true, "bridge": true, "default": true, "builtin": false, "other": false, "": false} {

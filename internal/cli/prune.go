@@ -123,7 +123,7 @@ func (a *app) prune(cmd *cobra.Command, c *base.Client, p pruning) error {
 	return a.Print("freed %s of images\n", base.Size(resp.GetFreedBytes()))
 }
 
-// pruneImages removes the images that fit and that no container uses.
+// pruneImages removes the images that match the filters and that no container uses.
 func (a *app) pruneImages(cmd *cobra.Command, c *base.Client, p pruning) error {
 	resp, err := c.Images.ListImages(cmd.Context(), &longshorev1.ListImagesRequest{Owner: "cli"})
 	if err != nil {

@@ -59,7 +59,7 @@ func TestParsePort(t *testing.T) {
 	}
 }
 
-// TestParseMount parses what people type after -v.
+// TestParseMount parses values of -v.
 func TestParseMount(t *testing.T) {
 	here, err := os.Getwd()
 	if err != nil {
@@ -103,7 +103,7 @@ func TestParseBytes(t *testing.T) {
 	}
 }
 
-func TestSizesReadWell(t *testing.T) {
+func TestSizesHaveThreeDigits(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0B", 999: "999B", 1000: "1kB", 1536: "1.54kB", 999_999: "1MB", 64 << 20: "67.1MB", 5e9: "5GB", 1 << 63: "9.22EB"} {
 		if got := base.Size(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
@@ -111,7 +111,7 @@ func TestSizesReadWell(t *testing.T) {
 	}
 }
 
-func TestTablesKeepToTheirLines(t *testing.T) {
+func TestTablesEscapeControlCharacters(t *testing.T) {
 	var out bytes.Buffer
 	if err := base.Table(&out, []string{"A", "B"}, [][]string{{"x\x1b[2Jy\nz", "1"}, {"é", ""}}); err != nil {
 		t.Fatal(err)
@@ -173,7 +173,7 @@ func TestLogLinesStayWhole(t *testing.T) {
 	}
 }
 
-func TestTimesAreRead(t *testing.T) {
+func TestTimesAreParsed(t *testing.T) {
 	for _, in := range []string{"10m", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05", "2026-01-02", "1700000000", "1700000000.5"} {
 		if got, err := parseTime("--since", in); err != nil || got == nil {
 			t.Errorf("%q: %v", in, err)
@@ -253,7 +253,7 @@ func TestEveryCommandHasAnExample(t *testing.T) {
 	}
 }
 
-// TestManualPages writes the manual pages of all commands, and has man read them, where it is there.
+// TestManualPages writes the manual pages of all commands, and runs man on them if it is installed.
 func TestManualPages(t *testing.T) {
 	dir := t.TempDir()
 	root := newRoot(&app{base.NewApp(Options{Version: "1.2.3"})})
@@ -289,7 +289,7 @@ func TestManualPages(t *testing.T) {
 	}
 }
 
-// exampleFlags checks the flags of that part of an example that is the command's own.
+// exampleFlags checks the flags of the command in its own part of an example.
 func exampleFlags(t *testing.T, cmd *cobra.Command, line string) {
 	t.Helper()
 	_, rest, ok := strings.Cut(line, cmd.CommandPath()+" ")
@@ -309,7 +309,7 @@ func exampleFlags(t *testing.T, cmd *cobra.Command, line string) {
 	}
 }
 
-// writeReference writes what each command says of itself.
+// writeReference writes the help of each command.
 func writeReference(w *strings.Builder, cmd *cobra.Command) {
 	if cmd.HasParent() && cmd.IsAvailableCommand() && cmd.Name() != "help" && cmd.Name() != "completion" {
 		fmt.Fprintf(w, "\n### %s\n\n    %s\n\n", cmd.CommandPath(), cmd.UseLine())
@@ -334,7 +334,7 @@ func writeReference(w *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// shortForm returns the command that a command of a group is, "" when it is one of its own.
+// shortForm returns the top-level command that a group's command repeats, "" if there is none.
 func shortForm(cmd *cobra.Command) string {
 	group := cmd.Parent().Name()
 	if group != "container" && group != "image" && group != "system" {
@@ -377,7 +377,7 @@ func flagRows(cmd *cobra.Command) string {
 	return rows.String()
 }
 
-func TestAStartIsShownInItsParts(t *testing.T) {
+func TestWhyStartShowsThePartsOfAStart(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	part := func(verb string, after time.Duration, took ...time.Duration) *longshorev1.StartPart {
 		p := &longshorev1.StartPart{Verb: verb, By: "cri", At: timestamppb.New(at.Add(after))}

@@ -90,7 +90,7 @@ func (a *app) run(ctx context.Context, c *base.Client, f runFlags) error {
 	}
 	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: &longshorev1.AttachStart{
 		Name: created.GetId(), Stdin: f.Request.GetStdin(), Start: true, Size: f.Request.GetSize(),
-	}}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes with the answer
+	}}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer has the reason
 		return err
 	}
 	s := &session.Session{

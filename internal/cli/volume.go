@@ -212,7 +212,7 @@ func newVolumeRm(a *app) *cobra.Command {
 		Args:    base.MinArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
-				v, err := volumeOf(ctx, c, name) // for the agent a missing volume is no error
+				v, err := volumeOf(ctx, c, name) // the agent does not report a missing volume
 				if err != nil {
 					return base.IfForced(force, err)
 				}

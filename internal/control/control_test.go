@@ -24,7 +24,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-func TestCreateBuildsWhatWasAskedFor(t *testing.T) {
+func TestCreateBuildsTheRequestedContainer(t *testing.T) {
 	r := newRig(t)
 	host := t.TempDir()
 	created := r.create(t, &longshorev1.CreateRequest{
@@ -80,7 +80,7 @@ func TestCreateBuildsWhatWasAskedFor(t *testing.T) {
 	r.Clean()
 }
 
-func TestCreatePullsWhatIsMissingAndTakesBackWhatFails(t *testing.T) {
+func TestCreatePullsMissingImagesAndUndoesFailures(t *testing.T) {
 	r := newRig(t)
 	r.Images.Offer("nginx", ocispec.ImageConfig{Cmd: []string{"sh"}}, nil)
 	c := r.create(t, &longshorev1.CreateRequest{Image: "nginx"})
@@ -99,7 +99,7 @@ func TestCreatePullsWhatIsMissingAndTakesBackWhatFails(t *testing.T) {
 	r.Clean()
 }
 
-func TestCreateRefusesNonsense(t *testing.T) {
+func TestCreateRefusesInvalidRequests(t *testing.T) {
 	r := newRig(t)
 	for name, req := range map[string]*longshorev1.CreateRequest{
 		"name":      {Name: "../x", Image: "busybox"},
@@ -134,7 +134,7 @@ func TestCreateRefusesNonsense(t *testing.T) {
 	}
 }
 
-func TestProgramsThatAreNotThereSayWhatAShellWould(t *testing.T) {
+func TestMissingProgramsHaveAShellsStatus(t *testing.T) {
 	r := newRig(t)
 	_, err := r.tryCreate(t, &longshorev1.CreateRequest{Name: "x", Image: "busybox", Command: []string{"missing"}, Start: true, AutoRemove: true})
 	if got := exitStatus(err); got != 127 {
@@ -213,7 +213,7 @@ func TestOthersObjectsAreShownAndChangedOnlyByForce(t *testing.T) {
 	}
 }
 
-func TestNamesMayBeShortButNotAmbiguous(t *testing.T) {
+func TestAbbreviatedNamesMustBeUnambiguous(t *testing.T) {
 	r := newRig(t)
 	a := r.create(t, &longshorev1.CreateRequest{Name: "a", Image: "busybox"})
 	r.create(t, &longshorev1.CreateRequest{Name: "b", Image: "busybox"})
@@ -229,7 +229,7 @@ func TestNamesMayBeShortButNotAmbiguous(t *testing.T) {
 	wantCode(t, err, codes.InvalidArgument, "name")
 }
 
-func TestRemoveTakesSandboxAndLogAlong(t *testing.T) {
+func TestRemoveAlsoRemovesSandboxAndLog(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Start: true})
 	_, err := r.containers.Remove(t.Context(), &longshorev1.RemoveRequest{Name: "c"})
@@ -247,7 +247,7 @@ func TestRemoveTakesSandboxAndLogAlong(t *testing.T) {
 	}
 }
 
-func TestARestartFinishesWhatWasLeft(t *testing.T) {
+func TestARestartRemovesIncompleteObjects(t *testing.T) {
 	r := newRig(t)
 	gone := r.create(t, &longshorev1.CreateRequest{Name: "gone", Image: "busybox", Start: true, AutoRemove: true})
 	never := r.create(t, &longshorev1.CreateRequest{Name: "never", Image: "busybox", AutoRemove: true, Hold: true})
@@ -277,7 +277,7 @@ func TestARestartFinishesWhatWasLeft(t *testing.T) {
 	}
 }
 
-// planted is a value that must not appear anywhere.
+// planted is a secret value that no answer may contain.
 const planted = "s3cr3t-value"
 
 func TestSecretsAreHidden(t *testing.T) {
@@ -350,7 +350,7 @@ func TestReadSocketAnswersReadingCallsOnly(t *testing.T) {
 	wantCode(t, err, codes.PermissionDenied, "serves only calls that read")
 }
 
-func TestSocketsAreForTheirUsersOnly(t *testing.T) {
+func TestSocketsHaveTheModesOfTheirUsers(t *testing.T) {
 	r := newRig(t)
 	for name, want := range map[string]os.FileMode{control.SocketName: 0o600, control.HTTPSocketName: 0o600, "read.sock": 0o660} {
 		info, err := os.Stat(filepath.Join(r.sockets, name))
@@ -391,8 +391,8 @@ func TestReadSocketNeedsAGroup(t *testing.T) {
 	}
 }
 
-// TestAProgramThatIsRefusedSaysWhatAShellWould, at a start and at an exec, by its errno.
-func TestAProgramThatIsRefusedSaysWhatAShellWould(t *testing.T) {
+// TestExecveErrorsHaveAShellsStatus checks the exit status of a start and of an exec for errors of execve.
+func TestExecveErrorsHaveAShellsStatus(t *testing.T) {
 	for name, refusal := range enginetest.Refusals() {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -416,7 +416,7 @@ func TestAProgramThatIsRefusedSaysWhatAShellWould(t *testing.T) {
 	}
 }
 
-func TestWhyHasTheStartInItsParts(t *testing.T) {
+func TestWhyHasThePartsOfTheStart(t *testing.T) {
 	r := newRig(t)
 	if _, err := r.As(core.OwnerCLI).Images.Pull(t.Context(), "busybox", core.PullOptions{Always: true}); err != nil {
 		t.Fatal(err)
@@ -448,8 +448,9 @@ func TestWhyHasTheStartInItsParts(t *testing.T) {
 	}
 }
 
-// TestAContainerIsShownByItsNameForPeople, and found by it and by its key.
-func TestAContainerIsShownByItsNameForPeople(t *testing.T) {
+// TestAContainerIsFoundByItsShownName checks that a container is listed with its name for people, and found by it and
+// by its key.
+func TestAContainerIsFoundByItsShownName(t *testing.T) {
 	r := newRig(t)
 	img, err := r.As(core.OwnerSwarm).Images.Get(t.Context(), "busybox")
 	if err != nil {

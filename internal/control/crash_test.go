@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// mortal is a rig whose agent dies where a Crash says.
+// mortal is a rig whose agent dies at the point of a Crash.
 func mortal(t *testing.T) (*rig, *enginetest.Crash) {
 	t.Helper()
 	r := newRig(t)
@@ -28,7 +28,7 @@ func mortal(t *testing.T) (*rig, *enginetest.Crash) {
 	return r, c
 }
 
-// life returns a crash test of a call about the container "one".
+// life returns a crash test of a call that changes the container "one".
 func (r *rig) life(t *testing.T, c *enginetest.Crash, call func(ctx context.Context) error) enginetest.Life {
 	return enginetest.Life{
 		Node: r.Node, Crash: c, Call: call,
@@ -51,9 +51,8 @@ func (r *rig) life(t *testing.T, c *enginetest.Crash, call func(ctx context.Cont
 	}
 }
 
-// TestTheAgentDiesInACreate kills the agent after every stage of a create. The repeated create
-// succeeds, or returns that the name is in use, and then it is: by a container that runs or can
-// be started.
+// TestTheAgentDiesInACreate kills the agent after every stage of a create. The repeated create succeeds, or refuses the
+// name as in use, and then a container with this name runs or can be started.
 func TestTheAgentDiesInACreate(t *testing.T) {
 	for _, auto := range []bool{false, true} {
 		t.Run(fmt.Sprintf("auto_remove=%v", auto), func(t *testing.T) {
@@ -96,7 +95,8 @@ func TestTheAgentDiesInACreate(t *testing.T) {
 	}
 }
 
-// TestTheAgentDiesInARemove: what is left can be removed afterwards, and the name is free.
+// TestTheAgentDiesInARemove kills the agent after every stage of a removal. Afterwards the rest can be removed, and the
+// name is free.
 func TestTheAgentDiesInARemove(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		r, c := mortal(t)
@@ -116,7 +116,8 @@ func TestTheAgentDiesInARemove(t *testing.T) {
 	})
 }
 
-// TestTheAgentDiesInAStop: a container that still runs can be stopped, and has one end.
+// TestTheAgentDiesInAStop kills the agent after every stage of a stop. A container that still runs can be stopped, and
+// ends once.
 func TestTheAgentDiesInAStop(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		r, c := mortal(t)
@@ -136,7 +137,7 @@ func TestTheAgentDiesInAStop(t *testing.T) {
 	})
 }
 
-// flaky is a store that cannot be read for a while.
+// flaky is a store that returns errors for a while.
 type flaky struct {
 	core.Store
 	broken atomic.Bool
@@ -154,9 +155,9 @@ func (f *flaky) View(fn func(core.Tx) error) error {
 	return errors.New("the store cannot be read")
 }
 
-// TestAContainerGoesThoughTheLogCouldNotBeRead: a container with --rm is removed at its end, also
-// after the event log could not be followed for a while.
-func TestAContainerGoesThoughTheLogCouldNotBeRead(t *testing.T) {
+// TestAutoRemovalAfterTheLogCouldNotBeRead checks that a container with --rm is removed at its end, also after the
+// event log was unreadable for a while.
+func TestAutoRemovalAfterTheLogCouldNotBeRead(t *testing.T) {
 	r := newRig(t)
 	r.stop()
 	r.Stop()

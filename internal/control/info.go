@@ -138,7 +138,7 @@ func (s *nodeServer) DiskUsage(ctx context.Context, _ *longshorev1.DiskUsageRequ
 		}
 		for _, v := range volumes {
 			u := &longshorev1.Usage{Owner: string(o), Name: v.Name, Active: usedVolume[[2]string{string(o), v.Name}]}
-			if len(v.Options) == 0 { // the content of others is not on this disk
+			if len(v.Options) == 0 { // the content of volumes with options is not on this disk
 				if u.Bytes, err = treeBytes(ctx, v.Path); err != nil {
 					return nil, fmt.Errorf("measure volume %s: %w", v.Name, err)
 				}

@@ -250,7 +250,7 @@ func (s *Server) publish(ctx context.Context) error {
 	if s.o.Networks == nil {
 		return nil
 	}
-	// A later read must not be published earlier.
+	// Serialize reading and publishing, so that an older state does not overwrite a newer one.
 	s.publishing.Lock()
 	defer s.publishing.Unlock()
 	defs := s.o.Networks.Defined()
@@ -283,7 +283,7 @@ func zone(network string, members []member) (byName map[string][]netip.Addr, own
 		addrs := m.addrs(network)
 		for _, name := range m.names(network) {
 			if slices.ContainsFunc(strings.Split(name+suffix, "."), func(l string) bool { return l == "" || len(l) > maxLabel }) {
-				continue // no client can ask for it
+				continue // it is no valid DNS name, so no client can query it
 			}
 			byName[name] = append(byName[name], addrs...)
 			byName[name+suffix] = append(byName[name+suffix], addrs...)

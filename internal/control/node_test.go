@@ -75,7 +75,7 @@ func (r *rig) dump(t *testing.T) string {
 	}
 }
 
-func TestEventsTellFromAnyPointOn(t *testing.T) {
+func TestEventsStartAtAnyPoint(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Start: true})
 	all := r.events(t, &longshorev1.EventsRequest{})
@@ -111,7 +111,7 @@ func TestEventsTellFromAnyPointOn(t *testing.T) {
 	}
 }
 
-func TestDumpHoldsWhatABugReportNeeds(t *testing.T) {
+func TestDumpHasAllPartsOfABugReport(t *testing.T) {
 	r := newRig(t)
 	r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Start: true})
 	text := r.dump(t)
@@ -122,7 +122,7 @@ func TestDumpHoldsWhatABugReportNeeds(t *testing.T) {
 	}
 }
 
-func TestNodeAnswers(t *testing.T) {
+func TestNodeCallsAnswer(t *testing.T) {
 	r := newRig(t)
 	v, err := r.node.Version(t.Context(), &longshorev1.VersionRequest{})
 	if err != nil || v.GetVersion() != "1.2.3" || v.GetPid() != int32(os.Getpid()) || len(v.GetRuntimes()) != 1 || !v.GetRuntimes()[0].GetDefault() {
@@ -142,7 +142,7 @@ func TestNodeAnswers(t *testing.T) {
 	}
 }
 
-func TestStatsSayWhatIsKnown(t *testing.T) {
+func TestStatsOfRunningContainers(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Start: true})
 	r.create(t, &longshorev1.CreateRequest{Name: "idle", Image: "busybox"})
@@ -168,7 +168,7 @@ func TestStatsSayWhatIsKnown(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition, "created")
 }
 
-func TestImagesAreShownWithTheirOwners(t *testing.T) {
+func TestImagesAreListedWithTheirOwners(t *testing.T) {
 	r := newRig(t)
 	list, err := r.images.ListImages(t.Context(), &longshorev1.ListImagesRequest{})
 	if err != nil {
@@ -201,7 +201,7 @@ func TestImagesAreShownWithTheirOwners(t *testing.T) {
 	}
 }
 
-func TestVolumesInUseStay(t *testing.T) {
+func TestVolumesInUseAreNotRemoved(t *testing.T) {
 	r := newRig(t)
 	if _, err := r.volumes.CreateVolume(t.Context(), &longshorev1.CreateVolumeRequest{Name: "free", Labels: map[string]string{"a": "b"}}); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func TestVolumesInUseStay(t *testing.T) {
 	}
 }
 
-func TestListenReplacesWhatAnEarlierAgentLeft(t *testing.T) {
+func TestListenReplacesAnEarlierAgentsSockets(t *testing.T) {
 	r := newRig(t)
 	r.stop()
 	if _, err := os.Stat(filepath.Join(r.sockets, "control.sock")); err != nil {

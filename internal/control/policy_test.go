@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestPoliciesAreAskedAboutExecs, also about those in containers of other owners, which only this
-// API can start.
+// TestPoliciesAreAskedAboutExecs checks that policies can refuse execs, also in containers of other owners, where only this
+// API starts any.
 func TestPoliciesAreAskedAboutExecs(t *testing.T) {
 	r := newRig(t)
 	img := r.AddImage("pod", ocispec.ImageConfig{}, nil)

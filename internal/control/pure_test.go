@@ -33,7 +33,7 @@ func TestPickPrefersTheBestMatch(t *testing.T) {
 	}
 }
 
-func TestIDRangesAreNobodyElses(t *testing.T) {
+func TestIDRangesAreNotShared(t *testing.T) {
 	var r idRanges
 	take := func(sandboxes ...core.Sandbox) (uint32, func()) {
 		t.Helper()

@@ -93,7 +93,7 @@ func TestExecStreamsInputOutputAndStatus(t *testing.T) {
 	r.Clean()
 }
 
-func TestExecTakesTheContainersOwnProcessAsAModel(t *testing.T) {
+func TestExecInheritsFromTheMainProcess(t *testing.T) {
 	r := newRig(t)
 	r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Start: true, Env: []string{"KEEP=1", "CHANGE=old"}, Workdir: "/srv"})
 	var env []string
@@ -158,7 +158,7 @@ func TestDetachedExecOutlivesItsClient(t *testing.T) {
 	}
 }
 
-func TestAttachStartsAndMissesNothing(t *testing.T) {
+func TestAttachStartsAndGetsAllOutput(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Command: []string{"both"}, AutoRemove: true})
 	out, code, err := r.attach(t, &longshorev1.AttachStart{Name: "c", Start: true})
@@ -190,7 +190,7 @@ func (r *rig) attach(t *testing.T, start *longshorev1.AttachStart, input ...*lon
 	return collect(stream.Recv)
 }
 
-func TestHeldOutputIsTakenWhenItsClientHasLeft(t *testing.T) {
+func TestHeldOutputIsDrainedWithoutItsClient(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", AutoRemove: true, Hold: true})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -259,7 +259,7 @@ func TestAttachPassesInputAndSize(t *testing.T) {
 	wantCode(t, err, codes.FailedPrecondition, "has exited")
 }
 
-func TestWatchingOthersIsReadingAndTypingIsNot(t *testing.T) {
+func TestInputToOthersContainersNeedsForce(t *testing.T) {
 	r := newRig(t)
 	c := r.foreign(t, "busybox")
 	_, _, err := r.attach(t, &longshorev1.AttachStart{Name: string(c.ID), Stdin: true})
@@ -274,7 +274,7 @@ func TestWatchingOthersIsReadingAndTypingIsNot(t *testing.T) {
 	if m, err := stream.Recv(); err != nil || m.GetStarted() == nil {
 		t.Fatal(m, err)
 	}
-	// A signal from a client that only watches is not forwarded.
+	// A client that attached for reading only cannot send a signal.
 	kill := &longshorev1.Input{Kind: &longshorev1.Input_Signal{Signal: "KILL"}}
 	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: kill}}); err != nil {
 		t.Fatal(err)
@@ -290,7 +290,8 @@ func TestWatchingOthersIsReadingAndTypingIsNot(t *testing.T) {
 	}
 }
 
-// TestAnEndedContainerStartsAgain, by a start, a restart and an attach: with its ID, and its log goes on.
+// TestAnEndedContainerStartsAgain checks that a start, a restart and an attach start an ended container with the same
+// ID and log.
 func TestAnEndedContainerStartsAgain(t *testing.T) {
 	r := newRig(t)
 	c := r.create(t, &longshorev1.CreateRequest{Name: "c", Image: "busybox", Command: []string{"both"}, Start: true})
@@ -325,8 +326,9 @@ func TestAnEndedContainerStartsAgain(t *testing.T) {
 	}
 }
 
-// TestARestartOfWhatRuns ends the program and starts it again, also with --rm, where the end would otherwise remove it.
-func TestARestartOfWhatRuns(t *testing.T) {
+// TestARestartOfARunningContainer checks that a restart ends the program and starts it again, also with --rm, where an
+// end alone removes the container.
+func TestARestartOfARunningContainer(t *testing.T) {
 	r := newRig(t)
 	for _, rm := range []bool{false, true} {
 		c := r.create(t, &longshorev1.CreateRequest{Image: "busybox", Start: true, AutoRemove: rm})

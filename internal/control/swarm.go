@@ -34,7 +34,7 @@ type SwarmStatus struct {
 	Session         string // up or down
 	Manager         string // the session's
 	Managers        []string
-	Error           string // why there is no session
+	Error           string // the reason why there is no session
 	Tasks           int
 	CertificateEnds time.Time
 	Overlays        SwarmOverlays

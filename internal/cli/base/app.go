@@ -24,8 +24,8 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
 	Version        string
-	// Agent runs the agent until ctx ends; without it there is no such command. It may change
-	// level, which is the log's.
+	// Agent runs the agent until ctx ends. If it is nil, there is no command agent. It may change level, the level of
+	// the log.
 	Agent func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error
 	// Guest is the agent inside of a virtual machine; its arguments begin with the program's
 	// name. It returns the program's status, and is nil when Agent is.
@@ -50,7 +50,7 @@ type App struct {
 	configFile string
 }
 
-// ExitError ends the program with a particular status; err may be nil.
+// ExitError ends the program with a particular status. Err may be nil.
 type ExitError struct {
 	Status int
 	Err    error

@@ -28,8 +28,8 @@ const guestTimeout = 10 * time.Second
 // place is the address of the agent.
 type place struct {
 	kind      string
-	path      string // of the socket, but for byVsock
-	cid, port uint32 // of the guest, but for byUnix
+	path      string // of the socket, except with byVsock
+	cid, port uint32 // of the guest, except with byUnix
 }
 
 // parseGuest reads the address of an agent inside of a virtual machine.

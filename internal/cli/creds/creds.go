@@ -144,7 +144,7 @@ func (c *config) helper(host string) string {
 	return c.store
 }
 
-// entry is one of auths.
+// entry is a member of auths.
 type entry struct {
 	Auth          string `json:"auth,omitempty"`
 	Username      string `json:"username,omitempty"`
@@ -318,7 +318,7 @@ func (f File) ask(ctx context.Context, name, host string) (Credentials, bool, er
 	}
 	var h helperMessage
 	if err := json.Unmarshal(out, &h); err != nil {
-		return Credentials{}, false, fmt.Errorf("docker-credential-%s get: its answer is not JSON", name) // and may be a secret
+		return Credentials{}, false, fmt.Errorf("docker-credential-%s get: its answer is not JSON", name) // and is not printed, because it may be a secret
 	}
 	if h.Username == tokenUser {
 		return Credentials{Token: h.Secret}, true, nil

@@ -41,7 +41,7 @@ func TestTheFileItself(t *testing.T) {
 	}
 }
 
-// TestOthersKeys keeps what other programs have in the file, and reads what docker and podman write.
+// TestOthersKeys checks that members of other programs stay in the file, and that keys of docker and podman are read.
 func TestOthersKeys(t *testing.T) {
 	dir := t.TempDir()
 	target, link := filepath.Join(dir, "real.json"), filepath.Join(dir, "config.json")

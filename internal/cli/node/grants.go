@@ -116,7 +116,7 @@ func (c *grantsCheck) answer(stdin io.Reader, path string) (*grantsAnswer, error
 	return &grantsAnswer{Descriptors: r.Descriptors, Denied: denied, Environment: r.Environment, Argument: string(r.Argdata)}, nil
 }
 
-// Request returns the request of the flags, with the names of doc for missing flags.
+// request returns the request of the flags, with the names of doc for missing flags.
 func (c *grantsCheck) request(doc *grant.Document) (grant.Request, error) {
 	req := grant.Request{Mounts: map[string]grant.Rights{}, Secrets: c.secrets, Env: c.env}
 	for _, m := range c.mounts {

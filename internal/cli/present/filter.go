@@ -88,7 +88,7 @@ func Nearest(word string, known []string) string {
 	for _, k := range known {
 		d := editDistance(word, k)
 		if len(word) >= 3 && strings.HasPrefix(k, word) {
-			d = 1 // a beginning
+			d = 1 // word is a prefix
 		}
 		if d < distance || d == distance && best == "" {
 			best, distance = k, d

@@ -113,7 +113,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// TestDocument makes documents of records that lack almost everything, and of what is none.
+// TestDocument makes documents of records that lack almost everything, and of JSON that is no record.
 func TestDocument(t *testing.T) {
 	for _, kind := range []string{"container", "image", "sandbox"} {
 		for _, record := range []string{`{}`, `{"main": null, "spec": [], "network": {"ports": [1, {"container": 80, "proto": "tcp"}]}, "config": {"volumes": [null]}}`} {
@@ -142,7 +142,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// TestNumbersAreExact, up to the highest that a record can have.
+// TestNumbersAreExact checks numbers up to the highest of a record.
 func TestNumbersAreExact(t *testing.T) {
 	doc, err := Document("sandbox", []byte(`{"limit": 18446744073709551615, "size": -9223372036854775808}`))
 	if err != nil {

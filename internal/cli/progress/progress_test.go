@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 )
 
-// screen returns what a terminal shows after it got this text: the lines above the cursor.
+// screen returns the lines above the cursor that a terminal shows for a text.
 func screen(t *testing.T, text string) []string {
 	t.Helper()
 	var lines []string

@@ -38,7 +38,7 @@ func New() *Create { return &Create{Request: &longshorev1.CreateRequest{}} }
 // Define defines the flags.
 func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.SetInterspersed(false)                       // arguments after the image belong to the program
-	fl.Bool("help", false, "help for this command") // -h is the host name's, as people type it
+	fl.Bool("help", false, "help for this command") // without its short form: -h is --hostname
 	fl.SetNormalizeFunc(NormalNames)
 	fl.StringVar(&f.Request.Name, "name", "", "name of the container (default: generated)")
 	fl.BoolVarP(&f.Request.Stdin, "interactive", "i", false, "keep standard input open")
@@ -80,7 +80,7 @@ func (f *Create) Fill(fl *pflag.FlagSet, args []string, getenv func(string) stri
 	}
 	r := f.Request
 	r.Image, r.Command = args[0], args[1:]
-	if len(r.GetCommand()) > 0 && r.GetCommand()[0] == "--" { // the end of the options, as some write it
+	if len(r.GetCommand()) > 0 && r.GetCommand()[0] == "--" { // the end of the options
 		r.Command = r.GetCommand()[1:]
 	}
 	r.ClearEntrypoint = fl.Changed("entrypoint") && f.entrypoint == ""

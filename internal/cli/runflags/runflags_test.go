@@ -15,8 +15,8 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
-// TestFlagsThatPeopleType reach the request as they are meant; wrong ones are refused by name.
-func TestFlagsThatPeopleType(t *testing.T) {
+// TestFlagsFillTheRequest checks that flags set the request's fields, and that errors name the invalid flag.
+func TestFlagsFillTheRequest(t *testing.T) {
 	dir := t.TempDir()
 	env := filepath.Join(dir, "env")
 	if err := os.WriteFile(env, []byte("# a comment\nA=1\n\nB=x y=z\nHOME\n"), 0o600); err != nil {

@@ -21,7 +21,7 @@ import (
 type Session struct {
 	App     *base.App
 	Stdin   bool // sends our standard input
-	Forward bool // forwards the signals that we get
+	Forward bool // forwards the signals that this program gets
 	Recv    func() (*longshorev1.Output, error)
 
 	mu   sync.Mutex // serializes Send: a gRPC stream takes one sender at a time
@@ -67,7 +67,7 @@ func (s *Session) Run(ctx context.Context) (int, error) {
 	defer stop(nil)
 	go s.passSignals(done, signals, stop)
 	if s.Stdin {
-		// It may wait for input that never comes; the end of the process ends it.
+		// It may wait for input that never comes, until this program exits.
 		go s.copyStdin(stop)
 	}
 	type end struct {
@@ -125,7 +125,7 @@ func (s *Session) copyStdin(stop context.CancelCauseFunc) {
 		data, left := detach.filter(buf[:n])
 		if len(data) > 0 {
 			if s.input(&longshorev1.Input{Kind: &longshorev1.Input_Stdin{Stdin: data}}) != nil {
-				return // the process has ended: the reason comes with the output
+				return // the process has ended: the output has the reason
 			}
 		}
 		if left {

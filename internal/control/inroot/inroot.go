@@ -25,7 +25,7 @@ import (
 type Container struct {
 	core.Container
 	IDs treecopy.IDs // of its user namespace; zero without one
-	// Namespaces makes namespaces, for mounts with mapped owners in an ended container; nil if nobody does.
+	// Namespaces makes namespaces, for mounts with mapped owners in an ended container. It is nil if the agent cannot.
 	Namespaces func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestNetworksHaveTheNamesThatOtherToolsShow for every way to be on a network.
-func TestNetworksHaveTheNamesThatOtherToolsShow(t *testing.T) {
+// TestNetworksHaveTheNamesOfOtherTools checks the names for every combination of mode and configuration.
+func TestNetworksHaveTheNamesOfOtherTools(t *testing.T) {
 	shared, host := core.Namespaces{}, core.Namespaces{}
 	shared.Net.Mode, host.Net.Mode = core.Shared, core.Host
 	for _, c := range []struct {
