@@ -10,9 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // The budgets of ARCHITECTURE.md. Generated files are exempt.
@@ -41,42 +45,60 @@ type source struct {
 	file  *ast.File
 }
 
+// parsed has the result of parseTree for all tests, because reading and parsing the tree takes seconds.
+var parsed = sync.OnceValues(parseTree)
+
+// sources returns all Go files of the tree that are not generated. Tests must not change their trees.
 func sources(t *testing.T) []source {
 	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Clone(all)
+}
+
+// parseTree parses all Go files of the tree that are not generated.
+func parseTree() ([]source, error) {
 	root, err := filepath.Abs("../..")
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	var found []source
+	var paths []string
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
+		switch {
+		case err != nil:
 			return err
-		}
-		if d.IsDir() && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin") && path != root {
+		case d.IsDir() && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin") && path != root:
 			return filepath.SkipDir
+		case filepath.Ext(path) == ".go":
+			paths = append(paths, path)
 		}
-		if filepath.Ext(path) != ".go" {
-			return nil
-		}
-		src, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if generated.Match(src) {
-			return nil
-		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, src, parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(root, path)
-		found = append(found, source{rel, bytes.Count(src, []byte("\n")), f})
-		return err
+		return nil
 	})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	return found
+	all := make([]source, len(paths))
+	var group errgroup.Group
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	for i, path := range paths {
+		group.Go(func() error {
+			src, err := os.ReadFile(path)
+			if err != nil || generated.Match(src) {
+				return err
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, src, parser.ParseComments|parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(root, path)
+			all[i] = source{rel, bytes.Count(src, []byte("\n")), f}
+			return err
+		})
+	}
+	err = group.Wait()
+	return slices.DeleteFunc(all, func(s source) bool { return s.file == nil }), err
 }
 
 func TestBudgets(t *testing.T) {

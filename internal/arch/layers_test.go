@@ -1,10 +1,12 @@
 package arch_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -107,22 +109,31 @@ type pkg struct {
 	imports, deps []string
 }
 
+// listed has the result of listPackages for all tests, because go list takes a second.
+var listed = sync.OnceValues(listPackages)
+
+// packages returns all packages of the module.
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}|{{join .Imports ","}}|{{join .Deps ","}}`, module+"/...")
-	out, err := cmd.Output()
+	pkgs, err := listed()
 	if err != nil {
 		t.Fatalf("go list: %v", err)
-	}
-	var pkgs []pkg
-	for line := range strings.Lines(string(out)) {
-		part := strings.Split(strings.TrimSpace(line), "|")
-		pkgs = append(pkgs, pkg{part[0], strings.Split(part[1], ","), strings.Split(part[2], ",")})
 	}
 	if len(pkgs) < 10 {
 		t.Fatalf("go list found %d packages only", len(pkgs))
 	}
 	return pkgs
+}
+
+func listPackages() ([]pkg, error) {
+	cmd := exec.CommandContext(context.Background(), "go", "list", "-f", `{{.ImportPath}}|{{join .Imports ","}}|{{join .Deps ","}}`, module+"/...")
+	out, err := cmd.Output()
+	var pkgs []pkg
+	for line := range strings.Lines(string(out)) {
+		part := strings.Split(strings.TrimSpace(line), "|")
+		pkgs = append(pkgs, pkg{part[0], strings.Split(part[1], ","), strings.Split(part[2], ",")})
+	}
+	return pkgs, err
 }
 
 // below reports whether path is the package room or stands below it. Test
