@@ -45,7 +45,7 @@ func (c *copies) mount(ctx context.Context, s Storage, every time.Duration, log 
 	if filepath.Base(dir) != watched {
 		return nil, invalid.Errorf("a storage of the driver %s is in a directory %q", s.Driver, watched)
 	}
-	tmpfs, err := c.hold(dir)
+	tmpfs, err := c.acquire(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +85,8 @@ func openRoot(dir string) (*os.Root, error) {
 	return os.OpenRoot(byNumber(f))
 }
 
-// hold mounts the tmpfs of a directory of copies for its first user.
-func (c *copies) hold(dir string) (tmpfs *os.File, err error) {
+// acquire mounts the tmpfs of a directory of copies for its first user.
+func (c *copies) acquire(dir string) (tmpfs *os.File, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if here := c.dirs[dir]; here != nil {

@@ -67,7 +67,7 @@ func (c Changes) Rename(ctx context.Context, id core.ID, to core.Key) error {
 func (c Changes) Keep(ctx context.Context, id core.ID, res *specs.LinuxResources) error {
 	ct, unlock, err := c.locked(ctx, id)
 	if err == nil {
-		err = c.keep(&ct, res)
+		err = c.store(&ct, res)
 		unlock()
 	}
 	if err != nil {
@@ -76,7 +76,7 @@ func (c Changes) Keep(ctx context.Context, id core.ID, res *specs.LinuxResources
 	return nil
 }
 
-func (c Changes) keep(ct *core.Container, res *specs.LinuxResources) error {
+func (c Changes) store(ct *core.Container, res *specs.LinuxResources) error {
 	if ct.Bundle == "" {
 		return fmt.Errorf("it has no spec: %w", errdefs.ErrFailedPrecondition)
 	}

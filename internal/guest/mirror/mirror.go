@@ -261,7 +261,7 @@ func put(from, to *os.Root, name string, e entry) error {
 		if err := to.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		return own(to, name, e)
+		return setAttributes(to, name, e)
 	}
 	temporary := path.Join(path.Dir(name), ".new-"+rand.Text())
 	defer func() { _ = to.Remove(temporary) }() // most often it has its name
@@ -283,8 +283,8 @@ func put(from, to *os.Root, name string, e entry) error {
 	return to.Rename(temporary, name)
 }
 
-// own gives a file or directory its owner and its mode.
-func own(to *os.Root, name string, e entry) error {
+// setAttributes gives a file or directory its owner and its mode.
+func setAttributes(to *os.Root, name string, e entry) error {
 	if err := to.Lchown(name, int(e.uid), int(e.gid)); err != nil {
 		return err
 	}
@@ -303,7 +303,7 @@ func copyFile(from, to *os.Root, name, as string, e entry) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := own(to, as, e); err != nil {
+	if err := setAttributes(to, as, e); err != nil {
 		return err
 	}
 	return to.Chtimes(as, e.modified, e.modified)

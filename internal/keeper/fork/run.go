@@ -35,7 +35,7 @@ func child(t *task) {
 			run(t) // from the top of the stack, which is small and does not grow
 		}
 	case t.kind == runsPlan && e != 0:
-		tell(t, 0, uint32(e))
+		report(t, 0, uint32(e))
 	case t.kind == runsPlan:
 		run(t)
 	}
@@ -61,12 +61,12 @@ func exitChild() {
 //go:nocheckptr
 func at(address uintptr) unsafe.Pointer { return unsafe.Add(unsafe.Pointer(nil), address) }
 
-// tell writes a step and its outcome to the failure pipe.
+// report writes a step and its outcome to the failure pipe.
 //
 //go:norace
 //go:nosplit
 //go:nocheckptr
-func tell(t *task, step, outcome uint32) {
+func report(t *task, step, outcome uint32) {
 	m := [2]uint32{step, outcome}
 	h := (*plan.Header)(at(t.header))
 	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(h.Slot[plan.SlotError]), uintptr(unsafe.Pointer(&m)), 8)
@@ -85,7 +85,7 @@ func run(t *task) {
 		// A second child must not share these pages: it may be taken over by the
 		// processes in the namespaces it has joined.
 		if _, _, e := syscall.RawSyscall(unix.SYS_MADVISE, t.progress&^(sharedPage-1), sharedPage, unix.MADV_DONTFORK); e != 0 {
-			tell(t, 0, uint32(e))
+			report(t, 0, uint32(e))
 			return
 		}
 	}
@@ -103,7 +103,7 @@ func run(t *task) {
 			continue
 		case plan.Same:
 			if !same(uintptr(o.A[0]), uintptr(o.A[1]), uintptr(o.A[2])) {
-				tell(t, uint32(i), uint32(unix.EPROTO))
+				report(t, uint32(i), uint32(unix.EPROTO))
 				return
 			}
 			continue
@@ -111,10 +111,10 @@ func run(t *task) {
 			pid, e := forkOn(t, uintptr(o.A[0]))
 			switch {
 			case e != 0:
-				tell(t, uint32(i), uint32(e))
+				report(t, uint32(i), uint32(e))
 				return
 			case pid != 0:
-				tell(t, plan.StepForked, uint32(pid))
+				report(t, plan.StepForked, uint32(pid))
 				return
 			}
 			// The pages shared with the parent stay with the first child.
@@ -141,7 +141,7 @@ func run(t *task) {
 		if o.NR == unix.SYS_EXECVE || o.NR == unix.SYS_EXECVEAT {
 			step |= plan.StepExec
 		}
-		tell(t, step, uint32(e))
+		report(t, step, uint32(e))
 		return
 	}
 }

@@ -26,7 +26,7 @@ func Namespaces(flags uint64, uids, gids plan.IDMap, kinds ...string) (fds []int
 	if err := errors.Join(uids.Check(), gids.Check()); err != nil {
 		return nil, err
 	}
-	pid, line, err := hold(flags)
+	pid, line, err := cloneWaiting(flags)
 	if err != nil {
 		return nil, err
 	}
@@ -105,10 +105,10 @@ func writeMap(path, text string) error {
 	return nil
 }
 
-// hold clones a child in a new user namespace, which does nothing until the other end
+// cloneWaiting clones a child in a new user namespace, which does nothing until the other end
 // of line is closed or it is killed. With flags it first makes those namespaces, when
 // told to over line.
-func hold(flags uint64) (pid, line int, err error) {
+func cloneWaiting(flags uint64) (pid, line int, err error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, -1, os.NewSyscallError("socketpair", err)

@@ -207,7 +207,7 @@ func (cmd *command) launched(s *Server, status int) {
 		cmd.launchFailed(s, status)
 		return
 	}
-	if err := p.take(s); err != "" {
+	if err := p.readResults(s); err != "" {
 		p.givenUp = true
 		p.abandon(s)
 		cmd.c.fail(s, cmd.id, wire.Internal, "launch "+p.key+": "+err)
@@ -234,9 +234,9 @@ func (cmd *command) launched(s *Server, status int) {
 	p.watchEnd(s)
 }
 
-// take reads the command's results: the process's pid, which must be our child or the nest's, and
+// readResults reads the command's results: the process's pid, which must be our child or the nest's, and
 // the pty.
-func (p *proc) take(s *Server) string {
+func (p *proc) readResults(s *Server) string {
 	pid := readPid(p.pidFile)
 	if pid <= 1 {
 		return "pid file " + p.pidFile + ": no pid in it"

@@ -102,7 +102,7 @@ func (n *nest) trySend(s *Server, k wire.Kind, m wire.Message, fds []int) error 
 			return err
 		default:
 			logLine("send to the nest: " + err.Error())
-			n.gone(s)
+			n.lost(s)
 		}
 	}
 	return nil
@@ -117,7 +117,7 @@ func (n *nest) receive(s *Server) bool {
 		return false
 	}
 	if err != nil || len(frame) == 0 {
-		n.gone(s)
+		n.lost(s)
 		return false
 	}
 	h, body, ok := wire.ParseHeader(frame)
@@ -171,8 +171,8 @@ func (n *nest) synced(k int) {
 	}
 }
 
-// gone carries on without a nest, until this keeper becomes the nest at the end of the turn.
-func (n *nest) gone(s *Server) {
+// lost carries on without a nest, until this keeper becomes the nest at the end of the turn.
+func (n *nest) lost(s *Server) {
 	if n.fd < 0 {
 		return
 	}

@@ -246,10 +246,10 @@ func writeExtra(b *bytes.Buffer, extra map[string][]string) {
 	}
 }
 
-// own returns the addresses at which others reach a sandbox by its own name. Those of an interface that is
+// ownAddresses returns the addresses at which others reach a sandbox by its own name. Those of an interface that is
 // closed but for some ports are none, nor is, beside a network over several nodes, that of the node's
 // bridge: programs tell others the first one that they find.
-func own(st core.NetworkStatus) []netip.Addr {
+func ownAddresses(st core.NetworkStatus) []netip.Addr {
 	closed := func(a core.Attachment) bool { return len(a.Open) > 0 }
 	wide := func(a core.Attachment) bool { _, ok := core.OverlayName(a.Network); return ok && !closed(a) }
 	out := closed
@@ -300,7 +300,7 @@ func Render(sb core.Sandbox, host Host) Files {
 		f.Hosts = b.Bytes()
 		return f
 	}
-	addrs := own(sb.Network)
+	addrs := ownAddresses(sb.Network)
 	if inHost {
 		addrs = nil
 	}

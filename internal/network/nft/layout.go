@@ -22,7 +22,7 @@ func bigBuffers(c *netlink.Conn) error {
 	return c.SetWriteBuffer(bytes)
 }
 
-func (t *Table) ours() *nftables.Table {
+func (t *Table) kernelTable() *nftables.Table {
 	return &nftables.Table{Name: t.name, Family: nftables.TableFamilyINet}
 }
 

@@ -185,7 +185,7 @@ func (t *Table) rebuildLocked() error {
 	if err != nil {
 		return err
 	}
-	table := t.ours()
+	table := t.kernelTable()
 	c.AddTable(table)
 	c.DelTable(table)
 	c.AddTable(table)
@@ -282,7 +282,7 @@ const maxElements = 128
 // elements distributes forwards to our maps and applies change to each map.
 func (t *Table) elements(_ *nftables.Conn, fwds []Forward, change func(*nftables.Set, []nftables.SetElement) error) error {
 	byMap := map[*nftables.Set][]nftables.SetElement{}
-	sets := portMaps(t.ours())
+	sets := portMaps(t.kernelTable())
 	for _, f := range fwds {
 		s := sets.of(f)
 		byMap[s] = append(byMap[s], f.element())
@@ -309,7 +309,7 @@ func targets(fwds []Forward) map[netip.Addr]bool {
 // selves applies change to the sets of sandboxes that may reach themselves through a port of the
 // host.
 func (t *Table) selves(addrs map[netip.Addr]bool, change func(*nftables.Set, []nftables.SetElement) error) error {
-	self4, self6 := selfSets(t.ours())
+	self4, self6 := selfSets(t.kernelTable())
 	for a := range addrs {
 		s := self6
 		if a.Is4() {
@@ -330,7 +330,7 @@ func (t *Table) Missing(fwds []Forward) ([]Forward, error) {
 	if err != nil {
 		return nil, err
 	}
-	sets := portMaps(t.ours())
+	sets := portMaps(t.kernelTable())
 	have := map[*nftables.Set]map[string]string{}
 	var missing []Forward
 	for _, f := range fwds {
@@ -387,7 +387,7 @@ func (t *Table) Load(sandbox core.ID) ([]Forward, error) {
 		return nil, err
 	}
 	var list []Forward
-	sets := portMaps(t.ours())
+	sets := portMaps(t.kernelTable())
 	for _, s := range []*nftables.Set{sets.any4, sets.any6} {
 		elems, err := elementsIn(c, s)
 		if err != nil {

@@ -59,7 +59,7 @@ func (t *Table) Watch() (*Wall, error) {
 		w.wake <- struct{}{}
 	}
 	w.ended.Go(w.listen)
-	w.ended.Go(w.keep)
+	w.ended.Go(w.restore)
 	return w, nil
 }
 
@@ -118,7 +118,8 @@ func structural(m netlink.Message) bool {
 	}
 }
 
-func (w *Wall) keep() {
+// restore applies our rules after each change, until Close.
+func (w *Wall) restore() {
 	for {
 		select {
 		case <-w.closed:
@@ -201,7 +202,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	built := w.table.built
 	none := &nftables.Set{}
 	want := map[string]int{}
-	for _, r := range w.table.rules(w.table.ours(), portMaps(w.table.ours()), addrSets{none, none, none, none, none, none}) {
+	for _, r := range w.table.rules(w.table.kernelTable(), portMaps(w.table.kernelTable()), addrSets{none, none, none, none, none, none}) {
 		want[r.chain.Name] = len(r.rules)
 	}
 	w.table.mu.Unlock()
@@ -223,7 +224,7 @@ func (w *Wall) intact(chains []*nftables.Chain) (bool, error) {
 	if len(want) > 0 {
 		return false, nil
 	}
-	found, err := w.rules.GetSets(w.table.ours())
+	found, err := w.rules.GetSets(w.table.kernelTable())
 	if err != nil {
 		return false, fmt.Errorf("list sets: %w", err)
 	}

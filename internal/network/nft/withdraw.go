@@ -28,7 +28,7 @@ func (t *Table) Withdraw() error {
 			errs = append(errs, t.closeChain(c, chain))
 		}
 	}
-	table := t.ours()
+	table := t.kernelTable()
 	c.AddTable(table) // so that the deletion cannot fail
 	c.DelTable(table)
 	if err := c.Flush(); err != nil {

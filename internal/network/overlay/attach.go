@@ -102,7 +102,7 @@ func (o *Driver) Attach(_ context.Context, req core.NetworkRequest, st core.Netw
 	}
 	name, _ := core.OverlayName(a.Network)
 	if st.On(a.Network) < 0 { // an Attach may have been interrupted, and nobody has recovered
-		if err := o.part(req.Sandbox, name); err != nil {
+		if err := o.detach(req.Sandbox, name); err != nil {
 			return core.NetworkStatus{}, err
 		}
 	}
@@ -122,7 +122,7 @@ func (o *Driver) Attach(_ context.Context, req core.NetworkRequest, st core.Netw
 // Detach implements network.Driver.
 func (o *Driver) Detach(_ context.Context, req core.NetworkRequest, network string) error {
 	name, _ := core.OverlayName(network)
-	if err := o.part(req.Sandbox, name); err != nil {
+	if err := o.detach(req.Sandbox, name); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(req.Last.Without(network).Interfaces, func(i core.Attachment) bool { return len(i.Open) > 0 }) {
@@ -135,24 +135,24 @@ func (o *Driver) Detach(_ context.Context, req core.NetworkRequest, network stri
 // Release implements network.Driver. It also removes the interface.
 func (o *Driver) Release(_ context.Context, req core.NetworkRequest, network string) error {
 	if network == "" {
-		return o.leave(req.Sandbox)
+		return o.detachAll(req.Sandbox)
 	}
 	name, _ := core.OverlayName(network)
-	return o.part(req.Sandbox, name)
+	return o.detach(req.Sandbox, name)
 }
 
-// part removes a sandbox's interface on an overlay, if there is one.
-func (o *Driver) part(id core.ID, name string) error {
+// detach removes a sandbox's interface on an overlay, if there is one.
+func (o *Driver) detach(id core.ID, name string) error {
 	o.mu.RLock()
 	v := o.byName[name]
 	o.mu.RUnlock()
 	if v == nil {
 		return nil
 	}
-	return v.part(id)
+	return v.detach(id)
 }
 
-func (v *openOverlay) part(id core.ID) error {
+func (v *openOverlay) detach(id core.ID) error {
 	v.use.RLock()
 	defer v.use.RUnlock()
 	if v.path == nil {
@@ -165,12 +165,12 @@ func (v *openOverlay) part(id core.ID) error {
 	return v.path.Detach(string(id))
 }
 
-// leave removes a sandbox's interfaces on all overlays. Its namespace need not exist.
-func (o *Driver) leave(id core.ID) error {
+// detachAll removes a sandbox's interfaces on all overlays. Its namespace need not exist.
+func (o *Driver) detachAll(id core.ID) error {
 	o.served.drop(id)
 	var errs []error
 	for _, v := range o.all() {
-		errs = append(errs, v.part(id))
+		errs = append(errs, v.detach(id))
 	}
 	return errors.Join(errs...)
 }

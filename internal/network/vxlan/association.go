@@ -122,10 +122,10 @@ func add(h nlwrap.Handle, s sa) error {
 		if there.Reqid != label || there.Mode != netlink.XFRM_MODE_TRANSPORT || addrOf(there.Src) != s.src {
 			return failed("make", s.saID, fmt.Errorf("another node or program has its index: %w", errdefs.ErrAlreadyExists))
 		}
-		if key, ok := keyOf(there); ok && (key == s.key || key == hidden) && ours(*there) {
+		if key, ok := keyOf(there); ok && (key == s.key || key == hidden) && isOurs(*there) {
 			return nil
 		}
-		if err := gone(h.XfrmStateDel(s.id())); err != nil {
+		if err := ignoreMissing(h.XfrmStateDel(s.id())); err != nil {
 			return failed("replace", s.saID, err)
 		}
 	}
@@ -150,8 +150,8 @@ func keyOf(x *netlink.XfrmState) (key [16]byte, ok bool) {
 	return [16]byte(x.Aead.Key), true
 }
 
-// ours reports whether an association is one that a Keyring has made.
-func ours(x netlink.XfrmState) bool {
+// isOurs reports whether an association is one that a Keyring has made.
+func isOurs(x netlink.XfrmState) bool {
 	return x.Proto == netlink.XFRM_PROTO_ESP && x.Mode == netlink.XFRM_MODE_TRANSPORT && x.Reqid == label &&
 		x.Selector != nil && x.Selector.Proto == unix.IPPROTO_UDP && whole(x.Selector.Src) && whole(x.Selector.Dst)
 }
@@ -193,7 +193,7 @@ func read(h nlwrap.Handle) (installed, error) {
 			return have, fmt.Errorf("list associations: %w", err)
 		}
 		for _, x := range states {
-			if key, ok := keyOf(&x); ok && ours(x) {
+			if key, ok := keyOf(&x); ok && isOurs(x) {
 				s := installedSA{key: key}
 				if x.Replay != nil {
 					s.sent = x.Replay.OSeq
@@ -234,7 +234,7 @@ func (i installed) renew(h nlwrap.Handle, s sa) error {
 	if i.states[s.saID].sent < renewAt {
 		return nil
 	}
-	if err := gone(h.XfrmStateDel(s.id())); err != nil {
+	if err := ignoreMissing(h.XfrmStateDel(s.id())); err != nil {
 		return failed("renew", s.saID, err)
 	}
 	return add(h, s)

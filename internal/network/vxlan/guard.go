@@ -104,8 +104,8 @@ func (n *guarded) of(node netip.Addr) []nft.GuardItem {
 	return items
 }
 
-// hold allows a node to send to a network, for one entry.
-func (g *Guard) hold(path string, node netip.Addr) error {
+// acquire allows a node to send to a network, for one entry.
+func (g *Guard) acquire(path string, node netip.Addr) error {
 	if g == nil {
 		return nil
 	}

@@ -222,7 +222,7 @@ func (k *Keyring) endLocked(f *use) error {
 		errs = append(errs, k.disconnect(h, p))
 	}
 	if at := f.def.entry(); !k.entersLocked(at) {
-		errs = append(errs, gone(h.XfrmPolicyDel(policyIn(at))))
+		errs = append(errs, ignoreMissing(h.XfrmPolicyDel(policyIn(at))))
 	}
 	return errors.Join(errs...)
 }
@@ -353,8 +353,8 @@ func (d Definition) sealed() (list []nft.Sealed) {
 // entry is where a definition's packets come in.
 func (d Definition) entry() entry { return entry{family(d.Local.Is4()), d.Port} }
 
-// hold has packets to and from a node encrypted, until release has been called as often.
-func (k *Keyring) hold(u *use, p pair) error {
+// acquire encrypts packets to and from a node until release has been called as often.
+func (k *Keyring) acquire(u *use, p pair) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	used := k.usedLocked(p)
@@ -392,10 +392,10 @@ func (k *Keyring) disconnect(h nlwrap.Handle, p pair) error {
 	if k.usedLocked(p) {
 		return nil
 	}
-	errs := []error{gone(h.XfrmPolicyDel(policyOut(p, 0)))}
+	errs := []error{ignoreMissing(h.XfrmPolicyDel(policyOut(p, 0)))}
 	if !k.talksLocked(p.local, p.remote) {
 		for _, key := range k.keys {
-			errs = append(errs, gone(h.XfrmStateDel(newSA(p.remote, p.local, key).id())), gone(h.XfrmStateDel(newSA(p.local, p.remote, key).id())))
+			errs = append(errs, ignoreMissing(h.XfrmStateDel(newSA(p.remote, p.local, key).id())), ignoreMissing(h.XfrmStateDel(newSA(p.local, p.remote, key).id())))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -495,13 +495,13 @@ func (k *Keyring) syncLocked(prune bool) error {
 	}
 	for p := range have.out {
 		if prune && !users[p] {
-			errs = append(errs, gone(h.XfrmPolicyDel(policyOut(p, 0))))
+			errs = append(errs, ignoreMissing(h.XfrmPolicyDel(policyOut(p, 0))))
 		}
 	}
 	for s := range have.states {
 		used := talking[[2]netip.Addr{s.src, s.dst}]
 		if !keep[s] && (used && len(k.keys) > 0 || prune && !used) {
-			errs = append(errs, gone(h.XfrmStateDel(s.id())))
+			errs = append(errs, ignoreMissing(h.XfrmStateDel(s.id())))
 		}
 	}
 	for _, uses := range k.networks {
@@ -514,7 +514,7 @@ func (k *Keyring) syncLocked(prune bool) error {
 	}
 	for at := range have.in {
 		if prune && !k.entersLocked(at) {
-			errs = append(errs, gone(h.XfrmPolicyDel(policyIn(at))))
+			errs = append(errs, ignoreMissing(h.XfrmPolicyDel(policyIn(at))))
 		}
 	}
 	return errors.Join(errs...)

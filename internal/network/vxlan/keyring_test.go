@@ -53,7 +53,7 @@ func TestAssociations(t *testing.T) {
 		p.Tmpls[0].Spi != 0xdb9034c7 || p.Tmpls[0].Reqid != 0xd0c4e3 || p.Tmpls[0].Optional != 0 || p.Action != netlink.XFRM_POLICY_ALLOW {
 		t.Errorf("policy %s", p)
 	}
-	if !ours(*x) {
+	if !isOurs(*x) {
 		t.Error("our association is not ours")
 	}
 	for name, change := range map[string]func(*netlink.XfrmState){
@@ -67,7 +67,7 @@ func TestAssociations(t *testing.T) {
 	} {
 		x := newSA(a, b, key).state()
 		change(x)
-		if ours(*x) {
+		if isOurs(*x) {
 			t.Errorf("%s is ours", name)
 		}
 	}

@@ -49,7 +49,7 @@ func (n *Network) onwardLocked(hw hardware, mac net.HardwareAddr) *netlink.Neigh
 func (n *Network) leadLocked(in space, have entries) error {
 	var errs []error
 	for i := range have.learned {
-		errs = append(errs, gone(in.NeighDel(&have.learned[i])))
+		errs = append(errs, ignoreMissing(in.NeighDel(&have.learned[i])))
 	}
 	for hw := range n.kernel.nodes {
 		if have.onward[hw] || n.here(func(a Attachment) bool { return a.MAC == hw.mac }) {

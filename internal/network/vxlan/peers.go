@@ -263,7 +263,7 @@ func (n *Network) syncAddrLocked(in space, addr netip.Addr) error {
 	}
 	var err error
 	if want == "" {
-		err = gone(in.NeighDel(e))
+		err = ignoreMissing(in.NeighDel(e))
 	} else if e.HardwareAddr, err = net.ParseMAC(want); err == nil {
 		err = in.NeighSet(e)
 	}
@@ -295,11 +295,11 @@ func (n *Network) syncMACLocked(in space, hw hardware) error {
 	}
 	var crypt error
 	if want.IsValid() {
-		crypt = n.hold(want)
+		crypt = n.acquire(want)
 		err = errors.Join(in.NeighSet(e), in.NeighSet(n.onwardLocked(hw, mac)))
 	} else {
 		e.IP = have.AsSlice()
-		err = errors.Join(gone(in.NeighDel(e)), gone(in.NeighDel(n.onwardLocked(hw, mac))))
+		err = errors.Join(ignoreMissing(in.NeighDel(e)), ignoreMissing(in.NeighDel(n.onwardLocked(hw, mac))))
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("network %s: node of %s: %w", n.def.Name, hw.mac, err), crypt, n.release(want))
@@ -310,17 +310,17 @@ func (n *Network) syncMACLocked(in space, hw hardware) error {
 	return errors.Join(crypt, n.release(have))
 }
 
-// hold allows a node to send to the network, and encrypts packets to it if the network is encrypted. It comes before the
+// acquire allows a node to send to the network, and encrypts packets to it if the network is encrypted. It comes before the
 // entry.
-func (n *Network) hold(node netip.Addr) error {
-	err := n.def.Guard.hold(n.path, node)
+func (n *Network) acquire(node netip.Addr) error {
+	err := n.def.Guard.acquire(n.path, node)
 	if n.use == nil {
 		return err
 	}
-	return errors.Join(err, n.def.Keys.hold(n.use, pair{n.def.Local, node, n.def.Port}))
+	return errors.Join(err, n.def.Keys.acquire(n.use, pair{n.def.Local, node, n.def.Port}))
 }
 
-// release reverts the hold of an entry.
+// release reverts the acquire of an entry.
 func (n *Network) release(node netip.Addr) error {
 	if !node.IsValid() {
 		return nil
@@ -332,8 +332,8 @@ func (n *Network) release(node netip.Addr) error {
 	return errors.Join(err, n.def.Keys.release(n.use, pair{n.def.Local, node, n.def.Port}))
 }
 
-// gone is the error of a deletion, nil when there was nothing.
-func gone(err error) error {
+// ignoreMissing returns the error of a deletion, nil when there was nothing to delete.
+func ignoreMissing(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 		return nil
 	}
@@ -349,7 +349,7 @@ func (n *Network) adoptLocked(in space) error {
 	n.kernel = newEntries()
 	for hw, node := range have.nodes {
 		n.kernel.nodes[hw] = node
-		if err := n.hold(node); err != nil {
+		if err := n.acquire(node); err != nil {
 			return err
 		}
 	}
