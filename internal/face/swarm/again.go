@@ -66,18 +66,22 @@ func (x restarter) again(ctx context.Context, s *swarmv1.Task, c, last core.Cont
 		x.w.log.InfoContext(ctx, "a task is started again, as no manager can be reached", "task", id, "ended", why, "before", h.Count)
 		h = h.Begin(restart.Of(s), time.Now(), string(c.ID), why)
 		if err := x.w.records.putRestarts(id, h); err != nil {
-			return result{outcome: stepper.Again, err: err}
+			return retry(err)
 		}
 	}
 	r := x.restart(ctx, s, c)
-	if r.outcome == stepper.Refused && ctx.Err() == nil {
+	if r.outcome == stepper.Failed && ctx.Err() == nil {
 		x.w.log.WarnContext(ctx, "a task cannot be started again", "task", id, "error", r.err)
-		r = result{outcome: stepper.Again, err: x.w.records.putRestarts(id, h.Fail(r.err.Error()))}
+		if err := x.w.records.putRestarts(id, h.Fail(r.err.Error())); err != nil {
+			return retry(err)
+		}
+		r = result{outcome: stepper.Done}
 	}
-	if r.err == nil && !r.blocked {
-		x.found(id)
+	if r.outcome != stepper.Done {
+		return r
 	}
-	return r
+	x.found(id) // the next step finds the new container, or the recorded failure
+	return result{outcome: stepper.Wait}
 }
 
 // heard reports whether the managers have received a task's end. If not, it reports the end.
@@ -155,17 +159,17 @@ func (x restarter) runs(ctx context.Context, s *swarmv1.Task, c core.Container) 
 	id := s.GetId()
 	t := x.w.task(id)
 	if checks(x).health(id, c).Status != health.Healthy { // its check steps the task when that changes
-		return result{outcome: stepper.Again}
+		return result{outcome: stepper.Wait}
 	}
 	if t == nil || s.GetStatus().GetContainer().GetContainerId() == string(c.ID) {
-		return result{outcome: stepper.Again}
+		return result{outcome: stepper.Wait}
 	}
 	h := x.w.records.restarts(id).Done()
 	if err := x.w.records.putRestarts(id, h); err != nil {
-		return result{outcome: stepper.Again, err: err}
+		return retry(err)
 	}
 	x.w.moved(ctx, t, swarmv1.TaskState_RUNNING, stepper.Start, result{c: c, message: h.String(), ports: x.w.ports(ctx, id)})
-	return result{outcome: stepper.Again}
+	return result{outcome: stepper.Wait}
 }
 
 // restart makes a container for a task again, in the sandbox that the task has, and runs
@@ -174,9 +178,9 @@ func (x restarter) restart(ctx context.Context, s *swarmv1.Task, c core.Containe
 	if c.State != core.ContainerCreated {
 		var err error
 		if c, err = x.recreate(ctx, s, c); errors.Is(err, errWaits) {
-			return result{outcome: stepper.Again, blocked: true}
+			return result{outcome: stepper.Wait}
 		} else if errors.Is(err, csi.ErrWaits) {
-			return result{outcome: stepper.Again, blocked: true, waits: err.Error()}
+			return result{outcome: stepper.Wait, reason: err.Error()}
 		} else if err != nil {
 			return failure(err)
 		}
@@ -184,7 +188,7 @@ func (x restarter) restart(ctx context.Context, s *swarmv1.Task, c core.Containe
 	if err := x.w.engine.StartContainer(ctx, c.ID); err != nil {
 		return failure(err)
 	}
-	return result{outcome: stepper.Again}
+	return result{}
 }
 
 // recreate makes a container for a task after the last one has ended or is gone.

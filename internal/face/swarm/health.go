@@ -80,7 +80,7 @@ func (x checks) healthy(ctx context.Context, s *swarmv1.Task, c core.Container) 
 	}
 	switch x.health(id, c).Status {
 	case health.Starting:
-		return result{outcome: stepper.Again, blocked: true, waits: "waiting to be healthy", c: c}
+		return result{outcome: stepper.Wait, reason: "waiting to be healthy", c: c}
 	case health.Unhealthy:
 		return x.unhealthy(ctx, id, c)
 	case health.Healthy:
@@ -92,12 +92,12 @@ func (x checks) healthy(ctx context.Context, s *swarmv1.Task, c core.Container) 
 func (x checks) unhealthy(ctx context.Context, id string, c core.Container) result {
 	ended, err := x.endUnhealthy(ctx, c)
 	if err != nil {
-		return result{outcome: stepper.Again, ending: true, err: err}
+		return result{outcome: stepper.Retry, endless: true, err: err}
 	}
 	if err := x.w.engine.StopSandbox(ctx, c.Sandbox, engine.StopOptions{Request: request(core.UnhealthyCall)}); err != nil {
-		return result{outcome: stepper.Again, ending: true, err: err}
+		return result{outcome: stepper.Retry, endless: true, err: err}
 	}
-	r := result{outcome: stepper.Refused, c: ended, err: x.whyUnhealthy(id, c)}
+	r := result{outcome: stepper.Failed, c: ended, err: x.whyUnhealthy(id, c)}
 	x.endCheck(id)
 	x.w.volumes.Release(id)
 	x.w.nets.Release(id)

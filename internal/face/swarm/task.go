@@ -33,16 +33,18 @@ const maxTries = 5
 // result is the result of an action.
 type result struct {
 	outcome stepper.Outcome
-	blocked bool   // nothing is to be done until something changes
-	waits   string // the reason, if it is blocked; "" means the managers
-	ending  bool   // it is tried for ever: it is an end that failed, or waits for another task that is ending
-	// after is when something is to be done though nothing has changed; 0 is never.
-	after   time.Duration
-	message string // the message beside the state; "" is the state's usual one
-	err     error
+	err     error          // of Retry and Failed; nil after a program that ended badly
 	c       core.Container // zero when there is none
+	message string         // the message beside the state; "" is the state's usual one
 	ports   []core.Port    // of its sandbox
+
+	reason  string        // of Wait, for the managers; "" keeps the last message
+	after   time.Duration // of Wait: the next step begins then at the latest; 0 is never
+	endless bool          // Retry without a bound: it is an end that failed, or waits for another task that is ending
 }
+
+// retry is the result of a temporary failure.
+func retry(err error) result { return result{outcome: stepper.Retry, err: err} }
 
 // step steps a task until nothing is to be done for now.
 func (w *worker) step(id string, t *task) {
@@ -71,10 +73,10 @@ func (w *worker) step(id string, t *task) {
 		r := w.act(ctx, s, a)
 		interrupted := ctx.Err() != nil
 		cancel()
-		if tries++; interrupted && r.outcome == stepper.Refused {
-			r.outcome = stepper.Again // it failed because it was interrupted
-		} else if r.outcome == stepper.Again && r.err != nil && tries >= maxTries && !r.ending && (a == stepper.Prepare || a == stepper.Start) {
-			r.outcome = stepper.Refused
+		if tries++; interrupted && r.outcome == stepper.Failed {
+			r.outcome = stepper.Retry // it failed because it was interrupted
+		} else if r.outcome == stepper.Retry && tries >= maxTries && !r.endless && (a == stepper.Prepare || a == stepper.Start) {
+			r.outcome = stepper.Failed
 		}
 		next := stepper.After(actual, a, r.outcome)
 		if next != actual {
@@ -86,20 +88,20 @@ func (w *worker) step(id string, t *task) {
 			continue
 		}
 		w.mu.Lock()
-		w.says(t, r.waits)
-		if (r.blocked || a == stepper.Watch && r.err == nil) && !t.again && !t.removed {
+		w.says(t, r.reason)
+		if r.outcome == stepper.Wait && !t.again && !t.removed {
 			t.stepping = false
 			w.later(id, t, r.after)
 			w.mu.Unlock()
 			return
 		}
 		w.mu.Unlock()
-		if r.err != nil && !interrupted {
+		if r.outcome == stepper.Retry && !interrupted {
 			w.log.WarnContext(ctx, "a step of a task is tried again", "task", id, "step", a.String(), "error", r.err)
 			if !pause(base, wait) {
 				continue
 			}
-			if wait = min(2*wait, longestPause); r.ending {
+			if wait = min(2*wait, longestPause); r.endless {
 				wait = min(wait, time.Second)
 			}
 		}
@@ -165,10 +167,10 @@ func (w *worker) act(ctx context.Context, s *swarmv1.Task, a stepper.Action) res
 
 // failure classifies an error: temporary ones are tried again.
 func failure(err error) result {
-	r := result{outcome: stepper.Refused, err: err}
+	r := result{outcome: stepper.Failed, err: err}
 	for _, passes := range []func(error) bool{errdefs.IsUnavailable, errdefs.IsResourceExhausted, errdefs.IsCanceled, errdefs.IsDeadlineExceeded, errdefs.IsAborted} {
 		if passes(err) {
-			r.outcome = stepper.Again
+			r.outcome = stepper.Retry
 		}
 	}
 	return r
@@ -193,19 +195,19 @@ func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
 		w.nets.Release(s.GetId())
 	}
 	if errors.Is(err, errWaits) {
-		return result{outcome: stepper.Again, blocked: true}
+		return result{outcome: stepper.Wait}
 	}
 	if errors.Is(err, errFetched) {
 		return result{}
 	}
 	if errors.Is(err, csi.ErrWaits) || errors.Is(err, overlays.ErrWaits) {
-		return result{outcome: stepper.Again, blocked: true, waits: err.Error()}
+		return result{outcome: stepper.Wait, reason: err.Error()}
 	}
 	if err != nil {
 		r := failure(err)
 		if errdefs.IsFailedPrecondition(err) && ending {
 			// A port or a device that the task before still has, or had a moment ago.
-			r.outcome, r.ending = stepper.Again, true
+			r.outcome, r.endless = stepper.Retry, true
 		}
 		return r
 	}
@@ -335,7 +337,7 @@ func (w *worker) start(ctx context.Context, s *swarmv1.Task) result {
 func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
 	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
 	if err != nil && !errdefs.IsNotFound(err) {
-		return result{outcome: stepper.Again, err: err}
+		return retry(err)
 	}
 	id := s.GetId()
 	if err == nil && c.State != core.ContainerExited && c.State != core.ContainerCreated {
@@ -343,7 +345,7 @@ func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
 			return restarter{w}.runs(ctx, s, c)
 		}
 		if c, err = (checks{w}).endUnhealthy(ctx, c); err != nil {
-			return result{outcome: stepper.Again, ending: true, err: err}
+			return result{outcome: stepper.Retry, endless: true, err: err}
 		}
 	}
 	w.nets.Ended(id)
@@ -352,29 +354,29 @@ func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
 	verdict, wait := again.judge(s, c, last)
 	switch verdict {
 	case restart.Wait:
-		return result{outcome: stepper.Again, blocked: true, after: wait}
+		return result{outcome: stepper.Wait, after: wait}
 	case restart.Again:
 		return again.again(ctx, s, c, last)
 	case restart.Final, restart.Tell:
 	}
 	if err := w.stopSandbox(ctx, s, "the task has ended"); err != nil {
-		return result{outcome: stepper.Again, err: err}
+		return retry(err)
 	}
 	w.volumes.Release(id)
 	r := result{c: last}
 	switch a := last.Main.Autopsy; {
 	case a == nil:
-		r.outcome, r.err = stepper.Refused, errLost
+		r.outcome, r.err = stepper.Failed, errLost
 	case wasUnhealthy(last): // with any exit code
-		r.outcome, r.err = stepper.Refused, checks{w}.whyUnhealthy(id, last)
+		r.outcome, r.err = stepper.Failed, checks{w}.whyUnhealthy(id, last)
 	case a.Exit.Status() != 0:
-		r.outcome = stepper.Refused
+		r.outcome = stepper.Failed
 	}
 	if why := w.records.restarts(id).Failed; why != "" {
-		r.outcome, r.err = stepper.Refused, fmt.Errorf("it ended while no manager could be reached, and could not be started again: %s", why)
+		r.outcome, r.err = stepper.Failed, fmt.Errorf("it ended while no manager could be reached, and could not be started again: %s", why)
 	}
 	if verdict == restart.Tell && !again.heard(s, r) {
-		return result{outcome: stepper.Again, blocked: true, after: wait}
+		return result{outcome: stepper.Wait, after: wait}
 	}
 	checks{w}.endCheck(id)
 	return r
@@ -419,14 +421,14 @@ func (w *worker) stop(ctx context.Context, s *swarmv1.Task) result {
 		}
 	}
 	if err := (onOverlays{w}).drain(ctx, s.GetId()); err != nil {
-		return result{outcome: stepper.Again, err: err}
+		return retry(err)
 	}
 	if err := w.stopSandbox(ctx, s, "the swarm wants it to end"); err != nil {
-		return result{outcome: stepper.Again, err: err}
+		return retry(err)
 	}
 	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
 	if err != nil && !errdefs.IsNotFound(err) {
-		return result{outcome: stepper.Again, err: err}
+		return retry(err)
 	}
 	w.volumes.Release(s.GetId())
 	return result{c: c}

@@ -26,8 +26,8 @@ const (
 // Action is the next action for a task.
 type Action int
 
-// The actions; Stop has no outcome but Done and Again. After Rest and Watch there is nothing to do: another desired
-// state, or the end of the task's program, begins the next step.
+// The actions. Stop never fails: it is done, or tried again. After Rest there is nothing to do until another state is
+// desired.
 const (
 	Rest    Action = iota // the task is where it should be, or has ended
 	Advance               // nothing but the state changes
@@ -46,12 +46,13 @@ type Outcome int
 
 // The outcomes.
 const (
-	Done    Outcome = iota // it is done; of Watch: the program has ended well
-	Again                  // nothing has changed, and trying again may help; of Watch: the program runs
-	Refused                // it cannot be done; of Watch: the program has ended badly
+	Done   Outcome = iota // the task advances; of Watch: the program has ended well
+	Wait                  // an event, or a time, begins the next step; of Watch: the program runs
+	Retry                 // a temporary failure: the same action again, after a pause
+	Failed                // it cannot be done; of Watch: the program has ended badly
 )
 
-func (o Outcome) String() string { return [...]string{"done", "again", "refused"}[o] }
+func (o Outcome) String() string { return [...]string{"done", "wait", "retry", "failed"}[o] }
 
 // Ended reports whether a task in this state has come to its end: it changes no more.
 func Ended(s swarmv1.TaskState) bool { return s >= complete }
@@ -80,7 +81,7 @@ func Next(desired, actual swarmv1.TaskState) Action {
 
 // After is the state of a task in actual after an action. It is never lower.
 func After(actual swarmv1.TaskState, a Action, o Outcome) swarmv1.TaskState {
-	if o == Again || a == Rest || Ended(actual) {
+	if o == Wait || o == Retry || a == Rest || Ended(actual) {
 		return actual
 	}
 	if a == Stop {
@@ -89,7 +90,7 @@ func After(actual swarmv1.TaskState, a Action, o Outcome) swarmv1.TaskState {
 		}
 		return actual // it is tried until it is done
 	}
-	if o == Refused {
+	if o == Failed {
 		if actual < starting {
 			return rejected
 		}

@@ -27,7 +27,7 @@ func TestEveryStep(t *testing.T) {
 	for _, desired := range states() {
 		for _, actual := range states() {
 			a := Next(desired, actual)
-			for _, o := range []Outcome{Done, Again, Refused} {
+			for _, o := range []Outcome{Done, Wait, Retry, Failed} {
 				got := After(actual, a, o)
 				say := func(why string) {
 					t.Errorf("desired %s, actual %s: %s is %s, then %s: %s", desired, actual, a, o, got, why)
@@ -38,7 +38,7 @@ func TestEveryStep(t *testing.T) {
 				if Ended(actual) && (a != Rest || got != actual) {
 					say("an end is not an end")
 				}
-				if o == Again && got != actual {
+				if (o == Wait || o == Retry) && got != actual {
 					say("nothing was done")
 				}
 				if got == actual {
@@ -51,11 +51,11 @@ func TestEveryStep(t *testing.T) {
 						say("nobody wanted that")
 					}
 				case rejected:
-					if actual >= starting || o != Refused {
+					if actual >= starting || o != Failed {
 						say("it had begun to start, or was not refused")
 					}
 				case failed:
-					if o != Refused || actual < starting {
+					if o != Failed || actual < starting {
 						say("it had not begun to start, or was not refused")
 					}
 				default:
@@ -119,13 +119,14 @@ func TestALife(t *testing.T) {
 		steps   []step
 		want    swarmv1.TaskState
 	}{
-		"it ends well":         {running, assigned, []step{{Advance, Done}, {Advance, Done}, {Prepare, Again}, {Prepare, Done}, {Advance, Done}, {Start, Done}, {Watch, Again}, {Watch, Done}}, complete},
-		"it cannot be made":    {running, assigned, []step{{Advance, Done}, {Advance, Done}, {Prepare, Refused}}, rejected},
-		"it cannot be started": {running, ready, []step{{Advance, Done}, {Start, Refused}}, failed},
-		"it ends badly":        {running, running, []step{{Watch, Refused}}, failed},
-		"it waits":             {ready, assigned, []step{{Advance, Done}, {Advance, Done}, {Prepare, Done}, {Rest, Done}}, ready},
-		"it is not wanted":     {shutdown, preparing, []step{{Stop, Again}, {Stop, Done}}, shutdown},
-		"it will not go":       {shutdown, running, []step{{Stop, Refused}, {Stop, Again}, {Stop, Done}}, shutdown},
+		"it ends well":         {running, assigned, []step{{Advance, Done}, {Advance, Done}, {Prepare, Retry}, {Prepare, Done}, {Advance, Done}, {Start, Done}, {Watch, Wait}, {Watch, Done}}, complete},
+		"it cannot be made":    {running, assigned, []step{{Advance, Done}, {Advance, Done}, {Prepare, Failed}}, rejected},
+		"it cannot be started": {running, ready, []step{{Advance, Done}, {Start, Failed}}, failed},
+		"it ends badly":        {running, running, []step{{Watch, Failed}}, failed},
+		"it waits":             {running, assigned, []step{{Advance, Done}, {Advance, Done}, {Prepare, Wait}, {Prepare, Done}, {Advance, Done}, {Start, Wait}, {Start, Done}}, running},
+		"it is to be ready":    {ready, assigned, []step{{Advance, Done}, {Advance, Done}, {Prepare, Done}, {Rest, Done}}, ready},
+		"it is not wanted":     {shutdown, preparing, []step{{Stop, Retry}, {Stop, Done}}, shutdown},
+		"it will not go":       {shutdown, running, []step{{Stop, Failed}, {Stop, Retry}, {Stop, Done}}, shutdown},
 	} {
 		s := c.from
 		for _, st := range c.steps {
