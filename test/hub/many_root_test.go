@@ -62,7 +62,7 @@ func startEdge(t *testing.T, token, addr string) *edge {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {
-		session.New(session.Options{Member: e, Managers: e.managers, Reports: e.reports, Logger: slog.New(slog.DiscardHandler)}).Run(ctx)
+		session.New(session.Options{Member: e, Worker: e, Managers: e.managers, Reports: e.reports, Logger: slog.New(slog.DiscardHandler)}).Run(ctx)
 	})
 	t.Cleanup(func() {
 		stop()
@@ -80,7 +80,7 @@ func (e *edge) Describe() *swarmv1.NodeDescription {
 	}
 }
 
-func (e *edge) Registered(*swarmv1.Node) {
+func (e *edge) Registered() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, task := range e.tasks {
@@ -132,10 +132,6 @@ func (e *edge) reportLocked(id string, task *swarmv1.Task) {
 		e.ended[id] = true
 	}
 	e.reports.Put(id, &swarmv1.TaskStatus{State: state, Timestamp: timestamppb.Now()})
-}
-
-func (e *edge) AssignedTasks(*swarmv1.TasksMessage) error {
-	return fmt.Errorf("the hub knows assignments")
 }
 
 func (e *edge) Listen(ctx context.Context, _ swarmv1.LogBrokerClient) error {

@@ -3,28 +3,32 @@ package swarm
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/lease"
 	"github.com/longshore/longshore/internal/face/swarm/translate"
 	"github.com/longshore/longshore/internal/face/sweep"
 )
 
-// images are those of a worker's tasks.
+// images finds the images of tasks, and removes unused ones.
 type images struct {
-	w      *worker
+	engine *engine.Client
+	tasks  func() []*swarmv1.Task // the node's
 	unused *sweep.Images
-	delay  time.Duration // that one is kept which no task uses
+	delay  time.Duration // from the end of an image's last task to its removal
 }
 
-func newImages(w *worker) *images {
-	im := &images{w: w, delay: time.Duration(w.face.o.Config.ImageDelay)}
-	im.unused = sweep.New(sweep.Options{Engine: w.engine, Logger: w.log, Keep: im.named})
+func newImages(e *engine.Client, log *slog.Logger, delay time.Duration, tasks func() []*swarmv1.Task) *images {
+	im := &images{engine: e, tasks: tasks, delay: delay}
+	im.unused = sweep.New(sweep.Options{Engine: e, Logger: log, Keep: im.named})
 	return im
 }
 
@@ -59,6 +63,29 @@ func (im *images) get(ctx context.Context, from *lease.Lease, t translate.Task) 
 	return img, nil
 }
 
+// again returns the image of a task's last container, or, if that is gone, the stored one of
+// the task's name. A missing one is pulled if the assignments have brought its registry's
+// credentials; else the error is errWaits.
+func (im *images) again(ctx context.Context, from *lease.Lease, t translate.Task, last core.Container, credentials bool) (core.Image, error) {
+	if last.Image != "" {
+		if img, err := from.Image(ctx, string(last.Image)); err == nil {
+			return img, nil
+		}
+	}
+	name, opts, err := t.Image()
+	if err != nil {
+		return core.Image{}, err
+	}
+	img, err := from.Image(ctx, name)
+	if !errdefs.IsNotFound(err) {
+		return img, err
+	}
+	if !credentials {
+		return img, errWaits
+	}
+	return from.Pull(ctx, name, opts)
+}
+
 // released says that a task is gone, with its container, if it had one. name is the image
 // that the task named, "" when that is not known.
 func (im *images) released(ctx context.Context, c core.Container, name string) {
@@ -73,13 +100,9 @@ func (im *images) released(ctx context.Context, c core.Container, name string) {
 // started again.
 func (im *images) named(ctx context.Context) (func(core.Image) bool, error) {
 	names := map[string]bool{}
-	im.w.mu.Lock()
-	for _, t := range im.w.tasks {
-		if !t.removed {
-			names[t.swarm.GetSpec().GetContainer().GetImage()] = true
-		}
+	for _, t := range im.tasks() {
+		names[t.GetSpec().GetContainer().GetImage()] = true
 	}
-	im.w.mu.Unlock()
 	keep := map[digest.Digest]bool{}
 	for name := range names {
 		id, err := im.find(ctx, name)
@@ -96,7 +119,7 @@ func (im *images) find(ctx context.Context, name string) (digest.Digest, error) 
 	if name == "" {
 		return "", nil
 	}
-	img, err := im.w.engine.Images.Get(ctx, name)
+	img, err := im.engine.Images.Get(ctx, name)
 	if errdefs.IsNotFound(err) || errdefs.IsInvalidArgument(err) {
 		return "", nil
 	}

@@ -51,9 +51,9 @@ func newMember(f *Face, id *identity.Identity, passphrase []byte) (*member, erro
 	reports := session.NewReports()
 	m.worker = newWorker(f, n, reports)
 	m.client = session.New(session.Options{
-		Member: m, Managers: m.managers, Reports: reports, Logger: f.log, Heartbeat: cmp.Or(m.worker.records.period(), f.o.Heartbeat),
+		Member: m, Worker: m.worker, Managers: m.managers, Reports: reports, Logger: f.log, Heartbeat: cmp.Or(m.worker.records.period(), f.o.Heartbeat),
 	})
-	m.worker.contact = m.client.Contact
+	m.worker.restarts.contact = m.client.Contact
 	m.worker.nets = m.networks(id.NodeID)
 	return m, nil
 }
@@ -98,7 +98,7 @@ func (m *member) work(ctx context.Context) error {
 		return fmt.Errorf("resume the tasks of the swarm: %w", err)
 	}
 	m.worker.output.Begin(ctx)
-	group.Go(func() error { return m.worker.watch(ctx) })
+	group.Go(func() error { return m.worker.watchEvents(ctx) })
 	group.Go(func() error { return m.worker.images.run(ctx) })
 	group.Go(func() error {
 		m.askDrivers(ctx)
@@ -178,9 +178,6 @@ func (m *member) Describe() *swarmv1.NodeDescription {
 	return d
 }
 
-// Registered implements session.Member.
-func (m *member) Registered(*swarmv1.Node) { m.worker.tellAll() }
-
 // Told implements session.Member: it stores the managers' addresses and root certificates.
 func (m *member) Told(msg *swarmv1.SessionMessage) error {
 	if m.managers.Replace(msg.GetManagers()) {
@@ -244,20 +241,4 @@ func (m *member) keep(id *identity.Identity) error {
 	}
 	m.identity = id
 	return nil
-}
-
-// Assigned implements session.Member.
-func (m *member) Assigned(msg *swarmv1.AssignmentsMessage, first bool) error {
-	return m.worker.assigned(msg, first)
-}
-
-// AssignedTasks implements session.Member.
-func (m *member) AssignedTasks(msg *swarmv1.TasksMessage) error {
-	m.worker.assignedTasks(msg)
-	return nil
-}
-
-// Listen implements session.Member.
-func (m *member) Listen(ctx context.Context, api swarmv1.LogBrokerClient) error {
-	return m.worker.output.Listen(ctx, api)
 }

@@ -30,7 +30,7 @@ func (m *member) networks(nodeID string) *overlays.Networks {
 			}
 		},
 		Changed: m.client.Described,
-		Go:      onOverlays{w}.goOn, FailPoint: m.face.o.FailPoint,
+		Go:      w.resumeWaiting, FailPoint: m.face.o.FailPoint,
 	})
 }
 
@@ -74,85 +74,71 @@ func meshPorts(t translate.Task) (list []gossip.Port) {
 	return list
 }
 
-// onOverlays are a worker's tasks on their overlay networks.
-type onOverlays struct{ w *worker }
-
-// hold opens the overlay networks of a task before its sandbox is made.
-func (x onOverlays) hold(ctx context.Context, t translate.Task) error {
+// openNetworks opens the overlay networks of a task before its sandbox is made.
+func (w *worker) openNetworks(ctx context.Context, t translate.Task) error {
 	o, err := onNetworks(t)
 	if err != nil {
 		return err
 	}
-	return x.w.nets.Hold(ctx, o)
+	return w.nets.Hold(ctx, o)
 }
 
-// serves has other nodes know a task that runs, and is healthy.
-func (x onOverlays) serves(s *swarmv1.Task, c core.Container) {
-	if len(s.GetNetworks()) == 0 {
-		return
-	}
+// announce announces a task that runs, and is healthy, to other nodes.
+func (w *worker) announce(s *swarmv1.Task, c core.Container) {
 	aliases := []string{c.ID.Short()}
-	if t, err := translate.Read(s, x.w.node); err == nil {
+	if t, err := translate.Read(s, w.node); err == nil {
 		if cfg, err := t.Sandbox(); err == nil && cfg.Hostname != "" && cfg.Hostname != c.ID.Short() {
 			aliases = append(aliases, cfg.Hostname)
 		}
 	}
-	x.w.nets.Runs(s.GetId(), aliases...)
+	w.nets.Runs(s.GetId(), aliases...)
 }
 
-// join announces tasks with a sandbox on their networks, also those of an earlier agent.
-func (x onOverlays) join(ctx context.Context) {
-	x.w.mu.Lock()
-	var list []*swarmv1.Task
-	for _, t := range x.w.tasks {
-		if len(t.swarm.GetNetworks()) > 0 && !t.removed {
-			list = append(list, t.swarm)
-		}
-	}
-	x.w.mu.Unlock()
-	for _, s := range list {
-		if !x.ready(ctx, s) {
+// joinNetworks announces tasks with a sandbox on their networks, also those of an earlier agent.
+func (w *worker) joinNetworks(ctx context.Context) {
+	for _, s := range w.assigned() {
+		if len(s.GetNetworks()) == 0 || !w.sandboxReady(ctx, s) {
 			continue
 		}
-		t, err := translate.Read(s, x.w.node)
+		t, err := translate.Read(s, w.node)
 		if err == nil {
-			err = x.hold(ctx, t)
+			err = w.openNetworks(ctx, t)
 		}
 		if err != nil {
-			x.w.log.WarnContext(ctx, "a task is not known on its overlay networks", "task", s.GetId(), "error", err)
+			w.log.WarnContext(ctx, "could not announce a task on its overlay networks", "task", s.GetId(), "error", err)
 			continue
 		}
-		c, err := x.w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
-		if !x.ready(ctx, s) { // the task has ended and released its networks meanwhile
-			x.w.nets.Release(s.GetId())
+		c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
+		if !w.sandboxReady(ctx, s) { // the task has ended and released its networks meanwhile
+			w.nets.Release(s.GetId())
 			continue
 		}
 		switch {
 		case err != nil || c.State == core.ContainerExited:
 		case c.State == core.ContainerRunning && s.GetStatus().GetState() == swarmv1.TaskState_RUNNING:
-			x.serves(s, c)
+			w.announce(s, c)
 		default:
-			x.w.nets.Attached(s.GetId())
+			w.nets.Attached(s.GetId())
 		}
 	}
 }
 
-// ready reports whether a task's sandbox has its networks.
-func (x onOverlays) ready(ctx context.Context, s *swarmv1.Task) bool {
-	sb, err := x.w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
+// sandboxReady reports whether a task's sandbox has its networks.
+func (w *worker) sandboxReady(ctx context.Context, s *swarmv1.Task) bool {
+	sb, err := w.engine.SandboxByKey(ctx, core.Key(s.GetId()))
 	return err == nil && sb.State == core.SandboxReady
 }
 
-// goOn continues tasks that wait for their networks.
-func (x onOverlays) goOn() {
-	x.w.mu.Lock()
-	base := x.w.base
-	x.w.mu.Unlock()
+// resumeWaiting continues tasks that wait for their networks.
+func (w *worker) resumeWaiting() {
+	w.mu.Lock()
+	base := w.base
+	w.mu.Unlock()
 	if base == nil || base.Err() != nil {
 		return
 	}
-	x.join(base)
-	x.w.kickAll()
+	w.joinNetworks(base)
+	w.kickAll()
 }
 
 // drainTime is how long a program still serves after the announcement of its end to other nodes. They receive it in
@@ -160,9 +146,10 @@ func (x onOverlays) goOn() {
 // long.
 const drainTime = 2 * time.Second
 
-// drain has other nodes lead no new connections to a task, and returns when they know. Its program runs meanwhile.
-func (x onOverlays) drain(ctx context.Context, id string) error {
-	if x.w.nets.Ending(id) && !pause(ctx, drainTime) {
+// drain announces the end of a task to other nodes, and returns when they send no new connections to it. Its program
+// runs meanwhile.
+func (w *worker) drain(ctx context.Context, id string) error {
+	if w.nets.Ending(id) && !pause(ctx, drainTime) {
 		return context.Cause(ctx)
 	}
 	return nil

@@ -2,6 +2,7 @@ package swarm
 
 import (
 	"context"
+	"slices"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/core"
@@ -11,57 +12,53 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-var _ publish.Source = outputs{}
+var _ publish.Source = (*outputs)(nil)
 
-// outputs are the outputs of a worker's tasks.
-type outputs struct{ w *worker }
+// outputs finds the outputs of tasks.
+type outputs struct {
+	engine *engine.Client
+	node   translate.Node
+	tasks  func() []*swarmv1.Task // the node's
+}
 
 // Outputs implements publish.Source.
-func (x outputs) Outputs(ctx context.Context, match func(service, task string) bool) (list []publish.Output) {
-	x.w.mu.Lock()
-	var tasks []*swarmv1.Task
-	for id, t := range x.w.tasks {
-		if !t.removed && match(t.swarm.GetServiceId(), id) {
-			tasks = append(tasks, t.swarm)
+func (o *outputs) Outputs(ctx context.Context, match func(service, task string) bool) (list []publish.Output) {
+	for _, t := range o.tasks() {
+		if !match(t.GetServiceId(), t.GetId()) {
+			continue
 		}
-	}
-	x.w.mu.Unlock()
-	for _, t := range tasks {
-		c, err := x.w.engine.ContainerByKey(ctx, core.Key(t.GetId()))
+		c, err := o.engine.ContainerByKey(ctx, core.Key(t.GetId()))
 		if err == nil && c.State != core.ContainerCreating && c.State != core.ContainerCreated {
-			list = append(list, x.of(t, c))
+			list = append(list, o.of(t, c))
 		}
 	}
 	return list
 }
 
 // of returns the output of a task's container. A task that can no longer be read has no attributes.
-func (x outputs) of(t *swarmv1.Task, c core.Container) publish.Output {
-	o := publish.Output{Service: t.GetServiceId(), Task: t.GetId(), Container: c.ID, Sinks: logs.Whole(c.Config.IO.Sinks)}
-	if a, err := translate.Read(t, x.w.node); err == nil {
-		o.Attributes, _ = a.LogAttributes(c)
+func (o *outputs) of(t *swarmv1.Task, c core.Container) publish.Output {
+	out := publish.Output{Service: t.GetServiceId(), Task: t.GetId(), Container: c.ID, Sinks: logs.Whole(c.Config.IO.Sinks)}
+	if a, err := translate.Read(t, o.node); err == nil {
+		out.Attributes, _ = a.LogAttributes(c)
 	}
-	return o
+	return out
 }
 
 // Ended implements publish.Source.
-func (x outputs) Ended(ctx context.Context, id core.ID) (<-chan struct{}, func()) {
-	return engine.Ended(ctx, x.w.engine, id)
+func (o *outputs) Ended(ctx context.Context, id core.ID) (<-chan struct{}, func()) {
+	return engine.Ended(ctx, o.engine, id)
 }
 
-// started sends the output of a task that runs now to its followers.
-func (x outputs) started(ctx context.Context, e core.Event) {
-	x.w.mu.Lock()
-	t := x.w.tasks[string(e.Key)]
-	var s *swarmv1.Task
-	if t != nil && !t.removed {
-		s = t.swarm
+// started returns the output of a container that an event says was started; false if it is none of the node's tasks'.
+func (o *outputs) started(ctx context.Context, e core.Event) (publish.Output, bool) {
+	tasks := o.tasks()
+	i := slices.IndexFunc(tasks, func(t *swarmv1.Task) bool { return t.GetId() == string(e.Key) })
+	if i < 0 {
+		return publish.Output{}, false
 	}
-	x.w.mu.Unlock()
-	if s == nil {
-		return
+	c, err := o.engine.Container(ctx, e.Container)
+	if err != nil {
+		return publish.Output{}, false
 	}
-	if c, err := x.w.engine.Container(ctx, e.Container); err == nil {
-		x.w.output.Started(x.of(s, c))
-	}
+	return o.of(tasks[i], c), true
 }

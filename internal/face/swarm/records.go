@@ -28,8 +28,8 @@ const (
 )
 
 // putTask keeps a task with its status. Its registry's credentials are left out, and the options
-// of its volumes, which may have passwords: they come again with the next assignments. That a
-// volume may have options is still seen by its driver (restarter.hasVolumes).
+// of its volumes, which may have passwords: they come again with the next assignments. A volume that may have options
+// keeps its driver, which worker.checkVolumes reads.
 func (r records) putTask(t *swarmv1.Task) error {
 	kept := proto.CloneOf(t)
 	if c := kept.GetSpec().GetContainer(); c != nil {

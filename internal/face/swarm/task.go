@@ -36,7 +36,6 @@ type result struct {
 	err     error          // of Retry and Failed; nil after a program that ended badly
 	c       core.Container // zero when there is none
 	message string         // the message beside the state; "" is the state's usual one
-	ports   []core.Port    // of its sandbox
 
 	reason  string        // of Wait, for the managers; "" keeps the last message
 	after   time.Duration // of Wait: the next step begins then at the latest; 0 is never
@@ -46,8 +45,8 @@ type result struct {
 // retry is the result of a temporary failure.
 func retry(err error) result { return result{outcome: stepper.Retry, err: err} }
 
-// step steps a task until nothing is to be done for now.
-func (w *worker) step(id string, t *task) {
+// run steps a task until nothing is to be done for now.
+func (w *worker) run(id string, t *task) {
 	wait, tries := firstPause, 0
 	for {
 		w.mu.Lock()
@@ -70,7 +69,18 @@ func (w *worker) step(id string, t *task) {
 		t.interrupt = cancel
 		w.mu.Unlock()
 
-		r := w.act(ctx, s, a)
+		var r result
+		switch a {
+		case stepper.Prepare:
+			r = w.prepare(ctx, s)
+		case stepper.Start:
+			r = w.start(ctx, s)
+		case stepper.Watch:
+			r = w.watch(ctx, s)
+		case stepper.Stop:
+			r = w.stop(ctx, s)
+		case stepper.Rest, stepper.Advance:
+		}
 		interrupted := ctx.Err() != nil
 		cancel()
 		if tries++; interrupted && r.outcome == stepper.Failed {
@@ -80,15 +90,12 @@ func (w *worker) step(id string, t *task) {
 		}
 		next := stepper.After(actual, a, r.outcome)
 		if next != actual {
-			if next == swarmv1.TaskState_STARTING || next == swarmv1.TaskState_RUNNING {
-				r.ports = w.ports(base, id)
-			}
-			w.moved(ctx, t, next, a, r)
+			w.setState(ctx, t, next, a, r)
 			wait, tries = firstPause, 0
 			continue
 		}
 		w.mu.Lock()
-		w.says(t, r.reason)
+		w.setMessage(t, r.reason)
 		if r.outcome == stepper.Wait && !t.again && !t.removed {
 			t.stepping = false
 			w.later(id, t, r.after)
@@ -97,7 +104,7 @@ func (w *worker) step(id string, t *task) {
 		}
 		w.mu.Unlock()
 		if r.outcome == stepper.Retry && !interrupted {
-			w.log.WarnContext(ctx, "a step of a task is tried again", "task", id, "step", a.String(), "error", r.err)
+			w.log.WarnContext(ctx, "a task's step failed; will retry", "task", id, "step", a.String(), "error", r.err)
 			if !pause(base, wait) {
 				continue
 			}
@@ -108,21 +115,27 @@ func (w *worker) step(id string, t *task) {
 	}
 }
 
-// moved is the next state of a task: it is kept, and then told.
-func (w *worker) moved(ctx context.Context, t *task, next swarmv1.TaskState, a stepper.Action, r result) {
+// setState stores a task's next state, and queues its report to the managers.
+func (w *worker) setState(ctx context.Context, t *task, next swarmv1.TaskState, a stepper.Action, r result) {
+	var ports []core.Port
+	if next == swarmv1.TaskState_STARTING || next == swarmv1.TaskState_RUNNING {
+		// Without a sandbox there are none to report, and the next step says why.
+		sb, _ := w.engine.SandboxByKey(ctx, core.Key(t.swarm.GetId()))
+		ports = sb.Network.Ports
+	}
 	w.mu.Lock()
 	s := proto.CloneOf(t.swarm)
-	s.Status = status(t.swarm, next, a, r)
+	s.Status = status(t.swarm, next, a, r, ports)
 	t.swarm = s
 	w.mu.Unlock()
 	// The states between are found again: a step that was done is done in no time.
 	if next == swarmv1.TaskState_ACCEPTED || next >= swarmv1.TaskState_RUNNING {
 		if err := w.records.putTask(s); err != nil {
-			w.log.ErrorContext(ctx, "the state of a task is told without being kept", "task", s.GetId(), "error", err)
+			w.log.ErrorContext(ctx, "could not store a task's state; it is reported all the same", "task", s.GetId(), "error", err)
 		}
 	}
-	if next == swarmv1.TaskState_RUNNING {
-		onOverlays{w}.serves(s, r.c)
+	if next == swarmv1.TaskState_RUNNING && len(s.GetNetworks()) > 0 {
+		w.announce(s, r.c)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -131,42 +144,25 @@ func (w *worker) moved(ctx context.Context, t *task, next swarmv1.TaskState, a s
 	}
 }
 
-// ports are those of a task's sandbox. Without one there are none to tell of, and the
-// next step says why.
-func (w *worker) ports(ctx context.Context, id string) []core.Port {
-	sb, _ := w.engine.SandboxByKey(ctx, core.Key(id))
-	return sb.Network.Ports
-}
-
-// says reports the reason why a task waits. Preconditions: mu is held.
-func (w *worker) says(t *task, what string) {
-	if what == "" || what == t.swarm.GetStatus().GetMessage() || t.removed {
+// setMessage reports the reason why a task waits. Preconditions: mu is held.
+func (w *worker) setMessage(t *task, reason string) {
+	if reason == "" || reason == t.swarm.GetStatus().GetMessage() || t.removed {
 		return
 	}
 	s := proto.CloneOf(t.swarm)
-	s.Status.Message, s.Status.Timestamp = what, timestamppb.Now()
+	s.Status.Message, s.Status.Timestamp = reason, timestamppb.Now()
 	t.swarm = s
 	w.reports.Put(s.GetId(), s.GetStatus())
 }
 
-// act does one thing for a task.
-func (w *worker) act(ctx context.Context, s *swarmv1.Task, a stepper.Action) result {
-	switch a {
-	case stepper.Prepare:
-		return w.prepare(ctx, s)
-	case stepper.Start:
-		return w.start(ctx, s)
-	case stepper.Watch:
-		return w.ended(ctx, s)
-	case stepper.Stop:
-		return w.stop(ctx, s)
-	case stepper.Rest, stepper.Advance:
-	}
-	return result{}
-}
-
-// failure classifies an error: temporary ones are tried again.
+// failure classifies an error: it waits for more of the managers, is temporary, or final.
 func failure(err error) result {
+	switch {
+	case errors.Is(err, errWaits):
+		return result{outcome: stepper.Wait}
+	case errors.Is(err, csi.ErrWaits), errors.Is(err, overlays.ErrWaits):
+		return result{outcome: stepper.Wait, reason: err.Error()}
+	}
 	r := result{outcome: stepper.Failed, err: err}
 	for _, passes := range []func(error) bool{errdefs.IsUnavailable, errdefs.IsResourceExhausted, errdefs.IsCanceled, errdefs.IsDeadlineExceeded, errdefs.IsAborted} {
 		if passes(err) {
@@ -179,96 +175,86 @@ func failure(err error) result {
 // errWaits is the error of a task that needs something that the managers have not sent yet.
 var errWaits = errors.New("it waits for the managers") //nolint:gochecknoglobals // an error value
 
-// errFetched is the error of a task that must only be ready while its container would need
-// resources of the task that it replaces: the container is made when the task must start.
-var errFetched = errors.New("its image is there") //nolint:gochecknoglobals // an error value
-
-// prepare makes a task's container.
+// prepare makes a task's container, unless it has one. With an error it releases the task's volumes and networks.
 func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
-	if c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId())); err == nil {
+	id := s.GetId()
+	if c, err := w.engine.ContainerByKey(ctx, core.Key(id)); err == nil {
 		return result{c: c}
 	}
-	ending := w.ending(s.GetId())
-	c, err := w.create(ctx, s)
-	if err != nil {
-		w.release(ctx, s)
-		w.nets.Release(s.GetId())
-	}
-	if errors.Is(err, errWaits) {
-		return result{outcome: stepper.Wait}
-	}
-	if errors.Is(err, errFetched) {
-		return result{}
-	}
-	if errors.Is(err, csi.ErrWaits) || errors.Is(err, overlays.ErrWaits) {
-		return result{outcome: stepper.Wait, reason: err.Error()}
-	}
-	if err != nil {
+	ending := w.ending(id)
+	fail := func(err error) result {
+		w.releaseVolumes(ctx, s)
+		w.nets.Release(id)
 		r := failure(err)
-		if errdefs.IsFailedPrecondition(err) && ending {
+		if r.outcome != stepper.Wait && errdefs.IsFailedPrecondition(err) && ending {
 			// A port or a device that the task before still has, or had a moment ago.
 			r.outcome, r.endless = stepper.Retry, true
 		}
 		return r
 	}
-	return result{c: c}
-}
-
-func (w *worker) create(ctx context.Context, s *swarmv1.Task) (c core.Container, err error) {
 	t, err := translate.Read(s, w.node)
 	if err != nil {
-		return c, err
+		return fail(err)
 	}
 	content, err := w.contents(t)
 	if err != nil {
-		return c, err
+		return fail(err)
 	}
 	if !w.known() {
-		return c, errWaits // the credentials for its image were not kept
+		return fail(errWaits) // the credentials for its image were not kept
 	}
-	dirs, err := w.uses(s.GetId(), t.ClusterVolumes())
+	dirs, err := w.useVolumes(id, t.ClusterVolumes())
 	if err != nil {
-		return c, err
+		return fail(err)
 	}
 	lease := w.engine.Images.Lease()
 	defer lease.Release()
 	img, err := w.images.get(ctx, lease, t)
 	if err != nil {
-		return c, err
+		return fail(err)
 	}
 	if s.GetDesiredState() < swarmv1.TaskState_RUNNING && t.Exclusive() {
-		return c, errFetched
+		// It needs resources of the task that it replaces: its container is made when it must start.
+		w.releaseVolumes(ctx, s)
+		w.nets.Release(id)
+		return result{}
 	}
-	return w.createPair(ctx, t, img, content, dirs)
+	c, err := w.createPair(ctx, t, img, content, dirs)
+	if err != nil {
+		return fail(err)
+	}
+	return result{c: c}
 }
 
-func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Image, content [][]byte, volumes map[string]string) (core.Container, error) {
+// createPair makes a task's sandbox and container.
+func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Image, content [][]byte, volumes map[string]string) (c core.Container, err error) {
+	id := t.Swarm.GetId()
 	cfg, err := t.Sandbox()
-	if err == nil {
-		err = translate.WithoutDocker(t)
-	}
-	if err == nil {
-		err = onOverlays{w}.hold(ctx, t)
-	}
 	if err != nil {
-		return core.Container{}, err
+		return c, err
 	}
-	if err := w.claim(ctx, t.Swarm.GetId(), t.Devices()); err != nil {
-		return core.Container{}, err
+	if err := translate.WithoutDocker(t); err != nil {
+		return c, err
+	}
+	if err := w.openNetworks(ctx, t); err != nil {
+		return c, err
+	}
+	if err := w.claim(ctx, id, t.Devices()); err != nil {
+		return c, err
 	}
 	if err := os.MkdirAll(w.face.logs(), 0o700); err != nil {
-		return core.Container{}, fmt.Errorf("make the directory of logs: %w", err)
+		return c, fmt.Errorf("make the directory of logs: %w", err)
 	}
 	for _, dir := range t.MissingSources() {
 		if _, err := os.Lstat(dir); err == nil {
 			continue // a file or a socket, perhaps
 		}
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return core.Container{}, invalid.Errorf("make the source of a bind mount: %w", err)
+			return c, invalid.Errorf("make the source of a bind mount: %w", err)
 		}
 	}
 	var wrote core.ID
-	_, c, err := w.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, ShortName: translate.ShortName(t), Container: func(sandbox core.ID) (core.ContainerConfig, error) {
+	_, c, err = w.engine.CreatePair(ctx, engine.Pair{Sandbox: cfg, ShortName: translate.ShortName(t), Container: func(sandbox core.ID) (core.ContainerConfig, error) {
 		wrote = sandbox
 		paths, err := w.face.files().write(sandbox, t.Files(), content)
 		if err != nil {
@@ -277,21 +263,21 @@ func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Imag
 		return t.Container(img, translate.Place{Log: w.face.logFile(sandbox), Files: paths, Volumes: volumes})
 	}})
 	if errdefs.IsAlreadyExists(err) {
-		c, err = w.engine.ContainerByKey(ctx, core.Key(t.Swarm.GetId()))
+		c, err = w.engine.ContainerByKey(ctx, core.Key(id))
 	}
 	if wrote != c.Sandbox {
 		err = errors.Join(err, w.face.files().remove(wrote))
 	}
 	for _, warning := range c.Warnings {
-		w.log.WarnContext(ctx, "a task could not be given all that it asks for", "task", t.Swarm.GetId(), "warning", warning)
+		w.log.WarnContext(ctx, "a task could not be given all that it asks for", "task", id, "warning", warning)
 	}
 	if err == nil {
-		w.nets.Attached(t.Swarm.GetId())
+		w.nets.Attached(id)
 	}
 	return c, err
 }
 
-// contents are those of a task's secrets and configs, expanded.
+// contents returns the contents of a task's secrets and configs, expanded.
 func (w *worker) contents(t translate.Task) ([][]byte, error) {
 	var all []translate.Content
 	for _, f := range t.Files() {
@@ -329,34 +315,36 @@ func (w *worker) start(ctx context.Context, s *swarmv1.Task) result {
 		r.c = c
 		return r
 	}
-	return checks{w}.healthy(ctx, s, c)
+	if check, err := translate.Check(c); err != nil || check == nil {
+		return result{c: c}
+	}
+	return w.awaitHealthy(ctx, s, c)
 }
 
-// ended looks whether a task's program has ended, and lets go of its network then: the
-// next task of the service may want the same port.
-func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
+// watch finds the end of a task's program, and releases the task's network then: the next task of the service may
+// want the same port.
+func (w *worker) watch(ctx context.Context, s *swarmv1.Task) result {
 	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
 	if err != nil && !errdefs.IsNotFound(err) {
 		return retry(err)
 	}
 	id := s.GetId()
 	if err == nil && c.State != core.ContainerExited && c.State != core.ContainerCreated {
-		if (checks{w}).health(id, c).Status != health.Unhealthy {
-			return restarter{w}.runs(ctx, s, c)
+		if w.checks.health(id, c).Status != health.Unhealthy {
+			return w.reportRestart(ctx, s, c)
 		}
-		if c, err = (checks{w}).endUnhealthy(ctx, c); err != nil {
+		if c, err = w.stopUnhealthy(ctx, c); err != nil {
 			return result{outcome: stepper.Retry, endless: true, err: err}
 		}
 	}
 	w.nets.Ended(id)
 	last := w.last(ctx, s, c)
-	again := restarter{w}
-	verdict, wait := again.judge(s, c, last)
+	verdict, wait := w.restarts.judge(s, c, last)
 	switch verdict {
 	case restart.Wait:
 		return result{outcome: stepper.Wait, after: wait}
 	case restart.Again:
-		return again.again(ctx, s, c, last)
+		return w.restart(ctx, s, c, last)
 	case restart.Final, restart.Tell:
 	}
 	if err := w.stopSandbox(ctx, s, "the task has ended"); err != nil {
@@ -368,17 +356,17 @@ func (w *worker) ended(ctx context.Context, s *swarmv1.Task) result {
 	case a == nil:
 		r.outcome, r.err = stepper.Failed, errLost
 	case wasUnhealthy(last): // with any exit code
-		r.outcome, r.err = stepper.Failed, checks{w}.whyUnhealthy(id, last)
+		r.outcome, r.err = stepper.Failed, w.checks.failure(id, last)
 	case a.Exit.Status() != 0:
 		r.outcome = stepper.Failed
 	}
 	if why := w.records.restarts(id).Failed; why != "" {
 		r.outcome, r.err = stepper.Failed, fmt.Errorf("it ended while no manager could be reached, and could not be started again: %s", why)
 	}
-	if verdict == restart.Tell && !again.heard(s, r) {
+	if verdict == restart.Tell && !w.endReceived(s, r) {
 		return result{outcome: stepper.Wait, after: wait}
 	}
-	checks{w}.endCheck(id)
+	w.checks.stop(id)
 	return r
 }
 
@@ -414,13 +402,13 @@ func (w *worker) stopSandbox(ctx context.Context, s *swarmv1.Task, why string) e
 // stop ends a task's program, if there is one, and releases its resources. It stores the intention
 // before, so that a later agent does not take the end for a failure.
 func (w *worker) stop(ctx context.Context, s *swarmv1.Task) result {
-	checks{w}.endCheck(s.GetId())
+	w.checks.stop(s.GetId())
 	if s.GetStatus().GetState() >= swarmv1.TaskState_ACCEPTED { // before that it has nothing
 		if err := w.records.putTask(s); err != nil {
-			w.log.ErrorContext(ctx, "a task is stopped without its record saying so", "task", s.GetId(), "error", err)
+			w.log.ErrorContext(ctx, "could not store that a task is to stop; it is stopped all the same", "task", s.GetId(), "error", err)
 		}
 	}
-	if err := (onOverlays{w}).drain(ctx, s.GetId()); err != nil {
+	if err := w.drain(ctx, s.GetId()); err != nil {
 		return retry(err)
 	}
 	if err := w.stopSandbox(ctx, s, "the swarm wants it to end"); err != nil {
@@ -441,7 +429,7 @@ func request(call string) core.StopRequest {
 // remove removes all of a task, however long it takes; its record first, so that a later agent
 // finds objects without a task, and continues.
 func (w *worker) remove(ctx context.Context, id string) {
-	checks{w}.endCheck(id)
+	w.checks.stop(id)
 	w.nets.Ending(id)
 	c, _ := w.engine.ContainerByKey(ctx, core.Key(id)) // none when it has none
 	for wait := firstPause; ; wait = min(2*wait, longestPause) {
@@ -456,7 +444,7 @@ func (w *worker) remove(ctx context.Context, id string) {
 		if err == nil || ctx.Err() != nil {
 			break
 		}
-		w.log.WarnContext(ctx, "a task could not be removed, and is tried again", "task", id, "error", err)
+		w.log.WarnContext(ctx, "could not remove a task; will retry", "task", id, "error", err)
 		if !pause(ctx, wait) {
 			break
 		}
@@ -468,6 +456,7 @@ func (w *worker) remove(ctx context.Context, id string) {
 	}
 	delete(w.tasks, id)
 	w.mu.Unlock()
+	w.restarts.forget(id)
 	w.images.released(ctx, c, image)
 }
 

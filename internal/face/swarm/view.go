@@ -34,9 +34,9 @@ func message(s swarmv1.TaskState) string {
 	}
 }
 
-// status returns the status of a task in its next state, with the error of a failure.
-func status(t *swarmv1.Task, next swarmv1.TaskState, a stepper.Action, r result) *swarmv1.TaskStatus {
-	s := &swarmv1.TaskStatus{Timestamp: timestamppb.Now(), State: next, Message: message(next), PortStatus: portStatus(t, next, r.ports)}
+// status returns the status of a task in its next state, with the error of a failure and the ports of its sandbox.
+func status(t *swarmv1.Task, next swarmv1.TaskState, a stepper.Action, r result, ports []core.Port) *swarmv1.TaskStatus {
+	s := &swarmv1.TaskStatus{Timestamp: timestamppb.Now(), State: next, Message: message(next), PortStatus: portStatus(t, next, ports)}
 	before := t.GetStatus().GetContainer()
 	if r.c.ID != "" || before != nil {
 		s.RuntimeStatus = &swarmv1.TaskStatus_Container{Container: containerStatus(r.c, before)}

@@ -83,8 +83,8 @@ func (w *worker) changeVolumes(c assignment.Change) {
 	w.volumes.Kick() // one may wait for a secret of this message
 }
 
-// uses finds the directories of a task's cluster volumes, which it uses from now on.
-func (w *worker) uses(task string, volumes []string) (dirs map[string]string, err error) {
+// useVolumes marks cluster volumes as used by a task, and returns their directories.
+func (w *worker) useVolumes(task string, volumes []string) (dirs map[string]string, err error) {
 	dirs = map[string]string{}
 	for _, v := range volumes {
 		if dirs[v], err = w.volumes.Use(v, task); err != nil {
@@ -94,9 +94,9 @@ func (w *worker) uses(task string, volumes []string) (dirs map[string]string, er
 	return dirs, nil
 }
 
-// release lets go of a task's cluster volumes when it has no container that could mount
+// releaseVolumes releases a task's cluster volumes if it has no container that could mount
 // them.
-func (w *worker) release(ctx context.Context, s *swarmv1.Task) {
+func (w *worker) releaseVolumes(ctx context.Context, s *swarmv1.Task) {
 	if len(s.GetVolumes()) == 0 {
 		return
 	}
@@ -105,8 +105,8 @@ func (w *worker) release(ctx context.Context, s *swarmv1.Task) {
 	}
 }
 
-// took finds the volumes that a task of an earlier agent uses.
-func (w *worker) took(ctx context.Context, s *swarmv1.Task) {
+// resumeVolumes marks the volumes of a task of an earlier agent as used.
+func (w *worker) resumeVolumes(ctx context.Context, s *swarmv1.Task) {
 	c, err := w.engine.ContainerByKey(ctx, core.Key(s.GetId()))
 	if errdefs.IsNotFound(err) || err == nil && c.State == core.ContainerExited {
 		return

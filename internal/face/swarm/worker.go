@@ -29,22 +29,24 @@ type worker struct {
 	records records
 	log     *slog.Logger
 	volumes *csi.Volumes // since openVolumes
-	output  *publish.Publisher
+	outputs *outputs
+	output  *publish.Publisher // of outputs
 	images  *images
 	nets    *overlays.Networks
 
-	// contact is whether a manager answers, or since when none does.
-	contact func() (answers bool, cutOff time.Time)
+	checks   *checks
+	restarts *restarts
 
-	mu      sync.Mutex // guards tasks, checks, devices, set, base, over
+	mu      sync.Mutex // guards tasks, devices, set, base, stopped
 	tasks   map[string]*task
-	checks  map[string]*checked // of tasks that run, by their ids
-	devices map[string]string   // the task that has a device or had it last, by the device's CDI name
+	devices map[string]string // the task that has a device or had it last, by the device's CDI name
 	set     assignment.Set
 	base    context.Context //nolint:containedctx // that of resume, which ends all steps
-	running sync.WaitGroup  // steps, removals and health checks
-	over    bool            // no step begins any more
+	running sync.WaitGroup  // steps and removals
+	stopped bool            // no step begins any more
 }
+
+var _ session.Worker = (*worker)(nil)
 
 // task is one task. While somebody steps it, nobody else does.
 type task struct {
@@ -55,20 +57,20 @@ type task struct {
 	// interrupt ends the action that is under way.
 	interrupt context.CancelFunc
 	timer     *time.Timer // steps it without a change; nil before the first
-	// seen is when the end of its program was found; zero while that runs.
-	seen time.Time
-	// telling says that the managers are being told of an end that does not count before.
-	telling bool
+	// endReported says that the end of its program is in the reports, and counts once the managers have received it.
+	endReported bool
 }
 
 func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 	w := &worker{
 		face: f, engine: f.o.Engine, node: n, reports: r, records: records{f.o.Drawer}, log: f.log, tasks: map[string]*task{}, devices: map[string]string{},
-		checks: map[string]*checked{},
 	}
-	w.output = publish.New(publish.Options{Node: n.ID, Source: outputs{w}, Logger: f.log, File: f.outputFile()})
-	w.images = newImages(w)
-	r.Notify(restarter{w}.told)
+	w.checks = newChecks(w.engine, w.log, w.step)
+	w.restarts = &restarts{enabled: f.o.Config.LocalRestarts, records: w.records, seen: map[string]time.Time{}}
+	w.outputs = &outputs{engine: w.engine, node: n, tasks: w.assigned}
+	w.output = publish.New(publish.Options{Node: n.ID, Source: w.outputs, Logger: f.log, File: f.outputFile()})
+	w.images = newImages(w.engine, w.log, time.Duration(f.o.Config.ImageDelay), w.assigned)
+	r.Notify(w.reportSent)
 	return w
 }
 
@@ -85,17 +87,18 @@ func (w *worker) resume(ctx context.Context) error {
 		w.set.Resume(t.GetId())
 	}
 	w.mu.Unlock()
+	w.checks.start(ctx)
 	for _, t := range kept {
-		w.took(ctx, t)
+		w.resumeVolumes(ctx, t)
 	}
 	w.volumes.Start(ctx)
 	for _, id := range damaged {
-		w.log.WarnContext(ctx, "the record of a task cannot be read", "task", id)
+		w.log.WarnContext(ctx, "could not read a task's record; it is dropped", "task", id)
 		if err := w.records.dropTask(id); err != nil {
 			return err
 		}
 	}
-	onOverlays{w}.join(ctx)
+	w.joinNetworks(ctx)
 	w.nets.Resumed()
 	sandboxes, err := w.engine.Sandboxes(ctx, core.Filter{})
 	if err != nil {
@@ -121,7 +124,7 @@ func (w *worker) resume(ctx context.Context) error {
 // wait returns when nothing is done any more; the context of resume must have ended.
 func (w *worker) wait() {
 	w.mu.Lock()
-	w.over = true
+	w.stopped = true
 	for _, t := range w.tasks {
 		if t.timer != nil {
 			t.timer.Stop()
@@ -129,6 +132,7 @@ func (w *worker) wait() {
 	}
 	w.mu.Unlock()
 	w.running.Wait()
+	w.checks.wait()
 	w.volumes.Wait()
 }
 
@@ -145,8 +149,20 @@ func (w *worker) count() int {
 	return len(w.tasks)
 }
 
-// watch steps tasks when their programs end, and starts reading the output of new ones.
-func (w *worker) watch(ctx context.Context) error {
+// assigned returns the node's tasks as they were assigned last, without removed ones.
+func (w *worker) assigned() (list []*swarmv1.Task) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.tasks {
+		if !t.removed {
+			list = append(list, t.swarm)
+		}
+	}
+	return list
+}
+
+// watchEvents steps tasks when their programs end, and starts reading the output of new ones.
+func (w *worker) watchEvents(ctx context.Context) error {
 	return engine.Watch{
 		Kinds: []core.EventKind{core.EventContainerStarted, core.EventContainerExited, core.EventContainerRemoved},
 		List: func(context.Context) error {
@@ -156,18 +172,18 @@ func (w *worker) watch(ctx context.Context) error {
 		Event: func(ctx context.Context, e core.Event) error {
 			switch e.Kind {
 			case core.EventContainerStarted:
-				outputs{w}.started(ctx, e)
+				if o, ok := w.outputs.started(ctx, e); ok {
+					w.output.Started(o)
+				}
 			case core.EventContainerRemoved:
 				w.output.Removed(e.Container)
 			default:
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				w.kick(string(e.Key))
+				w.step(string(e.Key))
 			}
 			return nil
 		},
 		Failed: func(err error) {
-			w.log.ErrorContext(ctx, "ends of tasks are not seen until the event log can be read", "error", err)
+			w.log.ErrorContext(ctx, "could not read the event log: ends of tasks are not seen", "error", err)
 		},
 	}.Run(ctx, w.engine)
 }
@@ -180,16 +196,23 @@ func (w *worker) kickAll() {
 	}
 }
 
+// step schedules a step of a task.
+func (w *worker) step(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.kick(id)
+}
+
 // kick schedules a step of a task. Preconditions: mu is held.
 func (w *worker) kick(id string) {
 	t := w.tasks[id]
 	switch {
-	case t == nil || t.removed || w.over:
+	case t == nil || t.removed || w.stopped:
 	case t.stepping:
 		t.again = true
 	default:
 		t.stepping = true
-		w.running.Go(func() { w.step(id, t) })
+		w.running.Go(func() { w.run(id, t) })
 	}
 }
 
@@ -199,18 +222,14 @@ func (w *worker) later(id string, t *task, after time.Duration) {
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	if after <= 0 || w.over {
+	if after <= 0 || w.stopped {
 		return
 	}
-	t.timer = time.AfterFunc(after, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.kick(id)
-	})
+	t.timer = time.AfterFunc(after, func() { w.step(id) })
 }
 
-// assigned takes in a message of a manager.
-func (w *worker) assigned(m *swarmv1.AssignmentsMessage, first bool) error {
+// Assigned implements session.Worker: it applies a message, and schedules the steps of the changed tasks.
+func (w *worker) Assigned(m *swarmv1.AssignmentsMessage, first bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if first {
@@ -220,33 +239,21 @@ func (w *worker) assigned(m *swarmv1.AssignmentsMessage, first bool) error {
 	if err != nil {
 		return err
 	}
-	w.change(c)
-	return nil
-}
-
-// assignedTasks is assigned for managers of old.
-func (w *worker) assignedTasks(m *swarmv1.TasksMessage) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.change(w.set.Tasks(m))
-}
-
-// change applies a message. Preconditions: mu is held.
-func (w *worker) change(c assignment.Change) {
 	for _, err := range c.Ignored {
 		w.log.Warn("an assignment is ignored", "error", err)
 	}
 	for _, id := range c.Removed {
-		w.take(id)
+		w.unassign(id)
 	}
 	for _, t := range c.Tasks {
 		w.update(t)
 	}
 	w.changeVolumes(c)
+	return nil
 }
 
-// take takes a task away, with all it has. Preconditions: mu is held.
-func (w *worker) take(id string) {
+// unassign removes a task with all its objects. Preconditions: mu is held.
+func (w *worker) unassign(id string) {
 	t := w.tasks[id]
 	if t == nil || t.removed {
 		return
@@ -261,7 +268,7 @@ func (w *worker) take(id string) {
 	w.running.Go(func() { w.remove(w.base, id) })
 }
 
-// update has a task as it is wanted now. Preconditions: mu is held.
+// update stores a new or changed task, and schedules a step of it. Preconditions: mu is held.
 func (w *worker) update(asked *swarmv1.Task) {
 	id := asked.GetId()
 	t := w.tasks[id]
@@ -282,8 +289,8 @@ func (w *worker) update(asked *swarmv1.Task) {
 	}
 	ending := next.GetDesiredState() >= swarmv1.TaskState_SHUTDOWN && t.swarm.GetDesiredState() < swarmv1.TaskState_SHUTDOWN
 	t.swarm = next
-	if t.telling && ending {
-		t.telling = false
+	if t.endReported && ending {
+		t.endReported = false
 		w.reports.Drop(id)
 	}
 	if t.stepping && ending {
@@ -292,8 +299,8 @@ func (w *worker) update(asked *swarmv1.Task) {
 	w.kick(id)
 }
 
-// tellAll queues the statuses of all tasks again.
-func (w *worker) tellAll() {
+// Registered implements session.Worker: it queues the statuses of all tasks again.
+func (w *worker) Registered() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for id, t := range w.tasks {
@@ -301,6 +308,11 @@ func (w *worker) tellAll() {
 			w.reports.Put(id, t.swarm.GetStatus())
 		}
 	}
+}
+
+// Listen implements session.Worker.
+func (w *worker) Listen(ctx context.Context, api swarmv1.LogBrokerClient) error {
+	return w.output.Listen(ctx, api)
 }
 
 // content finds a secret or a config that a task refers to; known says that a missing one will not

@@ -331,7 +331,10 @@ type plainWorker struct {
 	tasks map[string]*swarmv1.Task
 }
 
-var _ session.Member = (*plainWorker)(nil)
+var (
+	_ session.Member = (*plainWorker)(nil)
+	_ session.Worker = (*plainWorker)(nil)
+)
 
 // startPlainWorker joins a Swarm, as a node whose address is that from which the manager sees it.
 func startPlainWorker(t *testing.T, m *manager) *plainWorker {
@@ -345,7 +348,7 @@ func startPlainWorker(t *testing.T, m *manager) *plainWorker {
 		t.Fatal(err)
 	}
 	c := session.New(session.Options{
-		Member: w, Managers: session.NewManagers([]session.Peer{{Addr: m.Address}}), Reports: session.NewReports(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Member: w, Worker: w, Managers: session.NewManagers([]session.Peer{{Addr: m.Address}}), Reports: session.NewReports(), Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -367,15 +370,14 @@ func (w *plainWorker) Describe() *swarmv1.NodeDescription {
 		Engine: &swarmv1.EngineDescription{Plugins: []*swarmv1.PluginDescription{{Type: "Network", Name: "overlay"}}},
 	}
 }
-func (w *plainWorker) Registered(*swarmv1.Node) {}
+func (w *plainWorker) Registered() {}
 func (w *plainWorker) Listen(ctx context.Context, _ swarmv1.LogBrokerClient) error {
 	<-ctx.Done()
 	return ctx.Err()
 }
-func (w *plainWorker) Expired(error)                             {}
-func (w *plainWorker) Paced(time.Duration)                       {}
-func (w *plainWorker) Renewed(*identity.Identity) error          { return nil }
-func (w *plainWorker) AssignedTasks(*swarmv1.TasksMessage) error { return nil }
+func (w *plainWorker) Expired(error)                    {}
+func (w *plainWorker) Paced(time.Duration)              {}
+func (w *plainWorker) Renewed(*identity.Identity) error { return nil }
 
 func (w *plainWorker) Told(m *swarmv1.SessionMessage) error {
 	w.mu.Lock()

@@ -98,15 +98,16 @@ func (s *Set) Apply(m *swarmv1.AssignmentsMessage) (Change, error) {
 	return c, nil
 }
 
-// Tasks takes in a message of the stream that was before assignments: all of the
-// node's tasks, and nothing that they need.
-func (s *Set) Tasks(m *swarmv1.TasksMessage) Change {
+// OfTasks returns a message of the stream that was before assignments as one of assignments: all of the
+// node's tasks, and none of the objects that they need.
+func OfTasks(m *swarmv1.TasksMessage) *swarmv1.AssignmentsMessage {
 	all := &swarmv1.AssignmentsMessage{Type: swarmv1.AssignmentsMessage_COMPLETE}
 	for _, t := range m.GetTasks() {
-		all.Changes = append(all.Changes, &swarmv1.AssignmentChange{Assignment: &swarmv1.Assignment{Item: &swarmv1.Assignment_Task{Task: t}}})
+		all.Changes = append(all.Changes, &swarmv1.AssignmentChange{
+			Assignment: &swarmv1.Assignment{Item: &swarmv1.Assignment_Task{Task: t}}, Action: swarmv1.AssignmentChange_UPDATE,
+		})
 	}
-	c, _ := s.Apply(all) // one that is complete follows anything
-	return c
+	return all
 }
 
 // remove takes something away. A complete message has no need to, but for volumes.

@@ -128,11 +128,11 @@ func TestWhatTasksNeed(t *testing.T) {
 func TestTasksWithoutAssignments(t *testing.T) {
 	var s Set
 	s.Resume("t1")
-	c := s.Tasks(&swarmv1.TasksMessage{Tasks: []*swarmv1.Task{{Id: "t2"}, {}}})
-	if got := said(c, nil); got != "+t2 -t1 ignored 1" || !s.Known() {
+	c, err := s.Apply(OfTasks(&swarmv1.TasksMessage{Tasks: []*swarmv1.Task{{Id: "t2"}, {}}}))
+	if got := said(c, err); got != "+t2 -t1 ignored 1" || !s.Known() {
 		t.Errorf("%q, known %v", got, s.Known())
 	}
-	if got := said(s.Tasks(&swarmv1.TasksMessage{}), nil); got != "-t2" {
+	if got := said(s.Apply(OfTasks(&swarmv1.TasksMessage{}))); got != "-t2" {
 		t.Errorf("%q", got)
 	}
 }

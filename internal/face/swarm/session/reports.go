@@ -69,8 +69,8 @@ func (r *Reports) volumes() (list []*swarmv1.UpdateVolumeStatusRequest_VolumeSta
 	return list[:min(len(list), maxBatch)]
 }
 
-// toldVolumes removes sent reports.
-func (r *Reports) toldVolumes(list []*swarmv1.UpdateVolumeStatusRequest_VolumeStatusUpdate) {
+// sentVolumes removes sent reports.
+func (r *Reports) sentVolumes(list []*swarmv1.UpdateVolumeStatusRequest_VolumeStatusUpdate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, u := range list {
@@ -122,8 +122,8 @@ func (r *Reports) batch() (list []*update) {
 	return list
 }
 
-// told removes sent statuses, unless there are newer ones.
-func (r *Reports) told(list []*update) {
+// sent removes sent statuses, unless there are newer ones.
+func (r *Reports) sent(list []*update) {
 	var done []string
 	r.mu.Lock()
 	for _, u := range list {

@@ -20,8 +20,22 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/face/swarm/assignment"
 	"github.com/longshore/longshore/internal/face/swarm/identity"
 )
+
+// Worker runs the node's tasks. Its methods are called by several goroutines.
+type Worker interface {
+	// Registered is called when a session has begun: earlier reports may be lost, so all statuses
+	// must be sent again.
+	Registered()
+	// Assigned gets each message of a stream of assignments; first marks the first one. An error
+	// ends the session.
+	Assigned(m *swarmv1.AssignmentsMessage, first bool) error
+	// Listen sends the output of tasks to managers that ask for it, until ctx ends. An
+	// error ends the session.
+	Listen(ctx context.Context, api swarmv1.LogBrokerClient) error
+}
 
 // Member is the node as a member of its Swarm. Its methods are called by several
 // goroutines.
@@ -30,19 +44,8 @@ type Member interface {
 	Identity() *identity.Identity
 	// Describe returns the description of the node.
 	Describe() *swarmv1.NodeDescription
-	// Registered is called when a session has begun: earlier reports may be lost, so all statuses
-	// must be sent again.
-	Registered(node *swarmv1.Node)
 	// Told gets each further message of the session.
 	Told(m *swarmv1.SessionMessage) error
-	// Assigned gets each message of a stream of assignments; first marks the first one. An error
-	// ends the session.
-	Assigned(m *swarmv1.AssignmentsMessage, first bool) error
-	// AssignedTasks is Assigned for managers that know no assignments.
-	AssignedTasks(m *swarmv1.TasksMessage) error
-	// Listen sends the output of tasks to managers that ask for it, until ctx ends. An
-	// error ends the session.
-	Listen(ctx context.Context, api swarmv1.LogBrokerClient) error
 	// Paced gets the interval of heartbeats when the managers have changed it.
 	Paced(period time.Duration)
 	// Expired is called when the node's certificate turns out to have expired, once.
@@ -54,6 +57,7 @@ type Member interface {
 // Options are the parameters of New; all but Heartbeat are required.
 type Options struct {
 	Member   Member
+	Worker   Worker
 	Managers *Managers
 	Reports  *Reports
 	Logger   *slog.Logger
@@ -192,7 +196,7 @@ func (c *Client) with(ctx context.Context, peer Peer, conn *grpc.ClientConn) err
 	if err := c.told(first); err != nil {
 		return err
 	}
-	c.o.Member.Registered(first.GetNode())
+	c.o.Worker.Registered()
 	c.state.set(Up, peer.Addr, nil)
 	c.said = ""
 	c.o.Logger.InfoContext(ctx, "session with the swarm", "manager", peer.Addr, "resumed", !anew)
@@ -209,7 +213,7 @@ func (c *Client) with(ctx context.Context, peer Peer, conn *grpc.ClientConn) err
 	run("session", func(context.Context) error { return c.listen(stream) })
 	run("assignments", func(ctx context.Context) error { return c.assignments(ctx, api, session) })
 	run("report", func(ctx context.Context) error { return c.report(ctx, api, session) })
-	run("output", func(ctx context.Context) error { return c.o.Member.Listen(ctx, swarmv1.NewLogBrokerClient(conn)) })
+	run("output", func(ctx context.Context) error { return c.o.Worker.Listen(ctx, swarmv1.NewLogBrokerClient(conn)) })
 	run("description", func(ctx context.Context) error { return c.describe(ctx, described) })
 	run("certificate", func(ctx context.Context) error { return c.certificate(ctx, conn) })
 	return group.Wait()
@@ -311,12 +315,13 @@ func (c *Client) assignments(ctx context.Context, api swarmv1.DispatcherClient, 
 			return err
 		}
 		c.state.told()
-		if err := c.o.Member.Assigned(m, first); err != nil {
+		if err := c.o.Worker.Assigned(m, first); err != nil {
 			return err
 		}
 	}
 }
 
+// tasks receives the node's tasks from managers that know no assignments.
 func (c *Client) tasks(ctx context.Context, api swarmv1.DispatcherClient, session string) error {
 	stream, err := api.Tasks(ctx, &swarmv1.TasksRequest{SessionId: session})
 	if err != nil {
@@ -328,13 +333,14 @@ func (c *Client) tasks(ctx context.Context, api swarmv1.DispatcherClient, sessio
 			return err
 		}
 		c.state.told()
-		if err := c.o.Member.AssignedTasks(m); err != nil {
+		if err := c.o.Worker.Assigned(assignment.OfTasks(m), true); err != nil {
 			return err
 		}
 	}
 }
 
-// report sends statuses as they come: those that come during a call go with the next.
+// report sends statuses as they come: those that come during a call go with the next. If a manager refuses a list
+// because one of its tasks is another node's, it sends each status by itself.
 func (c *Client) report(ctx context.Context, api swarmv1.DispatcherClient, session string) error {
 	for {
 		list, volumes := c.o.Reports.batch(), c.o.Reports.volumes()
@@ -351,11 +357,23 @@ func (c *Client) report(ctx context.Context, api swarmv1.DispatcherClient, sessi
 			}
 			continue
 		}
-		if len(list) == 0 {
-			continue
-		}
-		if err := c.send(ctx, api, session, list); err != nil {
-			return err
+		for n := len(list); len(list) > 0; {
+			next := list[:min(n, len(list))]
+			call, cancel := context.WithTimeout(ctx, callTimeout)
+			_, err := api.UpdateTaskStatus(call, &swarmv1.UpdateTaskStatusRequest{SessionId: session, Updates: next})
+			cancel()
+			switch {
+			case err == nil:
+			case status.Code(err) == codes.PermissionDenied && len(next) > 1:
+				n = 1
+				continue
+			case status.Code(err) == codes.PermissionDenied:
+				c.o.Logger.WarnContext(ctx, "a manager refused the status of a task", "task", next[0].GetTaskId(), "error", err)
+			default:
+				return err
+			}
+			c.o.Reports.sent(next)
+			list = list[len(next):]
 		}
 	}
 }
@@ -369,30 +387,7 @@ func (c *Client) sendVolumes(ctx context.Context, api swarmv1.DispatcherClient, 
 	if err != nil && status.Code(err) != codes.Unimplemented {
 		return err
 	}
-	c.o.Reports.toldVolumes(list)
-	return nil
-}
-
-func (c *Client) send(ctx context.Context, api swarmv1.DispatcherClient, session string, list []*update) error {
-	call, cancel := context.WithTimeout(ctx, callTimeout)
-	_, err := api.UpdateTaskStatus(call, &swarmv1.UpdateTaskStatusRequest{SessionId: session, Updates: list})
-	cancel()
-	switch {
-	case err == nil:
-	case status.Code(err) == codes.PermissionDenied && len(list) > 1:
-		// One of them is another node's task, which is why none was taken.
-		for _, u := range list {
-			if err := c.send(ctx, api, session, []*update{u}); err != nil {
-				return err
-			}
-		}
-		return nil
-	case status.Code(err) == codes.PermissionDenied:
-		c.o.Logger.WarnContext(ctx, "the swarm does not take the status of a task", "task", list[0].GetTaskId(), "error", err)
-	default:
-		return err
-	}
-	c.o.Reports.told(list)
+	c.o.Reports.sentVolumes(list)
 	return nil
 }
 

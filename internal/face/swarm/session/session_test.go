@@ -98,25 +98,25 @@ func TestReports(t *testing.T) {
 		t.Fatalf("%v", list)
 	}
 	r.Put("a", st(swarmv1.TaskState_COMPLETE))
-	r.told(list)
+	r.sent(list)
 	if list = r.batch(); len(list) != 1 || list[0].GetStatus().GetState() != swarmv1.TaskState_COMPLETE {
 		t.Errorf("%v", list)
 	}
-	r.told(list)
+	r.sent(list)
 	for i := range maxBatch + 1 {
 		r.Put(fmt.Sprint(i), st(swarmv1.TaskState_RUNNING))
 	}
 	if list = r.batch(); len(list) != maxBatch {
 		t.Errorf("%d in one call", len(list))
 	}
-	r.told(list)
+	r.sent(list)
 	if list = r.batch(); len(list) != 1 {
 		t.Errorf("%d are left", len(list))
 	}
 	big := st(swarmv1.TaskState_FAILED)
 	big.Err = string(make([]byte, maxBatchBytes))
 	r.Put("big", big)
-	r.told(list)
+	r.sent(list)
 	if list = r.batch(); len(list) != 1 || list[0].GetTaskId() != "big" {
 		t.Errorf("one that is too large for all goes alone: %d", len(list))
 	}
