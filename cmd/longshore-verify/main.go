@@ -2,13 +2,13 @@
 // do not start it; the agent does, for each pull that a rule of its policy wants
 // signed. It is a program of its own because sigstore's libraries cost ten
 // megabytes and more from the moment a program that has them starts. Start
-// reading at internal/image/policy/sigstore.
+// reading at internal/image/trust/sigstore.
 package main
 
 import (
 	"os"
 
-	"github.com/longshore/longshore/internal/image/policy/sigstore"
+	"github.com/longshore/longshore/internal/image/trust/sigstore"
 )
 
 func main() { os.Exit(sigstore.Main(os.Stdin, os.Stdout)) }

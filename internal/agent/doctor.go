@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/doctor"
 	"github.com/longshore/longshore/internal/face/swarm"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // The forms of a finding.
@@ -130,7 +130,7 @@ func (n *node) networkFinding(ctx context.Context) control.Finding {
 }
 
 func (n *node) imageFinding() control.Finding {
-	if problems := policy.New(n.cfg.Images.Policy, n.verifyBinary, n.log).Problems(); len(problems) > 0 {
+	if problems := trust.New(n.cfg.Images.Policy, n.verifyBinary, n.log).Problems(); len(problems) > 0 {
 		return fail("images", "images that images.policy requires to be signed cannot be pulled until this is fixed", "%s", strings.Join(problems, "; "))
 	}
 	return ok("images", "%s; %s", n.cfg.Agent.Root+"/image", n.images.Confinement())

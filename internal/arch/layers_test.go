@@ -36,7 +36,7 @@ var doors = []door{
 	{"github.com/compose-spec/", []string{"internal/hub/compose"}, "Compose files end as declarations"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
 	{"github.com/open-policy-agent/", []string{"internal/guest/policy/rego"}, "Rego stays in longshore-policy"},
-	{"github.com/sigstore/", []string{"internal/image/policy/sigstore"}, "sigstore stays in longshore-verify"},
+	{"github.com/sigstore/", []string{"internal/image/trust/sigstore"}, "sigstore stays in longshore-verify"},
 	{"github.com/container-storage-interface/", []string{"internal/face/swarm/csi", "test/"}, "CSI is spoken in face/swarm/csi"},
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/hub/command"}, "commands live in cli, the hub's in hub/command"},
 	{"google.golang.org/grpc", []string{"internal/face", "internal/control", "internal/cli", "internal/obs", "internal/hub", "api/", "test/"}, "gRPC ends at the faces, and at the hub"},

@@ -24,7 +24,7 @@ func clones(t *testing.T, h *hubtest.Hub) (one, two *hubtest.Node, last hubtest.
 	hubtest.MustOpen(t, one, "")
 	hubtest.MustOpen(t, two, "")
 	hubtest.MustOpen(t, one, "")
-	if c, _ := h.Board.Clone(one.NodeID); len(c.Addresses) > 0 {
+	if c, _ := h.Inventory.Clone(one.NodeID); len(c.Addresses) > 0 {
 		t.Errorf("a node that has moved and come back: %+v", c)
 	}
 	last, err = hubtest.Open(t, two, "")
@@ -55,14 +55,14 @@ func TestClonesAreReported(t *testing.T) {
 	for _, from := range []string{"127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.6"} {
 		hubtest.MustOpen(t, h.DialFrom(from, moved.Credentials(), moved.Identity), "")
 	}
-	if c, _ := h.Board.Clone(moved.NodeID); len(c.Addresses) > 0 {
+	if c, _ := h.Inventory.Clone(moved.NodeID); len(c.Addresses) > 0 {
 		t.Errorf("a node that moves: %+v", c)
 	}
 	one, two, last, err := clones(t, h)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, _ := h.Board.Clone(one.NodeID); !slices.Equal(c.Addresses, []string{"127.0.0.1", "127.0.0.2"}) || c.Banned {
+	if c, _ := h.Inventory.Clone(one.NodeID); !slices.Equal(c.Addresses, []string{"127.0.0.1", "127.0.0.2"}) || c.Banned {
 		t.Errorf("reported: %+v", c)
 	}
 	if _, err := two.Dispatcher.Heartbeat(hubtest.Within(t), &swarmv1.HeartbeatRequest{SessionId: last.First.GetSessionId()}); err != nil {

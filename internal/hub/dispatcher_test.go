@@ -15,8 +15,8 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -133,7 +133,7 @@ func TestASupersededSession(t *testing.T) {
 	}
 	hubtest.Receive(t, tasks)
 	b := hubtest.MustOpen(t, n, "")
-	hubtest.Commit(t, h, board.Put(board.Secrets, "s", &swarmv1.Secret{Id: "s", Spec: &swarmv1.SecretSpec{Data: []byte("x")}}, store.Any), hubtest.Task("t", n.NodeID, swarmv1.TaskState_RUNNING, "s"))
+	hubtest.Commit(t, h, inventory.Put(inventory.Secrets, "s", &swarmv1.Secret{Id: "s", Spec: &swarmv1.SecretSpec{Data: []byte("x")}}, store.Any), hubtest.Task("t", n.NodeID, swarmv1.TaskState_RUNNING, "s"))
 	_, err = hubtest.Ended(a.ServerStreamingClient)
 	hubtest.Wants(t, "the old session", err, codes.InvalidArgument, "session invalid")
 	messages, err := hubtest.Ended(stream)
@@ -169,7 +169,7 @@ func TestANodeThatIsSilent(t *testing.T) {
 	}
 	hubtest.Wants(t, "the session of a silent node", err, codes.NotFound, "node not registered")
 	hubtest.Until(t, h, "the node is down", func() bool { return hubtest.State(h, n.NodeID) == swarmv1.NodeStatus_DOWN })
-	if n, _, _ := h.Board.Node(n.NodeID); n.GetStatus().GetMessage() != "heartbeat failure" || n.GetDescription().GetHostname() != "edge" {
+	if n, _, _ := h.Inventory.Node(n.NodeID); n.GetStatus().GetMessage() != "heartbeat failure" || n.GetDescription().GetHostname() != "edge" {
 		t.Errorf("the node: %v", n)
 	}
 	_, err = n.Dispatcher.Heartbeat(hubtest.Within(t), &swarmv1.HeartbeatRequest{SessionId: a.First.GetSessionId()})
@@ -180,7 +180,7 @@ func TestANodeThatIsSilent(t *testing.T) {
 	hubtest.Until(t, h, "the node is back", func() bool { return hubtest.State(h, n.NodeID) == swarmv1.NodeStatus_READY })
 	h.Restart(func(o *hub.Options) { o.Heartbeat = 200 * time.Millisecond })
 	hubtest.Until(t, h, "the node did not come back", func() bool { return hubtest.State(h, n.NodeID) == swarmv1.NodeStatus_DOWN })
-	if n, _, _ := h.Board.Node(n.NodeID); n.GetStatus().GetMessage() != "the node did not reconnect after its hub had ended" {
+	if n, _, _ := h.Inventory.Node(n.NodeID); n.GetStatus().GetMessage() != "the node did not reconnect after its hub had ended" {
 		t.Errorf("the node: %v", n)
 	}
 }
@@ -193,7 +193,7 @@ type slow struct {
 
 // Commit implements store.DB.
 func (s slow) Commit(ctx context.Context, writes []store.Write) (int64, error) {
-	if slices.ContainsFunc(writes, func(w store.Write) bool { return strings.HasPrefix(w.Key, board.Seen) }) {
+	if slices.ContainsFunc(writes, func(w store.Write) bool { return strings.HasPrefix(w.Key, inventory.Seen) }) {
 		select {
 		case <-time.After(s.takes):
 		case <-ctx.Done():
@@ -250,8 +250,8 @@ func TestAssignments(t *testing.T) {
 	id := hubtest.MustOpen(t, n, "").First.GetSessionId()
 	hubtest.MustOpen(t, other, "")
 	hubtest.Commit(t, h,
-		board.Put(board.Secrets, "key", &swarmv1.Secret{Id: "key", Spec: &swarmv1.SecretSpec{Data: []byte("!")}}, store.Any),
-		board.Put(board.Configs, "config-x", &swarmv1.Config{Id: "config-x"}, store.Any),
+		inventory.Put(inventory.Secrets, "key", &swarmv1.Secret{Id: "key", Spec: &swarmv1.SecretSpec{Data: []byte("!")}}, store.Any),
+		inventory.Put(inventory.Configs, "config-x", &swarmv1.Config{Id: "config-x"}, store.Any),
 		hubtest.Task("a", n.NodeID, swarmv1.TaskState_RUNNING, "key", "config-x", "unknown"), hubtest.Task("o", other.NodeID, swarmv1.TaskState_RUNNING, "key"),
 	)
 	stream := hubtest.Assignments(t, n, id)
@@ -279,7 +279,7 @@ func TestAssignments(t *testing.T) {
 	}
 	// A state of a task that goes on is not echoed: the next message is that of another change.
 	must(report(id, "a", swarmv1.TaskState_RUNNING))
-	hubtest.Until(t, h, "a runs", func() bool { a, _ := h.Board.Task("a"); return a.State() == swarmv1.TaskState_RUNNING })
+	hubtest.Until(t, h, "a runs", func() bool { a, _ := h.Inventory.Task("a"); return a.State() == swarmv1.TaskState_RUNNING })
 	hubtest.Commit(t, h, hubtest.Task("b", n.NodeID, swarmv1.TaskState_RUNNING, "key"))
 	next("INCREMENTAL, 1>2, UPDATE task b=RUNNING")
 	hubtest.Commit(t, h, hubtest.Task("a", n.NodeID, swarmv1.TaskState_REMOVE, "key", "config-x"))
@@ -288,7 +288,7 @@ func TestAssignments(t *testing.T) {
 	next("INCREMENTAL, 3>4, REMOVE config-x")
 	must(report(id, "a", swarmv1.TaskState_RUNNING)) // a replay of a state that was left
 	must(report(id, "a", swarmv1.TaskState_REMOVE))  // no state of a node's
-	hubtest.Commit(t, h, board.Delete(board.Tasks, "a", store.Any), board.Delete(board.Statuses, "a", store.Any))
+	hubtest.Commit(t, h, inventory.Delete(inventory.Tasks, "a", store.Any), inventory.Delete(inventory.Statuses, "a", store.Any))
 	next("INCREMENTAL, 4>5, REMOVE task a")
 	must(report(id, "a", swarmv1.TaskState_FAILED)) // of a task that is gone
 	must(report(id, "b", swarmv1.TaskState_COMPLETE))
@@ -301,11 +301,11 @@ func TestAssignments(t *testing.T) {
 	}})
 	hubtest.Wants(t, "the status of another node's task", err, codes.PermissionDenied, "cannot update a task not assigned this node")
 	must(report(id, "c", swarmv1.TaskState_RUNNING))
-	hubtest.Until(t, h, "c runs", func() bool { c, _ := h.Board.Task("c"); return c.State() == swarmv1.TaskState_RUNNING })
-	if o, _ := h.Board.Task("o"); o.State() != swarmv1.TaskState_ASSIGNED {
+	hubtest.Until(t, h, "c runs", func() bool { c, _ := h.Inventory.Task("c"); return c.State() == swarmv1.TaskState_RUNNING })
+	if o, _ := h.Inventory.Task("o"); o.State() != swarmv1.TaskState_ASSIGNED {
 		t.Errorf("another node's task is %s", o.State())
 	}
-	if c, _ := h.Board.Task("c"); c.Status.M.GetAppliedBy() != h.CA.Authority.Hub || c.Status.M.GetAppliedAt() == nil || c.RunningAt.IsZero() || len(c.Message().GetStatus().ProtoReflect().GetUnknown()) > 0 {
+	if c, _ := h.Inventory.Task("c"); c.Status.M.GetAppliedBy() != h.CA.Authority.Hub || c.Status.M.GetAppliedAt() == nil || c.RunningAt.IsZero() || len(c.Message().GetStatus().ProtoReflect().GetUnknown()) > 0 {
 		t.Errorf("who stored the status: %v", c.Status.M)
 	}
 	_, err = n.Dispatcher.UpdateVolumeStatus(hubtest.Within(t), &swarmv1.UpdateVolumeStatusRequest{SessionId: id, Updates: []*swarmv1.UpdateVolumeStatusRequest_VolumeStatusUpdate{{Id: "unknown", Unpublished: true}}})
@@ -323,17 +323,17 @@ func TestAssignments(t *testing.T) {
 	if got := names(); !slices.Equal(got, []string{"b", "c"}) {
 		t.Errorf("tasks %v", got)
 	}
-	hubtest.Commit(t, h, board.Delete(board.Tasks, "b", store.Any))
+	hubtest.Commit(t, h, inventory.Delete(inventory.Tasks, "b", store.Any))
 	if got := names(); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("tasks %v", got)
 	}
 
 	// What was stored is there after a restart; the session is not.
 	h.Restart()
-	if all := slices.Sorted(maps.Keys(h.Board.Tasks())); !slices.Equal(all, []string{"c", "o"}) {
+	if all := slices.Sorted(maps.Keys(h.Inventory.Tasks())); !slices.Equal(all, []string{"c", "o"}) {
 		t.Errorf("tasks after a restart: %v", all)
 	}
-	if c, _ := h.Board.Task("c"); c.State() != swarmv1.TaskState_RUNNING {
+	if c, _ := h.Inventory.Task("c"); c.State() != swarmv1.TaskState_RUNNING {
 		t.Errorf("c is %s after a restart", c.State())
 	}
 	if again := hubtest.MustOpen(t, n, id); again.First.GetSessionId() == id {

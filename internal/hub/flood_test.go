@@ -23,8 +23,8 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -38,7 +38,7 @@ func TestAReaderThatNeverReads(t *testing.T) {
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
 	n := h.Join()
 	hubtest.Commit(t, h,
-		board.Put(board.Configs, "config-x", &swarmv1.Config{Id: "config-x", Spec: &swarmv1.ConfigSpec{Data: make([]byte, 900<<10)}}, store.Any),
+		inventory.Put(inventory.Configs, "config-x", &swarmv1.Config{Id: "config-x", Spec: &swarmv1.ConfigSpec{Data: make([]byte, 900<<10)}}, store.Any),
 		hubtest.Task("a", n.NodeID, swarmv1.TaskState_RUNNING, "config-x"),
 	)
 	id := hubtest.MustOpen(t, n, "").First.GetSessionId()
@@ -129,7 +129,7 @@ func TestRequestsThatAreTooLarge(t *testing.T) {
 	}
 	hubtest.Wants(t, "a label bomb", session(bomb), codes.InvalidArgument, "description")
 	hubtest.Wants(t, "10 MB of a description", session(&swarmv1.NodeDescription{Hostname: strings.Repeat("x", 10<<20)}), codes.ResourceExhausted, "larger than max")
-	if node, _, _ := h.Board.Node(n.NodeID); node.GetDescription() != nil {
+	if node, _, _ := h.Inventory.Node(n.NodeID); node.GetDescription() != nil {
 		t.Error("a description that was refused is stored")
 	}
 	id := hubtest.MustOpen(t, n, "").First.GetSessionId()
@@ -145,7 +145,7 @@ func TestRequestsThatAreTooLarge(t *testing.T) {
 	for i := range 10_000 {
 		unknown = append(unknown, status(fmt.Sprint("unknown-", i), "runs"))
 	}
-	before := h.Board.Next()
+	before := h.Inventory.Next()
 	if err := report(unknown...); err != nil {
 		t.Errorf("statuses of unknown tasks: %v", err)
 	}
@@ -154,11 +154,11 @@ func TestRequestsThatAreTooLarge(t *testing.T) {
 	if err := report(status("t", strings.Repeat("x", 1<<20))); err != nil {
 		t.Error(err)
 	}
-	hubtest.Until(t, h, "t runs", func() bool { task, _ := h.Board.Task("t"); return task.State() == swarmv1.TaskState_RUNNING })
-	if task, _ := h.Board.Task("t"); len(task.Status.M.GetMessage()) > 9<<10 {
+	hubtest.Until(t, h, "t runs", func() bool { task, _ := h.Inventory.Task("t"); return task.State() == swarmv1.TaskState_RUNNING })
+	if task, _ := h.Inventory.Task("t"); len(task.Status.M.GetMessage()) > 9<<10 {
 		t.Errorf("%d bytes of a status' text are kept", len(task.Status.M.GetMessage()))
 	}
-	if all := h.Board.Tasks(); len(all) != 1 {
+	if all := h.Inventory.Tasks(); len(all) != 1 {
 		t.Errorf("%d tasks", len(all))
 	}
 }
@@ -173,7 +173,7 @@ func TestAssignmentsOverWhatWorkersRead(t *testing.T) {
 	for i := range 5 {
 		id := fmt.Sprint("config-", i)
 		needs = append(needs, id)
-		hubtest.Commit(t, h, board.Put(board.Configs, id, &swarmv1.Config{Id: id, Spec: &swarmv1.ConfigSpec{Data: make([]byte, 900<<10)}}, store.Any))
+		hubtest.Commit(t, h, inventory.Put(inventory.Configs, id, &swarmv1.Config{Id: id, Spec: &swarmv1.ConfigSpec{Data: make([]byte, 900<<10)}}, store.Any))
 	}
 	hubtest.Commit(t, h, hubtest.Task("a", n.NodeID, swarmv1.TaskState_RUNNING, needs...))
 	id := hubtest.MustOpen(t, n, "").First.GetSessionId()

@@ -9,8 +9,8 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -42,7 +42,7 @@ func (l stuckLog) WithAttrs([]slog.Attr) slog.Handler { return l }
 // WithGroup implements slog.Handler.
 func (l stuckLog) WithGroup(string) slog.Handler { return l }
 
-// TestHeartbeatsWaitForNothing: while the board and the dispatcher are blocked, and with them the scheduler, all
+// TestHeartbeatsWaitForNothing: while the inventory and the dispatcher are blocked, and with them the scheduler, all
 // assignments and statuses, each node's heartbeat is answered. What is blocked goes on later.
 func TestHeartbeatsWaitForNothing(t *testing.T) {
 	t.Parallel()
@@ -56,16 +56,16 @@ func TestHeartbeatsWaitForNothing(t *testing.T) {
 	session := hubtest.MustOpen(t, n, "").First.GetSessionId()
 	ctx := hubtest.Within(t)
 
-	// A record says that another hub has the node. The board takes it over while it logs that.
+	// A record says that another hub has the node. The inventory takes it over while it logs that.
 	committed := make(chan error, 1)
 	go func() {
-		_, err := h.Board.Commit(ctx, board.Put(board.Seen, leaving.NodeID, &swarmv1.Node{Spec: board.Hold("another", "session")}, store.Any))
+		_, err := h.Inventory.Commit(ctx, inventory.Put(inventory.Seen, leaving.NodeID, &swarmv1.Node{Spec: inventory.Hold("another", "session")}, store.Any))
 		committed <- err
 	}()
 	<-log.stuck
 	blocked := make(chan string, 3)
-	go func() { h.Board.Tasks(); blocked <- "the scheduler's read of the board" }()
-	go func() { h.Board.Assigned(n.NodeID); blocked <- "assignments" }()
+	go func() { h.Inventory.Tasks(); blocked <- "the scheduler's read of the inventory" }()
+	go func() { h.Inventory.Assigned(n.NodeID); blocked <- "assignments" }()
 	go func() { h.Dispatcher.Addr(n.NodeID); blocked <- "the dispatcher" }()
 	for range 3 {
 		if _, err := n.Dispatcher.Heartbeat(ctx, &swarmv1.HeartbeatRequest{SessionId: session}); err != nil {

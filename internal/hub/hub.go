@@ -1,4 +1,4 @@
-// Package hub assembles the hub: the store, the authority, the board, and the services for nodes.
+// Package hub assembles the hub: the store, the authority, the inventory, and the services for nodes.
 //
 // It knows no engine and runs nothing itself. Start at Open and Hub.Serve.
 package hub
@@ -26,11 +26,11 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/enums"
 	"github.com/longshore/longshore/internal/hub/api"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/engineapi"
 	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/hub/store"
@@ -86,7 +86,7 @@ const (
 // Hub is an open hub.
 type Hub struct {
 	CA         *ca.Service
-	Board      *board.Board
+	Inventory  *inventory.Inventory
 	Dispatcher *session.Dispatcher
 	Broker     *session.Broker
 	Keys       *session.Keys
@@ -130,18 +130,18 @@ func Open(ctx context.Context, o Options) (h *Hub, err error) {
 	if err != nil {
 		return nil, err
 	}
-	b := board.New(s, authority.Hub, o.Log)
+	b := inventory.New(s, authority.Hub, o.Log)
 	if err := b.Load(ctx); err != nil {
 		return nil, err
 	}
-	others, err := peers.Join(ctx, peers.Options{Store: s, Board: b, Advertise: o.Advertise, TTL: o.Lease, Log: o.Log})
+	others, err := peers.Join(ctx, peers.Options{Store: s, Inventory: b, Advertise: o.Advertise, TTL: o.Lease, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}
-	service := &ca.Service{Authority: authority, Board: b, Approve: o.Approve, RenewGrace: o.RenewGrace, BanClones: o.BanClones, Log: o.Log}
+	service := &ca.Service{Authority: authority, Inventory: b, Approve: o.Approve, RenewGrace: o.RenewGrace, BanClones: o.BanClones, Log: o.Log}
 	h = &Hub{
-		CA: service, Board: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log), commits: commits, rounds: histogram("longshore_hub_plan_duration_seconds", "Duration of a round of scheduling."),
-		Dispatcher: session.New(session.Options{CA: service, Board: b, Keys: keys, Peers: others, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
+		CA: service, Inventory: b, Keys: keys, Peers: others, Broker: session.NewBroker(service, b), o: o, store: s, limits: connlimit.NewTable(o.Log), commits: commits, rounds: histogram("longshore_hub_plan_duration_seconds", "Duration of a round of scheduling."),
+		Dispatcher: session.New(session.Options{CA: service, Inventory: b, Keys: keys, Peers: others, Period: o.Heartbeat, Grace: o.Grace, Log: o.Log}),
 	}
 	h.Broker.Relay(others, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
 	return h, nil
@@ -160,8 +160,8 @@ func (h *Hub) Close() error {
 // leaving is how long a hub that ends tries to say so.
 const leaving = 3 * time.Second
 
-// lead is the work of the leading hub.
-func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
+// runTerm is the work of the leading hub.
+func (h *Hub) runTerm(ctx context.Context, term *peers.Term) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.Dispatcher.Look(ctx, term) })
 	group.Go(func() error { return h.CA.Run(ctx) })
@@ -169,7 +169,7 @@ func (h *Hub) lead(ctx context.Context, term *peers.Term) error {
 	group.Go(func() error { return h.Keys.Renew(ctx, h.o.Log) })
 	if !h.o.Hold {
 		group.Go(func() error {
-			return fleet.Run(ctx, h.Board, term, h.o.MoveAfter, func(took time.Duration) { h.rounds.Observe(took.Seconds()) }, h.o.Log)
+			return fleet.Run(ctx, h.Inventory, term, h.o.MoveAfter, func(took time.Duration) { h.rounds.Observe(took.Seconds()) }, h.o.Log)
 		})
 	}
 	return group.Wait()
@@ -232,13 +232,13 @@ func (h *Hub) Serve(ctx context.Context, at Listeners) error {
 	asked := ctx
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.store.Run(ctx) })
-	group.Go(func() error { return h.Board.Run(ctx) })
+	group.Go(func() error { return h.Inventory.Run(ctx) })
 	group.Go(func() error { return h.Keys.Run(ctx) })
 	group.Go(func() error { return h.Dispatcher.Run(ctx) })
 	group.Go(func() error { return h.CA.Authority.Run(ctx) })
 	group.Go(func() error { return h.Peers.Run(ctx, h.Dispatcher.Drop) })
-	group.Go(func() error { return h.Peers.Lead(ctx, h.lead) })
-	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Board: h.Board, Pending: h.pending, Contact: h.Peers.LastContact, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
+	group.Go(func() error { return h.Peers.Lead(ctx, h.runTerm) })
+	operators := api.Server{Events: events.Log{Store: h.store}, Metrics: h.metrics(), CA: h.CA, Operators: ca.NewOperators(h.CA.Authority, h.o.Log), Inventory: h.Inventory, Pending: h.pending, Contact: h.Peers.LastContact, Broker: h.Broker, Dispatcher: h.Dispatcher, Log: h.o.Log, Backup: h.store.Backup}
 	group.Go(func() error { return operators.Operators.Run(ctx) })
 	group.Go(func() error { return operators.Serve(ctx, at.Operators) })
 	if at.Remote != nil {
@@ -292,7 +292,9 @@ func (h *Hub) call(ctx context.Context, method string, err *error) func() {
 }
 
 // pending returns the tasks that no node takes.
-func (h *Hub) pending() []board.Task { return fleet.Pending(fleet.StateOf(h.Board, h.o.MoveAfter)) }
+func (h *Hub) pending() []inventory.Task {
+	return fleet.Pending(fleet.StateOf(h.Inventory, h.o.MoveAfter))
+}
 
 // hubs returns the hubs of the fleet, this one first.
 func (h *Hub) hubs() (list []engineapi.Hub) {
@@ -314,7 +316,7 @@ func (h *Hub) dockerAPI() engineapi.Server {
 		host = h.CA.Authority.Hub
 	}
 	return engineapi.Server{
-		Records: h.Board, Hubs: h.hubs, Pending: h.pending, Notice: func() string { return api.Notice(h.Peers.LastContact()) }, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
+		Records: h.Inventory, Hubs: h.hubs, Pending: h.pending, Notice: func() string { return api.Notice(h.Peers.LastContact()) }, Trust: h.CA.Authority, Nodes: h.CA, Log: h.o.Log,
 		Output: func(selector *swarmv1.LogSelector, o *swarmv1.LogSubscriptionOptions) engineapi.Output {
 			sub := h.Broker.Subscribe(selector, o, func(node string) bool { return h.Dispatcher.Addr(node) != "" })
 			return engineapi.Output{Messages: sub.Messages, Done: sub.Done, Missing: sub.Missing, Close: sub.Close}

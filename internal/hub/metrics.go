@@ -31,7 +31,7 @@ func histogram(name, help string) prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: durations()})
 }
 
-// collector reads the board and the counters at each collection of metrics.
+// collector reads the inventory and the counters at each collection of metrics.
 type collector struct {
 	h                                                                              *Hub
 	nodes, tasks, services, sessions, superseded, statuses, issued, clones, banned *prometheus.Desc
@@ -78,7 +78,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, name := range swarmv1.NodeStatus_State_name { // also those that no node has
 		nodes[strings.ToLower(name)] = 0
 	}
-	for _, n := range c.h.Board.Nodes() {
+	for _, n := range c.h.Inventory.Nodes() {
 		nodes[strings.ToLower(n.GetStatus().GetState().String())]++
 	}
 	for state, n := range nodes {
@@ -88,23 +88,23 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, name := range swarmv1.TaskState_name {
 		tasks[strings.ToLower(name)] = 0
 	}
-	for _, t := range c.h.Board.Tasks() {
+	for _, t := range c.h.Inventory.Tasks() {
 		tasks[strings.ToLower(t.State().String())]++
 	}
 	for state, n := range tasks {
 		set(c.tasks, n, state)
 	}
-	set(c.services, len(c.h.Board.Services()))
+	set(c.services, len(c.h.Inventory.Services()))
 	sessions, superseded := c.h.Dispatcher.Counts()
 	set(c.sessions, sessions)
 	count(c.superseded, superseded)
-	count(c.statuses, c.h.Board.Stored())
+	count(c.statuses, c.h.Inventory.Stored())
 	count(c.issued, c.h.CA.Authority.Issued())
 	set(c.neverReady, len(c.h.CA.NeverReady()))
 	count(c.dropped, c.h.CA.NodesDropped())
 	count(c.refused, c.h.CA.JoinsRefused())
 	count(c.renewals, c.h.CA.RenewalsRefused())
-	banned, clones := c.h.Board.Banned()
+	banned, clones := c.h.Inventory.Banned()
 	set(c.clones, clones)
 	set(c.banned, len(banned))
 	reached := 1

@@ -34,7 +34,7 @@ func TestSeveralHubs(t *testing.T) {
 	b := hubtest.New(t, remote)
 	n := a.Join()
 	elsewhere := b.Dial(n.Credentials(), n.Identity)
-	hubtest.Until(t, b, "the other hub knows the node", func() bool { known, _, _ := b.Board.Node(n.NodeID); return known != nil })
+	hubtest.Until(t, b, "the other hub knows the node", func() bool { known, _, _ := b.Inventory.Node(n.NodeID); return known != nil })
 
 	first := hubtest.MustOpen(t, n, "")
 	for m := first.First; len(m.GetManagers()) != 2; {
@@ -48,7 +48,7 @@ func TestSeveralHubs(t *testing.T) {
 	hubtest.Wants(t, "the session with the hub before", err, codes.InvalidArgument, "session invalid")
 	_, err = n.Dispatcher.UpdateTaskStatus(hubtest.Within(t), &swarmv1.UpdateTaskStatusRequest{SessionId: first.First.GetSessionId()})
 	hubtest.Wants(t, "a status by it", err, codes.NotFound, "node not registered")
-	if run, id, _ := a.Board.Holder(n.NodeID); run != b.Peers.Self() || id != second.First.GetSessionId() {
+	if run, id, _ := a.Inventory.Holder(n.NodeID); run != b.Peers.Self() || id != second.First.GetSessionId() {
 		t.Errorf("the node is held by %s, session %s", run, id)
 	}
 
@@ -64,7 +64,7 @@ func TestSeveralHubs(t *testing.T) {
 	if _, err := elsewhere.Dispatcher.UpdateTaskStatus(hubtest.Within(t), &swarmv1.UpdateTaskStatusRequest{SessionId: second.First.GetSessionId(), Updates: []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate{status}}); err != nil {
 		t.Fatal(err)
 	}
-	hubtest.Until(t, a, "the status is known", func() bool { task, _ := a.Board.Task("task"); return task.State() == swarmv1.TaskState_RUNNING })
+	hubtest.Until(t, a, "the status is known", func() bool { task, _ := a.Inventory.Task("task"); return task.State() == swarmv1.TaskState_RUNNING })
 
 	// Its output is asked for at one hub, and comes by the other.
 	subscriptions, err := elsewhere.Logs.ListenSubscriptions(hubtest.Within(t), &swarmv1.ListenSubscriptionsRequest{})
@@ -116,7 +116,7 @@ func TestSeveralHubs(t *testing.T) {
 	// A hub that ends is missed at once, and its node has another one.
 	b.Stop()
 	hubtest.Until(t, a, "the node's hub is gone", func() bool {
-		known, _, _ := a.Board.Node(n.NodeID)
+		known, _, _ := a.Inventory.Node(n.NodeID)
 		return known.GetStatus().GetState() == swarmv1.NodeStatus_UNKNOWN && strings.Contains(known.GetStatus().GetMessage(), "its hub has ended")
 	})
 	third := hubtest.MustOpen(t, n, second.First.GetSessionId())

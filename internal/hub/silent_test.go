@@ -190,7 +190,7 @@ func (s silent) declare(t *testing.T, h *hubtest.Hub, version string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fleet.Apply(hubtest.Within(t), h.Board, fleet.Declaration{Name: "shop", Services: []json.RawMessage{data}}, false); err != nil {
+	if _, err := fleet.Apply(hubtest.Within(t), h.Inventory, fleet.Declaration{Name: "shop", Services: []json.RawMessage{data}}, false); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -260,7 +260,7 @@ func (s silent) run(t *testing.T) {
 	if len(on) != 1 || !moves && on[0] != first {
 		t.Errorf("%s: with the node back the replica runs on %v", s.name(), on)
 	}
-	for _, task := range h.Board.Tasks() {
+	for _, task := range h.Inventory.Tasks() {
 		if image := task.M.GetSpec().GetContainer().GetImage(); task.State() == swarmv1.TaskState_RUNNING && image != "busybox:2" {
 			t.Errorf("%s: %s runs on", s.name(), image)
 		}

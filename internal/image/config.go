@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
@@ -61,7 +61,7 @@ type Config struct {
 	// WorkerIdle is how long the process that fetches and unpacks stays after its last job.
 	WorkerIdle Duration `toml:"worker_idle"`
 	// Policy says which images may be pulled.
-	Policy policy.Config `toml:"policy"`
+	Policy trust.Config `toml:"policy"`
 }
 
 // Duration is a time.Duration that is written "30s" in TOML.
@@ -98,7 +98,7 @@ func Default() Config {
 		MinFreeInodes:       10_000,
 		KeepPartial:         Duration(24 * time.Hour),
 		WorkerIdle:          Duration(15 * time.Second),
-		Policy:              policy.Default(),
+		Policy:              trust.Default(),
 	}
 }
 

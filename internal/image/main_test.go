@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/image"
-	"github.com/longshore/longshore/internal/image/policy/sigstore"
+	"github.com/longshore/longshore/internal/image/trust/sigstore"
 )
 
 // TestMain makes the test binary its own image worker.

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/image/imagetest"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // verifySignature makes the test binary longshore-verify.
@@ -64,7 +64,7 @@ func index(t *testing.T, refs ...imagetest.Built) imagetest.Built {
 }
 
 // policed returns a store with a rule that requires a signature by s.
-func policed(t *testing.T, inProcess bool, change func(*policy.Config)) (*image.Store, string) {
+func policed(t *testing.T, inProcess bool, change func(*trust.Config)) (*image.Store, string) {
 	t.Helper()
 	cfg := image.Default()
 	cfg.Retries = 1
@@ -136,9 +136,9 @@ func TestSignedImages(t *testing.T) {
 					next.ServeHTTP(w, r)
 				})
 			}
-			s, dir := policed(t, false, func(c *policy.Config) {
+			s, dir := policed(t, false, func(c *trust.Config) {
 				c.SignatureProgram = program
-				c.Rules = []policy.Rule{{Match: []string{reg.Host + "/team/*"}, Verdict: policy.Signed, Keys: []string{ours.File()}}}
+				c.Rules = []trust.Rule{{Match: []string{reg.Host + "/team/*"}, Verdict: trust.Signed, Keys: []string{ours.File()}}}
 			})
 			img, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{})
 			if tt.good {
@@ -169,9 +169,9 @@ func TestTheIndexIsWhatIsSigned(t *testing.T) {
 	for repo, signed := range map[string]digest.Digest{"good": all.Manifest.Digest, "bad": one.Manifest.Digest} {
 		ref := reg.Push(repo, "v1", all)
 		reg.Push(repo, imagetest.SignatureTag(signed), ours.Simple(signed))
-		s, _ := policed(t, true, func(c *policy.Config) {
-			c.SignatureProgram, c.Default = program, policy.Reject
-			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.File()}}}
+		s, _ := policed(t, true, func(c *trust.Config) {
+			c.SignatureProgram, c.Default = program, trust.Reject
+			c.Rules = []trust.Rule{{Match: []string{"**"}, Verdict: trust.Signed, Keys: []string{ours.File()}}}
 		})
 		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); (err == nil) != (repo == "good") || err != nil && !errors.Is(err, core.ErrImageRefused) {
 			t.Errorf("%s: %v", repo, err)
@@ -182,8 +182,8 @@ func TestTheIndexIsWhatIsSigned(t *testing.T) {
 func TestRefusedByName(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	ref := reg.Push("bad/app", "v1", layered(1, 10))
-	s, dir := policed(t, true, func(c *policy.Config) {
-		c.Rules = []policy.Rule{{Match: []string{"**/bad/*"}, Verdict: policy.Reject}}
+	s, dir := policed(t, true, func(c *trust.Config) {
+		c.Rules = []trust.Rule{{Match: []string{"**/bad/*"}, Verdict: trust.Reject}}
 	})
 	for _, opts := range []core.PullOptions{{}, {Always: true, Username: "u", Password: "p"}} {
 		if _, err := s.Pull(t.Context(), "cri", ref, opts); !errors.Is(err, core.ErrImageRefused) {
@@ -209,7 +209,7 @@ func TestVerifiersDecideOnPulls(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, root := policed(t, false, func(c *policy.Config) { c.Verifiers = dir })
+	s, root := policed(t, false, func(c *trust.Config) { c.Verifiers = dir })
 	say("echo not today; exit 1")
 	_, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{Always: true})
 	if !errors.Is(err, core.ErrImageRefused) || !strings.Contains(err.Error(), "not today") {
@@ -241,8 +241,8 @@ func TestARegistryThatFailsIsNoVerdict(t *testing.T) {
 			}
 			next.ServeHTTP(w, r)
 		})
-		s, dir := policed(t, true, func(c *policy.Config) {
-			c.Rules = []policy.Rule{{Match: []string{"**"}, Verdict: policy.Signed, Keys: []string{ours.File()}}}
+		s, dir := policed(t, true, func(c *trust.Config) {
+			c.Rules = []trust.Rule{{Match: []string{"**"}, Verdict: trust.Signed, Keys: []string{ours.File()}}}
 		})
 		if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); !errdefs.IsUnavailable(err) || errors.Is(err, core.ErrImageRefused) {
 			t.Errorf("%s: %v", part, err)

@@ -17,8 +17,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dbfile"
-	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/trust"
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
@@ -382,7 +382,7 @@ type lease struct {
 	blobs    map[digest.Digest]bool // guarded by s.mu, as is chains
 	chains   map[digest.Digest]bool
 
-	admission *policy.Case  // nil when the job is not a pull
+	admission *trust.Case   // nil when the job is not a pull
 	admitted  digest.Digest // guarded by s.mu, as is refusal
 	refusal   error
 }
@@ -403,7 +403,7 @@ func (l *lease) Progress(p core.PullProgress) {
 }
 
 // Admit implements worker.Agent.
-func (l *lease) Admit(ctx context.Context, claim policy.Claim) error {
+func (l *lease) Admit(ctx context.Context, claim trust.Claim) error {
 	if l.admission == nil {
 		return fmt.Errorf("admit %s: nothing is pulled: %w", claim.Target.Digest, errdefs.ErrInternal)
 	}

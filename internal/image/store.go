@@ -26,7 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/flight"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
@@ -82,7 +82,7 @@ type Store struct {
 	db      *dbfile.DB
 	content blobs
 	runner  runner
-	gate    *policy.Gate
+	gate    *trust.Gate
 	pulled  func(bytes int64)
 	modules *modules
 	pulls   flight.Group[string, *pulling]
@@ -139,7 +139,7 @@ func New(opts Options) (*Store, error) {
 	if s.now == nil {
 		s.now = time.Now
 	}
-	s.gate = policy.New(s.cfg.Policy, opts.Verify, s.log)
+	s.gate = trust.New(s.cfg.Policy, opts.Verify, s.log)
 	s.trash = newTrash(filepath.Join(root, trashDir), s.log)
 	s.sizing = newSizing(s.log)
 	s.device = sync.OnceValue(func() string { return deviceOf(root, "/proc/self/mountinfo") })

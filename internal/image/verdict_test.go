@@ -12,7 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
@@ -22,7 +22,7 @@ type traitor struct{ asks, brings digest.Digest }
 func (w traitor) Pull(ctx context.Context, agent worker.Agent, _ worker.PullJob) (worker.Image, error) {
 	if w.asks != "" {
 		// It ignores the answer.
-		_ = agent.Admit(ctx, policy.Claim{Target: ocispec.Descriptor{Digest: w.asks}})
+		_ = agent.Admit(ctx, trust.Claim{Target: ocispec.Descriptor{Digest: w.asks}})
 	}
 	return worker.Image{Target: ocispec.Descriptor{Digest: w.brings}, Manifest: ocispec.Descriptor{Digest: w.brings}}, nil
 }
@@ -39,10 +39,10 @@ func (traitor) Close() error        { return nil }
 
 // TestAnArchiveProvesNothing: a node with an image policy does not read somebody's archive.
 func TestAnArchiveProvesNothing(t *testing.T) {
-	for name, p := range map[string]policy.Config{
-		"a default": {Default: policy.Reject, Rules: []policy.Rule{{Match: []string{"docker.io/library/*"}, Verdict: policy.Accept}}},
-		"a rule":    {Default: policy.Accept, Rules: []policy.Rule{{Match: []string{"elsewhere.example/*"}, Verdict: policy.Reject}}},
-		"a program": {Default: policy.Accept, Verifiers: t.TempDir(), MaxVerifiers: -1},
+	for name, p := range map[string]trust.Config{
+		"a default": {Default: trust.Reject, Rules: []trust.Rule{{Match: []string{"docker.io/library/*"}, Verdict: trust.Accept}}},
+		"a rule":    {Default: trust.Accept, Rules: []trust.Rule{{Match: []string{"elsewhere.example/*"}, Verdict: trust.Reject}}},
+		"a program": {Default: trust.Accept, Verifiers: t.TempDir(), MaxVerifiers: -1},
 	} {
 		cfg := Default()
 		p.VerifierTimeout = cfg.Policy.VerifierTimeout

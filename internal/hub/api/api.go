@@ -22,10 +22,10 @@ import (
 
 	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	"github.com/longshore/longshore/internal/connlimit"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/session"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -36,8 +36,8 @@ type Server struct {
 	Metrics   http.Handler
 	CA        *ca.Service
 	Operators *ca.Operators
-	Board     *board.Board
-	Pending   func() []board.Task // the tasks that no node takes; nil is none
+	Inventory *inventory.Inventory
+	Pending   func() []inventory.Task // the tasks that no node takes; nil is none
 	// Contact returns the time of the last contact with etcd, and true while it cannot be reached. nil
 	// means that it always can.
 	Contact    func() (at time.Time, lost bool)

@@ -21,9 +21,9 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/hubtest"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 // declare is a declaration of one service with a secret, which change may change.
@@ -93,7 +93,7 @@ func TestOperators(t *testing.T) {
 		}
 	}
 	apply(declare(t, nil), true, "create secret key, create service web")
-	if len(h.Board.Services())+len(h.Board.Secrets()) > 0 {
+	if len(h.Inventory.Services())+len(h.Inventory.Secrets()) > 0 {
 		t.Error("a diff has stored something")
 	}
 	apply(declare(t, nil), false, "create secret key, create service web")
@@ -127,11 +127,11 @@ func TestOperators(t *testing.T) {
 		t.Errorf("nodes: %s", answer)
 	}
 	apply(fleet.Declaration{Name: "shop"}, false, "remove service web")
-	hubtest.Until(t, h, "the secrets are gone", func() bool { return len(h.Board.Services()) == 0 })
+	hubtest.Until(t, h, "the secrets are gone", func() bool { return len(h.Inventory.Services()) == 0 })
 	if err := c.Call(ctx, http.MethodDelete, "/v1/nodes/"+n.NodeID, nil, &struct{}{}); err != nil {
 		t.Error(err)
 	}
-	hubtest.Until(t, h, "tasks and secrets are gone", func() bool { return len(h.Board.Tasks())+len(h.Board.Secrets()) == 0 })
+	hubtest.Until(t, h, "tasks and secrets are gone", func() bool { return len(h.Inventory.Tasks())+len(h.Inventory.Secrets()) == 0 })
 }
 
 // TestWhatIsRefused: each with its code and a sentence, and nothing of it is stored.
@@ -204,7 +204,7 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}
-	if len(h.Board.Services())+len(h.Board.Secrets()) > 0 {
+	if len(h.Inventory.Services())+len(h.Inventory.Secrets()) > 0 {
 		t.Error("something of what was refused is stored")
 	}
 }
@@ -294,7 +294,7 @@ func TestApplyWhileAnUpdateGoesOn(t *testing.T) {
 	version := func(n int) fleet.Declaration {
 		return declare(t, func(s *swarmv1.ServiceSpec) { s.GetTask().GetContainer().Env = []string{fmt.Sprintf("V=%d", n)} })
 	}
-	if _, err := fleet.Apply(ctx, h.Board, version(0), false); err != nil {
+	if _, err := fleet.Apply(ctx, h.Inventory, version(0), false); err != nil {
 		t.Fatal(err)
 	}
 	var stored atomic.Int32
@@ -307,10 +307,10 @@ func TestApplyWhileAnUpdateGoesOn(t *testing.T) {
 				return
 			default:
 			}
-			for id, r := range h.Board.Services() {
+			for id, r := range h.Inventory.Services() {
 				next := proto.CloneOf(r.M)
 				next.UpdateStatus = &swarmv1.UpdateStatus{Message: fmt.Sprint(stored.Load())}
-				if _, err := h.Board.Commit(ctx, board.Put(board.Services, id, next, r.Rev)); err == nil {
+				if _, err := h.Inventory.Commit(ctx, inventory.Put(inventory.Services, id, next, r.Rev)); err == nil {
 					stored.Add(1)
 				}
 			}
@@ -319,13 +319,13 @@ func TestApplyWhileAnUpdateGoesOn(t *testing.T) {
 	declarations := 0
 	for declarations < 10 || stored.Load() < 3 {
 		declarations++
-		if _, err := fleet.Apply(ctx, h.Board, version(declarations), false); err != nil {
+		if _, err := fleet.Apply(ctx, h.Inventory, version(declarations), false); err != nil {
 			t.Fatalf("declaration %d: %v", declarations, err)
 		}
 	}
 	close(stop)
 	<-done
-	for _, r := range h.Board.Services() {
+	for _, r := range h.Inventory.Services() {
 		if got := r.M.GetSpecVersion().GetIndex(); got != uint64(declarations)+1 {
 			t.Errorf("the service is of version %d after %d declarations", got, declarations)
 		}

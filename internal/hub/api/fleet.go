@@ -11,8 +11,8 @@ import (
 
 	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 // ApplyStack implements hubv1.ServerInterface.
@@ -47,7 +47,7 @@ func (s Server) RemoveStack(w http.ResponseWriter, r *http.Request, id string) {
 }
 
 func (s Server) apply(w http.ResponseWriter, r *http.Request, d fleet.Declaration, dry bool) {
-	diff, err := fleet.Apply(does(r, "applied the stack %s", d.Name), s.Board, d, dry)
+	diff, err := fleet.Apply(does(r, "applied the stack %s", d.Name), s.Inventory, d, dry)
 	list := []hubv1.Difference{}
 	for _, c := range diff {
 		list = append(list, hubv1.Difference{Change: c.Change, Kind: c.Kind, Name: c.Name})
@@ -60,7 +60,7 @@ func (s Server) ListServices(w http.ResponseWriter, _ *http.Request) { reply(w, 
 
 // GetService implements hubv1.ServerInterface.
 func (s Server) GetService(w http.ResponseWriter, _ *http.Request, id string) {
-	for of, r := range s.Board.Services() {
+	for of, r := range s.Inventory.Services() {
 		if of == id || r.M.GetSpec().GetAnnotations().GetName() == id {
 			show(w, r.M, nil)
 			return
@@ -76,7 +76,7 @@ func (s Server) StepService(w http.ResponseWriter, r *http.Request, id string) {
 		reply(w, nil, err)
 		return
 	}
-	done(w, fleet.Step(does(r, "service %s: %s", id, u.Step), s.Board, id, u.Step))
+	done(w, fleet.Step(does(r, "service %s: %s", id, u.Step), s.Inventory, id, u.Step))
 }
 
 // ListTasks implements hubv1.ServerInterface.
@@ -84,7 +84,7 @@ func (s Server) ListTasks(w http.ResponseWriter, _ *http.Request) { reply(w, s.t
 
 // GetTask implements hubv1.ServerInterface.
 func (s Server) GetTask(w http.ResponseWriter, _ *http.Request, id string) {
-	t, ok := s.Board.Task(id)
+	t, ok := s.Inventory.Task(id)
 	for _, p := range s.pending() {
 		if p.M.GetId() == id {
 			t, ok = p, true
@@ -103,7 +103,7 @@ func sorted[T any](list []T, by func(T) string) []T {
 }
 
 // pending returns the tasks that no node takes.
-func (s Server) pending() []board.Task {
+func (s Server) pending() []inventory.Task {
 	if s.Pending == nil {
 		return nil
 	}
@@ -119,7 +119,7 @@ func (s Server) services() []hubv1.Service {
 	}
 	running := map[string]int{}
 	places := map[string]uint64{} // of global services: the number of tasks that should run
-	for _, t := range s.Board.Tasks() {
+	for _, t := range s.Inventory.Tasks() {
 		if t.State() == swarmv1.TaskState_RUNNING {
 			running[t.M.GetServiceId()]++
 		}
@@ -128,7 +128,7 @@ func (s Server) services() []hubv1.Service {
 		}
 	}
 	list := []hubv1.Service{}
-	for id, r := range s.Board.Services() {
+	for id, r := range s.Inventory.Services() {
 		spec := r.M.GetSpec()
 		v := hubv1.Service{
 			ID: id, Name: spec.GetAnnotations().GetName(), Stack: spec.GetAnnotations().GetLabels()[fleet.Stack], Mode: "replicated", Wanted: spec.GetReplicated().GetReplicas(),
@@ -145,15 +145,15 @@ func (s Server) services() []hubv1.Service {
 
 func (s Server) tasks() []hubv1.Task {
 	names := map[string]string{}
-	for id, r := range s.Board.Services() {
+	for id, r := range s.Inventory.Services() {
 		names[id] = r.M.GetSpec().GetAnnotations().GetName()
 	}
 	hosts := map[string]string{}
-	for _, n := range s.Board.Nodes() {
+	for _, n := range s.Inventory.Nodes() {
 		hosts[n.GetId()] = n.GetDescription().GetHostname()
 	}
 	list := []hubv1.Task{}
-	all := s.Board.Tasks()
+	all := s.Inventory.Tasks()
 	for _, t := range s.pending() {
 		all[t.M.GetId()] = t
 	}

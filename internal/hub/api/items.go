@@ -13,13 +13,13 @@ import (
 
 // items are all of a kind, with the data of configs, never with that of secrets.
 func (s Server) items(k fleet.Kind) (list []hubv1.Item) {
-	uses := fleet.Users(s.Board, k)
+	uses := fleet.Users(s.Inventory, k)
 	if k == fleet.SecretKind {
-		for id, r := range s.Board.Secrets() {
+		for id, r := range s.Inventory.Secrets() {
 			list = append(list, itemOf(id, r.M.GetSpec().GetAnnotations(), r.M.GetMeta()))
 		}
 	} else {
-		for id, r := range s.Board.Configs() {
+		for id, r := range s.Inventory.Configs() {
 			i := itemOf(id, r.M.GetSpec().GetAnnotations(), r.M.GetMeta())
 			i.Data = r.M.GetSpec().GetData()
 			list = append(list, i)
@@ -68,7 +68,7 @@ func (s Server) create(w http.ResponseWriter, r *http.Request, k fleet.Kind) {
 		reply(w, nil, err)
 		return
 	}
-	id, err := fleet.CreateFile(does(r, "created the %s %s", k, n.Name), s.Board, k, fleet.File{Annotations: &swarmv1.Annotations{Name: n.Name}, Data: n.Data})
+	id, err := fleet.CreateFile(does(r, "created the %s %s", k, n.Name), s.Inventory, k, fleet.File{Annotations: &swarmv1.Annotations{Name: n.Name}, Data: n.Data})
 	if err != nil {
 		reply(w, nil, err)
 		return
@@ -82,7 +82,7 @@ func (s Server) create(w http.ResponseWriter, r *http.Request, k fleet.Kind) {
 func (s Server) remove(w http.ResponseWriter, r *http.Request, k fleet.Kind, id string) {
 	i, err := s.find(k, id)
 	if err == nil {
-		err = fleet.RemoveFile(does(r, "removed the %s %s", k, i.Name), s.Board, k, i.ID)
+		err = fleet.RemoveFile(does(r, "removed the %s %s", k, i.Name), s.Inventory, k, i.ID)
 	}
 	done(w, err)
 }

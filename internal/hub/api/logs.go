@@ -60,10 +60,10 @@ func (s Server) subscription(p hubv1.GetLogsParams) (*swarmv1.LogSelector, *swar
 		}
 		o.Tail = -1 - n
 	}
-	if _, ok := s.Board.Task(of); ok {
+	if _, ok := s.Inventory.Task(of); ok {
 		return &swarmv1.LogSelector{TaskIds: []string{of}}, o, nil
 	}
-	for id, service := range s.Board.Services() {
+	for id, service := range s.Inventory.Services() {
 		if service.M.GetSpec().GetAnnotations().GetName() == of {
 			return &swarmv1.LogSelector{ServiceIds: []string{id}}, o, nil
 		}

@@ -19,12 +19,12 @@ func (s Server) ListNodes(w http.ResponseWriter, _ *http.Request) { reply(w, s.n
 
 func (s Server) nodes() []hubv1.Node {
 	list := []hubv1.Node{}
-	for _, n := range s.Board.Nodes() {
+	for _, n := range s.Inventory.Nodes() {
 		state := "never seen"
 		if n.GetStatus() != nil {
 			state = strings.ToLower(n.GetStatus().GetState().String())
 		}
-		clone, _ := s.Board.Clone(n.GetId())
+		clone, _ := s.Inventory.Clone(n.GetId())
 		list = append(list, hubv1.Node{
 			Clones: clone.Addresses, Banned: clone.Banned,
 			ID: n.GetId(), Hostname: n.GetDescription().GetHostname(), State: state, Message: n.GetStatus().GetMessage(), Address: n.GetStatus().GetAddr(),
@@ -38,7 +38,7 @@ func (s Server) nodes() []hubv1.Node {
 
 // GetNode implements hubv1.ServerInterface.
 func (s Server) GetNode(w http.ResponseWriter, _ *http.Request, id string) {
-	n, _, _ := s.Board.Node(id)
+	n, _, _ := s.Inventory.Node(id)
 	if n == nil {
 		reply(w, nil, fmt.Errorf("there is no node %.100s: %w", id, errdefs.ErrNotFound))
 		return

@@ -350,7 +350,7 @@ func TestAsManyChangesAsATransactionHas(t *testing.T) {
 	if _, err := c.Apply(ctx, d, false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("changes %d things at once; at most %d", most+1, most)) {
 		t.Errorf("one too many: %v", err)
 	}
-	if n := len(h.Board.Configs()); n > 0 {
+	if n := len(h.Inventory.Configs()); n > 0 {
 		t.Errorf("%d are stored", n)
 	}
 	delete(d.Configs, "c0")
@@ -417,7 +417,7 @@ func TestSecretsAndConfigs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var shared hubv1.Item
-	if err := c.Call(ctx, http.MethodGet, "/v1/secrets/shop_key", nil, &shared); err != nil || strings.Join(shared.UsedBy, " ") != "other_web shop_web" || len(h.Board.Secrets()) != 1 {
+	if err := c.Call(ctx, http.MethodGet, "/v1/secrets/shop_key", nil, &shared); err != nil || strings.Join(shared.UsedBy, " ") != "other_web shop_web" || len(h.Inventory.Secrets()) != 1 {
 		t.Errorf("a secret of two stacks: %+v, %v", shared, err)
 	}
 	var diff []hubv1.Difference
@@ -430,5 +430,5 @@ func TestSecretsAndConfigs(t *testing.T) {
 	if err := c.Call(ctx, http.MethodDelete, "/v1/stacks/shop", nil, &diff); err == nil || !strings.Contains(err.Error(), "there is no stack") {
 		t.Errorf("removed twice: %v", err)
 	}
-	hubtest.Until(t, h, "what the stack declared is gone", func() bool { return len(h.Board.Secrets()) == 0 })
+	hubtest.Until(t, h, "what the stack declared is gone", func() bool { return len(h.Inventory.Secrets()) == 0 })
 }

@@ -85,7 +85,7 @@ func TestAPlantedSecret(t *testing.T) {
 	}
 
 	answers := ""
-	services, tasks := h.Board.Services(), h.Board.Tasks()
+	services, tasks := h.Inventory.Services(), h.Inventory.Tasks()
 	for _, r := range described(t) {
 		if r.method != http.MethodGet || r.path == "/v1/token" {
 			continue

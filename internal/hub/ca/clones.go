@@ -16,7 +16,7 @@ import (
 func (s *Service) Cloned(ctx context.Context, node string, addresses ...string) error {
 	slices.Sort(addresses)
 	for {
-		c, rev := s.Board.Clone(node)
+		c, rev := s.Inventory.Clone(node)
 		if c.Banned || slices.Equal(c.Addresses, addresses) && time.Since(c.Seen) < cloneAgain && !s.BanClones {
 			return nil
 		}
@@ -25,8 +25,8 @@ func (s *Service) Cloned(ctx context.Context, node string, addresses ...string) 
 		if c.Banned {
 			text += "; it is refused from now on"
 		}
-		changed := s.Board.NodeChanged(node)
-		_, err := s.Board.Commit(ctx, c.Put(node, rev), events.Event{Kind: "clone", Who: "node " + node, What: text}.Write())
+		changed := s.Inventory.NodeChanged(node)
+		_, err := s.Inventory.Commit(ctx, c.Put(node, rev), events.Event{Kind: "clone", Who: "node " + node, What: text}.Write())
 		if err == nil {
 			s.Log.WarnContext(ctx, "the certificate of a node is in use at two addresses", "node", node, "addresses", addresses, "banned", c.Banned)
 		}
@@ -49,8 +49,8 @@ const cloneAgain = time.Hour
 // with its present certificate until it has renewed it, which the hub requests at once. All earlier
 // certificates are then revoked. FailedPrecondition when the node has no clones.
 func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
-	c, rev := s.Board.Clone(node)
-	if n, _, _ := s.Board.Node(node); n == nil {
+	c, rev := s.Inventory.Clone(node)
+	if n, _, _ := s.Inventory.Node(node); n == nil {
 		return notFound(node)
 	}
 	if rev < 0 {
@@ -69,7 +69,7 @@ func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
 		return context.Cause(ctx)
 	}
 	c.Banned, c.From = false, from
-	if _, err := s.Board.Commit(ctx, c.Put(node, rev)); err != nil {
+	if _, err := s.Inventory.Commit(ctx, c.Put(node, rev)); err != nil {
 		return err
 	}
 	return s.Rotate(ctx, node)
@@ -78,12 +78,12 @@ func (s *Service) Reauthorise(ctx context.Context, node, from string) error {
 // renewed handles a node's session with a new certificate: earlier ones, if they were still
 // accepted from one address, are now refused.
 func (s *Service) renewed(ctx context.Context, c Caller) {
-	clone, rev := s.Board.Clone(c.Node)
+	clone, rev := s.Inventory.Clone(c.Node)
 	if rev < 0 || clone.From == "" || clone.Since.IsZero() || c.Issued.Before(clone.Since) {
 		return
 	}
 	clone.From = ""
-	if _, err := s.Board.Commit(ctx, clone.Put(c.Node, rev)); err != nil && !errdefs.IsAborted(err) {
+	if _, err := s.Inventory.Commit(ctx, clone.Put(c.Node, rev)); err != nil && !errdefs.IsAborted(err) {
 		s.Log.WarnContext(ctx, "could not store that a node has renewed its certificate; will try again with its next session", "node", c.Node, "error", err)
 	}
 }
@@ -93,7 +93,7 @@ func (s *Service) Session(ctx context.Context, c Caller) { s.renewed(ctx, c) }
 
 // admits reports whether a caller is not kept out as a clone.
 func (s *Service) admits(c Caller) error {
-	clone, rev := s.Board.Clone(c.Node)
+	clone, rev := s.Inventory.Clone(c.Node)
 	switch {
 	case rev < 0 || clone.Admits(c.Issued, c.Addr):
 		return nil

@@ -228,7 +228,7 @@ func (s *Service) Allowed(c Caller) error {
 		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = remote certificate not part of organization: %s", s.Authority.Cluster)
 	case !slices.ContainsFunc(c.roots, func(key string) bool { return s.Authority.trust.Load().keys[key] }):
 		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = the certificate of node %s is of a root that was exchanged", c.Node)
-	case s.Board.Revoked(c.Node, time.Now()):
+	case s.Inventory.Revoked(c.Node, time.Now()):
 		return denied("unauthorized peer role: rpc error: code = PermissionDenied desc = node %s was removed from swarm", c.Node)
 	}
 	return s.admits(c)

@@ -48,7 +48,7 @@ func TestWhatJoinsAndWhatDoesNot(t *testing.T) {
 	hubtest.Wants(t, "the status of nobody", err, codes.InvalidArgument, "")
 	_, err = stranger.NodeCA.NodeCertificateStatus(hubtest.Within(t), &swarmv1.NodeCertificateStatusRequest{NodeId: "unknown"})
 	hubtest.Wants(t, "the status of an unknown node", err, codes.NotFound, "")
-	if nodes := h.Board.Nodes(); len(nodes) > 0 {
+	if nodes := h.Inventory.Nodes(); len(nodes) > 0 {
 		t.Errorf("nodes without a token: %v", nodes)
 	}
 	h.Join()
@@ -64,7 +64,7 @@ func TestWhatJoinsAndWhatDoesNot(t *testing.T) {
 	if got := h.CA.Authority.Token(); got != next {
 		t.Error("the token changed with the hub's restart")
 	}
-	if nodes := h.Board.Nodes(); len(nodes) != 2 {
+	if nodes := h.Inventory.Nodes(); len(nodes) != 2 {
 		t.Errorf("%d nodes, want 2", len(nodes))
 	}
 }
@@ -83,8 +83,8 @@ func TestApproval(t *testing.T) {
 		n, err := h.TryJoin(ctx)
 		done <- joined{n, err}
 	}()
-	hubtest.Until(t, h, "a node waits", func() bool { return len(h.Board.Nodes()) == 1 })
-	n := h.Board.Nodes()[0]
+	hubtest.Until(t, h, "a node waits", func() bool { return len(h.Inventory.Nodes()) == 1 })
+	n := h.Inventory.Nodes()[0]
 	if n.GetSpec().GetMembership() != swarmv1.NodeSpec_PENDING || n.GetCertificate().GetStatus().GetState() != swarmv1.IssuanceStatus_PENDING || len(n.GetCertificate().GetCertificate()) > 0 {
 		t.Errorf("before it was accepted: %v", n)
 	}

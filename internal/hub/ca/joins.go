@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/weaken"
 )
@@ -211,7 +211,7 @@ func (s *Service) RenewalsRefused() uint64 { return s.renewals.refused.Load() }
 
 // NeverReady are the nodes that have never had a session, the oldest first.
 func (s *Service) NeverReady() (list []*swarmv1.Node) {
-	for _, n := range s.Board.Nodes() {
+	for _, n := range s.Inventory.Nodes() {
 		if n.GetDescription() == nil && n.GetStatus() == nil {
 			list = append(list, n)
 		}
@@ -248,7 +248,7 @@ func (s *Service) bounded(ctx context.Context) error {
 // tell logs and stores that something is refused.
 func (s *Service) tell(ctx context.Context, e events.Event) {
 	s.Log.WarnContext(ctx, "a client asks too often", "who", e.Who, "event", e.What)
-	if _, err := s.Board.Commit(ctx, e.Write()); err != nil {
+	if _, err := s.Inventory.Commit(ctx, e.Write()); err != nil {
 		s.Log.WarnContext(ctx, "could not store an event", "event", e.What, "error", err)
 	}
 }
@@ -268,12 +268,12 @@ func (s *Service) renewing(ctx context.Context, node string) error {
 // drop removes a node that has never been ready. Its certificate is of no use without its record,
 // so that nothing is kept of it.
 func (s *Service) drop(ctx context.Context, id string) error {
-	n, rev, seen := s.Board.Node(id)
+	n, rev, seen := s.Inventory.Node(id)
 	if n == nil || seen != 0 {
 		return nil
 	}
 	dropped := events.Event{Kind: "node", Who: "hub", What: fmt.Sprintf("dropped node %s, the oldest of %d that have never been ready", id, maxNeverReady)}
-	_, err := s.Board.Commit(ctx, board.Delete(board.Nodes, id, rev), board.Delete(board.Clones, id, store.Any), dropped.Write())
+	_, err := s.Inventory.Commit(ctx, inventory.Delete(inventory.Nodes, id, rev), inventory.Delete(inventory.Clones, id, store.Any), dropped.Write())
 	if errdefs.IsAborted(err) { // it has changed meanwhile
 		return nil
 	}

@@ -60,13 +60,13 @@ func TestNodesThatWereNeverReadyAreBounded(t *testing.T) {
 			first = resp.GetNodeId()
 		}
 	}
-	has := func(id string) bool { n, _, _ := h.Board.Node(id); return n != nil }
+	has := func(id string) bool { n, _, _ := h.Inventory.Node(id); return n != nil }
 	if !has(first) || !has(ready.NodeID) || h.CA.NodesDropped() != 0 {
 		t.Fatal("nodes are missing before there are too many")
 	}
 	newest := h.Join()
-	if has(first) || !has(ready.NodeID) || !has(newest.NodeID) || len(h.Board.Nodes()) != 1001 || h.CA.NodesDropped() != 1 {
-		t.Errorf("first %t, ready %t, newest %t, %d nodes, %d dropped", has(first), has(ready.NodeID), has(newest.NodeID), len(h.Board.Nodes()), h.CA.NodesDropped())
+	if has(first) || !has(ready.NodeID) || !has(newest.NodeID) || len(h.Inventory.Nodes()) != 1001 || h.CA.NodesDropped() != 1 {
+		t.Errorf("first %t, ready %t, newest %t, %d nodes, %d dropped", has(first), has(ready.NodeID), has(newest.NodeID), len(h.Inventory.Nodes()), h.CA.NodesDropped())
 	}
 	hubtest.MustOpen(t, newest, "")
 }

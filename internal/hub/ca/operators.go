@@ -219,9 +219,9 @@ func (o *Operators) hasLocked(op Operator) bool {
 
 // Hold returns a context for a request of an operator. It ends when the operator is removed or its
 // time is over, or with release. Unauthenticated if that is so already.
-func (o *Operators) Hold(ctx context.Context, op Operator) (held context.Context, release func(), err error) {
+func (o *Operators) Hold(ctx context.Context, op Operator) (limited context.Context, release func(), err error) {
 	until, stop := context.WithDeadlineCause(ctx, op.Expires, errUnknown)
-	held, cancel := context.WithCancelCause(until)
+	limited, cancel := context.WithCancelCause(until)
 	h := &hold{op, cancel}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -231,7 +231,7 @@ func (o *Operators) Hold(ctx context.Context, op Operator) (held context.Context
 		return nil, nil, errUnknown
 	}
 	o.holds[h] = true
-	return held, func() {
+	return limited, func() {
 		o.mu.Lock()
 		delete(o.holds, h)
 		o.mu.Unlock()

@@ -35,7 +35,7 @@ func (s *Service) Run(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 		}
-		next := s.Board.Next()
+		next := s.Inventory.Next()
 		if err := s.exchange(ctx, told); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -137,7 +137,7 @@ func (t *trust) stale(c *swarmv1.Certificate, now time.Time) bool {
 // Missing are the nodes that have not said yet that their certificate is of the issuer of now.
 func (s *Service) Missing() (list []*swarmv1.Node) {
 	by := s.Authority.trust.Load()
-	for _, n := range s.Board.Nodes() {
+	for _, n := range s.Inventory.Nodes() {
 		if !by.has(n.GetDescription().GetTlsInfo()) {
 			list = append(list, n)
 		}

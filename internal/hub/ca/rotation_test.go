@@ -138,7 +138,7 @@ func TestTheRootIsExchangedWithoutANode(t *testing.T) {
 			t.Fatal(err)
 		}
 		hubtest.MustOpen(t, h.Join(), "")
-		for _, n := range h.Board.Nodes() {
+		for _, n := range h.Inventory.Nodes() {
 			if n.GetId() != gone.NodeID {
 				if err := h.CA.Remove(hubtest.Within(t), n.GetId()); err != nil {
 					t.Fatal(err)

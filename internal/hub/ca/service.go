@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -25,7 +25,7 @@ type Service struct {
 	swarmv1.UnimplementedNodeCAServer
 
 	Authority *Authority
-	Board     *board.Board
+	Inventory *inventory.Inventory
 	// Approve has nodes that join wait until an operator accepts them.
 	Approve bool
 	// RenewGrace is how long after its time is over a certificate may still be renewed.
@@ -83,7 +83,7 @@ func (s *Service) IssueNodeCertificate(ctx context.Context, req *swarmv1.IssueNo
 		return nil, s.failed(ctx, "issue a certificate", id, err)
 	}
 	joined := events.Event{Kind: "join", Who: "node " + id, What: "joins, its membership is " + strings.ToLower(n.GetSpec().GetMembership().String())}
-	if _, err := s.Board.Commit(ctx, board.Put(board.Nodes, id, n, store.Absent), joined.Write()); err != nil {
+	if _, err := s.Inventory.Commit(ctx, inventory.Put(inventory.Nodes, id, n, store.Absent), joined.Write()); err != nil {
 		return nil, s.failed(ctx, "store a node", id, err)
 	}
 	s.Log.InfoContext(ctx, "a node joins", "node", id, "membership", n.GetSpec().GetMembership().String())
@@ -154,11 +154,11 @@ func (s *Service) NodeCertificateStatus(ctx context.Context, req *swarmv1.NodeCe
 	}
 	defer done()
 	for {
-		if n, _, _ := s.Board.Node(req.GetNodeId()); n == nil { // before anything is kept for the id
+		if n, _, _ := s.Inventory.Node(req.GetNodeId()); n == nil { // before anything is kept for the id
 			return nil, status.Error(codes.NotFound, "NotFound")
 		}
-		changed := s.Board.NodeChanged(req.GetNodeId())
-		n, _, _ := s.Board.Node(req.GetNodeId())
+		changed := s.Inventory.NodeChanged(req.GetNodeId())
+		n, _, _ := s.Inventory.Node(req.GetNodeId())
 		if n == nil {
 			return nil, status.Error(codes.NotFound, "NotFound")
 		}
@@ -179,7 +179,7 @@ func (s *Service) NodeCertificateStatus(ctx context.Context, req *swarmv1.NodeCe
 // concurrent change.
 func (s *Service) Change(ctx context.Context, id string, fn func(n *swarmv1.Node) error) error {
 	for {
-		n, rev, _ := s.Board.Node(id)
+		n, rev, _ := s.Inventory.Node(id)
 		if n == nil {
 			return notFound(id)
 		}
@@ -189,15 +189,15 @@ func (s *Service) Change(ctx context.Context, id string, fn func(n *swarmv1.Node
 		if err := fn(n); err != nil {
 			return err
 		}
-		changed := s.Board.NodeChanged(id)
-		_, err := s.Board.Commit(ctx, board.Put(board.Nodes, id, n, rev))
+		changed := s.Inventory.NodeChanged(id)
+		_, err := s.Inventory.Commit(ctx, inventory.Put(inventory.Nodes, id, n, rev))
 		if !errdefs.IsAborted(err) {
 			return err
 		}
-		if _, now, _ := s.Board.Node(id); now != rev {
+		if _, now, _ := s.Inventory.Node(id); now != rev {
 			continue
 		}
-		select { // the board does not have the other change yet
+		select { // the inventory does not have the other change yet
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -230,14 +230,14 @@ func (s *Service) Rotate(ctx context.Context, id string) error {
 
 // Remove removes a node, with its tasks, and revokes its certificates.
 func (s *Service) Remove(ctx context.Context, id string) error {
-	n, rev, _ := s.Board.Node(id)
+	n, rev, _ := s.Inventory.Node(id)
 	if n == nil {
 		return notFound(id)
 	}
 	expiry := timestamppb.New(time.Now().Add(s.Authority.life + s.RenewGrace))
-	_, err := s.Board.Commit(ctx,
-		board.Delete(board.Nodes, id, rev), board.Delete(board.Seen, id, store.Any), board.Delete(board.Clones, id, store.Any),
-		board.Put(board.Revoked, id, &swarmv1.BlacklistedCertificate{Expiry: expiry}, store.Any),
+	_, err := s.Inventory.Commit(ctx,
+		inventory.Delete(inventory.Nodes, id, rev), inventory.Delete(inventory.Seen, id, store.Any), inventory.Delete(inventory.Clones, id, store.Any),
+		inventory.Put(inventory.Revoked, id, &swarmv1.BlacklistedCertificate{Expiry: expiry}, store.Any),
 	)
 	return err
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/moby/moby/api/types/system"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 // TestAServiceWithoutAName has one of its image.
@@ -51,9 +51,9 @@ func TestATaskThatNoNodeTakesIsPending(t *testing.T) {
 	d := newDoor(t)
 	var made struct{ ID string }
 	d.must(201, "POST", "/services/create", `{"Name": "web", "TaskTemplate": {"ContainerSpec": {"Image": "a"}}}`, &made)
-	d.pending = []board.Task{{
-		Record: board.Record[*swarmv1.Task]{M: &swarmv1.Task{Id: "waits", ServiceId: made.ID, Slot: 1, DesiredState: swarmv1.TaskState_RUNNING}},
-		Status: board.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: swarmv1.TaskState_PENDING, Err: "no suitable node (memory: a)"}},
+	d.pending = []inventory.Task{{
+		Record: inventory.Record[*swarmv1.Task]{M: &swarmv1.Task{Id: "waits", ServiceId: made.ID, Slot: 1, DesiredState: swarmv1.TaskState_RUNNING}},
+		Status: inventory.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: swarmv1.TaskState_PENDING, Err: "no suitable node (memory: a)"}},
 	}}
 	var list []swarm.Task
 	var one swarm.Task
@@ -153,7 +153,7 @@ func TestASecretIsExchanged(t *testing.T) {
 	used("its update is paused")
 	state(swarmv1.UpdateStatus_COMPLETED)
 	task := &swarmv1.Task{Id: "t", ServiceId: service.ID, DesiredState: swarmv1.TaskState_RUNNING, Spec: d.services[service.ID].M.GetPreviousSpec().GetTask()}
-	d.tasks["t"] = board.Task{Record: board.Record[*swarmv1.Task]{M: task}}
+	d.tasks["t"] = inventory.Task{Record: inventory.Record[*swarmv1.Task]{M: task}}
 	used("a task has it")
 	task.DesiredState = swarmv1.TaskState_SHUTDOWN
 	d.must(204, "DELETE", "/secrets/one", "", nil)

@@ -24,9 +24,9 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/connlimit"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -36,13 +36,13 @@ const (
 	MaxVersion = "1.56"
 )
 
-// Records are the hub's records: a board.
+// Records are the hub's records: an inventory.
 type Records interface {
 	fleet.Records
 	Nodes() []*swarmv1.Node
 	Node(id string) (n *swarmv1.Node, record, seen int64)
-	Tasks() map[string]board.Task
-	Task(id string) (board.Task, bool)
+	Tasks() map[string]inventory.Task
+	Task(id string) (inventory.Task, bool)
 }
 
 // Trust is the authority that lets nodes in.
@@ -81,7 +81,7 @@ type Server struct {
 	// Hubs returns the hubs of the fleet, this one first; nil is this one alone, which leads.
 	Hubs func() []Hub
 	// Pending returns the tasks that no node takes; nil is none.
-	Pending func() []board.Task
+	Pending func() []inventory.Task
 	// Notice returns why answers may be out of date, or ""; nil is never.
 	Notice func() string
 	Trust  Trust

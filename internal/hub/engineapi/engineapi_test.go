@@ -22,7 +22,7 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/conformancetest"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 const web = `{"Name": "web", "Labels": {"tier": "front"}, "TaskTemplate": {"ContainerSpec": {"Image": "a.example/web:1", "Env": ["A=1"]}}, "Mode": {"Replicated": {"Replicas": 2}}}`
@@ -166,8 +166,8 @@ func names(d *door, at string, filters map[string][]string) string {
 }
 
 // task is a task's record.
-func task(id, service, node string, desired, state swarmv1.TaskState, version uint64) board.Task {
-	t := board.Task{}
+func task(id, service, node string, desired, state swarmv1.TaskState, version uint64) inventory.Task {
+	t := inventory.Task{}
 	t.Rev = 3
 	t.M = &swarmv1.Task{
 		Id: id, ServiceId: service, NodeId: node, Slot: 1, DesiredState: desired, SpecVersion: &swarmv1.Version{Index: version},

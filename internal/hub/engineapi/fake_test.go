@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -27,42 +27,42 @@ type memory struct {
 	mu       sync.Mutex // guards all below
 	revs     map[string]int64
 	rev      int64
-	services map[string]board.Record[*swarmv1.Service]
-	secrets  map[string]board.Record[*swarmv1.Secret]
-	configs  map[string]board.Record[*swarmv1.Config]
-	nodes    map[string]board.Record[*swarmv1.Node]
-	tasks    map[string]board.Task
+	services map[string]inventory.Record[*swarmv1.Service]
+	secrets  map[string]inventory.Record[*swarmv1.Secret]
+	configs  map[string]inventory.Record[*swarmv1.Config]
+	nodes    map[string]inventory.Record[*swarmv1.Node]
+	tasks    map[string]inventory.Task
 	next     chan struct{}
 	rotated  []string
 	// before is called before each commit, once.
 	before func()
 }
 
-func (m *memory) Services() map[string]board.Record[*swarmv1.Service] {
+func (m *memory) Services() map[string]inventory.Record[*swarmv1.Service] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.services)
 }
 
-func (m *memory) Secrets() map[string]board.Record[*swarmv1.Secret] {
+func (m *memory) Secrets() map[string]inventory.Record[*swarmv1.Secret] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.secrets)
 }
 
-func (m *memory) Configs() map[string]board.Record[*swarmv1.Config] {
+func (m *memory) Configs() map[string]inventory.Record[*swarmv1.Config] {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.configs)
 }
 
-func (m *memory) Tasks() map[string]board.Task {
+func (m *memory) Tasks() map[string]inventory.Task {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.tasks)
 }
 
-func (m *memory) Task(id string) (board.Task, bool) {
+func (m *memory) Task(id string) (inventory.Task, bool) {
 	t, ok := m.Tasks()[id]
 	return t, ok
 }
@@ -123,11 +123,11 @@ func (m *memory) Commit(_ context.Context, writes ...store.Write) (int64, error)
 		}
 		kind, id, _ := strings.Cut(w.Key, "/")
 		switch kind + "/" {
-		case board.Services:
+		case inventory.Services:
 			record(m.services, id, w, m.rev, new(swarmv1.Service))
-		case board.Secrets:
+		case inventory.Secrets:
 			record(m.secrets, id, w, m.rev, new(swarmv1.Secret))
-		case board.Configs:
+		case inventory.Configs:
 			record(m.configs, id, w, m.rev, new(swarmv1.Config))
 		}
 	}
@@ -136,7 +136,7 @@ func (m *memory) Commit(_ context.Context, writes ...store.Write) (int64, error)
 	return m.rev, nil
 }
 
-func record[T proto.Message](all map[string]board.Record[T], id string, w store.Write, rev int64, into T) {
+func record[T proto.Message](all map[string]inventory.Record[T], id string, w store.Write, rev int64, into T) {
 	if w.Delete {
 		delete(all, id)
 		return
@@ -144,7 +144,7 @@ func record[T proto.Message](all map[string]board.Record[T], id string, w store.
 	if err := proto.Unmarshal(w.Value, into); err != nil {
 		panic(err)
 	}
-	all[id] = board.Record[T]{M: into, Rev: rev}
+	all[id] = inventory.Record[T]{M: into, Rev: rev}
 }
 
 func (m *memory) Change(_ context.Context, id string, fn func(*swarmv1.Node) error) error {
@@ -155,7 +155,7 @@ func (m *memory) Change(_ context.Context, id string, fn func(*swarmv1.Node) err
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.rev++
-	m.nodes[id] = board.Record[*swarmv1.Node]{M: n, Rev: m.rev}
+	m.nodes[id] = inventory.Record[*swarmv1.Node]{M: n, Rev: m.rev}
 	return nil
 }
 
@@ -186,17 +186,17 @@ type door struct {
 	t       *testing.T
 	server  Server
 	handler http.Handler
-	pending []board.Task
+	pending []inventory.Task
 }
 
 func newDoor(t *testing.T) *door {
 	t.Helper()
 	m := &memory{
-		revs: map[string]int64{}, services: map[string]board.Record[*swarmv1.Service]{}, secrets: map[string]board.Record[*swarmv1.Secret]{}, configs: map[string]board.Record[*swarmv1.Config]{},
-		nodes: map[string]board.Record[*swarmv1.Node]{}, tasks: map[string]board.Task{}, next: make(chan struct{}),
+		revs: map[string]int64{}, services: map[string]inventory.Record[*swarmv1.Service]{}, secrets: map[string]inventory.Record[*swarmv1.Secret]{}, configs: map[string]inventory.Record[*swarmv1.Config]{},
+		nodes: map[string]inventory.Record[*swarmv1.Node]{}, tasks: map[string]inventory.Task{}, next: make(chan struct{}),
 	}
 	for _, id := range []string{"node1", "node2"} {
-		m.nodes[id] = board.Record[*swarmv1.Node]{Rev: 7, M: &swarmv1.Node{
+		m.nodes[id] = inventory.Record[*swarmv1.Node]{Rev: 7, M: &swarmv1.Node{
 			Id: id, Spec: &swarmv1.NodeSpec{Annotations: &swarmv1.Annotations{Labels: map[string]string{"site": id}}, Membership: swarmv1.NodeSpec_ACCEPTED}, Meta: &swarmv1.Meta{},
 			Description: &swarmv1.NodeDescription{Hostname: "host-" + id}, Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY, Addr: "192.0.2.1"},
 		}}
@@ -206,7 +206,7 @@ func newDoor(t *testing.T) *door {
 		Records: m, Trust: m, Nodes: m, Log: slog.New(slog.DiscardHandler),
 		Self: Self{Cluster: "cluster", Hub: "thehub", Address: "hub.example:2377", Hostname: "hubhost", Version: "1.2", Heartbeat: 5 * time.Second, CertificateLife: time.Hour, TaskHistory: 4},
 	}}
-	d.server.Pending = func() []board.Task { return d.pending }
+	d.server.Pending = func() []inventory.Task { return d.pending }
 	d.handler = d.server.Handler()
 	return d
 }

@@ -76,10 +76,10 @@ func (s Server) updateSwarm(r *http.Request) (answer, error) {
 	if boolean(r, "rotateManagerToken") || boolean(r, "rotateManagerUnlockKey") {
 		return answer{}, invalid.Errorf("a hub has no managers: there is no manager token and no unlock key")
 	}
-	is := s.cluster().Spec
-	root := want.CAConfig.ForceRotate > is.CAConfig.ForceRotate
-	want.CAConfig.ForceRotate = is.CAConfig.ForceRotate
-	if changed := differ(is, want); changed != "" {
+	current := s.cluster().Spec
+	root := want.CAConfig.ForceRotate > current.CAConfig.ForceRotate
+	want.CAConfig.ForceRotate = current.CAConfig.ForceRotate
+	if changed := differ(current, want); changed != "" {
 		return answer{}, invalid.Errorf("%s: the options of a hub are flags of longshore-hub serve", changed)
 	}
 	if root {

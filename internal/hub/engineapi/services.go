@@ -13,11 +13,11 @@ import (
 	"github.com/moby/moby/api/types/swarm"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/engineapi/translate"
 	"github.com/longshore/longshore/internal/hub/engineapi/view"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -233,19 +233,19 @@ func (s Server) tasks(m *routes) {
 }
 
 // task is one task. Tasks have no names of their own.
-func (s Server) task(ref string) (named[board.Task], error) {
+func (s Server) task(ref string) (named[inventory.Task], error) {
 	if t, ok := s.Records.Task(ref); ok {
-		return named[board.Task]{id: ref, v: t, rev: max(t.Rev, t.Status.Rev)}, nil
+		return named[inventory.Task]{id: ref, v: t, rev: max(t.Rev, t.Status.Rev)}, nil
 	}
-	var list []named[board.Task]
+	var list []named[inventory.Task]
 	for id, t := range s.allTasks() {
-		list = append(list, named[board.Task]{id: id, v: t, rev: max(t.Rev, t.Status.Rev)})
+		list = append(list, named[inventory.Task]{id: id, v: t, rev: max(t.Rev, t.Status.Rev)})
 	}
 	return find("task", ref, list)
 }
 
 // allTasks returns the stored tasks and the pending ones, by their IDs.
-func (s Server) allTasks() map[string]board.Task {
+func (s Server) allTasks() map[string]inventory.Task {
 	all := maps.Clone(s.Records.Tasks())
 	if s.Pending != nil {
 		for _, t := range s.Pending() {

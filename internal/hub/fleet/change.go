@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -121,12 +121,12 @@ func Step(ctx context.Context, r Records, service, what string) error {
 			return store.Write{}, err
 		}
 		// Secrets and configs of the former spec may have been removed since.
-		return board.Put(board.Services, next.GetId(), next, s.Rev), checkWhole(r, next.GetSpec())
+		return inventory.Put(inventory.Services, next.GetId(), next, s.Rev), checkWhole(r, next.GetSpec())
 	})
 }
 
 // find is a service by its id or its name.
-func find(r Records, service string) (board.Record[*swarmv1.Service], error) {
+func find(r Records, service string) (inventory.Record[*swarmv1.Service], error) {
 	all := r.Services()
 	if s, ok := all[service]; ok {
 		return s, nil
@@ -136,7 +136,7 @@ func find(r Records, service string) (board.Record[*swarmv1.Service], error) {
 			return s, nil
 		}
 	}
-	return board.Record[*swarmv1.Service]{}, fmt.Errorf("there is no service %.80q: %w", service, errdefs.ErrNotFound)
+	return inventory.Record[*swarmv1.Service]{}, fmt.Errorf("there is no service %.80q: %w", service, errdefs.ErrNotFound)
 }
 
 // Progress tells how far the update of a service is, in a word or two; "" when there was none.

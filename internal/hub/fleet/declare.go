@@ -17,9 +17,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -75,7 +75,7 @@ var (
 )
 
 // Apply stores a declaration in one transaction, or, when dry, only returns its changes.
-func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Difference, error) {
+func Apply(ctx context.Context, b *inventory.Inventory, d Declaration, dry bool) ([]Difference, error) {
 	for {
 		changed, turn := b.Next(), b.Turn()
 		diff, err := apply(ctx, b, d, turn, dry)
@@ -94,7 +94,7 @@ func Apply(ctx context.Context, b *board.Board, d Declaration, dry bool) ([]Diff
 }
 
 // apply applies a declaration to the records as they are. Aborted when they were changed meanwhile.
-func apply(ctx context.Context, b *board.Board, d Declaration, turn store.Write, dry bool) ([]Difference, error) {
+func apply(ctx context.Context, b *inventory.Inventory, d Declaration, turn store.Write, dry bool) ([]Difference, error) {
 	specs, err := d.validate()
 	if err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func (d Declaration) has(k Kind, name string) bool {
 
 // application is one declaration that is applied.
 type application struct {
-	b      *board.Board
+	b      *inventory.Inventory
 	d      Declaration
 	now    *timestamppb.Timestamp
 	writes []store.Write
@@ -306,7 +306,7 @@ func (a *application) secrets(specs []*swarmv1.ServiceSpec) (err error) {
 		}
 		id := ca.NewID()
 		a.ids["secret "+name] = id
-		a.writes = append(a.writes, board.Put(board.Secrets, id, &swarmv1.Secret{
+		a.writes = append(a.writes, inventory.Put(inventory.Secrets, id, &swarmv1.Secret{
 			Id: id, Meta: meta, Spec: &swarmv1.SecretSpec{Annotations: &swarmv1.Annotations{Name: a.d.Name + "_" + name, Labels: label}, Data: a.d.Secrets[name]},
 		}, store.Absent))
 	}
@@ -316,7 +316,7 @@ func (a *application) secrets(specs []*swarmv1.ServiceSpec) (err error) {
 		}
 		id := ca.NewID()
 		a.ids["config "+name] = id
-		a.writes = append(a.writes, board.Put(board.Configs, id, &swarmv1.Config{
+		a.writes = append(a.writes, inventory.Put(inventory.Configs, id, &swarmv1.Config{
 			Id: id, Meta: meta, Spec: &swarmv1.ConfigSpec{Annotations: &swarmv1.Annotations{Name: a.d.Name + "_" + name, Labels: label}, Data: a.d.Configs[name]},
 		}, store.Absent))
 	}
@@ -387,7 +387,7 @@ func (a *application) known(has map[string]string, kind, name string) bool {
 
 // services creates, changes and removes services.
 func (a *application) services(specs []*swarmv1.ServiceSpec) {
-	before := map[string]board.Record[*swarmv1.Service]{}
+	before := map[string]inventory.Record[*swarmv1.Service]{}
 	for _, s := range a.b.Services() {
 		if s.M.GetSpec().GetAnnotations().GetLabels()[Stack] == a.d.Name {
 			before[bare(a.d.Name, s.M.GetSpec().GetAnnotations())] = s
@@ -406,18 +406,18 @@ func (a *application) services(specs []*swarmv1.ServiceSpec) {
 		case !there:
 			id := ca.NewID()
 			a.changed("service", name, "create")
-			a.writes = append(a.writes, board.Put(board.Services, id, &swarmv1.Service{
+			a.writes = append(a.writes, inventory.Put(inventory.Services, id, &swarmv1.Service{
 				Id: id, Meta: &swarmv1.Meta{CreatedAt: a.now, UpdatedAt: a.now}, Spec: spec, SpecVersion: &swarmv1.Version{Index: 1},
 			}, store.Absent))
 		case proto.Equal(s.M.GetSpec(), spec):
 			a.changed("service", name, "none")
 		default:
 			a.changed("service", name, "update")
-			a.writes = append(a.writes, board.Put(board.Services, s.M.GetId(), Replace(s.M, spec, a.now.AsTime()), s.Rev))
+			a.writes = append(a.writes, inventory.Put(inventory.Services, s.M.GetId(), Replace(s.M, spec, a.now.AsTime()), s.Rev))
 		}
 	}
 	for name, s := range before {
 		a.changed("service", name, "remove")
-		a.writes = append(a.writes, board.Delete(board.Services, s.M.GetId(), s.Rev))
+		a.writes = append(a.writes, inventory.Delete(inventory.Services, s.M.GetId(), s.Rev))
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -116,9 +116,9 @@ type File struct {
 // put is the write of a secret or config.
 func put(k Kind, id string, meta *swarmv1.Meta, f File, condition int64) store.Write {
 	if k == SecretKind {
-		return board.Put(board.Secrets, id, &swarmv1.Secret{Id: id, Meta: meta, Spec: &swarmv1.SecretSpec{Annotations: f.Annotations, Data: f.Data, Templating: f.Templating}}, condition)
+		return inventory.Put(inventory.Secrets, id, &swarmv1.Secret{Id: id, Meta: meta, Spec: &swarmv1.SecretSpec{Annotations: f.Annotations, Data: f.Data, Templating: f.Templating}}, condition)
 	}
-	return board.Put(board.Configs, id, &swarmv1.Config{Id: id, Meta: meta, Spec: &swarmv1.ConfigSpec{Annotations: f.Annotations, Data: f.Data, Templating: f.Templating}}, condition)
+	return inventory.Put(inventory.Configs, id, &swarmv1.Config{Id: id, Meta: meta, Spec: &swarmv1.ConfigSpec{Annotations: f.Annotations, Data: f.Data, Templating: f.Templating}}, condition)
 }
 
 // CreateFile stores a secret or config, which stays until it is removed, and returns its id.
@@ -162,11 +162,11 @@ func LabelFile(ctx context.Context, r Records, k Kind, id string, rev int64, f F
 		if k == SecretKind {
 			m := proto.CloneOf(r.Secrets()[id].M)
 			m.Meta.UpdatedAt, m.Spec.Annotations.Labels = timestamppb.Now(), f.Annotations.GetLabels()
-			return board.Put(board.Secrets, id, m, rev), nil
+			return inventory.Put(inventory.Secrets, id, m, rev), nil
 		}
 		m := proto.CloneOf(r.Configs()[id].M)
 		m.Meta.UpdatedAt, m.Spec.Annotations.Labels = timestamppb.Now(), f.Annotations.GetLabels()
-		return board.Put(board.Configs, id, m, rev), nil
+		return inventory.Put(inventory.Configs, id, m, rev), nil
 	})
 }
 
@@ -181,8 +181,8 @@ func RemoveFile(ctx context.Context, r Records, k Kind, id string) error {
 			return store.Write{}, invalid.Errorf("%s '%s' is in use by the following services: %s", k, t.at.GetName(), strings.Join(users[:min(len(users), 10)], ", "))
 		}
 		if k == SecretKind {
-			return board.Delete(board.Secrets, id, t.rev), nil
+			return inventory.Delete(inventory.Secrets, id, t.rev), nil
 		}
-		return board.Delete(board.Configs, id, t.rev), nil
+		return inventory.Delete(inventory.Configs, id, t.rev), nil
 	})
 }

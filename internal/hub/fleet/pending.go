@@ -11,13 +11,13 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 // Pending returns a task in the state Pending for each replica, and for each node of a global service,
 // that has no task because no node takes one. The error text of its status names the nodes and the
 // reasons. The tasks are not stored: their IDs stay the same while they are pending.
-func Pending(s State) []board.Task {
+func Pending(s State) []inventory.Task {
 	s.NewID = func() string { return "" }
 	p := newScheduler(s)
 	p.schedule()
@@ -27,10 +27,10 @@ func Pending(s State) []board.Task {
 // hold records that a place has no task, and why.
 func (p *scheduler) hold(s *swarmv1.Service, pl place, why string) {
 	t := newTask(s, pendingID(s.GetId(), pl), pl.node, pl.slot, s.GetMeta().GetUpdatedAt().AsTime())
-	p.pending = append(p.pending, board.Task{
+	p.pending = append(p.pending, inventory.Task{
 		Pending: true,
-		Record:  board.Record[*swarmv1.Task]{M: t},
-		Status: board.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{
+		Record:  inventory.Record[*swarmv1.Task]{M: t},
+		Status: inventory.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{
 			Timestamp: timestamppb.New(p.Now), State: swarmv1.TaskState_PENDING, Message: "pending task scheduling", Err: why,
 		}},
 	})
@@ -45,7 +45,7 @@ func pendingID(service string, pl place) string {
 
 // waitsFor names the silent node of a task that may still run and that a place waits for. It returns
 // "" if the node answers and the task is about to end.
-func waitsFor(p *scheduler, s *swarmv1.Service, tasks []board.Task) string {
+func waitsFor(p *scheduler, s *swarmv1.Service, tasks []inventory.Task) string {
 	for _, t := range tasks {
 		n := p.nodes[t.M.GetNodeId()]
 		if t.Ended() || p.moved(t) || n.GetStatus().GetState() != swarmv1.NodeStatus_DOWN {

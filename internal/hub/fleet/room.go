@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 // available reports whether a node may keep its tasks.
@@ -51,7 +51,7 @@ func (r *room) take(t *swarmv1.Task) {
 }
 
 // without is the room that there is when some tasks have gone.
-func (r *room) without(tasks []board.Task) *room {
+func (r *room) without(tasks []inventory.Task) *room {
 	left := *r
 	left.of, left.ports = maps.Clone(r.of), maps.Clone(r.ports)
 	for _, t := range tasks {

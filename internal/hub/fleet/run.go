@@ -8,8 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -29,7 +29,7 @@ type Term interface {
 
 // Run schedules whenever something has changed, until ctx ends. scheduled is called with the duration of
 // each round.
-func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration, scheduled func(took time.Duration), log *slog.Logger) error {
+func Run(ctx context.Context, b *inventory.Inventory, term Term, moveAfter time.Duration, scheduled func(took time.Duration), log *slog.Logger) error {
 	for {
 		next, begun := b.NextRound(), time.Now()
 		writes, again := Schedule(StateOf(b, moveAfter))
@@ -55,7 +55,7 @@ func Run(ctx context.Context, b *board.Board, term Term, moveAfter time.Duration
 }
 
 // StateOf returns the state of the fleet now.
-func StateOf(b *board.Board, moveAfter time.Duration) State {
+func StateOf(b *inventory.Inventory, moveAfter time.Duration) State {
 	s := State{Now: time.Now(), Secrets: b.Secrets(), Configs: b.Configs(), MoveAfter: moveAfter, NewID: ca.NewID}
 	s.Services, s.Nodes, s.Tasks = b.Services(), b.Nodes(), b.Tasks() // after the secrets, so that the service of each exists
 	return s

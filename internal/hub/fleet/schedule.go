@@ -14,18 +14,18 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
 // State is the input of a round of scheduling.
 type State struct {
 	Now      time.Time
-	Services map[string]board.Record[*swarmv1.Service]
+	Services map[string]inventory.Record[*swarmv1.Service]
 	Nodes    []*swarmv1.Node
-	Tasks    map[string]board.Task
-	Secrets  map[string]board.Record[*swarmv1.Secret]
-	Configs  map[string]board.Record[*swarmv1.Config]
+	Tasks    map[string]inventory.Task
+	Secrets  map[string]inventory.Record[*swarmv1.Secret]
+	Configs  map[string]inventory.Record[*swarmv1.Config]
 	// MoveAfter is how long a node is Down before its replicas are started elsewhere.
 	MoveAfter time.Duration
 	// NewID makes the ids of tasks.
@@ -44,7 +44,7 @@ type scheduler struct {
 	done   map[string]bool // tasks with a write: a transaction has at most one of each record
 	wake   time.Time       // when the next change is due, by the clock alone; zero is never
 	// pending are the tasks of places that no node takes.
-	pending []board.Task
+	pending []inventory.Task
 }
 
 // Schedule computes the changes of a round. again is the time of the next round if nothing changes before; zero is never.
@@ -64,7 +64,7 @@ func newScheduler(s State) *scheduler {
 }
 
 func (p *scheduler) schedule() {
-	of := map[string][]board.Task{}
+	of := map[string][]inventory.Task{}
 	for _, id := range slices.Sorted(maps.Keys(p.Tasks)) {
 		t := p.Tasks[id]
 		switch {
@@ -88,7 +88,7 @@ func (p *scheduler) schedule() {
 }
 
 // live reports whether a task counts as one that runs, or will.
-func (p *scheduler) live(t board.Task) bool {
+func (p *scheduler) live(t inventory.Task) bool {
 	return !t.Ended() && t.M.GetDesiredState() <= swarmv1.TaskState_RUNNING && !p.moved(t)
 }
 
@@ -100,16 +100,16 @@ func (p *scheduler) later(at time.Time) {
 }
 
 // remove deletes the records of a task.
-func (p *scheduler) remove(t board.Task) {
+func (p *scheduler) remove(t inventory.Task) {
 	if p.done[t.M.GetId()] {
 		return
 	}
 	p.done[t.M.GetId()] = true
-	p.writes = append(p.writes, board.Delete(board.Tasks, t.M.GetId(), store.Any), board.Delete(board.Statuses, t.M.GetId(), store.Any))
+	p.writes = append(p.writes, inventory.Delete(inventory.Tasks, t.M.GetId(), store.Any), inventory.Delete(inventory.Statuses, t.M.GetId(), store.Any))
 }
 
 // want sets the desired state of a task; it never goes backwards.
-func (p *scheduler) want(t board.Task, s swarmv1.TaskState) {
+func (p *scheduler) want(t inventory.Task, s swarmv1.TaskState) {
 	if t.M.GetDesiredState() >= s || p.done[t.M.GetId()] {
 		return
 	}
@@ -117,11 +117,11 @@ func (p *scheduler) want(t board.Task, s swarmv1.TaskState) {
 	m := proto.CloneOf(t.M)
 	m.DesiredState = s
 	m.Meta = &swarmv1.Meta{CreatedAt: t.M.GetMeta().GetCreatedAt(), UpdatedAt: timestamppb.New(p.Now)}
-	p.writes = append(p.writes, board.Put(board.Tasks, m.GetId(), m, t.Rev))
+	p.writes = append(p.writes, inventory.Put(inventory.Tasks, m.GetId(), m, t.Rev))
 }
 
 // end ends the tasks of a service that is not declared any more.
-func (p *scheduler) end(tasks []board.Task) {
+func (p *scheduler) end(tasks []inventory.Task) {
 	for _, t := range tasks {
 		if t.Ended() {
 			p.remove(t)
@@ -145,8 +145,8 @@ func placeOf(t *swarmv1.Task) place {
 }
 
 // service moves the tasks of a service towards its declaration.
-func (p *scheduler) service(s *swarmv1.Service, tasks []board.Task) {
-	at := map[place][]board.Task{}
+func (p *scheduler) service(s *swarmv1.Service, tasks []inventory.Task) {
+	at := map[place][]inventory.Task{}
 	for _, t := range tasks {
 		at[placeOf(t.M)] = append(at[placeOf(t.M)], t)
 	}
@@ -181,23 +181,23 @@ func byPlace(a, b place) int {
 }
 
 // forget removes the oldest of the tasks of a place that have ended, and returns the others.
-func (p *scheduler) forget(tasks []board.Task) []board.Task {
-	var past []board.Task
+func (p *scheduler) forget(tasks []inventory.Task) []inventory.Task {
+	var past []inventory.Task
 	for _, t := range tasks {
 		if t.Ended() {
 			past = append(past, t)
 		}
 	}
-	slices.SortFunc(past, func(a, b board.Task) int { return endedAt(a).Compare(endedAt(b)) })
+	slices.SortFunc(past, func(a, b inventory.Task) int { return endedAt(a).Compare(endedAt(b)) })
 	gone := map[string]bool{}
 	for _, t := range past[:max(0, len(past)-history)] {
 		p.remove(t)
 		gone[t.M.GetId()] = true
 	}
-	return slices.DeleteFunc(tasks, func(t board.Task) bool { return gone[t.M.GetId()] })
+	return slices.DeleteFunc(tasks, func(t inventory.Task) bool { return gone[t.M.GetId()] })
 }
 
-func endedAt(t board.Task) time.Time {
+func endedAt(t inventory.Task) time.Time {
 	if at := t.Status.M.GetAppliedAt(); at != nil {
 		return at.AsTime()
 	}
@@ -222,7 +222,7 @@ func (p *scheduler) places(s *swarmv1.Service) (list []place) {
 }
 
 // start makes a task for a place, if its earlier tasks allow another, and reports whether it did.
-func (p *scheduler) start(s *swarmv1.Service, pl place, before []board.Task) bool {
+func (p *scheduler) start(s *swarmv1.Service, pl place, before []inventory.Task) bool {
 	if !p.again(s, before) {
 		return false
 	}
@@ -249,14 +249,14 @@ func (p *scheduler) create(s *swarmv1.Service, node string, slot uint64, to swar
 	t := newTask(s, p.NewID(), node, slot, p.Now)
 	t.DesiredState = to
 	p.room[node].take(t)
-	p.writes = append(p.writes, board.Put(board.Tasks, t.GetId(), t, store.Absent))
+	p.writes = append(p.writes, inventory.Put(inventory.Tasks, t.GetId(), t, store.Absent))
 }
 
 // again reports whether a place may have a task after those that it had, by the policy of restarts.
 // Tasks that the hub ended, and those of earlier versions, do not count.
-func (p *scheduler) again(s *swarmv1.Service, before []board.Task) bool {
+func (p *scheduler) again(s *swarmv1.Service, before []inventory.Task) bool {
 	policy := s.GetSpec().GetTask().GetRestart()
-	var last board.Task
+	var last inventory.Task
 	tries := uint64(0)
 	for _, t := range before {
 		if !t.Ended() || t.M.GetDesiredState() > swarmv1.TaskState_RUNNING || t.M.GetSpecVersion().GetIndex() != s.GetSpecVersion().GetIndex() {
@@ -358,10 +358,10 @@ func (p *scheduler) sweep() {
 	used := map[string]bool{}
 	need := func(c *swarmv1.ContainerSpec) {
 		for _, r := range c.GetSecrets() {
-			used[board.Secrets+r.GetSecretId()] = true
+			used[inventory.Secrets+r.GetSecretId()] = true
 		}
 		for _, r := range c.GetConfigs() {
-			used[board.Configs+r.GetConfigId()] = true
+			used[inventory.Configs+r.GetConfigId()] = true
 		}
 	}
 	for _, s := range p.Services {
@@ -372,13 +372,13 @@ func (p *scheduler) sweep() {
 		need(t.M.GetSpec().GetContainer())
 	}
 	for id, s := range p.Secrets {
-		if !used[board.Secrets+id] && s.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
-			p.writes = append(p.writes, board.Delete(board.Secrets, id, s.Rev))
+		if !used[inventory.Secrets+id] && s.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
+			p.writes = append(p.writes, inventory.Delete(inventory.Secrets, id, s.Rev))
 		}
 	}
 	for id, c := range p.Configs {
-		if !used[board.Configs+id] && c.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
-			p.writes = append(p.writes, board.Delete(board.Configs, id, c.Rev))
+		if !used[inventory.Configs+id] && c.M.GetSpec().GetAnnotations().GetLabels()[Declared] != "" {
+			p.writes = append(p.writes, inventory.Delete(inventory.Configs, id, c.Rev))
 		}
 	}
 }

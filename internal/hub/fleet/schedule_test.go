@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -28,8 +28,8 @@ type world struct {
 
 func newWorld(nodes ...string) *world {
 	w := &world{State: State{
-		Now: time.Unix(1_000_000, 0), Services: map[string]board.Record[*swarmv1.Service]{}, Tasks: map[string]board.Task{}, MoveAfter: time.Minute,
-		Secrets: map[string]board.Record[*swarmv1.Secret]{}, Configs: map[string]board.Record[*swarmv1.Config]{},
+		Now: time.Unix(1_000_000, 0), Services: map[string]inventory.Record[*swarmv1.Service]{}, Tasks: map[string]inventory.Task{}, MoveAfter: time.Minute,
+		Secrets: map[string]inventory.Record[*swarmv1.Secret]{}, Configs: map[string]inventory.Record[*swarmv1.Config]{},
 	}}
 	w.NewID = func() string { w.ids++; return fmt.Sprintf("t%d", w.ids) }
 	for _, id := range nodes {
@@ -56,10 +56,10 @@ func (w *world) declare(id string, replicas uint64, change ...func(*swarmv1.Serv
 	w.declared++
 	spec.Task.ForceUpdate = w.declared // another version
 	if s, ok := w.Services[id]; ok {
-		w.Services[id] = board.Record[*swarmv1.Service]{M: Replace(s.M, spec, w.Now)}
+		w.Services[id] = inventory.Record[*swarmv1.Service]{M: Replace(s.M, spec, w.Now)}
 		return
 	}
-	w.Services[id] = board.Record[*swarmv1.Service]{M: &swarmv1.Service{Id: id, Spec: spec, SpecVersion: &swarmv1.Version{Index: 1}}}
+	w.Services[id] = inventory.Record[*swarmv1.Service]{M: &swarmv1.Service{Id: id, Spec: spec, SpecVersion: &swarmv1.Version{Index: 1}}}
 }
 
 // scale has a service have so many replicas of the same.
@@ -67,7 +67,7 @@ func (w *world) scale(id string, replicas uint64) {
 	s := w.Services[id].M
 	spec := proto.CloneOf(s.GetSpec())
 	spec.GetReplicated().Replicas = replicas
-	w.Services[id] = board.Record[*swarmv1.Service]{M: Replace(s, spec, w.Now)}
+	w.Services[id] = inventory.Record[*swarmv1.Service]{M: Replace(s, spec, w.Now)}
 }
 
 // schedule computes a round and applies it.
@@ -81,9 +81,9 @@ func (w *world) schedule(t interface{ Fatalf(string, ...any) }) (changes int, ag
 		seen[wr.Key] = true
 		kind, id, _ := strings.Cut(wr.Key, "/")
 		switch {
-		case kind+"/" == board.Tasks && wr.Delete:
+		case kind+"/" == inventory.Tasks && wr.Delete:
 			delete(w.Tasks, id)
-		case kind+"/" == board.Tasks:
+		case kind+"/" == inventory.Tasks:
 			m := new(swarmv1.Task)
 			if err := proto.Unmarshal(wr.Value, m); err != nil {
 				t.Fatalf("%v", err)
@@ -92,18 +92,18 @@ func (w *world) schedule(t interface{ Fatalf(string, ...any) }) (changes int, ag
 			if there != (wr.If != store.Absent) || m.GetDesiredState() < before.M.GetDesiredState() {
 				t.Fatalf("task %s is written as %v over %v", id, m, before.M)
 			}
-			w.Tasks[id] = board.Task{Record: board.Record[*swarmv1.Task]{M: m, Rev: 1}, Status: before.Status}
-		case kind+"/" == board.Services:
+			w.Tasks[id] = inventory.Task{Record: inventory.Record[*swarmv1.Task]{M: m, Rev: 1}, Status: before.Status}
+		case kind+"/" == inventory.Services:
 			m := new(swarmv1.Service)
 			if err := proto.Unmarshal(wr.Value, m); err != nil {
 				t.Fatalf("%v", err)
 			}
-			w.Services[id] = board.Record[*swarmv1.Service]{M: m}
+			w.Services[id] = inventory.Record[*swarmv1.Service]{M: m}
 		case kind == "event":
 			w.events = append(w.events, string(wr.Value))
-		case kind+"/" == board.Secrets && wr.Delete:
+		case kind+"/" == inventory.Secrets && wr.Delete:
 			delete(w.Secrets, id)
-		case kind+"/" == board.Configs && wr.Delete:
+		case kind+"/" == inventory.Configs && wr.Delete:
 			delete(w.Configs, id)
 		}
 	}
@@ -116,7 +116,7 @@ func (w *world) report(id string, s swarmv1.TaskState) {
 	if s == swarmv1.TaskState_RUNNING && t.RunningAt.IsZero() {
 		t.RunningAt = w.Now
 	}
-	t.Status = board.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: s, AppliedAt: timestamppb.New(w.Now)}}
+	t.Status = inventory.Record[*swarmv1.TaskStatus]{M: &swarmv1.TaskStatus{State: s, AppliedAt: timestamppb.New(w.Now)}}
 	w.Tasks[id] = t
 }
 
@@ -224,8 +224,8 @@ func TestPlan(t *testing.T) {
 	w.settle(t)
 	w.is(t, "a is gone", "all.0@b:1 all.0@c:1 web.1@b:1")
 	w.Services = nil
-	w.Secrets["s"] = board.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "s", Spec: &swarmv1.SecretSpec{Annotations: &swarmv1.Annotations{Labels: map[string]string{Declared: "yes"}}}}}
-	w.Secrets["mine"] = board.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "mine"}} // no declaration made it
+	w.Secrets["s"] = inventory.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "s", Spec: &swarmv1.SecretSpec{Annotations: &swarmv1.Annotations{Labels: map[string]string{Declared: "yes"}}}}}
+	w.Secrets["mine"] = inventory.Record[*swarmv1.Secret]{M: &swarmv1.Secret{Id: "mine"}} // no declaration made it
 	w.settle(t)
 	if len(w.Tasks) > 0 || len(w.Secrets) != 1 || w.Secrets["mine"].M == nil {
 		t.Errorf("nothing is declared any more, and there are %v and %v", w.Tasks, w.Secrets)
@@ -426,6 +426,6 @@ func TestAnyHistory(t *testing.T) {
 	})
 }
 
-func recordOf(s *swarmv1.Service) board.Record[*swarmv1.Service] {
-	return board.Record[*swarmv1.Service]{M: s}
+func recordOf(s *swarmv1.Service) inventory.Record[*swarmv1.Service] {
+	return inventory.Record[*swarmv1.Service]{M: s}
 }

@@ -12,18 +12,18 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
-// Records are the records for changes of single objects: a board.
+// Records are the records for changes of single objects: an inventory.
 type Records interface {
-	Services() map[string]board.Record[*swarmv1.Service]
-	Secrets() map[string]board.Record[*swarmv1.Secret]
-	Configs() map[string]board.Record[*swarmv1.Config]
-	Tasks() map[string]board.Task
+	Services() map[string]inventory.Record[*swarmv1.Service]
+	Secrets() map[string]inventory.Record[*swarmv1.Secret]
+	Configs() map[string]inventory.Record[*swarmv1.Config]
+	Tasks() map[string]inventory.Task
 	Turn() store.Write
 	Next() <-chan struct{}
 	Commit(ctx context.Context, writes ...store.Write) (int64, error)
@@ -72,7 +72,7 @@ func Create(ctx context.Context, r Records, spec *swarmv1.ServiceSpec) (id strin
 		}
 		now := timestamppb.Now()
 		s := &swarmv1.Service{Id: id, Meta: &swarmv1.Meta{CreatedAt: now, UpdatedAt: now}, Spec: spec, SpecVersion: &swarmv1.Version{Index: 1}}
-		return board.Put(board.Services, id, s, store.Absent), nil
+		return inventory.Put(inventory.Services, id, s, store.Absent), nil
 	})
 }
 
@@ -151,7 +151,7 @@ func update(ctx context.Context, r Records, id string, rev int64, fn func(*swarm
 		if err != nil {
 			return store.Write{}, err
 		}
-		return board.Put(board.Services, id, next, rev), nil
+		return inventory.Put(inventory.Services, id, next, rev), nil
 	})
 }
 
@@ -166,7 +166,7 @@ func Remove(ctx context.Context, r Records, id string) error {
 		if s.M == nil {
 			return store.Write{}, gone("service", id)
 		}
-		return board.Delete(board.Services, id, s.Rev), nil
+		return inventory.Delete(inventory.Services, id, s.Rev), nil
 	})
 }
 
@@ -186,7 +186,7 @@ func (a *application) adopt(label map[string]string) {
 		if s := secrets[id]; adopted(s.M.GetSpec().GetAnnotations(), a.d.ExternalSecrets) {
 			m := proto.CloneOf(s.M)
 			m.Spec.Annotations.Labels = label
-			a.writes = append(a.writes, board.Put(board.Secrets, id, m, s.Rev))
+			a.writes = append(a.writes, inventory.Put(inventory.Secrets, id, m, s.Rev))
 		}
 	}
 	configs := a.b.Configs()
@@ -194,7 +194,7 @@ func (a *application) adopt(label map[string]string) {
 		if c := configs[id]; adopted(c.M.GetSpec().GetAnnotations(), a.d.ExternalConfigs) {
 			m := proto.CloneOf(c.M)
 			m.Spec.Annotations.Labels = label
-			a.writes = append(a.writes, board.Put(board.Configs, id, m, c.Rev))
+			a.writes = append(a.writes, inventory.Put(inventory.Configs, id, m, c.Rev))
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -48,7 +48,7 @@ func (p *scheduler) moveAfter(s *swarmv1.Service) (time.Duration, bool) {
 // moved reports whether a task's replica must start on another node because its node has been Down for
 // longer than MoveAfter. Until then the task counts as running: it may still run on a node that cannot
 // report.
-func (p *scheduler) moved(t board.Task) bool {
+func (p *scheduler) moved(t inventory.Task) bool {
 	n := p.nodes[t.M.GetNodeId()]
 	if t.M.GetSlot() == 0 || n.GetStatus().GetState() != swarmv1.NodeStatus_DOWN {
 		return false
@@ -68,14 +68,14 @@ func (p *scheduler) moved(t board.Task) bool {
 // stopping reports whether a task of a place has not ended yet. The next task waits for its end. A node
 // that is Down cannot report the end, so a replica waits for MoveAfter, and a task of a global service
 // waits for the node.
-func (p *scheduler) stopping(tasks []board.Task) bool {
-	return slices.ContainsFunc(tasks, func(t board.Task) bool { return !t.Ended() && !p.moved(t) })
+func (p *scheduler) stopping(tasks []inventory.Task) bool {
+	return slices.ContainsFunc(tasks, func(t inventory.Task) bool { return !t.Ended() && !p.moved(t) })
 }
 
 // waits reports whether the next task of a place waits for a node that is Down, for an unlimited time.
-func (p *scheduler) waits(s *swarmv1.Service, tasks []board.Task) bool {
+func (p *scheduler) waits(s *swarmv1.Service, tasks []inventory.Task) bool {
 	_, moves := p.moveAfter(s)
-	return !moves && slices.ContainsFunc(tasks, func(t board.Task) bool {
+	return !moves && slices.ContainsFunc(tasks, func(t inventory.Task) bool {
 		return !t.Ended() && p.nodes[t.M.GetNodeId()].GetStatus().GetState() == swarmv1.NodeStatus_DOWN
 	})
 }
@@ -92,7 +92,7 @@ type home struct {
 }
 
 // homeOf returns the home of a replica. before are its earlier tasks.
-func (p *scheduler) homeOf(s *swarmv1.Service, before []board.Task) home {
+func (p *scheduler) homeOf(s *swarmv1.Service, before []inventory.Task) home {
 	last := newest(before)
 	n := p.nodes[last.M.GetNodeId()]
 	if last.M == nil || n == nil {
@@ -133,7 +133,7 @@ func (p *scheduler) homeOf(s *swarmv1.Service, before []board.Task) home {
 }
 
 // newest returns the task that was made last, or none.
-func newest(tasks []board.Task) (last board.Task) {
+func newest(tasks []inventory.Task) (last inventory.Task) {
 	for _, t := range tasks {
 		if last.M == nil || t.M.GetMeta().GetCreatedAt().AsTime().After(last.M.GetMeta().GetCreatedAt().AsTime()) {
 			last = t
@@ -144,8 +144,8 @@ func newest(tasks []board.Task) (last board.Task) {
 
 // failing reports whether the newest maxFailures tasks of a replica failed on a node, or the node
 // refused the newest one.
-func failing(tasks []board.Task, node string) bool {
-	tasks = slices.SortedFunc(slices.Values(tasks), func(a, b board.Task) int {
+func failing(tasks []inventory.Task, node string) bool {
+	tasks = slices.SortedFunc(slices.Values(tasks), func(a, b inventory.Task) int {
 		return b.M.GetMeta().GetCreatedAt().AsTime().Compare(a.M.GetMeta().GetCreatedAt().AsTime())
 	})
 	count := 0

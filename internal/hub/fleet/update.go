@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 // Prefetch is the label of a service for updates that prepare the image and the container of the
@@ -47,11 +47,11 @@ const (
 // spot is a place of a service with its tasks.
 type spot struct {
 	place
-	tasks []board.Task
-	now   board.Task   // of this version, that is to run or runs; without M there is none
-	old   []board.Task // of other versions, that run
-	bad   board.Task   // of this version, that failed before it counted
-	past  bool         // one of this version has ended otherwise
+	tasks []inventory.Task
+	now   inventory.Task   // of this version, that is to run or runs; without M there is none
+	old   []inventory.Task // of other versions, that run
+	bad   inventory.Task   // of this version, that failed before it counted
+	past  bool             // one of this version has ended otherwise
 	progress
 }
 
@@ -78,7 +78,7 @@ func rollingBack(s *swarmv1.UpdateStatus) bool {
 
 // roll starts missing tasks and those that may be restarted, and replaces tasks of another version
 // of the service, a few at a time, while those of this version run.
-func (p *scheduler) roll(s *swarmv1.Service, wanted []place, at map[place][]board.Task) {
+func (p *scheduler) roll(s *swarmv1.Service, wanted []place, at map[place][]inventory.Task) {
 	r := &rollout{scheduler: p, s: s, status: s.GetUpdateStatus(), config: config(s), monitor: defaultMonitor}
 	if m := r.config.GetMonitor(); m != nil {
 		r.monitor = m.AsDuration()
@@ -141,7 +141,7 @@ func (r *rollout) begin() {
 func (r *rollout) store(next *swarmv1.Service) {
 	next.Meta = meta(r.s, r.Now)
 	next.UpdateStatus = r.status
-	r.writes = append(r.writes, board.Put(board.Services, next.GetId(), next, r.Services[next.GetId()].Rev))
+	r.writes = append(r.writes, inventory.Put(inventory.Services, next.GetId(), next, r.Services[next.GetId()].Rev))
 }
 
 func (r *rollout) count(p progress) (n int) {
@@ -154,7 +154,7 @@ func (r *rollout) count(p progress) (n int) {
 }
 
 // spot sorts the tasks of a place, and says how far it is apart from an update.
-func (r *rollout) spot(pl place, tasks []board.Task) *spot {
+func (r *rollout) spot(pl place, tasks []inventory.Task) *spot {
 	sp := &spot{place: pl, tasks: tasks}
 	for _, t := range tasks {
 		current := t.M.GetSpecVersion().GetIndex() == r.s.GetSpecVersion().GetIndex()
@@ -224,7 +224,7 @@ func (r *rollout) judge() {
 
 // counts reports whether a task of this version has run for long enough. If not, it sets the
 // next round for that time.
-func (r *rollout) counts(t board.Task) bool {
+func (r *rollout) counts(t inventory.Task) bool {
 	if t.State() != swarmv1.TaskState_RUNNING {
 		return false
 	}
@@ -236,7 +236,7 @@ func (r *rollout) counts(t board.Task) bool {
 	return true
 }
 
-func runningSince(t board.Task) time.Time {
+func runningSince(t inventory.Task) time.Time {
 	if !t.RunningAt.IsZero() {
 		return t.RunningAt
 	}
@@ -245,7 +245,7 @@ func runningSince(t board.Task) time.Time {
 
 // early reports whether a task of this update has ended before it counted, though nobody told it
 // to. One that may end, by the policy of restarts, does well when it does.
-func (r *rollout) early(t board.Task) bool {
+func (r *rollout) early(t inventory.Task) bool {
 	if !t.Ended() || t.M.GetDesiredState() > swarmv1.TaskState_RUNNING || t.M.GetMeta().GetCreatedAt().AsTime().Before(r.began) {
 		return false
 	}
@@ -260,7 +260,7 @@ func (r *rollout) early(t board.Task) bool {
 // has another spec now.
 func (r *rollout) ends() bool {
 	failures, total := 0, 0
-	var last board.Task
+	var last inventory.Task
 	for _, sp := range r.all {
 		if sp.progress != same && sp.progress != away {
 			total++
@@ -324,19 +324,19 @@ func (r *rollout) tend(sp *spot) {
 		}
 	case sp.now.M == nil:
 	case sp.now.M.GetDesiredState() < swarmv1.TaskState_RUNNING: // prefetched
-		others := slices.DeleteFunc(slices.Clone(sp.tasks), func(t board.Task) bool { return t.M.GetId() == sp.now.M.GetId() })
+		others := slices.DeleteFunc(slices.Clone(sp.tasks), func(t inventory.Task) bool { return t.M.GetId() == sp.now.M.GetId() })
 		if len(sp.old) > 0 && sp.now.State() >= swarmv1.TaskState_READY && r.running() {
-			r.shut(sp.old)
+			r.shutDown(sp.old)
 		} else if len(sp.old) == 0 && !r.stopping(others) {
 			r.want(sp.now, swarmv1.TaskState_RUNNING)
 		}
 	case sp.now.State() == swarmv1.TaskState_RUNNING:
-		r.shut(sp.old)
+		r.shutDown(sp.old)
 	}
 }
 
-// shut ends tasks.
-func (r *rollout) shut(tasks []board.Task) {
+// shutDown ends tasks.
+func (r *rollout) shutDown(tasks []inventory.Task) {
 	for _, t := range tasks {
 		r.want(t, swarmv1.TaskState_SHUTDOWN)
 	}
@@ -369,22 +369,22 @@ func (r *rollout) inTheWay(sp *spot) bool {
 }
 
 // on returns those of the tasks that are on a node.
-func on(tasks []board.Task, node string) []board.Task {
-	return slices.DeleteFunc(slices.Clone(tasks), func(t board.Task) bool { return t.M.GetNodeId() != node })
+func on(tasks []inventory.Task, node string) []inventory.Task {
+	return slices.DeleteFunc(slices.Clone(tasks), func(t inventory.Task) bool { return t.M.GetNodeId() != node })
 }
 
 // change begins the replacement at a place.
 func (r *rollout) change(sp *spot) {
 	if r.config.GetOrder() == swarmv1.UpdateConfig_START_FIRST && !r.inTheWay(sp) {
 		if r.start(r.s, sp.place, sp.tasks) {
-			r.shut(slices.DeleteFunc(slices.Clone(sp.old), func(t board.Task) bool { return t.State() == swarmv1.TaskState_RUNNING }))
+			r.shutDown(slices.DeleteFunc(slices.Clone(sp.old), func(t inventory.Task) bool { return t.State() == swarmv1.TaskState_RUNNING }))
 		}
 		return
 	}
 	at := sp.old[0].M.GetNodeId()
 	n, left := r.nodes[at], r.room[at].without(on(sp.old, at))
 	if r.s.GetSpec().GetAnnotations().GetLabels()[Prefetch] != "true" || n.GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE || !matches(r.s.GetSpec().GetTask().GetPlacement(), n) || !left.has(r.s) {
-		r.shut(sp.old)
+		r.shutDown(sp.old)
 	} else if r.again(r.s, sp.tasks) {
 		r.create(r.s, at, sp.slot, swarmv1.TaskState_READY)
 	}

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
@@ -97,10 +97,10 @@ func Ended[T any](stream grpc.ServerStreamingClient[T]) (messages int, err error
 	}
 }
 
-// Commit changes the board's records.
+// Commit changes the inventory's records.
 func Commit(t testing.TB, h *Hub, writes ...store.Write) {
 	t.Helper()
-	if _, err := h.Board.Commit(Within(t), writes...); err != nil {
+	if _, err := h.Inventory.Commit(Within(t), writes...); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -115,17 +115,17 @@ func Task(id, node string, desired swarmv1.TaskState, needs ...string) store.Wri
 			c.Secrets = append(c.Secrets, &swarmv1.SecretReference{SecretId: need, SecretName: need})
 		}
 	}
-	return board.Put(board.Tasks, id, &swarmv1.Task{
+	return inventory.Put(inventory.Tasks, id, &swarmv1.Task{
 		Id: id, NodeId: node, ServiceId: "service", DesiredState: desired, Spec: &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Container{Container: c}},
 	}, store.Any)
 }
 
-// Until waits until the board shows something.
+// Until waits until the inventory shows something.
 func Until(t testing.TB, h *Hub, what string, ok func() bool) {
 	t.Helper()
 	ctx := Within(t)
 	for {
-		next := h.Board.Next()
+		next := h.Inventory.Next()
 		if ok() {
 			return
 		}
@@ -139,7 +139,7 @@ func Until(t testing.TB, h *Hub, what string, ok func() bool) {
 
 // State is the state of a node.
 func State(h *Hub, node string) swarmv1.NodeStatus_State {
-	n, _, _ := h.Board.Node(node)
+	n, _, _ := h.Inventory.Node(node)
 	return n.GetStatus().GetState()
 }
 

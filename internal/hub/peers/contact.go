@@ -30,7 +30,7 @@ func (p *Peers) LastContact() (at time.Time, lost bool) {
 }
 
 // ask asks etcd for a record until ctx ends. A member answers only while it has a majority, and the answer
-// counts once the board has that record too.
+// counts once the inventory has that record too.
 func (p *Peers) ask(ctx context.Context) error {
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -64,12 +64,12 @@ func (p *Peers) ask(ctx context.Context) error {
 func (p *Peers) askOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	r, err := p.o.Store.Get(ctx, leads)
+	r, err := p.o.Store.Get(ctx, leaderKey)
 	if errdefs.IsNotFound(err) { // no hub has led yet
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return p.o.Board.Reach(ctx, r.Rev)
+	return p.o.Inventory.Reach(ctx, r.Rev)
 }

@@ -21,16 +21,16 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
 // The records: that of each hub, by its id, and the leader's.
 const (
-	records = "hub/"
-	alive   = records + "alive/"
-	leads   = records + "leads"
+	records   = "hub/"
+	alive     = records + "alive/"
+	leaderKey = records + "leads"
 )
 
 // DefaultTTL is how long a hub counts as there after it was last heard of.
@@ -43,8 +43,8 @@ type Peer struct {
 	Addr string `json:"addr"`
 }
 
-// lead is the leader's record. Each write of the leader is another turn.
-type lead struct {
+// leaderRecord is the leader's record. Each write of the leader is another turn.
+type leaderRecord struct {
 	ID   string `json:"id"`
 	Turn uint64 `json:"turn"`
 }
@@ -52,7 +52,7 @@ type lead struct {
 // Options are the parameters of Join.
 type Options struct {
 	Store     *store.Store
-	Board     *board.Board
+	Inventory *inventory.Inventory
 	Advertise string
 	TTL       time.Duration // 0 is DefaultTTL
 	Log       *slog.Logger
@@ -67,7 +67,7 @@ type Peers struct {
 	self    Peer
 	loan    *store.Loan
 	live    map[string]Peer
-	leader  lead
+	leader  leaderRecord
 	rev     int64         // of leader
 	changed chan struct{} // closed at the next change
 }
@@ -174,7 +174,7 @@ func (p *Peers) wakeLocked() {
 // take takes over the records.
 func (p *Peers) take(all []store.Record) error {
 	live := map[string]Peer{}
-	var leader lead
+	var leader leaderRecord
 	rev := int64(store.Absent)
 	for _, r := range all {
 		id, hub := strings.CutPrefix(r.Key, alive)
@@ -186,7 +186,7 @@ func (p *Peers) take(all []store.Record) error {
 				continue
 			}
 			live[id] = peer
-		case r.Key == leads:
+		case r.Key == leaderKey:
 			rev = r.Rev
 			if err := json.Unmarshal(r.Value, &leader); err != nil {
 				p.o.Log.Error("the record of the hub that leads is damaged", "error", err)
@@ -284,7 +284,7 @@ func (p *Peers) Lead(ctx context.Context, fn func(ctx context.Context, t *Term) 
 
 // term begins to lead, in place of a hub that is not there, and does until another one leads or this one is
 // not there for the others.
-func (p *Peers) term(ctx context.Context, before lead, rev int64, fn func(ctx context.Context, t *Term) error) error {
+func (p *Peers) term(ctx context.Context, before leaderRecord, rev int64, fn func(ctx context.Context, t *Term) error) error {
 	t := &Term{p: p, id: p.Self(), turn: before.Turn, rev: rev}
 	if err := t.again(ctx); err != nil {
 		if errors.Is(err, errDeposed) || ctx.Err() != nil { // it was taken meanwhile: its record comes
@@ -346,8 +346,8 @@ type Term struct {
 	rev  int64 // of the record that says so
 }
 
-// Commit does writes in one transaction if this hub still leads, and returns when the board has them. Decisions from
-// the board before an error must be made again.
+// Commit does writes in one transaction if this hub still leads, and returns when the inventory has them. Decisions from
+// the inventory before an error must be made again.
 //
 // A transaction with an unknown result cannot be committed later: the next turn is written first, so that its
 // condition fails.
@@ -359,7 +359,7 @@ func (t *Term) Commit(ctx context.Context, writes ...store.Write) error {
 	if err != nil {
 		return err
 	}
-	rev, err := t.p.o.Board.Commit(ctx, append(slices.Clone(writes), mine)...)
+	rev, err := t.p.o.Inventory.Commit(ctx, append(slices.Clone(writes), mine)...)
 	if err == nil {
 		t.rev = rev
 		return nil
@@ -374,8 +374,8 @@ func (t *Term) Commit(ctx context.Context, writes ...store.Write) error {
 // Preconditions: mu is held.
 func (t *Term) settle(ctx context.Context, attempt uint64, failure error) error {
 	for {
-		var now lead
-		r, err := t.p.o.Store.Get(ctx, leads)
+		var now leaderRecord
+		r, err := t.p.o.Store.Get(ctx, leaderKey)
 		if err == nil {
 			err = json.Unmarshal(r.Value, &now)
 		}
@@ -387,7 +387,7 @@ func (t *Term) settle(ctx context.Context, attempt uint64, failure error) error 
 			return errors.Join(errDeposed, err)
 		case err == nil && r.Rev != t.rev: // this attempt, or an earlier one
 			t.rev = r.Rev
-			if err := t.p.o.Board.Reach(ctx, r.Rev); err != nil {
+			if err := t.p.o.Inventory.Reach(ctx, r.Rev); err != nil {
 				return err
 			}
 			if now.Turn == attempt {
@@ -409,8 +409,8 @@ func (t *Term) settle(ctx context.Context, attempt uint64, failure error) error 
 
 // record is the write that says that this hub leads, if nobody has said so since. Preconditions: mu is held.
 func (t *Term) record() (store.Write, error) {
-	data, err := json.Marshal(lead{t.id, t.turn})
-	return store.Write{Key: leads, Value: data, If: t.rev}, err
+	data, err := json.Marshal(leaderRecord{t.id, t.turn})
+	return store.Write{Key: leaderKey, Value: data, If: t.rev}, err
 }
 
 // again writes the record, after which nothing can be committed that was begun with the one before.
@@ -426,7 +426,7 @@ func (t *Term) againLocked(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rev, err := t.p.o.Board.Commit(ctx, mine)
+	rev, err := t.p.o.Inventory.Commit(ctx, mine)
 	if errdefs.IsAborted(err) {
 		return fmt.Errorf("%w: %w", errDeposed, err)
 	}

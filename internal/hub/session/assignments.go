@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/inventory"
 )
 
 func aborted(err error) bool { return errdefs.IsAborted(err) }
@@ -27,9 +27,9 @@ const large = 4 << 20
 
 // Assignments sends all assignments of a node, and then their changes.
 func (d *Dispatcher) Assignments(req *swarmv1.AssignmentsRequest, stream grpc.ServerStreamingServer[swarmv1.AssignmentsMessage]) error {
-	var had board.Assignments
+	var had inventory.Assignments
 	n := 0
-	return d.follow(stream.Context(), req.GetSessionId(), func(node string, now board.Assignments) error {
+	return d.follow(stream.Context(), req.GetSessionId(), func(node string, now inventory.Assignments) error {
 		msg := &swarmv1.AssignmentsMessage{Type: swarmv1.AssignmentsMessage_INCREMENTAL, AppliesTo: strconv.Itoa(n), ResultsIn: strconv.Itoa(n + 1), Changes: changes(had, now)}
 		if n == 0 {
 			msg.Type, msg.AppliesTo = swarmv1.AssignmentsMessage_COMPLETE, ""
@@ -50,8 +50,8 @@ func (d *Dispatcher) Assignments(req *swarmv1.AssignmentsRequest, stream grpc.Se
 // Tasks is for workers that do not know Assignments: the full list of tasks, again with each
 // change.
 func (d *Dispatcher) Tasks(req *swarmv1.TasksRequest, stream grpc.ServerStreamingServer[swarmv1.TasksMessage]) error {
-	var had map[string]board.Task
-	return d.follow(stream.Context(), req.GetSessionId(), func(_ string, now board.Assignments) error {
+	var had map[string]inventory.Task
+	return d.follow(stream.Context(), req.GetSessionId(), func(_ string, now inventory.Assignments) error {
 		same := had != nil && len(had) == len(now.Tasks)
 		msg := &swarmv1.TasksMessage{}
 		for id, t := range now.Tasks {
@@ -68,7 +68,7 @@ func (d *Dispatcher) Tasks(req *swarmv1.TasksRequest, stream grpc.ServerStreamin
 
 // follow calls send with a node's assignments, and again whenever they have changed, as long as
 // the session and the stream last.
-func (d *Dispatcher) follow(ctx context.Context, id string, send func(node string, now board.Assignments) error) error {
+func (d *Dispatcher) follow(ctx context.Context, id string, send func(node string, now inventory.Assignments) error) error {
 	f := &following{d: d, send: send}
 	if err := aside(func() error { return f.begin(ctx, id) }); err != nil {
 		return err
@@ -105,7 +105,7 @@ type following struct {
 	node    string
 	caller  ca.Caller
 	s       *session
-	send    func(node string, now board.Assignments) error
+	send    func(node string, now inventory.Assignments) error
 	changed <-chan struct{}
 }
 
@@ -129,7 +129,7 @@ func (f *following) begin(ctx context.Context, id string) (err error) {
 
 // step sends the present changes.
 func (f *following) step() error {
-	now, changed := f.d.o.Board.Assigned(f.node)
+	now, changed := f.d.o.Inventory.Assigned(f.node)
 	if err := f.d.live(f.s, f.caller); err != nil {
 		return err
 	}
@@ -139,7 +139,7 @@ func (f *following) step() error {
 
 // changes returns the changes from a node's former assignments to the present ones: secrets and
 // configs are added before tasks, and removed after them.
-func changes(had, now board.Assignments) (list []*swarmv1.AssignmentChange) {
+func changes(had, now inventory.Assignments) (list []*swarmv1.AssignmentChange) {
 	add := func(action swarmv1.AssignmentChange_AssignmentAction, a *swarmv1.Assignment) {
 		list = append(list, &swarmv1.AssignmentChange{Assignment: a, Action: action})
 	}

@@ -13,16 +13,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/peers"
 )
 
 // Broker passes the output of tasks from their nodes to subscribers.
 type Broker struct {
 	swarmv1.UnimplementedLogBrokerServer
-	ca    *ca.Service
-	board *board.Board
+	ca        *ca.Service
+	inventory *inventory.Inventory
 	// others are the other hubs, nil when nobody asks them; here says which nodes are in touch with this one.
 	others *peers.Peers
 	here   func(node string) bool
@@ -33,8 +33,8 @@ type Broker struct {
 }
 
 // NewBroker is one without subscriptions.
-func NewBroker(service *ca.Service, b *board.Board) *Broker {
-	return &Broker{ca: service, board: b, subs: map[string]*Subscription{}, changed: make(chan struct{})}
+func NewBroker(service *ca.Service, b *inventory.Inventory) *Broker {
+	return &Broker{ca: service, inventory: b, subs: map[string]*Subscription{}, changed: make(chan struct{})}
 }
 
 // Subscription is output that someone asks for.
@@ -76,7 +76,7 @@ func (b *Broker) subscribe(selector *swarmv1.LogSelector, o *swarmv1.LogSubscrip
 	}
 	s.Messages, s.Done = s.out, s.done
 	s.ctx, s.end = context.WithCancel(context.Background())
-	for _, t := range b.board.Tasks() {
+	for _, t := range b.inventory.Tasks() {
 		if !s.wants(t) {
 			continue
 		}
@@ -121,7 +121,7 @@ func (b *Broker) wakeLocked() {
 }
 
 // wants reports whether a task's output is subscribed.
-func (s *Subscription) wants(t board.Task) bool {
+func (s *Subscription) wants(t inventory.Task) bool {
 	sel := s.msg.GetSelector()
 	return slices.Contains(sel.GetTaskIds(), t.M.GetId()) || slices.Contains(sel.GetServiceIds(), t.M.GetServiceId()) || slices.Contains(sel.GetNodeIds(), t.M.GetNodeId())
 }
@@ -149,7 +149,7 @@ func (b *Broker) concerning(node string) (all map[string]*Subscription, subs, ta
 	if len(all) == 0 {
 		return nil, subs, nil
 	}
-	assigned, tasks := b.board.Assigned(node)
+	assigned, tasks := b.inventory.Assigned(node)
 	maps.DeleteFunc(all, func(_ string, s *Subscription) bool {
 		for _, t := range assigned.Tasks {
 			if s.wants(t) {
@@ -164,7 +164,7 @@ func (b *Broker) concerning(node string) (all map[string]*Subscription, subs, ta
 // ListenSubscriptions sends a node its subscriptions.
 func (b *Broker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, stream grpc.ServerStreamingServer[swarmv1.SubscriptionMessage]) error {
 	ctx := stream.Context()
-	l := &listening{b: b, stream: stream, told: map[string]*Subscription{}}
+	l := &listening{b: b, stream: stream, sent: map[string]*Subscription{}}
 	defer l.end()
 	for {
 		if err := aside(l.step); err != nil {
@@ -184,7 +184,7 @@ func (b *Broker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, stre
 type listening struct {
 	b      *Broker
 	stream grpc.ServerStreamingServer[swarmv1.SubscriptionMessage]
-	told   map[string]*Subscription
+	sent   map[string]*Subscription
 	node   string
 	// Closed at changes.
 	subs, tasks, self <-chan struct{}
@@ -192,7 +192,7 @@ type listening struct {
 
 // end marks the node's output as ended.
 func (l *listening) end() {
-	for _, s := range l.told {
+	for _, s := range l.sent {
 		s.finished(l.node, true)
 	}
 }
@@ -203,23 +203,23 @@ func (l *listening) step() error {
 	if err != nil {
 		return err
 	}
-	l.node, l.self = caller.Node, l.b.board.NodeChanged(caller.Node)
+	l.node, l.self = caller.Node, l.b.inventory.NodeChanged(caller.Node)
 	if err := l.b.ca.Allowed(caller); err != nil { // it may have been removed before that
 		return err
 	}
 	var now map[string]*Subscription
 	now, l.subs, l.tasks = l.b.concerning(caller.Node)
 	for id, s := range now {
-		if l.told[id] == nil {
-			l.told[id] = s
+		if l.sent[id] == nil {
+			l.sent[id] = s
 			if err := l.stream.Send(s.msg); err != nil {
 				return err
 			}
 		}
 	}
-	for id := range l.told {
+	for id := range l.sent {
 		if now[id] == nil {
-			delete(l.told, id)
+			delete(l.sent, id)
 			if err := l.stream.Send(&swarmv1.SubscriptionMessage{Id: id, Close: true}); err != nil {
 				return err
 			}
@@ -277,7 +277,7 @@ func (b *Broker) PublishLogs(stream grpc.ClientStreamingServer[swarmv1.PublishLo
 // nothing else would end a stream that waits for its client.
 func (b *Broker) cut(caller ca.Caller, ended <-chan struct{}) {
 	for {
-		changed := b.board.NodeChanged(caller.Node)
+		changed := b.inventory.NodeChanged(caller.Node)
 		if b.ca.Allowed(caller) != nil {
 			caller.Cut()
 			return
@@ -311,7 +311,7 @@ func (s *Subscription) take(ctx context.Context, node string, messages []*swarmv
 		if m.GetContext().GetNodeId() != node {
 			return status.Error(codes.PermissionDenied, "invalid NodeID")
 		}
-		t, ok := s.b.board.Task(m.GetContext().GetTaskId())
+		t, ok := s.b.inventory.Task(m.GetContext().GetTaskId())
 		if !ok {
 			continue // it was removed meanwhile
 		}

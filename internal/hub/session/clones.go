@@ -27,8 +27,8 @@ type take struct {
 // inUse returns the address of another session of the caller's node, with this hub or another one, that the
 // caller does not resume; "" if there is none.
 func (d *Dispatcher) inUse(caller ca.Caller, resumes string) string {
-	n, _, _ := d.o.Board.Node(caller.Node)
-	run, session, _ := d.o.Board.Holder(caller.Node)
+	n, _, _ := d.o.Inventory.Node(caller.Node)
+	run, session, _ := d.o.Inventory.Holder(caller.Node)
 	if n.GetStatus().GetState() != swarmv1.NodeStatus_READY || session == resumes || n.GetStatus().GetAddr() == caller.Addr || !d.o.Peers.Alive(run) {
 		return ""
 	}

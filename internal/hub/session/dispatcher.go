@@ -25,18 +25,18 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/events"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/peers"
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
 // Options are the parameters of New.
 type Options struct {
-	CA    *ca.Service
-	Board *board.Board
-	Keys  *Keys
+	CA        *ca.Service
+	Inventory *inventory.Inventory
+	Keys      *Keys
 	// Peers are this hub and the others, at which nodes find another one.
 	Peers *peers.Peers
 	// Period is how often nodes say that they are alive; a node is Down after Grace times that.
@@ -94,9 +94,9 @@ type session struct {
 	timer  *time.Timer
 	// until is when it ends without another heartbeat, after the dispatcher's begin. A heartbeat sets it and leaves the
 	// timer, which reads it when it fires.
-	until atomic.Int64
-	seen  int64 // the revision of the node's last description and status
-	held  bool  // a record says that this session holds its node
+	until   atomic.Int64
+	seen    int64 // the revision of the node's last description and status
+	holding bool  // a record says that this session holds its node
 	// streams counts those of assignments.
 	streams atomic.Int32
 }
@@ -121,7 +121,7 @@ func New(o Options) *Dispatcher {
 	}
 	d := &Dispatcher{o: o, begin: time.Now(), nodes: map[string]*state{}}
 	d.ending, d.end = context.WithCancel(context.Background())
-	d.o.Board.Serve(d.o.Peers.Self(), d.moved)
+	d.o.Inventory.Serve(d.o.Peers.Self(), d.moved)
 	return d
 }
 
@@ -133,7 +133,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// moved is the board's call with the new holder of a node: a session of this hub, or "", which is none or one
+// moved is the inventory's call with the new holder of a node: a session of this hub, or "", which is none or one
 // of another hub's. The session here ends if it has lost the node. The records come in the order of their
 // revisions, so that a record before this session's own is older.
 func (d *Dispatcher) moved(node, holds string) {
@@ -146,8 +146,8 @@ func (d *Dispatcher) moved(node, holds string) {
 	s := st.current
 	switch {
 	case s.id == holds:
-		s.held = true
-	case s.held:
+		s.holding = true
+	case s.holding:
 		d.superseded.Add(1)
 		d.o.Log.Info("a node has moved to another hub, or was marked as down", "node", node, "address", s.addr)
 		d.leaveLocked(node, st, errInvalid)
@@ -172,13 +172,13 @@ func (d *Dispatcher) Look(ctx context.Context, term Term) error {
 	for {
 		_, changed := d.o.Peers.List()
 		timer.Reset(min(d.o.Period, maxLook))
-		orphans := d.o.Board.Orphans(d.o.Peers.Alive)
+		orphans := d.o.Inventory.Orphans(d.o.Peers.Alive)
 		maps.DeleteFunc(since, func(id string, _ time.Time) bool {
 			_, still := slices.BinarySearch(orphans, id)
 			return !still
 		})
 		for _, id := range orphans {
-			n, _, seen := d.o.Board.Node(id)
+			n, _, seen := d.o.Inventory.Node(id)
 			at, known := since[id]
 			if !known {
 				at = time.Now()
@@ -218,11 +218,11 @@ type Term interface {
 
 // status stores the status of a node that no hub holds, unless its session has changed since.
 func (d *Dispatcher) status(ctx context.Context, commit func(context.Context, ...store.Write) error, node string, seen int64, to swarmv1.NodeStatus_State, message string) error {
-	n, _, now := d.o.Board.Node(node)
+	n, _, now := d.o.Inventory.Node(node)
 	if n == nil || now != seen || seen == 0 {
 		return nil
 	}
-	err := commit(ctx, board.Put(board.Seen, node, &swarmv1.Node{
+	err := commit(ctx, inventory.Put(inventory.Seen, node, &swarmv1.Node{
 		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: n.GetDescription(),
 		Status: &swarmv1.NodeStatus{State: to, Message: message, Addr: n.GetStatus().GetAddr()},
 	}, seen), events.Event{Kind: "node", Who: "node " + node, What: "is " + strings.ToLower(to.String()) + ": " + message}.Write())
@@ -234,7 +234,7 @@ func (d *Dispatcher) status(ctx context.Context, commit func(context.Context, ..
 
 // Drop ends all sessions, as this hub is another one from now on for the others: the nodes find one of those, or come back.
 func (d *Dispatcher) Drop() {
-	d.o.Board.Serve(d.o.Peers.Self(), d.moved)
+	d.o.Inventory.Serve(d.o.Peers.Self(), d.moved)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for node, st := range d.nodes {
@@ -316,7 +316,7 @@ func (t *telling) begin(ctx context.Context, req *swarmv1.SessionRequest) (err e
 	if !d.o.Peers.Alive(d.o.Peers.Self()) {
 		return errStopped // it could not store that it has the node
 	}
-	if n, _, _ := d.o.Board.Node(t.caller.Node); n == nil {
+	if n, _, _ := d.o.Inventory.Node(t.caller.Node); n == nil {
 		return status.Error(codes.Unknown, "node not found")
 	}
 	if size := proto.Size(req.GetDescription()); size > maxDescription {
@@ -336,13 +336,13 @@ func (t *telling) begin(ctx context.Context, req *swarmv1.SessionRequest) (err e
 // step sends the present changes.
 func (t *telling) step() error {
 	d := t.d
-	t.changed, t.keys, t.roots = d.o.Board.NodeChanged(t.caller.Node), d.o.Keys.Changed(), d.o.CA.Authority.Changed()
+	t.changed, t.keys, t.roots = d.o.Inventory.NodeChanged(t.caller.Node), d.o.Keys.Changed(), d.o.CA.Authority.Changed()
 	var managers []*swarmv1.WeightedPeer
 	managers, t.hubs = d.managers()
 	if err := d.live(t.s, t.caller); err != nil {
 		return err
 	}
-	n, _, _ := d.o.Board.Node(t.caller.Node)
+	n, _, _ := d.o.Inventory.Node(t.caller.Node)
 	if n == nil {
 		return status.Error(codes.Unknown, "node not found")
 	}
@@ -428,12 +428,12 @@ func (d *Dispatcher) silence(period time.Duration) time.Duration {
 
 // describe stores a node's description, and that it is Ready.
 func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session, description *swarmv1.NodeDescription) error {
-	hub, told := d.o.Peers.Self(), ctx
-	if n, _, _ := d.o.Board.Node(caller.Node); n.GetStatus().GetState() != swarmv1.NodeStatus_READY {
-		told = events.By(ctx, events.Event{Kind: "node", Who: "node " + caller.Node, What: "is ready, at " + caller.Addr})
+	hub, by := d.o.Peers.Self(), ctx
+	if n, _, _ := d.o.Inventory.Node(caller.Node); n.GetStatus().GetState() != swarmv1.NodeStatus_READY {
+		by = events.By(ctx, events.Event{Kind: "node", Who: "node " + caller.Node, What: "is ready, at " + caller.Addr})
 	}
-	rev, err := d.hold(told, caller, s, &swarmv1.Node{
-		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: description, Spec: board.Hold(hub, s.id),
+	rev, err := d.hold(by, caller, s, &swarmv1.Node{
+		Meta: &swarmv1.Meta{UpdatedAt: timestamppb.Now()}, Description: description, Spec: inventory.Hold(hub, s.id),
 		Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY, Addr: caller.Addr},
 	})
 	if errors.Is(err, errInvalid) {
@@ -446,7 +446,7 @@ func (d *Dispatcher) describe(ctx context.Context, caller ca.Caller, s *session,
 		d.o.Log.ErrorContext(ctx, "could not store a node's description; the node tries again", "node", caller.Node, "error", err)
 		return errStopped
 	}
-	run, session, _ := d.o.Board.Holder(caller.Node)
+	run, session, _ := d.o.Inventory.Holder(caller.Node)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.seen = max(s.seen, rev)
@@ -464,17 +464,17 @@ func (d *Dispatcher) hold(ctx context.Context, caller ca.Caller, s *session, n *
 	for {
 		condition := int64(store.Any)
 		d.mu.Lock()
-		held := s.held
+		held := s.holding
 		d.mu.Unlock()
-		changed := d.o.Board.NodeChanged(caller.Node)
+		changed := d.o.Inventory.NodeChanged(caller.Node)
 		if held {
-			run, id, seen := d.o.Board.Holder(caller.Node)
+			run, id, seen := d.o.Inventory.Holder(caller.Node)
 			if run+" "+id != n.GetSpec().GetAnnotations().GetName() {
 				return 0, errInvalid
 			}
 			condition = seen
 		}
-		if rev, err = d.o.Board.Commit(ctx, board.Put(board.Seen, caller.Node, n, condition)); !aborted(err) {
+		if rev, err = d.o.Inventory.Commit(ctx, inventory.Put(inventory.Seen, caller.Node, n, condition)); !aborted(err) {
 			return rev, err
 		}
 		select { // it resumes twice, or another hub has it
@@ -536,16 +536,16 @@ func (d *Dispatcher) lost(node string, s *session) {
 	}
 }
 
-// commit is the board's Commit, without the revision.
+// commit is the inventory's Commit, without the revision.
 func (d *Dispatcher) commit(ctx context.Context, writes ...store.Write) error {
-	_, err := d.o.Board.Commit(ctx, writes...)
+	_, err := d.o.Inventory.Commit(ctx, writes...)
 	return err
 }
 
 // jitter is the random part of the period of heartbeats, in both directions.
 const jitter = 0.1
 
-// Heartbeat says when the next one is due. It takes no lock of the dispatcher or the board, so that it never waits
+// Heartbeat says when the next one is due. It takes no lock of the dispatcher or the inventory, so that it never waits
 // behind assignments, scheduling or a log that is slow.
 func (d *Dispatcher) Heartbeat(ctx context.Context, req *swarmv1.HeartbeatRequest) (*swarmv1.HeartbeatResponse, error) {
 	caller, err := d.o.CA.Authorize(ctx, roles...)
@@ -573,7 +573,7 @@ func (d *Dispatcher) UpdateTaskStatus(ctx context.Context, req *swarmv1.UpdateTa
 	if err != nil {
 		return nil, err
 	}
-	if foreign := d.o.Board.Report(node, req.GetUpdates()); foreign != "" {
+	if foreign := d.o.Inventory.Report(node, req.GetUpdates()); foreign != "" {
 		d.o.Log.WarnContext(ctx, "a node reports the status of a task that is another node's; the call was refused", "node", node, "task", foreign)
 		return nil, status.Error(codes.PermissionDenied, "cannot update a task not assigned this node")
 	}

@@ -157,7 +157,7 @@ func (s *Subscription) startAll(away []string) {
 	hubs := map[string]peers.Peer{}
 	var missing []string
 	for _, node := range slices.Sorted(slices.Values(away)) {
-		run, _, _ := s.b.board.Holder(node)
+		run, _, _ := s.b.inventory.Holder(node)
 		if h, ok := s.b.peer(run); ok {
 			hubs[run] = h
 		} else {

@@ -130,9 +130,9 @@ func (by Wrapping) unwrap(ctx context.Context, w wrapped) (key []byte, err error
 func (by Wrapping) run(ctx context.Context, what string, in []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, commandTime, fmt.Errorf("it takes longer than %s", commandTime))
 	defer cancel()
-	out, told := &subprocess.Head{Max: maxWrapped}, &subprocess.Head{Max: 1 << 10}
+	out, stderr := &subprocess.Head{Max: maxWrapped}, &subprocess.Head{Max: 1 << 10}
 	cmd := subprocess.Command(ctx, by.Command, what)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, told
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, stderr
 	err := subprocess.Run(ctx, cmd)
 	switch {
 	case err == nil && out.Over():
@@ -141,7 +141,7 @@ func (by Wrapping) run(ctx context.Context, what string, in []byte) ([]byte, err
 		err = errors.New("it wrote nothing")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the program %s could not %s the store's key: %w: %w: %q", by.Command, what, errdefs.ErrFailedPrecondition, err, told)
+		return nil, fmt.Errorf("the program %s could not %s the store's key: %w: %w: %q", by.Command, what, errdefs.ErrFailedPrecondition, err, stderr)
 	}
 	return out.Bytes(), nil
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // The media types and annotations that sigstore's clients write to registries.
@@ -34,7 +34,7 @@ const (
 
 // gather looks for an image's signatures in all places where they may be: the manifests that
 // refer to it, and the tag that cosign derives from its digest. It verifies nothing.
-func (s *source) gather(ctx context.Context, image digest.Digest) (policy.Evidence, error) {
+func (s *source) gather(ctx context.Context, image digest.Digest) (trust.Evidence, error) {
 	g := &gatherer{repo: s.repo}
 	refs, err := s.repo.Referrers(ctx, image)
 	if err != nil {
@@ -89,7 +89,7 @@ func relevant(index []byte) (out []ocispec.Descriptor) {
 // gatherer collects signatures within policy's limits.
 type gatherer struct {
 	repo  *registry.Repository
-	found policy.Evidence
+	found trust.Evidence
 	size  int
 }
 
@@ -112,7 +112,7 @@ func (g *gatherer) layers(ctx context.Context, manifest []byte) error {
 		if isBundle {
 			have = len(g.found.Bundles)
 		}
-		if have >= policy.MaxSignatures || l.Size > policy.MaxSignatureBytes {
+		if have >= trust.MaxSignatures || l.Size > trust.MaxSignatureBytes {
 			g.found.Skipped++
 			continue
 		}
@@ -123,11 +123,11 @@ func (g *gatherer) layers(ctx context.Context, manifest []byte) error {
 		if err != nil {
 			return err
 		}
-		s := policy.Simple{
+		s := trust.Simple{
 			Payload: body, Signature: l.Annotations[simpleSignature], Certificate: l.Annotations[simpleCert],
 			Log: l.Annotations[simpleLog], Timestamp: l.Annotations[simpleTimestamp],
 		}
-		if g.size += s.Size(); g.size > policy.MaxEvidenceBytes {
+		if g.size += s.Size(); g.size > trust.MaxEvidenceBytes {
 			g.found.Skipped++
 			g.size -= s.Size()
 			continue

@@ -11,8 +11,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/image/imagetest"
-	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // TestEvidenceIsBounded: anybody who can write to a repository can attach anything to an image.
@@ -26,9 +26,9 @@ func TestEvidenceIsBounded(t *testing.T) {
 		blobs[d] = body
 		layers = append(layers, ocispec.Descriptor{MediaType: simpleType, Digest: d, Size: int64(len(body)), Annotations: annotations})
 	}
-	add(make([]byte, policy.MaxSignatureBytes+1), map[string]string{simpleSignature: "AA=="})
-	add([]byte("huge"), map[string]string{simpleSignature: "AA==", simpleCert: strings.Repeat("x", policy.MaxEvidenceBytes)})
-	for i := range policy.MaxSignatures + 3 {
+	add(make([]byte, trust.MaxSignatureBytes+1), map[string]string{simpleSignature: "AA=="})
+	add([]byte("huge"), map[string]string{simpleSignature: "AA==", simpleCert: strings.Repeat("x", trust.MaxEvidenceBytes)})
+	for i := range trust.MaxSignatures + 3 {
 		add(fmt.Appendf(nil, "payload %d", i), map[string]string{simpleSignature: "AA=="})
 	}
 	add([]byte("not signed"), nil)
@@ -50,10 +50,10 @@ func TestEvidenceIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	e, err := (&source{repo: repo}).gather(t.Context(), image)
-	if err != nil || len(e.Simple) != policy.MaxSignatures || e.Skipped != 5 || string(e.Simple[0].Payload) != "payload 0" {
+	if err != nil || len(e.Simple) != trust.MaxSignatures || e.Skipped != 5 || string(e.Simple[0].Payload) != "payload 0" {
 		t.Errorf("%d signatures, %d skipped, %v", len(e.Simple), e.Skipped, err)
 	}
-	if claim, err := json.Marshal(policy.Claim{Evidence: e}); err != nil || len(claim) > MaxMessage {
+	if claim, err := json.Marshal(trust.Claim{Evidence: e}); err != nil || len(claim) > MaxMessage {
 		t.Errorf("the claim has %d bytes, %v", len(claim), err)
 	}
 	// A blob with another digest is not a signature.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // LockFile is a file in the image directory that a running worker has locked.
@@ -162,7 +162,7 @@ func (j *job) Lease(ctx context.Context, blobs, chains []digest.Digest) (map[dig
 }
 
 // Admit implements Agent.
-func (j *job) Admit(ctx context.Context, claim policy.Claim) error {
+func (j *job) Admit(ctx context.Context, claim trust.Claim) error {
 	_, err := j.ask(ctx, Ask{Claim: &claim})
 	return err
 }

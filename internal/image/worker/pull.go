@@ -19,8 +19,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/image/layer"
-	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/trust"
 	"github.com/longshore/longshore/internal/image/wasm"
 	"github.com/longshore/longshore/internal/weaken"
 )
@@ -84,7 +84,7 @@ func (s *source) admit(ctx context.Context, job PullJob, desc ocispec.Descriptor
 		return nil
 	}
 	s.agent.Progress(core.PullProgress{Status: "verifying"})
-	claim := policy.Claim{Target: desc}
+	claim := trust.Claim{Target: desc}
 	if job.Evidence {
 		var err error
 		if claim.Evidence, err = s.gather(ctx, desc.Digest); err != nil {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // MaxMessage bounds one message between agent and worker, in bytes: an image
@@ -52,7 +52,7 @@ type Ask struct {
 	Seq    uint64          `json:"seq"`
 	Blobs  []digest.Digest `json:"blobs,omitempty"`
 	Chains []digest.Digest `json:"chains,omitempty"`
-	Claim  *policy.Claim   `json:"claim,omitempty"`
+	Claim  *trust.Claim    `json:"claim,omitempty"`
 }
 
 // Answer answers the Ask of the same Seq.

@@ -25,8 +25,8 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/flight"
-	"github.com/longshore/longshore/internal/image/policy"
 	"github.com/longshore/longshore/internal/image/registry"
+	"github.com/longshore/longshore/internal/image/trust"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -70,7 +70,7 @@ type Agent interface {
 	Progress(p core.PullProgress)
 	// Admit is called, if the job says so, before anything of an image is stored. An error ends
 	// the job.
-	Admit(ctx context.Context, claim policy.Claim) error
+	Admit(ctx context.Context, claim trust.Claim) error
 }
 
 // Place is a layer's directory below LayerDir.

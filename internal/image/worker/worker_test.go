@@ -20,13 +20,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // nobody is an Agent that accepts everything.
 type nobody struct{}
 
-func (nobody) Admit(context.Context, policy.Claim) error { return nil }
+func (nobody) Admit(context.Context, trust.Claim) error { return nil }
 
 func (nobody) Lease(context.Context, []digest.Digest, []digest.Digest) (map[digest.Digest]Place, error) {
 	return map[digest.Digest]Place{}, nil

@@ -25,8 +25,8 @@ import (
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
-	"github.com/longshore/longshore/internal/hub/board"
 	"github.com/longshore/longshore/internal/hub/fleet"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/hub/store/etcd"
 )
@@ -144,7 +144,7 @@ func (s *server) seed(ctx context.Context, n int, csr []byte) (map[string][]byte
 			if err != nil {
 				return err
 			}
-			node, _, _ := s.Board.Node(resp.GetNodeId())
+			node, _, _ := s.Inventory.Node(resp.GetNodeId())
 			mu.Lock()
 			defer mu.Unlock()
 			made[node.GetId()] = node.GetCertificate().GetCertificate()
@@ -157,7 +157,7 @@ func (s *server) seed(ctx context.Context, n int, csr []byte) (map[string][]byte
 // commit writes in as many transactions as it takes.
 func (s *server) commit(ctx context.Context, writes []store.Write) error {
 	for group := range slices.Chunk(writes, store.MaxWrites) {
-		if _, err := s.Board.Commit(ctx, group...); err != nil {
+		if _, err := s.Inventory.Commit(ctx, group...); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (s *server) assign(ctx context.Context, prefix string, nodes []string) erro
 	writes := make([]store.Write, len(nodes))
 	for i, node := range nodes {
 		id := fmt.Sprintf("%s%d", prefix, i)
-		writes[i] = board.Put(board.Tasks, id, &swarmv1.Task{
+		writes[i] = inventory.Put(inventory.Tasks, id, &swarmv1.Task{
 			Id: id, NodeId: node, ServiceId: "service", DesiredState: swarmv1.TaskState_RUNNING,
 			Spec: &swarmv1.TaskSpec{Runtime: &swarmv1.TaskSpec_Container{Container: &swarmv1.ContainerSpec{Image: "registry.example/agent:7", Args: []string{"serve"}}}},
 		}, store.Any)
@@ -183,7 +183,7 @@ func (s *server) reached(ctx context.Context, prefix string, n int, within time.
 	defer tick.Stop()
 	for until := time.Now().Add(within); ; {
 		running := 0
-		for id, t := range s.Board.Tasks() {
+		for id, t := range s.Inventory.Tasks() {
 			if strings.HasPrefix(id, prefix) && t.State() == swarmv1.TaskState_RUNNING {
 				running++
 			}
@@ -202,7 +202,7 @@ func (s *server) reached(ctx context.Context, prefix string, n int, within time.
 // global declares a global service, schedules it, and waits until it runs on so many nodes.
 func (s *server) global(ctx context.Context, n int, within time.Duration) error {
 	spec := []byte(`{"annotations": {"name": "agent"}, "task": {"container": {"image": "registry.example/agent:7", "args": ["serve"]}}, "global": {}}`)
-	if _, err := fleet.Apply(ctx, s.Board, fleet.Declaration{Name: "bench", Services: []json.RawMessage{spec}}, false); err != nil {
+	if _, err := fleet.Apply(ctx, s.Inventory, fleet.Declaration{Name: "bench", Services: []json.RawMessage{spec}}, false); err != nil {
 		return err
 	}
 	scheduling, stop := context.WithCancelCause(ctx)
@@ -210,7 +210,7 @@ func (s *server) global(ctx context.Context, n int, within time.Duration) error 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = fleet.Run(scheduling, s.Board, term{s.Board}, hub.DefaultMoveAfter, func(time.Duration) {}, slog.New(slog.DiscardHandler)) // it ends with scheduling
+		_ = fleet.Run(scheduling, s.Inventory, term{s.Inventory}, hub.DefaultMoveAfter, func(time.Duration) {}, slog.New(slog.DiscardHandler)) // it ends with scheduling
 	}()
 	running, err := s.reached(ctx, "", n, within)
 	stop(context.Canceled)
@@ -222,17 +222,17 @@ func (s *server) global(ctx context.Context, n int, within time.Duration) error 
 }
 
 // term commits changes: no other hub leads.
-type term struct{ *board.Board }
+type term struct{ *inventory.Inventory }
 
 // Commit implements fleet.Term.
 func (t term) Commit(ctx context.Context, writes ...store.Write) error {
-	_, err := t.Board.Commit(ctx, writes...)
+	_, err := t.Inventory.Commit(ctx, writes...)
 	return err
 }
 
 // lost is how many nodes are not Ready.
 func (s *server) lost() (n int) {
-	for _, node := range s.Board.Nodes() {
+	for _, node := range s.Inventory.Nodes() {
 		if node.GetStatus().GetState() != swarmv1.NodeStatus_READY {
 			n++
 		}
@@ -243,9 +243,9 @@ func (s *server) lost() (n int) {
 // clear removes tasks.
 func (s *server) clear(ctx context.Context, prefix string) error {
 	var writes []store.Write
-	for id := range s.Board.Tasks() {
+	for id := range s.Inventory.Tasks() {
 		if strings.HasPrefix(id, prefix) {
-			writes = append(writes, board.Delete(board.Tasks, id, store.Any), board.Delete(board.Statuses, id, store.Any))
+			writes = append(writes, inventory.Delete(inventory.Tasks, id, store.Any), inventory.Delete(inventory.Statuses, id, store.Any))
 		}
 	}
 	return s.commit(ctx, writes)

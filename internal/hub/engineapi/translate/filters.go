@@ -46,18 +46,18 @@ func ReadFilters(text string, known ...string) (Filters, error) {
 }
 
 // Exact reports whether one of the values of a key is this one; yes when there are none.
-func (f Filters) Exact(key string, is ...string) bool {
-	return f.any(key, func(v string) bool { return slices.Contains(is, v) })
+func (f Filters) Exact(key string, values ...string) bool {
+	return f.any(key, func(v string) bool { return slices.Contains(values, v) })
 }
 
 // Prefix reports whether something begins with one of the values of a key.
-func (f Filters) Prefix(key, is string) bool {
-	return f.any(key, func(v string) bool { return strings.HasPrefix(is, v) })
+func (f Filters) Prefix(key, value string) bool {
+	return f.any(key, func(v string) bool { return strings.HasPrefix(value, v) })
 }
 
 // Part reports whether something contains one of the values of a key.
-func (f Filters) Part(key, is string) bool {
-	return f.any(key, func(v string) bool { return strings.Contains(is, v) })
+func (f Filters) Part(key, value string) bool {
+	return f.any(key, func(v string) bool { return strings.Contains(value, v) })
 }
 
 // Labels reports whether all of the values of a key, NAME or NAME=VALUE, are among labels.

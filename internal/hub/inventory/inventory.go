@@ -1,9 +1,9 @@
-// Package board holds the wanted and the reported state of the fleet: the hub's records in memory,
+// Package inventory holds the wanted and the reported state of the fleet: the hub's records in memory,
 // indexed by node, updated by the store's watch. A waiter for a node's next change is woken by
 // changes of that node alone.
 //
-// It decides nothing. Start at Board.Run, Board.Commit and Board.Assigned.
-package board
+// It decides nothing. Start at Inventory.Run, Inventory.Commit and Inventory.Assigned.
+package inventory
 
 import (
 	"context"
@@ -72,8 +72,8 @@ type node struct {
 	changed      chan struct{} // closed when the node itself does; nil when nobody waits
 }
 
-// Board is the hub's records.
-type Board struct {
+// Inventory is the hub's records in memory.
+type Inventory struct {
 	store *store.Store
 	log   *slog.Logger
 	self  string // the hub's own id
@@ -90,7 +90,7 @@ type Board struct {
 	configs  map[string]Record[*swarmv1.Config]
 	revoked  map[string]time.Time // until when
 	turn     int64                // the revision of the last change by Turn
-	rev      int64                // the board has all changes up to it
+	rev      int64                // the inventory has all changes up to it
 	next     chan struct{}        // closed at the next change
 	matters  bool                 // a change since the last wake may lead to another round of scheduling
 	round    chan struct{}        // closed at the next such change
@@ -105,15 +105,15 @@ type Board struct {
 	stored atomic.Uint64                     // statuses
 }
 
-// New is a board without records, of a hub with an id; Load reads them.
-func New(s *store.Store, self string, log *slog.Logger) *Board {
-	b := &Board{store: s, log: log, self: self, next: make(chan struct{}), round: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*status{}}
+// New is an inventory without records, of a hub with an id; Load reads them.
+func New(s *store.Store, self string, log *slog.Logger) *Inventory {
+	b := &Inventory{store: s, log: log, self: self, next: make(chan struct{}), round: make(chan struct{}), wake: make(chan struct{}, 1), reported: map[string]*status{}}
 	b.clear()
 	return b
 }
 
-// clear forgets the records. Preconditions: mu is held, or nobody else has the board yet.
-func (b *Board) clear() {
+// clear forgets the records. Preconditions: mu is held, or nobody else has the inventory yet.
+func (b *Inventory) clear() {
 	if b.nodes == nil {
 		b.nodes = map[string]*node{}
 	}
@@ -135,7 +135,7 @@ func order(key string) int {
 }
 
 // Load reads all records.
-func (b *Board) Load(ctx context.Context) error {
+func (b *Inventory) Load(ctx context.Context) error {
 	records, rev, err := b.store.List(ctx, "")
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (b *Board) Load(ctx context.Context) error {
 
 // Run follows the store and writes reported statuses, until ctx ends or the store does. Load comes
 // before it.
-func (b *Board) Run(ctx context.Context) error {
+func (b *Inventory) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var writer sync.WaitGroup
@@ -193,7 +193,7 @@ func (b *Board) Run(ctx context.Context) error {
 }
 
 // wakeLocked wakes the waiters for any change, and those for a reached revision.
-func (b *Board) wakeLocked() {
+func (b *Inventory) wakeLocked() {
 	b.reachedLocked()
 	close(b.next)
 	b.next = make(chan struct{})
@@ -216,7 +216,7 @@ func (n *node) wake(assigned, changed bool) {
 }
 
 // nodeLocked is the entry of a node, which may have no record.
-func (b *Board) nodeLocked(id string) *node {
+func (b *Inventory) nodeLocked(id string) *node {
 	n := b.nodes[id]
 	if n == nil {
 		n = &node{tasks: map[string]bool{}}
@@ -226,15 +226,15 @@ func (b *Board) nodeLocked(id string) *node {
 }
 
 // forgetLocked drops the empty entry of a node. Its waiters were woken.
-func (b *Board) forgetLocked(id string, n *node) {
+func (b *Inventory) forgetLocked(id string, n *node) {
 	if n.record.M == nil && n.seen.M == nil && len(n.tasks) == 0 {
 		n.wake(true, true)
 		delete(b.nodes, id)
 	}
 }
 
-// applyLocked takes over one change. Records of other kinds are not the board's.
-func (b *Board) applyLocked(c store.Change) {
+// applyLocked takes over one change. Records of other kinds are not the inventory's.
+func (b *Inventory) applyLocked(c store.Change) {
 	kind, id, _ := strings.Cut(c.Key, "/")
 	switch kind + "/" {
 	case Nodes, Seen, Tasks, Services, Secrets, Configs:
@@ -316,7 +316,7 @@ func stageOf(t Task) stage {
 }
 
 // taskLocked takes over a task, or its end.
-func (b *Board) taskLocked(id string, r Record[*swarmv1.Task]) {
+func (b *Inventory) taskLocked(id string, r Record[*swarmv1.Task]) {
 	before := b.tasks[id]
 	if n := b.nodes[before.M.GetNodeId()]; n != nil {
 		delete(n.tasks, id)
@@ -347,7 +347,7 @@ func keep[T interface {
 
 // parse decodes a record; that of a deleted one has no message. One that is damaged is left
 // out, and told.
-func parse[T proto.Message](b *Board, c store.Change, into T) Record[T] {
+func parse[T proto.Message](b *Inventory, c store.Change, into T) Record[T] {
 	if c.Deleted {
 		return Record[T]{}
 	}
@@ -383,7 +383,7 @@ func credentials(m proto.Message) bool {
 // Turn returns a write that belongs to each change of a declaration. Of changes that were computed
 // from the same records the first one is committed, and the others are Aborted. A caller that gets
 // it before reading the records cannot miss a change of them.
-func (b *Board) Turn() store.Write {
+func (b *Inventory) Turn() store.Write {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return store.Write{Key: declared, If: b.turn}
@@ -394,9 +394,9 @@ func Delete(kind, id string, condition int64) store.Write {
 	return store.Write{Key: kind + id, Delete: true, If: condition}
 }
 
-// Commit does writes in one transaction, and returns their revision when the board has them. Aborted when a
+// Commit does writes in one transaction, and returns their revision when the inventory has them. Aborted when a
 // condition does not hold.
-func (b *Board) Commit(ctx context.Context, writes ...store.Write) (rev int64, err error) {
+func (b *Inventory) Commit(ctx context.Context, writes ...store.Write) (rev int64, err error) {
 	rev, err = b.store.Commit(ctx, events.With(ctx, writes)...)
 	if err != nil {
 		return 0, err
@@ -405,7 +405,7 @@ func (b *Board) Commit(ctx context.Context, writes ...store.Write) (rev int64, e
 }
 
 // Next is closed at the next change of anything.
-func (b *Board) Next() <-chan struct{} {
+func (b *Inventory) Next() <-chan struct{} {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.next
@@ -413,28 +413,28 @@ func (b *Board) Next() <-chan struct{} {
 
 // NextRound is closed at the next change that may lead to another round of scheduling: all but the states of a task on
 // its way to run, and records that no round reads.
-func (b *Board) NextRound() <-chan struct{} {
+func (b *Inventory) NextRound() <-chan struct{} {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.round
 }
 
 // Services are all services, by id.
-func (b *Board) Services() map[string]Record[*swarmv1.Service] {
+func (b *Inventory) Services() map[string]Record[*swarmv1.Service] {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return maps.Clone(b.services)
 }
 
 // Tasks are all tasks, by id.
-func (b *Board) Tasks() map[string]Task {
+func (b *Inventory) Tasks() map[string]Task {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return maps.Clone(b.tasks)
 }
 
 // Task is one task.
-func (b *Board) Task(id string) (Task, bool) {
+func (b *Inventory) Task(id string) (Task, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	t, ok := b.tasks[id]
@@ -442,28 +442,28 @@ func (b *Board) Task(id string) (Task, bool) {
 }
 
 // Secrets are all secrets, by id, and Configs all configs.
-func (b *Board) Secrets() map[string]Record[*swarmv1.Secret] {
+func (b *Inventory) Secrets() map[string]Record[*swarmv1.Secret] {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return maps.Clone(b.secrets)
 }
 
 // Configs are all configs, by id.
-func (b *Board) Configs() map[string]Record[*swarmv1.Config] {
+func (b *Inventory) Configs() map[string]Record[*swarmv1.Config] {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return maps.Clone(b.configs)
 }
 
 // barLocked publishes the list of revoked certificates for Revoked.
-func (b *Board) barLocked() {
+func (b *Inventory) barLocked() {
 	barred := maps.Clone(b.revoked)
 	b.barred.Store(&barred)
 }
 
 // Revoked reports whether a node's certificates are not accepted any more. It takes no lock, as
 // each call begins with it.
-func (b *Board) Revoked(id string, now time.Time) bool {
+func (b *Inventory) Revoked(id string, now time.Time) bool {
 	barred := b.barred.Load()
 	if barred == nil {
 		return false
@@ -474,13 +474,13 @@ func (b *Board) Revoked(id string, now time.Time) bool {
 
 // Node is a node with its last description and status. Its revisions are those of the two
 // records, 0 for one that there is not; without the first there is no such node.
-func (b *Board) Node(id string) (n *swarmv1.Node, record, seen int64) {
+func (b *Inventory) Node(id string) (n *swarmv1.Node, record, seen int64) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.nodeOfLocked(id)
 }
 
-func (b *Board) nodeOfLocked(id string) (*swarmv1.Node, int64, int64) {
+func (b *Inventory) nodeOfLocked(id string) (*swarmv1.Node, int64, int64) {
 	n := b.nodes[id]
 	if n == nil || n.record.M == nil {
 		return nil, 0, 0
@@ -493,7 +493,7 @@ func (b *Board) nodeOfLocked(id string) (*swarmv1.Node, int64, int64) {
 }
 
 // Nodes are all nodes, in the order of their ids.
-func (b *Board) Nodes() (list []*swarmv1.Node) {
+func (b *Inventory) Nodes() (list []*swarmv1.Node) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for _, id := range slices.Sorted(maps.Keys(b.nodes)) {
@@ -505,7 +505,7 @@ func (b *Board) Nodes() (list []*swarmv1.Node) {
 }
 
 // NodeChanged is closed when a node itself changes next.
-func (b *Board) NodeChanged(id string) <-chan struct{} {
+func (b *Inventory) NodeChanged(id string) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.nodeLocked(id)

@@ -24,7 +24,7 @@ import (
 	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"github.com/sigstore/sigstore/pkg/signature"
 
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // signPredicate is the predicate of cosign's statements that sign an image and say nothing more.
@@ -32,11 +32,11 @@ import (
 const signPredicate = "https://sigstore.dev/cosign/sign/v1"
 
 // Main answers the question on in and writes the reason to out. It returns the exit status; see
-// policy.Question.
+// trust.Question.
 func Main(in io.Reader, out io.Writer) int {
-	var q policy.Question
-	body, err := io.ReadAll(io.LimitReader(in, policy.MaxQuestion+1))
-	if err == nil && len(body) > policy.MaxQuestion {
+	var q trust.Question
+	body, err := io.ReadAll(io.LimitReader(in, trust.MaxQuestion+1))
+	if err == nil && len(body) > trust.MaxQuestion {
 		err = errors.New("the question is too long")
 	}
 	if err == nil {
@@ -76,7 +76,7 @@ type way struct {
 }
 
 // newVerifier parses keys, trusted root and identities.
-func newVerifier(q policy.Question) (*verifier, error) {
+func newVerifier(q trust.Question) (*verifier, error) {
 	if err := q.Digest.Validate(); err != nil || q.Digest.Algorithm() != digest.SHA256 {
 		return nil, fmt.Errorf("digest %q: only sha256 is supported", q.Digest)
 	}
@@ -140,7 +140,7 @@ func byKey(pem []byte, trusted *root.TrustedRoot) (way, error) {
 }
 
 // byIdentity accepts certificates from the trusted root's authorities.
-func byIdentity(ids []policy.Identity, trusted *root.TrustedRoot) (way, error) {
+func byIdentity(ids []trust.Identity, trusted *root.TrustedRoot) (way, error) {
 	if trusted == nil {
 		return way{}, errors.New("identities need a trusted root")
 	}
@@ -183,7 +183,7 @@ func demands(trusted *root.TrustedRoot, certificate bool) []verify.VerifierOptio
 }
 
 // verify looks for one valid signature.
-func (v *verifier) verify(e policy.Evidence) (string, error) {
+func (v *verifier) verify(e trust.Evidence) (string, error) {
 	var why []string
 	for i, raw := range e.Bundles {
 		for _, w := range v.ways {
@@ -226,8 +226,8 @@ func (v *verifier) bundle(w way, raw []byte) (string, error) {
 }
 
 // simple verifies a signature in cosign's first layout, which signs a text that names the image.
-func (v *verifier) simple(w way, s policy.Simple) (string, error) {
-	if err := policy.CheckPayload(s.Payload, v.image); err != nil {
+func (v *verifier) simple(w way, s trust.Simple) (string, error) {
+	if err := trust.CheckPayload(s.Payload, v.image); err != nil {
 		return "", err
 	}
 	b, err := bundleOf(s)

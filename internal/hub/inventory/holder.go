@@ -1,4 +1,4 @@
-package board
+package inventory
 
 import (
 	"slices"
@@ -7,9 +7,9 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// Serve sets the hub's run of the board, before Run. moved is called with each new holder of a
-// node: the session, if it is this run's, and "" if not. It must not call the board.
-func (b *Board) Serve(run string, moved func(node, session string)) {
+// Serve sets the hub's run of the inventory, before Run. moved is called with each new holder of a
+// node: the session, if it is this run's, and "" if not. It must not call the inventory.
+func (b *Inventory) Serve(run string, moved func(node, session string)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.run, b.moved = run, moved
@@ -28,7 +28,7 @@ func holder(seen *swarmv1.Node) (run, session string) {
 
 // Holder returns the run of a hub that holds a node, its session, and the record's revision; "" if
 // none does.
-func (b *Board) Holder(id string) (run, session string, rev int64) {
+func (b *Inventory) Holder(id string) (run, session string, rev int64) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	n := b.nodes[id]
@@ -40,7 +40,7 @@ func (b *Board) Holder(id string) (run, session string, rev int64) {
 }
 
 // Orphans returns the nodes that had a session, are not Down, and are held by no living run of a hub.
-func (b *Board) Orphans(there func(run string) bool) (list []string) {
+func (b *Inventory) Orphans(there func(run string) bool) (list []string) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	for id, n := range b.nodes {

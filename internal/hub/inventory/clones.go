@@ -1,4 +1,4 @@
-package board
+package inventory
 
 import (
 	"encoding/json"
@@ -49,7 +49,7 @@ type cloned struct {
 }
 
 // cloneLocked applies a change of a node's record of clones.
-func (b *Board) cloneLocked(id string, c store.Change) {
+func (b *Inventory) cloneLocked(id string, c store.Change) {
 	all := maps.Clone(*b.clones.Load())
 	delete(all, id)
 	if !c.Deleted {
@@ -67,7 +67,7 @@ func (b *Board) cloneLocked(id string, c store.Change) {
 }
 
 // Clone returns a node's record of clones, with its revision; store.Absent if it has none.
-func (b *Board) Clone(node string) (Clone, int64) {
+func (b *Inventory) Clone(node string) (Clone, int64) {
 	c, ok := (*b.clones.Load())[node]
 	if !ok {
 		return Clone{}, store.Absent
@@ -76,7 +76,7 @@ func (b *Board) Clone(node string) (Clone, int64) {
 }
 
 // Banned are the nodes that are let in no more, and how many have clones.
-func (b *Board) Banned() (banned []string, clones int) {
+func (b *Inventory) Banned() (banned []string, clones int) {
 	all := *b.clones.Load()
 	for id, c := range all {
 		if c.Banned {
@@ -88,4 +88,4 @@ func (b *Board) Banned() (banned []string, clones int) {
 }
 
 // Stored is how many statuses of tasks this hub has stored.
-func (b *Board) Stored() uint64 { return b.stored.Load() }
+func (b *Inventory) Stored() uint64 { return b.stored.Load() }

@@ -12,7 +12,7 @@ import (
 	protorekor "github.com/sigstore/protobuf-specs/gen/pb-go/rekor/v1"
 	"github.com/sigstore/sigstore-go/pkg/bundle"
 
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 // bundleMediaType is the type of bundles whose log entries have a promise and no proof, as the
@@ -20,7 +20,7 @@ import (
 const bundleMediaType = "application/vnd.dev.sigstore.bundle+json;version=0.1"
 
 // bundleOf converts a signature of cosign's first layout to a bundle.
-func bundleOf(s policy.Simple) (*bundle.Bundle, error) {
+func bundleOf(s trust.Simple) (*bundle.Bundle, error) {
 	sig, err := base64.StdEncoding.DecodeString(s.Signature)
 	if err != nil || len(sig) == 0 {
 		return nil, errors.New("the signature is not base64")
@@ -39,7 +39,7 @@ func bundleOf(s policy.Simple) (*bundle.Bundle, error) {
 		}}
 	}
 	if s.Log != "" {
-		e, err := policy.ParseLogEntry(s.Log)
+		e, err := trust.ParseLogEntry(s.Log)
 		if err != nil {
 			return nil, err
 		}
@@ -50,7 +50,7 @@ func bundleOf(s policy.Simple) (*bundle.Bundle, error) {
 		}}
 	}
 	if s.Timestamp != "" {
-		t, err := policy.ParseTimestamp(s.Timestamp)
+		t, err := trust.ParseTimestamp(s.Timestamp)
 		if err != nil {
 			return nil, err
 		}

@@ -1,11 +1,11 @@
-package board
+package inventory
 
 import (
 	"container/heap"
 	"context"
 )
 
-// waiter waits until the board has a revision.
+// waiter waits until the inventory has a revision.
 type waiter struct {
 	rev     int64
 	reached chan struct{}
@@ -37,15 +37,15 @@ func (w *waiting) Pop() any {
 }
 
 // reachedLocked wakes the waiters for reached revisions.
-func (b *Board) reachedLocked() {
+func (b *Inventory) reachedLocked() {
 	for len(b.waiting) > 0 && b.waiting[0].rev <= b.rev {
 		close(heap.Pop(&b.waiting).(waiter).reached) //nolint:forcetypeassert // as above
 	}
 }
 
-// Reach waits until the board has the changes up to a revision, which is that of a change of the
+// Reach waits until the inventory has the changes up to a revision, which is that of a change of the
 // hub's.
-func (b *Board) Reach(ctx context.Context, rev int64) error {
+func (b *Inventory) Reach(ctx context.Context, rev int64) error {
 	b.mu.Lock()
 	if b.rev >= rev {
 		b.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/longshore/longshore/internal/image/imagetest"
-	"github.com/longshore/longshore/internal/image/policy"
+	"github.com/longshore/longshore/internal/image/trust"
 )
 
 const (
@@ -85,7 +85,7 @@ func statement(d digest.Digest, predicate string) []byte {
 }
 
 // simple signs in cosign's first layout, keyless.
-func (w world) simple(body []byte) policy.Simple {
+func (w world) simple(body []byte) trust.Simple {
 	w.t.Helper()
 	e, err := w.Sign(signer, issuer, body)
 	if err != nil {
@@ -95,7 +95,7 @@ func (w world) simple(body []byte) policy.Simple {
 	content, _ := e.VerificationContent()
 	entries, _ := e.TlogEntries()
 	stamps, _ := e.Timestamps()
-	return policy.Simple{
+	return trust.Simple{
 		Payload: body, Signature: base64.StdEncoding.EncodeToString(sig.Signature()),
 		Certificate: pemOf("CERTIFICATE", content.Certificate().Raw), Log: w.annotation(entries[0].TransparencyLogEntry()),
 		Timestamp: jsonOf(w.t, map[string]any{"SignedRFC3161Timestamp": stamps[0]}),
@@ -177,9 +177,9 @@ func newKey(t *testing.T) key {
 	return key{imagetest.NewSigner(t)}
 }
 
-func (k key) simple(t *testing.T, body []byte) policy.Simple {
+func (k key) simple(t *testing.T, body []byte) trust.Simple {
 	t.Helper()
-	return policy.Simple{Payload: body, Signature: base64.StdEncoding.EncodeToString(k.Sign(body))}
+	return trust.Simple{Payload: body, Signature: base64.StdEncoding.EncodeToString(k.Sign(body))}
 }
 
 // bundle signs a statement in the present layout.
@@ -199,14 +199,14 @@ func (k key) bundle(t *testing.T, body []byte) []byte {
 }
 
 // answer runs a question as the agent does.
-func answer(t *testing.T, q policy.Question) (int, string) {
+func answer(t *testing.T, q trust.Question) (int, string) {
 	t.Helper()
 	var out bytes.Buffer
 	code := Main(strings.NewReader(jsonOf(t, q)), &out)
 	return code, out.String()
 }
 
-func wants(t *testing.T, name string, q policy.Question, code int, says string) {
+func wants(t *testing.T, name string, q trust.Question, code int, says string) {
 	t.Helper()
 	q.Digest = image
 	if got, text := answer(t, q); got != code || !strings.Contains(text, says) {
@@ -217,34 +217,34 @@ func wants(t *testing.T, name string, q policy.Question, code int, says string) 
 func TestKeys(t *testing.T) {
 	ours, theirs := newKey(t), newKey(t)
 	keys := [][]byte{theirs.Public, ours.Public}
-	simple := func(s policy.Simple) policy.Evidence { return policy.Evidence{Simple: []policy.Simple{s}} }
-	bundle := func(b []byte) policy.Evidence { return policy.Evidence{Bundles: [][]byte{b}} }
+	simple := func(s trust.Simple) trust.Evidence { return trust.Evidence{Simple: []trust.Simple{s}} }
+	bundle := func(b []byte) trust.Evidence { return trust.Evidence{Bundles: [][]byte{b}} }
 	good := ours.simple(t, payload(image))
 	tampered := good
 	tampered.Payload = append(bytes.Clone(good.Payload), ' ')
 	for name, tt := range map[string]struct {
-		e    policy.Evidence
+		e    trust.Evidence
 		keys [][]byte
 		code int
 		says string
 	}{
 		"first layout":           {simple(good), keys, 0, "the key sha256:"},
 		"bundle":                 {bundle(ours.bundle(t, statement(image, signPredicate))), keys, 0, "the key sha256:"},
-		"one good of three":      {policy.Evidence{Simple: []policy.Simple{{}, tampered, good}, Bundles: [][]byte{[]byte("{}")}}, keys, 0, "the key"},
+		"one good of three":      {trust.Evidence{Simple: []trust.Simple{{}, tampered, good}, Bundles: [][]byte{[]byte("{}")}}, keys, 0, "the key"},
 		"another's key":          {simple(good), [][]byte{theirs.Public}, 1, "no signature is valid"},
 		"another image":          {simple(ours.simple(t, payload(other))), keys, 1, other.String()},
 		"another image, bundle":  {bundle(ours.bundle(t, statement(other, signPredicate))), keys, 1, "verify"},
 		"tampered":               {simple(tampered), keys, 1, "no signature is valid"},
 		"an attestation":         {bundle(ours.bundle(t, statement(image, "https://slsa.dev/provenance/v1"))), keys, 1, "attestation"},
 		"not about an image":     {simple(ours.simple(t, []byte(`{"critical":{"type":"x"}}`))), keys, 1, "not an image"},
-		"nothing":                {policy.Evidence{}, keys, 1, "no signature"},
+		"nothing":                {trust.Evidence{}, keys, 1, "no signature"},
 		"no key in the file":     {simple(good), [][]byte{[]byte("x")}, 2, "key 1"},
 		"nobody to have signed":  {simple(good), nil, 2, "neither keys nor identities"},
-		"a signature of nothing": {simple(policy.Simple{Payload: payload(image)}), keys, 1, "base64"},
+		"a signature of nothing": {simple(trust.Simple{Payload: payload(image)}), keys, 1, "base64"},
 	} {
-		wants(t, name, policy.Question{Evidence: tt.e, Keys: tt.keys}, tt.code, tt.says)
+		wants(t, name, trust.Question{Evidence: tt.e, Keys: tt.keys}, tt.code, tt.says)
 	}
-	if code, text := answer(t, policy.Question{Digest: "sha512:x", Keys: keys}); code != 2 {
+	if code, text := answer(t, trust.Question{Digest: "sha512:x", Keys: keys}); code != 2 {
 		t.Errorf("no digest: %d, %s", code, text)
 	}
 }
@@ -252,7 +252,7 @@ func TestKeys(t *testing.T) {
 // TestKeysWithARootWantTheLog: with a trusted root, everything that it can verify is required.
 func TestKeysWithARootWantTheLog(t *testing.T) {
 	k, w := newKey(t), newWorld(t)
-	q := policy.Question{Evidence: policy.Evidence{Simple: []policy.Simple{k.simple(t, payload(image))}}, Keys: [][]byte{k.Public}}
+	q := trust.Question{Evidence: trust.Evidence{Simple: []trust.Simple{k.simple(t, payload(image))}}, Keys: [][]byte{k.Public}}
 	wants(t, "without a root", q, 0, "the key")
 	q.TrustedRoot = w.root(true)
 	wants(t, "not in the log", q, 1, "log")
@@ -263,44 +263,44 @@ func TestKeysWithARootWantTheLog(t *testing.T) {
 
 func TestIdentities(t *testing.T) {
 	w, elsewhere := newWorld(t), newWorld(t)
-	exact := policy.Identity{Subject: signer, Issuer: issuer}
-	simple := policy.Evidence{Simple: []policy.Simple{w.simple(payload(image))}}
-	bundle := policy.Evidence{Bundles: [][]byte{w.bundle(statement(image, signPredicate))}}
-	unlogged := policy.Evidence{Simple: []policy.Simple{w.simple(payload(image))}}
+	exact := trust.Identity{Subject: signer, Issuer: issuer}
+	simple := trust.Evidence{Simple: []trust.Simple{w.simple(payload(image))}}
+	bundle := trust.Evidence{Bundles: [][]byte{w.bundle(statement(image, signPredicate))}}
+	unlogged := trust.Evidence{Simple: []trust.Simple{w.simple(payload(image))}}
 	unlogged.Simple[0].Log = ""
-	unstamped := policy.Evidence{Simple: []policy.Simple{unlogged.Simple[0]}}
+	unstamped := trust.Evidence{Simple: []trust.Simple{unlogged.Simple[0]}}
 	unstamped.Simple[0].Timestamp = ""
 	for name, tt := range map[string]struct {
-		e    policy.Evidence
+		e    trust.Evidence
 		root []byte
-		ids  []policy.Identity
+		ids  []trust.Identity
 		code int
 		says string
 	}{
-		"first layout":       {simple, w.root(true), []policy.Identity{exact}, 0, signer},
-		"bundle":             {bundle, w.root(true), []policy.Identity{exact}, 0, issuer},
-		"the second of two":  {simple, w.root(true), []policy.Identity{{Subject: "x", Issuer: issuer}, exact}, 0, signer},
-		"by expression":      {bundle, w.root(true), []policy.Identity{{SubjectRegexp: ".*@example.com", IssuerRegexp: "https://.*"}}, 0, signer},
-		"not in the log":     {unlogged, w.root(true), []policy.Identity{exact}, 1, "log"},
-		"a root without log": {unlogged, w.root(false), []policy.Identity{exact}, 0, signer},
-		"at no known time":   {unstamped, w.root(false), []policy.Identity{exact}, 1, "time"},
-		"another signer":     {simple, w.root(true), []policy.Identity{{Subject: "mallory@example.com", Issuer: issuer}}, 1, "identity"},
-		"another issuer":     {bundle, w.root(true), []policy.Identity{{Subject: signer, Issuer: "https://evil.example"}}, 1, "identity"},
-		"part of the name":   {simple, w.root(true), []policy.Identity{{SubjectRegexp: "builder", Issuer: issuer}}, 1, "identity"},
-		"another world":      {simple, elsewhere.root(true), []policy.Identity{exact}, 1, "no signature is valid"},
-		"another image":      {policy.Evidence{Bundles: [][]byte{w.bundle(statement(other, signPredicate))}}, w.root(true), []policy.Identity{exact}, 1, "verify"},
-		"an attestation":     {policy.Evidence{Bundles: [][]byte{w.bundle(statement(image, "https://spdx.dev/Document"))}}, w.root(true), []policy.Identity{exact}, 1, "attestation"},
-		"no root":            {simple, nil, []policy.Identity{exact}, 2, "trusted root"},
-		"no root at all":     {simple, []byte("{}"), []policy.Identity{exact}, 2, "trusted root"},
+		"first layout":       {simple, w.root(true), []trust.Identity{exact}, 0, signer},
+		"bundle":             {bundle, w.root(true), []trust.Identity{exact}, 0, issuer},
+		"the second of two":  {simple, w.root(true), []trust.Identity{{Subject: "x", Issuer: issuer}, exact}, 0, signer},
+		"by expression":      {bundle, w.root(true), []trust.Identity{{SubjectRegexp: ".*@example.com", IssuerRegexp: "https://.*"}}, 0, signer},
+		"not in the log":     {unlogged, w.root(true), []trust.Identity{exact}, 1, "log"},
+		"a root without log": {unlogged, w.root(false), []trust.Identity{exact}, 0, signer},
+		"at no known time":   {unstamped, w.root(false), []trust.Identity{exact}, 1, "time"},
+		"another signer":     {simple, w.root(true), []trust.Identity{{Subject: "mallory@example.com", Issuer: issuer}}, 1, "identity"},
+		"another issuer":     {bundle, w.root(true), []trust.Identity{{Subject: signer, Issuer: "https://evil.example"}}, 1, "identity"},
+		"part of the name":   {simple, w.root(true), []trust.Identity{{SubjectRegexp: "builder", Issuer: issuer}}, 1, "identity"},
+		"another world":      {simple, elsewhere.root(true), []trust.Identity{exact}, 1, "no signature is valid"},
+		"another image":      {trust.Evidence{Bundles: [][]byte{w.bundle(statement(other, signPredicate))}}, w.root(true), []trust.Identity{exact}, 1, "verify"},
+		"an attestation":     {trust.Evidence{Bundles: [][]byte{w.bundle(statement(image, "https://spdx.dev/Document"))}}, w.root(true), []trust.Identity{exact}, 1, "attestation"},
+		"no root":            {simple, nil, []trust.Identity{exact}, 2, "trusted root"},
+		"no root at all":     {simple, []byte("{}"), []trust.Identity{exact}, 2, "trusted root"},
 	} {
-		wants(t, name, policy.Question{Evidence: tt.e, TrustedRoot: tt.root, Identities: tt.ids}, tt.code, tt.says)
+		wants(t, name, trust.Question{Evidence: tt.e, TrustedRoot: tt.root, Identities: tt.ids}, tt.code, tt.says)
 	}
 }
 
 // TestACertificateIsNoKey: a rule with keys only does not accept a certificate.
 func TestACertificateIsNoKey(t *testing.T) {
 	w, k := newWorld(t), newKey(t)
-	e := policy.Evidence{Simple: []policy.Simple{w.simple(payload(image))}, Bundles: [][]byte{w.bundle(statement(image, signPredicate))}}
-	wants(t, "keyless", policy.Question{Evidence: e, Keys: [][]byte{k.Public}}, 1, "no signature is valid")
-	wants(t, "keyless, with its root", policy.Question{Evidence: e, Keys: [][]byte{k.Public}, TrustedRoot: w.root(true)}, 1, "no signature is valid")
+	e := trust.Evidence{Simple: []trust.Simple{w.simple(payload(image))}, Bundles: [][]byte{w.bundle(statement(image, signPredicate))}}
+	wants(t, "keyless", trust.Question{Evidence: e, Keys: [][]byte{k.Public}}, 1, "no signature is valid")
+	wants(t, "keyless, with its root", trust.Question{Evidence: e, Keys: [][]byte{k.Public}, TrustedRoot: w.root(true)}, 1, "no signature is valid")
 }

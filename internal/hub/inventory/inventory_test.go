@@ -1,4 +1,4 @@
-package board_test
+package inventory_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
@@ -22,8 +22,8 @@ import (
 func TestAMessageThatCannotBeEncodedIsRefused(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
-	good := board.Put(board.Nodes, "good", &swarmv1.Node{Id: "good"}, store.Absent)
-	bad := board.Put(board.Nodes, "bad", &swarmv1.Node{Id: "\xff"}, store.Absent)
+	good := inventory.Put(inventory.Nodes, "good", &swarmv1.Node{Id: "good"}, store.Absent)
+	bad := inventory.Put(inventory.Nodes, "bad", &swarmv1.Node{Id: "\xff"}, store.Absent)
 	if _, err := s.Commit(t.Context(), good, bad); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a string that is not UTF-8: %v", err)
 	}
@@ -40,7 +40,7 @@ func TestOfTwoChangesFromTheSameRecordsOneIsCommitted(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	for range 2 {
-		b := board.New(s, "hub", slog.New(slog.DiscardHandler))
+		b := inventory.New(s, "hub", slog.New(slog.DiscardHandler))
 		if err := b.Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -78,27 +78,27 @@ func TestCredentialsAreSealed(t *testing.T) {
 		"service without":  {&swarmv1.Service{Spec: &swarmv1.ServiceSpec{Task: spec("")}}, false},
 		"task without any": {&swarmv1.Task{}, false},
 	} {
-		if got := board.Put(board.Services, "id", c.m, store.Any).Secret; got != c.want {
+		if got := inventory.Put(inventory.Services, "id", c.m, store.Any).Secret; got != c.want {
 			t.Errorf("%s: sealed %v", name, got)
 		}
 	}
 }
 
-// TestAStatusDoesNotOutliveItsTask: it is told when the task is gone from the store, and the board does not know yet.
+// TestAStatusDoesNotOutliveItsTask: it is told when the task is gone from the store, and the inventory does not know yet.
 func TestAStatusDoesNotOutliveItsTask(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
 	put := func(id string) store.Write {
-		return board.Put(board.Tasks, id, &swarmv1.Task{Id: id, NodeId: "n"}, store.Any)
+		return inventory.Put(inventory.Tasks, id, &swarmv1.Task{Id: id, NodeId: "n"}, store.Any)
 	}
 	if _, err := s.Commit(t.Context(), put("gone"), put("stays")); err != nil {
 		t.Fatal(err)
 	}
-	b := board.New(s, "hub", slog.New(slog.DiscardHandler))
+	b := inventory.New(s, "hub", slog.New(slog.DiscardHandler))
 	if err := b.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Commit(t.Context(), board.Delete(board.Tasks, "gone", store.Any)); err != nil {
+	if _, err := s.Commit(t.Context(), inventory.Delete(inventory.Tasks, "gone", store.Any)); err != nil {
 		t.Fatal(err)
 	}
 	runs := &swarmv1.TaskStatus{State: swarmv1.TaskState_RUNNING}
@@ -116,8 +116,8 @@ func TestAStatusDoesNotOutliveItsTask(t *testing.T) {
 	}
 	stop(errors.New("the test is over"))
 	<-ended
-	statuses, _, err := s.List(t.Context(), board.Statuses)
-	if err != nil || len(statuses) != 1 || statuses[0].Key != board.Statuses+"stays" {
+	statuses, _, err := s.List(t.Context(), inventory.Statuses)
+	if err != nil || len(statuses) != 1 || statuses[0].Key != inventory.Statuses+"stays" {
 		t.Errorf("the statuses that are stored: %v, %v", statuses, err)
 	}
 }
@@ -139,14 +139,14 @@ func TestSinceWhenATaskRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := s.Commit(t.Context(),
-		board.Put(board.Tasks, "old", &swarmv1.Task{Id: "old", NodeId: "n"}, store.Any), store.Write{Key: board.Statuses + "old", Value: append(own, before...)},
-		board.Put(board.Tasks, "new", &swarmv1.Task{Id: "new", NodeId: "n"}, store.Any),
+		inventory.Put(inventory.Tasks, "old", &swarmv1.Task{Id: "old", NodeId: "n"}, store.Any), store.Write{Key: inventory.Statuses + "old", Value: append(own, before...)},
+		inventory.Put(inventory.Tasks, "new", &swarmv1.Task{Id: "new", NodeId: "n"}, store.Any),
 	); err != nil {
 		t.Fatal(err)
 	}
-	// load is a board of another hub after a time.
-	load := func() *board.Board {
-		b := board.New(s, "hub", slog.New(slog.DiscardHandler))
+	// load is an inventory of another hub after a time.
+	load := func() *inventory.Inventory {
+		b := inventory.New(s, "hub", slog.New(slog.DiscardHandler))
 		if err := b.Load(t.Context()); err != nil {
 			t.Fatal(err)
 		}

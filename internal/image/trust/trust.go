@@ -1,10 +1,10 @@
-// Package policy decides which images may be pulled, by their names, by signatures on them, and
+// Package trust decides which images may be pulled, by their names, by signatures on them, and
 // by programs of the administrator.
 //
 // It does not know how images are pulled: callers ask it after resolving a name and before storing
 // any part of the image. Signatures are verified in a program of their own (see Question). Start
 // reading at Gate.
-package policy
+package trust
 
 import (
 	"errors"

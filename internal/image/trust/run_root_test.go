@@ -1,4 +1,4 @@
-package policy
+package trust
 
 import (
 	"path/filepath"

@@ -1,4 +1,4 @@
-package board_test
+package inventory_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/hub/board"
+	"github.com/longshore/longshore/internal/hub/inventory"
 	"github.com/longshore/longshore/internal/hub/store"
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
@@ -18,7 +18,7 @@ import (
 // runs, is ready to be started, or has ended does, and so does each change of the input of a round.
 func TestWhatLeadsToAnotherRound(t *testing.T) {
 	t.Parallel()
-	b := board.New(storetest.New(t), "hub", slog.New(slog.DiscardHandler))
+	b := inventory.New(storetest.New(t), "hub", slog.New(slog.DiscardHandler))
 	if err := b.Load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -26,21 +26,21 @@ func TestWhatLeadsToAnotherRound(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx) }()
 	task := func(id string, to swarmv1.TaskState) store.Write {
-		return board.Put(board.Tasks, id, &swarmv1.Task{Id: id, NodeId: "n", ServiceId: "s", DesiredState: to}, store.Any)
+		return inventory.Put(inventory.Tasks, id, &swarmv1.Task{Id: id, NodeId: "n", ServiceId: "s", DesiredState: to}, store.Any)
 	}
 	status := func(id string, s swarmv1.TaskState) store.Write {
-		return board.Put(board.Statuses, id, &swarmv1.TaskStatus{State: s, AppliedAt: timestamppb.Now()}, store.Any)
+		return inventory.Put(inventory.Statuses, id, &swarmv1.TaskStatus{State: s, AppliedAt: timestamppb.Now()}, store.Any)
 	}
 	for _, c := range []struct {
 		what  string
 		write store.Write
 		leads bool
 	}{
-		{"a node", board.Put(board.Nodes, "n", &swarmv1.Node{Id: "n"}, store.Any), true},
-		{"its session", board.Put(board.Seen, "n", &swarmv1.Node{Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY}}, store.Any), true},
-		{"a service", board.Put(board.Services, "s", &swarmv1.Service{Id: "s"}, store.Any), true},
-		{"a secret", board.Put(board.Secrets, "x", &swarmv1.Secret{Id: "x"}, store.Any), true},
-		{"a config", board.Put(board.Configs, "x", &swarmv1.Config{Id: "x"}, store.Any), true},
+		{"a node", inventory.Put(inventory.Nodes, "n", &swarmv1.Node{Id: "n"}, store.Any), true},
+		{"its session", inventory.Put(inventory.Seen, "n", &swarmv1.Node{Status: &swarmv1.NodeStatus{State: swarmv1.NodeStatus_READY}}, store.Any), true},
+		{"a service", inventory.Put(inventory.Services, "s", &swarmv1.Service{Id: "s"}, store.Any), true},
+		{"a secret", inventory.Put(inventory.Secrets, "x", &swarmv1.Secret{Id: "x"}, store.Any), true},
+		{"a config", inventory.Put(inventory.Configs, "x", &swarmv1.Config{Id: "x"}, store.Any), true},
 		{"a task", task("t", swarmv1.TaskState_RUNNING), true},
 		{"accepted", status("t", swarmv1.TaskState_ACCEPTED), false},
 		{"preparing", status("t", swarmv1.TaskState_PREPARING), false},
@@ -55,7 +55,7 @@ func TestWhatLeadsToAnotherRound(t *testing.T) {
 		{"it is ready", status("p", swarmv1.TaskState_READY), true},
 		{"another record", store.Write{Key: "event/1", Value: []byte("{}")}, false},
 		{"who leads", store.Write{Key: "hub/leads", Value: []byte("{}")}, false},
-		{"the task's end", board.Delete(board.Tasks, "t", store.Any), true},
+		{"the task's end", inventory.Delete(inventory.Tasks, "t", store.Any), true},
 	} {
 		next := b.NextRound()
 		if _, err := b.Commit(t.Context(), c.write); err != nil {

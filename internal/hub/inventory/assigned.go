@@ -1,4 +1,4 @@
-package board
+package inventory
 
 import (
 	"context"
@@ -24,7 +24,7 @@ type Assignments struct {
 
 // Assigned returns a node's assignments, and a channel that is closed when they change. They have
 // the secrets and configs of its tasks that have not ended.
-func (b *Board) Assigned(id string) (Assignments, <-chan struct{}) {
+func (b *Inventory) Assigned(id string) (Assignments, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.nodeLocked(id)
@@ -72,7 +72,7 @@ func (t Task) Message() *swarmv1.Task {
 // Report takes statuses of a node's tasks. It returns the id of a task that is another node's; then
 // none was taken. Unknown tasks are left out. The statuses are written soon: a node reports all
 // again when it begins a session, so that nothing is lost with the hub.
-func (b *Board) Report(node string, updates []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate) (foreign string) {
+func (b *Inventory) Report(node string, updates []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate) (foreign string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, u := range updates {
@@ -118,7 +118,7 @@ const (
 )
 
 // taken is a status as it is stored of a task that runs since then, if not the zero time.
-func (b *Board) taken(s *swarmv1.TaskStatus, running time.Time) *status {
+func (b *Inventory) taken(s *swarmv1.TaskStatus, running time.Time) *status {
 	s = proto.CloneOf(s)
 	s.ProtoReflect().SetUnknown(nil)
 	s.Message, s.Err = cut(s.GetMessage()), cut(s.GetErr())
@@ -155,7 +155,7 @@ func sameStatus(reported, stored *swarmv1.TaskStatus) bool {
 
 // write writes reported statuses, as many in one transaction as it may have, until ctx ends. During
 // a transaction, statuses gather for the next.
-func (b *Board) write(ctx context.Context) error {
+func (b *Inventory) write(ctx context.Context) error {
 	for {
 		select {
 		case <-b.wake:
@@ -187,7 +187,7 @@ func (b *Board) write(ctx context.Context) error {
 }
 
 // again queues unwritten statuses again, except those with a newer one.
-func (b *Board) again(ids []string, statuses map[string]*status) {
+func (b *Inventory) again(ids []string, statuses map[string]*status) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, id := range ids {
@@ -199,7 +199,7 @@ func (b *Board) again(ids []string, statuses map[string]*status) {
 }
 
 // poke wakes write.
-func (b *Board) poke() {
+func (b *Inventory) poke() {
 	select {
 	case b.wake <- struct{}{}:
 	default:
@@ -211,7 +211,7 @@ const tries = 50
 
 // writeStatuses writes some statuses, without those of tasks that are deleted meanwhile, or of nodes that have gone to
 // another hub: they tell it again.
-func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[string]*status) (err error) {
+func (b *Inventory) writeStatuses(ctx context.Context, ids []string, statuses map[string]*status) (err error) {
 	for range tries {
 		next := b.Next()
 		writes := b.statusWrites(ids, statuses)
@@ -228,7 +228,7 @@ func (b *Board) writeStatuses(ctx context.Context, ids []string, statuses map[st
 		if !errdefs.IsAborted(err) {
 			return err
 		}
-		select { // the board does not have the change yet
+		select { // the inventory does not have the change yet
 		case <-next:
 		case <-time.After(retry):
 		case <-ctx.Done():
@@ -243,7 +243,7 @@ const retry = 100 * time.Millisecond
 
 // statusWrites are the writes of statuses. Each has the condition that its task exists, or a status would stay without
 // one; and, where other hubs may have the nodes, that this hub still has its node.
-func (b *Board) statusWrites(ids []string, statuses map[string]*status) (writes []store.Write) {
+func (b *Inventory) statusWrites(ids []string, statuses map[string]*status) (writes []store.Write) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	nodes := map[string]bool{}
