@@ -167,7 +167,7 @@ func swarmStatus(s swarm.Status) control.SwarmStatus {
 		o.Members = append(o.Members, m.String())
 	}
 	for _, n := range s.Overlays.Networks {
-		o.Networks = append(o.Networks, control.SwarmOverlay{ID: n.ID, Name: n.Name, Tasks: n.Tasks, Peers: n.Others, Announced: n.Told, Error: n.Error})
+		o.Networks = append(o.Networks, control.SwarmOverlay{ID: n.ID, Name: n.Name, Tasks: n.Tasks, Peers: n.Others, Announced: n.Announced, Error: n.Error})
 	}
 	return control.SwarmStatus{
 		Node: s.NodeID, Cluster: s.ClusterID, Session: s.Session, Manager: s.Manager, Managers: s.Managers, Error: s.Error, Tasks: s.Tasks,

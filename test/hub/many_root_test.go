@@ -88,7 +88,7 @@ func (e *edge) Registered() {
 	}
 }
 
-func (e *edge) Told(m *swarmv1.SessionMessage) error {
+func (e *edge) Configured(m *swarmv1.SessionMessage) error {
 	e.managers.Replace(m.GetManagers())
 	return nil
 }

@@ -30,16 +30,16 @@ func (a *answers) left(ctx context.Context) error {
 }
 
 // until waits for numbers of open requests and of connections.
-func (a *answers) until(ctx context.Context, is func(open, conns int) bool) error {
+func (a *answers) until(ctx context.Context, reached func(open, conns int) bool) error {
 	for {
 		a.mu.Lock()
-		there := is(a.open, a.conns)
-		if !there && a.changed == nil {
+		ok := reached(a.open, a.conns)
+		if !ok && a.changed == nil {
 			a.changed = make(chan struct{})
 		}
 		changed := a.changed
 		a.mu.Unlock()
-		if there {
+		if ok {
 			return nil
 		}
 		select {

@@ -79,13 +79,13 @@ func (o *oomWatch) ended(e core.Event) {
 		delete(o.live, e.Container)
 	}
 	o.mu.Unlock()
-	told, live := uint64(0), w != nil
+	reported, live := uint64(0), w != nil
 	if live && e.Kind != core.EventProcessExited {
-		told = w.Stop()
+		reported = w.Stop()
 	}
 	switch {
 	case e.Autopsy == nil || e.Autopsy.OOM == nil:
-	case live && (e.Kind == core.EventProcessExited || e.Autopsy.OOM.Kills <= told):
+	case live && (e.Kind == core.EventProcessExited || e.Autopsy.OOM.Kills <= reported):
 	default:
 		o.add(string(e.Key))
 	}

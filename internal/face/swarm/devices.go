@@ -32,8 +32,8 @@ func (w *worker) claim(ctx context.Context, id string, devices []string) error {
 		// Those of an earlier agent, and of tasks that are removed.
 		for _, c := range containers {
 			t := w.tasks[string(c.Key)]
-			over := c.State == core.ContainerExited || t != nil && stepper.Ended(t.swarm.GetStatus().GetState())
-			if !over && string(c.Key) != id && slices.Contains(c.Config.CDI, name) {
+			ended := c.State == core.ContainerExited || t != nil && stepper.Ended(t.swarm.GetStatus().GetState())
+			if !ended && string(c.Key) != id && slices.Contains(c.Config.CDI, name) {
 				holder = string(c.Key)
 			}
 		}

@@ -178,14 +178,14 @@ func (m *member) Describe() *swarmv1.NodeDescription {
 	return d
 }
 
-// Told implements session.Member: it stores the managers' addresses and root certificates.
-func (m *member) Told(msg *swarmv1.SessionMessage) error {
+// Configured implements session.Member: it stores the managers' addresses and root certificates.
+func (m *member) Configured(msg *swarmv1.SessionMessage) error {
 	if m.managers.Replace(msg.GetManagers()) {
 		if err := (records{m.face.o.Drawer}).putManagers(m.managers.All()); err != nil {
 			return err
 		}
 	}
-	m.worker.nets.Told(msg)
+	m.worker.nets.Configure(msg)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if wanted := msg.GetNode().GetSpec().GetDesiredRole(); wanted != m.wanted {

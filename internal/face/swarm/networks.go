@@ -24,13 +24,13 @@ func (m *member) networks(nodeID string) *overlays.Networks {
 	return overlays.New(overlays.Options{
 		Overlays: m.face.o.Overlays, Gossip: m.face.o.Gossip, KV: m.face.o.Drawer, Memory: m.face.o.Memory, Node: nodeID, Advertise: advertise, DataPath: dataPath,
 		Route: m.route, Mesh: w.node.Ingress == IngressMesh, Logger: m.face.log,
-		Tell: func(note string) {
+		Note: func(note string) {
 			if err := engine.Tell(w.engine, note); err != nil {
 				m.face.log.Error("an event could not be kept", "error", err)
 			}
 		},
 		Changed: m.client.Described,
-		Go:      w.resumeWaiting, FailPoint: m.face.o.FailPoint,
+		Resume:  w.resumeWaiting, FailPoint: m.face.o.FailPoint,
 	})
 }
 
@@ -91,7 +91,7 @@ func (w *worker) announce(s *swarmv1.Task, c core.Container) {
 			aliases = append(aliases, cfg.Hostname)
 		}
 	}
-	w.nets.Runs(s.GetId(), aliases...)
+	w.nets.Running(s.GetId(), aliases...)
 }
 
 // joinNetworks announces tasks with a sandbox on their networks, also those of an earlier agent.

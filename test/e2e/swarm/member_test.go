@@ -379,7 +379,7 @@ func (w *plainWorker) Expired(error)                    {}
 func (w *plainWorker) Paced(time.Duration)              {}
 func (w *plainWorker) Renewed(*identity.Identity) error { return nil }
 
-func (w *plainWorker) Told(m *swarmv1.SessionMessage) error {
+func (w *plainWorker) Configured(m *swarmv1.SessionMessage) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.keys, w.seal, w.node = nil, nil, m.GetNode()

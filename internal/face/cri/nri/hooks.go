@@ -98,20 +98,20 @@ func (h *Host) Before(ctx context.Context, op *core.Operation) (after func(error
 }
 
 func (h *Host) beforeSandbox(ctx context.Context, op *core.Operation) (after func(error)) {
-	told := context.WithoutCancel(ctx) // of the end, though the caller may have left
+	detached := context.WithoutCancel(ctx) // of the end, though the caller may have left
 	switch op.Verb {
 	case core.VerbCreate:
 		unblock := h.Block()
 		return func(err error) {
 			defer unblock()
-			h.madePod(told, op.Sandbox.ID, err)
+			h.madePod(detached, op.Sandbox.ID, err)
 		}
 	case core.VerbStop:
 		h.stoppingPod(ctx, *op.Sandbox)
 	case core.VerbRemove:
 		return func(err error) {
 			if err == nil {
-				h.removedPod(told, *op.Sandbox)
+				h.removedPod(detached, *op.Sandbox)
 			}
 		}
 	}
@@ -119,25 +119,25 @@ func (h *Host) beforeSandbox(ctx context.Context, op *core.Operation) (after fun
 }
 
 func (h *Host) beforeContainer(ctx context.Context, op *core.Operation) (after func(error), err error) {
-	told := context.WithoutCancel(ctx)
+	detached := context.WithoutCancel(ctx)
 	switch op.Verb {
 	case core.VerbCreate:
 		unblock := h.Block()
 		return func(err error) {
 			defer unblock()
-			h.made(told, op.Container.ID, err)
+			h.made(detached, op.Container.ID, err)
 		}, nil
 	case core.VerbStart:
-		return h.change(func() error { return h.starting(ctx, *op.Container) }, func() { h.started(told, *op.Container) })
+		return h.change(func() error { return h.starting(ctx, *op.Container) }, func() { h.started(detached, *op.Container) })
 	case core.VerbUpdate:
-		return h.change(func() error { return h.updating(ctx, op) }, func() { h.updated(told, *op.Container) })
+		return h.change(func() error { return h.updating(ctx, op) }, func() { h.updated(detached, *op.Container) })
 	case core.VerbStop:
-		return func(error) { h.tellStopped(told, op.Container.ID) }, nil
+		return func(error) { h.tellStopped(detached, op.Container.ID) }, nil
 	case core.VerbRemove:
 		gone := h.removing(ctx, *op.Container)
 		return func(err error) {
 			if err == nil {
-				h.removed(told, gone)
+				h.removed(detached, gone)
 			}
 		}, nil
 	}

@@ -54,10 +54,10 @@ func (n Node) Frameworks() *mesosagent.Response_GetFrameworks {
 // own if its standalone container has ended.
 func (n Node) Executors() *mesosagent.Response_GetExecutors {
 	r := &mesosagent.Response_GetExecutors{}
-	over := map[core.ID]bool{}
+	ended := map[core.ID]bool{}
 	for i := range n.Containers {
 		if c := &n.Containers[i]; c.Owner == core.OwnerMesos && c.Parent == "" && c.State == core.ContainerExited {
-			over[c.Sandbox] = true
+			ended[c.Sandbox] = true
 		}
 	}
 	for _, sb := range n.sandboxes() {
@@ -66,7 +66,7 @@ func (n Node) Executors() *mesosagent.Response_GetExecutors {
 			Type: mesosv1.ExecutorInfo_DEFAULT.Enum(), ExecutorId: &mesosv1.ExecutorID{Value: &id}, FrameworkId: &mesosv1.FrameworkID{Value: &owner},
 			Name: &name, Source: &id, Resources: limitResources(sb.Config.Resources), Labels: labelsOf(sb.Labels),
 		}}
-		if sb.State == core.SandboxStopped || over[sb.ID] {
+		if sb.State == core.SandboxStopped || ended[sb.ID] {
 			r.CompletedExecutors = append(r.CompletedExecutors, e)
 		} else {
 			r.Executors = append(r.Executors, e)

@@ -120,7 +120,7 @@ const (
 
 // watch queries a driver at intervals.
 func (v *Volumes) watch(ctx context.Context, d *driver) {
-	wait, told := firstPause, ""
+	wait, logged := firstPause, ""
 	for {
 		next := lookEvery
 		changed, err := d.look(ctx)
@@ -130,12 +130,12 @@ func (v *Volumes) watch(ctx context.Context, d *driver) {
 			return
 		case err != nil:
 			next, wait = wait, min(2*wait, longestPause)
-			if told != err.Error() {
-				told = err.Error()
+			if logged != err.Error() {
+				logged = err.Error()
 				v.o.Logger.WarnContext(ctx, "a driver of cluster volumes does not answer, and is asked again", "driver", d.name, "error", err)
 			}
 		default:
-			wait, told = firstPause, ""
+			wait, logged = firstPause, ""
 		}
 		if changed {
 			v.o.Described()

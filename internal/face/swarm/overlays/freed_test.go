@@ -16,7 +16,7 @@ func TestAnAddressThatIsGivenAnew(t *testing.T) {
 		r.told()
 		for i, id := range []string{"a", "b"} {
 			r.hold(web(id, network("back", 1, 9+i)))
-			r.Runs(id)
+			r.Running(id)
 		}
 		r.announce("back", "old", gossip.Endpoint{Name: "old.1.x", Service: "old", ServiceID: "old", VIP: addr(1, 50), Addr: addr(1, 20)})
 		r.settle()

@@ -30,8 +30,8 @@ const (
 	memoryTime = 2 * time.Second // for the keeper's answer
 )
 
-// remembered returns the part of a manager's message for the next agent; nil if the message has no keys.
-func remembered(node string, m *swarmv1.SessionMessage) ([]byte, error) {
+// memoryOf returns the part of a manager's message for the next agent; nil if the message has no keys.
+func memoryOf(node string, m *swarmv1.SessionMessage) ([]byte, error) {
 	if len(m.GetNetworkBootstrapKeys()) == 0 {
 		return nil, nil
 	}
@@ -50,27 +50,27 @@ func remembered(node string, m *swarmv1.SessionMessage) ([]byte, error) {
 	return data, err
 }
 
-// remember stores the managers' message at the keeper, and reports whether that need not be tried again soon.
+// remember stores the managers' message at the keeper. It reports whether no retry is needed soon.
 func (k *loop) remember(ctx context.Context, s *Networks, data []byte) bool {
 	if s.o.Memory == nil || data == nil {
 		return true
 	}
-	// Keeper and holder may have died since; once a minute it is held again.
-	if slices.Equal(data, k.memory) && time.Since(k.held) < time.Minute {
+	// Keeper and holder may have died since; once a minute it is stored again.
+	if slices.Equal(data, k.memory) && time.Since(k.storedAt) < time.Minute {
 		return true
 	}
-	err := hold(ctx, s.o.Memory, data)
-	if err != nil && !k.forgets {
-		s.o.Logger.WarnContext(ctx, "the keeper does not keep the swarm's keys: the agent's next start is heard of by other nodes only when a manager answers", "error", err.Error())
+	err := writeMemory(ctx, s.o.Memory, data)
+	if err != nil && !k.storeFailed {
+		s.o.Logger.WarnContext(ctx, "could not store the swarm's keys at the keeper: after a restart the agent needs a manager to join the gossip", "error", err.Error())
 	}
-	if k.forgets = err != nil; k.forgets && !errdefs.IsFailedPrecondition(err) {
+	if k.storeFailed = err != nil; k.storeFailed && !errdefs.IsFailedPrecondition(err) {
 		return false
 	}
-	k.memory, k.held = data, time.Now()
+	k.memory, k.storedAt = data, time.Now()
 	return true
 }
 
-func hold(ctx context.Context, h core.Holder, data []byte) error {
+func writeMemory(ctx context.Context, h core.Holder, data []byte) error {
 	f, err := memory(data)
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (s *Networks) recall(ctx context.Context) bool {
 	}
 	short, cancel := context.WithTimeout(ctx, memoryTime)
 	defer cancel()
-	m, err := held(short, s.o.Memory)
+	m, err := readMemory(short, s.o.Memory)
 	switch {
 	case errdefs.IsNotFound(err) || errdefs.IsFailedPrecondition(err):
 		return true
@@ -118,24 +118,24 @@ func (s *Networks) recall(ctx context.Context) bool {
 		if errdefs.IsDataLoss(err) {
 			level = slog.LevelWarn
 		}
-		s.o.Logger.Log(ctx, level, "what managers have said to an earlier agent is not known", "error", err.Error())
+		s.o.Logger.Log(ctx, level, "could not read the managers' message to an earlier agent", "error", err.Error())
 		return errdefs.IsDataLoss(err)
 	}
 	t := s.read(m)
 	s.mu.Lock()
-	known := s.told.known
+	known := s.config.known
 	if !known {
-		s.told = t
+		s.config = t
 	}
 	s.mu.Unlock()
 	if !known && len(t.secrets) > 0 {
-		s.o.Go()
+		s.o.Resume()
 	}
 	return true
 }
 
-// held returns the held message. DataLoss if it cannot be read.
-func held(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
+// readMemory returns the stored message. DataLoss if it cannot be read.
+func readMemory(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
 	files, err := h.Held(ctx, memoryName)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func held(ctx context.Context, h core.Holder) (*swarmv1.SessionMessage, error) {
 	return m, nil
 }
 
-// Clear removes all networks, which must have no sandbox any more, and the held message.
+// Clear removes all networks, which must have no sandbox any more, and the stored message.
 func Clear(ctx context.Context, o Port, memory core.Holder) error {
 	var errs []error
 	if memory != nil {

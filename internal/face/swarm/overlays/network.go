@@ -24,26 +24,26 @@ type network struct {
 	adopted bool // an earlier agent has opened it
 	opened  time.Time
 
-	telling sync.Mutex // serializes announcements and withdrawals
+	announcing sync.Mutex // serializes announcements and withdrawals
 
-	mu      sync.Mutex // guards own, pending, asked, begun, earlier, entered, last, err, untold, said, others
-	own     map[string]*own
-	pending []gossip.Change // heard, and not applied yet
-	asked   bool            // to enter
-	begun   bool            // endpoints that no other node knows can be announced
-	earlier map[string]bool // endpoints that an earlier agent has announced
-	entered bool
-	last    time.Time // when a change was heard of
-	err     error     // why it is not as others tell
-	untold  error     // why others are not told all
-	said    int       // records that were refused
-	others  int
+	mu          sync.Mutex // guards ifaces, pending, watching, begun, earlier, entered, lastChange, err, announceErr, refusals, others
+	ifaces      map[string]*iface
+	pending     []gossip.Change // received, and not applied yet
+	watching    bool            // others' records
+	begun       bool            // endpoints that no other node knows can be announced
+	earlier     map[string]bool // endpoints that an earlier agent has announced
+	entered     bool
+	lastChange  time.Time // of the last record of others
+	err         error     // of the last update of the data path
+	announceErr error     // of the last announcement
+	refusals    int       // records of others that were refused
+	others      int
 
 	view view // of run alone
 }
 
-// own is an interface of this node on the network.
-type own struct {
+// iface is an interface of this node on the network.
+type iface struct {
 	id    gossip.ID
 	peer  gossip.Peer
 	names gossip.Endpoint
@@ -51,12 +51,12 @@ type own struct {
 	named bool // and its Endpoint
 	gone  bool // both are to be withdrawn
 
-	toldPeer  bool
-	toldNames *gossip.Endpoint // nil: none
+	sentPeer  bool
+	sentNames *gossip.Endpoint // nil: none
 }
 
 func newNetwork(s *Networks, def translate.Network) *network {
-	return &network{s: s, def: def, poked: make(chan struct{}, 1), own: map[string]*own{}, view: newView(def)}
+	return &network{s: s, def: def, poked: make(chan struct{}, 1), ifaces: map[string]*iface{}, view: newView(def)}
 }
 
 func (n *network) id() string { return n.def.Overlay.Name }
@@ -80,14 +80,14 @@ func (n *network) poke() {
 	}
 }
 
-// take puts a task on the network.
-func (n *network) take(t Task, on On) error {
+// attach puts a task on the network.
+func (n *network) attach(t Task, on On) error {
 	id := gossip.ID{Network: n.id(), Endpoint: gossip.EndpointID(t.ID, n.id())}
 	if t.ID == nodeTask {
 		id.Endpoint = gossip.EndpointID(n.s.o.Node, n.id())
 	}
 	addr := on.Network.Addrs[0]
-	o := &own{
+	o := &iface{
 		id: id, peer: gossip.Peer{Addr: addr, MAC: on.Network.MAC(), Tunnel: n.def.Overlay.Local},
 		names: gossip.Endpoint{
 			Name: t.Name, Service: t.Service, ServiceID: t.ServiceID, VIP: on.VIP, Addr: addr.Addr(), Aliases: on.Network.Aliases, Ports: on.Ports,
@@ -98,31 +98,31 @@ func (n *network) take(t Task, on On) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if have := n.own[t.ID]; have != nil {
+	if have := n.ifaces[t.ID]; have != nil {
 		if !have.gone {
 			return nil
 		}
-		o.toldPeer, o.toldNames = have.toldPeer, have.toldNames // which are not withdrawn yet
+		o.sentPeer, o.sentNames = have.sentPeer, have.sentNames // which are not withdrawn yet
 	}
-	n.own[t.ID] = o
+	n.ifaces[t.ID] = o
 	return nil
 }
 
 // check returns why an interface cannot be announced.
-func (o *own) check() error {
+func (o *iface) check() error {
 	if err := gossip.Check(o.peer); err != nil || o.names.Name == "" { // the node itself has no name
 		return err
 	}
 	full := o.names
-	full.TaskAliases = []string{strings.Repeat("c", 12), strings.Repeat("h", 64)} // Runs has the container's id and hostname
+	full.TaskAliases = []string{strings.Repeat("c", 12), strings.Repeat("h", 64)} // Running adds the container's id and hostname
 	return gossip.Check(full)
 }
 
-// held reports whether somebody is on it.
-func (n *network) held() bool {
+// inUse reports whether a task, or the node itself, is on the network.
+func (n *network) inUse() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, o := range n.own {
+	for _, o := range n.ifaces {
 		if !o.gone {
 			return true
 		}
@@ -130,54 +130,54 @@ func (n *network) held() bool {
 	return false
 }
 
-// began reports whether the gossip has begun with it.
-func (n *network) began() bool {
+// isWatched reports whether this node follows the network's records.
+func (n *network) isWatched() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.asked
+	return n.watching
 }
 
 // change changes the record of a task, and announces it at once if the network is entered.
-func (n *network) change(task string, fn func(*own)) {
+func (n *network) change(task string, fn func(*iface)) {
 	n.mu.Lock()
-	if o := n.own[task]; o != nil && !o.gone {
+	if o := n.ifaces[task]; o != nil && !o.gone {
 		fn(o)
 	}
 	n.mu.Unlock()
-	n.tell()
+	n.announce()
 	n.poke()
 }
 
-// ending announces that a task gets no new connections, and reports whether others, which have led some to it, are only now
-// told so.
-func (n *network) ending(task string) (told bool) {
+// ending announces that a task gets no new connections. It reports whether this is news to other nodes, which may
+// still send some.
+func (n *network) ending(task string) (sent bool) {
 	n.mu.Lock()
 	others := n.others
 	n.mu.Unlock()
-	n.change(task, func(o *own) {
-		told = others > 0 && o.toldNames != nil && !o.toldNames.Disabled
+	n.change(task, func(o *iface) {
+		sent = others > 0 && o.sentNames != nil && !o.sentNames.Disabled
 		o.names.Disabled = true
 	})
-	return told
+	return sent
 }
 
-// drop takes a task off, and reports whether nobody is on the network any more.
-func (n *network) drop(task string) bool {
-	n.change(task, func(o *own) { o.gone = true })
-	return !n.held()
+// detach removes a task from the network, and reports whether the network is unused now.
+func (n *network) detach(task string) bool {
+	n.change(task, func(o *iface) { o.gone = true })
+	return !n.inUse()
 }
 
-// tell announces and withdraws records of this node's interfaces, and reports whether all was sent. If not, run
+// announce announces and withdraws records of this node's interfaces, and reports whether all was sent. If not, run
 // tries again.
-func (n *network) tell() bool {
-	n.telling.Lock()
-	defer n.telling.Unlock()
+func (n *network) announce() bool {
+	n.announcing.Lock()
+	defer n.announcing.Unlock()
 	n.s.mu.Lock()
 	announced := n.s.announced
 	n.s.mu.Unlock()
 	n.mu.Lock()
-	list := map[string]own{}
-	for task, o := range n.own {
+	list := map[string]iface{}
+	for task, o := range n.ifaces {
 		list[task] = *o
 	}
 	// Without a member, the node has left the gossip.
@@ -187,55 +187,55 @@ func (n *network) tell() bool {
 	for _, task := range slices.Sorted(maps.Keys(list)) {
 		o := list[task]
 		if entered || begun && task != nodeTask && !earlier[o.id.Endpoint] {
-			errs = append(errs, o.tell(announced))
+			errs = append(errs, o.announce(announced))
 		}
 		n.mu.Lock()
-		if at := n.own[task]; at != nil && at.id == o.id {
-			at.toldPeer, at.toldNames = o.toldPeer, o.toldNames
-			if at.gone && !at.toldPeer && at.toldNames == nil {
-				delete(n.own, task)
+		if at := n.ifaces[task]; at != nil && at.id == o.id {
+			at.sentPeer, at.sentNames = o.sentPeer, o.sentNames
+			if at.gone && !at.sentPeer && at.sentNames == nil {
+				delete(n.ifaces, task)
 			}
 		}
 		n.mu.Unlock()
 	}
 	err := errors.Join(errs...)
 	n.mu.Lock()
-	before := n.untold
-	n.untold = err
+	before := n.announceErr
+	n.announceErr = err
 	n.mu.Unlock()
 	if err != nil && (before == nil || before.Error() != err.Error()) {
-		n.s.o.Logger.Warn("other nodes are told later of this node's tasks", "network", n.def.Title, "error", err)
+		n.s.o.Logger.Warn("could not announce this node's tasks; will retry", "network", n.def.Title, "error", err)
 	}
 	return err == nil
 }
 
-// tell announces the records of an interface that are not announced, or withdraws them.
-func (o *own) tell(a *gossip.Announced) error {
+// announce announces the records of an interface that are not announced, or withdraws them.
+func (o *iface) announce(a *gossip.Announced) error {
 	if o.gone {
 		err := a.Withdraw(o.id)
 		if err == nil {
-			o.toldPeer, o.toldNames = false, nil
+			o.sentPeer, o.sentNames = false, nil
 		}
 		return err
 	}
-	if o.up && !o.toldPeer {
+	if o.up && !o.sentPeer {
 		if err := a.Announce(o.id, o.peer); err != nil {
 			return err
 		}
-		o.toldPeer = true
+		o.sentPeer = true
 	}
 	switch {
-	case !o.named && o.toldNames != nil:
+	case !o.named && o.sentNames != nil:
 		if err := a.WithdrawNames(o.id); err != nil {
 			return err
 		}
-		o.toldNames = nil
-	case o.named && (o.toldNames == nil || !gossip.Same(*o.toldNames, o.names)):
+		o.sentNames = nil
+	case o.named && (o.sentNames == nil || !gossip.Same(*o.sentNames, o.names)):
 		names := o.names
 		if err := a.Announce(o.id, names); err != nil {
 			return err
 		}
-		o.toldNames = &names
+		o.sentNames = &names
 	}
 	return nil
 }
@@ -248,7 +248,7 @@ const (
 	republish  = 10 * time.Second
 )
 
-// enter takes part in the network's gossip, however long that takes.
+// enter joins the network's gossip, however long that takes.
 func (n *network) enter(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -265,35 +265,35 @@ func (n *network) enter(ctx context.Context) {
 		}
 	}
 	n.mu.Lock()
-	n.asked, n.earlier = true, earlier
+	n.watching, n.earlier = true, earlier
 	n.mu.Unlock()
 	n.running.Go(func() { n.listen(ctx, member) })
-	for said := false; ; {
+	for logged := false; ; {
 		err := member.Begin(ctx, n.id())
 		if err == nil {
 			// The rest takes long where there are many others, or a dead one.
 			n.mu.Lock()
 			n.begun = true
 			n.mu.Unlock()
-			if !n.tell() {
+			if !n.announce() {
 				n.poke() // run tries again meanwhile
 			}
 			if err = member.Enter(ctx, n.id()); err == nil {
 				break
 			}
 		}
-		if !said && ctx.Err() == nil {
-			said = true
-			n.s.o.Logger.WarnContext(ctx, "the gossip of an overlay network cannot be entered yet", "network", n.def.Title, "error", err)
+		if !logged && ctx.Err() == nil {
+			logged = true
+			n.s.o.Logger.WarnContext(ctx, "could not join the gossip of an overlay network; will retry", "network", n.def.Title, "error", err)
 		}
 		if !pause(ctx, retryAfter) {
 			return
 		}
 	}
 	n.mu.Lock()
-	n.entered, n.last = true, time.Now()
+	n.entered, n.lastChange = true, time.Now()
 	n.mu.Unlock()
-	n.tell()
+	n.announce()
 	n.poke() // sweep may wait
 	n.sweep(ctx)
 }
@@ -310,7 +310,7 @@ func (n *network) sweep(ctx context.Context) {
 			if err == nil {
 				return
 			}
-			n.s.o.Logger.WarnContext(ctx, "what an earlier agent has told of tasks cannot be taken back yet", "network", n.def.Title, "error", err)
+			n.s.o.Logger.WarnContext(ctx, "could not withdraw an earlier agent's records of ended tasks; will retry", "network", n.def.Title, "error", err)
 		}
 		if !pause(ctx, retryAfter/4) {
 			return
@@ -321,12 +321,12 @@ func (n *network) sweep(ctx context.Context) {
 // withdrawOthers withdraws the records of all endpoints but those of tasks that are attached. No task may be announced
 // meanwhile: its record would be withdrawn, and never announced again.
 func (n *network) withdrawOthers(announced *gossip.Announced) error {
-	n.telling.Lock()
-	defer n.telling.Unlock()
+	n.announcing.Lock()
+	defer n.announcing.Unlock()
 	stays := map[string]bool{}
 	n.mu.Lock()
-	for _, o := range n.own {
-		// A task that is recovered says so before; the node's place comes with the session.
+	for _, o := range n.ifaces {
+		// A recovered task is up before; the node's own interface comes with the session.
 		stays[o.id.Endpoint] = o.up && !o.gone
 	}
 	n.mu.Unlock()
@@ -339,13 +339,13 @@ func (n *network) listen(ctx context.Context, member gossip.Member) {
 	for c := range member.Watch(ctx, n.id()) {
 		n.mu.Lock()
 		n.pending = append(n.pending, c)
-		n.last = time.Now()
+		n.lastChange = time.Now()
 		n.mu.Unlock()
 		n.poke()
 	}
 }
 
-// run has the data path, the name servers and the published ports follow the records that are heard.
+// run updates the data path, the name servers and the published ports by the received records.
 func (n *network) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -363,8 +363,8 @@ func (n *network) run(ctx context.Context) {
 		// each network.
 		again := make(chan time.Duration)
 		go func() {
-			told, next := n.tell(), n.follow(ctx)
-			if !told {
+			sent, next := n.announce(), n.follow(ctx)
+			if !sent {
 				next = min(next, retryAfter)
 			}
 			again <- next
@@ -373,18 +373,18 @@ func (n *network) run(ctx context.Context) {
 	}
 }
 
-// follow applies the changes that were heard, and returns how long it may be until it is called again without one.
+// follow applies the received changes, and returns the time to the next call without a change.
 func (n *network) follow(ctx context.Context) time.Duration {
 	n.mu.Lock()
-	changes, last, entered := n.pending, n.last, n.entered
+	changes, last, entered := n.pending, n.lastChange, n.entered
 	n.pending = nil
-	mine := map[string]own{}
-	for _, o := range n.own {
+	mine := map[string]iface{}
+	for _, o := range n.ifaces {
 		mine[o.id.Endpoint] = *o
 	}
 	n.mu.Unlock()
-	refused := n.view.take(changes, mine)
-	n.refuse(ctx, refused)
+	refused := n.view.update(changes, mine)
+	n.logRefused(ctx, refused)
 	n.view.early = n.adopted && !n.view.pruned && n.s.early(n.opened)
 	err := n.view.apply(ctx, n.s, n.def)
 	again := time.Hour
@@ -399,18 +399,18 @@ func (n *network) follow(ctx context.Context) time.Duration {
 			err = n.view.apply(ctx, n.s, n.def)
 		}
 	}
-	if n.view.taken {
+	if n.view.portsTaken {
 		again = min(again, republish)
 	}
-	n.refuse(ctx, n.view.odd)
-	n.view.odd = nil
+	n.logRefused(ctx, n.view.refused)
+	n.view.refused = nil
 	n.mu.Lock()
 	before := n.err
 	n.err, n.others = err, len(n.view.peers)
 	n.mu.Unlock()
 	if err != nil {
 		if ctx.Err() == nil && (before == nil || before.Error() != err.Error()) {
-			n.s.o.Logger.WarnContext(ctx, "an overlay network is not as other nodes tell", "network", n.def.Title, "error", err)
+			n.s.o.Logger.WarnContext(ctx, "could not apply other nodes' records to an overlay network; will retry", "network", n.def.Title, "error", err)
 		}
 		return retryAfter
 	}
@@ -420,14 +420,14 @@ func (n *network) follow(ctx context.Context) time.Duration {
 // maxRefused bounds the logged refused records.
 const maxRefused = 32
 
-func (n *network) refuse(ctx context.Context, list []error) {
+func (n *network) logRefused(ctx context.Context, list []error) {
 	for _, err := range list {
 		n.mu.Lock()
-		n.said++
-		said := n.said
+		n.refusals++
+		count := n.refusals
 		n.mu.Unlock()
-		if said <= maxRefused {
-			n.s.o.Logger.WarnContext(ctx, "a record of another node is left out", "network", n.def.Title, "error", err, "last_told", said == maxRefused)
+		if count <= maxRefused {
+			n.s.o.Logger.WarnContext(ctx, "refused a record of another node", "network", n.def.Title, "error", err, "last_logged", count == maxRefused)
 		}
 	}
 }
@@ -435,8 +435,8 @@ func (n *network) refuse(ctx context.Context, list []error) {
 func (n *network) status() NetworkStatus {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	st := NetworkStatus{ID: n.id(), Name: n.def.Title, Others: n.others, Told: n.entered || n.begun && len(n.earlier) == 0}
-	for task, o := range n.own {
+	st := NetworkStatus{ID: n.id(), Name: n.def.Title, Others: n.others, Announced: n.entered || n.begun && len(n.earlier) == 0}
+	for task, o := range n.ifaces {
 		if task != nodeTask && !o.gone {
 			st.Tasks++
 		}

@@ -20,9 +20,9 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/translate"
 )
 
-// told has the keys, managers and ingress address of the managers' last message.
-type told struct {
-	known    bool   // they have said anything, if only to an earlier agent
+// managerConfig has the keys, managers and ingress address of the managers' last message.
+type managerConfig struct {
+	known    bool   // there was a message, if only to an earlier agent
 	memory   []byte // of it; nil without keys
 	keys     []gossip.Key
 	secrets  []core.OverlayKey // of encrypted networks
@@ -31,11 +31,11 @@ type told struct {
 	ingress  *translate.Network // with the node's own addresses; nil when it has none
 }
 
-// contact says whether other members answer.
+// contact is the state of the contact with other members.
 type contact struct {
 	joined bool
-	since  time.Time // when none answered any more; zero while one does
-	said   bool      // an event has told of it
+	since  time.Time // the last answer; zero while a member answers
+	noted  bool      // an event has reported it
 }
 
 func (c contact) String() string {
@@ -72,7 +72,7 @@ func readPlace(kv core.KV) (p place) {
 	return p
 }
 
-// place returns where other nodes find this one.
+// place returns this node's addresses for other nodes.
 func (s *Networks) place(ctx context.Context) (place, error) {
 	s.mu.Lock()
 	own := s.mine.Advertise
@@ -128,42 +128,42 @@ const (
 	secretsKeys = "networking:ipsec"
 )
 
-// Told applies a manager's message to the networks.
-func (s *Networks) Told(m *swarmv1.SessionMessage) {
+// Configure applies a manager's message to the networks.
+func (s *Networks) Configure(m *swarmv1.SessionMessage) {
 	t := s.read(m)
 	if t.bad == nil {
 		var err error
-		if t.memory, err = remembered(s.o.Node, m); err != nil {
-			s.o.Logger.Error("what managers say is not remembered for the agent's next start", "error", err)
+		if t.memory, err = memoryOf(s.o.Node, m); err != nil {
+			s.o.Logger.Error("could not prepare the managers' message for the agent's next start", "error", err)
 		}
 	}
 	s.mu.Lock()
-	bad, waited := s.told.bad, len(s.told.secrets) == 0 && len(t.secrets) > 0
+	bad, waited := s.config.bad, len(s.config.secrets) == 0 && len(t.secrets) > 0
 	if len(t.managers) == 0 {
-		t.managers = s.told.managers
+		t.managers = s.config.managers
 	}
-	s.told = t
-	if s.heard.IsZero() {
-		s.heard = time.Now()
+	s.config = t
+	if s.configured.IsZero() {
+		s.configured = time.Now()
 	}
 	s.mu.Unlock()
 	if t.bad != nil && (bad == nil || bad.Error() != t.bad.Error()) {
-		s.say(t.bad.Error() + ": this node can be on no overlay network")
+		s.note(t.bad.Error() + ": this node can be on no overlay network")
 	}
 	if port := m.GetNode().GetVXLANUDPPort(); port <= 65535 {
 		if _, err := s.putPlace(func(p *place) { p.Port = uint16(port) }); err != nil {
-			s.o.Logger.Error("the port of overlay networks is not known after the agent's next start", "error", err)
+			s.o.Logger.Error("could not store the port of overlay networks for the agent's next start", "error", err)
 		}
 	}
 	s.poke()
 	if waited {
-		s.o.Go()
+		s.o.Resume()
 	}
 }
 
 // read reads a manager's message.
-func (s *Networks) read(m *swarmv1.SessionMessage) told {
-	t := told{known: true}
+func (s *Networks) read(m *swarmv1.SessionMessage) managerConfig {
+	t := managerConfig{known: true}
 	t.keys, t.secrets, t.bad = readKeys(m.GetNetworkBootstrapKeys())
 	for _, p := range m.GetManagers() {
 		host, _, err := net.SplitHostPort(p.GetPeer().GetAddr())
@@ -177,7 +177,7 @@ func (s *Networks) read(m *swarmv1.SessionMessage) told {
 		}
 		n, err := translate.ReadNetwork(a)
 		if err != nil {
-			s.say("this node has no place on the network of published ports: " + err.Error())
+			s.note("this node has no place on the network of published ports: " + err.Error())
 			continue
 		}
 		t.ingress = &n
@@ -185,10 +185,10 @@ func (s *Networks) read(m *swarmv1.SessionMessage) told {
 	return t
 }
 
-// say logs a note, and appends it to the event log.
-func (s *Networks) say(text string) {
+// note logs a text, and appends it to the event log.
+func (s *Networks) note(text string) {
 	s.o.Logger.Warn("overlay networks", "note", text)
-	s.o.Tell(text)
+	s.o.Note(text)
 }
 
 // readKeys sorts the managers' keys. None at all are no mistake: a manager may have no overlay networks.
@@ -225,9 +225,9 @@ func readKeys(list []*swarmv1.EncryptionKey) (keys []gossip.Key, secrets []core.
 // The times of run.
 const (
 	lookEvery   = 5 * time.Second // while all is well
-	lookSoon    = time.Second     // while something is wanted
+	lookSoon    = time.Second     // after a failure
 	joinTimeout = 10 * time.Second
-	silence     = 10 * time.Second // after which nobody answers any more
+	silence     = 10 * time.Second // after which other nodes count as unreachable
 )
 
 // run does the node's common work, until ctx ends: it joins the gossip, changes keys when the managers do, notices
@@ -254,36 +254,36 @@ func (s *Networks) run(ctx context.Context) {
 
 // loop is the state of run.
 type loop struct {
-	keys    []gossip.Key
-	secrets []core.OverlayKey
-	nodes   []netip.Addr // that take part in the gossip
-	ingress string       // why there is none
-	looked  time.Time
-	wiped   bool // records that an earlier agent has left are withdrawn, or about to be
+	keys      []gossip.Key
+	secrets   []core.OverlayKey
+	nodes     []netip.Addr // that take part in the gossip
+	ingress   string       // the last error
+	checkedAt time.Time
+	withdrawn bool // an earlier agent's records are withdrawn, or about to be
 
-	recalled bool // the message to an earlier agent was read from the holder
-	memory   []byte
-	held     time.Time // when the message was stored at the holder
-	forgets  bool      // it could not be
+	recalled    bool // the message to an earlier agent was read from the holder
+	memory      []byte
+	storedAt    time.Time // when the message was stored at the holder
+	storeFailed bool      // the last store failed
 }
 
 // once compares gossip, keys and networks with the managers' message, changes the differences, and reports whether
 // nothing failed that must be tried again soon.
 func (k *loop) once(ctx context.Context, s *Networks) bool {
 	s.mu.Lock()
-	bad := s.told.bad != nil
+	bad := s.config.bad != nil
 	s.mu.Unlock()
-	if bad || s.Able() != nil || time.Since(k.looked) > time.Minute {
-		k.looked = time.Now()
-		s.look(ctx)
+	if bad || s.Able() != nil || time.Since(k.checkedAt) > time.Minute {
+		k.checkedAt = time.Now()
+		s.checkAble(ctx)
 	}
 	s.mu.Lock()
-	t, able := s.told, s.unable == nil
+	t, able := s.config, s.unable == nil
 	s.mu.Unlock()
 	if !t.known && !k.recalled {
 		k.recalled = s.recall(ctx)
 		s.mu.Lock()
-		t = s.told
+		t = s.config
 		s.mu.Unlock()
 	}
 	if !able || !t.known {
@@ -292,13 +292,13 @@ func (k *loop) once(ctx context.Context, s *Networks) bool {
 	well := k.remember(ctx, s, t.memory)
 	well = k.setSecrets(ctx, s, t.secrets) && well
 	well = k.setKeys(ctx, s, t.keys) && well
-	well = k.meet(ctx, s, t.managers) && well
+	well = k.join(ctx, s, t.managers) && well
 	well = k.setIngress(ctx, s, t.ingress) && well
-	return k.wipe(ctx, s) && well
+	return k.closeUnused(ctx, s) && well
 }
 
-// look finds out whether the node can be on overlay networks.
-func (s *Networks) look(ctx context.Context) {
+// checkAble finds out whether the node can be on overlay networks, and reports a change.
+func (s *Networks) checkAble(ctx context.Context) {
 	err := s.able(ctx)
 	s.mu.Lock()
 	before := s.unable
@@ -309,7 +309,7 @@ func (s *Networks) look(ctx context.Context) {
 			s.o.Logger.WarnContext(ctx, "this node can be on no overlay network", "error", err)
 		}
 		s.o.Changed()
-		s.o.Go()
+		s.o.Resume()
 	}
 }
 
@@ -318,7 +318,7 @@ func (s *Networks) able(ctx context.Context) error {
 		return errors.New("this agent's network has no overlay networks")
 	}
 	s.mu.Lock()
-	member, bad := s.member, s.told.bad
+	member, bad := s.member, s.config.bad
 	s.mu.Unlock()
 	if bad != nil {
 		return bad
@@ -332,20 +332,20 @@ func (s *Networks) able(ctx context.Context) error {
 	return nil
 }
 
-// setSecrets has encrypted networks use the managers' keys.
+// setSecrets sets the managers' keys on encrypted networks.
 func (k *loop) setSecrets(ctx context.Context, s *Networks, secrets []core.OverlayKey) bool {
 	if len(secrets) == 0 || slices.Equal(secrets, k.secrets) {
 		return true
 	}
 	if err := s.o.Overlays.SetKeys(ctx, secrets); err != nil {
-		s.o.Logger.ErrorContext(ctx, "encrypted networks have not got their keys", "error", err)
+		s.o.Logger.ErrorContext(ctx, "could not set the keys of encrypted networks; will retry", "error", err)
 		return false
 	}
 	k.secrets = secrets
 	return true
 }
 
-// setKeys has the gossip use the managers' keys; with the first the node becomes a member.
+// setKeys sets the managers' keys of the gossip; with the first ones the node becomes a member.
 func (k *loop) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bool {
 	if len(keys) == 0 || slices.Equal(keys, k.keys) {
 		return true
@@ -355,7 +355,7 @@ func (k *loop) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bool
 	s.mu.Unlock()
 	if member != nil {
 		if err := member.SetKeys(keys); err != nil {
-			s.o.Logger.ErrorContext(ctx, "the gossip has not got its keys", "error", err)
+			s.o.Logger.ErrorContext(ctx, "could not set the keys of the gossip; will retry", "error", err)
 			return false
 		}
 		k.keys = keys
@@ -366,8 +366,8 @@ func (k *loop) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bool
 		member, err = s.o.Gossip.New(gossip.NodeName(s.o.Node), p.Advertise, keys)
 	}
 	if err != nil {
-		s.o.Logger.WarnContext(ctx, "the node cannot take part in the gossip of overlay networks", "error", err)
-		s.look(ctx)
+		s.o.Logger.WarnContext(ctx, "could not join the gossip of overlay networks; will retry", "error", err)
+		s.checkAble(ctx)
 		return false
 	}
 	s.mu.Lock()
@@ -377,8 +377,8 @@ func (k *loop) setKeys(ctx context.Context, s *Networks, keys []gossip.Key) bool
 	return true
 }
 
-// meet joins the other members while none answers, and appends an event when that lasts.
-func (k *loop) meet(ctx context.Context, s *Networks, managers []netip.AddrPort) bool {
+// join joins the other members while none answers, and appends an event when that lasts.
+func (k *loop) join(ctx context.Context, s *Networks, managers []netip.AddrPort) bool {
 	s.mu.Lock()
 	member, c := s.member, s.contact
 	s.mu.Unlock()
@@ -392,7 +392,7 @@ func (k *loop) meet(ctx context.Context, s *Networks, managers []netip.AddrPort)
 	slices.SortFunc(nodes, netip.Addr.Compare)
 	if nodes = slices.Compact(nodes); !slices.Equal(nodes, k.nodes) {
 		if err := s.o.Overlays.SetGossip(ctx, gossip.DefaultPort, nodes); err != nil {
-			s.o.Logger.ErrorContext(ctx, "the port of the gossip takes what sandboxes send", "error", err)
+			s.o.Logger.ErrorContext(ctx, "could not close the gossip's port to sandboxes; will retry", "error", err)
 		} else {
 			k.nodes = nodes
 		}
@@ -410,22 +410,22 @@ func (k *loop) meet(ctx context.Context, s *Networks, managers []netip.AddrPort)
 	}
 	answers, note := len(member.Members()) > 0, ""
 	switch {
-	case answers && c.said:
-		note = "other nodes answer again: what this node's tasks are called is told anew"
-		c.since, c.said = time.Time{}, false
+	case answers && c.noted:
+		note = "other nodes answer again: this node's tasks are announced to them again"
+		c.since, c.noted = time.Time{}, false
 	case answers:
 		c.since = time.Time{}
 	case c.since.IsZero():
 		c.since = time.Now()
-	case !c.said && time.Since(c.since) >= silence:
-		c.said = true
+	case !c.noted && time.Since(c.since) >= silence:
+		c.noted = true
 		note = "no other node of the swarm answers by the gossip of overlay networks: this node's tasks run on, and others may not reach them (port 7946, TCP and UDP)"
 	}
 	s.mu.Lock()
 	s.contact = c
 	s.mu.Unlock()
 	if note != "" {
-		s.say(note)
+		s.note(note)
 	}
 	if c.joined {
 		select {
@@ -473,7 +473,7 @@ func (k *loop) ingressDone(ctx context.Context, s *Networks, in core.Ingress, er
 	if err != nil {
 		if text := err.Error(); text != k.ingress {
 			k.ingress = text
-			s.say("ports that every node publishes do not answer at this node: " + text)
+			s.note("ports that every node publishes do not answer at this node: " + text)
 		}
 		return ctx.Err() != nil
 	}
@@ -489,11 +489,11 @@ func (k *loop) ingressDone(ctx context.Context, s *Networks, in core.Ingress, er
 	return true
 }
 
-// wipe closes networks without tasks, of an earlier agent or after a failed close, and withdraws their records.
+// closeUnused closes networks without tasks, of an earlier agent or after a failed close, and withdraws their records.
 // The place on the network of published ports is known by now.
-func (k *loop) wipe(ctx context.Context, s *Networks) bool {
+func (k *loop) closeUnused(ctx context.Context, s *Networks) bool {
 	s.mu.Lock()
-	resumed, announced, ingress, joined := s.resumed, s.announced, s.told.ingress, s.contact.joined
+	resumed, announced, ingress, joined := s.resumed, s.announced, s.config.ingress, s.contact.joined
 	s.mu.Unlock()
 	if !resumed {
 		return false
@@ -503,15 +503,15 @@ func (k *loop) wipe(ctx context.Context, s *Networks) bool {
 		if ingress != nil && o.Name == ingress.Overlay.Name || s.network(o.Name) != nil {
 			continue
 		}
-		well = s.wipeOne(ctx, o.Name) && well
+		well = s.closeUnused(ctx, o.Name) && well
 	}
-	if announced == nil || k.wiped {
+	if announced == nil || k.withdrawn {
 		return well
 	}
 	if !joined {
 		return false
 	}
-	k.wiped = true
+	k.withdrawn = true
 	var networks []string
 	for _, id := range announced.Endpoints() {
 		if s.network(id.Network) == nil && !slices.Contains(networks, id.Network) {
@@ -519,7 +519,7 @@ func (k *loop) wipe(ctx context.Context, s *Networks) bool {
 		}
 	}
 	for _, id := range networks {
-		s.running.Go(func() { s.takeBack(ctx, id) })
+		s.running.Go(func() { s.withdraw(ctx, id) })
 	}
 	return well
 }
@@ -530,8 +530,8 @@ func (s *Networks) network(id string) *network {
 	return s.nets[id]
 }
 
-// wipeOne closes a network unless somebody is on it.
-func (s *Networks) wipeOne(ctx context.Context, id string) bool {
+// closeUnused closes a network without tasks.
+func (s *Networks) closeUnused(ctx context.Context, id string) bool {
 	unlock, err := s.changes.Lock(ctx, id)
 	if err != nil {
 		return false
@@ -542,13 +542,13 @@ func (s *Networks) wipeOne(ctx context.Context, id string) bool {
 	}
 	err = s.o.Overlays.Close(ctx, id)
 	if err != nil && !errdefs.IsFailedPrecondition(err) {
-		s.o.Logger.WarnContext(ctx, "an overlay network that nobody is on cannot be closed", "network", id, "error", err)
+		s.o.Logger.WarnContext(ctx, "could not close an unused overlay network; will retry", "network", id, "error", err)
 	}
 	return err == nil
 }
 
-// takeBack withdraws an earlier agent's records on a network without tasks.
-func (s *Networks) takeBack(ctx context.Context, id string) {
+// withdraw withdraws an earlier agent's records on a network without tasks.
+func (s *Networks) withdraw(ctx context.Context, id string) {
 	s.mu.Lock()
 	member, announced := s.member, s.announced
 	s.mu.Unlock()
@@ -564,11 +564,11 @@ func (s *Networks) takeBack(ctx context.Context, id string) {
 		}
 		defer unlock()
 		if s.network(id) != nil {
-			return // which takes it back
+			return // its sweep withdraws them
 		}
 		err = errors.Join(announced.Sweep(id, func(string) bool { return false }), announced.Exit(id))
 	}
 	if err != nil && ctx.Err() == nil {
-		s.o.Logger.WarnContext(ctx, "what an earlier agent has told of a network cannot be taken back", "network", id, "error", err)
+		s.o.Logger.WarnContext(ctx, "could not withdraw an earlier agent's records of a network", "network", id, "error", err)
 	}
 }

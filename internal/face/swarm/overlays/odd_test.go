@@ -25,7 +25,7 @@ func TestWhatTheDataPathDoesNotTake(t *testing.T) {
 		r.told()
 		r.announce("back", "evil", gossip.Endpoint{Name: "evil.1.x", Service: "evil", ServiceID: "evil", Addr: addr(1, 30), VIP: addr(1, 255)})
 		r.hold(web("a", network("back", 1, 9)))
-		r.Runs("a")
+		r.Running("a")
 		<-time.After(time.Minute)
 		if o := r.overlay("back"); len(o.Services) != 1 || o.Services[0].Addr != addr(1, 100) || len(o.Names["web"]) != 1 {
 			t.Errorf("%+v", o)
@@ -49,18 +49,18 @@ func TestATaskThatEndsStaysSo(t *testing.T) {
 		r.Resumed()
 		r.told()
 		r.hold(web("a", network("back", 1, 9)))
-		r.Runs("a", "c1", "two words")
+		r.Running("a", "c1", "two words")
 		if r.Ending("a") {
 			t.Error("somebody has to hear of it, where nobody is")
 		}
-		r.Runs("a", "c1")
+		r.Running("a", "c1")
 		if _, names := r.hears("back"); len(names) != 1 || !names[0].Disabled {
 			t.Errorf("others hear of %v", names)
 		}
 		r.Ended("a")
 		r.announce("back", "theirs", gossip.Peer{Addr: netip.PrefixFrom(addr(1, 30), 24), MAC: "02:42:0a:00:01:1e", Tunnel: there})
 		r.settle()
-		r.Runs("a", "c2")
+		r.Running("a", "c2")
 		if _, names := r.hears("back"); len(names) != 1 || names[0].Disabled || !slices.Equal(names[0].TaskAliases, []string{"c2"}) {
 			t.Errorf("others hear of %v", names)
 		}
@@ -143,7 +143,7 @@ func TestWhatCannotBeTold(t *testing.T) {
 			t.Errorf("10 tasks: %d tries in 10 seconds", n)
 		}
 		synctest.Wait()
-		if n := strings.Count(said.String(), "told later"); n == 0 || n > 20 {
+		if n := strings.Count(said.String(), "could not announce"); n == 0 || n > 20 {
 			t.Errorf("%d lines", n)
 		}
 		full.Store(false)
@@ -161,7 +161,7 @@ func TestATaskThatComesBack(t *testing.T) {
 		r.Resumed()
 		r.told()
 		r.hold(web("a", network("back", 1, 9)))
-		r.Runs("a")
+		r.Running("a")
 		r.settle()
 		r.stop()
 		goOn := r.factory.net.Delay()
@@ -176,7 +176,7 @@ func TestATaskThatComesBack(t *testing.T) {
 			t.Errorf("after %v: %v", time.Since(begun), err)
 		}
 		r.Attached("b")
-		r.Runs("b")
+		r.Running("b")
 		goOn()
 		r.settle()
 		if peers, names := r.hears("back"); len(peers) != 1 || len(names) != 1 || names[0].Name != "web.1.b" {

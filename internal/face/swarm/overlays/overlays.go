@@ -44,14 +44,14 @@ type Options struct {
 	// packets; zero: the source address towards a manager, which Route returns, and the same.
 	Advertise, DataPath netip.Addr
 	Route               func(ctx context.Context) (netip.Addr, error)
-	// Mesh has the node lead the ports that all nodes publish.
+	// Mesh publishes the ports of the whole swarm on this node.
 	Mesh   bool
 	Logger *slog.Logger
-	// Tell appends an event to the log.
-	Tell func(note string)
-	// Changed is called when the node's ability to be on overlay networks has changed, and Go when
+	// Note appends an event to the log.
+	Note func(note string)
+	// Changed is called when the node's ability to be on overlay networks has changed, and Resume when
 	// waiting tasks may continue.
-	Changed, Go func()
+	Changed, Resume func()
 	// FailPoint is called at each of Stages, in tests; nil otherwise.
 	FailPoint func(stage string) error
 }
@@ -72,31 +72,31 @@ type On struct {
 	Ports   []gossip.Port // that every node publishes, on the network for that
 }
 
-// ErrWaits says that a task cannot be on its networks until the managers have said more.
+// ErrWaits says that a task cannot be on its networks until the managers have sent more.
 var ErrWaits = errors.New("it waits for the managers to say more of the swarm's networks") //nolint:gochecknoglobals // an error value
 
 // Networks are the overlay networks that this node is on.
 type Networks struct {
 	o       Options
-	changes keylock.Map[string] // a network is opened or closed by one at a time
+	changes keylock.Map[string] // serializes opening and closing of a network
 	poked   chan struct{}
 	running sync.WaitGroup
 	joined  chan struct{} // closed when another member has answered
 
-	mu        sync.Mutex      // guards base, nets, by, unable, told, heard, mine, member, announced, resumed, contact, ingress, taken
-	base      context.Context //nolint:containedctx // that of Start, which ends everything
-	nets      map[string]*network
-	by        map[string][]string // the networks of each task
-	unable    error               // why the node can be on none
-	told      told
-	heard     time.Time // when the managers have said anything to this agent first
-	mine      place
-	member    gossip.Member // nil until there are keys
-	announced *gossip.Announced
-	resumed   bool // the tasks of an earlier agent have been resumed
-	contact   contact
-	ingress   core.Ingress // as it is open; without a Network when none is
-	taken     []core.TakenPort
+	mu         sync.Mutex      // guards base, nets, by, unable, config, configured, mine, member, announced, resumed, contact, ingress, taken
+	base       context.Context //nolint:containedctx // that of Start, which ends everything
+	nets       map[string]*network
+	by         map[string][]string // the networks of each task
+	unable     error               // why the node can be on none
+	config     managerConfig
+	configured time.Time // the time of the managers' first message to this agent
+	mine       place
+	member     gossip.Member // nil until there are keys
+	announced  *gossip.Announced
+	resumed    bool // the tasks of an earlier agent have been resumed
+	contact    contact
+	ingress    core.Ingress // as it is open; without a Network when none is
+	taken      []core.TakenPort
 }
 
 // New returns the networks of a node that is on none.
@@ -115,7 +115,7 @@ func (s *Networks) Start(ctx context.Context) {
 	s.mu.Lock()
 	s.base = ctx
 	s.mu.Unlock()
-	s.look(ctx)
+	s.checkAble(ctx)
 	s.running.Go(func() { s.run(ctx) })
 }
 
@@ -138,7 +138,7 @@ func (s *Networks) Able() error {
 }
 
 // Hold opens the networks of a task, and keeps them until Release. It is idempotent. NotImplemented says
-// why another node may have the task and this one may not; ErrWaits that Go says when to call again.
+// why another node may have the task and this one may not; ErrWaits: call again after Resume.
 func (s *Networks) Hold(ctx context.Context, t Task) error {
 	s.mu.Lock()
 	before := len(s.by[t.ID])
@@ -170,7 +170,7 @@ func (s *Networks) hold(ctx context.Context, t Task, on On) error {
 		}
 	}
 	// It is on the network before Release can find it: one that comes between is the caller's to repeat.
-	if err := n.take(t, on); err != nil {
+	if err := n.attach(t, on); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -184,7 +184,7 @@ func (s *Networks) hold(ctx context.Context, t Task, on On) error {
 // open opens a network. Preconditions: changes is held for it.
 func (s *Networks) open(ctx context.Context, def translate.Network) (*network, error) {
 	s.mu.Lock()
-	base, unable, keys := s.base, s.unable, s.told.secrets
+	base, unable, keys := s.base, s.unable, s.config.secrets
 	s.mu.Unlock()
 	if unable != nil {
 		return nil, fmt.Errorf("not served by this node: %w: %w", unable, errdefs.ErrNotImplemented)
@@ -226,17 +226,17 @@ func (s *Networks) open(ctx context.Context, def translate.Network) (*network, e
 const patience = 10 * time.Second
 
 // early reports whether names and services of a network, which was opened at a time, are to stay as an earlier agent
-// has set them, because too few records were heard since. Until a manager has said anything, none are.
+// has set them, because too few records were received since. Before a manager's first message there are none.
 func (s *Networks) early(opened time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.heard.IsZero() {
+	if s.configured.IsZero() {
 		return true
 	}
-	if s.heard.After(opened) {
-		opened = s.heard
+	if s.configured.After(opened) {
+		opened = s.configured
 	}
-	return len(s.told.keys) > 0 && time.Since(opened) < patience
+	return len(s.config.keys) > 0 && time.Since(opened) < patience
 }
 
 // isOpen reports whether a network is, also by an earlier agent.
@@ -261,31 +261,31 @@ func (s *Networks) on(task string, fn func(*network)) {
 
 // Attached says that a task has its interfaces, and announces to other nodes where they are.
 func (s *Networks) Attached(task string) {
-	s.on(task, func(n *network) { n.change(task, func(o *own) { o.up = true }) })
+	s.on(task, func(n *network) { n.change(task, func(o *iface) { o.up = true }) })
 }
 
-// Runs says that a task serves, with its aliases. One that is about to end stays so, unless its program
+// Running announces a task that serves, with its aliases. One that is about to end stays so, unless its program
 // has ended since.
-func (s *Networks) Runs(task string, aliases ...string) {
+func (s *Networks) Running(task string, aliases ...string) {
 	aliases = slices.DeleteFunc(aliases, func(a string) bool { return !gossip.IsName(a) })
 	s.on(task, func(n *network) {
-		n.change(task, func(o *own) {
+		n.change(task, func(o *iface) {
 			o.names.Disabled = o.names.Disabled && o.named
 			o.up, o.named, o.names.TaskAliases = true, true, aliases
 		})
 	})
 }
 
-// Ending says that a task's program is about to be ended: it gets no new connections. It reports whether other
-// nodes, which have led some to it, are only now told so.
-func (s *Networks) Ending(task string) (told bool) {
-	s.on(task, func(n *network) { told = n.ending(task) || told })
-	return told
+// Ending announces that a task's program is about to be ended: it gets no new connections. It reports whether this is
+// news to other nodes, which may still send some.
+func (s *Networks) Ending(task string) (sent bool) {
+	s.on(task, func(n *network) { sent = n.ending(task) || sent })
+	return sent
 }
 
 // Ended says that a task's program has ended, and may be started again.
 func (s *Networks) Ended(task string) {
-	s.on(task, func(n *network) { n.change(task, func(o *own) { o.named = false }) })
+	s.on(task, func(n *network) { n.change(task, func(o *iface) { o.named = false }) })
 }
 
 // Release withdraws the records of a task, and closes networks without tasks. It is idempotent.
@@ -299,13 +299,13 @@ func (s *Networks) Release(task string) {
 		s.mu.Lock()
 		n := s.nets[id]
 		s.mu.Unlock()
-		if n != nil && n.drop(task) && base != nil {
+		if n != nil && n.detach(task) && base != nil {
 			s.running.Go(func() { s.close(base, id) })
 		}
 	}
 }
 
-// close closes a network, unless somebody is on it again.
+// close closes a network, unless a task is on it again.
 func (s *Networks) close(ctx context.Context, id string) {
 	unlock, err := s.changes.Lock(ctx, id)
 	if err != nil {
@@ -314,7 +314,7 @@ func (s *Networks) close(ctx context.Context, id string) {
 	defer unlock()
 	s.mu.Lock()
 	n := s.nets[id]
-	if n == nil || n.held() {
+	if n == nil || n.inUse() {
 		s.mu.Unlock()
 		return
 	}
@@ -324,17 +324,17 @@ func (s *Networks) close(ctx context.Context, id string) {
 	n.stop()
 	if err := s.o.Overlays.Close(ctx, id); err != nil && !errdefs.IsFailedPrecondition(err) {
 		// One that a sandbox is still on is closed by run, as those that an earlier agent has left.
-		s.o.Logger.WarnContext(ctx, "an overlay network cannot be closed yet", "network", n.def.Title, "error", err)
+		s.o.Logger.WarnContext(ctx, "could not close an overlay network; will retry", "network", n.def.Title, "error", err)
 	}
-	if announced != nil && n.began() {
+	if announced != nil && n.isWatched() {
 		if err := announced.Exit(id); err != nil {
-			s.o.Logger.WarnContext(ctx, "the gossip of an overlay network cannot be left", "network", n.def.Title, "error", err)
+			s.o.Logger.WarnContext(ctx, "could not leave the gossip of an overlay network", "network", n.def.Title, "error", err)
 		}
 	}
 	s.poke()
 }
 
-// Resumed says that the tasks of an earlier agent are held: its records of other tasks may be withdrawn.
+// Resumed says that the tasks of an earlier agent are on their networks: its records of other tasks may be withdrawn.
 func (s *Networks) Resumed() {
 	s.mu.Lock()
 	s.resumed = true
@@ -342,7 +342,7 @@ func (s *Networks) Resumed() {
 	s.poke()
 }
 
-// Leave says goodbye to the other nodes, which forget this node's tasks. Start's context must have ended.
+// Leave takes leave of the other nodes, which forget this node's tasks. Start's context must have ended.
 func (s *Networks) Leave() {
 	s.mu.Lock()
 	member := s.member
@@ -361,25 +361,25 @@ func (s *Networks) poke() {
 	}
 }
 
-// Status tells of the node's overlay networks.
+// Status is the state of the node's overlay networks.
 type Status struct {
 	Unable   string // why there can be none
-	Gossip   string // how it is with the other nodes
+	Gossip   string // the contact with other nodes
 	Members  []netip.Addr
 	Networks []NetworkStatus
-	Taken    []string // published ports that somebody else on this node has
+	Taken    []string // published ports that another process or sandbox of this node uses
 }
 
-// NetworkStatus tells of one of them.
+// NetworkStatus is the state of one of them.
 type NetworkStatus struct {
-	ID, Name string
-	Tasks    int // of this node
-	Others   int // interfaces on other nodes
-	Told     bool
-	Error    string
+	ID, Name  string
+	Tasks     int // of this node
+	Others    int // interfaces on other nodes
+	Announced bool
+	Error     string
 }
 
-// Status tells of them.
+// Status returns their state.
 func (s *Networks) Status() (st Status) {
 	s.mu.Lock()
 	member, nets := s.member, slices.Collect(maps.Values(s.nets))
@@ -392,7 +392,7 @@ func (s *Networks) Status() (st Status) {
 	}
 	if member == nil && s.unable == nil {
 		st.Gossip = "waits for the managers' keys"
-		if s.told.known {
+		if s.config.known {
 			st.Gossip = Unused
 		}
 	}

@@ -94,13 +94,13 @@ func (r *rig) start() {
 	r.t.Helper()
 	r.Networks = overlays.New(overlays.Options{
 		Overlays: r.fake, Gossip: r.factory, KV: r.kv, Memory: r.mem, Node: r.node, Advertise: here, DataPath: r.data, Mesh: true, Logger: r.log, FailPoint: r.point,
-		Tell: func(note string) {
+		Note: func(note string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.notes = append(r.notes, note)
 		},
 		Changed: func() { r.mu.Lock(); defer r.mu.Unlock(); r.diffs++ },
-		Go:      func() { r.mu.Lock(); defer r.mu.Unlock(); r.went++ },
+		Resume:  func() { r.mu.Lock(); defer r.mu.Unlock(); r.went++ },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	r.Start(ctx)
@@ -123,7 +123,7 @@ func (r *rig) told(change ...func(*swarmv1.SessionMessage)) {
 	for _, fn := range change {
 		fn(m)
 	}
-	r.Told(m)
+	r.Configure(m)
 	r.settle()
 }
 
@@ -254,7 +254,7 @@ func TestATaskOnANetwork(t *testing.T) {
 		if want := (gossip.Peer{Addr: netip.PrefixFrom(addr(1, 9), 24), MAC: "02:42:0a:00:01:09", Tunnel: here}); len(peers) != 1 || peers[0] != want || len(names) != 0 {
 			t.Errorf("others hear of %v and %v", peers, names)
 		}
-		r.Runs("a", "0123456789ab", "host")
+		r.Running("a", "0123456789ab", "host")
 		_, names = r.hears("back")
 		if len(names) != 1 || names[0].Name != "web.1.a" || names[0].VIP != addr(1, 100) || !slices.Equal(names[0].TaskAliases, []string{"0123456789ab", "host"}) || names[0].Disabled {
 			t.Errorf("others hear of %v", names)
@@ -432,7 +432,7 @@ func TestPublishedPorts(t *testing.T) {
 			Ports: []gossip.Port{{Proto: "tcp", Target: 1, Published: 9090}, {Proto: "udp", Target: 2, Published: 9091}},
 		})
 		r.hold(web("a", ingress(9)))
-		r.Runs("a", "0123456789ab")
+		r.Running("a", "0123456789ab")
 		r.settle()
 		if _, ports := r.fake.Published(); len(ports) != 2 || ports[0].Port != 8080 || ports[0].Backends[0].Addr != addr(0, 9) || ports[1].Port != 9091 || ports[1].Proto != "udp" {
 			t.Errorf("ports %v", ports)
@@ -471,7 +471,7 @@ func TestCutOff(t *testing.T) {
 		r.Resumed()
 		r.told()
 		r.hold(web("a", network("back", 1, 9)))
-		r.Runs("a")
+		r.Running("a")
 		r.other.Leave()
 		<-time.After(time.Minute)
 		if st := r.Status(); r.said("no other node") != 1 || !strings.Contains(st.Gossip, "no other node answers since") || len(st.Networks) != 1 || st.Networks[0].Tasks != 1 {
@@ -498,7 +498,7 @@ func TestRecordsThatCannotBe(t *testing.T) {
 		r.told()
 		r.hold(web("a", network("back", 1, 9)))
 		r.hold(web("b", network("front", 2, 9)))
-		r.Runs("a")
+		r.Running("a")
 		r.settle()
 		before := r.overlay("back")
 		peer := func(n, host int, tunnel netip.Addr) gossip.Peer {

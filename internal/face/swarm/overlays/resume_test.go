@@ -22,10 +22,10 @@ func TestTheNextAgent(t *testing.T) {
 		r.told(ofNode)
 		for i, id := range []string{"a", "b"} {
 			r.hold(web(id, network("back", 1, 20+i)))
-			r.Runs(id, id)
+			r.Running(id, id)
 		}
 		r.hold(web("c", network("front", 2, 9)))
-		r.Runs("c", "c")
+		r.Running("c", "c")
 		peer := func(n, host int) gossip.Peer {
 			return gossip.Peer{Addr: netip.PrefixFrom(addr(n, host), 24), MAC: "02:42:00:00:00:01", Tunnel: there}
 		}
@@ -49,7 +49,7 @@ func TestTheNextAgent(t *testing.T) {
 
 		r.start()
 		r.hold(web("a", network("back", 1, 20)))
-		r.Runs("a", "a")
+		r.Running("a", "a")
 		r.Resumed()
 		r.settle()
 		if o := r.overlay("back"); len(o.Peers) != 2 {
@@ -86,7 +86,7 @@ func TestTheNextAgent(t *testing.T) {
 		if peers, names := r.hears("back"); len(peers) != 1 || len(names) != 0 {
 			t.Errorf("others hear of %v and %v", peers, names)
 		}
-		r.Runs("a", "a2")
+		r.Running("a", "a2")
 		if _, names := r.hears("back"); len(names) != 1 || names[0].TaskAliases[0] != "a2" {
 			t.Errorf("others hear of %v", names)
 		}
@@ -106,7 +106,7 @@ func TestTheNextAgentNeedsNoManager(t *testing.T) {
 		r.told(ofNode, planted)
 		for i, id := range []string{"a", "b"} {
 			r.hold(web(id, network("back", 1, 20+i)))
-			r.Runs(id, id)
+			r.Running(id, id)
 		}
 		r.settle()
 		for key, value := range r.kv.All("") {
@@ -125,7 +125,7 @@ func TestTheNextAgentNeedsNoManager(t *testing.T) {
 			r.stop()
 			r.start()
 			r.hold(web("a", network("back", 1, 20)))
-			r.Runs("a", "a")
+			r.Running("a", "a")
 			r.Resumed()
 			r.settle()
 			if st := r.Status(); (st.Gossip == overlays.Up) != up {
@@ -191,21 +191,21 @@ func TestEnteringTakesLong(t *testing.T) {
 		if peers, _ := r.hears("back"); len(peers) != 1 {
 			t.Errorf("others hear of %v", peers)
 		}
-		if st := r.Status(); len(st.Networks) != 1 || !st.Networks[0].Told {
+		if st := r.Status(); len(st.Networks) != 1 || !st.Networks[0].Announced {
 			t.Errorf("%+v", st)
 		}
 		r.stop()
 		r.start()
 		for i, task := range []string{"a", "b"} {
 			r.hold(web(task, network("back", 1, 9+i)))
-			r.Runs(task)
+			r.Running(task)
 		}
 		r.Resumed()
 		r.told()
 		if _, names := r.hears("back"); len(names) != 1 || names[0].Name != "web.1.b" {
 			t.Errorf("others hear of %v", names)
 		}
-		if st := r.Status(); len(st.Networks) != 1 || st.Networks[0].Told {
+		if st := r.Status(); len(st.Networks) != 1 || st.Networks[0].Announced {
 			t.Errorf("%+v", st)
 		}
 		goOn()

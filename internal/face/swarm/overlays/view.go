@@ -18,27 +18,27 @@ import (
 
 // view is the known state of a network, and its applied part.
 type view struct {
-	dir    *directory.Directory
-	def    translate.Network
-	heard  map[string]gossip.Endpoint // of others, by their keys
-	mine   map[string]gossip.Endpoint
-	here   map[netip.Addr]bool // addresses of this node
-	peers  map[string]core.OverlayPeer
-	left   map[string]gossip.Peer      // left out while somebody else has the address
-	freed  map[netip.Addr]bool         // addresses that somebody had until this take
-	full   bool                        // records were left out because the directory has too many names
-	set    map[string]core.OverlayPeer // to be applied
-	drop   map[string]bool
-	names  map[string][]netip.Addr // as they are applied
-	owners map[netip.Addr]string
-	leads  []core.OverlayService
-	ports  []core.PublishedPort
-	taken  bool // a published port is somebody else's
-	pruned bool
-	early  bool // records are missing: names and services stay those of an earlier agent
-	opened core.Ingress
-	first  bool    // everything was applied once
-	odd    []error // records that the data path refused
+	dir        *directory.Directory
+	def        translate.Network
+	heard      map[string]gossip.Endpoint // of others, by their keys
+	own        map[string]gossip.Endpoint
+	local      map[netip.Addr]bool // addresses of this node
+	peers      map[string]core.OverlayPeer
+	left       map[string]gossip.Peer      // left out while another interface has the address
+	freed      map[netip.Addr]bool         // addresses in use until this update
+	full       bool                        // records were left out because the directory has too many names
+	set        map[string]core.OverlayPeer // to be applied
+	drop       map[string]bool
+	names      map[string][]netip.Addr // as they are applied
+	owners     map[netip.Addr]string
+	services   []core.OverlayService
+	ports      []core.PublishedPort
+	portsTaken bool // a published port is in use on this node
+	pruned     bool
+	early      bool // records are missing: names and services stay those of an earlier agent
+	opened     core.Ingress
+	first      bool    // everything was applied once
+	refused    []error // records that the data path refused
 }
 
 func newView(def translate.Network) view {
@@ -55,27 +55,27 @@ func (v *view) empty() *directory.Directory {
 	return directory.New(n)
 }
 
-// take takes in changes, and how this node's own interfaces are, by their keys. It returns why records of
-// others are left out.
-func (v *view) take(changes []gossip.Change, own map[string]own) (refused []error) {
-	before := v.here
-	v.here, v.freed = map[netip.Addr]bool{}, map[netip.Addr]bool{}
+// update applies changes, and the state of this node's own interfaces by their keys. It returns an error for each
+// refused record of others.
+func (v *view) update(changes []gossip.Change, own map[string]iface) (refused []error) {
+	before := v.local
+	v.local, v.freed = map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	mine := map[string]gossip.Endpoint{}
 	for key, o := range own {
 		if o.gone {
 			continue
 		}
-		v.here[o.peer.Addr.Addr()] = true
+		v.local[o.peer.Addr.Addr()] = true
 		if o.named {
 			mine[key] = o.names
 		}
 	}
 	for a := range before {
-		if !v.here[a] {
+		if !v.local[a] {
 			v.freed[a] = true
 		}
 	}
-	refused = v.takeOwn(mine)
+	refused = v.updateOwn(mine)
 	for _, c := range changes {
 		key := c.ID.Endpoint
 		if _, ours := own[key]; ours {
@@ -87,47 +87,47 @@ func (v *view) take(changes []gossip.Change, own map[string]own) (refused []erro
 		var err error
 		switch r := c.Record.(type) {
 		case gossip.Peer:
-			err = v.takePeer(key, r, c.Gone)
+			err = v.updatePeer(key, r, c.Gone)
 		case gossip.Endpoint:
-			err = v.takeNames(key, r, c.Gone)
+			err = v.updateNames(key, r, c.Gone)
 		}
 		if err != nil {
 			refused = append(refused, fmt.Errorf("endpoint %.12q: %w", key, err))
 		}
 	}
-	v.takeLeft()
+	v.retryRefused()
 	return refused
 }
 
-// takeLeft takes in records that were left out because somebody else had their address, or because there were too many,
-// and that can be now. The managers give an address to another task as soon as they have forgotten the one that had it.
-func (v *view) takeLeft() {
+// retryRefused applies records that were left out because their address was in use, or because there were too many,
+// and that fit now. The managers give an address to another task as soon as they have forgotten the one that had it.
+func (v *view) retryRefused() {
 	if len(v.freed) == 0 {
 		return
 	}
 	for key, p := range v.left {
 		if v.freed[p.Addr.Addr()] {
-			_ = v.takePeer(key, p, false) // its refusal was logged
+			_ = v.updatePeer(key, p, false) // its refusal was logged
 		}
 	}
 	full := v.full
 	v.full = false
 	for key, e := range v.heard {
 		if (full || v.freed[e.Addr] || v.freed[e.VIP]) && !v.dir.Has(key) {
-			_ = v.enter(key, e)
+			_ = v.add(key, e)
 		}
 	}
 }
 
-// leave takes an endpoint out of the directory, and notes which addresses nobody has any more.
-func (v *view) leave(key string, e gossip.Endpoint) {
+// remove removes an endpoint from the directory, and notes its addresses as free.
+func (v *view) remove(key string, e gossip.Endpoint) {
 	v.dir.Drop(key)
 	v.freed[e.Addr], v.freed[e.VIP] = true, true
 }
 
-// enter puts an endpoint of another node into the directory, unless a task here has its address.
-func (v *view) enter(key string, e gossip.Endpoint) error {
-	if v.here[e.Addr] {
+// add adds an endpoint of another node to the directory, unless a task here has its address.
+func (v *view) add(key string, e gossip.Endpoint) error {
+	if v.local[e.Addr] {
 		v.dir.Drop(key)
 		return fmt.Errorf("address %s is that of a task here", e.Addr)
 	}
@@ -136,18 +136,18 @@ func (v *view) enter(key string, e gossip.Endpoint) error {
 	return err
 }
 
-// takeOwn enters this node's own endpoints. They come first: others' endpoints with their addresses
+// updateOwn applies this node's own endpoints. They come first: others' endpoints with their addresses
 // are refused.
-func (v *view) takeOwn(mine map[string]gossip.Endpoint) (refused []error) {
-	if v.mine != nil && maps.EqualFunc(v.mine, mine, func(a, b gossip.Endpoint) bool { return gossip.Same(a, b) }) {
+func (v *view) updateOwn(mine map[string]gossip.Endpoint) (refused []error) {
+	if v.own != nil && maps.EqualFunc(v.own, mine, func(a, b gossip.Endpoint) bool { return gossip.Same(a, b) }) {
 		return nil
 	}
-	for key, e := range v.mine {
+	for key, e := range v.own {
 		if _, stays := mine[key]; !stays {
-			v.leave(key, e)
+			v.remove(key, e)
 		}
 	}
-	v.mine = mine
+	v.own = mine
 	clash := false
 	for key, e := range mine {
 		clash = v.dir.Put(key, e) != nil || clash
@@ -162,14 +162,14 @@ func (v *view) takeOwn(mine map[string]gossip.Endpoint) (refused []error) {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(v.heard)) {
-		if err := v.enter(key, v.heard[key]); err != nil {
+		if err := v.add(key, v.heard[key]); err != nil {
 			refused = append(refused, err)
 		}
 	}
 	return refused
 }
 
-func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
+func (v *view) updatePeer(key string, p gossip.Peer, gone bool) error {
 	forget := func() {
 		if _, there := v.peers[key]; there {
 			delete(v.peers, key)
@@ -188,7 +188,7 @@ func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
 	case err != nil:
 	case p.Tunnel == v.def.Overlay.Local:
 		err = fmt.Errorf("it is said to be behind this node's own address %s", p.Tunnel)
-	case v.here[addr]:
+	case v.local[addr]:
 		err, v.left[key] = fmt.Errorf("address %s is that of a task here", addr), p
 	case v.dir.Serves(addr):
 		err, v.left[key] = fmt.Errorf("address %s is a service's", addr), p
@@ -205,16 +205,16 @@ func (v *view) takePeer(key string, p gossip.Peer, gone bool) error {
 	return nil
 }
 
-func (v *view) takeNames(key string, e gossip.Endpoint, gone bool) error {
+func (v *view) updateNames(key string, e gossip.Endpoint, gone bool) error {
 	if old, there := v.heard[key]; there {
 		delete(v.heard, key)
-		v.leave(key, old)
+		v.remove(key, old)
 	}
 	if gone {
 		return nil
 	}
 	v.heard[key] = e
-	return v.enter(key, e)
+	return v.add(key, e)
 }
 
 // apply updates the data path.
@@ -227,7 +227,7 @@ func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) er
 		}
 		v.set, v.drop = map[string]core.OverlayPeer{}, map[string]bool{}
 		if err != nil { // the others are set
-			v.odd = append(v.odd, err)
+			v.refused = append(v.refused, err)
 		}
 	}
 	if def.Ingress {
@@ -243,14 +243,14 @@ func (v *view) apply(ctx context.Context, s *Networks, def translate.Network) er
 		}
 		v.names, v.owners = names, owners
 	}
-	leads := services(v.dir.Services())
-	if !v.first || !slices.EqualFunc(leads, v.leads, func(a, b core.OverlayService) bool { return a.Addr == b.Addr && slices.Equal(a.Backends, b.Backends) }) {
-		err := s.o.Overlays.SetServices(ctx, id, leads)
+	list := services(v.dir.Services())
+	if !v.first || !slices.EqualFunc(list, v.services, func(a, b core.OverlayService) bool { return a.Addr == b.Addr && slices.Equal(a.Backends, b.Backends) }) {
+		err := s.o.Overlays.SetServices(ctx, id, list)
 		if err != nil && !errdefs.IsInvalidArgument(err) {
 			return err
 		}
-		if v.leads = leads; err != nil { // the others are led
-			v.odd = append(v.odd, err)
+		if v.services = list; err != nil { // the others are set
+			v.refused = append(v.refused, err)
 		}
 	}
 	v.first = true
@@ -271,7 +271,7 @@ func backends(all []directory.Backend) (list []core.OverlayBackend) {
 	return list
 }
 
-// publish leads the ports that services publish on every node, once this node has its place there.
+// publish publishes the ports of the whole swarm, once this node is on their network.
 func (v *view) publish(ctx context.Context, s *Networks, id string) error {
 	s.mu.Lock()
 	in := s.ingress
@@ -296,24 +296,24 @@ func (v *view) publish(ctx context.Context, s *Networks, id string) error {
 	same := func(a, b core.PublishedPort) bool {
 		return a.Proto == b.Proto && a.Port == b.Port && slices.Equal(a.Backends, b.Backends)
 	}
-	if v.first && !v.taken && slices.EqualFunc(ports, v.ports, same) && slices.Equal(in.Addrs, v.opened.Addrs) {
+	if v.first && !v.portsTaken && slices.EqualFunc(ports, v.ports, same) && slices.Equal(in.Addrs, v.opened.Addrs) {
 		return nil
 	}
 	taken, err := s.o.Overlays.Publish(ctx, ports)
 	if err != nil && !errdefs.IsInvalidArgument(err) {
 		return err
 	}
-	if err != nil { // the others are led
-		v.odd = append(v.odd, err)
+	if err != nil { // the others are published
+		v.refused = append(v.refused, err)
 	}
-	v.first, v.ports, v.opened, v.taken = true, ports, in, len(taken) > 0
+	v.first, v.ports, v.opened, v.portsTaken = true, ports, in, len(taken) > 0
 	s.mu.Lock()
 	before := s.taken
 	s.taken = taken
 	s.mu.Unlock()
 	for _, p := range taken {
 		if !slices.ContainsFunc(before, func(o core.TakenPort) bool { return o.Proto == p.Proto && o.Port == p.Port }) {
-			s.say(fmt.Sprintf("port %d/%s, which the swarm publishes, does not answer at this node: %v", p.Port, p.Proto, p.Err))
+			s.note(fmt.Sprintf("port %d/%s, which the swarm publishes, does not answer at this node: %v", p.Port, p.Proto, p.Err))
 		}
 	}
 	return nil

@@ -40,8 +40,8 @@ func open(sub context.Context, l *link) (*outgoing, error) {
 	return o, nil
 }
 
-// errOver is the error of a stream that its manager has ended early.
-var errOver = errors.New("the manager has ended the stream") //nolint:gochecknoglobals // an error value
+// errEnded is the error of a stream that its manager has ended early.
+var errEnded = errors.New("the manager has ended the stream") //nolint:gochecknoglobals // an error value
 
 // send sends a message, which does not mean that it is taken. An error is the manager's
 // answer, if there is one.
@@ -50,8 +50,8 @@ func (o *outgoing) send(m *swarmv1.PublishLogsMessage) error {
 	if !errors.Is(err, io.EOF) {
 		return err
 	}
-	if err = o.hangUp(); err == nil {
-		err = errOver
+	if err = o.closeAndRecv(); err == nil {
+		err = errEnded
 	}
 	return err
 }
@@ -76,14 +76,14 @@ func (o *outgoing) finish(id string) error {
 	}
 	// Managers answer this with a status and without a message, which gRPC says is against the
 	// protocol.
-	if err := o.hangUp(); status.Code(err) != codes.Internal {
+	if err := o.closeAndRecv(); status.Code(err) != codes.Internal {
 		return err
 	}
 	return nil
 }
 
-// hangUp ends the stream when the manager has taken all messages; the error is its answer.
-func (o *outgoing) hangUp() error {
+// closeAndRecv ends the stream when the manager has taken all messages; the error is its answer.
+func (o *outgoing) closeAndRecv() error {
 	_, err := o.stream.CloseAndRecv()
 	return err
 }

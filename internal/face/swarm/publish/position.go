@@ -49,8 +49,8 @@ func (o Output) name() string {
 
 // reading is the reader of a log.
 type reading struct {
-	over chan struct{} // closed when it has ended
-	read position      // the read part, for waiters for over
+	ended chan struct{} // closed when it has ended
+	read  position      // the read part, for waiters for over
 }
 
 // step counts a complete message. The beginnings of others may be before it in the log; a reader
@@ -111,8 +111,8 @@ func readKept(file string) (k kept, err error) {
 	return k, err
 }
 
-// poke says that positions have changed.
-func (p *Publisher) poke() {
+// markChanged wakes keep: positions have changed.
+func (p *Publisher) markChanged() {
 	select {
 	case p.moved <- struct{}{}:
 	default:
@@ -128,7 +128,7 @@ func (p *Publisher) keep(ctx context.Context) {
 		case <-p.moved:
 		}
 		now := p.positions()
-		if nap(ctx, ctx, settle); ctx.Err() != nil {
+		if sleep(ctx, ctx, settle); ctx.Err() != nil {
 			return
 		}
 		p.write(now)

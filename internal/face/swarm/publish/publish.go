@@ -132,7 +132,7 @@ func (p *Publisher) Listen(ctx context.Context, api swarmv1.LogBrokerClient) err
 		if err != nil {
 			return err
 		}
-		if !p.told(l, m) {
+		if !p.subscribe(l, m) {
 			p.refuse(ctx, api, m.GetId())
 		}
 	}
@@ -162,8 +162,8 @@ func (p *Publisher) unlink(l *link) {
 	}
 }
 
-// told opens a subscription or closes it; false when there are too many.
-func (p *Publisher) told(l *link, m *swarmv1.SubscriptionMessage) bool {
+// subscribe opens a subscription or closes it; false when there are too many.
+func (p *Publisher) subscribe(l *link, m *swarmv1.SubscriptionMessage) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	id := m.GetId()
@@ -202,7 +202,7 @@ func (p *Publisher) forget(s *subscription) {
 	defer p.mu.Unlock()
 	if p.subs[s.id] == s && p.base.Err() == nil {
 		delete(p.subs, s.id)
-		p.poke()
+		p.markChanged()
 	}
 }
 

@@ -167,7 +167,7 @@ func (s *subscription) begin(o Output, later bool) {
 		if s.at[log] = (position{}); from.Tail < 0 { // from now on, also by the next agent
 			s.at[log] = position{At: time.Now()}
 		}
-		s.p.poke()
+		s.p.markChanged()
 	}
 	switch {
 	case len(o.Sinks) == 0:
@@ -191,12 +191,12 @@ func (s *subscription) begin(o Output, later bool) {
 			s.note(o, "the output of this task is not followed: its node follows that of too many")
 			return
 		}
-		before, now := s.reading[log], &reading{over: make(chan struct{})}
+		before, now := s.reading[log], &reading{ended: make(chan struct{})}
 		s.reading[log] = now
 		s.readers.Go(func() {
 			defer func() {
 				now.read = l.last
-				close(now.over)
+				close(now.ended)
 				<-s.p.follows
 			}()
 			ended, stop := s.p.o.Source.Ended(ctx, o.Container)
@@ -204,7 +204,7 @@ func (s *subscription) begin(o Output, later bool) {
 			from.Follow, from.Ended = true, ended
 			if before != nil { // of the container that the task had before
 				select {
-				case <-before.over:
+				case <-before.ended:
 					l.start, from.Tail = before.read, 0
 				case <-ctx.Done():
 					return
@@ -317,7 +317,7 @@ func (s *subscription) sent(n int) {
 		}
 	}
 	if s.follow {
-		s.p.poke()
+		s.p.markChanged()
 	}
 	clear(s.pending[:n])
 	if s.pending = s.pending[n:]; len(s.pending) == 0 {
@@ -423,7 +423,7 @@ func (s *subscription) send(ctx context.Context) {
 			return
 		}
 		if l == nil {
-			_ = out.hangUp() // with its session
+			_ = out.closeAndRecv() // with its session
 			out.drop()
 			out = nil
 			continue
@@ -457,7 +457,7 @@ func (s *subscription) send(ctx context.Context) {
 			return
 		default: // it may pass
 		}
-		nap(ctx, l.ctx, pause)
+		sleep(ctx, l.ctx, pause)
 		pause = min(2*pause, longestPause)
 		if l.ctx.Err() == nil { // else the stream failed with its session
 			s.again(kept)
@@ -474,7 +474,7 @@ func (s *subscription) deliver(ctx context.Context, out *outgoing, rate *bucket,
 	for _, i := range batch {
 		n += len(i.m.GetData())
 	}
-	nap(ctx, out.link.ctx, rate.take(n, time.Now()))
+	sleep(ctx, out.link.ctx, rate.take(n, time.Now()))
 	if err := out.send(&swarmv1.PublishLogsMessage{SubscriptionId: s.id, Messages: messages(batch)}); err != nil {
 		return err
 	}
@@ -483,8 +483,8 @@ func (s *subscription) deliver(ctx context.Context, out *outgoing, rate *bucket,
 	return nil
 }
 
-// nap waits, and less when one of the contexts ends.
-func nap(a, b context.Context, d time.Duration) {
+// sleep waits, and less when one of the contexts ends.
+func sleep(a, b context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}

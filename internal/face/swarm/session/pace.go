@@ -25,9 +25,9 @@ func (p *pace) failed() { p.backoff = min(firstBackoff+2*p.backoff, longestWait)
 
 // opened says that a session was opened; a new one counts for the managers' limit, one
 // that was resumed does not.
-func (p *pace) opened(now time.Time, anew bool) {
+func (p *pace) opened(now time.Time, registered bool) {
 	p.backoff = 0
-	if !anew {
+	if !registered {
 		return
 	}
 	p.registered = append(p.registered, now)
@@ -39,9 +39,9 @@ func (p *pace) opened(now time.Time, anew bool) {
 // wait is the pause before the next try: a part of the backoff at random, so that the nodes of a
 // Swarm do not all come at once, and, for a new registration, as long as the managers would refuse
 // it.
-func (p *pace) wait(now time.Time, anew bool) time.Duration {
+func (p *pace) wait(now time.Time, registers bool) time.Duration {
 	d := time.Duration(rand.Float64() * float64(p.backoff)) //nolint:gosec // it spreads load
-	if anew && len(p.registered) == maxRegistered {
+	if registers && len(p.registered) == maxRegistered {
 		d = max(d, p.registered[0].Add(window).Sub(now))
 	}
 	return d

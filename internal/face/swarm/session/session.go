@@ -44,8 +44,8 @@ type Member interface {
 	Identity() *identity.Identity
 	// Describe returns the description of the node.
 	Describe() *swarmv1.NodeDescription
-	// Told gets each further message of the session.
-	Told(m *swarmv1.SessionMessage) error
+	// Configured gets each message of the session.
+	Configured(m *swarmv1.SessionMessage) error
 	// Paced gets the interval of heartbeats when the managers have changed it.
 	Paced(period time.Duration)
 	// Expired is called when the node's certificate turns out to have expired, once.
@@ -78,7 +78,7 @@ type Client struct {
 
 	period  time.Duration // of heartbeats, as the member knows it
 	renewed time.Time     // when the certificate was, the last time
-	said    string        // the error that was logged last
+	logged  string        // the last logged error
 	expired bool          // the member knows
 }
 
@@ -102,7 +102,7 @@ const (
 )
 
 // errAgain ends a session that is resumed at once, with something new to say.
-var errAgain = errors.New("the session is opened again") //nolint:gochecknoglobals // an error value
+var errAgain = errors.New("the session is resumed") //nolint:gochecknoglobals // an error value
 
 // Run keeps a session until ctx ends.
 func (c *Client) Run(ctx context.Context) {
@@ -110,18 +110,18 @@ func (c *Client) Run(ctx context.Context) {
 		if !sleep(ctx, c.pace.wait(time.Now(), c.id == "")) {
 			return
 		}
-		err := c.one(ctx)
+		err := c.connect(ctx)
 		c.state.set(Down, "", err)
 		if ctx.Err() != nil || errors.Is(err, errAgain) {
 			continue
 		}
 		c.pace.failed()
 		level := slog.LevelWarn
-		if c.said == err.Error() { // said once
+		if c.logged == err.Error() { // logged once
 			level = slog.LevelDebug
 		}
-		c.said = err.Error()
-		c.o.Logger.Log(ctx, level, "session with the swarm is lost", "error", err, "backoff", c.pace.backoff)
+		c.logged = err.Error()
+		c.o.Logger.Log(ctx, level, "lost the session with the swarm; will retry", "error", err, "backoff", c.pace.backoff)
 	}
 }
 
@@ -140,8 +140,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// one is one session with one manager.
-func (c *Client) one(ctx context.Context) error {
+// connect is one session with one manager.
+func (c *Client) connect(ctx context.Context) error {
 	peer, ok := c.o.Managers.Pick()
 	if !ok {
 		return errors.New("no manager of the swarm is known")
@@ -162,7 +162,7 @@ func (c *Client) one(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	err = c.with(ctx, peer, conn)
+	err = c.serve(ctx, peer, conn)
 	if !errors.Is(err, errAgain) {
 		c.o.Managers.Observe(peer, bad)
 	}
@@ -174,8 +174,8 @@ func (c *Client) one(ctx context.Context) error {
 	return err
 }
 
-// with opens a session by a connection and stays in it.
-func (c *Client) with(ctx context.Context, peer Peer, conn *grpc.ClientConn) error {
+// serve opens a session by a connection and stays in it.
+func (c *Client) serve(ctx context.Context, peer Peer, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	select {
@@ -189,17 +189,17 @@ func (c *Client) with(ctx context.Context, peer Peer, conn *grpc.ClientConn) err
 	if err != nil {
 		return fmt.Errorf("open a session with manager %s: %w", peer.Addr, err)
 	}
-	anew := first.GetSessionId() != c.id
+	registered := first.GetSessionId() != c.id
 	c.id = first.GetSessionId()
-	c.pace.opened(time.Now(), anew)
+	c.pace.opened(time.Now(), registered)
 	c.o.Managers.Observe(peer, good)
-	if err := c.told(first); err != nil {
+	if err := c.receive(first); err != nil {
 		return err
 	}
 	c.o.Worker.Registered()
 	c.state.set(Up, peer.Addr, nil)
-	c.said = ""
-	c.o.Logger.InfoContext(ctx, "session with the swarm", "manager", peer.Addr, "resumed", !anew)
+	c.logged = ""
+	c.o.Logger.InfoContext(ctx, "session with the swarm", "manager", peer.Addr, "resumed", !registered)
 	run := func(what string, fn func(context.Context) error) {
 		group.Go(func() error {
 			if err := fn(ctx); err != nil {
@@ -275,17 +275,18 @@ func (c *Client) listen(stream grpc.ServerStreamingClient[swarmv1.SessionMessage
 		if err != nil {
 			return err
 		}
-		if err := c.told(m); err != nil {
+		if err := c.receive(m); err != nil {
 			return err
 		}
 	}
 }
 
-func (c *Client) told(m *swarmv1.SessionMessage) error {
+// receive applies a message of the session.
+func (c *Client) receive(m *swarmv1.SessionMessage) error {
 	if wantsRenewal(m.GetNode(), c.o.Member.Identity()) {
 		poke(c.renew)
 	}
-	if err := c.o.Member.Told(m); err != nil {
+	if err := c.o.Member.Configured(m); err != nil {
 		return err
 	}
 	c.Described()
@@ -314,7 +315,7 @@ func (c *Client) assignments(ctx context.Context, api swarmv1.DispatcherClient, 
 		if err != nil {
 			return err
 		}
-		c.state.told()
+		c.state.assigned()
 		if err := c.o.Worker.Assigned(m, first); err != nil {
 			return err
 		}
@@ -332,7 +333,7 @@ func (c *Client) tasks(ctx context.Context, api swarmv1.DispatcherClient, sessio
 		if err != nil {
 			return err
 		}
-		c.state.told()
+		c.state.assigned()
 		if err := c.o.Worker.Assigned(assignment.OfTasks(m), true); err != nil {
 			return err
 		}

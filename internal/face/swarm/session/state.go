@@ -22,13 +22,13 @@ const missed = 3
 
 // state is the state of the session.
 type state struct {
-	mu      sync.Mutex // guards phase, manager, err, answers, heard, period
-	phase   Phase
-	manager string
-	err     error
-	answers bool
-	heard   time.Time     // when a heartbeat was answered last, or there was the first to be
-	period  time.Duration // of heartbeats
+	mu       sync.Mutex // guards phase, manager, err, answers, lastBeat, period
+	phase    Phase
+	manager  string
+	err      error
+	answers  bool
+	lastBeat time.Time     // the time of the last answered heartbeat, or of the start
+	period   time.Duration // of heartbeats
 }
 
 // set begins a phase. A manager that refuses the node answers it.
@@ -38,8 +38,8 @@ func (s *state) set(p Phase, manager string, err error) {
 	s.phase, s.manager, s.err, s.answers = p, manager, err, status.Code(err) == codes.PermissionDenied
 }
 
-// told records that a manager has sent assignments.
-func (s *state) told() {
+// assigned records that a manager has sent assignments.
+func (s *state) assigned() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers = true
@@ -49,7 +49,7 @@ func (s *state) told() {
 func (s *state) beat(now time.Time, period time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heard, s.period = now, period
+	s.lastBeat, s.period = now, period
 }
 
 // Contact reports whether a manager answers: it has sent assignments in this session, or refuses
@@ -57,7 +57,7 @@ func (s *state) beat(now time.Time, period time.Duration) {
 func (c *Client) Contact() (answers bool, cutOff time.Time) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
-	return c.state.answers, c.state.heard.Add(missed * c.state.period)
+	return c.state.answers, c.state.lastBeat.Add(missed * c.state.period)
 }
 
 // State returns the phase of the session, its manager, and the error if there is none.
