@@ -153,7 +153,7 @@ func sandboxHostname(cfg *v1.PodSandboxConfig, sb *core.SandboxConfig) error {
 		return invalid.Errorf("sandbox: host name %q", h)
 	}
 	if h != "" && sb.Namespaces.UTS.Mode == core.Host { // refused by containerd too, and kubelet sends none
-		return invalid.Errorf("sandbox: host name %q with the host's network, whose name is the node's", h)
+		return invalid.Errorf("sandbox: host name %q cannot be set with the host's network", h)
 	}
 	sb.Hostname = h
 	return nil

@@ -44,7 +44,7 @@ func (o *oomWatch) watch(ctx context.Context, ct *core.Container) {
 	id := string(ct.Config.Key)
 	w, err := o.watcher.Watch(file, func(uint64) { o.add(id) })
 	if err != nil {
-		o.deps.Logger.WarnContext(ctx, "kills for want of memory are seen only when a process ends", "container", id, "error", err)
+		o.deps.Logger.WarnContext(ctx, "could not watch a container's out-of-memory kills; they are reported when a process ends", "container", id, "error", err)
 		return
 	}
 	o.mu.Lock()
@@ -66,7 +66,7 @@ func (o *oomWatch) run(ctx context.Context) error {
 			return nil
 		},
 		Failed: func(err error) {
-			o.deps.Logger.WarnContext(ctx, "kills for want of memory are not seen", "error", err)
+			o.deps.Logger.WarnContext(ctx, "could not read the event log: out-of-memory kills are not reported", "error", err)
 		},
 	}.Run(ctx, o.deps.Engine)
 }

@@ -69,7 +69,7 @@ func (f *Face) ask(ctx context.Context, name string, decoded any) (end func(fail
 	}
 	m, ok := decoded.(proto.Message)
 	if !ok {
-		return end, refuse(codes.PermissionDenied, "%s is blocked by policy: it is no message", name)
+		return end, refuse(codes.PermissionDenied, "%s is blocked by policy: it is not a message", name)
 	}
 	input, err := policyInput(m)
 	if err != nil {

@@ -103,7 +103,7 @@ func (f *Face) dropDNS(ctx context.Context) {
 		return
 	}
 	if err := f.undoDNS(); err != nil {
-		f.o.Logger.WarnContext(ctx, "could not take the sandbox's name servers away", "error", err)
+		f.o.Logger.WarnContext(ctx, "could not remove the sandbox's name servers", "error", err)
 	}
 	f.undoDNS = nil
 }

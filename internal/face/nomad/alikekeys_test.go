@@ -72,7 +72,7 @@ func TestAnImageIsLoaded(t *testing.T) {
 		return map[string]any{"image": "alone:1", "load": archive, "force_pull": true}
 	}
 	for archive, text := range map[string]string{
-		"link.tar": "symbolic link", "up/outside.tar": "symbolic link", "none.tar": "no such file", ".": "it is no file",
+		"link.tar": "symbolic link", "up/outside.tar": "symbolic link", "none.tar": "no such file", ".": "it is not a file",
 	} {
 		r.wantStartError(r.task("bbbbbbbb", load(archive)), false, text)
 	}

@@ -51,7 +51,7 @@ func newServer(o Options, log *slog.Logger) *server {
 func (s *server) run(ctx context.Context) error {
 	// An agent that died between a task's removal and that of its volumes has left these.
 	if _, err := s.engine.Volumes.Prune(ctx, core.Volume.Anonymous); err != nil {
-		s.log.WarnContext(ctx, "volumes without a name, of tasks that are gone, are left; longshore volume prune removes them", "error", err)
+		s.log.WarnContext(ctx, "could not remove the unnamed volumes of removed tasks; longshore volume prune removes them", "error", err)
 	}
 	return s.images.Run(ctx)
 }

@@ -197,7 +197,7 @@ func (m *member) Configured(msg *swarmv1.SessionMessage) error {
 	}
 	next, err := m.identity.WithRoots(msg.GetRootCA())
 	if err != nil {
-		m.face.log.Warn("the swarm's roots are not believed", "error", err)
+		m.face.log.Warn("refused the root certificates of a manager", "error", err)
 		return nil
 	}
 	m.roots = msg.GetRootCA()
@@ -220,14 +220,14 @@ func (m *member) Renewed(id *identity.Identity) error {
 // give it up.
 func (m *member) Paced(period time.Duration) {
 	if err := m.worker.records.putPeriod(period); err != nil {
-		m.face.log.Error("the managers' heartbeat is not known after the agent's next start", "error", err)
+		m.face.log.Error("could not store the managers' heartbeat interval for the agent's next start", "error", err)
 	}
 }
 
 // Expired implements session.Member.
 func (m *member) Expired(err error) {
 	if err := engine.Tell(m.worker.engine, err.Error()); err != nil {
-		m.face.log.Error("an event could not be kept", "error", err)
+		m.face.log.Error("could not store an event", "error", err)
 	}
 }
 

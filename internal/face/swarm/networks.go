@@ -26,7 +26,7 @@ func (m *member) networks(nodeID string) *overlays.Networks {
 		Route: m.route, Mesh: w.node.Ingress == IngressMesh, Logger: m.face.log,
 		Note: func(note string) {
 			if err := engine.Tell(w.engine, note); err != nil {
-				m.face.log.Error("an event could not be kept", "error", err)
+				m.face.log.Error("could not store an event", "error", err)
 			}
 		},
 		Changed: m.client.Described,

@@ -152,7 +152,7 @@ func (w *worker) restart(ctx context.Context, s *swarmv1.Task, c, last core.Cont
 	h := w.restarts.history(id, c)
 	if !h.Pending {
 		_, why := end(last, time.Time{})
-		w.log.InfoContext(ctx, "a task is started again, as no manager can be reached", "task", id, "ended", why, "before", h.Count)
+		w.log.InfoContext(ctx, "restarting a task: no manager can be reached", "task", id, "ended", why, "before", h.Count)
 		h = h.Begin(restart.Of(s), time.Now(), string(c.ID), why)
 		if err := w.records.putRestarts(id, h); err != nil {
 			return retry(err)
@@ -170,7 +170,7 @@ func (w *worker) restart(ctx context.Context, s *swarmv1.Task, c, last core.Cont
 		if r.outcome != stepper.Failed || ctx.Err() != nil {
 			return r
 		}
-		w.log.WarnContext(ctx, "a task cannot be started again", "task", id, "error", err)
+		w.log.WarnContext(ctx, "could not restart a task", "task", id, "error", err)
 		if err := w.records.putRestarts(id, h.Fail(err.Error())); err != nil {
 			return retry(err)
 		}

@@ -181,7 +181,7 @@ func (f *Face) Join(ctx context.Context, r JoinRequest) (Status, error) {
 		return Status{}, err
 	}
 	if token.FIPS {
-		return Status{}, invalid.Errorf("the swarm admits only nodes with FIPS cryptography, which this one has not")
+		return Status{}, invalid.Errorf("the swarm admits only nodes with FIPS cryptography, which this node lacks")
 	}
 	if _, _, err := net.SplitHostPort(r.Addr); err != nil {
 		return Status{}, invalid.Errorf("manager %q is not HOST:PORT", r.Addr)

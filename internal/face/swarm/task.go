@@ -173,7 +173,7 @@ func failure(err error) result {
 }
 
 // errWaits is the error of a task that needs something that the managers have not sent yet.
-var errWaits = errors.New("it waits for the managers") //nolint:gochecknoglobals // an error value
+var errWaits = errors.New("waiting for the managers") //nolint:gochecknoglobals // an error value
 
 // prepare makes a task's container, unless it has one. With an error it releases the task's volumes and networks.
 func (w *worker) prepare(ctx context.Context, s *swarmv1.Task) result {
@@ -269,7 +269,7 @@ func (w *worker) createPair(ctx context.Context, t translate.Task, img core.Imag
 		err = errors.Join(err, w.face.files().remove(wrote))
 	}
 	for _, warning := range c.Warnings {
-		w.log.WarnContext(ctx, "a task could not be given all that it asks for", "task", id, "warning", warning)
+		w.log.WarnContext(ctx, "could not apply all settings of a task", "task", id, "warning", warning)
 	}
 	if err == nil {
 		w.nets.Attached(id)
@@ -371,7 +371,7 @@ func (w *worker) watch(ctx context.Context, s *swarmv1.Task) result {
 }
 
 // errLost is the error of a task without a container and without a recorded end.
-var errLost = errors.New("its container is gone: the node was started again, or someone else has removed it") //nolint:gochecknoglobals // an error value
+var errLost = errors.New("its container is gone: the node was restarted, or the container was removed") //nolint:gochecknoglobals // an error value
 
 // last returns a task's container at its end: c, or the event log's record of a removed one.
 func (w *worker) last(ctx context.Context, s *swarmv1.Task, c core.Container) core.Container {

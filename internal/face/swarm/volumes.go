@@ -65,7 +65,7 @@ func (w *worker) changeVolumes(c assignment.Change) {
 	named := map[string]bool{}
 	ignore := func(err error) {
 		if err != nil {
-			w.log.Warn("an assignment is ignored", "error", err)
+			w.log.Warn("ignored an assignment", "error", err)
 		}
 	}
 	for _, v := range c.VolumesRemoved {

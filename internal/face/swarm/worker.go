@@ -240,7 +240,7 @@ func (w *worker) Assigned(m *swarmv1.AssignmentsMessage, first bool) error {
 		return err
 	}
 	for _, err := range c.Ignored {
-		w.log.Warn("an assignment is ignored", "error", err)
+		w.log.Warn("ignored an assignment", "error", err)
 	}
 	for _, id := range c.Removed {
 		w.unassign(id)

@@ -49,7 +49,7 @@ func (im *Images) All(ctx context.Context, delay time.Duration) {
 	}
 	all, err := im.o.Engine.Images.List(ctx)
 	if err != nil {
-		im.o.Logger.WarnContext(ctx, "images that nothing uses cannot be looked for", "error", err)
+		im.o.Logger.WarnContext(ctx, "could not list unused images", "error", err)
 		return
 	}
 	for _, img := range all {
@@ -99,7 +99,7 @@ func (im *Images) Run(ctx context.Context) error {
 			timer.Stop()
 		case <-timer.C:
 			if err := im.prune(ctx); err != nil && ctx.Err() == nil {
-				im.o.Logger.WarnContext(ctx, "images that nothing uses could not be removed", "error", err)
+				im.o.Logger.WarnContext(ctx, "could not remove unused images", "error", err)
 			}
 		}
 	}

@@ -77,7 +77,7 @@ func Open(ctx context.Context, s *store.Store, life time.Duration) (*Authority, 
 		life = NodeLife
 	}
 	if life < time.Minute || life > rootLife/2 {
-		return nil, invalid.Errorf("certificates of nodes that are valid for %s: at least a minute, at most %s", life, rootLife/2)
+		return nil, invalid.Errorf("certificates of nodes cannot be valid for %s: at least a minute, at most %s", life, rootLife/2)
 	}
 	_, err := s.Get(ctx, rootRecord)
 	if errdefs.IsNotFound(err) {

@@ -74,7 +74,7 @@ func (a *Authority) ClientCredentials() credentials.TransportCredentials {
 		MinVersion: tls.VersionTLS12, RootCAs: a.trust.Load().pool, ServerName: RoleManager,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if !slices.Equal(s.PeerCertificates[0].Subject.Organization, []string{a.Cluster}) {
-				return errors.New("the hub is of another fleet")
+				return errors.New("the hub belongs to another fleet")
 			}
 			return IsHub(s)
 		},

@@ -247,7 +247,7 @@ func (s *Service) bounded(ctx context.Context) error {
 
 // tell logs and stores that something is refused.
 func (s *Service) tell(ctx context.Context, e events.Event) {
-	s.Log.WarnContext(ctx, "a client asks too often", "who", e.Who, "event", e.What)
+	s.Log.WarnContext(ctx, "a client makes too many requests", "who", e.Who, "event", e.What)
 	if _, err := s.Inventory.Commit(ctx, e.Write()); err != nil {
 		s.Log.WarnContext(ctx, "could not store an event", "event", e.What, "error", err)
 	}

@@ -177,7 +177,7 @@ func (o *Operators) Create(ctx context.Context, op Operator, days int, csr []byt
 	}
 	rev, err := o.a.store.Commit(ctx, events.With(ctx, []store.Write{{Key: operatorRecords + op.Name, Value: data, Secret: true, If: store.Absent}})...)
 	if errdefs.IsAborted(err) {
-		return "", nil, fmt.Errorf("there is an operator %s: %w", op.Name, errdefs.ErrAlreadyExists)
+		return "", nil, fmt.Errorf("operator %s already exists: %w", op.Name, errdefs.ErrAlreadyExists)
 	}
 	if err != nil {
 		return "", nil, err
@@ -258,7 +258,7 @@ func (o *Operators) Remove(ctx context.Context, name string) error {
 }
 
 // errUnknown is the only error for refused clients, without details.
-var errUnknown = fmt.Errorf("the certificate or the token is of no operator: %w", errdefs.ErrUnauthenticated)
+var errUnknown = fmt.Errorf("the certificate or the token belongs to no operator: %w", errdefs.ErrUnauthenticated)
 
 // find returns the operator of a name, if shows is its secret.
 func (o *Operators) find(kind, name string, shows []byte) (Operator, error) {
@@ -295,7 +295,7 @@ func (o *Operators) verify(certs []*x509.Certificate) error {
 		return err
 	}
 	if caller == nil || caller.Role != RoleOperator || caller.Cluster != o.a.Cluster {
-		return errors.New("the certificate is of no operator")
+		return errors.New("the certificate belongs to no operator")
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func (p pair) open() (*x509.Certificate, crypto.Signer, error) {
 	}
 	key, ok := opened.PrivateKey.(crypto.Signer)
 	if !ok || !opened.Leaf.IsCA {
-		return nil, nil, errors.New("it is no authority")
+		return nil, nil, errors.New("it is not a certificate authority")
 	}
 	return opened.Leaf, key, nil
 }

@@ -57,7 +57,7 @@ func (s *Server) CreateContainer(ctx context.Context, req *cri.CreateContainerRe
 func (s *Server) containerConfig(in *cri.ContainerConfig) (*v1.ContainerConfig, error) {
 	out := as[*v1.ContainerConfig](in)
 	if _, ok := out.GetAnnotations()[core.GrantAnnotation]; ok {
-		return nil, invalid.Errorf("container %s: annotation %s: what a program is granted is said by argdata here", in.GetMetadata().GetName(), core.GrantAnnotation)
+		return nil, invalid.Errorf("container %s: annotation %s: here a program's argdata has its grants", in.GetMetadata().GetName(), core.GrantAnnotation)
 	}
 	if sc := in.GetLinux().GetSecurityContext(); sc != nil {
 		to := out.Linux.SecurityContext

@@ -143,7 +143,7 @@ func (h *Host) Run(ctx context.Context, e *engine.Client) error {
 			return nil
 		},
 		Failed: func(err error) {
-			h.o.Logger.WarnContext(ctx, "nri: plugins are not told of ends until the event log can be read", "error", err)
+			h.o.Logger.WarnContext(ctx, "nri: could not read the event log; plugins do not hear of ends until it can be read", "error", err)
 		},
 	}
 	return w.Run(ctx, e)

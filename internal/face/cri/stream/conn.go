@@ -23,10 +23,10 @@ const lingerTime = 5 * time.Second
 
 // Why a connection's context ends.
 var (
-	errGone  = errors.New("the client has gone")            //nolint:gochecknoglobals // an error value
-	errIdle  = errors.New("the connection was idle")        //nolint:gochecknoglobals // an error value
-	errRoom  = errors.New("its place was given to another") //nolint:gochecknoglobals // an error value
-	errStops = errors.New("the streaming server is ended")  //nolint:gochecknoglobals // an error value
+	errGone  = errors.New("the client has gone")                  //nolint:gochecknoglobals // an error value
+	errIdle  = errors.New("the connection was idle")              //nolint:gochecknoglobals // an error value
+	errRoom  = errors.New("its place went to another connection") //nolint:gochecknoglobals // an error value
+	errStops = errors.New("the streaming server is ended")        //nolint:gochecknoglobals // an error value
 )
 
 // listener hands out conns, as many as limit lets in.

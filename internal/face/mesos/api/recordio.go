@@ -61,7 +61,7 @@ func (r *RecordReader) length() (int64, error) {
 		return 0, badLength(digits)
 	}
 	if n > uint64(r.max) {
-		return 0, fmt.Errorf("%w: %d bytes, and %d are taken", errRecordTooLong, n, r.max)
+		return 0, fmt.Errorf("%w: %d bytes, at most %d", errRecordTooLong, n, r.max)
 	}
 	return int64(n), nil
 }

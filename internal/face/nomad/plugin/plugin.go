@@ -194,7 +194,7 @@ func ParseConfig(data []byte) (Config, error) {
 		return c, err
 	}
 	if c.AuthHelper = v.Block("auth").String("helper"); strings.ContainsAny(c.AuthHelper, "/\x00") {
-		return c, invalid.Errorf("config.auth.helper %q is no name: it is what follows docker-credential- in the program's", c.AuthHelper)
+		return c, invalid.Errorf("config.auth.helper %q is not a helper's name: use the part of the program's name after docker-credential-", c.AuthHelper)
 	}
 	modes := v.Block("allowed_modes")
 	for _, name := range []string{"pid", "ipc", "uts"} {

@@ -53,7 +53,7 @@ func (im *Images) read(ctx context.Context, t translate.Task) (core.Image, error
 		return core.Image{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return core.Image{}, invalid.Errorf("it is no file")
+		return core.Image{}, invalid.Errorf("it is not a file")
 	}
 	imgs, err := im.archives.Import(ctx, core.OwnerNomad, io.LimitReader(f, info.Size()), core.ImportOptions{Only: t.Conf.Image})
 	if err == nil {

@@ -172,7 +172,7 @@ func (p *proxy) repeat(stream grpc.ServerStream, method string, req frame, limit
 		if !died(err) || ctx.Err() != nil {
 			return err
 		}
-		p.log.Debug("the agent went away over a call, which is made again", "call", method, "error", err)
+		p.log.Debug("the agent went away during a call; the call is repeated", "call", method, "error", err)
 	}
 }
 

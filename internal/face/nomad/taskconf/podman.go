@@ -73,7 +73,7 @@ func platform(v schema.Values) error {
 	case !slices.Contains([]string{"", "linux"}, v.String("os")):
 		return invalid.Errorf("config.os %q is not linux: use a constraint on the attribute kernel.name", v.String("os"))
 	case v.String("variant") != "":
-		return invalid.Errorf("config.variant is not for this driver: of an image for several variants the node's is taken; name an image that has the other one only")
+		return invalid.Errorf("config.variant is not for this driver: the node's variant of an image is used; name an image that has only the other one")
 	}
 	return nil
 }

@@ -271,7 +271,7 @@ func (t *Task) users(v schema.Values) error {
 	case m == "auto", m == "private":
 		t.Users = true
 	case mode == "keep-id", mode == "nomap":
-		return invalid.Errorf("config.userns_mode %q maps the user of a rootless podman, and the agent is root: use auto, and the job's user for who the task runs as", m)
+		return invalid.Errorf("config.userns_mode %q maps the user of a rootless podman, and the agent is root: use auto, and select the task's user by the job's user", m)
 	default:
 		return invalid.Errorf("config.userns_mode %q is neither host nor auto", m)
 	}

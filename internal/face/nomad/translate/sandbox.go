@@ -85,7 +85,7 @@ func (a Task) Sandbox() (core.SandboxConfig, error) {
 	switch {
 	case len(a.Conf.Addrs) == 0:
 	case mode != netBridge:
-		return cfg, invalid.Errorf("config.%s: only a task on our bridge is given an address, and this one's network is %s: use network_mode = \"bridge\", or a CNI network of the group that gives it",
+		return cfg, invalid.Errorf("config.%s: only a task on our bridge gets an address, and this one's network is %s: use network_mode = \"bridge\", or a CNI network of the group that gives it",
 			map[bool]string{true: "ipv4_address", false: "ipv6_address"}[a.Conf.Addrs[0].Is4()], mode)
 	default:
 		attach := core.Attachment{Interface: "eth0"}

@@ -81,7 +81,7 @@ func New(o Options) (*Volumes, error) {
 		return nil, errors.Join(err, v.Close())
 	}
 	for _, err := range damaged {
-		o.Logger.Warn("a cluster volume of an earlier agent is not known any more", "error", err)
+		o.Logger.Warn("could not read the record of a cluster volume of an earlier agent", "error", err)
 	}
 	for _, r := range kept {
 		v.list[r.assigned.GetId()] = &volume{assigned: r.assigned, ready: r.ready, idle: true, users: map[string]bool{}, stop: func() {}}
@@ -132,7 +132,7 @@ func (v *Volumes) watch(ctx context.Context, d *driver) {
 			next, wait = wait, min(2*wait, longestPause)
 			if logged != err.Error() {
 				logged = err.Error()
-				v.o.Logger.WarnContext(ctx, "a driver of cluster volumes does not answer, and is asked again", "driver", d.name, "error", err)
+				v.o.Logger.WarnContext(ctx, "a driver of cluster volumes does not answer; will retry", "driver", d.name, "error", err)
 			}
 		default:
 			wait, logged = firstPause, ""
@@ -264,7 +264,7 @@ func (v *Volumes) Use(id, task string) (dir string, err error) {
 	case vol == nil:
 		return "", fmt.Errorf("cluster volume %s: it was not assigned to the node yet: %w", id, ErrWaits)
 	case vol.remove:
-		return "", fmt.Errorf("cluster volume %s: it is taken away from the node: %w", id, ErrWaits)
+		return "", fmt.Errorf("cluster volume %s: it is being removed from the node: %w", id, ErrWaits)
 	case errors.Is(vol.err, errBlock):
 		return "", fmt.Errorf("cluster volume %s: %w", id, vol.err)
 	case !vol.ready && vol.err != nil:
@@ -354,7 +354,7 @@ func (v *Volumes) work(id string, vol *volume) {
 			v.mu.Unlock()
 			continue
 		}
-		v.o.Logger.WarnContext(ctx, "a cluster volume is tried again", "volume", id, "removed", remove, "error", err)
+		v.o.Logger.WarnContext(ctx, "could not publish or unpublish a cluster volume; will retry", "volume", id, "removed", remove, "error", err)
 		if !sleep(base, wait) {
 			continue
 		}

@@ -147,7 +147,7 @@ func open(f file) (*Identity, error) {
 	}
 	s := leaf.Subject
 	if s.CommonName == "" || len(s.Organization) != 1 || len(s.OrganizationalUnit) != 1 {
-		return refuse(fmt.Sprintf("does not say whose it is: %s", s))
+		return refuse(fmt.Sprintf("does not name its owner: %s", s))
 	}
 	id.NodeID, id.ClusterID, id.Role = s.CommonName, s.Organization[0], s.OrganizationalUnit[0]
 	id.NotBefore, id.NotAfter = leaf.NotBefore, leaf.NotAfter

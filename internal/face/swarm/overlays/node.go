@@ -84,7 +84,7 @@ func (s *Networks) place(ctx context.Context) (place, error) {
 	default:
 		var err error
 		if own, err = s.o.Route(ctx); err != nil {
-			return place{}, fmt.Errorf("the node's address is not known: %w", err)
+			return place{}, fmt.Errorf("find the node's address: %w", err)
 		}
 	}
 	return s.putPlace(func(p *place) {

@@ -73,7 +73,7 @@ type On struct {
 }
 
 // ErrWaits says that a task cannot be on its networks until the managers have sent more.
-var ErrWaits = errors.New("it waits for the managers to say more of the swarm's networks") //nolint:gochecknoglobals // an error value
+var ErrWaits = errors.New("waiting for the managers to send more of the swarm's networks") //nolint:gochecknoglobals // an error value
 
 // Networks are the overlay networks that this node is on.
 type Networks struct {

@@ -187,7 +187,7 @@ func (v *view) updatePeer(key string, p gossip.Peer, gone bool) error {
 	switch {
 	case err != nil:
 	case p.Tunnel == v.def.Overlay.Local:
-		err = fmt.Errorf("it is said to be behind this node's own address %s", p.Tunnel)
+		err = fmt.Errorf("its tunnel is this node's own address %s", p.Tunnel)
 	case v.local[addr]:
 		err, v.left[key] = fmt.Errorf("address %s is that of a task here", addr), p
 	case v.dir.Serves(addr):

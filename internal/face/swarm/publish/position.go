@@ -187,7 +187,7 @@ func (p *Publisher) write(all map[string]positions) {
 		err = atomicfile.Replace(p.o.File, data, 0o600)
 	}
 	if err != nil {
-		p.o.Logger.Warn("how far output was sent cannot be kept: after the agent's death it is sent again", "error", err)
+		p.o.Logger.Warn("could not store the positions of sent output; after a crash of the agent output is sent again", "error", err)
 		return
 	}
 	p.mu.Lock()

@@ -87,7 +87,7 @@ func (p *Publisher) Begin(ctx context.Context) {
 	defer p.mu.Unlock()
 	var err error
 	if p.kept, err = readKept(p.o.File); err != nil {
-		p.o.Logger.WarnContext(ctx, "how far output was sent cannot be read: it is sent again", "error", err)
+		p.o.Logger.WarnContext(ctx, "could not read the positions of sent output; output is sent again", "error", err)
 	}
 	p.base = ctx
 	p.running.Go(func() { p.keep(ctx) })
@@ -125,7 +125,7 @@ func (p *Publisher) Listen(ctx context.Context, api swarmv1.LogBrokerClient) err
 	for {
 		m, err := stream.Recv()
 		if status.Code(err) == codes.Unimplemented {
-			p.o.Logger.WarnContext(ctx, "the swarm's managers take no output of tasks")
+			p.o.Logger.WarnContext(ctx, "the swarm's managers do not support the output of tasks")
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}
@@ -140,7 +140,7 @@ func (p *Publisher) Listen(ctx context.Context, api swarmv1.LogBrokerClient) err
 
 // refuse ends a subscription that is not served, so that nobody waits for it.
 func (p *Publisher) refuse(ctx context.Context, api swarmv1.LogBrokerClient, id string) {
-	p.o.Logger.WarnContext(ctx, "a subscription to output is not served: there are too many", "subscription", id, "limit", maxSubscriptions)
+	p.o.Logger.WarnContext(ctx, "refused a subscription to output: there are too many", "subscription", id, "limit", maxSubscriptions)
 	ctx, cancel := context.WithTimeout(ctx, refuseTimeout)
 	defer cancel()
 	stream, err := api.PublishLogs(ctx)

@@ -187,8 +187,8 @@ func (s *subscription) begin(o Output, later bool) {
 		select {
 		case s.p.follows <- struct{}{}:
 		default:
-			s.p.o.Logger.Warn("the output of a task is not followed: that of too many is", "task", o.Task, "limit", maxFollowed)
-			s.note(o, "the output of this task is not followed: its node follows that of too many")
+			s.p.o.Logger.Warn("could not follow the output of a task: too many are followed", "task", o.Task, "limit", maxFollowed)
+			s.note(o, "the output of this task is not followed: its node follows too many")
 			return
 		}
 		before, now := s.reading[log], &reading{ended: make(chan struct{})}
@@ -248,7 +248,7 @@ func (s *subscription) read(ctx context.Context, l *lines, from logs.Options) {
 	if err == nil || ctx.Err() != nil {
 		return
 	}
-	s.p.o.Logger.WarnContext(ctx, "the output of a task cannot be read", "task", l.o.Task, "error", err)
+	s.p.o.Logger.WarnContext(ctx, "could not read the output of a task", "task", l.o.Task, "error", err)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.note(l.o, "the output of this task cannot be read; its node's agent has logged why")
@@ -452,7 +452,7 @@ func (s *subscription) send(ctx context.Context) {
 		switch status.Code(err) {
 		case codes.NotFound, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented:
 			if status.Code(err) != codes.NotFound { // it has ended meanwhile
-				s.p.o.Logger.WarnContext(ctx, "the swarm does not take the output of tasks", "subscription", s.id, "error", err)
+				s.p.o.Logger.WarnContext(ctx, "a manager refused the output of tasks", "subscription", s.id, "error", err)
 			}
 			return
 		default: // it may pass

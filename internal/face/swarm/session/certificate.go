@@ -41,7 +41,7 @@ func (c *Client) certificate(ctx context.Context, conn *grpc.ClientConn) error {
 		}
 		// One that is valid for a minute is not left alone for five.
 		wait := min(pause, max(time.Until(now.NotAfter)/4, leastRenew))
-		c.o.Logger.WarnContext(ctx, "the node's certificate could not be renewed", "error", err, "expires", now.NotAfter, "pause", wait)
+		c.o.Logger.WarnContext(ctx, "could not renew the node's certificate; will retry", "error", err, "expires", now.NotAfter, "pause", wait)
 		due, pause = time.Now().Add(wait), min(2*pause, longestRenew)
 	}
 }

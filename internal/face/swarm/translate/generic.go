@@ -22,7 +22,7 @@ func (a *Task) readDevices() error {
 		case !slices.Contains(a.Node.Devices[kind], value):
 			return notServed("generic resource %s=%s: it is not in face.swarm.generic_resources", kind, value)
 		case slices.Contains(a.devices, value):
-			return invalid.Errorf("generic resource %s=%s is given twice", kind, value)
+			return invalid.Errorf("generic resource %s=%s is assigned twice", kind, value)
 		default:
 			a.devices = append(a.devices, value)
 		}

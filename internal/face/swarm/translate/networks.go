@@ -262,7 +262,7 @@ func open(a Task) (list []core.Port, err error) {
 	seen := map[core.Port]bool{}
 	for _, p := range a.MeshPorts() {
 		if p.GetPublishedPort() == 0 {
-			return nil, invalid.Errorf("port %d of the whole swarm: the managers have given it no number", p.GetTargetPort())
+			return nil, invalid.Errorf("port %d of the whole swarm: the managers have assigned no number to it", p.GetTargetPort())
 		}
 		q, err := readPort(p, seen)
 		if err != nil {

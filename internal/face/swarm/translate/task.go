@@ -86,7 +86,7 @@ func Read(t *swarmv1.Task, n Node) (Task, error) {
 	switch t.GetSpec().GetRuntime().(type) {
 	case *swarmv1.TaskSpec_Container:
 	case *swarmv1.TaskSpec_Attachment:
-		return a, notServed("attaching what runs already to a network")
+		return a, notServed("attaching running containers to a network")
 	case *swarmv1.TaskSpec_Generic:
 		return a, notServed("tasks of the kind %q", t.GetSpec().GetGeneric().GetKind())
 	default:
@@ -124,7 +124,7 @@ func (a *Task) served() error {
 	case s.GetIsolation() != swarmv1.ContainerSpec_ISOLATION_DEFAULT && s.GetIsolation() != swarmv1.ContainerSpec_ISOLATION_PROCESS:
 		return notServed("isolation %s", s.GetIsolation())
 	case s.GetPrivileges().GetCredentialSpec() != nil:
-		return notServed("credential specs, which are Windows'")
+		return notServed("credential specs, which are for Windows")
 	case s.GetPrivileges().GetApparmor().GetMode() != swarmv1.Privileges_AppArmorOpts_DEFAULT && s.GetPrivileges().GetApparmor().GetMode() != swarmv1.Privileges_AppArmorOpts_DISABLED:
 		return notServed("AppArmor mode %s", s.GetPrivileges().GetApparmor().GetMode())
 	}
