@@ -89,7 +89,7 @@ var allowedByName = map[string]string{
 	"internal/face/nomad/translate/paths.go:makeDir":        orchestrators, // outside of the allocation's directory, where the operator permits it
 	"internal/face/swarm/task.go:removeLogs":                ownFiles,
 	"internal/face/swarm/task.go:sweep":                     ownFiles,
-	"internal/engine/changes/changes.go:store":               ownFiles,
+	"internal/engine/changes/changes.go:store":              ownFiles,
 	"internal/engine/create.go:root":                        inRoots,
 	"internal/engine/renew.go:newRenewal":                   ownFiles,
 	"internal/engine/renew.go:etc":                          inRoots,
