@@ -17,7 +17,7 @@ import (
 // for the log, it sends the present state again.
 func (s *server) GetContainerEvents(_ *v1.GetEventsRequest, out v1.RuntimeService_GetContainerEventsServer) error {
 	ctx := out.Context()
-	t := &teller{s: s, out: out, pods: map[core.ID]*v1.PodSandboxStatus{}}
+	t := &eventStream{s: s, out: out, pods: map[core.ID]*v1.PodSandboxStatus{}}
 	w := engine.Watch{
 		Kinds: []core.EventKind{
 			core.EventSandboxReady, core.EventSandboxStopped, core.EventSandboxRemoved,
@@ -32,16 +32,16 @@ func (s *server) GetContainerEvents(_ *v1.GetEventsRequest, out v1.RuntimeServic
 	return context.Cause(ctx)
 }
 
-// teller is one stream of events. It remembers pods, because the events of removed containers must
+// eventStream is one stream of events. It remembers pods, because the events of removed containers must
 // still name their pod.
-type teller struct {
+type eventStream struct {
 	s    *server
 	out  v1.RuntimeService_GetContainerEventsServer
 	pods map[core.ID]*v1.PodSandboxStatus
 }
 
 // present tells each object's last step once.
-func (t *teller) present(ctx context.Context) error {
+func (t *eventStream) present(ctx context.Context) error {
 	sandboxes, err := t.s.engine.Sandboxes(ctx, core.Filter{})
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (t *teller) present(ctx context.Context) error {
 		if sb.State == core.SandboxStopped {
 			kind = v1.ContainerEventType_CONTAINER_STOPPED_EVENT
 		}
-		if err := t.tell(sb.ID, string(sb.ID), kind, sb.Created); err != nil {
+		if err := t.sendEvent(sb.ID, string(sb.ID), kind, sb.Created); err != nil {
 			return err
 		}
 		containers, err := t.s.engine.Containers(ctx, core.Filter{Sandbox: sb.ID})
@@ -66,7 +66,7 @@ func (t *teller) present(ctx context.Context) error {
 				continue
 			}
 			kind, at := lastStep(c)
-			if err := t.tell(sb.ID, string(c.ID), kind, at); err != nil {
+			if err := t.sendEvent(sb.ID, string(c.ID), kind, at); err != nil {
 				return err
 			}
 		}
@@ -86,9 +86,9 @@ func lastStep(c core.Container) (v1.ContainerEventType, time.Time) {
 }
 
 // event sends one entry of the log. A sandbox appears as a container of its own, with its ID.
-func (t *teller) event(e core.Event) error {
+func (t *eventStream) event(e core.Event) error {
 	tell := func(id core.ID, kind v1.ContainerEventType) error {
-		return t.tell(e.Sandbox, string(id), kind, e.At)
+		return t.sendEvent(e.Sandbox, string(id), kind, e.At)
 	}
 	switch e.Kind {
 	case core.EventSandboxReady:
@@ -118,7 +118,8 @@ func (t *teller) event(e core.Event) error {
 	return nil
 }
 
-func (t *teller) tell(sandbox core.ID, id string, kind v1.ContainerEventType, at time.Time) error {
+// sendEvent sends an event of a container or, with its own id, a sandbox.
+func (t *eventStream) sendEvent(sandbox core.ID, id string, kind v1.ContainerEventType, at time.Time) error {
 	ev := &v1.ContainerEventResponse{ContainerId: id, ContainerEventType: kind, CreatedAt: nanos(at)}
 	sb, err := t.s.engine.Stored.Sandbox(sandbox)
 	switch {

@@ -37,7 +37,7 @@ func (s *server) waitContainer(ctx context.Context, x *api.Exchange) error {
 		a.Limit = s.memoryLimit(ctx, api.RootOf(id))
 	}
 	var disk uint64
-	if _, over := view.DiskLimitMessage(&a); over {
+	if _, exceeded := view.DiskLimitMessage(&a); exceeded {
 		disk = s.diskLimit(ctx, id)
 	}
 	end := view.WaitResult(a, disk)

@@ -232,7 +232,7 @@ func (s *Service) bounded(ctx context.Context) error {
 	ok, tell := s.joins.admit(source, time.Now())
 	if !ok {
 		if tell {
-			s.tell(ctx, events.Event{Kind: "join", Who: "source " + source, What: "exceeds the rate limit of joins: some nodes were refused; reported once a minute"})
+			s.report(ctx, events.Event{Kind: "join", Who: "source " + source, What: "exceeds the rate limit of joins: some nodes were refused; reported once a minute"})
 		}
 		return status.Error(codes.ResourceExhausted, "too many nodes join at once; try again later")
 	}
@@ -245,8 +245,8 @@ func (s *Service) bounded(ctx context.Context) error {
 	return nil
 }
 
-// tell logs and stores that something is refused.
-func (s *Service) tell(ctx context.Context, e events.Event) {
+// report logs and stores that something is refused.
+func (s *Service) report(ctx context.Context, e events.Event) {
 	s.Log.WarnContext(ctx, "a client makes too many requests", "who", e.Who, "event", e.What)
 	if _, err := s.Inventory.Commit(ctx, e.Write()); err != nil {
 		s.Log.WarnContext(ctx, "could not store an event", "event", e.What, "error", err)
@@ -260,7 +260,7 @@ func (s *Service) renewing(ctx context.Context, node string) error {
 		return nil
 	}
 	if tell {
-		s.tell(ctx, events.Event{Kind: "certificate", Who: "node " + node, What: "exceeds the rate limit of renewals: its request was refused; reported once a minute"})
+		s.report(ctx, events.Event{Kind: "certificate", Who: "node " + node, What: "exceeds the rate limit of renewals: its request was refused; reported once a minute"})
 	}
 	return status.Errorf(codes.ResourceExhausted, "node %s renews its certificate too often; try again later", node)
 }

@@ -24,7 +24,7 @@ const (
 // Run performs requested rotations of the root, until ctx ends: it asks the nodes to renew their
 // certificates, and drops the old root once all of them have.
 func (s *Service) Run(ctx context.Context) error {
-	told := &pace{}
+	batches := &pace{}
 	for {
 		changed := s.Authority.Changed()
 		if !s.Authority.Rotating() {
@@ -36,7 +36,7 @@ func (s *Service) Run(ctx context.Context) error {
 			}
 		}
 		next := s.Inventory.Next()
-		if err := s.exchange(ctx, told); err != nil {
+		if err := s.exchange(ctx, batches); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -84,7 +84,7 @@ func (p *pace) more(now time.Time) bool {
 }
 
 // exchange continues a rotation of the root.
-func (s *Service) exchange(ctx context.Context, told *pace) error {
+func (s *Service) exchange(ctx context.Context, batches *pace) error {
 	missing := s.Missing()
 	if len(missing) == 0 {
 		err := s.Authority.FinishRotation(events.By(ctx, events.Event{Kind: "root", Who: "hub", What: "all nodes have certificates of the new root; the old one is no longer trusted"}))
@@ -101,7 +101,7 @@ func (s *Service) exchange(ctx context.Context, told *pace) error {
 		if n.GetStatus().GetState() != swarmv1.NodeStatus_READY || !by.stale(n.GetCertificate(), time.Now()) {
 			continue
 		}
-		if !told.more(time.Now()) {
+		if !batches.more(time.Now()) {
 			return nil
 		}
 		err := s.Change(ctx, n.GetId(), func(n *swarmv1.Node) error {
@@ -117,7 +117,7 @@ func (s *Service) exchange(ctx context.Context, told *pace) error {
 	return nil
 }
 
-// stale reports whether a node is to renew its certificate: it was not told so, and did not get
+// stale reports whether a node is to renew its certificate: it was not asked to, and did not get
 // one of the new root just now.
 func (t *trust) stale(c *swarmv1.Certificate, now time.Time) bool {
 	if c.GetStatus().GetState() != swarmv1.IssuanceStatus_ISSUED {

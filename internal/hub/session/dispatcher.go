@@ -464,10 +464,10 @@ func (d *Dispatcher) hold(ctx context.Context, caller ca.Caller, s *session, n *
 	for {
 		condition := int64(store.Any)
 		d.mu.Lock()
-		held := s.holding
+		holding := s.holding
 		d.mu.Unlock()
 		changed := d.o.Inventory.NodeChanged(caller.Node)
-		if held {
+		if holding {
 			run, id, seen := d.o.Inventory.Holder(caller.Node)
 			if run+" "+id != n.GetSpec().GetAnnotations().GetName() {
 				return 0, errInvalid

@@ -102,8 +102,8 @@ func (r *ring) next() {
 		_, _ = rand.Read(b) // it never fails
 		r.Keys = append(r.Keys, key{subsystem, b, r.Lamport})
 	}
-	if over := len(r.Keys) - 2*keysEach; over > 0 {
-		r.Keys = r.Keys[over:]
+	if excess := len(r.Keys) - 2*keysEach; excess > 0 {
+		r.Keys = r.Keys[excess:]
 	}
 }
 

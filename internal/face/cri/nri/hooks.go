@@ -132,7 +132,7 @@ func (h *Host) beforeContainer(ctx context.Context, op *core.Operation) (after f
 	case core.VerbUpdate:
 		return h.change(func() error { return h.updating(ctx, op) }, func() { h.updated(detached, *op.Container) })
 	case core.VerbStop:
-		return func(error) { h.tellStopped(detached, op.Container.ID) }, nil
+		return func(error) { h.reportStopped(detached, op.Container.ID) }, nil
 	case core.VerbRemove:
 		gone := h.removing(ctx, *op.Container)
 		return func(err error) {
@@ -254,8 +254,8 @@ func (h *Host) updated(ctx context.Context, c core.Container) {
 	h.note(ctx, "PostUpdateContainer", err)
 }
 
-// tellStopped tells of an end, if it is on record.
-func (h *Host) tellStopped(ctx context.Context, id core.ID) {
+// reportStopped reports an end to the plugins, if it is on record.
+func (h *Host) reportStopped(ctx context.Context, id core.ID) {
 	if !h.active() {
 		return
 	}
@@ -280,10 +280,10 @@ func (h *Host) stopped(ctx context.Context, c core.Container) {
 	defer unlock()
 	defer h.Block()()
 	h.mu.Lock()
-	told := h.ended[c.ID]
+	reported := h.ended[c.ID]
 	h.ended[c.ID] = true
 	h.mu.Unlock()
-	if told || !h.active() {
+	if reported || !h.active() {
 		return
 	}
 	p, t, err := h.both(ctx, c)

@@ -25,9 +25,9 @@ func (n Inventory) Expired(now time.Time, delay time.Duration) (due []string) {
 	for i := range n.Containers {
 		c := &n.Containers[i]
 		name := string(c.Key)
-		over := Expired(c, now, delay)
-		ripe[name] = over
-		of[name] = state{known: true, busy: of[name].busy || !over}
+		expired := Expired(c, now, delay)
+		ripe[name] = expired
+		of[name] = state{known: true, busy: of[name].busy || !expired}
 		for up, _ := api.SplitID(name); up != ""; up, _ = api.SplitID(up) {
 			s := of[up]
 			s.busy = s.busy || !hasEnded(c)
@@ -39,8 +39,8 @@ func (n Inventory) Expired(now time.Time, delay time.Duration) (due []string) {
 			ripe[s.ID] = true
 		}
 	}
-	for name, over := range ripe {
-		if over && !of[name].busy {
+	for name, expired := range ripe {
+		if expired && !of[name].busy {
 			due = append(due, name)
 		}
 	}

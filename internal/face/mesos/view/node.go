@@ -249,7 +249,7 @@ func EndState(a *core.Autopsy) mesosv1.TaskState {
 	case a.Exit.Status() == 0:
 		return mesosv1.TaskState_TASK_FINISHED
 	case a.StopRequest != nil && a.OOM == nil:
-		if _, over := DiskLimitMessage(a); over {
+		if _, exceeded := DiskLimitMessage(a); exceeded {
 			return mesosv1.TaskState_TASK_FAILED
 		}
 		return mesosv1.TaskState_TASK_KILLED

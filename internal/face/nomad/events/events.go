@@ -29,9 +29,9 @@ type Feed struct {
 	engine *engine.Client
 	log    *slog.Logger
 
-	mu      sync.Mutex                                   // guards streams, told
-	streams map[chan *nomaddriver.DriverTaskEvent]string // the driver's name of each
-	told    uint64                                       // the last of the engine's events that a stream has sent; 0 before the first stream
+	mu       sync.Mutex                                   // guards streams, lastSent
+	streams  map[chan *nomaddriver.DriverTaskEvent]string // the driver's name of each
+	lastSent uint64                                       // the last of the engine's events that a stream has sent; 0 before the first stream
 }
 
 // New returns a feed without streams.
@@ -72,13 +72,13 @@ func (f *Feed) Stream(ctx context.Context, driver string, send func(*nomaddriver
 	if err != nil {
 		return err
 	}
-	told := make(chan *nomaddriver.DriverTaskEvent, backlog)
+	out := make(chan *nomaddriver.DriverTaskEvent, backlog)
 	f.mu.Lock()
-	f.streams[told] = driver
+	f.streams[out] = driver
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
-		delete(f.streams, told)
+		delete(f.streams, out)
 		f.mu.Unlock()
 	}()
 	ends := make(chan core.Event)
@@ -94,18 +94,18 @@ func (f *Feed) Stream(ctx context.Context, driver string, send func(*nomaddriver
 	go func() { failed <- w.Run(ctx, f.engine) }()
 	for {
 		select {
-		case e := <-told:
+		case e := <-out:
 			if err := send(e); err != nil {
 				return err
 			}
 		case e := <-ends:
-			if out := ended(e); out != nil && f.of(ctx, e, driver) {
-				if err := send(out); err != nil {
+			if end := ended(e); end != nil && f.of(ctx, e, driver) {
+				if err := send(end); err != nil {
 					return err
 				}
 			}
 			f.mu.Lock()
-			f.told = max(f.told, e.Seq)
+			f.lastSent = max(f.lastSent, e.Seq)
 			f.mu.Unlock()
 		case err := <-failed:
 			return errors.Join(err, context.Cause(ctx))
@@ -119,14 +119,14 @@ func (f *Feed) Stream(ctx context.Context, driver string, send func(*nomaddriver
 func (f *Feed) since(ctx context.Context) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.told > 0 {
-		return f.told, nil
+	if f.lastSent > 0 {
+		return f.lastSent, nil
 	}
 	seq, err := f.engine.LastSeq(ctx)
 	if err != nil {
 		return 0, err
 	}
-	f.told = seq
+	f.lastSent = seq
 	return f.engine.Began, nil
 }
 

@@ -17,10 +17,10 @@ import (
 
 // broker has the manager's subscriptions to the output of tasks.
 type broker struct {
-	mu      sync.Mutex // guards subs, changed, held
+	mu      sync.Mutex // guards subs, changed, paused
 	subs    map[string]*subscribed
 	changed chan struct{}
-	held    chan struct{} // closed when messages are taken again; nil while they are
+	paused  chan struct{} // closed when messages are taken again; nil while they are
 }
 
 type subscribed struct {
@@ -51,13 +51,13 @@ func (m *Manager) Unsubscribe(id string) {
 func (m *Manager) HoldOutput() (release func()) {
 	m.broker.mu.Lock()
 	defer m.broker.mu.Unlock()
-	held := make(chan struct{})
-	m.broker.held = held
+	paused := make(chan struct{})
+	m.broker.paused = paused
 	return sync.OnceFunc(func() {
 		m.broker.mu.Lock()
 		defer m.broker.mu.Unlock()
-		m.broker.held = nil
-		close(held)
+		m.broker.paused = nil
+		close(paused)
 	})
 }
 
@@ -106,18 +106,18 @@ func (l logBroker) ListenSubscriptions(_ *swarmv1.ListenSubscriptionsRequest, st
 	kick := l.m.kick
 	l.m.mu.Unlock()
 	b := &l.m.broker
-	told := map[string]bool{}
+	sent := map[string]bool{}
 	for {
 		var next []*swarmv1.SubscriptionMessage
 		b.mu.Lock()
 		for _, id := range slices.Sorted(maps.Keys(b.subs)) {
 			switch s := b.subs[id]; {
-			case !s.gone && !told[id]:
+			case !s.gone && !sent[id]:
 				next = append(next, s.m)
-				told[id] = true
-			case s.gone && told[id]:
+				sent[id] = true
+			case s.gone && sent[id]:
 				next = append(next, &swarmv1.SubscriptionMessage{Id: id, Close: true})
-				told[id] = false
+				sent[id] = false
 			}
 		}
 		changed := b.changed
@@ -149,11 +149,11 @@ func (l logBroker) PublishLogs(stream grpc.ClientStreamingServer[swarmv1.Publish
 	var of *subscribed
 	for {
 		b.mu.Lock()
-		held := b.held
+		paused := b.paused
 		b.mu.Unlock()
-		if held != nil {
+		if paused != nil {
 			select {
-			case <-held:
+			case <-paused:
 			case <-stream.Context().Done():
 				return stream.Context().Err()
 			}
@@ -165,14 +165,14 @@ func (l logBroker) PublishLogs(stream grpc.ClientStreamingServer[swarmv1.Publish
 		if err != nil {
 			return err
 		}
-		if over, err := l.take(&of, msg, node); over || err != nil {
+		if last, err := l.take(&of, msg, node); last || err != nil {
 			return err
 		}
 	}
 }
 
-// take takes one message of a stream; over says that it was the last.
-func (l logBroker) take(of **subscribed, msg *swarmv1.PublishLogsMessage, node string) (over bool, err error) {
+// take takes one message of a stream; last says that it was the last.
+func (l logBroker) take(of **subscribed, msg *swarmv1.PublishLogsMessage, node string) (last bool, err error) {
 	b := &l.m.broker
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -23,7 +23,7 @@ const (
 func (d *DB) Run(ctx context.Context) error {
 	timer := time.NewTimer(upkeepEvery)
 	defer timer.Stop()
-	told := false
+	logged := false
 	for {
 		select {
 		case <-timer.C:
@@ -39,9 +39,9 @@ func (d *DB) Run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err == nil:
-			told = false
-		case !told: // once
-			told = true
+			logged = false
+		case !logged:
+			logged = true
 			d.log.ErrorContext(ctx, "the hub's database is full", "error", err)
 		}
 		timer.Reset(upkeepEvery)
