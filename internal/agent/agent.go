@@ -161,9 +161,9 @@ func (n *node) leave(ctx context.Context) error {
 	defer cancel()
 	sandboxes, err := n.engine.All().Sandboxes(ctx, core.Filter{})
 	if err != nil || len(sandboxes) > 0 {
-		n.log.Info("agent stops; containers keep running", "sandboxes", len(sandboxes))
+		n.log.InfoContext(ctx, "agent stops; containers keep running", "sandboxes", len(sandboxes))
 		return err
 	}
-	n.log.Info("agent stops and removes keeper and network, because no container is left")
+	n.log.InfoContext(ctx, "agent stops and removes keeper and network, because no container is left")
 	return errors.Join(n.board.Release(), n.keeper.Shutdown(ctx), n.network.Release(ctx), n.cgroups.Release(ctx), n.release(), rootfs.RemoveOwnMount(filepath.Join(n.cfg.Agent.State, engine.Sandboxes)))
 }

@@ -91,7 +91,7 @@ func (n *node) open(ctx context.Context, open *closers) error {
 func (n *node) claim(ctx context.Context, open *closers) error {
 	unix.Umask(0o022) // the caller's must not affect volumes and containers
 	if before, after := raiseFiles(); before != after {
-		n.log.Info("raised the limit of descriptors", "from", before, "to", after)
+		n.log.InfoContext(ctx, "raised the limit of descriptors", "from", before, "to", after)
 	}
 	heap.MakeRoom() // the start allocates more than all that follows
 	unlock, err := lock(n.cfg.Agent.Root, n.cfg.Agent.State)

@@ -53,7 +53,7 @@ func (n *node) serve(ctx context.Context) error {
 			return nil
 		})
 	}
-	n.log.Info("agent is ready", "version", n.version, "root", n.cfg.Agent.Root, "state", n.cfg.Agent.State, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
+	n.log.InfoContext(ctx, "agent is ready", "version", n.version, "root", n.cfg.Agent.Root, "state", n.cfg.Agent.State, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
 	err = group.Wait()
 	stopEngine()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -75,11 +75,11 @@ func (n *node) recover(ctx context.Context, group *errgroup.Group, listening *so
 		return fmt.Errorf("recover: %w", err)
 	}
 	if err := recoverBoard(ctx, n); err != nil {
-		n.log.Warn("could not send the processes of containers to the board; their handles stay until their last descriptor is closed", "error", err)
+		n.log.WarnContext(ctx, "could not send the processes of containers to the board; their handles stay until their last descriptor is closed", "error", err)
 	}
 	close(n.recovered)
 	if err := n.trials.End(ctx); err != nil {
-		n.log.Warn("could not remove the test container of an earlier doctor", "error", err)
+		n.log.WarnContext(ctx, "could not remove the test container of an earlier doctor", "error", err)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func (n *node) tend(ctx context.Context) {
 	defer tick.Stop()
 	changed := func() bool { return true }
 	if m, err := nlwrap.OpenMonitor(); err != nil {
-		n.log.Warn("links and addresses will be listed at each comparison, because changes cannot be watched", "error", err)
+		n.log.WarnContext(ctx, "links and addresses will be listed at each comparison, because changes cannot be watched", "error", err)
 	} else {
 		defer func() { _ = m.Close() }()
 		changed = m.Changed

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 			base.CompleteTime = time.Minute
 			os.Exit(cli.Main(context.Background(), cli.Options{
 				Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: "1.2.3",
-				Agent: func(_ context.Context, cfg config.Config, log *slog.Logger, _ *slog.LevelVar) error {
-					log.Info("agent would run", "root", cfg.Agent.Root, "state", cfg.Agent.State, "socket", cfg.Face.CRI.Socket)
+				Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger, _ *slog.LevelVar) error {
+					log.InfoContext(ctx, "agent would run", "root", cfg.Agent.Root, "state", cfg.Agent.State, "socket", cfg.Face.CRI.Socket)
 					return nil
 				},
 			}))

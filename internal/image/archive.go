@@ -41,7 +41,7 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 	if err != nil {
 		end() // nothing of it is in use any more
 		if cerr := (collector{s}).dropImports(context.WithoutCancel(ctx)); cerr != nil {
-			s.log.Warn("could not delete what an import has left that failed", "error", cerr)
+			s.log.WarnContext(ctx, "could not delete what an import has left that failed", "error", cerr)
 		}
 		if ctx.Err() != nil {
 			// The worker's error about the archive's sudden end says less.

@@ -138,7 +138,7 @@ func (s *Store) Get(_ context.Context, owner core.Owner, ref string) (core.Image
 }
 
 // List implements core.Images.
-func (s *Store) List(_ context.Context, owner core.Owner) ([]core.Image, error) {
+func (s *Store) List(ctx context.Context, owner core.Owner) ([]core.Image, error) {
 	s.mu.RLock()
 	newest := map[digest.Digest]nameRecord{}
 	for _, o := range s.rec.ownersOf(owner) {
@@ -160,7 +160,7 @@ func (s *Store) List(_ context.Context, owner core.Owner) ([]core.Image, error) 
 		case errdefs.IsNotFound(err):
 			continue // removed meanwhile
 		case errdefs.IsDataLoss(err):
-			s.log.Warn("an image is damaged: pull it again", "error", err) // listed without its config
+			s.log.WarnContext(ctx, "an image is damaged: pull it again", "error", err) // listed without its config
 		case err != nil:
 			return nil, err
 		}

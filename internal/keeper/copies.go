@@ -232,10 +232,10 @@ func (p *pair) restore(ctx context.Context) bool {
 		begun := time.Now()
 		n, err := p.startWithCopies(ctx)
 		if err == nil {
-			p.c.log.Warn("keeper and nest had died together; both run again", "dir", p.dir, "processes", n, "took", time.Since(begun).String())
+			p.c.log.WarnContext(ctx, "keeper and nest had died together; both run again", "dir", p.dir, "processes", n, "took", time.Since(begun).String())
 			return true
 		}
-		p.c.log.Error("keeper and nest have died together, and no others could be started; trying again", "dir", p.dir, "error", err)
+		p.c.log.ErrorContext(ctx, "keeper and nest have died together, and no others could be started; trying again", "dir", p.dir, "error", err)
 		pause.Reset(wait)
 	}
 }
@@ -276,7 +276,7 @@ func (p *pair) startWithCopies(ctx context.Context) (n int, err error) {
 	err = p.c.runStart(ctx, p.dir, theirs)
 	_ = theirs.Close() // so that sending ends if nobody receives
 	if sending := <-sent; err == nil && sending != nil {
-		p.c.log.Warn("not all copies could be handed to the next keeper", "dir", p.dir, "error", sending)
+		p.c.log.WarnContext(ctx, "not all copies could be handed to the next keeper", "dir", p.dir, "error", sending)
 	}
 	return n, err
 }

@@ -506,7 +506,7 @@ func (c *Client) findOrStart(ctx context.Context) (*pair, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the keeper in %s: %w: %w", dir, err, errdefs.ErrUnavailable)
 	}
-	c.log.Info("keeper started", "dir", dir)
+	c.log.InfoContext(ctx, "keeper started", "dir", dir)
 	p, err := c.addPair(newPair(c, dir, conn))
 	if err == nil {
 		p.settled(ctx)

@@ -166,7 +166,7 @@ func (p *pair) discardLate(ctx context.Context, call *pending, kind wire.Kind) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		if err := proctree.Kill(l.Pid, proctree.Session(l.Pid), proctree.All); err != nil {
-			p.c.log.Warn("cannot kill all processes of a cancelled launch; some may still run", "pid", l.Pid, "error", err)
+			p.c.log.WarnContext(ctx, "cannot kill all processes of a cancelled launch; some may still run", "pid", l.Pid, "error", err)
 		}
 		_, _ = p.call(ctx, wire.KindSignal, &wire.SignalRequest{Ref: *call.launches, Signal: int(syscall.SIGKILL)}, nil)
 	}

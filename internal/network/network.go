@@ -333,7 +333,7 @@ func (l leaver) leave(ctx context.Context) error {
 	if n.mode != netconf.ModeCNI || len(n.leases.All()) > 0 || !bridge.Ours(n.cfg.Bridge) {
 		return nil
 	}
-	n.log.Info("removing the builtin bridge, because CNI plugins make the network now", "bridge", n.cfg.Bridge)
+	n.log.InfoContext(ctx, "removing the builtin bridge, because CNI plugins make the network now", "bridge", n.cfg.Bridge)
 	return n.bridge.Withdraw(ctx)
 }
 

@@ -103,7 +103,7 @@ func (n *Network) useRanges(next ranges, store bool) error {
 
 // SetRanges implements core.Network. The ranges are stored, and used until the next call or until
 // the configuration names others. Sandboxes keep the addresses that they have.
-func (n *Network) SetRanges(_ context.Context, cidrs []string) error {
+func (n *Network) SetRanges(ctx context.Context, cidrs []string) error {
 	var given []string
 	for _, c := range cidrs {
 		if c = strings.TrimSpace(c); c != "" {
@@ -121,7 +121,7 @@ func (n *Network) SetRanges(_ context.Context, cidrs []string) error {
 	if err := n.useRanges(ranges{From: n.set.From, CIDRs: given}, true); err != nil {
 		return err
 	}
-	n.log.Info("address ranges changed", "ranges", given)
+	n.log.InfoContext(ctx, "address ranges changed", "ranges", given)
 	// The next sandbox gives the bridge its new address.
 	n.bridge.Stale()
 	return nil

@@ -101,7 +101,7 @@ func (w ways) Recover(ctx context.Context, live []core.NetworkRequest) error {
 		}
 	}
 	if err := n.names.Recover(ctx, boxes); err != nil { // the sandboxes run, and have all else
-		n.log.Error("sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
+		n.log.ErrorContext(ctx, "sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
 	}
 	return errors.Join(errs...)
 }

@@ -144,7 +144,7 @@ func (c *Case) Admit(ctx context.Context, claim Claim) error {
 		if err != nil {
 			return err
 		}
-		c.gate.log.Info("image signature verified", "image", c.name, "digest", claim.Target.Digest, "by", reason)
+		c.gate.log.InfoContext(ctx, "image signature verified", "image", c.name, "digest", claim.Target.Digest, "by", reason)
 	}
 	return c.askVerifiers(ctx, claim.Target)
 }

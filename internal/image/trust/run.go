@@ -42,7 +42,7 @@ func (c *Case) askVerifiers(ctx context.Context, target ocispec.Descriptor) erro
 		return cannot("%w", err)
 	}
 	if n := cfg.MaxVerifiers; n >= 0 && len(entries) > n {
-		c.gate.log.Warn("more image verifiers than images.policy.max_verifiers; the others are not run", "directory", cfg.Verifiers, "found", len(entries), "asked", n)
+		c.gate.log.WarnContext(ctx, "more image verifiers than images.policy.max_verifiers; the others are not run", "directory", cfg.Verifiers, "found", len(entries), "asked", n)
 		entries = entries[:n]
 	}
 	desc, err := json.Marshal(target)
@@ -61,7 +61,7 @@ func (c *Case) askVerifiers(ctx context.Context, target ocispec.Descriptor) erro
 		if res.code != 0 {
 			return refused("the verifier %s refuses it (exit status %d): %s", e.Name(), res.code, res.reason)
 		}
-		c.gate.log.Debug("image verifier", "verifier", e.Name(), "image", c.name, "digest", target.Digest, "reason", res.reason)
+		c.gate.log.DebugContext(ctx, "image verifier", "verifier", e.Name(), "image", c.name, "digest", target.Digest, "reason", res.reason)
 	}
 	return nil
 }

@@ -179,7 +179,7 @@ func (c *Client) SetZone(ctx context.Context, network string, z *Zone) error {
 	if z != nil {
 		kept, left := z.bounded()
 		if left > 0 {
-			c.o.Logger.Warn("names are left out: nobody can ask for them, or there are too many", "network", network, "names", left)
+			c.o.Logger.WarnContext(ctx, "names are left out: nobody can ask for them, or there are too many", "network", network, "names", left)
 		}
 		z = &kept
 	}

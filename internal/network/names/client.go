@@ -336,11 +336,11 @@ func (c *Client) startLocked(ctx context.Context) error {
 	}
 	pid := cmd.Process.Pid
 	if err := atomicfile.Replace(c.dir.pidFile(), []byte(strconv.Itoa(pid)), 0o600); err != nil {
-		c.o.Logger.Warn("could not write down which process is the name server of sandboxes: an agent that starts while it hangs cannot end it", "error", err.Error())
+		c.o.Logger.WarnContext(ctx, "could not write down which process is the name server of sandboxes: an agent that starts while it hangs cannot end it", "error", err.Error())
 	}
 	go func() {
 		if err := cmd.Wait(); err != nil {
-			c.o.Logger.Info("a name server of sandboxes has ended", "pid", pid, "how", err.Error())
+			c.o.Logger.InfoContext(ctx, "a name server of sandboxes has ended", "pid", pid, "how", err.Error())
 		}
 	}()
 	if c.o.Started != nil {

@@ -181,7 +181,7 @@ func (c *Client) sweepLocked(ctx context.Context) {
 		}
 	}
 	if c.held.known = err == nil; err != nil {
-		c.o.Logger.Warn("could not find out which sockets of name servers the keeper keeps", "error", err.Error())
+		c.o.Logger.WarnContext(ctx, "could not find out which sockets of name servers the keeper keeps", "error", err.Error())
 	}
 }
 

@@ -110,7 +110,7 @@ func (r *Runtime) addModule(ctx context.Context, h *held, c core.RuntimeCreate, 
 	case ctx.Err() != nil:
 		return err
 	default:
-		r.o.Logger.Info("the container compiles its WebAssembly module at its start, in its own limits", "container", c.ID, "reason", err)
+		r.o.Logger.InfoContext(ctx, "the container compiles its WebAssembly module at its start, in its own limits", "container", c.ID, "reason", err)
 	}
 	return nil
 }

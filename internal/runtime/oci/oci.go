@@ -164,7 +164,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	}
 	launched, err := r.o.Launcher.LaunchCommand(ctx, l)
 	if derr := done(); derr != nil {
-		r.log.Warn("a user stays let through the directories of a bundle", "container", c.ID, "error", derr)
+		r.log.WarnContext(ctx, "a user stays let through the directories of a bundle", "container", c.ID, "error", derr)
 	}
 	if err != nil {
 		return 0, r.explain("create container "+string(c.ID), files.log, err)

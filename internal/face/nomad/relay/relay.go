@@ -56,7 +56,7 @@ func Main(ctx context.Context, o Options) int {
 		err = run(ctx, o, name, log)
 	}
 	if err != nil {
-		log.Error("the plugin failed", "error", err)
+		log.ErrorContext(ctx, "the plugin failed", "error", err)
 		return 1
 	}
 	return 0
