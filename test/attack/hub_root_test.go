@@ -122,7 +122,7 @@ func askAfterRemoval(t *testing.T, w *world) result {
 	switch {
 	case err == nil:
 		return is(reached, "the hub answers an operator that was removed")
-	case !strings.Contains(err.Error(), "of no operator"):
+	case !strings.Contains(err.Error(), "to no operator"):
 		return is(unmade, "%v", err)
 	}
 	return is(refused, "%v", err)

@@ -81,7 +81,7 @@ func TestClusterVolumes(t *testing.T) {
 
 	r.Unpublish("v")
 	r.Assign(mounting("b", "v"))
-	r.says("b", "it is taken away")
+	r.says("b", "it is being removed")
 	if called(d, "NodeUnpublishVolume of-v") {
 		t.Error("it was unpublished under a task")
 	}

@@ -100,7 +100,7 @@ func TestOperatorsOverTCP(t *testing.T) {
 		t.Error("the token is stored")
 	}
 
-	const unknown = "is of no operator"
+	const unknown = "belongs to no operator"
 	node := nodeCertificate(t, h)
 	foreign, err := swarmtest.NewAuthority(t).Issue("anna", ca.RoleOperator, key.Public())
 	if err != nil {
@@ -210,7 +210,7 @@ func TestAnExchangedRootReachesOpenConnections(t *testing.T) {
 		}
 	}
 	// A new connection would fail in its handshake, with another text.
-	if err := ask(); err == nil || !strings.Contains(err.Error(), "is of no operator") {
+	if err := ask(); err == nil || !strings.Contains(err.Error(), "belongs to no operator") {
 		t.Errorf("by the connection that it has: %v", err)
 	}
 }

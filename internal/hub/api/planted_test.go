@@ -79,7 +79,7 @@ func TestAPlantedSecret(t *testing.T) {
 			t.Errorf("refused: %d %s", code, answer)
 		}
 	}
-	refuses(t, "a changed token", remote(t, h, token+"x"), "is of no operator")
+	refuses(t, "a changed token", remote(t, h, token+"x"), "belongs to no operator")
 	if err := c.Call(ctx, http.MethodDelete, "/v1/operators/robot", nil, &struct{}{}); err != nil {
 		t.Error(err)
 	}

@@ -67,7 +67,7 @@ func TestNoOperatorPassesForAHub(t *testing.T) {
 			t.Errorf("%s dials an operator of the name %s: %v", c.client, c.name, err)
 		}
 		if c.client == "an operator" { // its control is that it reaches this hub
-			if err := c.call(strings.TrimPrefix(h.Remote, "https://")); err == nil || !strings.Contains(err.Error(), "is of no operator") {
+			if err := c.call(strings.TrimPrefix(h.Remote, "https://")); err == nil || !strings.Contains(err.Error(), "belongs to no operator") {
 				t.Errorf("an operator dials a hub: %v", err)
 			}
 			continue
@@ -76,7 +76,7 @@ func TestNoOperatorPassesForAHub(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.call(serve(t, key, others)); err == nil || !strings.Contains(err.Error(), "is of another") {
+		if err := c.call(serve(t, key, others)); err == nil || !strings.Contains(err.Error(), "belongs to another") {
 			t.Errorf("%s dials a hub of another fleet with the same root: %v", c.client, err)
 		}
 		if err := c.call(serve(t, key, hubs)); err != nil {

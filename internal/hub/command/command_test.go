@@ -112,7 +112,7 @@ func TestTheCommandLine(t *testing.T) {
 		t.Errorf("events: %s", out)
 	}
 	must("", "operator", "rm", "robot")
-	refused("is of no operator", append(robot, "nodes")...)
+	refused("belongs to no operator", append(robot, "nodes")...)
 	refused("--hub needs --ca", "--hub", h.Remote, "nodes")
 	refused("https://HOST:PORT", "--hub", "http://hub", "--ca", "ca.crt", "--token-file", "token", "nodes")
 	if err := os.Chmod("token", 0o644); err != nil {

@@ -113,10 +113,10 @@ func TestWhatIsRefused(t *testing.T) {
 			t.Networks = []*swarmv1.NetworkAttachment{network("host", "host"), network("bridge", "bridge")}
 		}},
 		{"no ingress network", notServed, ports(&swarmv1.PortConfig{TargetPort: 80, PublishedPort: 80})},
-		{"given it no number", wrong, ports(&swarmv1.PortConfig{TargetPort: 80})},
+		{"assigned no number", wrong, ports(&swarmv1.PortConfig{TargetPort: 80})},
 		{"gpu=v.com/gpu=2", notServed, resources(named("gpu", "v.com/gpu=2"))},
 		{"nic=v.com/gpu=0", notServed, resources(named("nic", "v.com/gpu=0"))},
-		{"given twice", wrong, resources(named("gpu", "v.com/gpu=0"), named("gpu", "v.com/gpu=0"))},
+		{"assigned twice", wrong, resources(named("gpu", "v.com/gpu=0"), named("gpu", "v.com/gpu=0"))},
 		{"gpu=2 by number", notServed, resources(counted("gpu", 2))},
 		{"tpu=2: it is not in face.swarm.generic_counts", notServed, resources(counted("tpu", 2))},
 		{"seats=4: this node has 3", notServed, resources(counted("seats", 4))},

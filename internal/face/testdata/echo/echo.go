@@ -142,9 +142,7 @@ func (f *Face) watch(ctx context.Context) engine.Watch {
 			}
 			return err
 		},
-		Event: func(_ context.Context, e core.Event) error { see(e.Key, e.Autopsy); return nil },
-		Failed: func(err error) {
-			f.Logger.WarnContext(ctx, "could not read the event log: ends of containers are not seen", "error", err)
-		},
+		Event:  func(_ context.Context, e core.Event) error { see(e.Key, e.Autopsy); return nil },
+		Failed: func(err error) { f.Logger.WarnContext(ctx, "could not read the event log; will retry", "error", err) },
 	}
 }
