@@ -144,7 +144,9 @@ func (s *Server) Run(ctx context.Context) {
 			}
 			return nil
 		},
-		Failed: func(err error) { s.o.Logger.WarnContext(ctx, "could not follow the ends of containers; will retry", "error", err) },
+		Failed: func(err error) {
+			s.o.Logger.WarnContext(ctx, "could not follow the ends of containers; will retry", "error", err)
+		},
 	}
 	_ = w.Run(ctx, s.o.Engine)
 }
