@@ -28,52 +28,50 @@ type networkRecoverer interface {
 // happened meanwhile are recorded. After a boot of the node, objects that the event log says
 // existed get the events of their end.
 func (e *Engine) Recover(ctx context.Context) error {
-	r := recovery{e}
-	boot, err := r.endLostObjects()
-	if err != nil {
-		return fmt.Errorf("recover: what ran before the boot: %w", err)
+	r := recovery{e: e}
+	for _, step := range []func(context.Context) error{r.endLostObjects, r.repair, r.recoverNetwork, r.dropEphemeral, r.pendingExits} {
+		if err := step(ctx); err != nil {
+			return fmt.Errorf("recover: %w", err)
+		}
 	}
-	repaired, err := r.repair(ctx)
-	if err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	if err := r.recoverNetwork(ctx); err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	if err := r.dropEphemeral(ctx); err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	late, err := r.pendingExits(ctx)
-	if err != nil {
-		return fmt.Errorf("recover: %w", err)
-	}
-	note := fmt.Sprintf("started: %d repairs, %d exits meanwhile", repaired, late)
-	if boot > 0 {
-		note += fmt.Sprintf(", %d objects ended by the node's restart", boot)
-	}
-	err = e.records.Tell(core.Event{Kind: core.EventAgent, Note: note})
+	err := e.records.Tell(core.Event{Kind: core.EventAgent, Note: r.String()})
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		// A node without space serves: its user frees space with its commands.
-		e.o.Logger.ErrorContext(ctx, "no space is left for the event of this start; the agent serves without it", "event", note, "error", err)
+		e.o.Logger.ErrorContext(ctx, "no space is left for the event of this start; the agent serves without it", "event", r.String(), "error", err)
 		return nil
 	}
 	return err
 }
 
-// recovery holds the steps of Recover.
-type recovery struct{ e *Engine }
+// recovery is one Recover. Its methods are the steps, and count for the event of the start.
+type recovery struct {
+	e        *Engine
+	lost     int // objects that ended with the node
+	repaired int // findings of a survey
+	exits    int // of processes, while there was no agent
+}
+
+// String is the note of the start's event.
+func (r *recovery) String() string {
+	note := fmt.Sprintf("started: %d repairs, %d exits meanwhile", r.repaired, r.exits)
+	if r.lost > 0 {
+		note += fmt.Sprintf(", %d objects ended by the node's restart", r.lost)
+	}
+	return note
+}
 
 // endLostObjects appends the end of each object that existed before the node went down. It does
 // so in one transaction, so that a crash leaves the list of lost objects complete.
-func (r recovery) endLostObjects() (int, error) {
+func (r *recovery) endLostObjects(context.Context) error {
 	list := r.e.o.Store.LostObjects()
+	r.lost = len(list)
 	if len(list) == 0 {
-		return 0, nil
+		return nil
 	}
 	err := r.e.o.Store.Update(func(tx core.Tx) error {
-		for _, r := range list {
-			for _, ev := range lastEvents(r) {
-				ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), r.Owner, r.Key, r.Sandbox, r.Container
+		for _, o := range list {
+			for _, ev := range lastEvents(o) {
+				ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), o.Owner, o.Key, o.Sandbox, o.Container
 				if _, err := tx.Append(ev); err != nil {
 					return err
 				}
@@ -81,7 +79,10 @@ func (r recovery) endLostObjects() (int, error) {
 		}
 		return nil
 	})
-	return len(list), err
+	if err != nil {
+		return fmt.Errorf("record the ends of what ran before the boot: %w", err)
+	}
+	return nil
 }
 
 func lastEvents(r core.LostObject) (events []core.Event) {
@@ -101,11 +102,11 @@ func lastEvents(r core.LostObject) (events []core.Event) {
 
 // repair repairs the findings of a survey, several times, because ending a sandbox may leave things
 // without a record.
-func (r recovery) repair(ctx context.Context) (n int, err error) {
+func (r *recovery) repair(ctx context.Context) error {
 	for range 3 {
 		s, err := r.e.node().Take(ctx)
 		if err != nil {
-			return n, err
+			return err
 		}
 		done := 0
 		for _, f := range append(s.Compare(), s.Halves()...) {
@@ -118,19 +119,19 @@ func (r recovery) repair(ctx context.Context) (n int, err error) {
 			log.InfoContext(ctx, "repairing", "detail", f.Detail)
 			if err := f.Repair(ctx); err != nil && !errdefs.IsNotFound(err) {
 				if stages.Crashed(err) || ctx.Err() != nil {
-					return n, err
+					return err
 				}
 				// One object that cannot be repaired must not keep the agent from serving the
 				// others. check continues to report it.
 				log.ErrorContext(ctx, "could not repair an object; longshore check lists it", "error", err)
 			}
 		}
-		n += done
+		r.repaired += done
 		if done == 0 {
 			break
 		}
 	}
-	return n, nil
+	return nil
 }
 
 // endSandbox stops a sandbox that has lost something it needs, with everything in it.
@@ -159,7 +160,7 @@ func (e *Engine) endSandbox(ctx context.Context, sb *core.Sandbox, why string) e
 	return teardown{e: e}.release(ctx, &cur)
 }
 
-func (r recovery) recoverNetwork(ctx context.Context) error {
+func (r *recovery) recoverNetwork(ctx context.Context) error {
 	network, ok := r.e.o.Network.(networkRecoverer)
 	if !ok {
 		return nil
@@ -188,7 +189,7 @@ func (r recovery) recoverNetwork(ctx context.Context) error {
 }
 
 // dropEphemeral ends ephemeral processes; their callers went away with the last agent.
-func (r recovery) dropEphemeral(ctx context.Context) error {
+func (r *recovery) dropEphemeral(ctx context.Context) error {
 	containers, err := r.e.All().Stored.Containers()
 	if err != nil {
 		return err
@@ -218,39 +219,39 @@ const pendingTime = 5 * time.Second
 
 // pendingExits records the exits that the keeper has ready. It also waits for the exits of
 // processes without a record, which were killed. So the first answer of every face is true.
-func (r recovery) pendingExits(ctx context.Context) (n int, err error) {
+func (r *recovery) pendingExits(ctx context.Context) error {
 	st, err := r.e.o.Supervisor.Status(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	known, err := r.e.node().Processes(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	dying := known.Dying()
 	if st.Pending == 0 && len(dying) == 0 {
-		return 0, nil
+		return nil
 	}
 	wait, cancel := context.WithTimeout(ctx, pendingTime)
 	defer cancel()
 	exits := reaper{e: r.e}
 	for x, err := range r.e.o.Supervisor.Exits(wait) {
 		if err != nil {
-			return n, err
+			return err
 		}
 		if err := exits.exited(ctx, x); err != nil {
-			return n, err
+			return err
 		}
 		if dying[x.Ref] {
 			delete(dying, x.Ref)
 		} else {
-			n++
+			r.exits++
 		}
-		if n >= st.Pending && len(dying) == 0 {
+		if r.exits >= st.Pending && len(dying) == 0 {
 			break
 		}
 	}
-	return n, ctx.Err()
+	return ctx.Err()
 }
 
 func ignoreNotFound(err error) error {
