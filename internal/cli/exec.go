@@ -5,12 +5,11 @@ import (
 	"errors"
 	"io"
 
-	"github.com/longshore/longshore/internal/cli/session"
-
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/session"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 

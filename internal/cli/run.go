@@ -5,14 +5,13 @@ import (
 	"errors"
 	"io"
 
-	"github.com/longshore/longshore/internal/cli/progress"
-	"github.com/longshore/longshore/internal/cli/runflags"
-	"github.com/longshore/longshore/internal/cli/session"
-
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/progress"
+	"github.com/longshore/longshore/internal/cli/runflags"
+	"github.com/longshore/longshore/internal/cli/session"
 )
 
 // runFlags are the flags of run. create has no others than runflags.Create.

@@ -3,12 +3,11 @@ package cli
 import (
 	"context"
 
-	"github.com/longshore/longshore/internal/cli/runflags"
-
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/runflags"
 )
 
 func newStop(a *app) *cobra.Command {

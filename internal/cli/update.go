@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/longshore/longshore/internal/cli/runflags"
-
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 

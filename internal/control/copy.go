@@ -9,11 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/longshore/longshore/internal/control/inroot"
-
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/inroot"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/treecopy"
 )

@@ -5,17 +5,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/longshore/longshore/internal/control/access"
-
-	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/longshore/longshore/internal/control/translate"
-
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/attach"
+	"github.com/longshore/longshore/internal/control/access"
+	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/invalid"

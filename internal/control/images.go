@@ -11,15 +11,13 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/longshore/longshore/internal/control/view"
-
-	"github.com/longshore/longshore/internal/control/access"
-
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/access"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 )

@@ -8,13 +8,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/longshore/longshore/internal/control/view"
-
-	"github.com/longshore/longshore/internal/control/access"
-
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/access"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 )
 

@@ -5,12 +5,11 @@ import (
 	"context"
 	"slices"
 
-	"github.com/longshore/longshore/internal/control/view"
-
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 )
 

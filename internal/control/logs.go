@@ -3,12 +3,11 @@ package control
 import (
 	"fmt"
 
-	"github.com/longshore/longshore/internal/control/view"
-
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/logs"

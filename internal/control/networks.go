@@ -9,13 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/longshore/longshore/internal/control/view"
-
-	"github.com/longshore/longshore/internal/control/translate"
-
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/translate"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/invalid"

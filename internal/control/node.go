@@ -16,15 +16,13 @@ import (
 	"sort"
 	"time"
 
-	"github.com/longshore/longshore/internal/control/view"
-
-	"github.com/longshore/longshore/internal/control/access"
-
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/access"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 )
 

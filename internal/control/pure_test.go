@@ -3,11 +3,10 @@ package control
 import (
 	"testing"
 
-	"github.com/longshore/longshore/internal/control/translate"
-
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 )
 

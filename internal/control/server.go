@@ -11,13 +11,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/longshore/longshore/internal/control/access"
-
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/control/access"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"

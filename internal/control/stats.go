@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/longshore/longshore/internal/control/view"
-
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/stats"

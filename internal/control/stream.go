@@ -5,14 +5,11 @@ import (
 	"errors"
 	"io"
 
-	"github.com/longshore/longshore/internal/control/view"
-
-	"github.com/longshore/longshore/internal/control/access"
-
-	"github.com/longshore/longshore/internal/control/translate"
-
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/attach"
+	"github.com/longshore/longshore/internal/control/access"
+	"github.com/longshore/longshore/internal/control/translate"
+	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/ocispec"
 )

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/longshore/longshore/internal/control/view"
-
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/view"
 )
 
 // Membership joins and leaves a Swarm, and reports the node's membership.

@@ -10,11 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/longshore/longshore/internal/control/translate"
-
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/attach"
+	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 )

@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/longshore/longshore/internal/control/translate"
-
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 )

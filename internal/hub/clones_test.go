@@ -7,12 +7,11 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	hubv1 "github.com/longshore/longshore/api/hub/v1"
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 	"github.com/longshore/longshore/internal/hub"
 	"github.com/longshore/longshore/internal/hub/api"
 	"github.com/longshore/longshore/internal/hub/hubtest"
-
-	hubv1 "github.com/longshore/longshore/api/hub/v1"
 )
 
 // clones are two uses of a node's certificate, at two addresses, which take its session from each

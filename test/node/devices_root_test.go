@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/longshore/longshore/internal/roottest"

@@ -6,9 +6,8 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/typed"

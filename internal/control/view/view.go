@@ -6,11 +6,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore/longshore/internal/control/translate"
-
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 )
 

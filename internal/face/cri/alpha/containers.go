@@ -5,14 +5,13 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/programs"
-
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // CreateContainer returns the id of a container that has these names already, even if the rest of

@@ -7,12 +7,11 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/programs"
-
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 func programImage(p programs.Program) *cri.Image {

@@ -6,13 +6,12 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face/cri/convert"
 	"github.com/longshore/longshore/internal/invalid"
-
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // An id of this API is made of the object's metadata, so that a client that repeats a call gets the

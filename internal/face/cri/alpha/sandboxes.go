@@ -6,11 +6,10 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/core"
-
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // RunPodSandbox returns the id of a pod that has these names already, even if the rest of the

@@ -14,6 +14,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/core"
@@ -21,8 +22,6 @@ import (
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/keylock"
 	"github.com/longshore/longshore/internal/programs"
-
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // apiVersion is the answer of Version; no client has ever seen another one.

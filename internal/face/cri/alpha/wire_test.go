@@ -4,11 +4,10 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	cri "github.com/longshore/longshore/api/cri1alpha"
 	"github.com/longshore/longshore/internal/face/wiretest"
-
-	v1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
 // TestNumbers holds the API against what its clients of 2017 have.
