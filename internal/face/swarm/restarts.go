@@ -141,7 +141,7 @@ func (w *worker) reportRestart(ctx context.Context, s *swarmv1.Task, c core.Cont
 	if err := w.records.putRestarts(id, h); err != nil {
 		return retry(err)
 	}
-	w.setState(ctx, t, swarmv1.TaskState_RUNNING, stepper.Start, result{c: c, message: h.String()})
+	w.setState(ctx, id, t, swarmv1.TaskState_RUNNING, stepper.Start, result{c: c, message: h.String()})
 	return result{outcome: stepper.Wait}
 }
 

@@ -90,7 +90,7 @@ func (w *worker) run(id string, t *task) {
 		}
 		next := stepper.After(actual, a, r.outcome)
 		if next != actual {
-			w.setState(ctx, t, next, a, r)
+			w.setState(base, id, t, next, a, r)
 			wait, tries = firstPause, 0
 			continue
 		}
@@ -116,11 +116,11 @@ func (w *worker) run(id string, t *task) {
 }
 
 // setState stores a task's next state, and queues its report to the managers.
-func (w *worker) setState(ctx context.Context, t *task, next swarmv1.TaskState, a stepper.Action, r result) {
+func (w *worker) setState(ctx context.Context, id string, t *task, next swarmv1.TaskState, a stepper.Action, r result) {
 	var ports []core.Port
 	if next == swarmv1.TaskState_STARTING || next == swarmv1.TaskState_RUNNING {
 		// Without a sandbox there are none to report, and the next step says why.
-		sb, _ := w.engine.SandboxByKey(ctx, core.Key(t.swarm.GetId()))
+		sb, _ := w.engine.SandboxByKey(ctx, core.Key(id))
 		ports = sb.Network.Ports
 	}
 	w.mu.Lock()
