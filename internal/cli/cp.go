@@ -68,7 +68,7 @@ func cutContainer(arg string) (name, p string, ok bool) {
 }
 
 // absolute makes a path absolute, and keeps a slash or a dot at its end.
-func here(p string) (string, error) {
+func absolute(p string) (string, error) {
 	abs, err := filepath.Abs(p)
 	switch {
 	case err != nil:
@@ -113,7 +113,7 @@ func (a *app) copyOut(ctx context.Context, c *base.Client, name, from, to string
 		}
 		return w.Flush()
 	}
-	if to, err = here(to); err != nil {
+	if to, err = absolute(to); err != nil {
 		return err
 	}
 	root, err := os.Open("/")
@@ -143,7 +143,7 @@ func (a *app) copyIn(ctx context.Context, c *base.Client, from, name, to string,
 		return err
 	}
 	if from != "-" {
-		p, err := here(from)
+		p, err := absolute(from)
 		if err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ type record struct {
 	Image      string `json:"image"` // as the user named it, resolved to a full name
 	AutoRemove bool   `json:"auto_remove,omitempty"`
 	Privileged bool   `json:"privileged,omitempty"`
-	Log        string `json:"log,omitempty"` // path of the output, "" if only a client reads it
+	Log        string `json:"log,omitempty"` // path of the output, "" if none is written
 	// Anonymous are the volumes without a name that were made for the container.
 	Anonymous []string `json:"anonymous,omitempty"`
 	Later     bool     `json:"later,omitempty"` // created without a start: a later call starts it

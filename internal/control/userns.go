@@ -58,8 +58,8 @@ func (r *idRanges) take(sandboxes []core.Sandbox, cfg *core.SandboxConfig) (rele
 	return nil, fmt.Errorf("all %d ranges of ids for user namespaces are taken: %w", idsRanges, errdefs.ErrUnavailable)
 }
 
-// users allocates ids for a container in a user namespace of its own, if its runtime can map them. The caller calls
-// release when the sandbox exists.
+// users allocates ids for a container in a user namespace of its own, and refuses a runtime that cannot map them. The
+// caller calls release when the sandbox exists.
 func (s *Server) users(ctx context.Context, cfg *core.SandboxConfig) (release func(), err error) {
 	if cfg.Namespaces.User.Mode != core.Shared {
 		return func() {}, nil

@@ -127,7 +127,7 @@ func policyFile(t *testing.T) {
 	for _, tt := range []struct{ program, file, want string }{
 		{whole, bad, bad + ": policy: "},
 		{whole, filepath.Join(dir, "none"), "no such file"},
-		{alone, good, "longshore-policy is to be beside " + alone},
+		{alone, good, "longshore-policy is neither beside " + alone},
 	} {
 		cmd := exec.CommandContext(ctx, tt.program, "--listen", "unix://"+filepath.Join(dir, "no.sock"), "--state", filepath.Join(dir, "state"), "--policy", tt.file)
 		out, err := cmd.CombinedOutput()

@@ -72,7 +72,7 @@ func newGrantsCheck(a *base.App) *cobra.Command {
 	f.StringArrayVar(&c.mounts, "mount", nil, "a mount of the request: its path in the container, and :ro if it is read-only")
 	f.StringArrayVar(&c.secrets, "secret", nil, "a secret that the orchestrator delivered")
 	f.StringArrayVar(&c.env, "env", nil, "an environment variable, NAME=VALUE")
-	f.BoolVar(&c.wasm, "wasm", false, "show the argument of a WebAssembly program")
+	f.BoolVar(&c.wasm, "wasm", false, "show paths and the argument as a WebAssembly program gets them")
 	f.BoolVar(&c.asJSON, "json", false, "print JSON")
 	return cmd
 }
