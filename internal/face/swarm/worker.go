@@ -79,6 +79,7 @@ func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 func (w *worker) resume(ctx context.Context) error {
 	kept, damaged := w.records.tasks()
 	var ids []string
+	w.checks.start(ctx) // before a step can see a task
 	w.mu.Lock()
 	w.base = ctx
 	for _, t := range kept {
@@ -87,7 +88,6 @@ func (w *worker) resume(ctx context.Context) error {
 		w.set.Resume(t.GetId())
 	}
 	w.mu.Unlock()
-	w.checks.start(ctx)
 	for _, t := range kept {
 		w.resumeVolumes(ctx, t)
 	}

@@ -177,14 +177,14 @@ func (c *Client) Recover(ctx context.Context, live []Box) error {
 		}
 	}
 	c.sweepLocked(ctx)
+	if c.state.phase == phaseClosed {
+		return nil
+	}
 	if len(live) == 0 {
 		if err := c.dialLocked(phaseGreeting); err != nil {
 			return c.dir.remove() // there is none
 		}
 		return c.endLocked()
-	}
-	if c.state.phase == phaseClosed {
-		return nil
 	}
 	return c.connectLocked(ctx, true)
 }
