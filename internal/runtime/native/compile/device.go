@@ -74,8 +74,11 @@ func (d *draft) nodes() ([]node, error) {
 		}
 		nodes = slices.DeleteFunc(nodes, func(o node) bool { return o.path == n.path })
 		nodes = append(nodes, n)
+		// The list stays sorted. A generic sort would add 7 kB to the guest's agent.
+		for i := len(nodes) - 1; i > 0 && len(path.Dir(nodes[i].path)) < len(path.Dir(nodes[i-1].path)); i-- {
+			nodes[i], nodes[i-1] = nodes[i-1], nodes[i]
+		}
 	}
-	slices.SortStableFunc(nodes, func(a, b node) int { return len(path.Dir(a.path)) - len(path.Dir(b.path)) })
 	return nodes, nil
 }
 
