@@ -104,15 +104,25 @@ func (d *Driver) asked(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	d.mu.Lock()
 	d.calls = append(d.calls, call)
 	hook := d.hook
-	close(d.changed)
-	d.changed = make(chan struct{})
+	d.signalLocked()
 	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.signalLocked()
+	}()
 	if hook != nil {
 		if err := hook(ctx, call); err != nil {
 			return nil, err
 		}
 	}
 	return next(ctx, req)
+}
+
+// signalLocked wakes the waiters of Changed. Preconditions: mu is held.
+func (d *Driver) signalLocked() {
+	close(d.changed)
+	d.changed = make(chan struct{})
 }
 
 // Calls are those that there were, in their order: the name, and the volume's id.
@@ -122,7 +132,7 @@ func (d *Driver) Calls() []string {
 	return slices.Clone(d.calls)
 }
 
-// Changed is closed at the next call.
+// Changed is closed at the begin or the end of the next call.
 func (d *Driver) Changed() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
