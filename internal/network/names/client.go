@@ -254,7 +254,7 @@ func (c *Client) connectLocked(ctx context.Context, recovers bool) error {
 // errNoProcess means that there is no process, or that it has been killed.
 var errNoProcess = errors.New("no process answers")
 
-// greetLocked connects to a process of an earlier agent.
+// greetLocked connects to a running process, mostly an earlier agent's.
 func (c *Client) greetLocked(recovers bool) error {
 	err := c.dialLocked(phaseGreeting)
 	switch {

@@ -13,11 +13,11 @@ import (
 type phase int
 
 const (
-	// phaseIdle: there is no process, and no sandbox needs one.
+	// phaseIdle: no process is connected, and no sandbox needs one.
 	phaseIdle phase = iota
-	// phaseLost: there is no process, and sandboxes need one. A timer tries again.
+	// phaseLost: no process is connected, and sandboxes need one. A timer tries again.
 	phaseLost
-	// phaseGreeting: a process of an earlier agent is connected, and gets its differences from our state.
+	// phaseGreeting: a running process, mostly an earlier agent's, is connected, and gets its differences from our state.
 	phaseGreeting
 	// phaseStarting: a new process is connected, and gets everything.
 	phaseStarting
