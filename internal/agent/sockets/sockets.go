@@ -115,7 +115,7 @@ func pick(ctx context.Context, given []net.Listener, path string) ([]net.Listene
 // Serve serves a face until ctx ends. When the face fails, Serve logs the error and starts the face
 // again after a growing pause, on new sockets at the same addresses. Other faces continue.
 func (s *Sockets) Serve(ctx context.Context, f face.Face) {
-	pause := 100 * time.Millisecond
+	pause := firstPause
 	listeners := s.faces[f.Name()]
 	for {
 		err := f.Serve(ctx, listeners...)
@@ -123,26 +123,39 @@ func (s *Sockets) Serve(ctx context.Context, f face.Face) {
 			return
 		}
 		s.o.Logger.ErrorContext(ctx, "a face has failed; it will be restarted after a pause", "face", f.Name(), "error", err, "pause", pause)
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		pause = min(2*pause, 30*time.Second)
-		if listeners, err = s.reopen(ctx, f.Name()); err != nil {
-			s.o.Logger.ErrorContext(ctx, "could not restart a face's listener; will try again after a pause", "face", f.Name(), "error", err)
+		for {
+			timer := time.NewTimer(pause)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-timer.C:
+			}
+			pause = min(2*pause, longestPause)
+			if listeners, err = s.reopen(ctx, f.Name()); err == nil {
+				break
+			}
+			s.o.Logger.ErrorContext(ctx, "could not restart a face's listener; will try again after a pause", "face", f.Name(), "error", err, "pause", pause)
 		}
 	}
 }
 
+// The pauses before a failed face starts again; each is twice the one before.
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 30 * time.Second
+)
+
+// reopen opens all sockets of a face, or none.
 func (s *Sockets) reopen(ctx context.Context, name string) ([]net.Listener, error) {
 	var all []net.Listener
 	for _, at := range s.o.Faces[name] {
 		l, err := pick(ctx, nil, at.Address)
 		if err != nil {
-			return all, err
+			for _, l := range all {
+				_ = l.Close()
+			}
+			return nil, err
 		}
 		all = append(all, l...)
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -65,6 +67,53 @@ func TestAFaceThatDialsOutIsServedWithoutListeners(t *testing.T) {
 		if got := <-f.served; got != 0 {
 			t.Errorf("%d listeners", got)
 		}
+	}
+	cancel()
+	<-ended
+}
+
+// opener is a slog.Handler that makes a directory at the first failure to open sockets.
+type opener struct {
+	slog.Handler
+	dir  string
+	made bool
+}
+
+func (o *opener) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, "could not restart a face's listener") && !o.made {
+		o.made = true
+		return os.Mkdir(o.dir, 0o700)
+	}
+	return nil
+}
+
+func (o *opener) Enabled(context.Context, slog.Level) bool { return true }
+
+// TestAFaceComesBackWithAllItsSockets: while one of them cannot be opened, the face is not served, and the others are
+// closed.
+func TestAFaceComesBackWithAllItsSockets(t *testing.T) {
+	dir := t.TempDir()
+	first, later := filepath.Join(dir, "first.sock"), filepath.Join(dir, "later")
+	handler := &opener{dir: later}
+	s := &Sockets{o: Options{Logger: slog.New(handler), Faces: map[string][]Socket{
+		"dialer": {{"first", first}, {"second", filepath.Join(later, "second.sock")}},
+	}}}
+	if l, err := s.reopen(t.Context(), "dialer"); err == nil || l != nil {
+		t.Fatalf("opened %v, %v", l, err)
+	}
+	if c, err := net.Dial("unix", first); err == nil {
+		_ = c.Close()
+		t.Error("the first socket is still open")
+	}
+	f := &dialer{served: make(chan int), fail: true}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.Serve(ctx, f)
+	}()
+	if got := []int{<-f.served, <-f.served}; got[0] != 0 || got[1] != 2 {
+		t.Errorf("served with %v listeners", got)
 	}
 	cancel()
 	<-ended

@@ -10,7 +10,8 @@ import (
 
 func TestEveryCallIsClassified(t *testing.T) {
 	for _, d := range []grpc.ServiceDesc{
-		longshorev1.Containers_ServiceDesc, longshorev1.Images_ServiceDesc, longshorev1.Volumes_ServiceDesc, longshorev1.Node_ServiceDesc,
+		longshorev1.Containers_ServiceDesc, longshorev1.Images_ServiceDesc, longshorev1.Volumes_ServiceDesc,
+		longshorev1.Networks_ServiceDesc, longshorev1.Node_ServiceDesc, longshorev1.Swarm_ServiceDesc,
 	} {
 		var names []string
 		for _, m := range d.Methods {

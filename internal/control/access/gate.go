@@ -66,6 +66,8 @@ func reads(method string) (readOnly, known bool) {
 		longshorev1.Networks_CreateNetwork_FullMethodName,
 		longshorev1.Networks_RemoveNetwork_FullMethodName,
 		longshorev1.Networks_PruneNetworks_FullMethodName,
+		longshorev1.Networks_ConnectNetwork_FullMethodName,
+		longshorev1.Networks_DisconnectNetwork_FullMethodName,
 		longshorev1.Node_Dump_FullMethodName,
 		longshorev1.Swarm_Join_FullMethodName,
 		longshorev1.Swarm_Leave_FullMethodName:
