@@ -80,13 +80,12 @@ func New(o Options) *Client {
 func (c *Client) Add(ctx context.Context, b Box) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	had := c.state.phase.serves()
 	if err := c.connectLocked(ctx, false); err != nil {
 		return fmt.Errorf("name server: %w", err)
 	}
 	c.boxes[b.Sandbox] = b
 	err := c.addLocked(b, false)
-	if err != nil && had && !isIntact(err) { // the process has died, or hangs: its successor gets all
+	if err != nil && !isIntact(err) { // the process has died, or hangs: its successor gets all
 		c.killLocked()
 		err = c.connectLocked(ctx, false)
 	}
