@@ -222,15 +222,15 @@ type onlyReader struct{ io.Reader }
 // readLog sends the log's entries until the process has ended.
 func (s *Session) readLog(ctx context.Context, cancel context.CancelCauseFunc) error {
 	ended := make(chan struct{})
-	over := make(chan struct{})
-	defer close(over)
+	returned := make(chan struct{})
+	defer close(returned)
 	go func() {
 		select {
 		case <-s.end.done:
 			if s.end.err == nil || errdefs.IsNotFound(s.end.err) {
 				close(ended)
 			}
-		case <-over:
+		case <-returned:
 		}
 	}()
 	o := s.From

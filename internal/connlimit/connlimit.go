@@ -45,14 +45,14 @@ type Limit struct {
 	log *slog.Logger
 	now func() time.Time
 
-	mu      sync.Mutex // guards slots, peers, unknown, freed, counts, nearAt, said
+	mu      sync.Mutex // guards slots, peers, unknown, freed, counts, nearAt, logged
 	slots   map[*Slot]struct{}
 	peers   map[string]*peer
 	unknown int           // slots that are not authenticated
 	freed   chan struct{} // closed and replaced when a slot is released
 	counts  counts
 	nearAt  time.Time // when it was last near Max
-	said    map[string]time.Time
+	logged  map[string]time.Time
 }
 
 // peer counts the connections of one address.
@@ -78,7 +78,7 @@ type Slot struct {
 func newLimit(o Options, log *slog.Logger) *Limit {
 	return &Limit{
 		o: o, log: log, now: time.Now, slots: map[*Slot]struct{}{}, peers: map[string]*peer{},
-		freed: make(chan struct{}), said: map[string]time.Time{},
+		freed: make(chan struct{}), logged: map[string]time.Time{},
 	}
 }
 
@@ -278,16 +278,16 @@ func (l *Limit) drop(s *Slot) {
 	l.freed = make(chan struct{})
 }
 
-// sayEvery is the shortest time between two equal log lines.
-const sayEvery = time.Minute
+// logEvery is the shortest time between two equal log lines.
+const logEvery = time.Minute
 
 // say logs a warning, the same one at most once a minute. Preconditions: mu is held.
 func (l *Limit) say(ctx context.Context, text string, args ...any) {
 	now := l.now()
-	if at, ok := l.said[text]; ok && now.Sub(at) < sayEvery {
+	if at, ok := l.logged[text]; ok && now.Sub(at) < logEvery {
 		return
 	}
-	l.said[text] = now
+	l.logged[text] = now
 	if l.log != nil {
 		l.log.With("socket", l.o.Name, "key", l.o.Key).With(args...).WarnContext(ctx, text) //nolint:sloglint // text is one of the constants above
 	}

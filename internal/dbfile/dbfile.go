@@ -273,7 +273,7 @@ func (d *DB) settle(held content) error {
 		}
 	}
 	if c.some && !c.whole {
-		d.o.log().Error("a file's copy was damaged and is written anew; nothing is lost. Check the disk", "file", d.copy.path)
+		d.o.log().Error("a file's copy was damaged; it is written again, and nothing is lost. Check the disk", "file", d.copy.path)
 	}
 	// A node must start on a full disk: its user frees space with the node's own commands. The
 	// copy can wait, and leaves the reserve to transactions.

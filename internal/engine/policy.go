@@ -19,25 +19,25 @@ type policies struct {
 	logger *slog.Logger
 }
 
-// around asks the policies about a verb, calls do, and tells them the result. The caller holds no
+// around asks the policies about a verb, calls do, and reports the result to them. The caller holds no
 // lock: policies may call verbs, and may wait for something that waits for one.
 func (ps policies) around(ctx context.Context, op *core.Operation, do func() error) (err error) {
-	told, err := ps.ask(ctx, op)
+	done, err := ps.ask(ctx, op)
 	if err != nil {
 		return err
 	}
 	err = fmt.Errorf("it was not finished: %w", errdefs.ErrInternal) // the result if do panics
-	defer func() { told(err) }()
+	defer func() { done(err) }()
 	err = do()
 	return err
 }
 
-// ask asks the policies before a verb; told tells those that allowed it the result.
-func (ps policies) ask(ctx context.Context, op *core.Operation) (told func(error), err error) {
+// ask asks the policies before a verb; done reports the result to those that allowed it.
+func (ps policies) ask(ctx context.Context, op *core.Operation) (done func(error), err error) {
 	var afters []func(error)
-	told = func(err error) {
+	done = func(err error) {
 		if stages.Crashed(err) {
-			return // a dead agent tells nobody
+			return // a dead agent reports nothing
 		}
 		for _, after := range slices.Backward(afters) {
 			after(err)
@@ -53,11 +53,11 @@ func (ps policies) ask(ctx context.Context, op *core.Operation) (told func(error
 		case op.Verb == core.VerbStop || op.Verb == core.VerbRemove:
 			ps.logger.WarnContext(ctx, "a policy refused a stop or removal, which happens all the same", "verb", op.Verb, "error", err)
 		default:
-			told(err)
+			done(err)
 			return nil, err
 		}
 	}
-	return told, nil
+	return done, nil
 }
 
 // admit is the stage that asks the policies about a sandbox.

@@ -178,7 +178,7 @@ func (p *place) mounted() (top *os.File, err error) {
 		}
 		_ = top.Close() // only named something
 	}
-	return nil, fmt.Errorf("what was mounted at %s is not found there: %w", p.at, errors.Join(err, unix.EBUSY))
+	return nil, fmt.Errorf("the mount of %s is not there: %w", p.at, errors.Join(err, unix.EBUSY))
 }
 
 // mountOf returns the number of the mount that f is in, 0 where the kernel does not tell.

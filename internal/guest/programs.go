@@ -62,7 +62,7 @@ func runProgram(ctx context.Context, stdin []byte, path string, args ...string) 
 	err := subprocess.Run(ctx, cmd)
 	var exit *exec.ExitError
 	switch {
-	case err == nil && out.Over():
+	case err == nil && out.Truncated():
 		return nil, fmt.Errorf("%s wrote more than %d bytes", path, maxProgramOutput)
 	case err == nil:
 		return out.Bytes(), nil

@@ -175,7 +175,7 @@ func (c *copied) follow(ctx context.Context, every time.Duration) {
 		}
 		if errors.Is(err, mirror.ErrTooLarge) {
 			if err = c.bind(); err == nil {
-				c.log.WarnContext(ctx, "a shared directory has become too large to be followed; containers that run keep its last copy, and others get the directory itself", "source", c.storage.Source)
+				c.log.WarnContext(ctx, "a shared directory has become too large to follow; running containers keep its last copy, and new ones get the directory itself", "source", c.storage.Source)
 				return
 			}
 		}

@@ -129,7 +129,7 @@ func (m Monitor) store(ctx context.Context, r *run, was State) {
 	case err == nil:
 		r.stored = time.Now()
 	case !errdefs.IsNotFound(err) && !errdefs.IsFailedPrecondition(err) && ctx.Err() == nil: // else it has just ended
-		m.Log.WarnContext(ctx, "could not store what a health check has shown; the next one is stored", "container", string(m.ID), "error", err)
+		m.Log.WarnContext(ctx, "could not store the result of a health check; the next one is stored", "container", string(m.ID), "error", err)
 	}
 }
 

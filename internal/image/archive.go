@@ -40,7 +40,7 @@ func (s *Store) Import(ctx context.Context, owner core.Owner, r io.Reader, opts 
 	}
 	if err != nil {
 		end() // nothing of it is in use any more
-		if cerr := (collector{s}).dropImports(context.WithoutCancel(ctx)); cerr != nil {
+		if cerr := dropImports(context.WithoutCancel(ctx), s); cerr != nil {
 			s.log.WarnContext(ctx, "could not delete what an import has left that failed", "error", cerr)
 		}
 		if ctx.Err() != nil {

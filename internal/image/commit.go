@@ -26,12 +26,8 @@ import (
 	"github.com/longshore/longshore/internal/image/worker"
 )
 
-// maker makes images of containers.
-type maker struct{ s *Store }
-
-// upper returns a container's own layer.
-func (m maker) upper(container core.ID, own core.RootUse) (layer.Upper, *imageRecord, error) {
-	s := m.s
+// upperOf returns a container's own layer.
+func upperOf(s *Store, container core.ID, own core.RootUse) (layer.Upper, *imageRecord, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	co := s.checkouts[container]
@@ -60,7 +56,7 @@ func (m maker) upper(container core.ID, own core.RootUse) (layer.Upper, *imageRe
 
 // Changes implements core.ImageTransfers.
 func (s *Store) Changes(ctx context.Context, container core.ID, use core.RootUse, fn func(core.FileChange) error) error {
-	u, _, err := maker{s}.upper(container, use)
+	u, _, err := upperOf(s, container, use)
 	if err == nil {
 		err = u.Changes(ctx, func(c layer.Change) error { return fn(core.FileChange{Path: "/" + c.Path, Kind: string(c.Kind)}) })
 	}
@@ -73,16 +69,15 @@ func (s *Store) Changes(ctx context.Context, container core.ID, use core.RootUse
 // Commit implements core.ImageTransfers. The new layer is read into a file without a name, and the image is
 // then imported like any other: an error or a crash leaves nothing of it.
 func (s *Store) Commit(ctx context.Context, owner core.Owner, req core.CommitRequest) (core.Image, error) {
-	img, err := maker{s}.commitImage(ctx, owner, req)
+	img, err := commitImage(ctx, s, owner, req)
 	if err != nil {
 		return core.Image{}, fmt.Errorf("make an image of %s: %w", req.Container.Short(), err)
 	}
 	return img, nil
 }
 
-func (m maker) commitImage(ctx context.Context, owner core.Owner, req core.CommitRequest) (core.Image, error) {
-	s := m.s
-	u, rec, err := m.upper(req.Container, req.Use)
+func commitImage(ctx context.Context, s *Store, owner core.Owner, req core.CommitRequest) (core.Image, error) {
+	u, rec, err := upperOf(s, req.Container, req.Use)
 	if err != nil {
 		return core.Image{}, err
 	}
@@ -108,19 +103,19 @@ func (m maker) commitImage(ctx context.Context, owner core.Owner, req core.Commi
 		}
 	}
 	var manifest ocispec.Manifest
-	if err := m.readJSON(ctx, rec.Manifest, &manifest); err != nil {
+	if err := readJSON(ctx, s.content, rec.Manifest, &manifest); err != nil {
 		return core.Image{}, err
 	}
 	config, err := content.ReadBlob(ctx, s.content, manifest.Config)
 	if err != nil {
 		return core.Image{}, err
 	}
-	file, err := m.unnamed()
+	file, err := unnamed(filepath.Join(s.root, worker.ContentDir, "ingest"))
 	if err != nil {
 		return core.Image{}, err
 	}
 	defer func() { _ = file.Close() }()
-	desc, diff, err := m.packed(ctx, file, u)
+	desc, diff, err := packed(ctx, s, file, u)
 	if err != nil {
 		return core.Image{}, err
 	}
@@ -150,9 +145,8 @@ func (m maker) commitImage(ctx context.Context, owner core.Owner, req core.Commi
 	return list[0], nil
 }
 
-func (m maker) readJSON(ctx context.Context, desc ocispec.Descriptor, to any) error {
-	s := m.s
-	body, err := content.ReadBlob(ctx, s.content, desc)
+func readJSON(ctx context.Context, from content.Provider, desc ocispec.Descriptor, to any) error {
+	body, err := content.ReadBlob(ctx, from, desc)
 	if err != nil {
 		return err
 	}
@@ -162,10 +156,9 @@ func (m maker) readJSON(ctx context.Context, desc ocispec.Descriptor, to any) er
 	return nil
 }
 
-// unnamed makes a file that goes when it is closed, also by the end of the agent.
-func (m maker) unnamed() (*os.File, error) {
-	s := m.s
-	f, err := os.CreateTemp(filepath.Join(s.root, worker.ContentDir, "ingest"), "commit-")
+// unnamed makes a file in dir that disappears when it is closed, also by the end of the agent.
+func unnamed(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, "commit-")
 	if err != nil {
 		return nil, err
 	}
@@ -176,8 +169,7 @@ func (m maker) unnamed() (*os.File, error) {
 }
 
 // packed writes a container's layer, compressed, and returns its descriptor and diff ID.
-func (m maker) packed(ctx context.Context, file *os.File, u layer.Upper) (desc ocispec.Descriptor, diff digest.Digest, err error) {
-	s := m.s
+func packed(ctx context.Context, s *Store, file *os.File, u layer.Upper) (desc ocispec.Descriptor, diff digest.Digest, err error) {
 	o := layer.PackOptions{MaxBytes: s.cfg.MaxLayerBytes}
 	blob, plain := digest.Canonical.Digester(), digest.Canonical.Digester()
 	out := &counted{w: io.MultiWriter(file, blob.Hash()), dir: s.root, minFree: s.cfg.MinFreeBytes}

@@ -131,7 +131,7 @@ func TestLayersThatAreElsewhere(t *testing.T) {
 		{"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", nil, true, nil},
 		{"application/vnd.oci.image.layer.v1.tar+gzip", []string{url}, true, nil},
 		{"application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", []string{url}, false, []string{url, "registry alone"}},
-		{"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", nil, false, []string{"whoever made the image has it"}},
+		{"application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", nil, false, []string{"the image's maker has it"}},
 		{"application/vnd.oci.image.layer.v1.tar+gzip+encrypted", nil, true, []string{"is encrypted", "skopeo copy --decryption-key"}},
 		{"application/vnd.oci.image.layer.v1.tar+encrypted", nil, true, []string{"is encrypted"}},
 		{"application/vnd.cncf.helm.chart.content.v1.tar+gzip", nil, true, []string{"cannot be unpacked"}},

@@ -311,7 +311,7 @@ func (s *Store) Remove(ctx context.Context, owner core.Owner, ref string) error 
 	if err != nil {
 		return fmt.Errorf("remove image: %w", err)
 	}
-	_, err = collector{s}.collect(ctx)
+	_, err = collectUnused(ctx, s)
 	return err
 }
 
@@ -371,6 +371,6 @@ func (s *Store) Prune(ctx context.Context, owner core.Owner, keep func(core.Imag
 			return 0, fmt.Errorf("prune: %w", err)
 		}
 	}
-	freed, err := collector{s}.collect(ctx)
+	freed, err := collectUnused(ctx, s)
 	return freed + s.modules.pruneStrays(s), err
 }

@@ -159,7 +159,7 @@ func (s *Store) runPull(ctx context.Context, p *pulling, owner core.Owner, job w
 		return fmt.Errorf("pull %s: %w", named, verr)
 	}
 	if errdefs.IsResourceExhausted(err) {
-		defer (collector{s}).giveUp(l) // before the lease is released
+		defer giveUp(s, l) // before the lease is released
 	}
 	if err != nil {
 		return err
@@ -174,8 +174,7 @@ func (s *Store) runPull(ctx context.Context, p *pulling, owner core.Owner, job w
 
 // giveUp deletes the files of a pull that failed for lack of space: kept for the next attempt, they
 // would keep the disk full. Files that other pulls use stay.
-func (g collector) giveUp(l *lease) {
-	s := g.s
+func giveUp(s *Store, l *lease) {
 	s.write.Lock()
 	s.mu.RLock()
 	var blobs []digest.Digest
@@ -210,10 +209,10 @@ func (g collector) giveUp(l *lease) {
 		}
 	}
 	s.mu.Unlock()
-	_, cerr := g.collect(context.Background())
+	_, cerr := collectUnused(context.Background(), s)
 	s.trash.sweep() // at once: others wait for the space
 	if err = errors.Join(err, cerr); err != nil {
-		s.log.Warn("could not delete what a pull has fetched that failed for want of space", "error", err)
+		s.log.Warn("could not delete the files of a pull that failed for lack of space", "error", err)
 	}
 }
 
@@ -293,7 +292,7 @@ func (s *Store) keep(img worker.Image) error {
 		return err
 	}
 	for _, dir := range replaced {
-		collector{s}.discardUnused(dir)
+		discardUnused(s, dir)
 	}
 	s.trash.empty()
 	return nil
@@ -301,8 +300,7 @@ func (s *Store) keep(img worker.Image) error {
 
 // discardUnused removes the directory of a layer that has another one now, unless a container has
 // it: then the first start of an agent without that container removes it.
-func (g collector) discardUnused(dir string) {
-	s := g.s
+func discardUnused(s *Store, dir string) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, co := range s.checkouts {
@@ -310,7 +308,7 @@ func (g collector) discardUnused(dir string) {
 			return
 		}
 	}
-	g.discardDir(s.rec.layerPath(dir))
+	discardDir(s, s.rec.layerPath(dir))
 }
 
 // name gives a pulled image's names to the owner.

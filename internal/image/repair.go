@@ -74,5 +74,5 @@ func lostImages(root string, r *dbfile.Report) (lost []string, err error) {
 		}
 	}
 	slices.Sort(lost)
-	return append(lost, "names of images that have others, if they stood in the damaged places: `longshore images` shows what is left"), nil
+	return append(lost, "names of images that have others, if they stood in the damaged places: `longshore images` shows the others"), nil
 }

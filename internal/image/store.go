@@ -176,7 +176,7 @@ func (s *Store) open(opts Options) (err error) {
 	if err := waitForWorker(s.root); err != nil {
 		return err
 	}
-	if err := (collector{s}).recover(); err != nil {
+	if err := dropIncomplete(s); err != nil {
 		return err
 	}
 	s.trash.empty()

@@ -9,7 +9,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/network/bridge"
 	"github.com/longshore/longshore/internal/network/kernel"
 	"github.com/longshore/longshore/internal/network/netconf"
 )
@@ -17,14 +16,6 @@ import (
 // A sandbox may be on several networks: the default one, made by our bridge or by CNI plugins, and
 // any of those that users have defined. Its default route and its host ports are with the first
 // of its interfaces that leads out.
-
-// on returns the bridge of a network by the name that NetworkStatus has for it.
-func (n *Network) on(network string) (*bridge.Bridge, bool) {
-	if b, ok := n.users.Bridge(network); ok {
-		return b, true
-	}
-	return n.bridge, n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.Names(), network)
-}
 
 // split divides the interfaces of a request: first has the one on a network that is made one by one, or those
 // that the bridge or CNI plugins make in one call; more are attached afterwards.
@@ -77,7 +68,7 @@ func (n *Network) setupAll(ctx context.Context, req core.NetworkRequest) (st cor
 
 // setupFirst makes the first interface of a sandbox, and gives it a name server if the network has names.
 func (n *Network) setupFirst(ctx context.Context, req core.NetworkRequest) (core.NetworkStatus, error) {
-	var d Driver = n.bridge
+	var d Driver = n.bridges.standard
 	if n.mode == netconf.ModeCNI {
 		d = n.cni
 	}
@@ -127,10 +118,10 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 	}
 	k, name, ok := n.drivers.route(a.Network)
 	switch {
-	case !ok && n.mode == netconf.ModeCNI && slices.Contains(n.bridge.Names(), a.Network):
+	case !ok && n.mode == netconf.ModeCNI && slices.Contains(n.bridges.standard.Names(), a.Network):
 		return fail("CNI plugins make the default network, which a sandbox gets when it is created or not at all", errdefs.ErrNotImplemented)
 	case !ok:
-		return fail("there is none of that name", errdefs.ErrNotFound)
+		return fail("no network has that name", errdefs.ErrNotFound)
 	case req.Last.On(name) >= 0:
 		return fail("it is on it already", errdefs.ErrAlreadyExists)
 	}
@@ -138,7 +129,7 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 	if want.Interface == "" {
 		want.Interface = kernel.FreeName(req)
 	}
-	if out, _ := (ways{n}).wayOut(req, req.Last); out >= 0 {
+	if out, _ := n.bridges.wayOut(req, req.Last); out >= 0 {
 		want.NoDefault = true
 	}
 	one := req
@@ -148,7 +139,7 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 		return core.NetworkStatus{}, err
 	}
 	req.Config = req.Config.With(a)
-	err = ways{n}.joined(k, req, st)
+	err = n.joined(k, req, st)
 	if err == nil && st.Resolver.IsValid() {
 		err = n.names.Change(ctx, n.box(req, st))
 	}
@@ -156,11 +147,11 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 		back := req.Last
 		back.Interfaces = slices.Clone(back.Interfaces)
 		if k.Driver != n.Overlays {
-			err = errors.Join(err, ways{n}.joined(k, req, back))
+			err = errors.Join(err, n.joined(k, req, back))
 		}
 		err = errors.Join(err, k.Release(ctx, req, name), k.Detach(ctx, req, name))
 		if k.Driver == n.Overlays {
-			err = errors.Join(err, ways{n}.joined(k, req, back))
+			err = errors.Join(err, n.joined(k, req, back))
 		}
 		return core.NetworkStatus{}, err
 	}
@@ -168,11 +159,11 @@ func (n *Network) attach(ctx context.Context, req core.NetworkRequest, a core.At
 }
 
 // joined adapts the rest of a sandbox's network to the interfaces of st, after one of driver k was added or removed.
-func (w ways) joined(k kind, req core.NetworkRequest, st core.NetworkStatus) error {
-	if k.Driver == w.n.Overlays {
-		return w.n.Overlays.Serve(req, st)
+func (n *Network) joined(k kind, req core.NetworkRequest, st core.NetworkStatus) error {
+	if k.Driver == n.Overlays {
+		return n.Overlays.Serve(req, st)
 	}
-	return w.moved(req, st)
+	return n.bridges.move(req, st)
 }
 
 // Detach implements core.Network.
@@ -194,7 +185,7 @@ func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network s
 	}
 	st := req.Last.Without(name)
 	st.Interfaces = slices.Clone(st.Interfaces) // joined changes it
-	if b, ok := n.on(network); ok {
+	if b, ok := n.bridges.on(network); ok {
 		if !b.Holds(req.Sandbox) {
 			return st, nil
 		}
@@ -208,7 +199,7 @@ func (n *Network) detach(ctx context.Context, req core.NetworkRequest, network s
 	if err := k.Detach(ctx, req, name); err != nil {
 		return st, err
 	}
-	if err := (ways{n}).joined(k, req, st); err != nil {
+	if err := n.joined(k, req, st); err != nil {
 		return st, err
 	}
 	return st, k.Release(ctx, req, name)

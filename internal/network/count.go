@@ -46,7 +46,7 @@ func (n *Network) Stats(ctx context.Context, reqs []core.NetworkRequest) (map[co
 				host = counters(text)
 			}
 			for _, a := range req.Last.Interfaces {
-				b, ok := n.on(a.Network)
+				b, ok := n.bridges.on(a.Network)
 				if !ok {
 					if c, ok := overlays.Of(n.Overlays, req, a); ok {
 						out[req.Sandbox] = append(out[req.Sandbox], c)

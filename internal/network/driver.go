@@ -86,17 +86,17 @@ type drivers struct {
 func arrange(n *Network) drivers {
 	nowhere := func(string) (string, bool) { return "", false } // plugins attach no running sandbox
 	standard := func(network string) (string, bool) {
-		_, defined := n.users.Has(network) // before the configuration gave the bridge this name
-		return n.bridge.Name(), !defined && n.mode == netconf.ModeBuiltin && slices.Contains(n.bridge.Names(), network)
+		_, defined := n.bridges.users.Has(network) // before the configuration gave the bridge this name
+		return n.bridges.standard.Name(), !defined && n.mode == netconf.ModeBuiltin && slices.Contains(n.bridges.standard.Names(), network)
 	}
 	onOverlay := func(network string) (string, bool) {
 		_, ok := core.OverlayName(network)
 		return network, ok
 	}
 	return drivers{
-		kinds:    []kind{{n.bridge, standard, true}, {n.users, n.users.Has, false}, {n.Overlays, onOverlay, false}, {n.cni, nowhere, true}},
-		teardown: []releaser{n.bridge, resolver{n}, n.users, n.Overlays, n.cni},
-		recovery: []recoverer{n.Overlays, n.bridge, n.users, ways{n}, n.cni, leaver{n}, n.ingress},
+		kinds:    []kind{{n.bridges.standard, standard, true}, {n.bridges.users, n.bridges.users.Has, false}, {n.Overlays, onOverlay, false}, {n.cni, nowhere, true}},
+		teardown: []releaser{n.bridges.standard, resolver{n}, n.bridges.users, n.Overlays, n.cni},
+		recovery: []recoverer{n.Overlays, n.bridges.standard, n.bridges.users, restorer{n}, n.cni, leaver{n}, n.ingress},
 	}
 }
 

@@ -33,5 +33,5 @@ func (n *Network) Add(d Driver, has func(string) (string, bool)) {
 
 // Asks are the networks whose names a sandbox may know.
 func Asks(st core.NetworkStatus) []string {
-	return (&Network{users: &user.Driver{}}).box(core.NetworkRequest{}, st).Networks
+	return (&Network{bridges: bridges{users: &user.Driver{}}}).box(core.NetworkRequest{}, st).Networks
 }

@@ -71,9 +71,8 @@ type Network struct {
 	log     *slog.Logger
 	leases  *ipam.Leases
 	claims  ports.Claims // of the host's ports
-	bridge  *bridge.Bridge
+	bridges bridges
 	cni     *cni.Driver
-	users   *user.Driver
 	names   *names.Client
 	ingress *ingress.Ingress
 	// Overlays are the networks that reach over several nodes.
@@ -125,15 +124,16 @@ func New(o Options) (*Network, error) {
 		return nil, fmt.Errorf("network: %w", err)
 	}
 	n.cni = cni.New(n.cfg.CNI, o.StateDir, n.store, n.log)
-	bridges := bridge.Options{Config: n.cfg, Leases: n.leases, Claims: &n.claims, PortsOn: ways{n}.portsNetwork, Logger: n.log}
-	n.bridge = bridge.New(bridges)
+	bridgeOptions := bridge.Options{Config: n.cfg, Leases: n.leases, Claims: &n.claims, PortsOn: n.bridges.portsNetwork, Logger: n.log}
+	n.bridges.builtin = n.mode == netconf.ModeBuiltin
+	n.bridges.standard = bridge.New(bridgeOptions)
 	n.names = names.New(namesOptions(o))
 	n.ingress = ingress.New(filepath.Join(o.StateDir, "ingress"), &n.claims, n.usedRanges, n.log)
 	if err := n.loadRanges(); err != nil {
 		return nil, err
 	}
-	n.users, err = user.New(user.Options{
-		Bridge: bridges, Store: n.store, Leases: o.Leases, Reserved: append(slices.Clone(reserved), n.bridge.Names()...), Used: n.usedRanges, Avoid: n.avoid, Names: n.names, Now: o.Now,
+	n.bridges.users, err = user.New(user.Options{
+		Bridge: bridgeOptions, Store: n.store, Leases: o.Leases, Reserved: append(slices.Clone(reserved), n.bridges.standard.Names()...), Used: n.usedRanges, Avoid: n.avoid, Names: n.names, Now: o.Now,
 	})
 	if err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (n *Network) Info(ctx context.Context) (core.NetworkInfo, error) {
 	case len(info.Ranges) == 0:
 		info.Reason = `no address range configured: network.pod_cidr is "from-kubelet" and none was given yet`
 	default:
-		info.Reason = n.bridge.Trouble()
+		info.Reason = n.bridges.standard.Trouble()
 		return info, nil
 	}
 	info.Ready = info.Reason == ""
@@ -321,6 +321,35 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 	return nil
 }
 
+// restorer is the step of Recover for several drivers: the names that sandboxes see, the ports of sandboxes without a
+// network, and default routes.
+type restorer struct{ n *Network }
+
+// Recover runs after the drivers of bridges. An interface that the request of its sandbox does not have was being
+// attached or detached when the agent died: its driver has removed it.
+func (r restorer) Recover(ctx context.Context, live []core.NetworkRequest) error {
+	n := r.n
+	var errs []error
+	var boxes []names.Box
+	for _, req := range live {
+		if req.Last.Resolver.IsValid() {
+			boxes = append(boxes, n.box(req, req.Last))
+		}
+		if req.Last.Mode == netconf.StatusNone && len(req.Last.Ports) > 0 { // of a sandbox that is on no network just now
+			errs = append(errs, n.claims.Take(req.Sandbox, bridge.Claims(req.Last.Ports)))
+		}
+		if i, b := n.bridges.wayOut(req, req.Last); b != nil && req.Last.Interfaces[i].NoDefault {
+			if err := b.LeadOut(req, req.Last.Interfaces[i]); err != nil && !kernel.IsLinkGone(err) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if err := n.names.Recover(ctx, boxes); err != nil { // the sandboxes run, and have all else
+		n.log.ErrorContext(ctx, "sandboxes on networks of their own have no name server; the next one that is set up there tries again", "error", err.Error())
+	}
+	return errors.Join(errs...)
+}
+
 // leaver removes the builtin bridge, with its address and rules, when CNI plugins are configured and
 // the last sandbox on the bridge is gone: its route would hide the plugins' addresses.
 type leaver struct{ n *Network }
@@ -334,7 +363,7 @@ func (l leaver) leave(ctx context.Context) error {
 		return nil
 	}
 	n.log.InfoContext(ctx, "removing the builtin bridge, because CNI plugins make the network now", "bridge", n.cfg.Bridge)
-	return n.bridge.Withdraw(ctx)
+	return n.bridges.standard.Withdraw(ctx)
 }
 
 // allPodmans reports whether every configuration is the one that Podman's package installs for

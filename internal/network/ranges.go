@@ -123,7 +123,7 @@ func (n *Network) SetRanges(ctx context.Context, cidrs []string) error {
 	}
 	n.log.InfoContext(ctx, "address ranges changed", "ranges", given)
 	// The next sandbox gives the bridge its new address.
-	n.bridge.Stale()
+	n.bridges.standard.Stale()
 	return nil
 }
 
@@ -136,7 +136,7 @@ func (n *Network) usedRanges() ([]netip.Prefix, error) {
 	for _, r := range n.leases.Ranges() {
 		taken = append(taken, r.Prefix)
 	}
-	for _, def := range n.users.Defined() {
+	for _, def := range n.bridges.users.Defined() {
 		for _, s := range def.Subnets {
 			taken = append(taken, s.Range)
 		}
@@ -159,7 +159,7 @@ func makeRoom(n *Network, def core.Overlay, others []core.Overlay) error {
 	if err != nil {
 		return err
 	}
-	for _, def := range n.users.Defined() {
+	for _, def := range n.bridges.users.Defined() {
 		for _, s := range def.Subnets {
 			taken = append(taken, s.Range)
 		}
@@ -188,7 +188,7 @@ func makeRoom(n *Network, def core.Overlay, others []core.Overlay) error {
 	if err := n.useRanges(next, true); err != nil {
 		return err
 	}
-	n.bridge.Stale()
+	n.bridges.standard.Stale()
 	n.log.Info("the builtin network has another address range, because an overlay has the former one", "range", r.Prefix.String(), "overlay", def.Name)
 	return nil
 }
@@ -203,7 +203,7 @@ func takenRanges(n *Network) map[netip.Prefix]string {
 	for _, r := range n.leases.Ranges() {
 		taken[r.Prefix] = "the builtin network, which network.pod_cidr gives another one"
 	}
-	for _, def := range n.users.Defined() {
+	for _, def := range n.bridges.users.Defined() {
 		for _, s := range def.Subnets {
 			taken[s.Range] = "network " + def.Name
 		}

@@ -29,7 +29,7 @@ func (n *Network) box(req core.NetworkRequest, st core.NetworkStatus) names.Box 
 			}
 			continue
 		}
-		u, ok := n.users.Bridge(a.Network)
+		u, ok := n.bridges.users.Bridge(a.Network)
 		if ok {
 			b.Networks = append(b.Networks, u.Name())
 		}
@@ -56,13 +56,13 @@ func (r resolver) Release(ctx context.Context, req core.NetworkRequest, _ string
 // Define stores a network of a user's. It chooses Subnets if there are none. The first sandbox on the network creates its
 // bridge. AlreadyExists, InvalidArgument.
 func (n *Network) Define(ctx context.Context, def core.NetworkDefinition) (core.NetworkDefinition, error) {
-	return n.users.Define(ctx, def)
+	return n.bridges.users.Define(ctx, def)
 }
 
 // Defined returns the networks that users have defined, by name.
-func (n *Network) Defined() []core.NetworkDefinition { return n.users.Defined() }
+func (n *Network) Defined() []core.NetworkDefinition { return n.bridges.users.Defined() }
 
 // Undefine removes a network with its bridge and rules. FailedPrecondition when sandboxes are on it, NotFound.
 func (n *Network) Undefine(ctx context.Context, name string) error {
-	return n.users.Undefine(ctx, name)
+	return n.bridges.users.Undefine(ctx, name)
 }

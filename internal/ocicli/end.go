@@ -168,7 +168,7 @@ func (a *app) clear(id string, err error) error {
 	if validID(id) != nil {
 		return err
 	}
-	a.logTo.warn("delete container %s: %v; its directory goes, what it had in cgroups stays", id, err)
+	a.logTo.warn("delete container %s: %v; its directory is removed, its cgroups stay", id, err)
 	return os.RemoveAll(a.root + "/" + id)
 }
 

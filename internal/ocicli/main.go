@@ -71,7 +71,7 @@ func commands() map[string]command {
 		"run":      {runCmd, "create, start, wait and delete"},
 		"state":    {stateCmd, "print a container's state as JSON"},
 		"kill":     {killCmd, "send a signal"},
-		"delete":   {deleteCmd, "remove what a container has left"},
+		"delete":   {deleteCmd, "remove a container's remains"},
 		"exec":     {execCmd, "start a further process in a container"},
 		"ps":       {psCmd, "list a container's processes"},
 		"list":     {listCmd, "list containers"},
@@ -115,10 +115,10 @@ func (a *app) main(ctx context.Context) error {
 	f := a.flags("", "COMMAND [ARGUMENT…]")
 	var logFile, logFormat string
 	var debug, version bool
-	f.StringVar(&a.root, "root", defaultRoot(), "directory of what is kept of containers")
+	f.StringVar(&a.root, "root", defaultRoot(), "directory of the containers' state")
 	f.StringVar(&logFile, "log", "", "file to append messages to")
 	f.StringVar(&logFormat, "log-format", "text", "text or json")
-	f.BoolVar(&debug, "debug", false, "log what is done")
+	f.BoolVar(&debug, "debug", false, "log each step")
 	f.BoolVar(&a.systemd, "systemd-cgroup", false, "linux.cgroupsPath is slice:prefix:name, and systemd makes it")
 	f.BoolVar(&version, "version", false, "print the version")
 	f.BoolVar(&version, "v", false, "print the version")

@@ -182,7 +182,7 @@ func (n Node) clampRlimit(l *specs.POSIXRlimit) string {
 	if l.Hard <= most && l.Soft <= most {
 		return ""
 	}
-	w := fmt.Sprintf("%s %s:%s is above what the agent may give: set to at most %d", l.Type, limitText(l.Soft), limitText(l.Hard), most)
+	w := fmt.Sprintf("%s %s:%s is above the agent's own limit: set to at most %d", l.Type, limitText(l.Soft), limitText(l.Hard), most)
 	l.Hard, l.Soft = min(l.Hard, most), min(l.Soft, most)
 	return w
 }

@@ -177,7 +177,7 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("%q: %v", spec, err)
 		}
 	}
-	if _, err := (UserFiles{}).LookUp("redis"); err == nil || !strings.Contains(err.Error(), "neither of which is there") {
+	if _, err := (UserFiles{}).LookUp("redis"); err == nil || !strings.Contains(err.Error(), "which are both missing") {
 		t.Errorf("without files: %v", err)
 	}
 	if got := f.MemberOf(999); !slices.Equal(got, []uint32{29, 44}) {

@@ -115,11 +115,11 @@ func (f UserFiles) ByID(uid uint32) (User, error) {
 func (f UserFiles) places() string {
 	switch {
 	case f.Passwd == nil && f.Group == nil:
-		return "/etc/passwd and /etc/group of the root, neither of which is there"
+		return "/etc/passwd and /etc/group of the root, which are both missing"
 	case f.Passwd == nil:
-		return "/etc/passwd and /etc/group of the root, the first of which is not there"
+		return "/etc/passwd and /etc/group of the root; the first is missing"
 	case f.Group == nil:
-		return "/etc/passwd and /etc/group of the root, the second of which is not there"
+		return "/etc/passwd and /etc/group of the root; the second is missing"
 	default:
 		return "/etc/passwd and /etc/group of the root"
 	}

@@ -73,7 +73,7 @@ func Kill(main, session int, list func() ([]int, error)) error {
 func Orphans(session int, ended time.Time, list func() ([]int, error)) error {
 	last, err := ticks(ended)
 	if err != nil {
-		return fmt.Errorf("end what is left of session %d: %w", session, err)
+		return fmt.Errorf("end the remaining processes of session %d: %w", session, err)
 	}
 	known := false
 	return kill(0, session, list, func(all map[int]stat) bool {

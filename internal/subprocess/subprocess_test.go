@@ -156,7 +156,7 @@ func TestHeadKeepsTheBeginning(t *testing.T) {
 			t.Error(n, err)
 		}
 	}
-	if h.String() != "ab\x1bcde\nf" || !h.Over() || h.Line() != "ab?cde" {
-		t.Errorf("%q, over %v, line %q", h, h.Over(), h.Line())
+	if h.String() != "ab\x1bcde\nf" || !h.Truncated() || h.Line() != "ab?cde" {
+		t.Errorf("%q, truncated %v, line %q", h, h.Truncated(), h.Line())
 	}
 }

@@ -46,7 +46,7 @@ type Turn struct {
 	started  chan struct{} // closed when the task has its slot
 	requests []*request
 	running  []string // groups in which the slot is counted
-	over     bool
+	ended    bool
 }
 
 // request is one waiting request for a task.
@@ -93,7 +93,7 @@ func (w *Turn) Ask(by Path, urgent bool) (leave func(), err error) {
 	t := w.turns
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w.running != nil || w.over {
+	if w.running != nil || w.ended {
 		return func() {}, nil
 	}
 	groups := keys(by)
@@ -151,10 +151,10 @@ func (w *Turn) Release() {
 	t := w.turns
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if w.over {
+	if w.ended {
 		return
 	}
-	w.over = true
+	w.ended = true
 	for _, r := range slices.Clone(w.requests) {
 		t.remove(r)
 	}

@@ -402,7 +402,7 @@ var deaths = []death{
 		why: "switched off by itself: a program in it has called reboot to power off or halt",
 	},
 	{name: "no-format", command: []string{"/bin/garbage"}, end: ending{start: 126}, why: "could not be started: exec /bin/garbage: exec format error"},
-	{name: "no-interpreter", command: []string{"/bin/script"}, end: ending{start: 127}, why: "could not be started: exec /bin/script: no such file or directory: the program is there, and what it names as its interpreter or loader is not"},
+	{name: "no-interpreter", command: []string{"/bin/script"}, end: ending{start: 127}, why: "could not be started: exec /bin/script: no such file or directory: the program exists, but its interpreter or loader does not"},
 	{name: "no-permission", command: []string{"/bin/plain"}, end: ending{start: 126}, why: `could not be started: exec "/bin/plain": permission denied: it is no executable file`},
 	{name: "no-program", command: []string{"/bin/nothing"}, end: ending{start: 127}, why: `could not be started: exec "/bin/nothing": no such file or directory`},
 	{

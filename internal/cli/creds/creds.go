@@ -356,7 +356,7 @@ func (f File) run(ctx context.Context, name, verb string, in []byte) ([]byte, er
 		}
 		return nil, fmt.Errorf("%s %s: %w: %q", program, verb, err, text)
 	}
-	if out.Over() {
+	if out.Truncated() {
 		return nil, fmt.Errorf("%s %s: its answer has more than %d bytes", program, verb, maxAnswer)
 	}
 	return out.Bytes(), nil

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// held is an image that an owner holds.
-type held struct {
+// holding is an image that an owner holds.
+type holding struct {
 	owner core.Owner
 	image digest.Digest
 }
@@ -29,7 +29,7 @@ type Table struct {
 	pruning sync.RWMutex
 
 	mu     sync.Mutex         // guards images, open
-	images map[held]int       // how many leases hold it
+	images map[holding]int    // how many leases hold it
 	open   map[core.Owner]int // leases that have not been released
 }
 
@@ -56,7 +56,7 @@ func (t *Table) Open(owner core.Owner, from Ports) *Lease {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.open == nil {
-		t.images, t.open = map[held]int{}, map[core.Owner]int{}
+		t.images, t.open = map[holding]int{}, map[core.Owner]int{}
 	}
 	t.open[owner]++
 	return &Lease{table: t, owner: owner, from: from}
@@ -120,7 +120,7 @@ func (l *Lease) hold(id digest.Digest) error {
 	l.holds = append(l.holds, id)
 	l.table.mu.Lock()
 	defer l.table.mu.Unlock()
-	l.table.images[held{l.owner, id}]++
+	l.table.images[holding{l.owner, id}]++
 	return nil
 }
 
@@ -135,7 +135,7 @@ func (l *Lease) Release() {
 	l.table.mu.Lock()
 	defer l.table.mu.Unlock()
 	for _, id := range l.holds {
-		h := held{l.owner, id}
+		h := holding{l.owner, id}
 		if l.table.images[h]--; l.table.images[h] == 0 {
 			delete(l.table.images, h)
 		}

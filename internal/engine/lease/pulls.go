@@ -43,14 +43,14 @@ func (p *Pulls) add(image digest.Digest, t core.Trace) {
 	}
 }
 
-// Watch begins a pull: it has opts tell its progress to the returned Pull, too.
+// Watch begins a pull: the returned Pull follows its progress, beside the one of opts.
 func (p *Pulls) Watch(owner core.Owner, opts *core.PullOptions) *Pull {
 	w := &Pull{of: p, began: time.Now(), owner: owner, fetched: map[digest.Digest]int64{}}
-	told := opts.Progress
+	report := opts.Progress
 	opts.Progress = func(pr core.PullProgress) {
 		w.progress(pr)
-		if told != nil {
-			told(pr)
+		if report != nil {
+			report(pr)
 		}
 	}
 	return w

@@ -146,7 +146,7 @@ func (pl *Pipeline) back(ctx context.Context, err error) {
 	defer cancel()
 	if uerr := pl.Undo.Unwind(ctx); uerr != nil {
 		// The rest has no record. The next recovery or Reclaim removes it.
-		pl.settings.Logger.WarnContext(ctx, "could not undo a failed operation completely; the next recovery or reclaim removes what is left", "verb", pl.verb, "error", uerr)
+		pl.settings.Logger.WarnContext(ctx, "could not undo a failed operation completely; the next recovery or reclaim removes the rest", "verb", pl.verb, "error", uerr)
 	}
 }
 

@@ -172,7 +172,7 @@ func (t *Table) mounted(ctx context.Context, u Use, vol core.Volume) error {
 	}
 	// Others may have filled a server's volume; only an empty one is new.
 	if err := fill(u.From, u.Mount.Target, mountedPlace(dir), owners{UIDs: u.UIDs, GIDs: u.GIDs}); err != nil {
-		return fmt.Errorf("copy what the image has at %s (nocopy leaves that out): %w", u.Mount.Target, err)
+		return fmt.Errorf("copy the image's files at %s (nocopy skips this): %w", u.Mount.Target, err)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func shorten(s string) string {
 // about its processes and its state, as the shim expects.
 func unknown(id string, err error) error {
 	if errdefs.IsNotFound(err) {
-		return refuse(codes.InvalidArgument, "invalid container id %q: there is none", id)
+		return refuse(codes.InvalidArgument, "container %q does not exist", id)
 	}
 	return err
 }

@@ -77,11 +77,11 @@ func (h hardware) GetIPTables(ctx context.Context, req *katav1.GetIPTablesReques
 
 // SetIPTables implements katav1.AgentServiceService.
 func (h hardware) SetIPTables(ctx context.Context, req *katav1.SetIPTablesRequest) (*katav1.SetIPTablesResponse, error) {
-	said, err := h.machine.SetPacketFilter(ctx, req.GetIsIpv6(), req.GetData())
+	output, err := h.machine.SetPacketFilter(ctx, req.GetIsIpv6(), req.GetData())
 	if err != nil {
 		return nil, err
 	}
-	return &katav1.SetIPTablesResponse{Data: said}, nil
+	return &katav1.SetIPTablesResponse{Data: output}, nil
 }
 
 // ResizeVolume implements katav1.AgentServiceService.

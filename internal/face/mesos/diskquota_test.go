@@ -92,7 +92,7 @@ func TestNetworks(t *testing.T) {
 	launch := func(id, infos string) string {
 		return strings.Replace(strings.Replace(launchA, `"rlimit_info"`, `"network_infos":[`+infos+`],"rlimit_info"`, 1), `"value":"a"`, `"value":"`+id+`"`, 1)
 	}
-	n.is(launch("x", `{},{"name":"back"}`), 400, "network_infos: of several networks each has to be named")
+	n.is(launch("x", `{},{"name":"back"}`), 400, "network_infos: with several networks each needs a name")
 	n.is(launch("x", `{"name":"back"},{"name":"back"}`), 400, "Attempted to join CNI network 'back' multiple times")
 	n.is(launch("x", `{"name":"app"},{"name":"back","port_mappings":[{"host_port":1,"container_port":2}]}`), 400, "network_infos: ports are mapped to the first network only")
 	n.is(launch("a", `{"name":"app","port_mappings":[{"host_port":1,"container_port":2}]},{"name":"back"}`), 200, "")

@@ -21,12 +21,12 @@ type sandboxLister interface {
 type userRanges struct {
 	sandboxes sandboxLister
 
-	mu   sync.Mutex      // guards held
-	held map[uint32]bool // by starts that have no sandbox yet
+	mu    sync.Mutex      // guards taken
+	taken map[uint32]bool // by starts without a sandbox yet
 }
 
 func newUserRanges(s sandboxLister) *userRanges {
-	return &userRanges{sandboxes: s, held: map[uint32]bool{}}
+	return &userRanges{sandboxes: s, taken: map[uint32]bool{}}
 }
 
 // take returns the first id of a range that is free. It stays taken until release,
@@ -41,8 +41,8 @@ func (r *userRanges) take(ctx context.Context, u plugin.Users) (first uint32, re
 	}
 	for i := range u.Ranges {
 		first = u.First + uint32(i)*plugin.UsersRange
-		if !r.held[first] && rangeFree(all, first) {
-			r.held[first] = true
+		if !r.taken[first] && rangeFree(all, first) {
+			r.taken[first] = true
 			return first, func() { r.release(first) }, nil
 		}
 	}
@@ -52,7 +52,7 @@ func (r *userRanges) take(ctx context.Context, u plugin.Users) (first uint32, re
 func (r *userRanges) release(first uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.held, first)
+	delete(r.taken, first)
 }
 
 // rangeFree reports whether no sandbox's range overlaps the one that begins at first. The plugin's configuration may

@@ -212,7 +212,7 @@ func (c *Cache) open(ctx context.Context, module *os.File, by turns.Path, start 
 	if f := c.entry(key); f != nil {
 		return f, nil
 	}
-	return nil, errors.New("what was compiled of it is not in the cache any more")
+	return nil, errors.New("its compiled form is no longer in the cache")
 }
 
 func (c *Cache) hasFailed(key Key) bool {

@@ -177,10 +177,10 @@ func (c *Cache) runChild(ctx context.Context, dir string, module, out *os.File) 
 	cmd.Env = []string{}
 	cmd.Dir = dir
 	const most = 4096
-	told := &subprocess.Head{Max: most}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = module, out, told
+	stderr := &subprocess.Head{Max: most}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = module, out, stderr
 	err := subprocess.Run(ctx, cmd)
-	by, text, _ := bytes.Cut(told.Bytes(), []byte("\n"))
+	by, text, _ := bytes.Cut(stderr.Bytes(), []byte("\n"))
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, bytes.ToValidUTF8(bytes.TrimSpace(text), []byte("?")))
 	}

@@ -258,7 +258,7 @@ func TestAWrongPolicyIsRefusedWithItsPlace(t *testing.T) {
 		{"{}", "line 1, column 1: the policy needs a list of rules"},
 		{"rules: {}", "the policy needs a list of rules"},
 		{"rules: [a]", "line 1, column 9: a rule must be a mapping of for, allow"},
-		{"rules: [{for: {owner: cri}}]", "line 1, column 9: a rule needs a list of what it allows"},
+		{"rules: [{for: {owner: cri}}]", "line 1, column 9: a rule needs a list of allowed grants"},
 		{"rules: [{for: {owner: 1}, allow: []}]", "line 1, column 23: owner must be a string"},
 		{"rules: [{for: {node: a}, allow: []}]", `line 1, column 16: unknown key "node"`},
 		{"rules: [{allow: [x]}]", "line 1, column 18: a rule allows grants"},

@@ -88,7 +88,7 @@ func (r *reader) rule(n *yaml.Node) (rule, error) {
 	}
 	allow := fields["allow"]
 	if allow == nil || allow.Kind != yaml.SequenceNode {
-		return out, grant.Errorf(place(n), "a rule needs a list of what it allows")
+		return out, grant.Errorf(place(n), "a rule needs a list of allowed grants")
 	}
 	var patterns []grant.Pattern
 	for _, item := range allow.Content {

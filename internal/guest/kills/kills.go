@@ -44,9 +44,9 @@ type Watch struct {
 	event   *os.File // v1's
 	ended   chan struct{}
 
-	mu   sync.Mutex // guards last, over; serializes calls of grown
-	last uint64
-	over bool
+	mu      sync.Mutex // guards last, stopped; serializes calls of grown
+	last    uint64
+	stopped bool
 }
 
 // Watch calls grown with the number of kills in a cgroup when it has grown, until Stop.
@@ -219,7 +219,7 @@ func (o *Watch) look() (grew, there bool) {
 	if err != nil {
 		return false, false
 	}
-	if o.over || n <= o.last {
+	if o.stopped || n <= o.last {
 		return false, true
 	}
 	o.last = n
@@ -227,12 +227,12 @@ func (o *Watch) look() (grew, there bool) {
 	return true, true
 }
 
-// Stop ends the watch, after a last look, and returns how many kills it has told of.
+// Stop ends the watch, after a last look, and returns the number of reported kills.
 func (o *Watch) Stop() uint64 {
 	o.look()
 	o.mu.Lock()
-	first := !o.over
-	o.over = true
+	first := !o.stopped
+	o.stopped = true
 	last := o.last
 	o.mu.Unlock()
 	if !first {

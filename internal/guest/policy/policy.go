@@ -90,8 +90,8 @@ func (g *Gate) InForce() bool { return g.inForce.Load() }
 // pending is a change of a policy's state that its request has made and that is not final: the
 // agent may still refuse the request.
 type pending struct {
-	before json.RawMessage // the state that returns if the request fails
-	over   chan struct{}   // closed when the change is final or undone
+	before  json.RawMessage // the state that returns if the request fails
+	decided chan struct{}   // closed when the change is final or undone
 }
 
 // Ask returns a nil error when the policy allows a request, or there is none. input is the request
@@ -113,7 +113,7 @@ func (g *Gate) Ask(ctx context.Context, request string, input []byte) (end func(
 		}
 		other := g.pending
 		if other == nil {
-			p := &pending{before: before, over: make(chan struct{})}
+			p := &pending{before: before, decided: make(chan struct{})}
 			g.pending = p
 			g.unlock()
 			return func(failed bool) { g.settle(p, failed) }, nil
@@ -134,7 +134,7 @@ func (g *Gate) await(ctx context.Context, p *pending) error {
 	timer := time.NewTimer(settleTime)
 	defer timer.Stop()
 	select {
-	case <-p.over:
+	case <-p.decided:
 	case <-timer.C:
 		g.settle(p, false)
 	case <-ctx.Done():
@@ -151,7 +151,7 @@ func (g *Gate) settle(p *pending, failed bool) {
 		return // it was final before, or the policy is another one
 	}
 	g.pending = nil
-	close(p.over)
+	close(p.decided)
 	if failed {
 		g.restoreLocked(p.before)
 	}
@@ -237,7 +237,7 @@ func (g *Gate) setLocked(ctx context.Context, text string) error {
 	}
 	g.text, g.state, g.lenient, g.running = text, nil, answer.Lenient, next
 	if g.pending != nil { // of the policy before
-		close(g.pending.over)
+		close(g.pending.decided)
 		g.pending = nil
 	}
 	g.inForce.Store(true)

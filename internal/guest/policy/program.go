@@ -17,8 +17,8 @@ import (
 // nobody is the user and group of the program.
 const nobody = 65534
 
-// maxSaid bounds the kept output of the program besides its answers, in bytes.
-const maxSaid = 4 << 10
+// maxOutput bounds the kept output of the program besides its answers, in bytes.
+const maxOutput = 4 << 10
 
 // child is longshore-policy as a process. It implements program.
 type child struct {
@@ -107,6 +107,6 @@ type head []byte
 
 // Write implements io.Writer.
 func (t *head) Write(p []byte) (int, error) {
-	*t = append(*t, p[:min(len(p), maxSaid-len(*t))]...)
+	*t = append(*t, p[:min(len(p), maxOutput-len(*t))]...)
 	return len(p), nil
 }

@@ -92,11 +92,11 @@ func (r rates) forget(now time.Time) {
 }
 
 // due reports whether an event of a refusal is due: one in a minute, as an event is a record too.
-func due(said *time.Time, now time.Time) bool {
-	if now.Sub(*said) < time.Minute {
+func due(warned *time.Time, now time.Time) bool {
+	if now.Sub(*warned) < time.Minute {
 		return false
 	}
-	*said = now
+	*warned = now
 	return true
 }
 
@@ -104,11 +104,11 @@ func due(said *time.Time, now time.Time) bool {
 type joins struct {
 	refused, dropped atomic.Uint64
 
-	mu      sync.Mutex // guards total, sources, waits, said
+	mu      sync.Mutex // guards total, sources, waits, warned
 	total   bucket
 	sources rates
 	waits   map[string]int // by the address of a connection
-	said    time.Time      // when an event last told that joins are refused
+	warned  time.Time      // the last event that joins are refused
 }
 
 // renewers bounds how often a node renews its certificate: each renewal is a signature, a record and an
@@ -116,9 +116,9 @@ type joins struct {
 type renewers struct {
 	refused atomic.Uint64
 
-	mu    sync.Mutex // guards nodes, said
-	nodes rates
-	said  time.Time // when an event last told that renewals are refused
+	mu     sync.Mutex // guards nodes, warned
+	nodes  rates
+	warned time.Time // the last event that renewals are refused
 }
 
 // admit reports whether a node may renew its certificate once more, and whether an event that it may
@@ -133,7 +133,7 @@ func (r *renewers) admit(node string, now time.Time) (ok, tell bool) {
 		return true, false
 	}
 	r.refused.Add(1)
-	return false, due(&r.said, now)
+	return false, due(&r.warned, now)
 }
 
 // sourceOf is from where a call comes; "" for one of this process.
@@ -170,7 +170,7 @@ func (j *joins) admit(source string, now time.Time) (ok, tell bool) {
 		return true, false
 	}
 	j.refused.Add(1)
-	return false, due(&j.said, now)
+	return false, due(&j.warned, now)
 }
 
 // wait counts a call that waits for a certificate, until done. False when the connection has too

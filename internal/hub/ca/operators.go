@@ -82,11 +82,11 @@ type Operators struct {
 	a   *Authority
 	log *slog.Logger
 
-	mu    sync.RWMutex // guards all, rev, holds, said
-	all   map[string]Operator
-	rev   int64          // all has at least this revision
-	holds map[*hold]bool // requests in progress
-	said  map[string]bool
+	mu     sync.RWMutex // guards all, rev, holds, warned
+	all    map[string]Operator
+	rev    int64          // all has at least this revision
+	holds  map[*hold]bool // requests in progress
+	warned map[string]bool
 }
 
 // hold is a request of an operator that is in progress.
@@ -97,7 +97,7 @@ type hold struct {
 
 // NewOperators are none before Run.
 func NewOperators(a *Authority, log *slog.Logger) *Operators {
-	return &Operators{a: a, log: log, all: map[string]Operator{}, holds: map[*hold]bool{}, said: map[string]bool{}}
+	return &Operators{a: a, log: log, all: map[string]Operator{}, holds: map[*hold]bool{}, warned: map[string]bool{}}
 }
 
 // Run follows their records until ctx ends.
@@ -204,8 +204,8 @@ func (o *Operators) setLocked(all map[string]Operator, rev int64) {
 		}
 	}
 	for name, op := range all {
-		if op.Kind == KindCertificate && Reserved(name) && !o.said[name] {
-			o.said[name] = true
+		if op.Kind == KindCertificate && Reserved(name) && !o.warned[name] {
+			o.warned[name] = true
 			o.log.Warn("an operator has a name that is reserved: its certificate may pass for a hub's with nodes of earlier versions and with dockerd; remove the operator, create it under another name, and rotate the root with `longshore-hub ca rotate`", "operator", name)
 		}
 	}

@@ -135,7 +135,7 @@ func (by Wrapping) run(ctx context.Context, what string, in []byte) ([]byte, err
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), out, stderr
 	err := subprocess.Run(ctx, cmd)
 	switch {
-	case err == nil && out.Over():
+	case err == nil && out.Truncated():
 		err = fmt.Errorf("it wrote more than %d bytes", maxWrapped)
 	case err == nil && len(out.Bytes()) == 0:
 		err = errors.New("it wrote nothing")

@@ -311,7 +311,7 @@ func (a *applier) finish() error {
 	for full := range a.shadow {
 		if fi, err := os.Lstat(full); err == nil && fi.IsDir() {
 			if err := unix.Setxattr(full, opaqueXattr, []byte{'y'}, 0); err != nil {
-				return fmt.Errorf("hide what is below %s: %w", full, err)
+				return fmt.Errorf("hide the lower layers below %s: %w", full, err)
 			}
 		}
 	}

@@ -155,7 +155,7 @@ func Verify(dir, path string) (faults []string, err error) {
 			faults = append(faults, fmt.Sprintf("there is %s where %s was unpacked", orNothing(name), orNothing(other)))
 			return differs
 		}
-		faults = append(faults, name+" is not what was unpacked")
+		faults = append(faults, name+" differs from the unpacked file")
 		if len(faults) == maxFaults {
 			return differs
 		}

@@ -108,7 +108,7 @@ func (u *unpacking) elsewhere(err error) error {
 	if !errdefs.IsNotFound(err) || len(u.blob.URLs) == 0 && !images.IsNonDistributable(u.blob.MediaType) {
 		return err
 	}
-	where := "whoever made the image has it"
+	where := "the image's maker has it"
 	if len(u.blob.URLs) > 0 {
 		where = fmt.Sprintf("its manifest says that it is at %.200q", u.blob.URLs[0])
 	}

@@ -264,7 +264,7 @@ func (n *nest) lacks(frame []byte) {
 	if !ok || h.Kind != wire.KindNestPut || h.Flags != 0 || !wire.Unmarshal(body, &it) {
 		it.Key = "" // its record was among the descriptors
 	}
-	logLine("no descriptors left for what the keeper sends: it is to send it again")
+	logLine("no descriptors left to receive the keeper's: it must send them again")
 	n.answer(wire.KindNestLacks, &wire.Drop{Key: it.Key})
 }
 

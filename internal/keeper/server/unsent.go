@@ -97,7 +97,7 @@ func (n *nest) retry(s *Server, pause time.Duration) {
 		return
 	}
 	if !n.unsent.logged {
-		logLine("descriptors or memory are used up: what the nest is to hold is sent to it later")
+		logLine("descriptors or memory are used up: descriptors for the nest are sent later")
 		n.unsent.logged = true
 	}
 	n.unsent.waiting = true

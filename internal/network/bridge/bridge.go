@@ -216,7 +216,7 @@ type wanted struct {
 
 func wantedFirst(b *Bridge, cfg core.NetworkConfig) (wanted, error) {
 	if !slices.Contains(b.names, cfg.Name) {
-		return wanted{}, fmt.Errorf("network %q: there is none of that name: %w", cfg.Name, errdefs.ErrNotFound)
+		return wanted{}, fmt.Errorf("network %q: no network has that name: %w", cfg.Name, errdefs.ErrNotFound)
 	}
 	if len(cfg.Attach) > 1 {
 		return wanted{}, fmt.Errorf("%d interfaces: the builtin network makes one: %w", len(cfg.Attach), errdefs.ErrInvalidArgument)
@@ -224,7 +224,7 @@ func wantedFirst(b *Bridge, cfg core.NetworkConfig) (wanted, error) {
 	if len(cfg.Attach) == 1 {
 		a := cfg.Attach[0]
 		if a.Network != "" && !slices.Contains(b.names, a.Network) {
-			return wanted{}, fmt.Errorf("network %q: there is none of that name: %w", a.Network, errdefs.ErrNotFound)
+			return wanted{}, fmt.Errorf("network %q: no network has that name: %w", a.Network, errdefs.ErrNotFound)
 		}
 		return b.wants(a, firstInterface)
 	}

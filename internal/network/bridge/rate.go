@@ -23,12 +23,12 @@ func (p vethPair) limitRates(host, sb nlwrap.Handle, in netlink.Link, cfg core.N
 			return fmt.Errorf("find %s: %w", p.name, err)
 		}
 		if err := host.QdiscAdd(bucket(out, cfg.IngressRate)); err != nil {
-			return fmt.Errorf("limit what is received to %d bit/s: %w", cfg.IngressRate, err)
+			return fmt.Errorf("limit received data to %d bit/s: %w", cfg.IngressRate, err)
 		}
 	}
 	if cfg.EgressRate > 0 {
 		if err := sb.QdiscAdd(bucket(in, cfg.EgressRate)); err != nil {
-			return fmt.Errorf("limit what is sent to %d bit/s: %w", cfg.EgressRate, err)
+			return fmt.Errorf("limit sent data to %d bit/s: %w", cfg.EgressRate, err)
 		}
 	}
 	return nil

@@ -196,7 +196,7 @@ func (g *Ingress) Trouble() (trouble, hint string) {
 		list = append(list, text)
 	}
 	if len(list) > 0 {
-		return strings.Join(list, "; "), "stop what has the port, or publish the service at another one; the other nodes serve it"
+		return strings.Join(list, "; "), "stop the program that has the port, or publish the service at another one; the other nodes serve it"
 	}
 	if g.wall != nil && len(g.led) > 0 {
 		if dropped := g.wall.Trouble(); dropped != "" {

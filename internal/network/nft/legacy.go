@@ -53,7 +53,7 @@ func iptablesLegacy(args ...string) ([]byte, error) {
 	cmd := subprocess.Command(ctx, "iptables-legacy", append([]string{"-w"}, args...)...)
 	cmd.Stdout, cmd.Stderr = out, stderr
 	err := subprocess.Run(ctx, cmd)
-	if err == nil && out.Over() {
+	if err == nil && out.Truncated() {
 		err = errors.New("it wrote more than 4 MiB")
 	}
 	if err != nil {

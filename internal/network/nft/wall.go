@@ -277,7 +277,7 @@ func (w *Wall) open(c *nftables.Chain) error {
 		if c.Table.Name == "firewalld" {
 			what = "firewall-cmd --permanent --zone=trusted --add-interface=" + w.table.bridge + " && firewall-cmd --reload"
 		}
-		return fmt.Errorf("chain %s of nftables table %s drops what is forwarded and cannot be changed (%w): %s", c.Name, c.Table.Name, err, what)
+		return fmt.Errorf("chain %s of nftables table %s drops forwarded packets and cannot be changed (%w): %s", c.Name, c.Table.Name, err, what)
 	}
 	w.log.Info("added rules to a forward chain that let the bridge through", "table", c.Table.Name, "chain", c.Name, "bridge", w.table.bridge, "needed", drops)
 	return nil

@@ -74,7 +74,7 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 		return nil, err
 	case err != nil:
 		return nil, failure(err, out.Bytes(), stderr)
-	case out.Over():
+	case out.Truncated():
 		return nil, fmt.Errorf("CNI plugin %s wrote more than %d bytes", filepath.Base(path), maxOutput)
 	}
 	return out.Bytes(), nil

@@ -297,7 +297,7 @@ func (d *Driver) Attach(ctx context.Context, req core.NetworkRequest, st core.Ne
 	name := req.Config.Name
 	notFound := fmt.Errorf("network %q: %w", name, errdefs.ErrNotFound)
 	if st.Mode != "" {
-		notFound = fmt.Errorf("there is none of that name: %w", errdefs.ErrNotFound)
+		notFound = fmt.Errorf("no network has that name: %w", errdefs.ErrNotFound)
 	}
 	on, ok := d.get(name)
 	if !ok {

@@ -329,7 +329,7 @@ func (n *Network) vxlan(in space, name string, s Subnet) (netlink.Link, error) {
 			}
 			return link, err
 		}
-		n.log.Warn("a device of an overlay network is not what it should be; making it anew", "network", n.def.Name, "device", name)
+		n.log.Warn("a device of an overlay network has been changed; replacing it", "network", n.def.Name, "device", name)
 		if err := in.LinkDel(link); err != nil {
 			return nil, fmt.Errorf("remove %s: %w", name, err)
 		}

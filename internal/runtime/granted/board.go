@@ -49,7 +49,7 @@ func identities(c core.RuntimeCreate) map[grant.Kind]map[string]string {
 }
 
 // handle opens a handle on the board. The grant's labels have the container's identity already.
-func (r *Runtime) handle(ctx context.Context, h *held, c core.RuntimeCreate, g grant.Grant) error {
+func (r *Runtime) handle(ctx context.Context, h *opened, c core.RuntimeCreate, g grant.Grant) error {
 	if r.o.Board == nil {
 		return fmt.Errorf("there is no board here: %w", errdefs.ErrNotImplemented)
 	}

@@ -46,7 +46,7 @@ func TestAMountGivesNothingThatAnotherCovers(t *testing.T) {
 	if _, ok := has["/dev"]; ok {
 		t.Error("a tmpfs of the container can be granted")
 	}
-	h := &held{}
+	h := &opened{}
 	defer h.close()
 	if err := h.grant(grant.Grant{Kind: grant.Mount, Name: "/data", Rights: grant.Read}, c); err == nil {
 		t.Error("what another mount covers was granted")

@@ -93,7 +93,7 @@ type carried struct {
 }
 
 // grant opens the files of g.
-func (h *held) grant(g grant.Grant, has carried) error {
+func (h *opened) grant(g grant.Grant, has carried) error {
 	switch g.Kind {
 	case grant.Log:
 		h.given = append(h.given, core.Given{})
@@ -170,7 +170,7 @@ func openMount(m specs.Mount, a core.Access, user specs.User) (f *os.File, err e
 	case st.IsDir():
 		flags |= unix.O_DIRECTORY
 	case !st.Mode().IsRegular():
-		return nil, refused("a mount of what is neither a directory nor a file")
+		return nil, refused("a mount whose source is neither a directory nor a file")
 	case a&core.AccessWrite != 0 && a&core.AccessRead != 0:
 		flags = unix.O_RDWR
 	case a&core.AccessWrite != 0:

@@ -75,20 +75,20 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if c.Init {
 		return r.Runtime.Create(ctx, c)
 	}
-	held, err := r.open(ctx, c)
-	defer held.close()
+	opened, err := r.open(ctx, c)
+	defer opened.close()
 	if err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
 	if err := r.limit(ctx, c); err != nil {
 		return 0, fmt.Errorf("create container %s: %w", c.ID, err)
 	}
-	c.Given, c.Confine, c.Confined = held.given, held.confine, accepted(c.Confined, held.resolved, held.denied)
-	if held.resolved.Has(grant.Shutdown) {
+	c.Given, c.Confine, c.Confined = opened.given, opened.confine, accepted(c.Confined, opened.resolved, opened.denied)
+	if opened.resolved.Has(grant.Shutdown) {
 		c.IO.Stdin = core.StdinOpen // the keeper holds its other end, and StopContainer closes it
 	}
 	pid, err := r.Runtime.Create(ctx, c)
-	if err == nil && (held.resolved.Has(grant.Server) || held.resolved.Has(grant.Client)) {
+	if err == nil && (opened.resolved.Has(grant.Server) || opened.resolved.Has(grant.Client)) {
 		r.bind(ctx, c.ID, pid)
 	}
 	return pid, err
@@ -106,8 +106,8 @@ func (r *Runtime) limit(ctx context.Context, c core.RuntimeCreate) error {
 	return r.o.Cgroups.Update(ctx, c.Cgroup, &specs.LinuxResources{Pids: &specs.LinuxPids{Limit: &limit}})
 }
 
-// held has the open files of one launch.
-type held struct {
+// opened has the open files of one launch.
+type opened struct {
 	given   []core.Given
 	confine *core.Confine
 	files   []*os.File
@@ -118,7 +118,7 @@ type held struct {
 	denied   []grant.Denied
 }
 
-func (h *held) close() {
+func (h *opened) close() {
 	if h == nil {
 		return
 	}
@@ -127,14 +127,14 @@ func (h *held) close() {
 	}
 }
 
-func (h *held) add(f *os.File, access core.Access) {
+func (h *opened) add(f *os.File, access core.Access) {
 	h.files, h.given = append(h.files, f), append(h.given, core.Given{File: f, Access: access})
 }
 
 // open resolves the container's document and opens its grants. The caller must close the result
 // after an error, too.
-func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*held, error) {
-	h := &held{}
+func (r *Runtime) open(ctx context.Context, c core.RuntimeCreate) (*opened, error) {
+	h := &opened{}
 	if c.Spec == nil || c.Spec.Process == nil || c.Spec.Linux == nil || len(c.Spec.Process.Args) == 0 {
 		return h, fmt.Errorf("spec: process, args and linux must be set: %w", errdefs.ErrInvalidArgument)
 	}

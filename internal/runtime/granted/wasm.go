@@ -96,7 +96,7 @@ type Modules interface {
 }
 
 // addModule opens the compiled form of a container's module. Without one, the worker compiles the module in the container's own limits.
-func (r *Runtime) addModule(ctx context.Context, h *held, c core.RuntimeCreate, module *os.File) error {
+func (r *Runtime) addModule(ctx context.Context, h *opened, c core.RuntimeCreate, module *os.File) error {
 	h.module = module
 	h.files = append(h.files, module)
 	if r.o.Modules == nil {
@@ -119,7 +119,7 @@ func (r *Runtime) addModule(ctx context.Context, h *held, c core.RuntimeCreate, 
 func moduleNumber(r *grant.Resolved) int { return grant.FirstNumber + len(r.Descriptors) }
 
 // job returns the worker's input in place of the argument.
-func (h *held) job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
+func (h *opened) job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
 	j := grant.WasmJob{
 		Module: moduleNumber(r), Args: p.Args, Environment: r.Environment, Descriptors: r.Descriptors, Argdata: r.Argdata,
 	}
@@ -130,7 +130,7 @@ func (h *held) job(p *specs.Process, r *grant.Resolved) ([]byte, error) {
 }
 
 // ofWorker adds the module to the grants, and returns the worker's spec and descriptors.
-func (h *held) ofWorker(s *specs.Spec, r *grant.Resolved) (*specs.Spec, *grant.Resolved) {
+func (h *opened) ofWorker(s *specs.Spec, r *grant.Resolved) (*specs.Spec, *grant.Resolved) {
 	spec, process, all := *s, *s.Process, *r
 	process.Args = []string{workerProgram, "run"}
 	spec.Process = &process

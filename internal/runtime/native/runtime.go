@@ -79,7 +79,7 @@ func New(o Options) (*Runtime, error) {
 	}
 	file, wrong, err := basens.Keep(r.baseDir(), names)
 	if r.o.Host.BaseNamespace = file; wrong != nil {
-		r.log.Warn("the base mount namespace of containers was broken and has been made anew", "error", wrong)
+		r.log.Warn("the base mount namespace of containers was broken; made a new one", "error", wrong)
 	}
 	if err != nil {
 		r.o.Host.BaseNamespace = ""
@@ -406,7 +406,7 @@ func (r *Runtime) startError(ctx context.Context, id core.ID, p *specs.Process, 
 	}
 	var refused *core.StartError
 	if errors.As(cause, &refused) && refused.Errno == syscall.ENOENT {
-		return &core.StartError{Errno: syscall.ENOENT, Err: fmt.Errorf("%w: the program is there, and what it names as its interpreter or loader is not", cause)}
+		return &core.StartError{Errno: syscall.ENOENT, Err: fmt.Errorf("%w: the program exists, but its interpreter or loader does not", cause)}
 	}
 	return cause
 }

@@ -124,7 +124,7 @@ func byVersion(name, version string, options []string) core.RuntimeFeatures {
 
 // applyFeatures applies the output of the features command.
 func applyFeatures(f *core.RuntimeFeatures, out []byte) {
-	var said struct {
+	var reported struct {
 		OCIVersionMax string            `json:"ociVersionMax"`
 		MountOptions  []string          `json:"mountOptions"`
 		Annotations   map[string]string `json:"annotations"`
@@ -144,21 +144,21 @@ func applyFeatures(f *core.RuntimeFeatures, out []byte) {
 			} `json:"mountExtensions"`
 		} `json:"linux"`
 	}
-	if json.Unmarshal(out, &said) != nil {
+	if json.Unmarshal(out, &reported) != nil {
 		return
 	}
-	if said.OCIVersionMax != "" {
-		f.OCIVersionMax = said.OCIVersionMax
+	if reported.OCIVersionMax != "" {
+		f.OCIVersionMax = reported.OCIVersionMax
 	}
-	if len(said.MountOptions) > 0 {
-		f.RecursiveReadOnly = slices.Contains(said.MountOptions, "rro")
+	if len(reported.MountOptions) > 0 {
+		f.RecursiveReadOnly = slices.Contains(reported.MountOptions, "rro")
 	}
 	take := func(to *bool, from *bool) {
 		if from != nil {
 			*to = *from
 		}
 	}
-	if l := said.Linux; l != nil {
+	if l := reported.Linux; l != nil {
 		f.UserNamespaces = slices.Contains(l.Namespaces, "user")
 		if l.Cgroup != nil {
 			take(&f.CgroupV2, l.Cgroup.V2)
@@ -172,8 +172,8 @@ func applyFeatures(f *core.RuntimeFeatures, out []byte) {
 		}
 	}
 	for _, key := range []string{"org.opencontainers.runc.checkpoint.enabled", "run.oci.crun.checkpoint.enabled"} {
-		if said.Annotations[key] != "" {
-			f.Checkpoint = said.Annotations[key] == "true"
+		if reported.Annotations[key] != "" {
+			f.Checkpoint = reported.Annotations[key] == "true"
 		}
 	}
 }

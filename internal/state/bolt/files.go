@@ -97,7 +97,7 @@ func dropOldBoot(o Options) (fresh bool, err error) {
 			return false, err
 		}
 	} else if !sound && len(old) > 0 {
-		o.Logger.Error("the file that says of which boot the live records are was damaged and is written anew; nothing is lost", "file", mark)
+		o.Logger.Error("the file with the boot of the live records was damaged; it is written again, and nothing is lost", "file", mark)
 	}
 	exists, err := dbfile.Exists(live)
 	if err != nil {

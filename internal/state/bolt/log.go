@@ -77,7 +77,7 @@ func openLog(path string, limit int64, logger *slog.Logger) (*eventLog, error) {
 	}
 	strange := atomicfile.Strange(path)
 	if strange != "" {
-		logger.Error("something else has the event log's name, which is begun anew; what the live records do not have of it is lost", "file", path, "is", strange, "kept", path+atomicfile.Damaged)
+		logger.Error("the event log's name belongs to another kind of file; a new log begins, and events that are not in the live records are lost", "file", path, "is", strange, "kept", path+atomicfile.Damaged)
 		if err := atomicfile.SetAside(path); err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func (l *eventLog) scan() error {
 // synced yet.
 func (l *eventLog) putAside() error {
 	aside := l.path + atomicfile.Damaged
-	l.logger.Error("the event log cannot be read and is begun anew; what the live records do not have of it is lost. Check the disk", "file", l.path, "kept", aside)
+	l.logger.Error("the event log cannot be read; a new one begins, and events that are not in the live records are lost. Check the disk", "file", l.path, "kept", aside)
 	if err := os.Rename(l.path, aside); err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (o *Options) live() dbfile.Options {
 func (o *Options) durable() dbfile.Options {
 	return dbfile.Options{
 		Path: filepath.Join(o.Root, "durable.db"), Logger: o.Logger, Full: o.RootFull, Valid: valid,
-		Loss: "the network chooses its address ranges anew, and the faces have lost what they keep: Swarm's tasks, Mesos' and Nomad's positions in the event log",
+		Loss: "the network chooses new address ranges, and the faces have lost their records: Swarm's tasks, Mesos' and Nomad's positions in the event log",
 	}
 }
 
@@ -125,7 +125,7 @@ func repairLog(path string, dry bool) (r dbfile.Report, err error) {
 		return r, nil
 	case errors.Is(err, atomicfile.ErrUnreadable):
 		r.Damage = err.Error()
-		r.Places = []string{"all events that the live records do not have; the agent begins the log anew when it starts"}
+		r.Places = []string{"all events that are not in the live records; the agent begins a new log when it starts"}
 		return r, nil
 	case err != nil:
 		return r, err

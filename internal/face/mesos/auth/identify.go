@@ -30,8 +30,8 @@ func authorization(r *http.Request) (string, bool) {
 
 // identify returns the principal of a request; false if the client is unknown.
 func (a *Authenticator) identify(r *http.Request) (Principal, bool) {
-	header, said := authorization(r)
-	if !said || a.users == nil && a.tokens == nil {
+	header, present := authorization(r)
+	if !present || a.users == nil && a.tokens == nil {
 		return a.byCertificate(r)
 	}
 	if name, ok := a.byCredentials(header); ok {
@@ -90,7 +90,7 @@ func (a *Authenticator) challenge(w http.ResponseWriter, r *http.Request, realm 
 	}
 	if a.tokens != nil {
 		c := bearer + ` realm="` + realm + `"`
-		if header, said := authorization(r); said {
+		if header, present := authorization(r); present {
 			_, problem := a.byToken(header)
 			c += `, error="invalid_token", error_description="` + problem + `"`
 		}

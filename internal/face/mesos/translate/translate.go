@@ -150,7 +150,7 @@ func network(nets []*mesosv1.NetworkInfo) (cfg core.NetworkConfig, err error) {
 		case len(nets) == 1:
 			cfg.Name = name
 		case name == "":
-			return cfg, invalid.Plainf("network_infos: of several networks each has to be named")
+			return cfg, invalid.Plainf("network_infos: with several networks each needs a name")
 		case seen[name]:
 			return cfg, invalid.Plainf("Attempted to join CNI network '%s' multiple times", name)
 		default:

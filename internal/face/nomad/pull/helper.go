@@ -78,23 +78,23 @@ func (h helpers) ask(ctx context.Context, name, registry string) (credentials, e
 	defer cancel()
 	cmd := subprocess.Command(ctx, program, "get")
 	cmd.Dir, cmd.Stdin = "/", strings.NewReader(server)
-	out, said := &subprocess.Head{Max: helperOutput}, &subprocess.Head{Max: helperOutput}
-	cmd.Stdout, cmd.Stderr = out, said
+	stdout, stderr := &subprocess.Head{Max: helperOutput}, &subprocess.Head{Max: helperOutput}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
 	err := subprocess.Run(ctx, cmd)
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
-	case errors.As(err, &exit) && strings.Contains(out.String(), "credentials not found"):
-		return credentials{}, nil // that is how helpers say it
+	case errors.As(err, &exit) && strings.Contains(stdout.String(), "credentials not found"):
+		return credentials{}, nil // helpers report it like this
 	case errors.As(err, &exit):
-		h.log.WarnContext(ctx, "a credential helper has failed", "program", program, "registry", registry, "error", err, "stderr", said.String())
+		h.log.WarnContext(ctx, "a credential helper has failed", "program", program, "registry", registry, "error", err, "stderr", stderr.String())
 	}
 	if err != nil {
 		return credentials{}, fmt.Errorf("%s for %s: %w: %w", path.Base(program), registry, err, errdefs.ErrUnavailable)
 	}
 	var answer struct{ Username, Secret string }
-	if err := json.Unmarshal(out.Bytes(), &answer); err != nil || answer.Secret == "" {
+	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil || answer.Secret == "" {
 		return credentials{}, fmt.Errorf("%s for %s: its answer has no credentials: %w", path.Base(program), registry, errdefs.ErrUnavailable)
 	}
 	if answer.Username == "<token>" {

@@ -64,7 +64,7 @@ func Read(s plugin.Session, t *nomaddriver.TaskConfig) (Task, error) {
 		return a, invalid.Errorf("task %q in %q", t.GetName(), t.GetAllocDir())
 	}
 	if len(a.Conf.PortMap) > 0 && len(a.taskNetworks()) == 0 {
-		return a, invalid.Errorf("config.port_map maps ports of a block network in the task's resources, and there is none: use ports, and port { to } of the group's network")
+		return a, invalid.Errorf("config.port_map needs a network block in the task's resources: use ports, and port { to } of the group's network")
 	}
 	if mode := a.network(); len(a.Conf.Ports) > 0 && (mode == netHost || mode == netNone) {
 		a.Conf.Warnings = append(a.Conf.Warnings, "config.ports: a task with network "+mode+" publishes no ports; they are discarded, as docker does")

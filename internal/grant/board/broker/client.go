@@ -40,9 +40,9 @@ type Options struct {
 type Client struct {
 	o Options
 
-	mu   sync.Mutex // guards conn, told; one request at a time
+	mu   sync.Mutex // guards conn, sent; one request at a time
 	conn *net.UnixConn
-	told board.Rules // the rules at the process at conn
+	sent board.Rules // the rules at the process at conn
 }
 
 // New returns a client that has not connected yet.
@@ -219,7 +219,7 @@ func (c *Client) dialLocked() error {
 	return err
 }
 
-// helloLocked tells the rules.
+// helloLocked sends the rules.
 func (c *Client) helloLocked() (response, error) {
 	var rules board.Rules
 	if c.o.Rules != nil {
@@ -227,14 +227,14 @@ func (c *Client) helloLocked() (response, error) {
 	}
 	r, _, err := c.callLocked(request{Op: opHello, Rules: rules}, nil)
 	if err == nil {
-		c.told = rules
+		c.sent = rules
 	}
 	return r, err
 }
 
-// tellLocked tells rules that have changed.
+// tellLocked sends the rules again if they have changed.
 func (c *Client) tellLocked() error {
-	if c.conn == nil || c.o.Rules == nil || slices.Equal(c.told, c.o.Rules()) {
+	if c.conn == nil || c.o.Rules == nil || slices.Equal(c.sent, c.o.Rules()) {
 		return nil
 	}
 	_, err := c.helloLocked()

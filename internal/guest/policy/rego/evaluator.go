@@ -177,8 +177,8 @@ func (e *Evaluator) eval(ctx context.Context, rule string, input ast.Value) (val
 		return nil, "", err
 	}
 	cancel := topdown.NewCancel()
-	over := time.AfterFunc(e.most, cancel.Cancel)
-	defer over.Stop()
+	deadline := time.AfterFunc(e.most, cancel.Cancel)
+	defer deadline.Stop()
 	var said printed
 	err = storage.Txn(ctx, e.store, storage.TransactionParams{}, func(txn storage.Transaction) error {
 		return topdown.NewQuery(query).WithCompiler(e.compiler).WithStore(e.store).WithTransaction(txn).WithInput(ast.NewTerm(input)).
@@ -253,7 +253,7 @@ func (e *Evaluator) SetState(text []byte) (err error) {
 	}
 	doc, ok := v.(ast.Object)
 	if !ok || doc.Get(ast.StringTerm(packageName)) != nil {
-		return fmt.Errorf("the policy's state is to be an object without %q", packageName)
+		return fmt.Errorf("the policy's state must be an object without %q", packageName)
 	}
 	plain, err := ast.JSON(v)
 	if err != nil {

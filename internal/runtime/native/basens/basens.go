@@ -162,7 +162,7 @@ func onThread(inside func() error, outside func(tid int) error) error {
 		tid int
 		err error
 	}
-	there, over := make(chan result), make(chan struct{})
+	entered, release := make(chan result), make(chan struct{})
 	var begin func()
 	begin = func() {
 		runtime.LockOSThread()
@@ -175,12 +175,12 @@ func onThread(inside func() error, outside func(tid int) error) error {
 			runtime.UnlockOSThread()
 			return
 		}
-		there <- result{unix.Gettid(), inside()}
-		<-over // without unlocking, the thread ends with its goroutine
+		entered <- result{unix.Gettid(), inside()}
+		<-release // without unlocking, the thread ends with its goroutine
 	}
 	go begin()
-	r := <-there
-	defer close(over)
+	r := <-entered
+	defer close(release)
 	if r.err != nil {
 		return r.err
 	}

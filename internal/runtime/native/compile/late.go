@@ -188,7 +188,7 @@ func (l *late) close(c *compiler) {
 	if c.listener != nil {
 		first++
 	}
-	c.plan.Add("close what is not the process's", unix.SYS_CLOSE_RANGE, plan.V(first+c.in.Preserve), plan.V(^uint32(0)), plan.V(0))
+	c.plan.Add("close the descriptors of others", unix.SYS_CLOSE_RANGE, plan.V(first+c.in.Preserve), plan.V(^uint32(0)), plan.V(0))
 }
 
 // enter makes the second child, which is in the pid namespace. All that it does from

@@ -376,7 +376,7 @@ func (r *rootfs) nullDevice() (string, error) {
 		return scratchNull, nil
 	}
 	if err := basens.IsNull(basens.Null); err != nil && !weaken.Off(weaken.HostNull) {
-		return "", fmt.Errorf("linux.maskedPaths: %w: make it anew (rm -f /dev/null; mknod -m 666 /dev/null c 1 3): %w", err, errdefs.ErrFailedPrecondition)
+		return "", fmt.Errorf("linux.maskedPaths: %w: restore it (rm -f /dev/null; mknod -m 666 /dev/null c 1 3): %w", err, errdefs.ErrFailedPrecondition)
 	}
 	return basens.Null, nil
 }

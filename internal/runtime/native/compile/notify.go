@@ -50,7 +50,7 @@ func checkListener(s *specs.LinuxSeccomp) error {
 	}
 	switch {
 	case last == specs.ActNotify:
-		return bad("syscalls: SCMP_ACT_NOTIFY for sendmsg, by which the listener is told")
+		return bad("syscalls: SCMP_ACT_NOTIFY for sendmsg, which passes the listener on")
 	case s.ListenerPath == "":
 		return bad("listenerPath: empty, and SCMP_ACT_NOTIFY is used")
 	case !path.IsAbs(s.ListenerPath):

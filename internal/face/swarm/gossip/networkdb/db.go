@@ -375,22 +375,22 @@ func (d *DB) Withdraw(id gossip.ID, r gossip.Record) error {
 
 // The bounds of a Watch.
 const (
-	maxRecords = 1 << 16 // of one network
-	maxBytes   = 64 << 20
-	maxKey     = 255 // bytes
-	maxSaid    = 32  // logged records of a wrong form
+	maxRecords  = 1 << 16 // of one network
+	maxBytes    = 64 << 20
+	maxKey      = 255 // bytes
+	maxWarnings = 32  // about records of a wrong form
 )
 
 // watch is the state of one Watch.
 type watch struct {
-	log  *slog.Logger
-	have map[recordKey]held
-	size int // of all of them
-	said int
+	log      *slog.Logger
+	have     map[recordKey]knownRecord
+	size     int // of all of them
+	warnings int
 }
 
-// held is a known record, and its length.
-type held struct {
+// knownRecord is a record of the network, and its length.
+type knownRecord struct {
 	record gossip.Record
 	size   int
 }
@@ -406,7 +406,7 @@ func (d *DB) Watch(ctx context.Context, network string) iter.Seq[gossip.Change] 
 	return func(yield func(gossip.Change) bool) {
 		events, cancel := d.db.Watch("", network)
 		defer cancel()
-		w := watch{log: d.log, have: map[recordKey]held{}}
+		w := watch{log: d.log, have: map[recordKey]knownRecord{}}
 		for {
 			select {
 			case <-ctx.Done():
@@ -445,14 +445,14 @@ func (w *watch) take(ev lib.WatchEvent) (c gossip.Change, ok bool) {
 		err = fmt.Errorf("the network has %d records of %d bytes already: %w", len(w.have), w.size, errdefs.ErrResourceExhausted)
 	}
 	if err != nil {
-		if w.said++; w.said <= maxSaid {
-			w.log.Warn("a record of the gossip is left out", "network", ev.NetworkID, "table", ev.Table, "endpoint", fmt.Sprintf("%.60s", ev.Key), "error", err.Error(), "last_told", w.said == maxSaid)
+		if w.warnings++; w.warnings <= maxWarnings {
+			w.log.Warn("a record of the gossip is left out", "network", ev.NetworkID, "table", ev.Table, "endpoint", fmt.Sprintf("%.60s", ev.Key), "error", err.Error(), "last_warning", w.warnings == maxWarnings)
 		}
 		w.forget(key) // it has taken the place of the one before
 		return c, there
 	}
 	w.size += size - old.size
-	w.have[key] = held{r, size}
+	w.have[key] = knownRecord{r, size}
 	return gossip.Change{ID: c.ID, Record: r}, true
 }
 

@@ -15,10 +15,10 @@ import (
 )
 
 // TestAFlood: a member with the right key can announce as much as it likes. What is kept of a network is
-// bounded, in number and in bytes, so is what is said of the rest, and what goes makes room.
+// bounded, in number and in bytes, so is what is logged of the rest, and what goes makes room.
 func TestAFlood(t *testing.T) {
-	var said bytes.Buffer
-	w := watch{log: slog.New(slog.NewTextHandler(&said, nil)), have: map[recordKey]held{}}
+	var logged bytes.Buffer
+	w := watch{log: slog.New(slog.NewTextHandler(&logged, nil)), have: map[recordKey]knownRecord{}}
 	told := 0 // records that whoever watches has
 	event := func(key string, r gossip.Record) (taken bool) {
 		t.Helper()
@@ -92,7 +92,7 @@ func TestAFlood(t *testing.T) {
 	if kept := len(w.have); event("short0", big) || len(w.have) != kept-1 || w.size > maxBytes {
 		t.Errorf("a longer record is taken: %d of %d bytes", len(w.have), w.size)
 	}
-	if n := strings.Count(said.String(), "left out"); n != maxSaid {
+	if n := strings.Count(logged.String(), "left out"); n != maxWarnings {
 		t.Errorf("%d lines about what is left out", n)
 	}
 }

@@ -62,7 +62,7 @@ func (d *DB) announceAgain() {
 		all = append(all, netip.AddrPortFrom(a, d.own.Port()).String())
 	}
 	if err := d.db.Join(all); err != nil {
-		d.log.Warn("other nodes that answer again cannot be told at once of this one", "error", err)
+		d.log.Warn("could not announce this node at once to nodes that answer again", "error", err)
 	}
 	d.mu.Lock()
 	networks := maps.Clone(d.networks)
@@ -81,7 +81,7 @@ func (d *DB) announceAgain() {
 				err = d.db.CreateEntry(key.table, id, key.endpoint, value)
 			}
 			if err != nil {
-				d.log.Warn("a record cannot be announced anew", "network", id, "endpoint", key.endpoint, "error", err)
+				d.log.Warn("could not announce a record again", "network", id, "endpoint", key.endpoint, "error", err)
 			}
 		}
 		n.mu.Unlock()
