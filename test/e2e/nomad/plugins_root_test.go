@@ -90,6 +90,14 @@ var pluginBlocks = map[string]struct {
     auth {
       config = "/etc/containers/auth.json"
     }
+    socket {
+      name        = "default"
+      socket_path = "unix:///run/podman/podman.sock"
+    }
+    socket {
+      name        = "user"
+      socket_path = "unix:///run/user/1000/podman.sock"
+    }
     allow_caps             = ["chown"]
     recover_stopped        = true
     socket_path            = "unix:///run/podman/podman.sock"
@@ -98,7 +106,7 @@ var pluginBlocks = map[string]struct {
     disable_log_collection = false
     extra_labels           = ["job_name"]`,
 		ignored: []string{
-			"auth.config", "client_http_timeout", "disable_log_collection", "dns_servers", "extra_labels", "gc.container", "logging", "recover_stopped", "socket_path", "volumes.selinuxlabel",
+			"auth.config", "client_http_timeout", "disable_log_collection", "dns_servers", "extra_labels", "gc.container", "logging", "recover_stopped", "socket { }", "socket_path", "volumes.selinuxlabel",
 		},
 	},
 }

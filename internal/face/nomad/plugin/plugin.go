@@ -106,7 +106,7 @@ const UsersRange = 65536
 // Fields is the schema of Config.
 func Fields() []schema.Field {
 	return []schema.Field{
-		{Name: "socket"},
+		{Name: "socket", Kind: schema.Text, Fields: []schema.Field{{Name: "name"}, {Name: "socket_path"}}}, // blocks are podman's
 		{Name: "logs"},
 		{Name: "allow_privileged", Kind: schema.Bool},
 		{Name: "volumes", Kind: schema.Block, Fields: []schema.Field{{Name: "enabled", Kind: schema.Bool}, {Name: "selinuxlabel"}}},
@@ -219,6 +219,9 @@ func ignored(v schema.Values) (keys []string) {
 		if v.Has(key) {
 			keys = append(keys, key)
 		}
+	}
+	if len(v.Blocks("socket")) > 0 {
+		keys = append(keys, "socket { }")
 	}
 	for block, names := range map[string][]string{"auth": {"config"}, "allowed_modes": {"userns"}, "gc": {"container", "dangling_containers"}, "volumes": {"selinuxlabel"}} {
 		for _, key := range names {

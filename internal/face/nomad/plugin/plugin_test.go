@@ -52,15 +52,16 @@ func TestTheBlocksOfOtherDriversAreTaken(t *testing.T) {
 		"infra_image": "registry.k8s.io/pause:3.3", "infra_image_pull_timeout": "5m", "image_pull_timeout": "5m", "container_exists_attempts": 5, "oom_score_adj": 0, "pull_activity_timeout": "2m",
 		"pids_limit": 100, "disable_log_collection": true, "windows_allow_insecure_container_admin": false,
 		"allowed_modes": map[string]any{"pid": []string{"host"}, "ipc": []string{}, "userns": []string{"host"}, "uts": []string{"host"}},
+		"socket":        []any{map[string]any{"name": "default", "socket_path": "unix:///run/podman/podman.sock"}},
 		"socket_path":   "unix:///run/podman/podman.sock", "recover_stopped": true, "client_http_timeout": "60s", "dns_servers": []string{"192.0.2.1"},
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.Volumes || c.AuthHelper != "ecr" || c.PidsLimit != 100 || !c.Allows("pid", "host") || c.Allows("ipc", "host") || !c.Allows("uts", "host") {
+	if c.Socket != plugin.DefaultSocket || !c.Volumes || c.AuthHelper != "ecr" || c.PidsLimit != 100 || !c.Allows("pid", "host") || c.Allows("ipc", "host") || !c.Allows("uts", "host") {
 		t.Errorf("%+v", c)
 	}
-	for _, key := range []string{"endpoint", "auth.config", "tls", "logging", "gc.container", "gc.dangling_containers", "volumes.selinuxlabel", "infra_image", "allowed_modes.userns", "socket_path"} {
+	for _, key := range []string{"endpoint", "auth.config", "tls", "logging", "gc.container", "gc.dangling_containers", "volumes.selinuxlabel", "infra_image", "allowed_modes.userns", "socket_path", "socket { }"} {
 		if !slices.Contains(c.Ignored, key) {
 			t.Errorf("%s is not named as ignored: %v", key, c.Ignored)
 		}

@@ -27,13 +27,14 @@ const (
 	Size                // 64000000 or "64m"
 	Words               // as Strings, or one string
 	Texts               // as Strings, or as Blocks: jobs of two drivers write the key each in its own way
+	Text                // as String, or as Blocks, for the same reason
 )
 
 // Field is one key.
 type Field struct {
 	Name   string
 	Kind   Kind
-	Fields []Field // of Block, Blocks and Texts
+	Fields []Field // of Block, Blocks, Texts and Text
 }
 
 // Spec describes fields to Nomad.
@@ -60,7 +61,7 @@ func (f Field) spec() *nomadhclspec.Spec {
 		return attr("list(string)")
 	case Map:
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_BlockAttrs{BlockAttrs: &nomadhclspec.BlockAttrs{Name: f.Name, Type: "string"}}}
-	case Words, Texts:
+	case Words, Texts, Text:
 		return attr("any") // which Nomad gives blocks to as well, by way of JSON
 	case Block:
 		return &nomadhclspec.Spec{Block: &nomadhclspec.Spec_BlockValue{BlockValue: &nomadhclspec.Block{Name: f.Name, Nested: Spec(f.Fields)}}}

@@ -93,6 +93,8 @@ func (f Field) read(where string, v any) (any, error) {
 		return stringList(where, v)
 	case Texts:
 		return f.texts(where, v)
+	case Text:
+		return f.text(where, v)
 	}
 	return nil, invalid.Errorf("config%s cannot be %T", where, v)
 }
@@ -207,6 +209,20 @@ func (f Field) texts(where string, v any) (any, error) {
 	return f.blocks(where, list)
 }
 
+// text takes a string or a list of blocks, as string or []Values.
+func (f Field) text(where string, v any) (any, error) {
+	switch v := untyped(v).(type) {
+	case nil:
+		return nil, nil //nolint:nilnil // it is not set
+	case string:
+		return v, nil
+	case map[string]any:
+		return f.blocks(where, []any{v})
+	default:
+		return f.blocks(where, v)
+	}
+}
+
 // get is the key's value, zero when it is not set.
 func get[T any](v Values, key string) (value T) {
 	value, _ = v.of[key].(T)
@@ -216,7 +232,7 @@ func get[T any](v Values, key string) (value T) {
 // Has reports whether the key is set.
 func (v Values) Has(key string) bool { return v.of[key] != nil }
 
-// String is a String or Size key's value.
+// String is a String or Size key's value, and a Text key's that is a string.
 func (v Values) String(key string) string { return get[string](v, key) }
 
 // Bool is a Bool key's value.
@@ -231,7 +247,7 @@ func (v Values) Map(key string) map[string]string { return get[map[string]string
 // Block is a Block key's value.
 func (v Values) Block(key string) Values { return get[Values](v, key) }
 
-// Blocks is a Blocks key's value.
+// Blocks is a Blocks key's value, and a Texts or Text key's that has blocks.
 func (v Values) Blocks(key string) []Values { return get[[]Values](v, key) }
 
 // Int is a Number key's value. InvalidArgument when it is no whole number between
