@@ -217,6 +217,12 @@ func (d *Daemon) LogTail() string {
 	return string(data[max(0, len(data)-4000):])
 }
 
+// Logged returns how often its log has a text.
+func (d *Daemon) Logged(text string) int {
+	data, _ := os.ReadFile(filepath.Join(d.o.Home, "log"))
+	return strings.Count(string(data), text)
+}
+
 // Lacks finds in its log the ability of the kernel without which it did not start; "" when
 // it runs, or ended for another reason.
 func (d *Daemon) Lacks() string { return lacks(d.LogTail()) }

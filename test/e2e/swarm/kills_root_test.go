@@ -49,6 +49,7 @@ type storm struct {
 	before map[string]string // the processes that nobody touches, by their tasks
 	jobs   []int             // the exit codes of services whose programs end
 	killed map[string]int
+	failed int // updates of tasks that the manager has given up
 	began  time.Time
 }
 
@@ -166,7 +167,8 @@ func (s *storm) settle() {
 			}
 		}
 		want, running := s.inspect("service", "web", "{{.Spec.Mode.Replicated.Replicas}} {{with .UpdateStatus}}{{.State}}{{end}}"), in(s.ps("web"), "Running")
-		if last = fmt.Sprintf("%d run of %s", running, want); want != fmt.Sprintf("%d completed", running) && want != fmt.Sprintf("%d", running) {
+		if last = fmt.Sprintf("%d run of %s: %+v", running, want, s.ps("web")); want != fmt.Sprintf("%d completed", running) && want != fmt.Sprintf("%d", running) {
+			s.remind(want)
 			return false
 		}
 		last = ""
@@ -180,6 +182,18 @@ func (s *storm) settle() {
 	}
 	if s.t.Failed() {
 		s.t.FailNow()
+	}
+}
+
+// remind repeats the number of replicas to a manager that has logged a failed removal. When a task's status comes at the
+// moment of a scale, swarmkit logs a conflict, keeps the task, and looks at the service again only after another change.
+func (s *storm) remind(want string) {
+	s.t.Helper()
+	failed := s.manager.Logged("failed to update task to REMOVE")
+	if replicas, _, _ := strings.Cut(want, " "); failed > s.failed {
+		s.failed = failed
+		s.t.Logf("the manager has given up the removal of a task; %s replicas are declared again", replicas)
+		s.docker("service", "scale", "--detach", "web="+replicas)
 	}
 }
 
