@@ -94,7 +94,9 @@ func (s Server) GetTask(w http.ResponseWriter, _ *http.Request, id string) {
 		reply(w, nil, fmt.Errorf("there is no task %.100s: %w", id, errdefs.ErrNotFound))
 		return
 	}
-	show(w, t.Message(), nil)
+	m := t.Message()
+	m.DesiredState = t.Desired()
+	show(w, m, nil)
 }
 
 func sorted[T any](list []T, by func(T) string) []T {
@@ -168,7 +170,7 @@ func (s Server) tasks() []hubv1.Task {
 		}
 		list = append(list, hubv1.Task{
 			ID: id, Service: name, Slot: t.M.GetSlot(), Node: t.M.GetNodeId(), Hostname: hosts[t.M.GetNodeId()],
-			Desired: strings.ToLower(t.M.GetDesiredState().String()), State: strings.ToLower(t.State().String()), Message: t.Status.M.GetMessage(), Error: t.Status.M.GetErr(),
+			Desired: strings.ToLower(t.Desired().String()), State: strings.ToLower(t.State().String()), Message: t.Status.M.GetMessage(), Error: t.Status.M.GetErr(),
 			Exit: t.Status.M.GetContainer().GetExitCode(), Version: t.M.GetSpecVersion().GetIndex(), Changed: changed.AsTime(),
 		})
 	}

@@ -220,7 +220,7 @@ func (s Server) tasks(m *routes) {
 		if err != nil {
 			return answer{}, err
 		}
-		return ok(view.Task(t.v.M, t.v.Status.M, t.rev))
+		return ok(view.Task(t.v.M, t.v.Status.M, t.v.Desired(), t.rev))
 	})
 	m.stream("GET /tasks/{id}/logs", func(w http.ResponseWriter, r *http.Request) {
 		t, err := s.task(r.PathValue("id"))
@@ -291,10 +291,10 @@ func (s Server) listTasks(r *http.Request) (answer, error) {
 		service := services[t.M.GetServiceId()].M
 		switch at := t.M.GetServiceAnnotations(); {
 		case len(f["service"]) > 0 && !wanted[t.M.GetServiceId()], len(f["node"]) > 0 && !nodes[t.M.GetNodeId()], !f.Prefix("id", id), !f.Prefix("name", taskName(t.M)):
-		case !f.Labels("label", at.GetLabels()), !f.Exact("runtime", "container"), !f.Exact("desired-state", string(view.DesiredState(t.M, t.State()))):
+		case !f.Labels("label", at.GetLabels()), !f.Exact("runtime", "container"), !f.Exact("desired-state", view.State(t.Desired())):
 		case f.Exact("_up-to-date", "true", "1") && len(f["_up-to-date"]) > 0 && t.M.GetSpecVersion().GetIndex() != service.GetSpecVersion().GetIndex():
 		default:
-			list = append(list, view.Task(t.M, t.Status.M, max(t.Rev, t.Status.Rev)))
+			list = append(list, view.Task(t.M, t.Status.M, t.Desired(), max(t.Rev, t.Status.Rev)))
 		}
 	}
 	slices.SortFunc(list, func(a, b swarm.Task) int { return strings.Compare(a.ID, b.ID) })

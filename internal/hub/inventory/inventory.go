@@ -64,6 +64,15 @@ func (t Task) State() swarmv1.TaskState {
 // Ended reports whether the task does not run and will not run again.
 func (t Task) Ended() bool { return t.State() > swarmv1.TaskState_RUNNING }
 
+// Desired returns the state that a task is to reach, for its readers. A Swarm's managers shut down a task that has
+// ended; the hub keeps the record as it is, and answers as they do.
+func (t Task) Desired() swarmv1.TaskState {
+	if t.Ended() {
+		return max(t.M.GetDesiredState(), swarmv1.TaskState_SHUTDOWN)
+	}
+	return t.M.GetDesiredState()
+}
+
 // node has the records of one node.
 type node struct {
 	record, seen Record[*swarmv1.Node]

@@ -171,14 +171,14 @@ func resources(r *swarmv1.ResourceRequirements, pids int64) *swarm.ResourceRequi
 	return v
 }
 
-// Task shows a task at a revision, with its reported status.
-func Task(t *swarmv1.Task, s *swarmv1.TaskStatus, rev int64) swarm.Task {
+// Task shows a task at a revision, with its reported status and the state that it is to reach.
+func Task(t *swarmv1.Task, s *swarmv1.TaskStatus, desired swarmv1.TaskState, rev int64) swarm.Task {
 	state := max(s.GetState(), swarmv1.TaskState_ASSIGNED)
 	if s.GetState() == swarmv1.TaskState_PENDING { // see fleet.Pending
 		state = s.GetState()
 	}
 	status := swarm.TaskStatus{
-		Timestamp: at(s.GetTimestamp()), State: swarm.TaskState(word(state.String())), Message: s.GetMessage(), Err: s.GetErr(),
+		Timestamp: at(s.GetTimestamp()), State: swarm.TaskState(State(state)), Message: s.GetMessage(), Err: s.GetErr(),
 		PortStatus: swarm.PortStatus{Ports: ports(s.GetPortStatus().GetPorts())},
 	}
 	if s == nil {
@@ -189,19 +189,12 @@ func Task(t *swarmv1.Task, s *swarmv1.TaskStatus, rev int64) swarm.Task {
 	}
 	return swarm.Task{
 		ID: t.GetId(), Meta: meta(t.GetMeta(), rev), Annotations: annotations(t.GetAnnotations()), Spec: TaskSpec(t.GetSpec()), ServiceID: t.GetServiceId(), Slot: int(t.GetSlot()), NodeID: t.GetNodeId(),
-		Status: status, DesiredState: DesiredState(t, s.GetState()),
+		Status: status, DesiredState: swarm.TaskState(State(desired)),
 	}
 }
 
-// DesiredState returns the state that a task is to reach. A Swarm's managers shut down a task that
-// has ended, so it is not to run any more.
-func DesiredState(t *swarmv1.Task, now swarmv1.TaskState) swarm.TaskState {
-	desired := t.GetDesiredState()
-	if now > swarmv1.TaskState_RUNNING {
-		desired = max(desired, swarmv1.TaskState_SHUTDOWN)
-	}
-	return swarm.TaskState(word(desired.String()))
-}
+// State is a state in docker's words.
+func State(s swarmv1.TaskState) string { return word(s.String()) }
 
 // Node is a node as its record was at a revision.
 func Node(n *swarmv1.Node, rev int64) swarm.Node {
