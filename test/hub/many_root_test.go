@@ -162,6 +162,56 @@ func stackOf(name string, version int) string {
 	return fmt.Sprintf("name: %s\nservices: {web: {image: \"web:%d\", deploy: {mode: global, update_config: {parallelism: 100}}}}\n", name, version)
 }
 
+// lease is the time after which the hubs of threeHubs miss one that has died.
+const lease = 3 * time.Second
+
+// threeHubs starts three hubs before one etcd.
+func threeHubs(t *testing.T, etcd *etcdtest.Etcd) (hubs []*nodetest.Hub) {
+	t.Helper()
+	for i := range 3 {
+		hubs = append(hubs, nodetest.StartHub(t, fmt.Sprintf("127.0.0.1:%d", 4001+i), "--etcd", strings.Join(etcd.Endpoints, ","), "--etcd-cert", etcd.Cert, "--etcd-key", etcd.Key,
+			"--etcd-ca", etcd.CA, "--heartbeat", "1s", "--grace", "5", "--lease", lease.String(), "--move-after", "1h"))
+	}
+	return hubs
+}
+
+// TestSchedulingComesBackWithinTwoLeases kills each of three hubs, and so the one that leads: within two leases another one
+// schedules a stack that was declared after the death. LONGSHORE_TEST_PATIENCE multiplies the bound, for a busy machine.
+func TestSchedulingComesBackWithinTwoLeases(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		hubs := threeHubs(t, etcdtest.NewEtcd(t, 3))
+		token := hubs[0].Must("", "token")
+		for i := range 3 {
+			startEdge(t, token, hubs[i].Addr)
+		}
+		bound := 2 * lease * (roottest.Patience() / time.Minute)
+		var longest time.Duration
+		for i, h := range hubs {
+			other, name := hubs[(i+1)%3], fmt.Sprintf("after%d", i)
+			roottest.Eventually(t, "all nodes are ready", func() bool {
+				return !slices.ContainsFunc(other.Nodes(), func(n nodetest.HubNode) bool { return n.State != "ready" })
+			})
+			h.Kill()
+			died := time.Now()
+			roottest.Eventually(t, "a declaration is accepted", func() bool {
+				_, err := other.CLI(stackOf(name, 1), "apply", "-f", "-")
+				return err == nil
+			})
+			roottest.Eventually(t, "each node has a task of it", func() bool { return len(other.Tasks(name+"_web")) == 3 })
+			took := time.Since(died)
+			longest = max(longest, took)
+			if took > bound {
+				t.Errorf("after the death of hub %d scheduling came back within %s, want %s", i, took, bound)
+			}
+			h.Up()
+		}
+		if longest < lease/2 {
+			t.Errorf("scheduling was never away for longer than %s: no hub that led was killed", longest)
+		}
+		t.Logf("scheduling came back within %s at most; a lease is %s", longest.Round(time.Millisecond), lease)
+	})
+}
+
 // TestHubsAndMembersDie: three hubs before an etcd of three members, of which one after the other is
 // killed while operators declare what is to run. What was accepted is there in the end, each node has
 // just that, none had a task of another one's, and what was not changed was neither ended nor started
@@ -177,11 +227,7 @@ func TestHubsAndMembersDie(t *testing.T) {
 			kills = n
 		}
 		etcd := etcdtest.NewEtcd(t, 3)
-		var hubs []*nodetest.Hub
-		for i := range 3 {
-			hubs = append(hubs, nodetest.StartHub(t, fmt.Sprintf("127.0.0.1:%d", 4001+i), "--etcd", strings.Join(etcd.Endpoints, ","), "--etcd-cert", etcd.Cert, "--etcd-key", etcd.Key,
-				"--etcd-ca", etcd.CA, "--heartbeat", "1s", "--grace", "5", "--lease", "3s", "--move-after", "1h"))
-		}
+		hubs := threeHubs(t, etcd)
 		token := hubs[0].Must("", "token")
 		for _, h := range hubs {
 			if other := h.Must("", "token"); other != token {
