@@ -135,6 +135,25 @@ corpus() {
   [ "$code" -eq 0 ] && grep -q "run as docker's driver runs them" "$out/corpus"
 }
 
+# The calls of WASI that our own programs make with directories, and the programs of Go's that open them.
+wasi() {
+  local code=0
+  CGO_ENABLED=0 go test -count=1 -v -run '^(TestPathsBelowAnOpenDirectory|TestGoUsesOpenDirectories|TestAProgramReadsItsArgumentAndItsMounts|TestWhatWasNotGrantedIsAnError)$' ./internal/grant/wasm >"$out/wasi" 2>&1 || code=$?
+  [ "$code" -eq 0 ] || { cat "$out/wasi"; return "$code"; }
+  awk '/calls of WASI with the directory/ { calls += $2; programs++ } /^--- PASS: / { tests++ }
+    END { printf "%d calls of WASI in %d programs return what they must, and %d tests pass\n", calls, programs, tests; exit calls == 0 || tests != 4 }' "$out/wasi"
+}
+
+# What the services with options drawn at random have compared in the stages beside dockerd.
+differential() {
+  local name
+  for name in swarm swarm28; do
+    [ -s "$out/$name.json" ] || { echo "$name was not run, for want of Debian's packages"; continue; }
+    jq -r 'select(.Action == "output") | .Output' "$out/$name.json" | grep -oE '[0-9]+ services with [0-9]+ kinds of options, of which their tasks saw [0-9]+ values' |
+      sed "s/^/$name: /" || { echo "$name: no count of the differential service"; return 1; }
+  done
+}
+
 generated() {
   hack/proto.sh && hack/openapi.sh && go generate ./internal/runtime/native/seccomp && git diff --exit-code --stat -- api internal/runtime/native/seccomp
 }
@@ -194,7 +213,9 @@ stage parents parents
 stage mesosgo mesosgo
 stage swarm swarm
 stage swarm28 swarm28
+stage differential differential
 stage corpus corpus
+stage wasi wasi
 stage fuzz fuzz
 stage arm64 arm64
 totals

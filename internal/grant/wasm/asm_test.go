@@ -32,7 +32,7 @@ var signatures = map[string]string{
 	"path_open": "iiiiilliI", "fd_read": "iiii", "fd_write": "iiii", "fd_close": "i", "random_get": "ii", "clock_time_get": "ili", "proc_exit": "i",
 	"sock_accept": "iii", "sock_recv": "iiiiii", "sock_send": "iiiii", "sock_shutdown": "ii", "path_create_directory": "iii", "path_symlink": "iiiii",
 	"path_rename": "iiiiii", "path_unlink_file": "iii", "path_filestat_get": "iiiii", "fd_readdir": "iiili", "environ_sizes_get": "ii",
-	"path_link": "iiiiiii", "path_remove_directory": "iii", "path_readlink": "iiiiii",
+	"path_link": "iiiiiii", "path_remove_directory": "iii", "path_readlink": "iiiiii", "path_filestat_set_times": "iiiilli",
 }
 
 func leb(n int64) []byte {

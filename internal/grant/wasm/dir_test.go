@@ -5,11 +5,18 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/longshore/longshore/internal/grant"
 )
 
 const enotdir = 54
+
+// Flags of path_filestat_set_times.
+const (
+	setAccess   = 1
+	setModified = 4
+)
 
 // TestPathsBelowAnOpenDirectory makes each call that takes a path with the descriptor of a directory that the program has opened: the
 // preopen itself, by both of its names, and as the control one below it.
@@ -63,6 +70,14 @@ func TestPathsBelowAnOpenDirectory(t *testing.T) {
 		at, size := p.text("dir/new")
 		p.call("path_filestat_get", fd, 0, at, size, atBuffers)
 		want = append(want, success)
+		setTimes := func(result uint32, path string) {
+			at, size := p.text(path)
+			p.call("path_filestat_set_times", fd, followLinks, at, size, int64(time.Second), int64(2*time.Second), setAccess|setModified)
+			want = append(want, result)
+		}
+		setTimes(success, "file")
+		setTimes(enoent, "none")
+		setTimes(eperm, "out/secret")
 		two("path_rename", success, "dir/new", "moved")
 		two("path_link", success, "moved", "dir/hard")
 		two("path_symlink", success, "moved", "soft")
@@ -90,8 +105,11 @@ func TestPathsBelowAnOpenDirectory(t *testing.T) {
 		one("path_remove_directory", success, "dir")
 		w := newWorker(t, p.finish(), given{grant.Grant{Kind: grant.Mount, Name: "/data", Rights: grant.Read | grant.Write}, file})
 		status, out := w.end(w.start())
-		t.Log(opened)
+		t.Logf("%d calls of WASI with the directory %s", len(want), opened)
 		w.compare(status, out, "text", want...)
+		if fi, err := os.Stat(filepath.Join(base, "file")); err != nil || !fi.ModTime().Equal(time.Unix(2, 0)) {
+			t.Errorf("%s: the file was modified at %v, %v", opened, fi, err)
+		}
 		if text, err := os.ReadFile(filepath.Join(outside, "secret")); err != nil || string(text) != "secret" {
 			t.Errorf("%s: outside is %q, %v", opened, text, err)
 		}
