@@ -39,7 +39,7 @@ func TestAPluginIntroducesItself(t *testing.T) {
 			t.Errorf("info %v, %v", info, err)
 		}
 		schema, err := c.Base.ConfigSchema(t.Context(), &nomadbase.ConfigSchemaRequest{})
-		if err != nil || schema.GetSpec().GetObject().GetAttributes()["socket"].GetAttr().GetType() != "string" {
+		if err != nil || schema.GetSpec().GetObject().GetAttributes()["logs"].GetAttr().GetType() != "string" {
 			t.Errorf("schema %v, %v", schema, err)
 		}
 		for range 2 { // Nomad validates it twice

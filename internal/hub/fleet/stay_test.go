@@ -131,7 +131,9 @@ func TestASilentNodeKeepsItsReplica(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d cases", cases)
+	if cases != 80 {
+		t.Errorf("%d cases, want 80", cases)
+	}
 }
 
 // TestASilentNodeComesBack: when the node is back and ends the old task, the new one starts there.

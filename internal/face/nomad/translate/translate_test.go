@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -315,6 +316,7 @@ func TestHostGatewayWithoutAnAddressIsWarnedOf(t *testing.T) {
 }
 
 func TestMissingSourcesOfVolumesAreMade(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o022)) // the agent's
 	b := newBench(t)
 	outside := filepath.Join(t.TempDir(), "a/b")
 	task := filepath.Join(b.dir, alloc, "web")
@@ -345,6 +347,9 @@ func TestMissingSourcesOfVolumesAreMade(t *testing.T) {
 		info, missing := os.Stat(c.made)
 		if c.complete != (err == nil && missing == nil && info.IsDir()) {
 			t.Errorf("%s: %v, %v", c.name, err, missing)
+		}
+		if c.complete && missing == nil && (info.Mode().Perm() != 0o755 || info.Sys().(*syscall.Stat_t).Uid != uint32(os.Geteuid())) {
+			t.Errorf("%s: the source is %v of user %d; docker's is 0755 of its daemon's user", c.name, info.Mode(), info.Sys().(*syscall.Stat_t).Uid)
 		}
 	}
 	b.session.Volumes = false
@@ -396,6 +401,12 @@ func TestWhatTheOperatorPermits(t *testing.T) {
 		if err := try(ask); err != nil {
 			t.Errorf("permitted %v: %v", ask, err)
 		}
+	}
+	if l := b.spec(map[string]any{"security_opt": []string{"systempaths=unconfined"}}).Linux; len(l.MaskedPaths)+len(l.ReadonlyPaths) > 0 {
+		t.Errorf("unconfined system paths are masked %v, read-only %v", l.MaskedPaths, l.ReadonlyPaths)
+	}
+	if l := b.spec(map[string]any{}).Linux; len(l.MaskedPaths) == 0 || len(l.ReadonlyPaths) == 0 {
+		t.Error("a task's system paths are neither masked nor read-only")
 	}
 	b.session.AllowCaps = []string{"CHOWN"}
 	if caps := b.spec(map[string]any{}).Process.Capabilities.Bounding; len(caps) != 1 || caps[0] != "CAP_CHOWN" {
