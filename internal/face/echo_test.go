@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// echoLines is the most that the echo face may have: what a face needs stands in the
-// packages that faces share.
+// echoLines is the most that the echo face may have: the common parts stand in the packages that
+// faces share.
 const echoLines = 150
 
 func TestTheEchoFaceIsSmall(t *testing.T) {
@@ -200,8 +200,8 @@ func (r *echoRig) clean() {
 	}
 }
 
-// TestTheEchoFaceIsKilled while a container runs: the container does not notice, who
-// asks again has all of its output, and what ended meanwhile is seen.
+// TestTheEchoFaceIsKilled while a container runs: the container does not notice, a second request
+// has all of its output, and an end meanwhile is seen.
 func TestTheEchoFaceIsKilled(t *testing.T) {
 	r := newEchoRig(t)
 	r.start()
@@ -234,8 +234,7 @@ func TestTheEchoFaceIsKilled(t *testing.T) {
 	r.clean()
 }
 
-// TestTheEchoFaceDiesInARun, after each stage: who asks again has the output and the
-// exit.
+// TestTheEchoFaceDiesInARun, after each stage: a second request has the output and the exit.
 func TestTheEchoFaceDiesInARun(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		r := newEchoRig(t)

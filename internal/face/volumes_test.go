@@ -195,8 +195,8 @@ func createControl(t *testing.T, socket, image string) error {
 	return err
 }
 
-// TestVolumesOfImages: whoever makes a container, the directories that its image
-// declares as volumes are there, below the root and through no link out of it.
+// TestVolumesOfImages: each face makes the directories that an image declares as volumes, below the
+// root and through no link out of it.
 func TestVolumesOfImages(t *testing.T) {
 	all := interfaces()
 	dirs, err := os.ReadDir(".")

@@ -16,7 +16,7 @@ func TestClientsThatStayConnectedKeepNobodyOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Version(t.Context(), &v1.VersionRequest{}); err != nil { // its connection is there
+	if _, err := n.Version(t.Context(), &v1.VersionRequest{}); err != nil { // the connection is open
 		t.Fatal(err)
 	}
 	clients := make([]v1.RuntimeServiceClient, 20)

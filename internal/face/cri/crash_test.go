@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// mortal is a node whose agent dies where a Crash says.
+// mortal returns a node and the Crash that kills its agent.
 func mortal(t *testing.T) (*testNode, *enginetest.Crash) {
 	t.Helper()
 	n := newTestNode(t)

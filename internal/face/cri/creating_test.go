@@ -14,13 +14,13 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// slowNetwork is a Network whose Setup waits, as for a plugin that does not answer.
+// slowNetwork delays each Setup, as a plugin that does not answer does.
 type slowNetwork struct {
 	core.Network
 	entered chan core.ID  // each Setup's sandbox
 	answers chan struct{} // lets one Setup continue
 
-	hangs   atomic.Bool   // each Teardown waits for the end of its call, as for a plugin whose DEL hangs
+	hangs   atomic.Bool   // each Teardown waits for the end of its call, as with a plugin that hangs
 	leaving chan struct{} // each Teardown that hangs
 }
 
@@ -43,7 +43,7 @@ func (n *slowNetwork) Setup(ctx context.Context, req core.NetworkRequest) (core.
 	}
 }
 
-// slowNode is a node whose network is slow.
+// slowNode returns a node with a slow network.
 func slowNode(t *testing.T) (*testNode, *slowNetwork) {
 	t.Helper()
 	n := &testNode{Node: enginetest.Fakes(t), logs: t.TempDir()}
@@ -130,7 +130,7 @@ func TestARetryWaitsForTheFirstCall(t *testing.T) {
 		t.Errorf("retry: %+v", r)
 	}
 
-	// The first call is given up: the retry waits for its rollback, and creates the sandbox.
+	// Cancel the first call: the retry waits for its rollback, and creates the sandbox.
 	first = n.run(ctx, n.podConfig("db"))
 	id = string(<-slow.entered)
 	retry = n.run(t.Context(), n.podConfig("db"))
@@ -178,8 +178,8 @@ func TestASandboxThatIsBeingCreatedCanBeStoppedAndRemoved(t *testing.T) {
 	}
 }
 
-// TestADelThatHangsIsGivenUpByItsCaller gives up stops and removals of a pod whose network cannot be torn down. The pod
-// stays, and the same calls work when the network answers again.
+// TestADelThatHangsIsGivenUpByItsCaller cancels stops and removals of a pod while its network's teardown hangs. The
+// pod stays, and the same calls work when the network answers again.
 func TestADelThatHangsIsGivenUpByItsCaller(t *testing.T) {
 	n, slow := slowNode(t)
 	stop := func(ctx context.Context, id string) error {

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bundles is the fake runtime as one that does more of what specs ask for.
+// bundles is the fake runtime with more of a spec's features.
 type bundles struct{ enginetest.Bundles }
 
 func (b bundles) Features(ctx context.Context) (core.RuntimeFeatures, error) {
@@ -401,7 +401,7 @@ func TestAProgramThatIsNotThere(t *testing.T) {
 	}
 }
 
-// TestARefusedProgramIsAStartError: 128 whatever the errno is, as with containerd.
+// TestARefusedProgramIsAStartError: exit code 128 for any errno, as in containerd.
 func TestARefusedProgramIsAStartError(t *testing.T) {
 	for name, refusal := range enginetest.Refusals() {
 		t.Run(name, func(t *testing.T) {

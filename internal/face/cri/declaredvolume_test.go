@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestDeclaredVolumesAreMountsToo: the status lists those of the image beside those
-// that were asked for, and below a read-only root they can be written to.
+// TestDeclaredVolumesAreMountsToo: the status lists the image's volumes beside the request's
+// mounts, and they are writable below a read-only root.
 func TestDeclaredVolumesAreMountsToo(t *testing.T) {
 	n := newTestNode(t)
 	n.AddImage("db", imagespec.ImageConfig{Cmd: []string{"serve"}, Volumes: map[string]struct{}{"/data": {}, "/asked": {}}}, map[string]string{"data/content": "text"})

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/face/grpcerr"
 )
 
-// rpc is one call of either service, as the bytes of a request reach it: without
-// a socket, and without what keeps a panic from the process.
+// rpc is one call of either service, as the bytes of a request reach it: without a socket, and
+// without the recovery of panics.
 type rpc struct {
 	name    string
 	request protoreflect.MessageType
@@ -74,8 +74,7 @@ func (n *testNode) call(ctx context.Context, c rpc, req proto.Message) ([]proto.
 	return []proto.Message{resp.(proto.Message)}, nil
 }
 
-// answers is the server's end of a stream whose client takes a few messages and
-// goes.
+// answers is the server's end of a stream to a client that leaves after a few messages.
 type answers struct {
 	ctx    context.Context //nolint:containedctx // a grpc.ServerStream carries it
 	cancel context.CancelFunc
@@ -120,9 +119,8 @@ func setIDs(m protoreflect.Message, id func(kind, said string) string) {
 	})
 }
 
-// TestEveryCallGivesItsCodes asks each call for nothing, and for what is not
-// there: kubelet and crictl tell these two by their codes, and rely on stopping
-// and removing what is gone.
+// TestEveryCallGivesItsCodes makes each call with nothing and with an unknown ID: kubelet and
+// crictl tell these two by their codes, and rely on stopping and removing missing objects.
 func TestEveryCallGivesItsCodes(t *testing.T) {
 	const (
 		fine    = codes.OK

@@ -22,10 +22,9 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// FuzzRequests gives any request of any call to a node with a pod, a container
-// that runs and one that does not. No call panics; an error has a code that says
-// whose fault it is; an answer can be sent; a create that fails leaves nothing,
-// and what one that succeeds made goes with its pod.
+// FuzzRequests gives any request of any call to a node with a pod, a container that runs and one
+// that does not. No call panics; an error's code names the side at fault; an answer can be sent; a
+// create that fails leaves nothing, and the result of one that succeeds goes with its pod.
 func FuzzRequests(f *testing.F) {
 	n := newTestNode(f)
 	n.Supervisor.Program("say", func(*enginetest.Process) int { return 0 })
@@ -106,8 +105,8 @@ func (n *testNode) empty(t *testing.T) {
 	}
 }
 
-// tame moves every log directory into the test's own: a request may name any,
-// and the face makes it. What is executed is a program that ends.
+// tame moves every log directory into the test's own: a request may name any, and the face makes
+// it. It executes only a program that ends.
 func (n *testNode) tame(req proto.Message) {
 	move := func(c *v1.PodSandboxConfig) {
 		if d := c.GetLogDirectory(); path.IsAbs(d) && !strings.HasPrefix(d, n.logs) {

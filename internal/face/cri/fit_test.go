@@ -39,8 +39,8 @@ func TestRightsThatDoNotFitAreRefused(t *testing.T) {
 	}
 }
 
-// TestHostnameIsThatOfUname: programs are told by HOSTNAME what uname says, in a
-// sandbox without a name and on the node's network too.
+// TestHostnameIsThatOfUname: HOSTNAME is the name that uname prints, in a sandbox without a name
+// and on the node's network too.
 func TestHostnameIsThatOfUname(t *testing.T) {
 	node, err := os.Hostname()
 	if err != nil {

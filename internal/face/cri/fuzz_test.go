@@ -17,8 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/convert"
 )
 
-// FuzzRunPodSandbox: whatever a request says, it is refused or becomes a sandbox
-// whose record says the same again.
+// FuzzRunPodSandbox: any request is refused or becomes a sandbox with a record of the same content.
 func FuzzRunPodSandbox(f *testing.F) {
 	for _, req := range []*v1.RunPodSandboxRequest{
 		nil, podRequest(),
@@ -203,7 +202,7 @@ func earlier(tb testing.TB, config proto.Message, found *v1.ContainerStatus) []b
 	return b
 }
 
-// sameHead wants a record's head to be told as the whole of it is.
+// sameHead wants equal lists of a record's head and of the whole.
 func sameHead[O, R any, L proto.Message](t *testing.T, o O, head, whole func(O) (R, error), list func(O, R) L) {
 	t.Helper()
 	h, err := head(o)

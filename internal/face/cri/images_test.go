@@ -123,8 +123,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// TestARefusedImageIsSaidAsKubeletKnowsIt: its reason for the pod is told from
-// how the text begins, and it sees the text alone of Unknown only.
+// TestARefusedImageIsSaidAsKubeletKnowsIt: kubelet takes the pod's reason from the text's
+// beginning, and sees the bare text only with Unknown.
 func TestARefusedImageIsSaidAsKubeletKnowsIt(t *testing.T) {
 	n := newTestNode(t)
 	n.Images.Fail(func(call string) error {
@@ -140,7 +140,7 @@ func TestARefusedImageIsSaidAsKubeletKnowsIt(t *testing.T) {
 	}
 }
 
-// TestPinnedImages: kubelet collects no image that is told to be pinned.
+// TestPinnedImages: pins are listed, and kubelet collects no pinned image.
 func TestPinnedImages(t *testing.T) {
 	n := newTestNode(t, func(c *Config) { c.PinnedImages = []string{"docker.io/library/red*:7", "docker.io/*:1"} })
 	n.Images.Offer("example.com/app:1", imagespec.ImageConfig{}, nil)
@@ -167,15 +167,14 @@ func TestPinnedImages(t *testing.T) {
 	if err != nil || !s.Image.GetPinned() {
 		t.Errorf("status %v, %v", s, err)
 	}
-	// It is a wish only: who asks for the removal gets it.
+	// A pin is a wish only: a removal succeeds.
 	if _, err := n.images.RemoveImage(t.Context(), &v1.RemoveImageRequest{Image: &v1.ImageSpec{Image: "redis:7"}}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestImagesAreTheSameForAllHandlers: a handler may be named if there is one, and
-// is then told neither of the image nor of its containers: kubelet compares these
-// two to know what is in use.
+// TestImagesAreTheSameForAllHandlers: a request may name an existing handler, and neither the image
+// nor its containers show it: kubelet compares these two to find images in use.
 func TestImagesAreTheSameForAllHandlers(t *testing.T) {
 	n := newTestNode(t, func(c *Config) { c.Handlers["class"] = "fake" })
 	ctx := t.Context()

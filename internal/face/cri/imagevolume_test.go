@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// spec is what the runtime was given for a container.
+// spec reads the container's spec from its bundle.
 func (n *testNode) spec(tb testing.TB, id string) *specs.Spec {
 	tb.Helper()
 	c, err := n.As(core.OwnerCRI).Container(tb.Context(), core.ID(id))

@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestMetricsOverTheWire: what is told was described, with as many labels, of
-// every ready pod and of what runs in it.
+// TestMetricsOverTheWire: each metric of a ready pod and its running containers was described, with
+// as many labels.
 func TestMetricsOverTheWire(t *testing.T) {
 	n := newTestNode(t)
 	ctx := t.Context()

@@ -26,7 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// plugin is an NRI plugin that notes what it is told.
+// plugin is an NRI plugin that notes its calls.
 type plugin struct {
 	mu     sync.Mutex
 	told   []string
@@ -72,7 +72,7 @@ func (p *plugin) refuses(call string) {
 	p.refuse = call
 }
 
-// await returns once the plugin was told of what.
+// await returns once the plugin has noted a call.
 func (p *plugin) await(t *testing.T, what string) {
 	t.Helper()
 	for !slices.Contains(p.heard(), what) {
@@ -151,7 +151,7 @@ func (p *plugin) UpdateContainer(_ context.Context, _ *api.PodSandbox, c *api.Co
 	return []*api.ContainerUpdate{u}, p.note("update", c.GetName())
 }
 
-// newPluggable is a node whose face has a socket for plugins.
+// newPluggable returns a node with a socket for plugins.
 func newPluggable(t *testing.T) (*testNode, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nri") // short enough for a socket's address
@@ -173,7 +173,7 @@ func newPluggable(t *testing.T) (*testNode, string) {
 	return n, cfg.NRISocket
 }
 
-// connect plugs p in; the socket may not be there yet.
+// connect plugs p in, as soon as the socket exists.
 func (p *plugin) connect(t *testing.T, socket, index string) {
 	t.Helper()
 	var conn net.Conn
@@ -193,8 +193,8 @@ func (p *plugin) connect(t *testing.T, socket, index string) {
 	t.Cleanup(func() { s.Stop(); s.Wait() })
 }
 
-// joined waits until the plugin is asked: it has answered Synchronize, and
-// whoever takes the block now comes after it.
+// joined waits until the plugin takes part: it has answered Synchronize, and later takers of the
+// block follow it.
 func (n *testNode) joined(p *plugin) {
 	<-p.synced
 	n.nri.Block()()
@@ -318,8 +318,8 @@ func TestAPluginAdjustsTheSpec(t *testing.T) {
 	}
 }
 
-// TestAPluginThatJoinsLateMissesNothing: what exists when it joins is in its
-// list, what is made meanwhile is told to it afterwards.
+// TestAPluginThatJoinsLateMissesNothing: objects of before are in its list, and it hears later of
+// those made meanwhile.
 func TestAPluginThatJoinsLateMissesNothing(t *testing.T) {
 	n, socket := newPluggable(t)
 	pod := n.pod(t, "web")
@@ -399,8 +399,8 @@ func TestAPluginUpdatesASiblingOfWhatIsMade(t *testing.T) {
 	}
 }
 
-// TestPluginsHearOfOthers: of what the control API does to a pod, in the order in
-// which they would hear of kubelet's.
+// TestPluginsHearOfOthers: plugins hear of the control API's changes to a pod, in the order of
+// kubelet's.
 func TestPluginsHearOfOthers(t *testing.T) {
 	n, socket := newPluggable(t)
 	p := newPlugin()
@@ -428,7 +428,7 @@ func TestPluginsHearOfOthers(t *testing.T) {
 	}
 }
 
-// TestAPluginThatDiesHoldsUpNothing: what it was asked about goes on without it.
+// TestAPluginThatDiesHoldsUpNothing: pending calls continue without it.
 func TestAPluginThatDiesHoldsUpNothing(t *testing.T) {
 	n, socket := newPluggable(t)
 	p := newPlugin()

@@ -23,7 +23,7 @@ func TestCPUUseIsTakenOverATimeThatMeansSomething(t *testing.T) {
 		{4 * time.Second, core.Known(10e9), core.Known(2e9)},                                  // two cores
 		{5 * time.Second, core.Value{}, core.Value{}},                                         // not measured
 		{6 * time.Second, core.Known(1e9), core.Value{}},                                      // another cgroup of that name
-		{8 * time.Second, core.Known(1e9), core.Known(0)},                                     // idle is known
+		{8 * time.Second, core.Known(1e9), core.Known(0)},                                     // idle, not unknown
 		{8*time.Second + rateLongest + 1, core.Known(2e9), core.Value{}},                      // says nothing about now
 		{7 * time.Second, core.Known(3e9), core.Value{}},                                      // a clock that was set
 		{9 * time.Second, core.Known(1<<64 - 1), core.Known((1<<64 - 1 - 3_000_000_000) / 2)}, // nobody can, but it is counted

@@ -78,9 +78,8 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-// TestScrapersShareAReading: who asks while figures are read gets those; who leaves
-// meanwhile takes nothing from the others; the next one gets newer ones. A panic is
-// one answer's.
+// TestScrapersShareAReading: requests during a reading get its figures; one that leaves takes
+// nothing from the others; the next one gets newer figures. A panic fails one answer.
 func TestScrapersShareAReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var readings int

@@ -86,7 +86,7 @@ func specOf(tb testing.TB, a containerAsk, img *imagespec.ImageConfig) (*specs.S
 	return s, err
 }
 
-// madeOf is the spec of a container and what is kept of it.
+// madeOf returns a container's spec and its stored data.
 func madeOf(tb testing.TB, a containerAsk, img *imagespec.ImageConfig) (*specs.Spec, []byte, error) {
 	tb.Helper()
 	cfg, err := a.config()
@@ -519,8 +519,7 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-// TestPrivilegedWithoutHostDevices: the capabilities, but only the devices that
-// are asked for.
+// TestPrivilegedWithoutHostDevices: all capabilities, but only the requested devices.
 func TestPrivilegedWithoutHostDevices(t *testing.T) {
 	cfg := &v1.ContainerConfig{
 		Linux:   &v1.LinuxContainerConfig{SecurityContext: &v1.LinuxContainerSecurityContext{Privileged: true}},

@@ -152,8 +152,8 @@ func TestSandboxStatusTellsItsAddresses(t *testing.T) {
 	}
 }
 
-// TestRecordsSurviveAnUpgrade: what an agent before this one wrote is read as what
-// this one writes, and is the same request's.
+// TestRecordsSurviveAnUpgrade: records of an earlier agent are read as this one's, and match the
+// same request.
 func TestRecordsSurviveAnUpgrade(t *testing.T) {
 	rec, err := newPodRecord(podRequest(withNamespaces(&v1.NamespaceOption{Pid: v1.NamespaceMode_CONTAINER, UsernsOptions: &v1.UserNamespace{Uids: []*v1.IDMapping{{Length: 1}}}})))
 	if err != nil {
@@ -328,8 +328,8 @@ func TestUpdatedResources(t *testing.T) {
 	}
 }
 
-// TestNewestContainerComesFirst: a kubelet that listens to events takes the first
-// status of a name for the last try, without a look at the times.
+// TestNewestContainerComesFirst: a kubelet that listens to events takes the first status of a name
+// for the last try, without reading the times.
 func TestNewestContainerComesFirst(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.pod(t, "p")

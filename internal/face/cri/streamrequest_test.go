@@ -9,8 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/face/cri/stream"
 )
 
-// FuzzStreamRequests: whatever a request says, it is refused, or says what the
-// client gets.
+// FuzzStreamRequests: any request is refused, or has its kind and a stream.
 func FuzzStreamRequests(f *testing.F) {
 	for _, m := range []proto.Message{
 		&v1.ExecRequest{ContainerId: "c", Cmd: []string{"x", ""}, Stdin: true, Tty: true}, &v1.AttachRequest{ContainerId: "c", Stdout: true},

@@ -17,10 +17,9 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// TestTextsOfErrors has every call fail at every step of every port, on two objects
-// each, and looks at what it says: the same both times, no ID, no part twice, and
-// the cause within the first hundred characters. kubelet joins events by their
-// text, and others cut it off.
+// TestTextsOfErrors makes every call fail at every step of every port, on two objects each, and
+// checks the text: the same both times, no ID, no part twice, and the cause within the first
+// hundred characters. kubelet joins events by their text, and others cut it off.
 func TestTextsOfErrors(t *testing.T) {
 	const cause = "the cause that is told"
 	seen, failed := map[string]bool{}, map[string]int{}
@@ -73,9 +72,8 @@ func checkText(t *testing.T, key, text, cause string, ids []string) {
 	}
 }
 
-// walk goes through an object's life and has each call fail once at a step that
-// was not seen yet; the call is then repeated, which succeeds. It reports whether
-// something failed.
+// walk goes through an object's life and makes each call fail once at a step not seen yet; the call
+// is then repeated, which succeeds. It reports whether something failed.
 func walk(t *testing.T, seen map[string]bool, told func(call, step, text string, ids []string), cause string) (fresh bool) {
 	t.Helper()
 	n := newTestNode(t)
@@ -177,12 +175,12 @@ func walk(t *testing.T, seen map[string]bool, told func(call, step, text string,
 // errEnough ends a call that is not to be repeated.
 var errEnough = errors.New("enough") //nolint:gochecknoglobals // an error value
 
-// background is what the engine asks by itself, whatever is called.
+// background reports whether the engine makes a step by itself.
 func background(step string) bool {
 	return slices.Contains([]string{"supervisor.Exits", "supervisor.Status", "supervisor.Processes", "supervisor.Ack"}, step)
 }
 
-// TestWhoHoldsANameIsTold: a name that is taken says by whom, and nothing else does.
+// TestWhoHoldsANameIsTold: a conflict of names says the holder, and no other error does.
 func TestWhoHoldsANameIsTold(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.pod(t, "p")

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestEveryChangeIsToldAtOnce asks for lists and statuses before and after each
-// thing that can happen to a pod: what was said before must not be said again.
+// TestEveryChangeIsToldAtOnce asks for lists and statuses before and after each change of a pod: no
+// outdated answer may come again.
 func TestEveryChangeIsToldAtOnce(t *testing.T) {
 	n := newTestNode(t)
 	other := n.pod(t, "other") // nothing happens to it
@@ -49,8 +49,7 @@ func TestEveryChangeIsToldAtOnce(t *testing.T) {
 		}
 		return now
 	}
-	// step does something, and wants those answers to differ from what they were,
-	// and no others.
+	// step calls do, and wants exactly the answers of differ to change.
 	step := func(what string, do func(), differ ...string) {
 		t.Helper()
 		do()

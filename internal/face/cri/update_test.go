@@ -26,8 +26,8 @@ func TestCheckpointsAreRefusedWithTheReason(t *testing.T) {
 	}
 }
 
-// TestUpdatedSandboxResourcesAreTold: and a retry of the create still finds the
-// sandbox, whose labels have stayed.
+// TestUpdatedSandboxResourcesAreTold: and a retry of the create still finds the sandbox, with its
+// labels.
 func TestUpdatedSandboxResourcesAreTold(t *testing.T) {
 	n := newTestNode(t)
 	ctx := t.Context()

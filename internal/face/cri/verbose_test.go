@@ -18,8 +18,8 @@ func decodeInfo(t *testing.T, info map[string]string, into any) {
 	}
 }
 
-// TestVerboseAnswers reads what agents written for containerd read, of an object
-// in each of its states, and finds no value of a variable in any.
+// TestVerboseAnswers reads the fields that agents for containerd read, of an object in each state,
+// and finds no variable's value in any.
 func TestVerboseAnswers(t *testing.T) {
 	n := newTestNode(t)
 	ctx := t.Context()

@@ -37,7 +37,7 @@ var absent = []struct {
 	{"LinuxDevice.FileMode", deviceMode},
 	// test/kata/TestAbsentFieldsOfASpec has these, which only a runtime on a kernel refuses or gives a meaning.
 	{"Spec.Linux Linux.Namespaces LinuxNamespace.Type LinuxDevice.Path Mount.destination Mount.source Hook.Path POSIXRlimit.Type Linux.Resources LinuxHugepageLimit.Pagesize LinuxSeccomp.DefaultAction LinuxSyscall.Action LinuxSeccompArg.Op", elsewhere("absent_root_test.go")},
-	// internal/guest and test/kata look for what the machine does.
+	// Tests of internal/guest and test/kata check the machine.
 	{"Storage.driver Device.id", elsewhere("storage_test.go", "devices_test.go", "containers_root_test.go")},
 	{"CopyFileRequest.path CopyFileRequest.file_mode CopyFileRequest.dir_mode CopyFileRequest.uid KernelModule.name StringUser.uid GetDiagnosticDataRequest.log_type", elsewhere("files_test.go", "user_test.go", "codes_cases_test.go")},
 }
@@ -126,7 +126,7 @@ func requestFields() (list []string) {
 	return list
 }
 
-// refused checks the codes of answers, by what is absent.
+// refused checks the codes of answers, by the absent field.
 func refused(t *testing.T, want codes.Code, got map[string]codes.Code) {
 	t.Helper()
 	for what, c := range got {
@@ -338,7 +338,7 @@ func emptyStorages(t *testing.T, _ *rig) {
 	}
 }
 
-// emptySpec has a spec converted in which each message is there once, and empty.
+// emptySpec converts a spec that has each message once, and empty.
 func emptySpec(t *testing.T, _ *rig) {
 	got, err := toSpec(&katav1.Spec{
 		Root: &katav1.Root{Path: "/r"}, Mounts: []*katav1.Mount{{}}, Hooks: &katav1.Hooks{Prestart: []*katav1.Hook{{}}}, Solaris: &katav1.Solaris{}, Windows: &katav1.Windows{},

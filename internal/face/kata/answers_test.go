@@ -15,8 +15,7 @@ func message(n int) []byte {
 	return b
 }
 
-// TestWaitsForAnswers: not for a request that has only begun, and not for one whose
-// connection was closed.
+// TestWaitsForAnswers: wait ignores a request that has only begun, and one on a closed connection.
 func TestWaitsForAnswers(t *testing.T) {
 	var open answers
 	ours, theirs := net.Pipe()
@@ -84,7 +83,7 @@ func TestWaitsForAnswers(t *testing.T) {
 	}
 }
 
-// FuzzMessages: what is counted does not depend on how the bytes arrive.
+// FuzzMessages: the count does not depend on how the bytes arrive.
 func FuzzMessages(f *testing.F) {
 	f.Add(append(message(5), message(0)...), uint8(3))
 	f.Add(message(300)[:20], uint8(1))

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/guest/cdi"
 )
 
-// TestDevicesByCDI: a container gets what the machine's files say of the devices that its annotations name, or its
-// variable where that is allowed. Files that are late are waited for.
+// TestDevicesByCDI: a container gets the edits of the machine's files for the devices of its annotations, or of
+// its variable where that is allowed. The agent waits for late files.
 func TestDevicesByCDI(t *testing.T) {
 	r := newRig(t)
 	r.sandbox(t)

@@ -98,7 +98,7 @@ func sandboxTrials() []trial {
 	}
 }
 
-// creations are the cases of CreateContainer: the sandbox has c1, and c2 is asked for.
+// creations are the cases of CreateContainer: the sandbox has c1, and a call creates c2.
 func creations() []trial {
 	with := func(change func(*katav1.CreateContainerRequest)) func(*testing.T, *rig) error {
 		return func(t *testing.T, r *rig) error {
@@ -182,7 +182,7 @@ func containerTrials() []trial {
 			r.node.Cgroups.Fail(func(string) error { <-late; return nil })
 			err := says(agent.RemoveContainer, &katav1.RemoveContainerRequest{ContainerId: "c1", Timeout: 1})(t, r)
 			close(late)
-			// The removal goes on: the next call joins it, or finds it done.
+			// The removal continues: the next call joins it, or finds it done.
 			_, again := katav1.NewAgentServiceClient(r.dial(t)).RemoveContainer(t.Context(), &katav1.RemoveContainerRequest{ContainerId: "c1"})
 			if _, lerr := r.node.As(core.OwnerKata).ContainerByKey(t.Context(), "c1"); !errdefs.IsNotFound(lerr) {
 				t.Errorf("the container is still there: %v, %v", again, lerr)

@@ -19,7 +19,7 @@ import (
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
-// trial is one case of the code table: a call, when it is made, and what is done.
+// trial is one case of the code table: a call, its case, and its steps.
 type trial struct {
 	call, when string
 	prepare    func(*testing.T, *rig) // nil: a sandbox with the container c1, which copies its input
@@ -151,8 +151,8 @@ func made(t *testing.T, conn *ttrpc.Client, m protoreflect.MethodDescriptor, req
 	return answer, conn.Call(t.Context(), string(m.Parent().FullName()), string(m.Name()), req, answer)
 }
 
-// TestCallsThatAreNoCalls: what every call answers to a message that is none, and when the
-// options or a policy deny its request. The agent goes on.
+// TestCallsThatAreNoCalls: the codes of every call for a malformed message, and for a request that
+// the options or a policy deny. The agent serves on.
 func TestCallsThatAreNoCalls(t *testing.T) {
 	var deny []string
 	for _, m := range calls() {
@@ -233,14 +233,14 @@ func paused(t *testing.T, r *rig) {
 	}
 }
 
-// mends ends what lets the machine fail.
+// mends ends the machine's failures.
 func (m *fakeMachine) mends() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fails = nil
 }
 
-// broken is a sandbox whose machine fails from now on, with err.
+// broken is a sandbox with a machine that fails from now on, with err.
 func broken(err error) func(*testing.T, *rig) {
 	return func(t *testing.T, r *rig) {
 		t.Helper()
@@ -255,8 +255,7 @@ var errBroken = errors.New("broken")
 
 type agent = katav1.AgentServiceService
 
-// says makes a call, and compares its answer with a text that it has, and what the machine
-// was told with another.
+// says makes a call, and looks for one text in its answer, and for another in the machine's calls.
 func says[Q, A proto.Message](call func(agent, context.Context, Q) (A, error), req Q, texts ...string) func(*testing.T, *rig) error {
 	return func(t *testing.T, r *rig) error {
 		t.Helper()
@@ -271,11 +270,10 @@ func says[Q, A proto.Message](call func(agent, context.Context, Q) (A, error), r
 	}
 }
 
-// of are the two cases that calls about the machine have: it does what it is told, or
-// fails.
+// of returns the two cases of a call about the machine: it obeys, or fails.
 func of[Q, A proto.Message](name, when string, call func(agent, context.Context, Q) (A, error), req Q, texts ...string) []trial {
 	return []trial{{name, when, boxed, says(call, req, texts...)}, {name, "a machine that fails", broken(errBroken), says(call, req)}}
 }
 
-// errNotThere is the machine's word for what is not there.
+// errNotThere is the machine's error for a missing object.
 var errNotThere = fmt.Errorf("it is not there: %w", errdefs.ErrNotFound)

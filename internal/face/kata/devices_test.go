@@ -122,7 +122,7 @@ func TestDevicesOfAContainer(t *testing.T) {
 	}
 }
 
-// TestDevicesWithoutRules: a container may use what it has, unless its rules allow all.
+// TestDevicesWithoutRules: a container may use its devices, unless its rules allow all.
 func TestDevicesWithoutRules(t *testing.T) {
 	l := &specs.Linux{}
 	if err := setDevices(l, nil); err != nil || !slices.Equal(ruleTexts(l.Resources.Devices), []string{"false  *:* rwm"}) {
@@ -134,7 +134,7 @@ func TestDevicesWithoutRules(t *testing.T) {
 	}
 }
 
-// FuzzPCIVariables: an environment keeps its length and its names, whatever it is.
+// FuzzPCIVariables: any environment keeps its length and its names.
 func FuzzPCIVariables(f *testing.F) {
 	f.Add("PCIDEVICE_X=0000:00:01.0", "PCIDEVICE_X_INFO=0000:00:01.0", "0000:00:01.0", "0000:00:02.0")
 	f.Add("PCIDEVICE_", "=", "", "")

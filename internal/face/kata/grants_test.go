@@ -50,7 +50,8 @@ func TestAUserNamespaceIsRefused(t *testing.T) {
 	}
 }
 
-// TestPathsOfTheShareFollowNoLink: neither the root nor a mount leaves what the host shares by a link in it.
+// TestPathsOfTheShareFollowNoLink: neither the root nor a mount leaves the host's share by a link
+// in it.
 func TestPathsOfTheShareFollowNoLink(t *testing.T) {
 	mounts := []specs.Mount{
 		{Source: guest.Shared + "/c1-hosts", Options: []string{"rbind", ocispec.BelowOption("/")}},

@@ -24,8 +24,7 @@ func asked[Q, A proto.Message](ctx context.Context, call func(context.Context, Q
 	}
 }
 
-// TestTheMachineIsTold: what each call asks of the machine, and its code when the machine
-// cannot do it.
+// TestTheMachineIsTold: each call's request to the machine, and its code when the machine fails.
 func TestTheMachineIsTold(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
@@ -77,7 +76,7 @@ func TestTheSandboxsOwnThings(t *testing.T) {
 	ctx := t.Context()
 	req := &katav1.CreateSandboxRequest{
 		Dns: []string{"nameserver 192.0.2.1", "search x"}, GuestHookPath: "/hooks", KernelModules: []*katav1.KernelModule{{Name: "dummy", Parameters: []string{"a=1"}}},
-		Storages: []*katav1.Storage{{Driver: "ephemeral", MountPoint: "/a/"}}, // as the shim names what the host shares
+		Storages: []*katav1.Storage{{Driver: "ephemeral", MountPoint: "/a/"}}, // as the shim names the host's share
 	}
 	r.machine.fails = errors.New("broken")
 	if got := code(r.CreateSandbox(ctx, req)); got != codes.Internal {

@@ -31,13 +31,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeMachine mounts nothing, and refuses the driver "broken". Of its hardware it
-// remembers what it was told.
+// fakeMachine mounts nothing, and refuses the driver "broken". It remembers the calls of its
+// hardware.
 type fakeMachine struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	mounted []string
 	told    []string
-	fails   error // what its hardware answers
+	fails   error // its hardware's answer
 	devices map[string]guest.Found
 }
 
@@ -48,7 +48,7 @@ func (m *fakeMachine) tell(format string, args ...any) error {
 	return m.fails
 }
 
-// heard returns what the machine was told since the last call.
+// heard returns the machine's calls since the last heard.
 func (m *fakeMachine) heard() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -79,7 +79,7 @@ func (m *fakeMachine) SetPacketFilter(_ context.Context, ipv6 bool, r []byte) ([
 	return []byte("said"), m.tell("filter %t %s", ipv6, r)
 }
 
-// Device has found what devices says, by its id.
+// Device returns the entry of devices for its id.
 func (m *fakeMachine) Device(_ context.Context, d guest.Device) (guest.Found, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -184,7 +184,7 @@ type rig struct {
 	machine *fakeMachine
 	socket  string
 	served  chan error
-	waits   chan int // the number of a connection whose requests so far were all read
+	waits   chan int // the number of a connection with all requests so far read
 }
 
 // listener numbers its connections.
@@ -299,8 +299,8 @@ func (r *rig) run(t *testing.T, id string, args ...string) {
 // code calls, and gives the code of the answer.
 func code[A any](_ A, err error) codes.Code { return status.Code(err) }
 
-// TestAReaderThatGoesTakesNothingWithIt: what was read for a client that has gone is the
-// next one's, and everybody else goes on meanwhile.
+// TestAReaderThatGoesTakesNothingWithIt: output read for a client that has gone is the next one's,
+// and all others continue meanwhile.
 func TestAReaderThatGoesTakesNothingWithIt(t *testing.T) {
 	r := newRig(t)
 	r.sandbox(t)
@@ -335,7 +335,7 @@ func TestAReaderThatGoesTakesNothingWithIt(t *testing.T) {
 			t.Errorf("read %q, want %q", got.String(), want)
 		}
 	}
-	// What is answered before the agent has seen the client's end is lost with it.
+	// An answer before the agent has seen the client's end is lost with it.
 	reads := func() bool {
 		r.face.outs.mu.Lock()
 		defer r.face.outs.mu.Unlock()
@@ -371,7 +371,7 @@ func TestAReaderThatGoesTakesNothingWithIt(t *testing.T) {
 	}
 }
 
-// TestExecsAreForgotten: who runs a probe each second does not fill the machine.
+// TestExecsAreForgotten: a probe each second does not fill the machine.
 func TestExecsAreForgotten(t *testing.T) {
 	r := newRig(t)
 	r.sandbox(t)

@@ -14,7 +14,7 @@ import (
 	katatypes "github.com/longshore/longshore/api/kata/v1/types"
 )
 
-// reached are the states in which a sandbox with its container c1 can be, in their order.
+// reached has the states of a sandbox with its container c1, in their order.
 var reached = map[string]func(*testing.T, *rig){ //nolint:gochecknoglobals // a table
 	"none":    bare,
 	"sandbox": boxed,
@@ -37,7 +37,7 @@ var reached = map[string]func(*testing.T, *rig){ //nolint:gochecknoglobals // a 
 	},
 }
 
-// asks makes a call whose answer nobody looks at.
+// asks makes a call and ignores its answer.
 func asks[Q, A proto.Message](call func(agent, context.Context, Q) (A, error), req Q) func(*testing.T, agent) error {
 	return func(t *testing.T, a agent) error {
 		t.Helper()
@@ -78,9 +78,9 @@ var ordered = map[string]func(*testing.T, agent) error{ //nolint:gochecknoglobal
 	"GetOOMEvent":       asks(agent.GetOOMEvent, &katav1.GetOOMEventRequest{}),
 }
 
-// TestOrder holds the calls against testdata/order.txt, which says what each answers in each
-// state of the sandbox and its container. "waits" is a call that is not answered before the
-// sandbox is destroyed.
+// TestOrder compares the calls with testdata/order.txt, which has each call's answer in each state
+// of the sandbox and its container. "waits" is a call that is not answered before the sandbox is
+// destroyed.
 func TestOrder(t *testing.T) {
 	b, err := os.ReadFile("testdata/order.txt")
 	if err != nil {
@@ -135,7 +135,7 @@ func answersInOrder(t *testing.T, r *rig, call func(*testing.T, agent) error, wa
 		if _, err := r.DestroySandbox(t.Context(), &katav1.DestroySandboxRequest{}); err != nil {
 			t.Error(err)
 		}
-		<-answer // with what, depends on who is first
+		<-answer // its code depends on the order of the two
 		return
 	}
 	var code codes.Code

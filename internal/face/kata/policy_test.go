@@ -18,12 +18,12 @@ import (
 	katatypes "github.com/longshore/longshore/api/kata/v1/types"
 )
 
-// words is a policy whose text is a list of the requests that it denies.
+// words is a policy with the text of a list of the requests that it denies.
 type words struct {
 	mu    sync.Mutex // guards denied, set, asked, ended
 	deny  string
 	set   bool
-	asked []string // what it was asked about, with its input
+	asked []string // the requests to decide, with their input
 	ended []string // the requests that have ended, and whether they failed
 }
 

@@ -165,7 +165,7 @@ func (r *rig) only(t *testing.T) core.ID {
 	return list[0].ID
 }
 
-// TestPortsThatFail: a call whose connection has not come makes nothing, and a shim that closes its connections blocks no
+// TestPortsThatFail: a call without its connection makes nothing, and a shim that closes its connections blocks no
 // process.
 func TestPortsThatFail(t *testing.T) {
 	r, streams := newPortRig(t, Requests{}, nil)
@@ -198,7 +198,7 @@ func TestPortsThatFail(t *testing.T) {
 	}
 }
 
-// TestPortsObeyTheLists: what a shim must not read or write by calls, it cannot by connections.
+// TestPortsObeyTheLists: a shim cannot read or write by connections if it must not by calls.
 func TestPortsObeyTheLists(t *testing.T) {
 	for _, deny := range []string{"ReadStreamRequest", "WriteStreamRequest"} {
 		r, streams := newPortRig(t, Requests{Deny: []string{deny}}, nil)

@@ -8,8 +8,8 @@ import (
 	katav1 "github.com/longshore/longshore/api/kata/v1"
 )
 
-// FuzzSpec: no configuration that a shim may send harms the agent, and what is taken has
-// a process and a root.
+// FuzzSpec: no configuration that a shim may send harms the agent, and an accepted one has a
+// process and a root.
 func FuzzSpec(f *testing.F) {
 	seed, err := proto.Marshal(&katav1.Spec{
 		Root: &katav1.Root{Path: "/r"}, Process: &katav1.Process{Args: []string{"a"}, OOMScoreAdj: 5, Rlimits: []*katav1.POSIXRlimit{{Type: "RLIMIT_CORE"}}},

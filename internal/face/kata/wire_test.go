@@ -8,7 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
 
-// TestTheWireIsKatas: what the table of the contract has we have, and nothing else.
+// TestTheWireIsKatas: we have the table of the contract, and nothing else.
 func TestTheWireIsKatas(t *testing.T) {
 	wiretest.Compare(t, "testdata/numbers.txt", 500,
 		katav1.File_kata_v1_agent_proto, katav1.File_kata_v1_oci_proto, katav1.File_kata_v1_csi_proto, katav1.File_kata_v1_health_proto, katatypes.File_kata_v1_types_proto)

@@ -119,12 +119,12 @@ func (o *output) end() {
 	}
 }
 
-// input sends records and returns what is answered.
+// input sends records and returns the answer.
 func (n *testNode) input(body io.Reader) (int, string) {
 	return post(n.t, n.client, "http://mesos", body)
 }
 
-// post sends records to an agent and returns what is answered.
+// post sends records to an agent and returns the answer.
 func post(t *testing.T, client *http.Client, agent string, body io.Reader) (int, string) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, agent+"/api/v1", body)
 	if err != nil {
@@ -152,7 +152,7 @@ func framed(list ...string) io.Reader {
 	return strings.NewReader(b.String())
 }
 
-// echo says hello on both streams, then what it is told, and ends with 3.
+// echo greets on both streams, then copies its input, and ends with 3.
 func echo(p *enginetest.Process) int {
 	_, _ = io.WriteString(p.Stdout(), "hello ")
 	_, _ = io.WriteString(p.Stderr(), "oh ")
@@ -268,8 +268,7 @@ func TestOneInputAtATime(t *testing.T) {
 	_ = w.Close()
 }
 
-// TestARefusedInputIsAnsweredAtOnce: whoever refuses it, the client learns of it while
-// it may still send.
+// TestARefusedInputIsAnsweredAtOnce: the client learns of any refusal while it may still send.
 func TestARefusedInputIsAnsweredAtOnce(t *testing.T) {
 	n := newTestNode(t)
 	refused := func(code int, want string, send func(body io.Reader) (int, string)) {
@@ -335,7 +334,7 @@ func TestATerminal(t *testing.T) {
 	}
 }
 
-// TestGetContainers: what is asked for, each by its whole name.
+// TestGetContainers: the requested kinds, each by its whole name.
 func TestGetContainers(t *testing.T) {
 	n := newTestNode(t)
 	n.Supervisor.Program("dbg", echo)

@@ -18,7 +18,7 @@ import (
 
 type row struct{ state, how, shown string }
 
-// chapter is what docs/conformance.md says of Mesos.
+// chapter returns Mesos' chapter of docs/conformance.md.
 func chapter(t *testing.T) string {
 	t.Helper()
 	doc := conformancetest.Read(t, "../../..")
@@ -44,8 +44,8 @@ func table(t *testing.T) map[string]row {
 	return rows
 }
 
-// TestEveryCallHasARow holds the table against the calls there are, and those
-// that are not yet done against what is answered: 501.
+// TestEveryCallHasARow compares the table with the existing calls, and calls not yet done with
+// their answer: 501.
 func TestEveryCallHasARow(t *testing.T) {
 	s, err := newServer(Options{
 		Deps: face.Deps{Engine: enginetest.New(t).As(core.OwnerMesos), Logger: slog.New(slog.DiscardHandler)}, Config: Config{WorkDir: t.TempDir()},
@@ -86,7 +86,7 @@ func TestRowsNameTestsThatExist(t *testing.T) {
 	}
 }
 
-// exist wants all tests that a row names to be there.
+// exist checks that the tests of a row exist.
 func exist(t *testing.T, name, shown string) {
 	t.Helper()
 	for test := range strings.SplitSeq(shown, ", ") {
@@ -100,8 +100,8 @@ func exist(t *testing.T, name, shown string) {
 	}
 }
 
-// TestEveryStatusIsShown: each status of the contract that is no success has a row of
-// tests, and they are there.
+// TestEveryStatusIsShown: each status of the contract that is no success has a row of tests, and
+// they exist.
 func TestEveryStatusIsShown(t *testing.T) {
 	missing := []string{"202", "400", "401", "403", "404", "405", "406", "409", "413", "415", "500", "501", "503"}
 	line := regexp.MustCompile(`(?m)^\| ([0-9]{3}) \|(.*)\|(.*)\|$`)

@@ -164,8 +164,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// TestTheEndOfARootEndsAll: what is nested ends with it, though nobody waits for the
-// root, and though it has ended when no face was there.
+// TestTheEndOfARootEndsAll: nested containers end with it, though no call waits for the root, and
+// though it ended without a face.
 func TestTheEndOfARootEndsAll(t *testing.T) {
 	n := newTestNode(t)
 	n.is(launchA, 200, "")
@@ -253,8 +253,7 @@ func TestARefusedProgramIsABadRequest(t *testing.T) {
 	}
 }
 
-// TestFetched: what the URIs name is in the sandbox before the command runs, and is
-// its user's.
+// TestFetched: the URIs' files are in the sandbox before the command runs, and are its user's.
 func TestFetched(t *testing.T) {
 	n := newTestNode(t)
 	src := filepath.Join(t.TempDir(), "tool")
@@ -264,7 +263,7 @@ func TestFetched(t *testing.T) {
 	fetching := func(id, uri string) string {
 		return strings.Replace(strings.Replace(launchA, `"user":"web"`, `"user":"web","uris":[`+uri+`]`, 1), `"value":"a"`, `"value":"`+id+`"`, 1)
 	}
-	if os.Getuid() == 0 { // what its user may not read it does not get
+	if os.Getuid() == 0 { // it gets no file that its user may not read
 		n.is(fetching("x", `{"value":"`+src+`"}`), 400, "Failed to fetch all URIs for container 'x': '"+src+"': open "+src[1:]+": permission denied")
 		for dir := filepath.Dir(src); dir != os.TempDir(); dir = filepath.Dir(dir) {
 			if err := os.Chmod(dir, 0o755); err != nil {
@@ -286,7 +285,7 @@ func TestFetched(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(n.work, "containers", "x")); !os.IsNotExist(err) {
 		t.Errorf("a sandbox is left: %v", err)
 	}
-	// Kept, it is there for another when its source has gone.
+	// A cached file serves another when its source has gone.
 	web := httptest.NewServer(http.FileServerFS(os.DirFS(filepath.Dir(src))))
 	defer web.Close()
 	for _, id := range []string{"b", "c"} {
@@ -310,7 +309,7 @@ func TestFetched(t *testing.T) {
 	n.is(strings.Replace(sessionS, `"shell":false`, `"shell":false,"uris":[{"value":"`+src+`"}]`, 1), 400, "command.uris: a session has no sandbox of its own")
 }
 
-// TestRestart: a face that starts again knows what runs and what has ended.
+// TestRestart: a restarted face knows running and ended containers.
 func TestRestart(t *testing.T) {
 	n := newTestNode(t)
 	n.is(launchA, 200, "")
@@ -322,8 +321,8 @@ func TestRestart(t *testing.T) {
 	n.is(waitA, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
 }
 
-// TestAnUnfinishedLaunch: what a launch has left that the agent's death has cut is
-// gone when the next one serves.
+// TestAnUnfinishedLaunch: the rest of a launch that the agent's death cut is gone when the next one
+// serves.
 func TestAnUnfinishedLaunch(t *testing.T) {
 	n := newTestNode(t)
 	n.is(launchA, 200, "")
@@ -347,7 +346,7 @@ func TestAnUnfinishedLaunch(t *testing.T) {
 	n.is(launchA, 202, "")
 }
 
-// TestCommandLines: what is run, by the command and the image's own (Cmd serve).
+// TestCommandLines: the program, by the command and the image's own (Cmd serve).
 func TestCommandLines(t *testing.T) {
 	n := newTestNode(t)
 	n.Images.Offer("entry", imagespec.ImageConfig{Entrypoint: []string{"/entry", "-e"}, Cmd: []string{"cmd"}}, map[string]string{"etc/passwd": ""})

@@ -22,8 +22,8 @@ const (
 	waitNested   = `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"container_id":` + nestedID + `}}`
 )
 
-// life is a crash test of a call, of which one of the codes is a success. Its client
-// removes the container a with all in it.
+// life is a crash test of a call that succeeds with one of the codes. Its client removes the
+// container a with all in it.
 func (n *testNode) life(crash *enginetest.Crash, body string, codes ...int) enginetest.Life {
 	call := func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://mesos/api/v1", strings.NewReader(body))
@@ -64,7 +64,7 @@ func (n *testNode) life(crash *enginetest.Crash, body string, codes ...int) engi
 	}
 }
 
-// mortal is a node whose agent dies where a Crash says.
+// mortal returns a node and the Crash of its agent.
 func mortal(t *testing.T) (*testNode, *enginetest.Crash) {
 	t.Helper()
 	n := newTestNode(t)
@@ -76,7 +76,7 @@ func mortal(t *testing.T) (*testNode, *enginetest.Crash) {
 	return n, c
 }
 
-// acked waits until an end is acknowledged, which is after it was told: it is no stage of the next call.
+// acked waits until an end is acknowledged, after its report: it is no stage of the next call.
 func acked(t *testing.T, c *enginetest.Crash) {
 	t.Helper()
 	roottest.Eventually(t, "the end is acknowledged", func() bool { return slices.Contains(c.Passed(), "exit.acked") })
@@ -114,8 +114,8 @@ func wantRunning(n *testNode, l enginetest.Life, key core.Key) enginetest.Life {
 	return l
 }
 
-// TestTheAgentDiesInARemoval: the same removal once more succeeds, or is told that
-// there is nothing, and the name is free.
+// TestTheAgentDiesInARemoval: the same removal once more succeeds or finds nothing, and the name is
+// free.
 func TestTheAgentDiesInARemoval(t *testing.T) {
 	needsRoot(t)
 	t.Run("standalone", func(t *testing.T) {

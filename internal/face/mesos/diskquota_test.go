@@ -35,8 +35,8 @@ func (n *testNode) measure() {
 	}
 }
 
-// TestDisk: who takes more than he may is ended, and it is said why, after the agent's
-// restart too; what is nested counts.
+// TestDisk: the agent ends a container above its quota and tells why, after a restart too; nested
+// ones count.
 func TestDisk(t *testing.T) {
 	n := newTestNode(t)
 	launch := strings.Replace(launchA, `{"name":"cpus"`, `{"name":"disk","type":"SCALAR","scalar":{"value":1.5}},{"name":"cpus"`, 1)
@@ -109,8 +109,8 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestGPUs: each is one container's and of what is nested in it, until he has ended;
-// the agent's restart changes nothing.
+// TestGPUs: each belongs to one container and its nested ones, until it has ended; the agent's
+// restart changes nothing.
 func TestGPUs(t *testing.T) {
 	n := newTestNode(t)
 	restart := func() {

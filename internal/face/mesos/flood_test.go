@@ -12,9 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/tlsconf/tlsconftest"
 )
 
-// TestAFloodKeepsNobodyOut: with 1,100 half-open connections and 256 idle ones of a
-// client that is known, another is answered, and a session that was there before goes
-// on.
+// TestAFloodKeepsNobodyOut: beside 1,100 half-open connections and 256 idle ones of a known client,
+// another gets its answer, and an earlier session continues.
 func TestAFloodKeepsNobodyOut(t *testing.T) {
 	ca := tlsconftest.New(t)
 	cert, key := ca.Issue("node")

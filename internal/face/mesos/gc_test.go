@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// look clears what is due after so long.
+// look collects as if at a later time.
 func (n *testNode) look(later time.Duration) {
 	n.t.Helper()
 	c := collector{n.server, time.Hour}
@@ -79,8 +79,8 @@ func TestEndedOnesAreCleared(t *testing.T) {
 	}
 }
 
-// TestSandboxesWithoutRecordsAreCleared: of what a reboot has ended, counted from when
-// it was last seen to run, and of launches that were cut.
+// TestSandboxesWithoutRecordsAreCleared: those of containers that a reboot ended, counted from
+// their last use, and of launches that were cut.
 func TestSandboxesWithoutRecordsAreCleared(t *testing.T) {
 	n := newTestNode(t)
 	n.is(launchA, 200, "")

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestPruneImages: what runs and what is named stays, and so do the others' names.
+// TestPruneImages: used and named images stay, and so do the others' names.
 func TestPruneImages(t *testing.T) {
 	n := newTestNode(t)
 	for _, name := range []string{"kept", "unused"} {

@@ -27,7 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 )
 
-// TestMain lets the test binary be the process that stores what is fetched.
+// TestMain lets the test binary be the process that stores fetched files.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == store.Arg {
 		os.Exit(store.Main(os.Args[2:]))
@@ -44,10 +44,10 @@ type testNode struct {
 	all    bool // it shows all owners
 	client *http.Client
 	server *server
-	// tcp has the face listen at address too, as it says.
+	// tcp makes the face listen at address, and configures it.
 	tcp     func(c *Config)
 	address string
-	// gcDelay has the face clear what is due by itself, when it is not zero.
+	// gcDelay makes the face collect by itself, when it is not zero.
 	gcDelay Duration
 	// config changes the face's, when it is not nil.
 	config func(c *Config)

@@ -11,9 +11,8 @@ import (
 	"testing"
 )
 
-// TestWhileItRecovers: who may call is told that the agent recovers, whatever the
-// call is and however it is made; who may not hears only that. What comes when it has
-// recovered is answered.
+// TestWhileItRecovers: an authorized client hears of the recovery, by any call in any form; another
+// one hears only its refusal. Calls after the recovery are answered.
 func TestWhileItRecovers(t *testing.T) {
 	const text = "Agent has not finished recovery"
 	n := newTestNode(t)
@@ -24,7 +23,7 @@ func TestWhileItRecovers(t *testing.T) {
 	v.is("/state", "", 401, "401 Unauthorized.", `Basic realm="mesos-agent-readonly"`)
 	v.authorization = opsBasic
 	for _, path := range []string{"/api/v1", "/slave(1)/api/v1", "/state", "/slave(1)/state", "/containers", "/tasks"} {
-		v.is(path, "", 503, text, "") // by GET, and without a form: before these are looked at
+		v.is(path, "", 503, text, "") // by GET, and without a form: before these are checked
 	}
 	for name := range n.server.handlers {
 		n.is(`{"type":"`+name.String()+`"}`, 503, text)
@@ -41,7 +40,7 @@ func TestWhileItRecovers(t *testing.T) {
 	n.is(waitA, 200, `{"type":"WAIT_CONTAINER","wait_container":{"exit_status":9}}`)
 }
 
-// TestItEndsWhileItRecovers: a face that is told to end does not wait for that.
+// TestItEndsWhileItRecovers: the end of the face does not wait for it.
 func TestItEndsWhileItRecovers(t *testing.T) {
 	n := newTestNode(t)
 	n.shutdown()
@@ -51,8 +50,7 @@ func TestItEndsWhileItRecovers(t *testing.T) {
 	n.shutdown()
 }
 
-// TestCallsWaitForTheFace: what comes between the engine's recovery and the face's own
-// is not refused.
+// TestCallsWaitForTheFace: a call between the engine's recovery and the face's own is not refused.
 func TestCallsWaitForTheFace(t *testing.T) {
 	recovered, ready := make(chan struct{}), make(chan struct{})
 	close(recovered)
@@ -68,7 +66,7 @@ func TestCallsWaitForTheFace(t *testing.T) {
 	}
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	call(gone) // it does not hold up who has left
+	call(gone) // a client that has left does not wait
 	select {
 	case <-reached:
 		t.Fatal("a call came through")

@@ -45,8 +45,8 @@ func (n *testNode) page(path string, v any) {
 
 const nestedB = `{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":{"value":"b","parent":{"value":"a"}},"command":{"value":"serve"}}}`
 
-// TestGetState: standalone containers are executors of the framework mesos, and they
-// and what is nested in them are tasks.
+// TestGetState: standalone containers are executors of the framework mesos, and they and their
+// nested ones are tasks.
 func TestGetState(t *testing.T) {
 	n := newTestNode(t)
 	n.is(launchA, 200, "")
@@ -139,7 +139,7 @@ type taskDocument struct {
 	}
 }
 
-// TestDocuments: what tools of Mesos read by GET, on both paths.
+// TestDocuments reads Mesos' documents by GET, on both paths.
 func TestDocuments(t *testing.T) {
 	n := newTestNode(t)
 	n.is(launchA, 200, "")

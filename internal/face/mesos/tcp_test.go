@@ -76,8 +76,7 @@ func TestRulesAreRead(t *testing.T) {
 	}
 }
 
-// TestFilesAreCheckedAsTheyAreRead: a check of the configuration says what the face
-// says, in the same words.
+// TestFilesAreCheckedAsTheyAreRead: a check of the configuration fails in the words of the face.
 func TestFilesAreCheckedAsTheyAreRead(t *testing.T) {
 	n := enginetest.New(t)
 	public := written(t, "ops s3cret")
@@ -112,13 +111,13 @@ func (n *testNode) listen(set func(c *Config)) string {
 	return n.address
 }
 
-// visitor is who comes by TCP.
+// visitor is a client by TCP.
 type visitor struct {
 	t             *testing.T
 	address       string
 	tls           *tls.Config // nil for plain HTTP
 	authorization string
-	host          string // what it calls the agent; "" is the address
+	host          string // its name for the agent; "" is the address
 }
 
 // does makes one request, by POST when there is a body.
@@ -198,8 +197,8 @@ func bearer(claims string) string {
 	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// TestByTokens: an executor with a token does what it may with its own container's,
-// and a token that is none is told what is wrong with it.
+// TestByTokens: an executor with a token may act on its own container's, and an invalid token is
+// refused with the cause.
 func TestByTokens(t *testing.T) {
 	n := newTestNode(t)
 	n.is(launchA, 200, "")
@@ -221,8 +220,8 @@ func TestByTokens(t *testing.T) {
 	v.is("/api/v1", `{"type":"GET_FLAGS"}`, 200, "", "")
 }
 
-// TestByCertificates: over TLS, whom a certificate names is who calls, and a stream
-// of a session ends with its client as it does without TLS.
+// TestByCertificates: over TLS, a certificate names the caller, and a stream of a session ends with
+// its client as it does without TLS.
 func TestByCertificates(t *testing.T) {
 	n := newTestNode(t)
 	n.Supervisor.Program("dbg", echo)

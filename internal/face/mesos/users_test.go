@@ -7,9 +7,8 @@ import (
 	imagespec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestRulesAreOfWhoReallyRuns: whatever an image calls its users and however a call
-// writes one, the rules look at the uid, and uid 0 is root. A build without the
-// defence fails this test.
+// TestRulesAreOfWhoReallyRuns: for any names in an image and any spelling in a call, the rules
+// check the uid, and uid 0 is root. A build without the defence fails this test.
 func TestRulesAreOfWhoReallyRuns(t *testing.T) {
 	n := newTestNode(t)
 	n.Images.Offer("renamed", imagespec.ImageConfig{Cmd: []string{"serve"}}, map[string]string{

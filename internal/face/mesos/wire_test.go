@@ -8,7 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
 
-// TestTheWireIsMesos: what the table of the contract has we have, and nothing else.
+// TestTheWireIsMesos: we have the table of the contract, and nothing else.
 func TestTheWireIsMesos(t *testing.T) {
 	wiretest.Compare(t, "testdata/numbers.txt", 900, mesosv1.File_mesos_v1_mesos_proto, mesosagent.File_mesos_v1_agent_agent_proto)
 }

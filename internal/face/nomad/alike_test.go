@@ -59,7 +59,7 @@ func TestAnAgentIsNotAskedForItsSchemaByEachTask(t *testing.T) {
 		if !eventually(t, func() bool { return schema() == name }) {
 			t.Errorf("the schema of %s never comes", name)
 		}
-		schema() // the first answer may have come before it was known whose it is
+		schema() // the first answer may have come before its driver was known
 		before := agent.asked.Load()
 		for range 3 {
 			if got := schema(); got != name {

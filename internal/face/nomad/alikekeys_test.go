@@ -30,7 +30,8 @@ func TestWhatAJobAsksForInVainIsSaid(t *testing.T) {
 	}
 }
 
-// TestATaskKnowsThePortsOfPortMap: in Nomad's variables, as with docker's driver, and by what services ask.
+// TestATaskKnowsThePortsOfPortMap: in Nomad's variables, as with docker's driver, and in services'
+// port map.
 func TestATaskKnowsThePortsOfPortMap(t *testing.T) {
 	r := newRig(t, nil)
 	task := r.task("aaaaaaaa", map[string]any{"port_map": map[string]any{"http-in": "80"}})

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
 
-// mortal is a rig whose agent dies where a Crash says. Its calls are the relay's,
-// which makes one again, and says so, when the agent has died over it.
+// mortal is a rig with an agent that a Crash kills. Its calls are the relay's, which makes one
+// again, and says so, when the agent has died over it.
 type mortal struct {
 	*rig
 	crash *enginetest.Crash
@@ -50,8 +50,8 @@ func (m mortal) life(call func(ctx context.Context, d nomaddriver.DriverClient) 
 	}
 }
 
-// TestTheAgentDiesInAStart kills it after every stage of a task's start. The start
-// that the relay makes again finds the task, or makes it anew.
+// TestTheAgentDiesInAStart kills it after every stage of a task's start. The start that the relay
+// makes again finds the task, or makes it again.
 func TestTheAgentDiesInAStart(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		m := newMortal(t)

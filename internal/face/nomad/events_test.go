@@ -28,8 +28,8 @@ func TestWhyATaskEndedIsTold(t *testing.T) {
 	}
 }
 
-// listen opens a stream of events, which is there when it returns, and then gives
-// the next one that says something.
+// listen opens a stream of events, waits until it works, and returns a function for the next
+// matching one.
 func (r *rig) listen() (next func(match string) *nomaddriver.DriverTaskEvent) {
 	r.t.Helper()
 	events, err := r.Driver.TaskEvents(r.t.Context(), &nomaddriver.TaskEventsRequest{})
@@ -48,7 +48,7 @@ func (r *rig) listen() (next func(match string) *nomaddriver.DriverTaskEvent) {
 			}
 		}
 	}
-	// It is there once it tells of a pull.
+	// It works once it reports a pull.
 	pulling, enough := context.WithCancel(r.t.Context())
 	failing := r.task("pull", map[string]any{"image": "none:1"})
 	done := make(chan struct{})

@@ -155,7 +155,7 @@ func TestATaskFromStartToDestroy(t *testing.T) {
 	wantError(t, err, "SIGNONE")
 	_, err = r.Driver.StopTask(t.Context(), &nomaddriver.StopTaskRequest{TaskId: id, Signal: "SIGNONE"})
 	wantError(t, err, "SIGNONE")
-	for range 2 { // what has ended is stopped, too
+	for range 2 { // the second one finds it ended
 		if _, err := r.Driver.StopTask(t.Context(), &nomaddriver.StopTaskRequest{TaskId: id, Signal: "SIGINT", Timeout: durationpb.New(time.Minute)}); err != nil {
 			t.Error(err)
 		}
@@ -479,7 +479,7 @@ func TestImagesThatNobodyUsesGo(t *testing.T) {
 	}
 }
 
-// TestWithoutTheAgent: the driver says what to do, and comes back by itself.
+// TestWithoutTheAgent: the driver names the remedy, and recovers by itself.
 func TestWithoutTheAgent(t *testing.T) {
 	r := newRig(t, nil)
 	fp, err := r.Driver.Fingerprint(t.Context(), &nomaddriver.FingerprintRequest{})
@@ -525,8 +525,8 @@ func TestWithoutTheAgent(t *testing.T) {
 	wantError(t, <-waited, "task not found for given id")
 }
 
-// TestAStartThatTheAgentDiedOver is made again by the relay, and answered with
-// what the first has made.
+// TestAStartThatTheAgentDiedOver is made again by the relay, and answered with the first one's
+// task.
 func TestAStartThatTheAgentDiedOver(t *testing.T) {
 	r := newRig(t, nil)
 	task := r.task("aaaaaaaa", nil)

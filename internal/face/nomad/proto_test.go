@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
 
-// TestTheWireIsNomads: what the table of the contract has we have, and nothing else.
+// TestTheWireIsNomads: we have the table of the contract, and nothing else.
 func TestTheWireIsNomads(t *testing.T) {
 	wiretest.Compare(t, "testdata/numbers.txt", 250,
 		nomaddriver.File_nomad_driver_driver_proto, nomadbase.File_nomad_base_base_proto, nomadhclspec.File_nomad_hclspec_hcl_spec_proto,

@@ -33,7 +33,7 @@ type rig struct {
 	t      *testing.T
 	dir    string // Nomad's directory of allocations
 	socket string
-	face   nomad.Config // what of the face's configuration is not the default
+	face   nomad.Config // the face's configuration beside the defaults
 	stop   func()
 }
 
@@ -127,7 +127,7 @@ func (r *rig) restart() {
 	r.start()
 }
 
-// task is a task of busybox, with what more says put over it.
+// task is a task of busybox, with more put over its configuration.
 func (r *rig) task(suffix string, more map[string]any) *nomaddriver.TaskConfig {
 	config := map[string]any{"image": "busybox:1.36", "command": "sh", "entrypoint": nil, "force_pull": nil, "labels": []any{map[string]any{"team": "blue"}}}
 	r.AddImage("busybox:1.36", ocispec.ImageConfig{Env: []string{"PATH=/bin", "FROM=image"}}, map[string]string{

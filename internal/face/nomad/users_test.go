@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
 
-// fakeSandboxes is what the engine has.
+// fakeSandboxes has the engine's sandboxes.
 type fakeSandboxes struct {
 	mu   sync.Mutex
 	list []core.Sandbox

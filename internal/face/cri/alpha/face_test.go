@@ -137,7 +137,7 @@ func wantCode(t *testing.T, what string, err error, code codes.Code) {
 	}
 }
 
-// TestIdsAreNames: an id says what its object is called, and no name can make it look like another's.
+// TestIdsAreNames: an id has its object's name, and no name can forge another's id.
 func TestIdsAreNames(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.pod(t, "web")
@@ -170,7 +170,7 @@ func TestIdsAreNames(t *testing.T) {
 		_, err = n.ContainerStatus(t.Context(), &cri1alpha.ContainerStatusRequest{ContainerId: bad})
 		wantCode(t, "container "+bad, err, codes.NotFound)
 	}
-	// What v1 calls it is no id here.
+	// The id of v1 is none here.
 	all, err := n.As(core.OwnerCRIAlpha).Stored.Containers()
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
@@ -279,7 +279,7 @@ func TestFiltersAreJoined(t *testing.T) {
 	}
 }
 
-// TestCallsOf2017 has what no other test asks for.
+// TestCallsOf2017 covers the remaining calls.
 func TestCallsOf2017(t *testing.T) {
 	n := newTestNode(t)
 	v, err := n.Version(t.Context(), &cri1alpha.VersionRequest{Version: "0.1.0"})
@@ -318,7 +318,7 @@ func TestCallsOf2017(t *testing.T) {
 	wantCode(t, "an annotation in place of argdata", err, codes.InvalidArgument)
 }
 
-// TestStreamsOf2017: who does not say which streams is given a URL for both.
+// TestStreamsOf2017: a request that names no streams gets a URL for both.
 func TestStreamsOf2017(t *testing.T) {
 	n := newTestNode(t)
 	pod := n.pod(t, "web")
@@ -352,7 +352,8 @@ func calls() (all []protoreflect.MethodDescriptor) {
 	return all
 }
 
-// TestEveryCallOf2017HasARow holds docs/conformance.md against the services. The tests that it names are there.
+// TestEveryCallOf2017HasARow holds docs/conformance.md against the services. The tests that it
+// names exist.
 func TestEveryCallOf2017HasARow(t *testing.T) {
 	doc := conformancetest.Read(t, "../../../..")
 	var code strings.Builder
@@ -408,8 +409,8 @@ func newMessage(d protoreflect.MessageDescriptor) proto.Message {
 	return m.New().Interface()
 }
 
-// FuzzRequests gives any request of any call to a node with a pod, a container that runs and one that does not. No call
-// panics, an error has a code that says whose fault it is, and a create that fails leaves nothing.
+// FuzzRequests gives any request of any call to a node with a pod, a container that runs and one that does not. No
+// call panics, an error's code names the side at fault, and a create that fails leaves nothing.
 func FuzzRequests(f *testing.F) {
 	n := newTestNode(f)
 	n.Supervisor.Program("say", func(*enginetest.Process) int { return 0 })
@@ -466,7 +467,7 @@ func FuzzRequests(f *testing.F) {
 	})
 }
 
-// fill gives a request's fields values by which something is found.
+// fill sets a request's fields to the values of existing objects.
 func fill(m protoreflect.Message) {
 	pod := "name=p,uid=uid,namespace=ns,attempt=3"
 	words := map[protoreflect.Name]string{

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
 
-// TestNumbers holds the API against what its clients of 2017 have.
+// TestNumbers compares the API's numbers with its clients of 2017.
 func TestNumbers(t *testing.T) {
 	wiretest.Compare(t, "testdata/numbers.txt", 290, cri.File_cri1alpha_cri1alpha_proto)
 }

@@ -35,7 +35,7 @@ func render(t *testing.T, doc map[string]string, templates ...string) []string {
 	return got
 }
 
-// wantRendered compares what templates make, each with what follows it.
+// wantRendered compares each template's output with the string after it.
 func wantRendered(t *testing.T, doc map[string]string, pairs ...string) {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {

@@ -10,8 +10,8 @@ import (
 	"github.com/longshore/longshore/internal/connlimit/connlimittest"
 )
 
-// TestAFloodKeepsNobodyOut: with 1,356 connections that show no token a client has
-// its stream, and one that was there before goes on.
+// TestAFloodKeepsNobodyOut: beside 1,356 connections without a token a client gets its stream, and
+// an earlier one continues.
 func TestAFloodKeepsNobodyOut(t *testing.T) {
 	hello := func(ctx context.Context, _ Request, s Session) (int, error) {
 		_, err := s.Stdout.Write([]byte("hello"))

@@ -54,13 +54,13 @@ func dialSPDY(t *testing.T, s *Server, req Request) client {
 	return c
 }
 
-// oneByte keeps a buffered reader from reading beyond what it needs.
+// oneByte keeps a buffered reader from reading ahead.
 type oneByte struct{ io.Reader }
 
 func (r oneByte) Read(b []byte) (int, error) { return r.Reader.Read(b[:min(len(b), 1)]) }
 
-// TestAClientThatGoesDoesNotEndTheInput: a process whose input ends would end by
-// itself perhaps, before it can be killed with what it started.
+// TestAClientThatGoesDoesNotEndTheInput: a process might end with its input, before it can be
+// killed with its children.
 func TestAClientThatGoesDoesNotEndTheInput(t *testing.T) {
 	read := make(chan error, 1)
 	s := start(t, config(), fake{exec: func(ctx context.Context, _ Request, sess Session) (int, error) {
@@ -85,7 +85,7 @@ func TestAClientThatGoesDoesNotEndTheInput(t *testing.T) {
 		return func() io.Closer {
 			ws := dial(t, s, all(), protocol)
 			_ = websocket.Message.Send(ws, []byte("\x00some"))
-			for range 2 { // that it is joined, and what is written after the reading
+			for range 2 { // of the joining, and of the write after the reading
 				var msg []byte
 				_ = websocket.Message.Receive(ws, &msg)
 			}

@@ -261,7 +261,7 @@ func TestHalfCloseEndsTheInputOnly(t *testing.T) {
 	}
 }
 
-// TestAClientThatGoesEndsItsSession whatever the session does at that time.
+// TestAClientThatGoesEndsItsSession while it waits and while it writes.
 func TestAClientThatGoesEndsItsSession(t *testing.T) {
 	for name, busy := range map[string]func(context.Context, Session){
 		"waiting":          func(context.Context, Session) {},
@@ -429,7 +429,7 @@ func TestForwardedConnectionsEndByHalves(t *testing.T) {
 	toTarget, fromClient := io.Pipe()
 	toClient, fromTarget := io.Pipe()
 	var wg sync.WaitGroup
-	wg.Go(func() { // answers once all was said
+	wg.Go(func() { // answers after the input's end
 		b, _ := io.ReadAll(toTarget)
 		_, _ = fmt.Fprintf(fromTarget, "%d bytes", len(b))
 		_ = fromTarget.Close()

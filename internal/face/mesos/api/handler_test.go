@@ -62,8 +62,8 @@ func healthy(_ context.Context, x *Exchange) error {
 	return x.Answer(&mesosagent.Response{Type: mesosagent.Response_GET_HEALTH.Enum(), GetHealth: &mesosagent.Response_GetHealth{Healthy: proto.Bool(true)}})
 }
 
-// TestChecks is the table of the contract: the first check that fails is told,
-// and so are its status and its text.
+// TestChecks is the table of the contract: the first check that fails gives the answer's status and
+// text.
 func TestChecks(t *testing.T) {
 	protobufCall, err := proto.Marshal(&mesosagent.Call{Type: mesosagent.Call_GET_HEALTH.Enum()})
 	if err != nil {
@@ -131,8 +131,8 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// TestForeignValues: what an enum does not have is no value, in either form; where
-// there must be one the message is none.
+// TestForeignValues: an enum's unknown value is no value, in either form; where one is required the
+// message is none.
 func TestForeignValues(t *testing.T) {
 	var got *mesosagent.Call
 	h := &Handler{MaxMessage: 4096, Call: func(_ context.Context, x *Exchange) error { got = x.Call; return nil }}
@@ -177,8 +177,8 @@ func TestForeignValues(t *testing.T) {
 	}
 }
 
-// TestDeepRequests: names ten thousand levels deep cost nothing and are refused,
-// and so is what has the most to be said about.
+// TestDeepRequests: names ten thousand levels deep cost nothing and are refused, and so is the call
+// with the most faults.
 func TestDeepRequests(t *testing.T) {
 	h := &Handler{MaxMessage: 4 << 20, Call: func(context.Context, *Exchange) error { return nil }}
 	nested := func(levels int) string {
@@ -218,8 +218,8 @@ func TestDeepRequests(t *testing.T) {
 	}
 }
 
-// TestStreams: the body is framed whatever the client accepts, and the headers
-// say records only to whom asked for them.
+// TestStreams: the body is framed for every client, and the headers say records only if the client
+// asked for them.
 func TestStreams(t *testing.T) {
 	out := &mesosagent.ProcessIO{Type: mesosagent.ProcessIO_DATA.Enum(), Data: &mesosagent.ProcessIO_Data{Type: mesosagent.ProcessIO_Data_STDOUT.Enum(), Data: []byte("hi")}}
 	h := &Handler{MaxMessage: 4096, Call: func(ctx context.Context, x *Exchange) error {
@@ -263,8 +263,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestInput: records after the first are read by the call, and what is wrong with
-// one is told in Mesos' words.
+// TestInput: the call reads the records after the first, and the error of an invalid one has Mesos'
+// words.
 func TestInput(t *testing.T) {
 	first := `{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"CONTAINER_ID","container_id":{"value":"a"}}}`
 	io1 := func(s string) string {
@@ -308,8 +308,8 @@ func TestInput(t *testing.T) {
 	}
 }
 
-// TestBrokenInput: what a stream of input may break off with. The records before
-// count; its end in the middle of one is an end.
+// TestBrokenInput: each break of a stream of input. The records before count; its end in the middle
+// of one is an end.
 func TestBrokenInput(t *testing.T) {
 	first := `{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"CONTAINER_ID","container_id":{"value":"a"}}}`
 	data := `{"type":"ATTACH_CONTAINER_INPUT","attach_container_input":{"type":"PROCESS_IO","process_io":{"type":"DATA","data":{"type":"STDIN","data":"eA=="}}}}`
@@ -351,8 +351,7 @@ func TestBrokenInput(t *testing.T) {
 	}
 }
 
-// FuzzRequests: whatever the bytes, no panic, and an answer that says whose fault
-// it is.
+// FuzzRequests: for any bytes, no panic, and an answer that names the side at fault.
 func FuzzRequests(f *testing.F) {
 	f.Add("application/json", "", []byte(health))
 	f.Add("application/recordio", "application/json", []byte(records(health)))

@@ -93,8 +93,7 @@ func TestUnmarshalRefusesInMesosWords(t *testing.T) {
 	}
 }
 
-// FuzzJSON: no bytes make the codec panic, and what it has read it writes so that
-// it reads the same again.
+// FuzzJSON: no bytes make the codec panic, and a message stays the same by writing and reading.
 func FuzzJSON(f *testing.F) {
 	f.Add([]byte(`{"type":"READ_FILE","read_file":{"path":"/x","offset":7}}`))
 	f.Add([]byte(`{"launch_container":{"container_id":{"value":"a","parent":{"value":"b"}},"command":{"value":"ls"},"resources":[{"name":"cpus","type":"SCALAR","scalar":{"value":0.5}}]}}`))

@@ -52,8 +52,8 @@ func TestBadStreams(t *testing.T) {
 	}
 }
 
-// TestInterleaved: two who write into one stream at the same time break it; what
-// comes out of it is never more than what a length said.
+// TestInterleaved: two writers into one stream at the same time break it; no record is longer than
+// its length said.
 func TestInterleaved(t *testing.T) {
 	r := NewRecordReader(strings.NewReader("5\nhe7\nllo, you"), 100)
 	if got, err := r.Next(); err != nil || string(got) != "he7\nl" {
@@ -71,8 +71,8 @@ func TestInterleaved(t *testing.T) {
 	}
 }
 
-// FuzzReader: whatever the bytes, what is read as records and written again is a
-// beginning of what came in, but for zeros before a length.
+// FuzzRecords: for any bytes, records read and written again are a beginning of the input, but for
+// zeros before a length.
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte("5\nhello0\n3\nabc"))
 	f.Add([]byte("18446744073709551615\n"))

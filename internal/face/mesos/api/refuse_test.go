@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// pipes is a listener whose connections are in memory, so that time is synctest's.
+// pipes is a listener with connections in memory, so that time is synctest's.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {

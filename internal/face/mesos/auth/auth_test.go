@@ -26,7 +26,7 @@ func file(t *testing.T, text string, mode os.FileMode) string {
 // readwrite is the realm of every request here.
 func readwrite(*http.Request) string { return "mesos-agent-readwrite" }
 
-// passed answers with who came through.
+// passed answers with the principal.
 func passed(w http.ResponseWriter, r *http.Request) {
 	who, ok := PrincipalFrom(r.Context())
 	w.WriteHeader(http.StatusTeapot)
@@ -133,8 +133,7 @@ func TestByToken(t *testing.T) {
 	}
 }
 
-// TestCertificates: who has one that is verified is who it names, unless the request
-// says who makes it.
+// TestCertificates: a verified one names the principal, unless the request has credentials.
 func TestCertificates(t *testing.T) {
 	verified := func(name string) *tls.ConnectionState {
 		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: name}}}}}
@@ -149,7 +148,7 @@ func TestCertificates(t *testing.T) {
 		body               string
 	}{
 		{false, true, verified("ann"), "", 418, "ann map[] true"},
-		{false, true, verified("ann"), "wrong", 418, "ann map[] true"}, // nobody looks at it
+		{false, true, verified("ann"), "wrong", 418, "ann map[] true"}, // it is ignored
 		{false, true, verified(""), "", 401, "401 Unauthorized."},
 		{false, true, unverified, "", 401, "401 Unauthorized."},
 		{false, true, nil, "", 401, "401 Unauthorized."},

@@ -67,8 +67,8 @@ var calls = map[string]string{
 	`{"type":"PRUNE_IMAGES"}`: "prune_images",
 }
 
-// TestEachCallTakesItsActions: who is refused one of them is refused the call, and
-// nobody else is refused anything.
+// TestEachCallTakesItsActions: a refusal of one of them refuses the call, and no other refusal
+// does.
 func TestEachCallTakesItsActions(t *testing.T) {
 	ids := strings.NewReplacer("ROOT", `{"value":"a"}`, "CHILD", `{"value":"b","parent":{"value":"a"}}`)
 	var all []string
@@ -131,7 +131,7 @@ func TestTheFirstRuleThatMatchesHolds(t *testing.T) {
 		{"x", "guest", 1001, true},
 		{"x", "", 0, false},
 		{"any one", "guest", 1001, true},
-		// What an image calls them does not count.
+		// An image's names for them do not count.
 		{"dev", "web", 0, false},
 		{"dev", "web", 1002, false},
 		{"dev", "alice", 0, false},
@@ -160,7 +160,7 @@ func TestTheFirstRuleThatMatchesHolds(t *testing.T) {
 	}
 }
 
-// TestRootIsRoot: uid 0 is root, whatever anybody calls it.
+// TestRootIsRoot: uid 0 is root, under any name.
 func TestRootIsRoot(t *testing.T) {
 	launch := call(t, `{"type":"LAUNCH_NESTED_CONTAINER","launch_nested_container":{"container_id":{"value":"b","parent":{"value":"a"}},"command":{"user":"alice"}}}`)
 	for _, name := range []string{"root", "0", "toor"} {
@@ -176,8 +176,7 @@ func TestRootIsRoot(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotSeenIsNotShown: of each list, what one action is about goes, and
-// nothing else.
+// TestWhatIsNotSeenIsNotShown: of each list, only the objects of the refused action go.
 func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 	const answer = `{"get_containers":{"containers":[{"container_id":{"value":"a"}},{"container_id":{"value":"b","parent":{"value":"a"}}},` +
 		`{"framework_id":{"value":"f"},"container_id":{"value":"c"}}]},"get_frameworks":FRAMEWORKS,"get_executors":EXECUTORS,"get_tasks":TASKS,` +
@@ -221,8 +220,8 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 	}
 }
 
-// TestClaims: who has no name may do what an executor or a resource provider does
-// with its own containers, whatever the rules for names say.
+// TestRulesForClaims: a token may make an executor's or a resource provider's calls on its own
+// containers, under any rules for names.
 func TestRulesForClaims(t *testing.T) {
 	const prefixed = `{"value":"csi-1"}`
 	ids := strings.NewReplacer("ROOT", `{"value":"a"}`, "CHILD", `{"value":"c","parent":{"value":"b","parent":{"value":"a"}}}`, "PREFIXED", prefixed)
@@ -291,8 +290,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParse: whatever is in the file, no panic, and a rule that is read allows
-// nobody more than it says.
+// FuzzParse: no file makes it panic, and an accepted rule allows no more than it says.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"permissive":false,"view_flags":[{"principals":{"values":["ops"]},"flags":{"type":"ANY"}}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {

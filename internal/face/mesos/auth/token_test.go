@@ -26,8 +26,7 @@ const (
 	clock = 1_700_000_000 // Unix seconds
 )
 
-// TestTheStandardsExample is the token of RFC 7515, A.1, whose time is over since
-// 2011.
+// TestTheStandardsExample is the token of RFC 7515, A.1, which expired in 2011.
 func TestTheStandardsExample(t *testing.T) {
 	secret, err := base64.RawURLEncoding.DecodeString("AyM1SysPpbyDfgZld3umj1qzKObwVMkoqQ-EstJQLr_T-1qS0gZH75aKtMN3Yj0iPS4hcgUuTwjAzZr1Z9CAow")
 	if err != nil {
@@ -88,8 +87,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// FuzzClaims: what is not signed with the key is nobody's, and what is signed is
-// read without a panic.
+// FuzzClaims: a token not signed with the key has no claims, and a signed one is read without a
+// panic.
 func FuzzClaims(f *testing.F) {
 	f.Add(hs, `{"cid":"c","exp":1e300}`, "e30.e30.e30")
 	f.Add(`{"alg":"none"}`, `{}`, "...")

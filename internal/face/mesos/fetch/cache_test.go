@@ -15,8 +15,8 @@ import (
 	mesosv1 "github.com/longshore/longshore/api/mesos/v1"
 )
 
-// server answers "/NAME/SIZE" with so many bytes, but for the failures that are left,
-// and counts what is asked for.
+// server answers "/NAME/SIZE" with SIZE bytes, but for the failures that are left, and counts the
+// requests.
 type server struct {
 	*httptest.Server
 	asked atomic.Int32
@@ -63,7 +63,7 @@ func newCached(t *testing.T, size int64) *cached {
 	return &cached{t, Fetcher{Limit: 1 << 30, Cache: c}, dir, newServer(t)}
 }
 
-// get fetches what has so many bytes, and says what came.
+// get fetches a file of size bytes, and checks its size.
 func (c *cached) get(name string, size int) error {
 	value, yes, dir := fmt.Sprintf("%s/%s/%d", c.web.URL, name, size), true, box(c.T)
 	if err := c.Fetch(c.Context(), dir, us(), []*mesosv1.CommandInfo_URI{{Value: &value, Cache: &yes}}); err != nil {
@@ -119,8 +119,7 @@ func TestTheCache(t *testing.T) {
 	c.holds(100, 2)
 }
 
-// TestTheCacheHasNothingByHalf: what breaks off is not kept, and what somebody has
-// taken away is fetched again.
+// TestTheCacheHasNothingByHalf: a broken download is not kept, and a removed file is fetched again.
 func TestTheCacheHasNothingByHalf(t *testing.T) {
 	c := newCached(t, 100)
 	c.web.fails.Store(1)

@@ -30,7 +30,7 @@ func all(ctx context.Context, dir string, uris []*mesosv1.CommandInfo_URI) error
 	return Fetcher{Limit: 1 << 20, Dirs: []string{"/"}}.Fetch(ctx, dir, us(), uris)
 }
 
-// us is who runs the tests.
+// us is the tests' user.
 func us() User { return User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())} }
 
 // TestMain lets the test binary be the process that stores.
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// box is a sandbox with what the face puts there.
+// box makes a sandbox as the face does.
 func box(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "box")
@@ -51,8 +51,8 @@ func box(t *testing.T) string {
 	return dir
 }
 
-// has compares what is below dir: "name" is a directory's, "name=text" a file's,
-// "name*=text" an executable one's, "name>there" a link's.
+// has compares the tree in dir: "name" is a directory's, "name=text" a file's, "name*=text" an
+// executable one's, "name>there" a link's.
 func has(t *testing.T, dir, want string) {
 	t.Helper()
 	var got []string
@@ -291,8 +291,7 @@ func TestWhatIsNotFetched(t *testing.T) {
 	}
 }
 
-// TestAFetchEndsWithItsCall: a server that sends nothing holds up nobody whose
-// client has gone.
+// TestAFetchEndsWithItsCall: a fetch ends with its client, though its server stalls.
 func TestAFetchEndsWithItsCall(t *testing.T) {
 	begun, end := make(chan struct{}), make(chan struct{})
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -51,8 +51,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestKept: what is added is there for the next one that looks, and only what is
-// the same may be added twice.
+// TestKept: an added provider is there for the next reader, and only an equal one may be added
+// twice.
 func TestKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "p")
 	open := func() *Dir {
@@ -95,8 +95,8 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// TestByHand: a file that somebody has written counts, however it is laid out;
-// one that is none is told of, and an update mends it.
+// TestByHand: a file written by hand counts, in any layout; an invalid one is an error, and an
+// update mends it.
 func TestByHand(t *testing.T) {
 	d, err := New(t.TempDir())
 	if err != nil {
@@ -125,8 +125,8 @@ func TestByHand(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no file panics; what is taken has one form, and what Check has nothing
-// against has a file in the directory.
+// FuzzDecode: no file panics; an accepted one has one form, and one that passes Check has a file in
+// the directory.
 func FuzzDecode(f *testing.F) {
 	raw, err := api.MarshalJSON(config("disks_1"))
 	if err != nil {

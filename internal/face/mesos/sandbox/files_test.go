@@ -112,7 +112,7 @@ func TestListIsSorted(t *testing.T) {
 	}
 }
 
-// FuzzPaths: no path reads what is beside the sandboxes.
+// FuzzPaths: no path reads a file beside the sandboxes.
 func FuzzPaths(f *testing.F) {
 	f.Add("/a/../../secret")
 	f.Add("/a/out")

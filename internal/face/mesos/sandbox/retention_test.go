@@ -16,7 +16,7 @@ func runningContainer(name string) core.Container {
 	return core.Container{Meta: core.Meta{Key: core.Key(name)}}
 }
 
-// TestDue: what ended long enough ago, as a whole, and nothing in which something runs.
+// TestExpired: trees that ended long enough ago as a whole, and none with a running session.
 func TestExpired(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	old, young := now.Add(-time.Hour), now.Add(-time.Minute)
@@ -53,7 +53,7 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestStale: sandboxes of what runs, and those of a clock that was wrong.
+// TestInUse: sandboxes of running containers, and of a clock that was wrong.
 func TestInUse(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	n := Inventory{Containers: []core.Container{runningContainer("a"), endedContainer("b", now)}, Sandboxes: []Sandbox{{ID: "a"}, {ID: "b"}, {ID: "c", LastUsed: now}, {ID: "d", LastUsed: now.Add(time.Second)}}}

@@ -33,7 +33,7 @@ func names(t *testing.T, tr Tree) (all []string) {
 	return all
 }
 
-// TestListAndRemove: what is listed is what was made, and goes with what is in it.
+// TestListAndRemove: the list has the made sandboxes, and each goes with its content.
 func TestListAndRemove(t *testing.T) {
 	tr := makeTree(t, "a", "a.b", "a.b.c", "d")
 	for _, other := range []string{"containers/not.ours", "containers/a/containers/b/mine", "containers/a/other"} {
@@ -70,7 +70,7 @@ func left(t *testing.T, tr Tree) {
 	}
 }
 
-// TestFinish takes away what a removal has left that was cut.
+// TestFinish removes the rest of a removal that was cut.
 func TestFinish(t *testing.T) {
 	tr := makeTree(t, "a", "a.b")
 	for _, dir := range []string{tr.Dir(), filepath.Join(tr.Path("a"), Nested)} {

@@ -17,7 +17,7 @@ func writeFile(t *testing.T, path string, size int) {
 		_, err = f.Write(make([]byte, size))
 	}
 	if err == nil {
-		err = errors.Join(f.Sync(), f.Close()) // what it takes is known once it is there
+		err = errors.Join(f.Sync(), f.Close()) // its usage is final once it is on disk
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestTooDeep: what would take descriptors without end is said to be that deep.
+// TestTooDeep: a tree for too many descriptors is reported as too deep.
 func TestTooDeep(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)

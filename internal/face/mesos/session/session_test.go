@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// collect keeps what is sent, by kind.
+// collect keeps sent data, by kind.
 type collect struct {
 	mu    sync.Mutex
 	text  map[mesosagent.ProcessIO_Data_Type]string
@@ -40,7 +40,7 @@ func (c *collect) send(_ context.Context, m *mesosagent.ProcessIO) error {
 	return nil
 }
 
-// started is a session of a process that does what the test says.
+// started returns a session of a process that obeys the test.
 func started(t *testing.T) (s *Session, p *enginetest.Process, exit func()) {
 	t.Helper()
 	n := enginetest.New(t)
@@ -74,7 +74,7 @@ func TestOutputGoesToAllWhoAreThere(t *testing.T) {
 		})
 		synctest.Wait()
 		want := ""
-		for i := range 3 * watcherBacklog { // far more than the one who is stuck can have
+		for i := range 3 * watcherBacklog { // far more than the stuck one can have
 			line := fmt.Sprintf("line %d\n", i)
 			want += line
 			_, _ = io.WriteString(p.Stdout(), line)

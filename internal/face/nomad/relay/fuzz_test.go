@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/face/nomad/plugin"
 )
 
-// agentStream is what an agent answers: messages, and an end.
+// agentStream is an agent's answer: messages, and an end.
 type agentStream struct {
 	grpc.ClientStream
 	messages [][]byte
@@ -39,7 +39,7 @@ func (s *agentStream) RecvMsg(m any) error {
 	return err
 }
 
-// nomadStream keeps what Nomad is told.
+// nomadStream keeps the messages to Nomad.
 type nomadStream struct {
 	grpc.ServerStream
 	ctx  context.Context //nolint:containedctx // a stream has one
@@ -56,8 +56,8 @@ func (s *nomadStream) SendMsg(m any) error {
 	return err
 }
 
-// FuzzAnswers: whatever an agent answers reaches Nomad as it is, in its order, what
-// is kept of it is the last, and no end of the agent's is told as our own.
+// FuzzAnswers: each answer of an agent reaches Nomad unchanged and in order, the relay keeps the
+// last, and no end of the agent's becomes the relay's own.
 func FuzzAnswers(f *testing.F) {
 	f.Add([]byte("one"), []byte(""), uint32(codes.OK), "")
 	f.Add([]byte{0x0a, 0xff}, bytes.Repeat([]byte{0}, 70000), uint32(codes.Unavailable), "gone")

@@ -145,7 +145,7 @@ func TestKeysWithoutEffectAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// fingerprintStream is a call of Fingerprint whose client has left.
+// fingerprintStream is a call of Fingerprint by a client that left.
 type fingerprintStream struct {
 	grpc.ServerStream
 	ctx context.Context

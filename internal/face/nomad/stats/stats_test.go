@@ -12,8 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// at is what a cgroup has used at a time after the first look. V1 and v2 tell
-// different figures.
+// at is a cgroup's use at a time after the first reading. V1 and v2 tell different figures.
 func at(after time.Duration, used uint64, v2 bool) core.Stats {
 	s := core.Stats{
 		At: time.Unix(1000, 0).Add(after),

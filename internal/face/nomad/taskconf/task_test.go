@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// whole is a configuration with every kind of key, as Nomad sends it: keys that
-// are not set are there, and nil.
+// whole is a configuration with every kind of key, as Nomad sends it: keys that are not set exist,
+// and are nil.
 func whole() map[string]any {
 	return map[string]any{
 		"image": "redis:7", "image_pull_timeout": "90s", "command": "redis-server", "args": []string{"--port", "1"}, "entrypoint": []string{}, "work_dir": "/data",
@@ -68,8 +68,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	}
 }
 
-// TestKeysOfOtherDrivers: what docker's and podman's drivers call otherwise, or have
-// more of.
+// TestKeysOfOtherDrivers: keys that docker's and podman's drivers name otherwise, or have alone.
 func TestKeysOfOtherDrivers(t *testing.T) {
 	null := []ocispec.Device{{Source: "/dev/null", Target: "/dev/void", Access: "r"}, {Source: "/dev/zero"}}
 	for name, tc := range map[string]struct {

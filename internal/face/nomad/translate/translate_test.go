@@ -250,8 +250,8 @@ func TestPortMapPublishesThePortsOfTheTasksOwnNetwork(t *testing.T) {
 	}
 }
 
-// TestAMissingSocketOfDockerIsNoDirectory: where it is missing there is no dockerd, and the error says what
-// keeps the job off.
+// TestAMissingSocketOfDockerIsNoDirectory: where it is missing there is no dockerd, and the error names the
+// job's constraint.
 func TestAMissingSocketOfDockerIsNoDirectory(t *testing.T) {
 	dir := t.TempDir()
 	session := plugin.Session{Config: plugin.Default(), Name: plugin.DockerName}
@@ -477,8 +477,8 @@ func TestWhatATaskMayDoAsDockersDriver(t *testing.T) {
 	}
 }
 
-// TestOwnersAreMapped: what a task in a user namespace is shown has the owners it
-// has without, and the filesystems that the namespace may not mount are the node's.
+// TestOwnersAreMapped: files of a task in a user namespace have the owners that they have without,
+// and the filesystems that the namespace may not mount are the node's.
 func TestOwnersAreMapped(t *testing.T) {
 	b := newBench(t)
 	task, err := b.read(map[string]any{"userns_mode": "auto", "volumes": []string{"local:/conf"}}, func(c *nomaddriver.TaskConfig) {
@@ -516,8 +516,8 @@ func TestOwnersAreMapped(t *testing.T) {
 	}
 }
 
-// TestATaskOfExecs has no image: its root is its directory, its program what exec
-// finds there, and any user has the capabilities in force.
+// TestATaskOfExecs has no image: its root is its directory, its program the file that exec finds,
+// and any user has the capabilities in force.
 func TestATaskOfExecs(t *testing.T) {
 	b := newBench(t)
 	b.session.Name = plugin.ExecName

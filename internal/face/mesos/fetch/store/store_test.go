@@ -28,8 +28,8 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// tryArg has the test binary be the process that tries what a broken decoder could
-// do; its second argument says whether it is confined first.
+// tryArg makes the test binary try the acts of a broken decoder; its second argument says whether
+// it is confined first.
 const tryArg = "try"
 
 func TestMain(m *testing.M) {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// try tells on standard output what went.
+// try prints each act's success.
 func try(confined bool) int {
 	box := "/proc/self/fd/" + strconv.Itoa(SandboxFD)
 	beside := os.Getenv("BESIDE")
@@ -91,8 +91,8 @@ func socket(family int) func() error {
 	}
 }
 
-// TestWhatTheProcessCannotDo: confined, it can do in its sandbox what it has to, and
-// nothing else; unconfined it could do all of it.
+// TestWhatTheProcessCannotDo: confined, it can do its work in its sandbox, and nothing else;
+// unconfined it could do all of it.
 func TestWhatTheProcessCannotDo(t *testing.T) {
 	if os.Getuid() != 0 || confine.LandlockABI() < 2 {
 		t.Skip("needs root and Landlock")
@@ -224,7 +224,7 @@ func hungry(t testing.TB, file []byte) []byte {
 	const head = 12 // of the stream; the first block follows
 	size := (int(file[head]) + 1) * 4
 	block := file[head : head+size]
-	i := bytes.Index(block, []byte{0x21, 0x01}) // LZMA2, whose one byte says it
+	i := bytes.Index(block, []byte{0x21, 0x01}) // LZMA2, with its one byte
 	if i < 0 {
 		t.Fatal("no block of LZMA2")
 	}
@@ -284,7 +284,7 @@ func gzipped(t testing.TB, raw []byte) []byte {
 	return b.Bytes()
 }
 
-// malicious are archives, by their names, that reach for what is not theirs.
+// malicious are archives, by their names, that reach out of a sandbox.
 func malicious(t testing.TB, outside string) map[string][]byte {
 	t.Helper()
 	up := strings.Repeat("../", 20)
@@ -321,8 +321,8 @@ func malicious(t testing.TB, outside string) map[string][]byte {
 	}
 }
 
-// TestMaliciousArchives: whatever an archive tries, nothing beside the sandbox
-// changes, no file of another user is made, and none with the rights of its owner.
+// TestMaliciousArchives: no archive changes anything beside the sandbox, or makes a file of another
+// user, or one with the rights of its owner.
 func TestMaliciousArchives(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -432,8 +432,8 @@ func TestFilesAreOpenedAsTheUser(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 || st.Sys().(*syscall.Stat_t).Uid != user {
 		t.Errorf("%v, %v", st, err)
 	}
-	// A link that changes all the time leads out of the directory never, which it
-	// would if the path were looked at first and opened then.
+	// A link that changes all the time never leads out of the directory, which it would if the path
+	// were checked first and opened then.
 	stop, turned := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(turned)
@@ -465,7 +465,7 @@ func TestFilesAreOpenedAsTheUser(t *testing.T) {
 		}
 		_ = from.Close()
 	}
-	// The control: who looks first and opens then is led out.
+	// The control: a check before the opening is led out.
 	for range 20000 {
 		if led, err := filepath.EvalSymlinks(dir + "/racing"); err != nil || led != dir+"/all" {
 			continue
@@ -482,8 +482,8 @@ func TestFilesAreOpenedAsTheUser(t *testing.T) {
 	}
 }
 
-// FuzzUnpack: whatever an archive has, nothing beside the sandbox changes, though
-// nothing but the code holds it here.
+// FuzzUnpack: no archive changes anything beside the sandbox, though only the code confines it
+// here.
 func FuzzUnpack(f *testing.F) {
 	tree := tarball(f, entry{tar.Header{Typeflag: tar.TypeDir, Name: "d/"}, ""}, reg("d/f", "in"), link(tar.TypeSymlink, "d/l", ".."), link(tar.TypeLink, "h", "d/f"))
 	f.Add(".tar", tree)
