@@ -59,7 +59,7 @@ func TestAnAgentIsNotAskedForItsSchemaByEachTask(t *testing.T) {
 		if !eventually(t, func() bool { return schema() == name }) {
 			t.Errorf("the schema of %s never comes", name)
 		}
-		schema() // the first answer may have come before its driver was known
+		schema() // the first answer may have come before the relay knew the agent
 		before := agent.asked.Load()
 		for range 3 {
 			if got := schema(); got != name {

@@ -35,8 +35,8 @@ func (r *rig) volumes() []core.Volume {
 	return list
 }
 
-// TestABootKeepsTheVolumesOfTasks: what a task that comes back has written is in its volumes
-// without a name, and those with options have them; a task that is removed takes them away.
+// TestABootKeepsTheVolumesOfTasks: a returning task finds its files in its volumes without a name,
+// and those with options have them; a removed task removes them.
 func TestABootKeepsTheVolumesOfTasks(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -93,7 +93,7 @@ func TestAVolumeThatIsGoneWaits(t *testing.T) {
 	}
 }
 
-// TestTheManagersPeriodIsKept: a node that boots without a manager knows when it is given up.
+// TestTheManagersPeriodIsKept: the node stores the period for a boot without a manager.
 func TestTheManagersPeriodIsKept(t *testing.T) {
 	r := newRig(t)
 	r.Period = 5 * time.Second // another than the node assumes

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/conformancetest"
 )
 
-// section is what docs/conformance.md says of the Swarm.
+// section returns the chapter Swarm of docs/conformance.md.
 func section(t *testing.T) string {
 	t.Helper()
 	doc := conformancetest.Read(t, "../../..")
@@ -27,8 +27,8 @@ func section(t *testing.T) string {
 	return section
 }
 
-// rows holds the rows of the section whose first column has the form of name against what must
-// have one each, and their last column against the tests.
+// rows compares the rows of the section that have the form of name in the first column with must,
+// one each, and checks the tests of the last column.
 func rows(t *testing.T, name string, must map[string]bool) {
 	t.Helper()
 	for _, row := range regexp.MustCompile(`(?m)^\| (`+name+`) \| (works|differs|refused) \| ([^|]+) \| ([^|]+) \|$`).FindAllStringSubmatch(section(t), -1) {

@@ -28,8 +28,8 @@ func (r *rig) once(call string, code codes.Code, text string) {
 	})
 }
 
-// TestCodesOfTheDispatcher: what each means for the session and that the task notices
-// none. A session that the manager does not know is opened anew, any other is resumed.
+// TestCodesOfTheDispatcher: each one's effect on the session; the task notices none. The node
+// replaces a session that the manager does not know, and resumes any other.
 func TestCodesOfTheDispatcher(t *testing.T) {
 	for _, c := range []struct {
 		call string
@@ -63,7 +63,7 @@ func TestCodesOfTheDispatcher(t *testing.T) {
 			} else {
 				r.Drop(false)
 			}
-			// Whatever was said, all is told again, and the next task arrives.
+			// After any code all is reported again, and the next task arrives.
 			r.Reaches("a", swarmv1.TaskState_RUNNING)
 			r.Assign(swarmtest.Task("b", image, "well"))
 			r.Reaches("b", swarmv1.TaskState_COMPLETE)
@@ -91,15 +91,15 @@ func TestAssignmentsOfAnySize(t *testing.T) {
 	})
 	r.Reaches("a", swarmv1.TaskState_RUNNING)
 	r.Forget()
-	r.Drop(true) // what comes then is one message of 6 MB
+	r.Drop(true) // the next message has 6 MB
 	r.Reaches("a", swarmv1.TaskState_RUNNING)
 	if n := r.Sessions(); n != 2 {
 		t.Errorf("%d sessions", n)
 	}
 }
 
-// TestACompleteMessageWithoutWhatRuns: it is not the node's any more, and is removed with
-// all that it has; what is named runs on.
+// TestACompleteMessageWithoutWhatRuns: the omitted task is removed with all that it has; the named
+// one runs on.
 func TestACompleteMessageWithoutWhatRuns(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -121,8 +121,8 @@ func TestACompleteMessageWithoutWhatRuns(t *testing.T) {
 	}
 }
 
-// TestMessagesThatMeanNothing: what has no content, or comes twice, is passed over; what
-// is in the same message all the same is done.
+// TestMessagesThatMeanNothing: empty and repeated items are passed over; the others of the same
+// message are done.
 func TestMessagesThatMeanNothing(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -151,7 +151,7 @@ func TestMessagesThatMeanNothing(t *testing.T) {
 	}
 }
 
-// TestAManagerWithoutVolumes does not know the call that tells of them; the node goes on.
+// TestAManagerWithoutVolumes does not know the call that tells of them; the node continues.
 func TestAManagerWithoutVolumes(t *testing.T) {
 	r, _ := withDriver(t)
 	asked := make(chan struct{})

@@ -24,20 +24,19 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// mortal is a rig whose agent dies where a Crash says, and nothing is kept and nothing is
-// told from then on. What the face keeps passes stages of its own.
+// mortal is a rig with an agent that a Crash kills: nothing is kept and nothing reported from then
+// on. The face's records pass stages of their own.
 type mortal struct {
 	*rig
 	crash *enginetest.Crash
-	// cutOff has no call of the node answered.
+	// cutOff leaves the node's calls unanswered.
 	cutOff atomic.Bool
 	delay  time.Duration // of the task's restart policy
-	had    int           // how many statuses of the task had been told when the agent died
+	had    int           // the number of the task's statuses at the agent's death
 }
 
-// mortalDrawer is a drawer that dies with its agent, also before and after each thing
-// that it is given of a task. What it is given of a session has no stage: that may be before
-// the task or after it.
+// mortalDrawer is a drawer that dies with its agent, also before and after each change for a task.
+// A session's writes have no stage: they may be before the task or after it.
 type mortalDrawer struct {
 	core.KV
 	node  *enginetest.Node
@@ -110,7 +109,7 @@ func (m *mortal) give(command string, edits ...func(*swarmv1.Task)) {
 	})
 }
 
-// reached waits until the task is told to be in a state, by the agent that lives now.
+// reached waits until the living agent reports the task in a state.
 func (m *mortal) reached(ctx context.Context, s swarmv1.TaskState) (found *swarmv1.TaskStatus, err error) {
 	err = m.Await(ctx, func() bool {
 		list := m.Statuses(id)
@@ -137,7 +136,7 @@ func (m *mortal) runs(ctx context.Context) error {
 	return m.runsAs(ctx, st)
 }
 
-// runsAs asserts that the task runs, once, as it was told.
+// runsAs asserts that the task runs, once, as reported.
 func (m *mortal) runsAs(ctx context.Context, st *swarmv1.TaskStatus) error {
 	list, err := m.As(core.OwnerSwarm).Containers(ctx, core.Filter{})
 	if err == nil && (len(list) != 1 || list[0].State != core.ContainerRunning || string(list[0].ID) != st.GetContainer().GetContainerId()) {
@@ -163,7 +162,7 @@ func (m *mortal) isGone(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// left is what the face has of the task.
+// left fails on records and volumes of the task.
 func (m *mortal) left(ctx context.Context) error {
 	var list []string
 	for key := range m.drawer.All("") {
@@ -204,7 +203,7 @@ func (m *mortal) life(call func(ctx context.Context) error, again func(ctx conte
 				return err
 			}
 			roottest.Eventually(m.t, "the agent has taken up its work", func() bool { return m.face.Status().Session == string(session.Up) })
-			m.stop() // who removes it has ended
+			m.stop() // its removal has ended
 			err := m.left(ctx)
 			if dirs := m.leftInDirs(); len(dirs) > 0 {
 				err = errors.Join(err, fmt.Errorf("left: %v", dirs))
@@ -214,8 +213,8 @@ func (m *mortal) life(call func(ctx context.Context) error, again func(ctx conte
 	}
 }
 
-// TestTheAgentDiesOverATasksStart kills it after every stage of what a task passes until
-// it runs. The manager's next COMPLETE has the task run, once.
+// TestTheAgentDiesOverATasksStart kills it after every stage of a task until it runs. After the
+// manager's next COMPLETE the task runs, once.
 func TestTheAgentDiesOverATasksStart(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		m := newMortal(t)
@@ -226,8 +225,8 @@ func TestTheAgentDiesOverATasksStart(t *testing.T) {
 	})
 }
 
-// TestTheAgentDiesOverATasksEnd does the same to a task whose program ends by itself. How
-// it ended is told whatever happens.
+// TestTheAgentDiesOverATasksEnd does the same to a task that ends by itself. Its end is reported in
+// any case.
 func TestTheAgentDiesOverATasksEnd(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		m := newMortal(t)
@@ -315,9 +314,9 @@ func TestTheAgentDiesOverARemoval(t *testing.T) {
 	})
 }
 
-// TestTheAgentDiesOverARestart kills it after every stage of a restart while no manager
-// can be reached. When one can, the task runs, once, and is told with its new container,
-// or is told as it ended.
+// TestTheAgentDiesOverARestart kills it after every stage of a restart while no manager can be
+// reached. When one can, the task runs, once, and is reported with its new container, or as it
+// ended.
 func TestTheAgentDiesOverARestart(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		m := newMortal(t)

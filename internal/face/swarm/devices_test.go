@@ -24,7 +24,7 @@ func equipped() swarm.Config {
 	}
 }
 
-// with is a task that has been given devices.
+// with is a task with assigned devices.
 func with(id, kind string, devices ...string) *swarmv1.Task {
 	task := swarmtest.Task(id, image, "sleep")
 	for _, d := range devices {
@@ -60,8 +60,8 @@ func TestTheNodeSaysWhatItIsToldToSay(t *testing.T) {
 	}
 }
 
-// TestADeviceIsOneTasks: a task has the devices that it was given, and nobody else has them
-// before it has ended, whatever the managers say, also after the agent's death.
+// TestADeviceIsOneTasks: a task has its assigned devices, and no other has them before its end,
+// even by the managers' order, also after the agent's death.
 func TestADeviceIsOneTasks(t *testing.T) {
 	r := newRigWith(t, equipped())
 	r.join()
@@ -81,7 +81,7 @@ func TestADeviceIsOneTasks(t *testing.T) {
 	r.Assign(with("d", "gpu", "v.com/gpu=0")) // which b did not keep
 	r.Reaches("d", swarmv1.TaskState_RUNNING)
 
-	// One whose predecessor is ending waits for it.
+	// A task waits for its ending predecessor.
 	a := core.Ref{Container: r.container("a").ID}
 	r.Supervisor.Ignore(a, int(syscall.SIGTERM))
 	r.Want("a", swarmv1.TaskState_SHUTDOWN)

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// checkedTask is a task whose program "check" is run again and again.
+// checkedTask is a task that runs "check" again and again.
 func checkedTask(id string, edit func(h *swarmv1.HealthConfig)) *swarmv1.Task {
 	task := swarmtest.Task(id, image, "sleep")
 	h := &swarmv1.HealthConfig{Test: []string{"CMD", "check"}, Interval: durationpb.New(2 * time.Millisecond), Retries: 3}
@@ -72,8 +72,8 @@ func TestATaskRunsWhenItIsHealthy(t *testing.T) {
 	r.removes("a")
 }
 
-// TestAnUnhealthyTaskHasFailed, before it runs and afterwards, also when its program ends well once
-// it is told to. The last probe's output is the error.
+// TestAnUnhealthyTaskHasFailed, before it runs and afterwards, also when its program ends well at
+// the signal. The last probe's output is the error.
 func TestAnUnhealthyTaskHasFailed(t *testing.T) {
 	for name, first := range map[string]int32{"starting": 1, "running": 5} {
 		t.Run(name, func(t *testing.T) {

@@ -28,8 +28,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestManagersThatAreNone, and those whose certificates are others' or of the past: one
-// error each, and nothing is left.
+// TestManagersThatAreNone, or have certificates of others or of the past: one error each, and
+// nothing is left.
 func TestManagersThatAreNone(t *testing.T) {
 	r := newRig(t)
 	other := swarmtest.NewAuthority(t)
@@ -103,8 +103,8 @@ func hangsUp(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestARootIsRotated: the node gets a certificate of the next root when it is asked to,
-// and says so, and then that it trusts that root: without either the rotation never ends.
+// TestARootIsRotated: the node gets a certificate of the next root at a manager's request, and says
+// so, and then that it trusts that root: without either the rotation never ends.
 func TestARootIsRotated(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -154,8 +154,8 @@ func TestARotationThatWasMissed(t *testing.T) {
 	r.Until("the node trusts the new root", func() bool { return string(r.Described().GetTlsInfo().GetTrustRoot()) == string(r.Authority.Roots()) })
 }
 
-// TestAnotherRole: a node that is to be a manager stays a worker that runs its tasks,
-// says what is wrong, and gets a worker's certificate when it may.
+// TestAnotherRole: a node that is to be a manager stays a worker that runs its tasks, names the
+// fault, and gets a worker's certificate when it may.
 func TestAnotherRole(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -185,8 +185,7 @@ func TestAnotherRole(t *testing.T) {
 	}
 }
 
-// TestACertificateThatHasExpired: the tasks run on, and status and an event say what to
-// do.
+// TestACertificateThatHasExpired: the tasks run on, and status and an event name the remedy.
 func TestACertificateThatHasExpired(t *testing.T) {
 	r := newRig(t)
 	r.Authority.Life = 10 * time.Second

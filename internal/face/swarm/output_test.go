@@ -55,7 +55,7 @@ func (r *rig) appends(path string, lines ...string) {
 
 func (r *rig) logOf(id string) string { return r.container(id).Config.IO.Sinks[0].Path }
 
-// runs has a task run.
+// runs starts a task.
 func (r *rig) runs(id string) {
 	r.t.Helper()
 	r.Assign(swarmtest.Task(id, image, "sleep"))
@@ -115,8 +115,8 @@ func TestEachLineHasTheAttributesThatTheLogOptionsName(t *testing.T) {
 	}
 }
 
-// TestOutputThatIsThere: what a subscription without follow selects is sent, with whose
-// it is, and then the subscription is closed, also when there is nothing.
+// TestOutputThatIsThere: a subscription without follow gets its lines, each with its task, and then
+// ends, also when there is nothing.
 func TestOutputThatIsThere(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -216,8 +216,8 @@ func TestOutputIsFollowed(t *testing.T) {
 	}
 }
 
-// TestOutputOverSessions: what is followed goes on in the next session, without a gap
-// and nothing twice, also with another agent.
+// TestOutputOverSessions: followed output continues in the next session, without a gap and nothing
+// twice, also with another agent.
 func TestOutputOverSessions(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -233,7 +233,7 @@ func TestOutputOverSessions(t *testing.T) {
 		r.publishes("f", want)
 		r.Until("there is a session again", func() bool { return !forget || r.Sessions() == 2 })
 	}
-	// Another agent goes on there too.
+	// Another agent continues there too.
 	path := r.logOf("a")
 	r.down()
 	r.appends(path, line(2, "stdout", "F", "three"), line(4, "stderr", "P", "fo"))
@@ -248,8 +248,8 @@ func TestOutputOverSessions(t *testing.T) {
 	r.publishes("f", "one\ntwo0\ntwo1\nthree\nb\nfour\n")
 }
 
-// TestOutputAfterADeath: an agent that was killed had kept how far it was a moment before. What
-// was sent since then is sent again, and all of it when nothing could be kept.
+// TestOutputAfterADeath: a killed agent had kept its place of a moment before. Lines sent since
+// then are sent again, and all of them when nothing could be kept.
 func TestOutputAfterADeath(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -301,7 +301,7 @@ func TestOutputAfterADeath(t *testing.T) {
 	})
 }
 
-// TestOutputThatIsNotKept is told, as nothing else is.
+// TestOutputThatIsNotKept gives one notice instead.
 func TestOutputThatIsNotKept(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -323,8 +323,8 @@ func TestOutputThatIsNotKept(t *testing.T) {
 	r.publishes("out", "")
 }
 
-// TestManagersWithoutOutput: one that knows no subscriptions keeps its session, and one
-// that refuses a stream is asked again while it may pass.
+// TestManagersWithoutOutput: one that knows no subscriptions keeps its session, and one that
+// refuses a stream gets it again while that may pass.
 func TestManagersWithoutOutput(t *testing.T) {
 	r := newRig(t)
 	r.Hook(func(call string) error {
@@ -354,8 +354,8 @@ func TestManagersWithoutOutput(t *testing.T) {
 	r.publishes("now", "one\n")
 }
 
-// TestASlowManager: it holds up no task and little memory, whatever is written, and gets
-// all of it later.
+// TestASlowManager: it holds up no task and little memory, for any output, and gets all of it
+// later.
 func TestASlowManager(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -386,7 +386,7 @@ func TestASlowManager(t *testing.T) {
 	}
 }
 
-// heap is what is allocated, in bytes.
+// heap returns the allocated bytes.
 func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats

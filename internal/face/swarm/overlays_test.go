@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// memoryGossip is a gossip in memory, in which the manager takes part.
+// memoryGossip is a gossip in memory with the manager as a member.
 type memoryGossip struct {
 	*gossiptest.Net
 	manager gossip.Member
@@ -58,7 +58,7 @@ func (g *memoryGossip) hears(t *testing.T, network string, peers int, names ...s
 	if err := g.manager.Enter(ctx, network); err != nil {
 		t.Fatal(err)
 	}
-	if peers == 0 { // what is said at this moment: of nothing nobody tells
+	if peers == 0 { // only the records of now: no event reports none
 		cancel()
 	}
 	where, called := map[string]gossip.Peer{}, map[string]gossip.Endpoint{}
@@ -99,8 +99,8 @@ func on(id string, networks ...*swarmv1.NetworkAttachment) *swarmv1.Task {
 	return task
 }
 
-// TestATaskOnAnOverlay is told of to the other nodes while it runs, by the next agent too, which takes back
-// what has ended meanwhile. After the last task nothing is left.
+// TestATaskOnAnOverlay is announced to the other nodes while it runs, by the next agent too, which
+// withdraws tasks that ended meanwhile. After the last task nothing is left.
 func TestATaskOnAnOverlay(t *testing.T) {
 	r, g := meshed(t, swarmtest.Overlay("ingress", 0, 2))
 	if !slices.ContainsFunc(r.Described().GetEngine().GetPlugins(), func(p *swarmv1.PluginDescription) bool {
@@ -188,7 +188,7 @@ func TestATaskServesUntilOthersKnow(t *testing.T) {
 	}
 }
 
-// TestATaskThatNeedsAnOverlay where there is none is rejected with the reason, and so is what is not done with
+// TestATaskThatNeedsAnOverlay where there is none is rejected with the reason, and so is an unsupported use of
 // one.
 func TestATaskThatNeedsAnOverlay(t *testing.T) {
 	r, g := meshed(t)

@@ -59,8 +59,8 @@ func TestTheNodeChoosesAPort(t *testing.T) {
 	}
 }
 
-// TestPortsOfTheNodesNetwork: a task that is on it has its ports by itself, and none are told,
-// as dockerd does.
+// TestPortsOfTheNodesNetwork: a task on it has its ports by itself, and the node reports none, as
+// dockerd does.
 func TestPortsOfTheNodesNetwork(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -72,8 +72,8 @@ func TestPortsOfTheNodesNetwork(t *testing.T) {
 	}
 }
 
-// TestWhatComesAllTheSame: what a manager gives that does not ask what the node has is rejected by
-// its name, and nothing is made for it.
+// TestWhatComesAllTheSame: a task beyond the node's abilities is rejected with the cause, and
+// nothing is made for it.
 func TestWhatComesAllTheSame(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -99,7 +99,7 @@ func TestWhatComesAllTheSame(t *testing.T) {
 }
 
 // TestAPortThatTheTaskBeforeHas: a task that is only to be ready has its image, and takes the port
-// when it is to start, at which the other has let go of it.
+// when it is to start, after the other has released it.
 func TestAPortThatTheTaskBeforeHas(t *testing.T) {
 	r := newRig(t)
 	r.join()

@@ -46,7 +46,7 @@ func (r *rig) cutUnnoticed() {
 // back has calls answered again.
 func (r *rig) back() { r.Hook(nil) }
 
-// restarting is a task with a restart policy whose program runs.
+// restarting is a task with a restart policy and a lasting program.
 func restarting(id string, condition swarmv1.RestartPolicy_RestartCondition, change ...func(*swarmv1.RestartPolicy)) *swarmv1.Task {
 	t := swarmtest.Task(id, image, "sleep")
 	t.GetSpec().Restart = &swarmv1.RestartPolicy{Condition: condition, Delay: durationpb.New(time.Millisecond)}
@@ -98,7 +98,7 @@ func (r *rig) startedAgain(id string, n int) core.Container {
 	return r.container(id)
 }
 
-// tells waits until a task is told to run with a container.
+// tells waits until a task is reported running in a container.
 func (r *rig) tells(id string, c core.Container) (found *swarmv1.TaskStatus) {
 	r.t.Helper()
 	r.Until(id+" is told with its container "+string(c.ID), func() bool {
@@ -121,8 +121,8 @@ func (r *rig) secret(t *swarmv1.Task) *swarmv1.Task {
 	return t
 }
 
-// TestATaskIsStartedAgainWhileCutOff: a new container in the sandbox that the task had,
-// with its secrets, twice; the managers are told when they are back, and the task runs on.
+// TestATaskIsStartedAgainWhileCutOff: a new container in the sandbox that the task had, with its
+// secrets, twice; the managers hear of it when they are back, and the task runs on.
 func TestATaskIsStartedAgainWhileCutOff(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -151,7 +151,7 @@ func TestATaskIsStartedAgainWhileCutOff(t *testing.T) {
 		t.Errorf("containers %+v, %v", list, err)
 	}
 	// With a manager its end is the manager's.
-	r.running(restarting("c", always)) // by then the node has heard what it is to do, not only that its statuses were taken
+	r.running(restarting("c", always)) // by then the node has its assignments, not only the answer to its statuses
 	r.ends("a", 3)
 	if s := r.Reaches("a", swarmv1.TaskState_FAILED); s.GetContainer().GetExitCode() != 3 || s.GetContainer().GetContainerId() != string(third.ID) {
 		t.Errorf("told %v", s)
@@ -169,8 +169,8 @@ func TestATaskIsStartedAgainWhileCutOff(t *testing.T) {
 	}
 }
 
-// TestAnEndBeforeTheCutIsFound: a task whose program ends while the node still takes its
-// managers for reachable is not lost. Its end, which nobody could be told, does not count.
+// TestAnEndBeforeTheCutIsFound: a task that ends while the node still takes its managers for
+// reachable is not lost. Its end, which reached no manager, does not count.
 func TestAnEndBeforeTheCutIsFound(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -191,7 +191,7 @@ func TestAnEndBeforeTheCutIsFound(t *testing.T) {
 	r.rises("a", swarmv1.TaskState_RUNNING)
 }
 
-// TestOutputOfATaskThatIsStartedAgain goes on where it was, in the log that the task has.
+// TestOutputOfATaskThatIsStartedAgain continues where it was, in the task's log.
 func TestOutputOfATaskThatIsStartedAgain(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -207,7 +207,7 @@ func TestOutputOfATaskThatIsStartedAgain(t *testing.T) {
 	r.publishes("f", "one\nmore\ntwo\nthree\n")
 }
 
-// TestWhatIsNotStartedAgain is told as it ended, when the managers are back.
+// TestWhatIsNotStartedAgain is reported as it ended, when the managers are back.
 func TestWhatIsNotStartedAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		task *swarmv1.Task
@@ -248,8 +248,8 @@ func TestWhatIsNotStartedAgain(t *testing.T) {
 	}
 }
 
-// TestTheMaximumIsObeyed: a task that fails again and again is given up when its policy
-// says so, and stays given up when its agent is started again.
+// TestTheMaximumIsObeyed: the node abandons a task that keeps failing when its policy says so, also
+// after a restart of the agent.
 func TestTheMaximumIsObeyed(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -295,7 +295,7 @@ func TestTheManagersWordWins(t *testing.T) {
 	}
 }
 
-// TestANodeThatIsNotWanted is not cut off: its managers answer. What ends on it has ended.
+// TestANodeThatIsNotWanted is not cut off: its managers answer. Its ended tasks stay so.
 func TestANodeThatIsNotWanted(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -312,7 +312,7 @@ func TestANodeThatIsNotWanted(t *testing.T) {
 	}
 }
 
-// TestARestartThatFails counts, and its reason is told.
+// TestARestartThatFails counts, and its reason is reported.
 func TestARestartThatFails(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -345,8 +345,8 @@ func (r *rig) boots() {
 	r.start()
 }
 
-// TestABootWithoutAManager: tasks come back by their restart policies, but for those that
-// need what only a manager has: a secret, or an image that is here no more.
+// TestABootWithoutAManager: tasks come back by their restart policies, but for those that need
+// something of a manager: a secret, or an image that is here no more.
 func TestABootWithoutAManager(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -467,8 +467,8 @@ func TestRecordsAreBounded(t *testing.T) {
 	r.clean()
 }
 
-// TestAnUnhealthyTaskIsStartedAgainWhileCutOff: as one whose program has failed, also when
-// that ends with 0 once it is told to; it is told again when it is healthy again.
+// TestAnUnhealthyTaskIsStartedAgainWhileCutOff: as one whose program has failed, also when that
+// ends with 0 at the signal; it is reported again when it is healthy again.
 func TestAnUnhealthyTaskIsStartedAgainWhileCutOff(t *testing.T) {
 	r := newRig(t)
 	r.join()

@@ -37,8 +37,8 @@ type rig struct {
 	stop   func() // ends the face
 }
 
-// image is what the tasks of the tests run. Its programs are sleep, which runs until it
-// is told to end, and well and badly, which end at once.
+// image is the image of the tests' tasks. Its programs are sleep, which runs until a signal, and
+// well and badly, which end at once.
 const image = "busybox:latest"
 
 func newRig(t *testing.T) *rig {

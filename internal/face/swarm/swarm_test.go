@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// TestJoining: what a node is refused for, and that a refusal leaves nothing.
+// TestJoining: each cause of a refusal, and that a refusal leaves nothing.
 func TestJoining(t *testing.T) {
 	r := newRig(t)
 	other := swarmtest.NewAuthority(t)
@@ -75,8 +75,8 @@ func TestTheKeyIsItsOwners(t *testing.T) {
 	}
 }
 
-// TestTheNodeSaysWhatItIs: the managers' scheduler gives it what it can do and no more,
-// and the rotation of a root waits for what it says of its certificate.
+// TestTheNodeSaysWhatItIs: the managers' scheduler gives it only tasks that it can run, and a
+// root's rotation waits for the report of its certificate.
 func TestTheNodeSaysWhatItIs(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -140,7 +140,7 @@ func TestATaskFromAssignmentToRemoval(t *testing.T) {
 	r.clean()
 }
 
-// TestATaskWaitsAtItsDesiredState and goes on from there.
+// TestATaskWaitsAtItsDesiredState and continues there.
 func TestATaskWaitsAtItsDesiredState(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -195,7 +195,7 @@ func TestWhatCannotBeIsRejected(t *testing.T) {
 	}
 }
 
-// TestSecretsAndConfigs are files that go with their task, whatever came first.
+// TestSecretsAndConfigs are files that go with their task, in any order.
 func TestSecretsAndConfigs(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -252,8 +252,8 @@ func TestCredentialsAreNotKept(t *testing.T) {
 	}
 }
 
-// TestAnAgentsRestartIsNotNoticed: what runs runs on, what ended meanwhile is told, and
-// everything is told again.
+// TestAnAgentsRestartIsNotNoticed: tasks run on, ends of meanwhile are reported, and everything is
+// reported again.
 func TestAnAgentsRestartIsNotNoticed(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -279,7 +279,7 @@ func TestAnAgentsRestartIsNotNoticed(t *testing.T) {
 	}
 }
 
-// TestAfterABoot: tasks whose containers went with it are told to have ended.
+// TestAfterABoot: tasks that lost their containers are reported as ended.
 func TestAfterABoot(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -298,8 +298,8 @@ func TestAfterABoot(t *testing.T) {
 	}
 }
 
-// TestSessionsThatAreLost: a session that the manager knows is resumed, one that it does
-// not know is opened anew; the tasks notice nothing, and are told again.
+// TestSessionsThatAreLost: a session that the manager knows is resumed, an unknown one is replaced;
+// the tasks notice nothing, and are reported again.
 func TestSessionsThatAreLost(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -325,7 +325,7 @@ func TestSessionsThatAreLost(t *testing.T) {
 	}
 }
 
-// TestAssignmentsThatDoNotFollow end the session, whose successor begins with all.
+// TestAssignmentsThatDoNotFollow end the session, and the next begins with all.
 func TestAssignmentsThatDoNotFollow(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -338,7 +338,7 @@ func TestAssignmentsThatDoNotFollow(t *testing.T) {
 	r.Reaches("b", swarmv1.TaskState_RUNNING)
 }
 
-// TestAManagerWithoutAssignments is asked for tasks.
+// TestAManagerWithoutAssignments gets the call Tasks.
 func TestAManagerWithoutAssignments(t *testing.T) {
 	r := newRig(t)
 	r.Hook(func(call string) error {
@@ -375,7 +375,7 @@ func TestAnotherNodesTask(t *testing.T) {
 	}
 }
 
-// TestACertificateIsRenewedInTime, and the session goes on with the new one.
+// TestACertificateIsRenewedInTime, and the session continues with the new one.
 func TestACertificateIsRenewedInTime(t *testing.T) {
 	r := newRig(t)
 	r.Authority.Life = 2 * time.Second
@@ -393,7 +393,7 @@ func TestACertificateIsRenewedInTime(t *testing.T) {
 	}
 }
 
-// TestLeaving removes what runs, and the node may join again.
+// TestLeaving removes the tasks, and the node may join again.
 func TestLeaving(t *testing.T) {
 	r := newRig(t)
 	r.join()

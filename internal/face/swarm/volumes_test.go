@@ -151,8 +151,7 @@ func TestADriverThatHangs(t *testing.T) {
 	r.Until("what hung is given back", func() bool { return r.Unpublished("hangs") == 1 })
 }
 
-// TestAnAgentsDeathWithVolumes: the task runs on, its volume stays, and is given back
-// by the next agent.
+// TestAnAgentsDeathWithVolumes: the task runs on, its volume stays, and the next agent returns it.
 func TestAnAgentsDeathWithVolumes(t *testing.T) {
 	r, d := withDriver(t)
 	r.giveSecret()
@@ -200,8 +199,8 @@ func TestVolumesThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestLeavingWithVolumes gives them all back; one that a driver keeps is told, and
-// leaving again goes on.
+// TestLeavingWithVolumes returns them all; one that a driver keeps fails it, and leaving again
+// continues.
 func TestLeavingWithVolumes(t *testing.T) {
 	r, d := withDriver(t)
 	r.giveSecret()

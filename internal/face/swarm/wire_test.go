@@ -7,7 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
 
-// TestTheWireIsSwarmKits: what the table of the contract has we have, and nothing else.
+// TestTheWireIsSwarmKits: we have the table of the contract, and nothing else.
 func TestTheWireIsSwarmKits(t *testing.T) {
 	wiretest.Compare(t, "testdata/numbers.txt", 800,
 		swarmv1.File_swarm_v1_dispatcher_proto, swarmv1.File_swarm_v1_ca_proto, swarmv1.File_swarm_v1_logbroker_proto, swarmv1.File_swarm_v1_resource_proto,

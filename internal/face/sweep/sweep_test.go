@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is an engine whose owner has images, and the sweep over it.
+// rig is an engine with an owner of images, and the sweep over it.
 type rig struct {
 	t      *testing.T
 	node   *enginetest.Node
@@ -78,8 +78,7 @@ func (r *rig) goes(name string) {
 	roottest.Eventually(r.t, name+" is removed", func() bool { return !r.has(name) })
 }
 
-// TestImages: what is unused goes after its delay, and what something keeps stays, until
-// it is unused again.
+// TestImages: an unused image goes after its delay, and a kept one stays, until it is unused again.
 func TestImages(t *testing.T) {
 	r := newRig(t)
 	forever, later, leased, kept, shown := r.pull("forever:1"), r.pull("later:1"), r.pull("leased:1"), r.pull("kept:1"), r.pull("shown:1")
@@ -110,8 +109,7 @@ func TestImages(t *testing.T) {
 	r.goes("kept:1")
 }
 
-// TestAll: what an earlier agent has left is found, unless images stay for ever. An error
-// ends nothing.
+// TestAll: an earlier agent's images are found, unless images stay for ever. An error ends nothing.
 func TestAll(t *testing.T) {
 	r := newRig(t)
 	r.pull("one:1")
@@ -121,7 +119,7 @@ func TestAll(t *testing.T) {
 	r.fails.Store(true)
 	r.sweep.Unused(r.pull("two:1").ID, 0)
 	r.fails.Store(false)
-	r.sweep.All(ended, time.Hour) // whatever comes of it
+	r.sweep.All(ended, time.Hour) // it may fail
 	if !r.has("one:1") {
 		t.Error("an image that stays for ever was removed")
 	}

@@ -72,7 +72,7 @@ func said(c Change, err error) string {
 
 func TestStreams(t *testing.T) {
 	gap := ErrGap.Error()
-	for name, steps := range map[string][][2]string{ // message, what it means
+	for name, steps := range map[string][][2]string{ // message, its effect
 		"one after the other": {{"complete >1 +t1 +t2", "+t1 +t2"}, {"1>2 +t3", "+t3"}, {"2>3 -t1", "-t1"}, {"3>4 +t2", "+t2"}, {"4>5 -t1", ""}},
 		"a gap":               {{"complete >1 +t1", "+t1"}, {"2>3 +t2", gap}, {"1>2 +t3", "+t3"}},
 		"no beginning":        {{"1>2 +t1", gap}, {">1 +t1", gap}, {"complete >1", ""}},
@@ -103,8 +103,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestWhatTasksNeed: secrets and configs are there whatever the order in a message, and
-// a complete message takes away those that it does not name.
+// TestWhatTasksNeed: secrets and configs apply in any order in a message, and a complete message
+// removes those that it does not name.
 func TestWhatTasksNeed(t *testing.T) {
 	var s Set
 	if s.Known() || s.Secret("s1", "t1") != nil || s.Config("c1") != nil {
@@ -137,8 +137,7 @@ func TestTasksWithoutAssignments(t *testing.T) {
 	}
 }
 
-// FuzzApply: whatever comes, a set that refuses a message is as it was, and what is
-// removed was there.
+// FuzzApply: a set that refuses a message is as it was, and each removed item existed.
 func FuzzApply(f *testing.F) {
 	for _, text := range []string{"complete >1 +t1 +s1", "1>2 -t1", "9>9 +c1 -v1", ""} {
 		data, err := proto.Marshal(message(text))

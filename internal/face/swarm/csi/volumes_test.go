@@ -92,7 +92,7 @@ func (r *rig) start() {
 	r.t.Cleanup(func() { r.stop() })
 }
 
-// until waits until ok, which is asked after each call of the driver's and each callback.
+// until waits until ok, checked after each call of the driver's and each callback.
 func (r *rig) until(what string, ok func() bool) {
 	r.t.Helper()
 	deadline := time.NewTimer(time.Minute)
@@ -114,7 +114,7 @@ func (r *rig) until(what string, ok func() bool) {
 	}
 }
 
-// told are the volumes of which the managers are told that they are unpublished.
+// told returns the volumes reported to the managers as unpublished.
 func (r *rig) told() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,8 +234,8 @@ func TestVolumesWaitForTheirSecrets(t *testing.T) {
 	}
 }
 
-// TestADriverThatHangsOrFails keeps no other volume waiting, and what it was asked for is
-// taken back when the volume is not wanted any more.
+// TestADriverThatHangsOrFails keeps no other volume waiting, and its call is undone when the volume
+// is not wanted any more.
 func TestADriverThatHangsOrFails(t *testing.T) {
 	r := newRig(t, nil)
 	r.driver.Hook(func(ctx context.Context, call string) error {
@@ -315,8 +315,8 @@ func TestWhatIsNoVolumeOfANode(t *testing.T) {
 	}
 }
 
-// TestAfterAnAgentsDeath a volume is as it was: who uses it goes on, who waits for it
-// gets it, and what the managers have forgotten goes when nobody uses it, untold.
+// TestAfterAnAgentsDeath a volume is as it was: its user continues, a waiting task gets it, and one
+// that the managers forgot goes with its last user, unreported.
 func TestAfterAnAgentsDeath(t *testing.T) {
 	r := newRig(t, nil)
 	for _, id := range []string{"used", "forgotten", "back"} {
@@ -374,8 +374,8 @@ func TestAnAgentThatDiesWhileItPublishes(t *testing.T) {
 	}
 }
 
-// TestClearing takes everything away; what a driver does not give back fails it, and is
-// there for the next try.
+// TestClearing removes everything; a volume that the driver keeps fails it, and stays for the next
+// try.
 func TestClearing(t *testing.T) {
 	r := newRig(t, nil)
 	for _, id := range []string{"a", "b"} {
@@ -410,7 +410,7 @@ func TestClearing(t *testing.T) {
 	}
 }
 
-// TestADamagedRecord is left to the managers, who say what is to become of the volume.
+// TestADamagedRecord is left to the managers, which decide on the volume.
 func TestADamagedRecord(t *testing.T) {
 	r := newRig(t, nil)
 	r.assign(volume("v"))

@@ -89,7 +89,7 @@ func TestNames(t *testing.T) {
 }
 
 // TestNamesOfServicesThatEnd: while the last tasks of a service end, its own address has its name and its
-// aliases still, so that nobody is told that there is no such name; what is the tasks' alone has gone.
+// aliases still, so that no client is refused the name; the tasks' own names are gone.
 func TestNamesOfServicesThatEnd(t *testing.T) {
 	d := empty()
 	put(t, d, task("web", 2, "10.0.1.100", ending, func(e *gossip.Endpoint) { e.Aliases = []string{"www"} }), task("db", 5, "", ending, func(e *gossip.Endpoint) { e.Aliases = []string{"sql"} }))
@@ -103,8 +103,8 @@ func TestNamesOfServicesThatEnd(t *testing.T) {
 	}
 }
 
-// TestNamesOfANetwork: each name is known with the network's behind it, unless somebody is called so,
-// and addresses are called by that.
+// TestNamesOfANetwork: each name resolves with the network's behind it, unless an endpoint is called
+// so, and addresses resolve to that.
 func TestNamesOfANetwork(t *testing.T) {
 	plain := empty()
 	put(t, plain, example()...)
@@ -173,13 +173,13 @@ func TestWhoCannotBeHere(t *testing.T) {
 	if diff := cmp.Diff(want, d.Names(), sameAddr()); diff != "" {
 		t.Error(diff)
 	}
-	// What a key was before is gone, too.
+	// The key's old endpoint is gone, too.
 	if err := d.Put("box", gossip.Endpoint{Name: strings.Repeat("n", 300)}); err == nil || d.Names()["box"] != nil {
 		t.Errorf("%v, box is %v", err, d.Names()["box"])
 	}
 }
 
-// TestTheOrderDoesNotMatter: whoever hears of the same endpoints says the same of them.
+// TestTheOrderDoesNotMatter: the same endpoints give the same answers.
 func TestTheOrderDoesNotMatter(t *testing.T) {
 	first := empty()
 	list := append(example(), task("zz", 66, "10.0.1.101", port(80)), task("aa", 67, "10.0.1.102", port(80)), task("aa", 68, "10.0.1.102", port(81), ending))
@@ -203,8 +203,8 @@ func TestTheOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// TestMany: what a member floods a network with takes time that grows with its number only. Squared, a
-// test of this size does not end.
+// TestMany: a member's flood takes time that grows with its number only. Squared, a test of this size
+// does not end.
 func TestMany(t *testing.T) {
 	const n = 1 << 16
 	d := New(Network{Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Gateways: []netip.Addr{ip("10.0.0.1")}})
@@ -224,7 +224,7 @@ func TestMany(t *testing.T) {
 	for i := range n {
 		d.Drop(strconv.Itoa(i))
 	}
-	// Those of which each clashes with all of a service.
+	// Endpoints that clash with all of a service.
 	vip := ip("10.3.0.1")
 	for i := range n {
 		if err := d.Put(strconv.Itoa(i), gossip.Endpoint{Name: "x", Addr: ip("10.3.0.2"), VIP: vip}); err != nil {
@@ -247,7 +247,7 @@ func TestMany(t *testing.T) {
 	}
 }
 
-// TestAFloodOfNames: records of many aliases do not take the node's memory. Who was there before stays, and
+// TestAFloodOfNames: records of many aliases do not take the node's memory. An earlier name stays, and
 // there is room again when they are gone.
 func TestAFloodOfNames(t *testing.T) {
 	d := New(Network{Title: "back", Ranges: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})

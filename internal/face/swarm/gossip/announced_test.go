@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/state"
 )
 
-// TestTheNextProcessTakesBack: a node that was killed comes back with one task of three, and takes
-// back the others' records, of a network too on which it has nothing any more.
+// TestTheNextProcessTakesBack: a killed node comes back with one task of three, and withdraws the
+// others' records, also on a network that it does not use any more.
 func TestTheNextProcessTakesBack(t *testing.T) {
 	store := state.NewMemory(0)
 	defer func() { _ = store.Close() }()
@@ -92,7 +92,7 @@ func TestTheNextProcessTakesBack(t *testing.T) {
 		t.Errorf("the process after one that was killed takes back only %v once more", got)
 	}
 
-	// What cannot be read is forgotten, and what cannot be announced is not kept.
+	// An unreadable record is forgotten, one that cannot be announced is not kept.
 	ok(kv.Put("announced/back/9/endpoint_table", []byte("rubbish")))
 	ok(kv.Put("announced/rubbish", []byte("rubbish")))
 	ok(next.Sweep("back", func(string) bool { return false }))
@@ -109,7 +109,7 @@ func TestTheNextProcessTakesBack(t *testing.T) {
 	}
 }
 
-// slowExit leaves a network only when it is told to, as a member does that is just entering it.
+// slowExit leaves a network only at a signal, as a member does that is just entering it.
 type slowExit struct {
 	gossip.Member
 	begun, goOn chan struct{}
@@ -155,7 +155,8 @@ func TestAnotherNetworkIsLeftSlowly(t *testing.T) {
 	}
 }
 
-// TestWhatOthersWouldNotTake: whatever was announced can be taken back, and what could not is not announced.
+// TestWhatOthersWouldNotTake: each announced record can be withdrawn, and one that could not is not
+// announced.
 func TestWhatOthersWouldNotTake(t *testing.T) {
 	store := state.NewMemory(0)
 	defer func() { _ = store.Close() }()

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/face/wiretest"
 )
 
-// TestTheWireIsDockers: what the table of the contract has we have, and nothing else.
+// TestTheWireIsDockers: we have the table of the contract, and nothing else.
 func TestTheWireIsDockers(t *testing.T) {
 	wiretest.Compare(t, "testdata/numbers.txt", 20, gossippb.File_swarm_gossip_gossip_proto)
 }
@@ -120,7 +120,7 @@ func TestWhatIsNoRecord(t *testing.T) {
 	}
 }
 
-// FuzzRecord: what is taken from others can be announced, and says the same then.
+// FuzzRecord: a record taken from others can be announced, and stays the same.
 func FuzzRecord(f *testing.F) {
 	for _, tc := range fromDockerd {
 		f.Add(tc.table == peerTable, []byte(tc.value))

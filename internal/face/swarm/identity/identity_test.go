@@ -134,8 +134,8 @@ func TestCertificatesOfOthers(t *testing.T) {
 	}
 }
 
-// TestACertificatesTime: one is renewed in the middle of the time that it had when it was
-// issued, which managers date back; one that has expired is still read.
+// TestACertificatesTime: one is renewed in the middle of the time that it had when it was issued,
+// which managers date back; an expired one is still read.
 func TestACertificatesTime(t *testing.T) {
 	a := swarmtest.NewAuthority(t)
 	a.Life = 10 * time.Minute
@@ -161,7 +161,7 @@ func TestACertificatesTime(t *testing.T) {
 	}
 }
 
-// TestAManagerThatIsBusy is asked again; one that refuses is not.
+// TestAManagerThatIsBusy gets a second call; one that refuses does not.
 func TestAManagerThatIsBusy(t *testing.T) {
 	m := swarmtest.New(t)
 	tok, err := identity.ParseToken(m.Token)

@@ -12,8 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 )
 
-// TestManagersThatAreNone: who has no certificate of a manager of this Swarm is told
-// nothing.
+// TestManagersThatAreNone: a server without a manager's certificate of this Swarm learns nothing.
 func TestManagersThatAreNone(t *testing.T) {
 	a, other := swarmtest.NewAuthority(t), swarmtest.NewAuthority(t)
 	sibling := a.As("another", a.Life) // the same root, another Swarm

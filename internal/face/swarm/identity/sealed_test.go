@@ -12,8 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 )
 
-// TestASealedKey: with a passphrase the key is on the disk only as what openssl calls an
-// encrypted private key.
+// TestASealedKey: with a passphrase the key is on the disk only as openssl's encrypted private key.
 func TestASealedKey(t *testing.T) {
 	a := swarmtest.NewAuthority(t)
 	key, cert := keyPair(t, a, "n1", identity.RoleWorker)
@@ -53,7 +52,7 @@ func TestASealedKey(t *testing.T) {
 	}
 }
 
-// TestFilesWithAPassphrase: what is no secret, or none at all, is refused by its name.
+// TestFilesWithAPassphrase: an open or unusable file is refused by its name.
 func TestFilesWithAPassphrase(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string, mode os.FileMode) string {
@@ -85,8 +84,8 @@ func TestFilesWithAPassphrase(t *testing.T) {
 	}
 }
 
-// TestRootsThatChange: a certificate of either root is the node's; until it is of the new
-// one, both are trusted, and what the node tells is true.
+// TestRootsThatChange: a certificate of either root is the node's; until it is of the new one, both
+// are trusted, and the node reports the truth.
 func TestRootsThatChange(t *testing.T) {
 	a, other := swarmtest.NewAuthority(t), swarmtest.NewAuthority(t)
 	key, cert := keyPair(t, a, "n1", identity.RoleWorker)
@@ -150,8 +149,7 @@ func TestRootsThatChange(t *testing.T) {
 	}
 }
 
-// FuzzCertificates: what a manager sends as a certificate and as roots is believed or
-// refused.
+// FuzzCertificates: a manager's certificate and roots are accepted or refused.
 func FuzzCertificates(f *testing.F) {
 	a := swarmtest.NewAuthority(f)
 	key, cert := keyPair(f, a, "n1", identity.RoleWorker)

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 )
 
-// TestWhatTheDataPathDoesNotTake: records that only it can refuse are told of a few times, and keep nothing else
+// TestWhatTheDataPathDoesNotTake: records that only it can refuse are tried a few times, and keep nothing else
 // from being applied.
 func TestWhatTheDataPathDoesNotTake(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
@@ -42,8 +42,8 @@ func TestWhatTheDataPathDoesNotTake(t *testing.T) {
 	})
 }
 
-// TestATaskThatEndsStaysSo: to say again that it runs, as whoever takes up an earlier agent's tasks does, gives
-// it no new connections, unless its program has been started again.
+// TestATaskThatEndsStaysSo: a repeated Running, as of an agent that resumes an earlier one's tasks, gives it no
+// new connections, unless its program was started again.
 func TestATaskThatEndsStaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Resumed()
@@ -112,7 +112,8 @@ func TestWaitWaits(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeTold: what a node's store does not keep is tried again once a second, and told of once.
+// TestWhatCannotBeTold: a record that the store does not keep is tried again once a second, and
+// logged once.
 func TestWhatCannotBeTold(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var full atomic.Bool
@@ -154,7 +155,7 @@ func TestWhatCannotBeTold(t *testing.T) {
 	})
 }
 
-// TestATaskThatComesBack on a network of an earlier agent's waits for nobody: what that has told is taken back
+// TestATaskThatComesBack on a network of an earlier agent's waits for nobody: the old records are withdrawn
 // meanwhile, however long it takes.
 func TestATaskThatComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
@@ -185,8 +186,8 @@ func TestATaskThatComesBack(t *testing.T) {
 	})
 }
 
-// TestWhatCannotBeToldBesideADeadMember: what the store does not keep is tried again also while the network is still
-// being entered, which takes half a minute beside a member that has died.
+// TestWhatCannotBeToldBesideADeadMember: a record that the store does not keep is tried again also while the node
+// enters the network, which takes half a minute beside a member that has died.
 func TestWhatCannotBeToldBesideADeadMember(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		var tries atomic.Int64

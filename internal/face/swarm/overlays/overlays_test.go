@@ -110,7 +110,7 @@ func (r *rig) start() {
 	}
 }
 
-// told has a manager say what it says first.
+// told applies a manager's first message.
 func (r *rig) told(change ...func(*swarmv1.SessionMessage)) {
 	m := &swarmv1.SessionMessage{Node: &swarmv1.Node{}, Managers: []*swarmv1.WeightedPeer{{Peer: &swarmv1.Peer{Addr: there.String() + ":2377"}}}}
 	for i, subsystem := range []string{"networking:gossip", "networking:ipsec"} {
@@ -178,7 +178,7 @@ func (r *rig) hold(t overlays.Task) {
 	r.Attached(t.ID)
 }
 
-// hears returns what the other node knows of a network.
+// hears returns the other node's records of a network.
 func (r *rig) hears(id string) (peers []gossip.Peer, names []gossip.Endpoint) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -238,9 +238,9 @@ func bubble(t *testing.T, fn func(t *testing.T, r *rig)) {
 	})
 }
 
-// TestATaskOnANetwork: others hear where it is when it has its interfaces, and what it is called when it
-// serves; that it is about to end before it ends; and nothing after. Its names and its service lead to it
-// and to the others', and the network goes with its last task.
+// TestATaskOnANetwork: others hear its place when it has its interfaces, and its names when it serves;
+// that it is about to end before it ends; and nothing after. Its names and its service lead to it and to
+// the others', and the network goes with its last task.
 func TestATaskOnANetwork(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Resumed()
@@ -288,7 +288,7 @@ func TestATaskOnANetwork(t *testing.T) {
 		if _, open := r.fake.Get("back"); open {
 			t.Error("the network is still open")
 		}
-		<-time.After(time.Minute) // it is kept until all have been told
+		<-time.After(time.Minute) // it is kept until all have heard
 		for key := range r.kv.All("announced/") {
 			t.Errorf("kept: %s", key)
 		}
@@ -324,7 +324,7 @@ func TestANodeThatCannot(t *testing.T) {
 	})
 }
 
-// TestTheManagersKeys: without, with one, with one of the wrong length; what encrypts is the second oldest.
+// TestTheManagersKeys: without, with one, with one of the wrong length; the second oldest encrypts.
 func TestTheManagersKeys(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		secret := network("secret", 2, 9)
@@ -415,7 +415,7 @@ func ofNode(m *swarmv1.SessionMessage) {
 }
 
 // TestPublishedPorts: the node leads each port of the swarm to the tasks that are behind it, and tells
-// others of its own place; a port that somebody has here is told once, and led when it is free.
+// others of its own place; a port in use here is reported once, and led when it is free.
 func TestPublishedPorts(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Resumed()
@@ -465,7 +465,7 @@ func TestPublishedPorts(t *testing.T) {
 	})
 }
 
-// TestCutOff: when no other node answers any more people are told, once, and once when one does.
+// TestCutOff: the node logs once that no other node answers any more, and once that one does.
 func TestCutOff(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Resumed()
@@ -491,7 +491,7 @@ func TestCutOff(t *testing.T) {
 	})
 }
 
-// TestRecordsThatCannotBe are left out, each with no effect on what is known.
+// TestRecordsThatCannotBe are left out, each with no effect on the others.
 func TestRecordsThatCannotBe(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Resumed()

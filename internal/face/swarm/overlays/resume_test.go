@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/translate"
 )
 
-// TestTheNextAgent announces what runs, and takes back what has ended meanwhile; nothing that others have
-// told is dropped before they have told it again, and then what they do not tell any more.
+// TestTheNextAgent announces running tasks, and withdraws those that ended meanwhile; it drops no record
+// of others before they have repeated theirs, and then those not repeated.
 func TestTheNextAgent(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.Resumed()
@@ -39,7 +39,7 @@ func TestTheNextAgent(t *testing.T) {
 		}
 		opened := r.fake.Calls("Open")
 		r.stop()
-		if err := overlays.Clear(t.Context(), nil, r.mem); err != nil { // whoever held the keys has died, too
+		if err := overlays.Clear(t.Context(), nil, r.mem); err != nil { // the keeper of the keys has died, too
 			t.Fatal(err)
 		}
 		r.fake.Unable(nil, nil)
@@ -93,8 +93,8 @@ func TestTheNextAgent(t *testing.T) {
 	})
 }
 
-// TestTheNextAgentNeedsNoManager: it is in the gossip with the keys that the keeper holds, and takes back what has ended
-// meanwhile. The keys are kept nowhere else, and what another member was told is not taken for its own.
+// TestTheNextAgentNeedsNoManager: it is in the gossip with the keys that the keeper holds, and withdraws tasks that
+// ended meanwhile. The keys are kept nowhere else, and another node's keys are not taken for its own.
 func TestTheNextAgentNeedsNoManager(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		planted := func(m *swarmv1.SessionMessage) {
@@ -179,8 +179,8 @@ func TestTheNextAgentNeedsNoManager(t *testing.T) {
 	})
 }
 
-// TestEnteringTakesLong: while the others are still asked for what they know of a network, they are told
-// of what nobody has heard of before, and not yet of what an earlier agent has told them.
+// TestEnteringTakesLong: while the node still gets the others' records of a network, it announces new
+// tasks to them, and not yet those that an earlier agent announced.
 func TestEnteringTakesLong(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		goOn := r.factory.net.Delay()

@@ -25,7 +25,7 @@ func TestTheRate(t *testing.T) {
 	}
 }
 
-// TestSelectors: what they list is joined, and who lists nothing wants nothing.
+// TestSelectors: their lists are joined, and an empty one selects nothing.
 func TestSelectors(t *testing.T) {
 	for sel, want := range map[*swarmv1.LogSelector]bool{
 		nil:                               false,

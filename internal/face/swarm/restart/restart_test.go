@@ -12,7 +12,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// clock is a fake one: it goes on when a test says so.
+// clock is a fake one: only a test moves it.
 type clock struct{ now time.Time }
 
 func newClock() *clock { return &clock{time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)} }
@@ -96,8 +96,8 @@ func TestTheWindowMovesOn(t *testing.T) {
 	}
 }
 
-// TestCutOff: nothing is started again before the managers have given the node up, and a
-// restart that has begun goes on whoever answers.
+// TestCutOff: nothing is started again before the managers have given the node up, and a restart
+// that has begun continues in any case.
 func TestCutOff(t *testing.T) {
 	c := newClock()
 	p := Policy{Condition: always, Delay: 2 * time.Second}
@@ -181,7 +181,7 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestAHistoryIsBounded whatever the policy is.
+// TestAHistoryIsBounded under any policy.
 func TestAHistoryIsBounded(t *testing.T) {
 	c := newClock()
 	p := Policy{Condition: always, Max: math.MaxUint64, Window: math.MaxInt64}

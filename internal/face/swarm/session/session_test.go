@@ -9,8 +9,8 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// TestPace: pauses double up to eight seconds, and a node is registered anew at most three
-// times within the managers' window.
+// TestPace: pauses double up to eight seconds, and a node registers again at most three times
+// within the managers' window.
 func TestPace(t *testing.T) {
 	var p pace
 	now := time.Unix(1000, 0)
@@ -83,8 +83,8 @@ func TestManagers(t *testing.T) {
 	}
 }
 
-// TestReports: the newest of each task, never a lower one, lower states first, and what
-// comes during a call is not forgotten after it.
+// TestReports: the newest of each task, never a lower one, lower states first, and one that comes
+// during a call is not forgotten after it.
 func TestReports(t *testing.T) {
 	r := NewReports()
 	st := func(s swarmv1.TaskState) *swarmv1.TaskStatus { return &swarmv1.TaskStatus{State: s} }

@@ -71,9 +71,9 @@ func TestEveryStep(t *testing.T) {
 	}
 }
 
-// TestNext is what is done in each state, for each thing that can be wanted.
+// TestNext is the table of the action in each state, for each desired state.
 func TestNext(t *testing.T) {
-	const ( // what may be desired of a worker's task
+	const ( // the desired states of a worker's task
 		wantReady    = swarmv1.TaskState_READY
 		wantRunning  = swarmv1.TaskState_RUNNING
 		wantComplete = swarmv1.TaskState_COMPLETE

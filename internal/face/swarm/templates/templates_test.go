@@ -17,7 +17,7 @@ func theContext() templates.Context {
 	return c
 }
 
-// TestTemplates: what docker's documentation says of them, and text/template.
+// TestTemplates: the forms of docker's documentation and of text/template.
 func TestTemplates(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain":             "plain",
@@ -134,8 +134,8 @@ func TestPayloads(t *testing.T) {
 	}
 }
 
-// FuzzTemplates: whatever a service or a secret says, what comes of it is bounded, and an error
-// tells nothing of a secret.
+// FuzzTemplates: for any service or secret, the result is bounded, and an error tells nothing of a
+// secret.
 func FuzzTemplates(f *testing.F) {
 	for _, text := range []string{"{{.Service.Name}}", `{{printf "%5d" 1}}`, `{{with .Task}}{{.ID}}{{end}}`, `{{index .Service.Labels "a"}}`, `{{secret "pw"}}`, `{{range .Service.Labels}}{{.}}{{end}}`} {
 		f.Add(text)

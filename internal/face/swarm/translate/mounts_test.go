@@ -16,7 +16,7 @@ func tmpfs(options string) func(*swarmv1.Task, *swarmv1.ContainerSpec) {
 	return mounts(&swarmv1.Mount{Type: swarmv1.Mount_TMPFS, Target: "/a", TmpfsOptions: &swarmv1.Mount_TmpfsOptions{Options: options}})
 }
 
-// TestMountOptions: what the options of mounts come to.
+// TestMountOptions: the results of mounts' options.
 func TestMountOptions(t *testing.T) {
 	ro := func(o *swarmv1.Mount_BindOptions) *swarmv1.Mount {
 		return &swarmv1.Mount{Source: "/x", Target: "/a", Readonly: true, BindOptions: o}
@@ -61,7 +61,7 @@ func TestMountOptions(t *testing.T) {
 	}
 }
 
-// TestLabels: SELinux' label is the one that is asked for, and none when that is switched off.
+// TestLabels: SELinux' label is the requested one, and none when that is switched off.
 func TestLabels(t *testing.T) {
 	for want, asked := range map[string]*swarmv1.Privileges_SELinuxContext{
 		"system_u:system_r:web_t:s0": {Type: "web_t"}, "": {Disable: true, Type: "web_t"},
@@ -118,7 +118,7 @@ func TestTemplatesOfFiles(t *testing.T) {
 	}
 }
 
-// FuzzTmpfs: whatever the options of a tmpfs, they are refused, or such as only a tmpfs has.
+// FuzzTmpfs: any options of a tmpfs are refused, or such as only a tmpfs has.
 func FuzzTmpfs(f *testing.F) {
 	for _, text := range []string{"null", "[]", `[["exec"],["uid","7"]]`, "size=1m,noatime", `[["mode","0700"]]`, "bind", "mpol=bind:0"} {
 		f.Add(text)

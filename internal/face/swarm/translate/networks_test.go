@@ -112,7 +112,7 @@ func TestOverlayNetworksInFull(t *testing.T) {
 	}
 }
 
-// TestOverlayNetworksThatCannotBe say what is wrong with them.
+// TestOverlayNetworksThatCannotBe are refused with the fault.
 func TestOverlayNetworksThatCannotBe(t *testing.T) {
 	ranges := func(list ...string) func(*swarmv1.NetworkAttachment) {
 		return func(n *swarmv1.NetworkAttachment) {

@@ -79,7 +79,7 @@ func secret(name string) func(*swarmv1.Task, *swarmv1.ContainerSpec) {
 	}
 }
 
-// TestWhatIsRefused: each has its class and says what it is about.
+// TestWhatIsRefused: each has its class and names its subject.
 func TestWhatIsRefused(t *testing.T) {
 	type spec = swarmv1.ContainerSpec
 	set := func(fn func(c *spec)) func(*swarmv1.Task, *spec) { return func(_ *swarmv1.Task, c *spec) { fn(c) } }
@@ -220,7 +220,7 @@ func TestIngressOnThisNode(t *testing.T) {
 	}
 }
 
-// TestATaskInFull: what a service may say is what its container gets.
+// TestATaskInFull: a container gets all that a service may set.
 func TestATaskInFull(t *testing.T) {
 	asked := task(func(t *swarmv1.Task, c *swarmv1.ContainerSpec) {
 		ports(hostPort(8080, 80), hostPort(0, 81), hostPort(0, 81), &swarmv1.PortConfig{PublishedPort: 8080, TargetPort: 53, Protocol: swarmv1.PortConfig_UDP, PublishMode: swarmv1.PortConfig_HOST})(t, c)
@@ -342,7 +342,7 @@ func finished(t *testing.T, c core.ContainerConfig, sb core.SandboxConfig) *spec
 	return s
 }
 
-// TestATaskThatSaysLittle has what docker gives it.
+// TestATaskThatSaysLittle has docker's defaults.
 func TestATaskThatSaysLittle(t *testing.T) {
 	for name, c := range map[string]struct {
 		fn   func(*swarmv1.Task, *swarmv1.ContainerSpec)
@@ -408,7 +408,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// FuzzRead: whatever a manager assigns, it is refused with a class or can be made.
+// FuzzRead: any assignment is refused with a class or can be made.
 func FuzzRead(f *testing.F) {
 	onOverlays := task(func(t *swarmv1.Task, _ *swarmv1.ContainerSpec) {
 		t.Networks = []*swarmv1.NetworkAttachment{overlay("a", option(optionMTU, "1400"), option(optionEncrypted, "")), overlay("ingress", ofIngress)}

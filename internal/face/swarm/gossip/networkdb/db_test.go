@@ -22,7 +22,7 @@ import (
 // secret is the key of the tests' members.
 var secret = gossiptest.Key
 
-// said has what the library logs.
+// said has the library's log.
 var said log
 
 // log is a buffer that several goroutines may write to.
@@ -152,7 +152,7 @@ func stranger(t *testing.T, name string, key gossip.Key) *lib.NetworkDB {
 	}
 }
 
-// TestWithoutTheKey: who has another key is nobody's acquaintance.
+// TestWithoutTheKey: nodes with different keys do not meet.
 func TestWithoutTheKey(t *testing.T) {
 	m, at := start(t, networkdb.Options{Name: "good", Keys: []gossip.Key{secret}})
 	other, _ := start(t, networkdb.Options{Name: "other", Keys: []gossip.Key{{1}}})

@@ -14,12 +14,12 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/gossip"
 )
 
-// TestAFlood: a member with the right key can announce as much as it likes. What is kept of a network is
-// bounded, in number and in bytes, so is what is logged of the rest, and what goes makes room.
+// TestAFlood: a member with the right key can announce as much as it likes. The records kept of a
+// network are bounded, in number and in bytes, so is the log of the rest, and a removal makes room.
 func TestAFlood(t *testing.T) {
 	var logged bytes.Buffer
 	w := watch{log: slog.New(slog.NewTextHandler(&logged, nil)), have: map[recordKey]knownRecord{}}
-	told := 0 // records that whoever watches has
+	told := 0 // the watcher's records
 	event := func(key string, r gossip.Record) (taken bool) {
 		t.Helper()
 		ev := lib.WatchEvent{Table: "overlay_peer_table", NetworkID: "net", Key: key}
