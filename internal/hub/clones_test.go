@@ -45,8 +45,8 @@ func told(t *testing.T, h *hubtest.Hub, kind string) (list []string) {
 	return list
 }
 
-// TestClonesAreReported: by an event, and with both addresses; the node goes on. One that moves on and
-// on is none.
+// TestClonesAreReported: by an event, and with both addresses; the node continues. One that moves on
+// and on is none.
 func TestClonesAreReported(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t)
@@ -78,11 +78,11 @@ func TestClonesAreBanned(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.BanClones = true })
 	one, two, last, err := clones(t, h)
-	if err == nil { // it was told of its session before
+	if err == nil { // its session began before
 		_, err = hubtest.Ended(last.ServerStreamingClient)
 	}
 	hubtest.Wants(t, "the clone that was seen", err, codes.PermissionDenied, "is banned")
-	h.Restart(func(o *hub.Options) { o.BanClones = false }) // what is banned stays so
+	h.Restart(func(o *hub.Options) { o.BanClones = false }) // a ban stays
 	bans := func(why string, nodes ...*hubtest.Node) {
 		t.Helper()
 		_, csr := hubtest.Request(t)

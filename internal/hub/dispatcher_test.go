@@ -43,7 +43,7 @@ func TestASession(t *testing.T) {
 	if again := hubtest.MustOpen(t, n, id); again.First.GetSessionId() != id {
 		t.Errorf("resumed as %s", again.First.GetSessionId())
 	}
-	// The first stream lives, and tells what changes.
+	// The first stream lives, and has the changes.
 	if err := h.CA.Rotate(hubtest.Within(t), n.NodeID); err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestASession(t *testing.T) {
 	}
 }
 
-// TestCallsWithoutASession: each call's code, by which workers decide what to do.
+// TestCallsWithoutASession: each call's code, which decides a worker's next step.
 func TestCallsWithoutASession(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t)
@@ -119,7 +119,7 @@ func TestCallsWithoutASession(t *testing.T) {
 	hubtest.Wants(t, "DetachNetwork", err, codes.NotFound, "attachment")
 }
 
-// TestASupersededSession: its streams end at once, and nothing of what comes then reaches them.
+// TestASupersededSession: its streams end at once, and nothing later reaches them.
 func TestASupersededSession(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
@@ -158,7 +158,7 @@ func TestASupersededSession(t *testing.T) {
 	}
 }
 
-// TestANodeThatIsSilent is Down, may come back, and a hub that starts anew waits for it.
+// TestANodeThatIsSilent is Down, may come back, and a restarted hub waits for it.
 func TestANodeThatIsSilent(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Heartbeat, o.Grace = 200*time.Millisecond, 2 })
@@ -203,7 +203,7 @@ func (s slow) Commit(ctx context.Context, writes []store.Write) (int64, error) {
 	return s.DB.Commit(ctx, writes)
 }
 
-// TestASlowDisk: what the hub takes to store that a node has a session does not count as the node's silence.
+// TestASlowDisk: the hub's time to store a node's session does not count as the node's silence.
 func TestASlowDisk(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) {
@@ -241,8 +241,8 @@ func describe(m *swarmv1.AssignmentsMessage) string {
 	return strings.Join(words, ", ")
 }
 
-// TestAssignments: all at first, then what changes, each message after the one before; what a
-// task needs comes before it and goes when no task that runs needs it any more.
+// TestAssignments: all at first, then the changes, each message after the one before; a task's
+// secrets come before it and go when no running task needs them any more.
 func TestAssignments(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
@@ -277,7 +277,7 @@ func TestAssignments(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// A state of a task that goes on is not echoed: the next message is that of another change.
+	// A state of a running task is not echoed: the next message is that of another change.
 	must(report(id, "a", swarmv1.TaskState_RUNNING))
 	hubtest.Until(t, h, "a runs", func() bool { a, _ := h.Inventory.Task("a"); return a.State() == swarmv1.TaskState_RUNNING })
 	hubtest.Commit(t, h, hubtest.Task("b", n.NodeID, swarmv1.TaskState_RUNNING, "key"))
@@ -328,7 +328,7 @@ func TestAssignments(t *testing.T) {
 		t.Errorf("tasks %v", got)
 	}
 
-	// What was stored is there after a restart; the session is not.
+	// Stored tasks survive a restart; the session does not.
 	h.Restart()
 	if all := slices.Sorted(maps.Keys(h.Inventory.Tasks())); !slices.Equal(all, []string{"c", "o"}) {
 		t.Errorf("tasks after a restart: %v", all)
@@ -341,7 +341,7 @@ func TestAssignments(t *testing.T) {
 	}
 }
 
-// TestARemovedNode is told so, whatever it calls, and its streams end.
+// TestARemovedNode hears so from every call, and its streams end.
 func TestARemovedNode(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t)

@@ -28,7 +28,7 @@ func TestUnknownValuesOfEnumsAreRefusedInStreams(t *testing.T) {
 		services := file.Services()
 		for i := range services.Len() {
 			if services.Get(i).Name() == "Logs" {
-				continue // the operators' call of swarmkit, in place of which the hub has its own API
+				continue // the operators' call of swarmkit; the hub has its own API instead
 			}
 			methods := services.Get(i).Methods()
 			for j := range methods.Len() {
@@ -65,7 +65,7 @@ func TestUnknownValuesOfEnumsAreRefusedInStreams(t *testing.T) {
 	if found["PublishLogs"] == 0 {
 		t.Error("no enum was found, so this test sees no fault")
 	}
-	// The connection and what it is for are as before.
+	// The connection and its sessions still work.
 	if a := hubtest.MustOpen(t, n, ""); a.First.GetSessionId() == "" {
 		t.Error("no session")
 	}

@@ -31,8 +31,8 @@ import (
 // again is another connection of a node.
 func again(h *hubtest.Hub, n *hubtest.Node) *hubtest.Node { return h.Dial(n.Credentials(), n.Identity) }
 
-// TestAReaderThatNeverReads: the connection of a stream whose session has ended, and which does
-// not read what it was sent, is closed: nothing of it stays.
+// TestAReaderThatNeverReads: the connection of a stream that outlives its session and does not read
+// its messages is closed: nothing of it stays.
 func TestAReaderThatNeverReads(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
@@ -110,7 +110,7 @@ func TestConnectionsOfANode(t *testing.T) {
 	}
 }
 
-// TestRequestsThatAreTooLarge: the contract's codes, and what is unknown leaves nothing behind.
+// TestRequestsThatAreTooLarge: the contract's codes; unknown tasks leave nothing behind.
 func TestRequestsThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
@@ -230,8 +230,8 @@ func TestARegistrationFlood(t *testing.T) {
 	hubtest.Wants(t, "the last registration", last, codes.Unavailable, "exceeded rate limit count of registrations")
 }
 
-// TestStrangersHoldNoMemory: without a certificate, nobody has the hub keep more than a little,
-// whatever is sent, however slowly.
+// TestStrangersHoldNoMemory: a client without a certificate makes the hub keep only a little, for
+// any data at any speed.
 func TestStrangersHoldNoMemory(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	h := hubtest.New(t)
 	n := h.Join()
@@ -276,8 +276,8 @@ func TestStrangersHoldNoMemory(t *testing.T) { //nolint:paralleltest // it looks
 	hubtest.MustOpen(t, n, "") // the hub serves
 }
 
-// TestNodesHoldLittleMemory: a node has the hub keep no more than a few messages that are not complete, in however many
-// calls and connections; what it has begun beyond that ends the connection. The session that it has goes on.
+// TestNodesHoldLittleMemory: the hub keeps only a few incomplete messages of a node, in any number of calls and
+// connections; one more ends its connection. The node's session continues.
 func TestNodesHoldLittleMemory(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
 	n := h.Join()
@@ -305,7 +305,8 @@ func TestNodesHoldLittleMemory(t *testing.T) { //nolint:paralleltest // it looks
 		most = max(most, heap())
 	}
 	t.Logf("%d MB were sent, the heap has grown from %d to at most %d MB", sum>>20, before>>20, most>>20)
-	// Had each call got its 4 MiB, it would be a gigabyte. Each connection that ends gives back what was kept for it.
+	// Had each call got its 4 MiB, it would be a gigabyte. Each connection that ends frees its
+	// memory.
 	if sum > cap(ended)*20<<20 {
 		t.Errorf("%d MB were taken", sum>>20)
 	}
@@ -328,7 +329,7 @@ func TestNodesHoldLittleMemory(t *testing.T) { //nolint:paralleltest // it looks
 	}
 }
 
-// flood are calls whose messages never end.
+// flood makes calls with endless messages.
 type flood struct {
 	addr, path string
 	streams    int
@@ -389,8 +390,8 @@ func (f flood) pour(t *testing.T) (sent int, err error) {
 	return sent, nil
 }
 
-// windows are how much a peer takes: of streams, and, as stream 0, of the connection. What is in
-// it comes on top of what HTTP/2 begins with.
+// windows has the bytes that a peer takes: of streams, and, as stream 0, of the connection. They come on
+// top of HTTP/2's initial windows.
 type windows struct {
 	streams int
 	mu      sync.Mutex // guards of
@@ -398,7 +399,7 @@ type windows struct {
 	changed chan struct{}
 }
 
-// read notes what the peer gives, until the connection ends.
+// read notes the peer's updates, until the connection ends.
 func (w *windows) read(f *http2.Framer) {
 	for {
 		frame, err := f.ReadFrame()

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// stuckLog is a log whose writer is stuck at one message, from when it says so until it is freed.
+// stuckLog is a log that stops at one message: it closes stuck and waits for free.
 type stuckLog struct {
 	slog.Handler
 	at          string
@@ -42,8 +42,8 @@ func (l stuckLog) WithAttrs([]slog.Attr) slog.Handler { return l }
 // WithGroup implements slog.Handler.
 func (l stuckLog) WithGroup(string) slog.Handler { return l }
 
-// TestHeartbeatsWaitForNothing: while the inventory and the dispatcher are blocked, and with them the scheduler, all
-// assignments and statuses, each node's heartbeat is answered. What is blocked goes on later.
+// TestHeartbeatsWaitForNothing: while the inventory and the dispatcher are blocked, and with them the scheduler,
+// all assignments and statuses, each node's heartbeat is answered. The rest continues later.
 func TestHeartbeatsWaitForNothing(t *testing.T) {
 	t.Parallel()
 	log := stuckLog{at: "a node has moved to another hub", once: new(sync.Once), stuck: make(chan struct{}), free: make(chan struct{})}

@@ -13,9 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/hub/hubtest"
 )
 
-// TestRemovalReachesWhatIsOpen: each stream that a node has open ends when the node is removed, also
-// those on which nothing happens, and on the connections that it had it may send no more than a
-// stranger. What another node has open goes on.
+// TestRemovalReachesWhatIsOpen: each open stream of a node ends when the node is removed, also an
+// idle one, and on its connections it may send no more than a stranger. Another node's streams
+// continue.
 func TestRemovalReachesWhatIsOpen(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
@@ -46,7 +46,7 @@ func TestRemovalReachesWhatIsOpen(t *testing.T) {
 		if err := publish.Send(&swarmv1.PublishLogsMessage{SubscriptionId: asked, Messages: []*swarmv1.LogMessage{line}}); err != nil {
 			t.Fatal(err)
 		}
-		<-sub.Messages // the stream is there
+		<-sub.Messages // the stream is open
 		o.publish = publish
 		return o
 	}

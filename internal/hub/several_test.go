@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// TestSeveralHubs: before one etcd a node has one session, with the hub that it called last; what one hub
-// knows, the other does; the output of a node comes by the hub that has it; and one that is gone is missed.
+// TestSeveralHubs: before one etcd a node has one session, with the hub that it called last; each hub has
+// the other's records; the output of a node comes by the hub that has it; and one that is gone is missed.
 func TestSeveralHubs(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.NewEtcd(t, 1)
@@ -66,7 +66,7 @@ func TestSeveralHubs(t *testing.T) {
 	}
 	hubtest.Until(t, a, "the status is known", func() bool { task, _ := a.Inventory.Task("task"); return task.State() == swarmv1.TaskState_RUNNING })
 
-	// Its output is asked for at one hub, and comes by the other.
+	// One hub gets a request for output that comes by the other.
 	subscriptions, err := elsewhere.Logs.ListenSubscriptions(hubtest.Within(t), &swarmv1.ListenSubscriptionsRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestSeveralHubs(t *testing.T) {
 	}
 	hubtest.Wants(t, "output asked for by a node", relay.RecvMsg(new(swarmv1.PublishLogsMessage)), codes.PermissionDenied, "not part of OUs: [swarm-manager]")
 
-	// What is decided at one hub holds at the other.
+	// A decision at one hub holds at the other.
 	token, err := a.CA.Authority.RotateToken(hubtest.Within(t))
 	if err != nil {
 		t.Fatal(err)
@@ -128,8 +128,8 @@ func TestSeveralHubs(t *testing.T) {
 	}
 }
 
-// TestARestoredHub: a hub of a backup, in another directory and at another address, is the hub that it was: nodes of
-// before are let in with what they have, and are told the same.
+// TestARestoredHub: a hub of a backup, in another directory and at another address, is the hub that it was: earlier
+// nodes get in with their certificates, and hear the same.
 func TestARestoredHub(t *testing.T) {
 	t.Parallel()
 	before := hubtest.New(t, func(o *hub.Options) { o.Store.Open = etcdtest.In(storetest.Dir(t)) })

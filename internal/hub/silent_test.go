@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/hubtest"
 )
 
-// fakeNode is a node that starts and ends tasks at once. What it runs, it runs on while it is silent.
+// fakeNode is a node that starts and ends tasks at once. Its tasks run on while it is silent.
 type fakeNode struct {
 	*hubtest.Node
 	t   *testing.T
@@ -29,7 +29,7 @@ type fakeNode struct {
 	stop func()
 }
 
-// writers are the tasks that run, by node, whatever the hub knows of it.
+// writers are the tasks that run, by node, known to the hub or not.
 type writers struct {
 	mu   sync.Mutex                 // guards runs, most
 	runs map[string]map[string]bool // ids of tasks, by node
@@ -59,7 +59,7 @@ func (w *writers) nodesLocked() (list []string) {
 	return list
 }
 
-// nodes returns the nodes on which a task runs, and on how many one ever ran at once.
+// nodes returns the nodes that run a task, and the most that ever ran one at once.
 func (w *writers) nodes() ([]string, int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,7 +119,7 @@ func (n *fakeNode) start() {
 	}
 }
 
-// obey does what a message says, and reports it.
+// obey applies a message, and reports that.
 func (n *fakeNode) obey(ctx context.Context, session string, msg *swarmv1.AssignmentsMessage) {
 	var updates []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate
 	for _, c := range msg.GetChanges() {
@@ -141,7 +141,7 @@ func (n *fakeNode) obey(ctx context.Context, session string, msg *swarmv1.Assign
 		n.all.set(n.NodeID, task.GetId(), to == swarmv1.TaskState_RUNNING)
 		updates = append(updates, &swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate{TaskId: task.GetId(), Status: &swarmv1.TaskStatus{State: to}})
 	}
-	if len(updates) > 0 { // one that fails is told again with the next session
+	if len(updates) > 0 { // the next session repeats one that fails
 		_, _ = n.Dispatcher.UpdateTaskStatus(ctx, &swarmv1.UpdateTaskStatusRequest{SessionId: session, Updates: updates})
 	}
 }
@@ -267,8 +267,8 @@ func (s silent) run(t *testing.T) {
 	}
 }
 
-// TestASilentNodeUnderAnUpdate is 20 cases, each with an update before the hub knows that the node is down and with one
-// after: real sessions, of nodes that run what they ran while they are silent. Until move-after no other node
+// TestASilentNodeUnderAnUpdate is 20 cases, each with an update before the hub knows that the node is down and with
+// one after: real sessions, of nodes that run their tasks while they are silent. Until move-after no other node
 // starts the replica, after it one does, and where it had a volume an event says that it is left behind.
 func TestASilentNodeUnderAnUpdate(t *testing.T) { //nolint:paralleltest // synctest has no parallel tests
 	cases := 0

@@ -41,7 +41,7 @@ func TestTheRateOfRegistrations(t *testing.T) { //nolint:paralleltest // synctes
 				t.Errorf("%s: the session that it has: %v", what, err)
 			}
 		}
-		for _, more := range []int{3, 2, 2} { // the very first one does not count; what was before a quiet time does not either
+		for _, more := range []int{3, 2, 2} { // the very first one does not count; one before a quiet time does not either
 			taken("the first registration")
 			for range more {
 				<-time.After(2 * time.Second) // each within the window of the one before
@@ -58,8 +58,8 @@ func TestTheRateOfRegistrations(t *testing.T) { //nolint:paralleltest // synctes
 	})
 }
 
-// TestHeartbeatsAndGrace: a node's period is within a tenth of what was configured, and it is Down three of them after it was
-// heard of last, at that moment and not before.
+// TestHeartbeatsAndGrace: a node's period is within a tenth of the configured one, and it is Down three of them
+// after its last call, at that moment and not before.
 func TestHeartbeatsAndGrace(t *testing.T) { //nolint:paralleltest // synctest has no parallel tests
 	synctest.Test(t, func(t *testing.T) {
 		h := hubtest.NewVirtual(t)
@@ -102,7 +102,8 @@ func TestHeartbeatsAndGrace(t *testing.T) { //nolint:paralleltest // synctest ha
 	})
 }
 
-// TestWhenChangesAreSent: the first one at once, and what comes within a tenth of a second after a message together at its end.
+// TestWhenChangesAreSent: the first one at once, and those within a tenth of a second after a
+// message together at its end.
 func TestWhenChangesAreSent(t *testing.T) { //nolint:paralleltest // synctest has no parallel tests
 	synctest.Test(t, func(t *testing.T) {
 		h := hubtest.NewVirtual(t, func(o *hub.Options) { o.Hold = true })

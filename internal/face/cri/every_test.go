@@ -56,8 +56,8 @@ func rpcs(tb testing.TB) (all []rpc) {
 	return all
 }
 
-// call has the server answer a request as it would over the wire. It returns the
-// answers, which must be such as can be sent.
+// call sends the server a request as over the wire. It returns the answers, which must be such as
+// can be sent.
 func (n *testNode) call(ctx context.Context, c rpc, req proto.Message) ([]proto.Message, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

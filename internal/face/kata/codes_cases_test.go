@@ -150,7 +150,7 @@ func creations() []trial {
 	}
 }
 
-// refusing has cgroups answer with an error.
+// refusing makes cgroups fail.
 func refusing(t *testing.T, r *rig) {
 	t.Helper()
 	running(t, r)

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestTake: each GPU is one's alone, until he has ended.
+// TestTakeGPUs: each GPU is one container's until its end.
 func TestTakeGPUs(t *testing.T) {
 	p := newGPUPool([]string{"v.com/gpu=0", "v.com/gpu=1", "v.com/gpu=2"})
 	var all []core.Container

@@ -102,7 +102,7 @@ func TestFilesAreCheckedAsTheyAreRead(t *testing.T) {
 	}
 }
 
-// listen has the face listen by TCP too, and returns its address.
+// listen makes the face listen by TCP too, and returns its address.
 func (n *testNode) listen(set func(c *Config)) string {
 	n.t.Helper()
 	n.shutdown()
@@ -197,7 +197,7 @@ func bearer(claims string) string {
 	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// TestByTokens: an executor with a token may act on its own container's, and an invalid token is
+// TestByTokens: an executor with a token may act in its own container, and an invalid token is
 // refused with the cause.
 func TestByTokens(t *testing.T) {
 	n := newTestNode(t)

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/swarmtest"
 )
 
-// once has a call answered with an error the first time that it is made.
+// once makes a call fail with an error the first time.
 func (r *rig) once(call string, code codes.Code, text string) {
 	var done atomic.Bool
 	r.Hook(func(asked string) error {

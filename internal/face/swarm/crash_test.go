@@ -162,7 +162,7 @@ func (m *mortal) isGone(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// left fails on records and volumes of the task.
+// left fails on the task's records and volumes.
 func (m *mortal) left(ctx context.Context) error {
 	var list []string
 	for key := range m.drawer.All("") {

@@ -58,7 +58,7 @@ func (g *memoryGossip) hears(t *testing.T, network string, peers int, names ...s
 	if err := g.manager.Enter(ctx, network); err != nil {
 		t.Fatal(err)
 	}
-	if peers == 0 { // only the records of now: no event reports none
+	if peers == 0 { // only the present records: no event reports none
 		cancel()
 	}
 	where, called := map[string]gossip.Peer{}, map[string]gossip.Endpoint{}

@@ -38,12 +38,12 @@ func (r *rig) lost() {
 	roottest.Eventually(r.t, "the session is lost", func() bool { return r.face.Status().Session == string(session.Down) })
 }
 
-// cutUnnoticed has no call of the node answered any more.
+// cutUnnoticed makes all calls of the node fail.
 func (r *rig) cutUnnoticed() {
 	r.Hook(func(string) error { return status.Error(codes.Unavailable, "nobody is here") })
 }
 
-// back has calls answered again.
+// back ends cutUnnoticed.
 func (r *rig) back() { r.Hook(nil) }
 
 // restarting is a task with a restart policy and a lasting program.
@@ -467,8 +467,8 @@ func TestRecordsAreBounded(t *testing.T) {
 	r.clean()
 }
 
-// TestAnUnhealthyTaskIsStartedAgainWhileCutOff: as one whose program has failed, also when that
-// ends with 0 at the signal; it is reported again when it is healthy again.
+// TestAnUnhealthyTaskIsStartedAgainWhileCutOff: as one with a failed program, also when that ends
+// with 0 at the signal; it is reported again when it is healthy again.
 func TestAnUnhealthyTaskIsStartedAgainWhileCutOff(t *testing.T) {
 	r := newRig(t)
 	r.join()

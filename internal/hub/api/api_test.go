@@ -76,8 +76,7 @@ func changes(diff []hubv1.Difference) string {
 	return strings.Join(words, ", ")
 }
 
-// TestOperators: what an operator does, from the token to the task of a node, and that no
-// answer has a secret.
+// TestOperators: an operator's calls, from the token to the task of a node; no answer has a secret.
 func TestOperators(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t)
@@ -209,7 +208,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestOutput: a node's output reaches who asks for it, and not another task's or node's.
+// TestOutput: a client gets its task's output, and not another task's or node's.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t, func(o *hub.Options) { o.Hold = true })
@@ -267,7 +266,7 @@ func TestOutput(t *testing.T) {
 		t.Errorf("the end of the subscription: %v", m)
 	}
 
-	// What is not the node's is refused.
+	// Output of others is refused.
 	go func() {
 		done <- api.NewClient(h.Socket).Logs(t.Context(), "mine", true, -1, func(hubv1.Line) error { return nil })
 	}()

@@ -146,7 +146,7 @@ func TestOperatorsOverTCP(t *testing.T) {
 }
 
 // TestRemovalEndsRequestsInProgress: a stream that an operator reads ends when the operator is
-// removed. That of another operator goes on.
+// removed. That of another operator continues.
 func TestRemovalEndsRequestsInProgress(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t)
@@ -359,7 +359,7 @@ func TestAsManyChangesAsATransactionHas(t *testing.T) {
 	}
 }
 
-// TestSecretsAndConfigs that belong to no stack: what uses them keeps them, and a secret's value is
+// TestSecretsAndConfigs that belong to no stack: their services keep them, and a secret's value is
 // never shown.
 func TestSecretsAndConfigs(t *testing.T) {
 	t.Parallel()

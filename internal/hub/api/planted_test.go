@@ -39,7 +39,7 @@ func (b *buffer) String() string {
 
 // TestAPlantedSecret is in no log, metric, event or answer, and in no byte of the hub's files: neither
 // as it is, nor in a form that any of them might give it. The join token, an operator's token and the
-// root's key are neither, but where they are asked for.
+// root's key are in none, but in their own answers.
 func TestAPlantedSecret(t *testing.T) {
 	t.Parallel()
 	log, dir := &buffer{}, storetest.Dir(t)
@@ -69,7 +69,7 @@ func TestAPlantedSecret(t *testing.T) {
 			}
 		}
 	}
-	// What is refused is told, without what it had in it.
+	// A refusal comes without the refused content.
 	bad := declare(t, func(s *swarmv1.ServiceSpec) { s.Mode = nil })
 	if _, err := c.Apply(ctx, bad, false); err == nil || strings.Contains(err.Error(), secret) {
 		t.Errorf("refused: %v", err)
@@ -133,7 +133,7 @@ func TestAPlantedSecret(t *testing.T) {
 	if paths := etcdtest.Has(t, dir, "PRIVATE KEY"); len(paths) > 0 {
 		t.Errorf("a key is in %s", paths)
 	}
-	if len(etcdtest.Has(t, dir, "applied the stack shop")) == 0 { // it finds what is there
+	if len(etcdtest.Has(t, dir, "applied the stack shop")) == 0 { // the search works
 		t.Error("the files do not have an event")
 	}
 }

@@ -40,8 +40,8 @@ func read(data []byte) (records []record, info archive.Info, err error) {
 	return records, info, err
 }
 
-// TestABackup: what was written is read, and one that lacks a byte, has one more or another one is
-// not taken for whole.
+// TestABackup: the written records are read, and one that lacks a byte, has one more or another one
+// is refused.
 func TestABackup(t *testing.T) {
 	t.Parallel()
 	data := made(t, record{"a", "1"}, record{"b", ""}, record{"c", strings.Repeat("x", 1000)})

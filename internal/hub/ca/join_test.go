@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/hubtest"
 )
 
-// TestWhatJoinsAndWhatDoesNot: the token decides, and what it does not let in leaves nothing.
+// TestWhatJoinsAndWhatDoesNot: the token decides, and a refused request leaves nothing.
 func TestWhatJoinsAndWhatDoesNot(t *testing.T) {
 	t.Parallel()
 	h := hubtest.New(t)
@@ -129,7 +129,7 @@ func TestARenewal(t *testing.T) {
 	}
 	renewed := h.Dial(hubtest.WithCertificate(t, key, st.GetCertificate().GetCertificate()), n.Identity)
 	hubtest.MustOpen(t, renewed, "")
-	// Who wants to be let in for another one is not.
+	// A call in another node's name is refused.
 	_, err = renewed.Dispatcher.Heartbeat(metadata.AppendToOutgoingContext(hubtest.Within(t), "forwarded_cert", "true", "forwarded_cert_cn", "another"), &swarmv1.HeartbeatRequest{})
 	hubtest.Wants(t, "a forwarded call", err, codes.PermissionDenied, "unauthorized forwarder role")
 }
@@ -199,7 +199,7 @@ func TestForeignCertificates(t *testing.T) {
 			t.Errorf("%s: its certificate was renewed", name)
 		}
 	}
-	// One of this fleet whose node does not exist.
+	// One of this fleet for an unknown node.
 	chain, err = ca.IssueAs(h.CA.Authority, "ghost", "swarm-worker", key.Public())
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func TestForeignCertificates(t *testing.T) {
 	}
 }
 
-// FuzzParseCSR: what a stranger sends as a request is read, or refused as invalid.
+// FuzzParseCSR: a stranger's request is read, or refused as invalid.
 func FuzzParseCSR(f *testing.F) {
 	_, csr := hubtest.Request(f)
 	f.Add(csr)

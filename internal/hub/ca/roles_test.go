@@ -52,7 +52,7 @@ func TestNoOperatorPassesForAHub(t *testing.T) {
 	}
 	for _, c := range []struct {
 		client string
-		name   string // by which the client dials
+		name   string // the dialed name
 		call   func(addr string) error
 	}{
 		{"a node", "swarm-manager", shake(n.Credentials())},

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/hubtest"
 )
 
-// renew has a node do what it does when it is told to renew its certificate.
+// renew renews a node's certificate at the hub's request.
 func renew(t *testing.T, h *hubtest.Hub, n *hubtest.Node, o hubtest.Opened) (*hubtest.Node, hubtest.Opened) {
 	t.Helper()
 	msg := o.First
@@ -25,7 +25,7 @@ func renew(t *testing.T, h *hubtest.Hub, n *hubtest.Node, o hubtest.Opened) (*hu
 	return again, hubtest.MustOpen(t, again, msg.GetSessionId())
 }
 
-// rooted waits until a node is told of the root that the hub trusts now, and takes it over.
+// rooted waits until a node hears of the root that the hub trusts now, and takes it over.
 func rooted(t *testing.T, h *hubtest.Hub, n *hubtest.Node, o hubtest.Opened) *hubtest.Node {
 	t.Helper()
 	msg := o.First
@@ -83,7 +83,7 @@ func TestTheRootIsExchanged(t *testing.T) {
 		t.Errorf("begun twice: %v", err)
 	}
 	renewed, one := renew(t, h, first, one)
-	// Who joins meanwhile gets the old root, which the token tells, and a certificate of the new one.
+	// A new node gets the old root, which the token names, and a certificate of the new one.
 	third := h.Join()
 	three := hubtest.MustOpen(t, third, "")
 	if string(h.CA.Authority.Roots()) != old || h.CA.Authority.Token() != token || !h.CA.Authority.Rotating() {

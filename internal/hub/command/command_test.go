@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
-// run runs a command line, and returns what it prints and its exit code.
+// run runs a command line, and returns its output and its exit code.
 func run(t *testing.T, input string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, err bytes.Buffer
@@ -21,7 +21,7 @@ func run(t *testing.T, input string, args ...string) (stdout, stderr string, cod
 	return out.String(), err.String(), code
 }
 
-// TestTheCommandLine: what an operator types, at the hub's socket and from elsewhere.
+// TestTheCommandLine: an operator's commands, at the hub's socket and from elsewhere.
 func TestTheCommandLine(t *testing.T) {
 	h := hubtest.New(t)
 	n := h.Join()
@@ -121,7 +121,7 @@ func TestTheCommandLine(t *testing.T) {
 	refused("give it mode 0600", append(robot, "nodes")...)
 }
 
-// TestRekey: a hub starts with what seals its records now, and not with what did before.
+// TestRekey: a hub starts with the current wrapping of its key, not with an earlier one.
 func TestRekey(t *testing.T) {
 	dir := storetest.Dir(t)
 	h := hubtest.New(t, func(o *hub.Options) { o.Store.Open = etcdtest.In(dir) })

@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // TestReadsWithoutEtcdSayHowOldTheyAre: every command that lists something succeeds while etcd is gone, and
-// says on standard error of which time its answer is. Neither before nor after that is there such a line.
+// prints its answer's time on standard error. Neither before nor after that does it print such a line.
 func TestReadsWithoutEtcdSayHowOldTheyAre(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.NewEtcd(t, 1)

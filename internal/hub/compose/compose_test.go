@@ -228,7 +228,8 @@ secrets: {s: {file: missing}}
 	}
 }
 
-// TestWhatDockersStackDeployTakes is taken: files of variables, merge keys, and keys without effect, of which a note tells.
+// TestWhatDockersStackDeployTakes is taken: files of variables, merge keys, and keys without
+// effect, with a note.
 func TestWhatDockersStackDeployTakes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

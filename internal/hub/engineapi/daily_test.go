@@ -92,7 +92,8 @@ func TestTheHubThatLeadsIsNamed(t *testing.T) {
 	}
 }
 
-// TestAnswersWithoutEtcdSayHowOldTheyAre wherever Docker's protocol has a place for it. Without a notice, nothing of it is there.
+// TestAnswersWithoutEtcdSayHowOldTheyAre wherever Docker's protocol has a place for it. Without a
+// notice, no place has one.
 func TestAnswersWithoutEtcdSayHowOldTheyAre(t *testing.T) {
 	t.Parallel()
 	const text = "as of 2026-11-28T20:00:00Z, etcd cannot be reached"
@@ -120,8 +121,8 @@ func TestAnswersWithoutEtcdSayHowOldTheyAre(t *testing.T) {
 	}
 }
 
-// TestASecretIsExchanged as docker's users do: the one of before can be removed when the update is completed, and a
-// rollback to what needs it is refused then. Until the update is completed it may go back by itself.
+// TestASecretIsExchanged as docker's users do: the old one can be removed when the update is completed, and a
+// rollback that needs it is refused then. Until the update is completed it may go back by itself.
 func TestASecretIsExchanged(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)

@@ -56,7 +56,7 @@ func (d *door) change(s swarm.Service, query string, change func(*swarm.ServiceS
 	d.must(200, "POST", fmt.Sprintf("/v1.41/services/%s/update?version=%d%s", s.ID, s.Version.Index, query), string(data), nil)
 }
 
-// shown is what registries are shown for a service.
+// shown returns a service's registry credentials.
 func (d *door) shown(id string) string {
 	return d.Services()[id].M.GetSpec().GetTask().GetContainer().GetPullOptions().GetRegistryAuth()
 }
@@ -99,7 +99,7 @@ func TestTheLifeOfAService(t *testing.T) {
 	d.must(404, "DELETE", "/v1.41/services/"+s.ID, "", nil)
 }
 
-// TestAnUpdateOutOfSequence: who has not seen the last change changes nothing.
+// TestAnUpdateOutOfSequence: an update from before the last change is refused.
 func TestAnUpdateOutOfSequence(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t)
@@ -123,8 +123,8 @@ func TestAnUpdateOutOfSequence(t *testing.T) {
 	d.must(409, "POST", "/services/create", strings.Replace(web, "web", "third", 1), nil)
 }
 
-// names lists what a list of a path has, with filters as docker's command line of now sends them,
-// and as those before did.
+// names lists the names in a path's list, with filters in the form of docker's current command
+// line, and of earlier ones.
 func names(d *door, at string, filters map[string][]string) string {
 	d.t.Helper()
 	now := map[string]map[string]bool{}

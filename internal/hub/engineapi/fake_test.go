@@ -22,7 +22,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/store"
 )
 
-// memory is records in memory, the authority, and who changes nodes.
+// memory has records in memory, the authority, and nodes' changes.
 type memory struct {
 	mu       sync.Mutex // guards all below
 	revs     map[string]int64

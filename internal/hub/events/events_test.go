@@ -91,7 +91,7 @@ func TestEvents(t *testing.T) {
 			if texts(list) == want {
 				return
 			}
-			// It goes on with the next change of an event.
+			// It continues with the next change of an event.
 			wait, stop := context.WithTimeout(ctx, storetest.Patience)
 			err = s.Watch(wait, "event/", rev, func(int64, []store.Change) error { return enough })
 			stop()
@@ -111,7 +111,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestTextsAreBounded: what others say is cut.
+// TestTextsAreBounded: others' texts are cut.
 func TestTextsAreBounded(t *testing.T) {
 	t.Parallel()
 	w := events.Event{Kind: "node", Who: strings.Repeat("w", 1<<20), What: strings.Repeat("ä\xff", 1<<20)}.Write()

@@ -56,7 +56,7 @@ func TestUpdatesAndNetworksThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestTheNetworkOfATask is told as a Swarm's managers do.
+// TestTheNetworkOfATask has the form of a Swarm's managers.
 func TestTheNetworkOfATask(t *testing.T) {
 	t.Parallel()
 	s := &swarmv1.Service{Id: "s", Spec: spec("busybox", 1)}

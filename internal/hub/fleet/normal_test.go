@@ -9,7 +9,7 @@ import (
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
 )
 
-// TestOneForm: what means the same is the same service, and what does not is not changed.
+// TestOneForm: equal meanings are the same service, and other settings do not change.
 func TestOneForm(t *testing.T) {
 	t.Parallel()
 	parse := func(text string) *swarmv1.ServiceSpec {
@@ -57,7 +57,7 @@ func TestOneForm(t *testing.T) {
 	}
 }
 
-// TestADeclarationKeeps: what it cannot say stays.
+// TestADeclarationKeeps: settings beyond it stay.
 func TestADeclarationKeeps(t *testing.T) {
 	t.Parallel()
 	service := func(image, auth string, force uint64) *swarmv1.ServiceSpec {

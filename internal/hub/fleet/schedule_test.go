@@ -62,7 +62,7 @@ func (w *world) declare(id string, replicas uint64, change ...func(*swarmv1.Serv
 	w.Services[id] = inventory.Record[*swarmv1.Service]{M: &swarmv1.Service{Id: id, Spec: spec, SpecVersion: &swarmv1.Version{Index: 1}}}
 }
 
-// scale has a service have so many replicas of the same.
+// scale sets a service's number of replicas.
 func (w *world) scale(id string, replicas uint64) {
 	s := w.Services[id].M
 	spec := proto.CloneOf(s.GetSpec())
@@ -110,7 +110,7 @@ func (w *world) schedule(t interface{ Fatalf(string, ...any) }) (changes int, ag
 	return len(writes), again
 }
 
-// report has a task be in a state now.
+// report sets a task's state as of now.
 func (w *world) report(id string, s swarmv1.TaskState) {
 	t := w.Tasks[id]
 	if s == swarmv1.TaskState_RUNNING && t.RunningAt.IsZero() {
@@ -120,7 +120,7 @@ func (w *world) report(id string, s swarmv1.TaskState) {
 	w.Tasks[id] = t
 }
 
-// obey has all tasks of nodes that are Ready go where they are to, and reports whether one did.
+// obey moves all tasks of nodes that are Ready to their desired states, and reports a change.
 func (w *world) obey() (changed bool) {
 	for id, t := range w.Tasks {
 		before := t.State()
@@ -205,7 +205,7 @@ func TestPlan(t *testing.T) {
 	delete(w.Services, "new")
 	w.node("a").Spec.Availability = swarmv1.NodeSpec_ACTIVE
 
-	// A node that is Down keeps what belongs to it; replicas go elsewhere after a time.
+	// A node that is Down keeps its global tasks; replicas go elsewhere after a time.
 	w.node("b").Status.State = swarmv1.NodeStatus_DOWN
 	w.node("b").Meta.UpdatedAt = timestamppb.New(w.Now)
 	w.settle(t)
@@ -339,8 +339,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// TestAnyHistory: whatever is declared and whatever the nodes do, rounds settle, and then each
-// service has what was declared, as far as there are nodes for it.
+// TestAnyHistory: for any declarations and any acts of nodes, rounds settle, and then each service
+// is as declared, as far as there are nodes for it.
 func TestAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld("a", "b", "c")
@@ -392,7 +392,7 @@ func TestAnyHistory(t *testing.T) {
 		}
 		w.Now = w.Now.Add(time.Hour)
 		w.settle(rt)
-		for id, s := range w.Services { // what failed on the way has paused some
+		for id, s := range w.Services { // failures on the way have paused some
 			if next, err := Resume(s.M, w.Now); err == nil {
 				w.Services[id] = recordOf(next)
 			}

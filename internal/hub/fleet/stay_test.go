@@ -260,15 +260,15 @@ func TestStartFirstWhereTheOldTaskHasTheRoom(t *testing.T) {
 	w.is(t, "updated", fmt.Sprintf("db.1@%s:2", first))
 }
 
-// TestAnUpdateDoesNotWaitForeverForASilentNode: a service whose replicas never move completes its
-// update without those of nodes that are Down.
+// TestAnUpdateDoesNotWaitForeverForASilentNode: a service with replicas that never move completes
+// its update without those of Down nodes.
 func TestAnUpdateDoesNotWaitForeverForASilentNode(t *testing.T) {
 	w := newWorld("a", "b", "c")
 	version := func(s *swarmv1.ServiceSpec) { s.Annotations.Labels = map[string]string{MoveAfter: never} }
 	w.declare("db", 3, version)
 	w.settle(t)
 	w.declare("db", 3, version)
-	w.schedule(t) // the first one is asked to end
+	w.schedule(t) // the first one shall end
 	for _, task := range w.Tasks {
 		if task.M.GetDesiredState() == swarmv1.TaskState_SHUTDOWN {
 			w.silence(task.M.GetNodeId())

@@ -18,10 +18,10 @@ func updates(c *swarmv1.UpdateConfig) func(*swarmv1.ServiceSpec) {
 	return func(s *swarmv1.ServiceSpec) { s.Update, s.Rollback = c, &swarmv1.UpdateConfig{Parallelism: 2} }
 }
 
-// moment is what one step of an update has.
+// moment counts tasks at one step of an update.
 type moment struct{ running, updating int }
 
-// follow schedules and obeys until nothing changes, and returns what there was on the way. Tasks of the
+// follow schedules and obeys until nothing changes, and returns the moments on the way. Tasks of the
 // version that fails end as soon as they are to run.
 func (w *world) follow(t *testing.T, fails uint64, on ...string) (all []moment) {
 	t.Helper()
@@ -118,7 +118,7 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// TestAVersionThatFails is paused, goes on or is rolled back, as the service says.
+// TestAVersionThatFails is paused, continues or is rolled back, as the service says.
 func TestAVersionThatFails(t *testing.T) {
 	t.Parallel()
 	failing := func(action swarmv1.UpdateConfig_FailureAction, change func(*swarmv1.UpdateConfig)) *swarmv1.UpdateConfig {
@@ -162,7 +162,7 @@ func TestAVersionThatFails(t *testing.T) {
 	}
 }
 
-// TestTasksThatEndLater, or that may end, or that were told to, are no failure of an update.
+// TestTasksThatEndLater, or that may end, or that the hub ended, are no failure of an update.
 func TestTasksThatEndLater(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -195,7 +195,7 @@ func TestTasksThatEndLater(t *testing.T) {
 	}
 }
 
-// TestAPausedUpdate goes no further until it is resumed, and then what failed before counts no more.
+// TestAPausedUpdate goes no further until it is resumed, and then earlier failures count no more.
 func TestAPausedUpdate(t *testing.T) {
 	t.Parallel()
 	w := newWorld("a", "b", "c")
@@ -256,7 +256,7 @@ func TestNodesThatAreAway(t *testing.T) {
 	}
 	w.update(t, "b and c are back", "completed: update completed; 1 tasks follow")
 
-	down("b", swarmv1.NodeStatus_UNKNOWN) // as the hub has begun anew
+	down("b", swarmv1.NodeStatus_UNKNOWN) // as after a restart of the hub
 	w.declare("web", 0)
 	w.settle(t)
 	w.update(t, "b is not back yet", "updating")

@@ -84,7 +84,8 @@ func TestCredentialsAreSealed(t *testing.T) {
 	}
 }
 
-// TestAStatusDoesNotOutliveItsTask: it is told when the task is gone from the store, and the inventory does not know yet.
+// TestAStatusDoesNotOutliveItsTask: it comes when the task is gone from the store, and the
+// inventory still has it.
 func TestAStatusDoesNotOutliveItsTask(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)
@@ -122,8 +123,8 @@ func TestAStatusDoesNotOutliveItsTask(t *testing.T) {
 	}
 }
 
-// TestSinceWhenATaskRuns is stored beside what its node tells, read again, also as earlier hubs have stored it, and is
-// nothing that a node can tell.
+// TestSinceWhenATaskRuns is stored beside its node's report, read again, also as earlier hubs have stored it, and
+// no node can report it.
 func TestSinceWhenATaskRuns(t *testing.T) {
 	t.Parallel()
 	s := storetest.New(t)

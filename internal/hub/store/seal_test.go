@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// FuzzOpen: what the database has at a key is decrypted, or refused as damaged.
+// FuzzOpen: any record of the database is decrypted, or refused as damaged.
 func FuzzOpen(f *testing.F) {
 	aead, err := newAEAD(make([]byte, 32))
 	if err != nil {
@@ -26,7 +26,7 @@ func FuzzOpen(f *testing.F) {
 			}
 			return
 		}
-		// What opens opens nowhere else, if it is sealed.
+		// A sealed record opens at no other key.
 		if _, err := s.open(key+"x", stored); stored[0] == sealed && !errdefs.IsDataLoss(err) {
 			t.Errorf("a record of %q is read at %qx: %v", key, key, err)
 		}

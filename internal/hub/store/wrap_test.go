@@ -22,8 +22,8 @@ func program(t *testing.T, text string) string {
 	return path
 }
 
-// TestWhatWrapsTheKey: a passphrase or a program, and one after the other; what was sealed before is
-// read after it, and what wrapped the key before opens nothing any more.
+// TestWhatWrapsTheKey: a passphrase or a program, and one after the other; earlier records are read
+// after it, and the key's earlier wrapping opens nothing any more.
 func TestWhatWrapsTheKey(t *testing.T) {
 	t.Parallel()
 	db := storetest.NewMemory()
@@ -59,7 +59,7 @@ func TestWhatWrapsTheKey(t *testing.T) {
 			t.Errorf("read %q, %v", r.Value, err)
 		}
 	}
-	// What cannot give the key back does not get it.
+	// A program that cannot unwrap it gets no key.
 	for want, text := range map[string]string{
 		"does not wrap":           "cat",
 		"wrote nothing":           "exit 0",

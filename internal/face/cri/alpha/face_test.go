@@ -170,7 +170,7 @@ func TestIdsAreNames(t *testing.T) {
 		_, err = n.ContainerStatus(t.Context(), &cri1alpha.ContainerStatusRequest{ContainerId: bad})
 		wantCode(t, "container "+bad, err, codes.NotFound)
 	}
-	// The id of v1 is none here.
+	// An id of v1 is not found here.
 	all, err := n.As(core.OwnerCRIAlpha).Stored.Containers()
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
@@ -352,7 +352,7 @@ func calls() (all []protoreflect.MethodDescriptor) {
 	return all
 }
 
-// TestEveryCallOf2017HasARow holds docs/conformance.md against the services. The tests that it
+// TestEveryCallOf2017HasARow compares docs/conformance.md with the services. The tests that it
 // names exist.
 func TestEveryCallOf2017HasARow(t *testing.T) {
 	doc := conformancetest.Read(t, "../../../..")

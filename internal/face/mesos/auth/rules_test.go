@@ -220,8 +220,8 @@ func TestWhatIsNotSeenIsNotShown(t *testing.T) {
 	}
 }
 
-// TestRulesForClaims: a token may make an executor's or a resource provider's calls on its own
-// containers, under any rules for names.
+// TestRulesForClaims: a nameless token may make an executor's or a resource provider's calls on its
+// own containers, under any rules for names.
 func TestRulesForClaims(t *testing.T) {
 	const prefixed = `{"value":"csi-1"}`
 	ids := strings.NewReplacer("ROOT", `{"value":"a"}`, "CHILD", `{"value":"c","parent":{"value":"b","parent":{"value":"a"}}}`, "PREFIXED", prefixed)

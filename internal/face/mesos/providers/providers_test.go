@@ -51,8 +51,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestKept: an added provider is there for the next reader, and only an equal one may be added
-// twice.
+// TestKept: an added provider stays for the next reader, and only an equal one may be added twice.
 func TestKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "p")
 	open := func() *Dir {

@@ -33,7 +33,7 @@ func names(t *testing.T, tr Tree) (all []string) {
 	return all
 }
 
-// TestListAndRemove: the list has the made sandboxes, and each goes with its content.
+// TestListAndRemove: the list shows all sandboxes made, and each goes with its content.
 func TestListAndRemove(t *testing.T) {
 	tr := makeTree(t, "a", "a.b", "a.b.c", "d")
 	for _, other := range []string{"containers/not.ours", "containers/a/containers/b/mine", "containers/a/other"} {

@@ -67,7 +67,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestTooDeep: a tree for too many descriptors is reported as too deep.
+// TestTooDeep: a tree that needs too many descriptors is reported as too deep.
 func TestTooDeep(t *testing.T) {
 	dir := t.TempDir()
 	root, err := os.OpenRoot(dir)

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/hub/engineapi/view"
 )
 
-// whole is a service with everything that can be said of one, and what becomes of it.
+// whole is a service with every setting, and wholeMessage is its translation.
 const (
 	whole = `{"Name": "web", "Labels": {"l": "v"}, "Mode": {"Replicated": {"Replicas": 3}},
 		"UpdateConfig": {"Parallelism": 2, "Delay": 1000000000, "FailureAction": "rollback", "Monitor": 5000000000, "MaxFailureRatio": 0.25, "Order": "start-first"},
@@ -54,7 +54,7 @@ const (
 					{"type": "TMPFS", "target": "/t", "tmpfsOptions": {"sizeBytes": 5, "mode": 1023, "options": "[[\"noexec\"]]"}}]}}}`
 )
 
-// again shows a service and reads what is shown.
+// again shows a service and reads that again.
 func again(t *testing.T, spec *swarmv1.ServiceSpec) *swarmv1.ServiceSpec {
 	t.Helper()
 	shown, err := json.Marshal(view.Spec(spec))
@@ -68,7 +68,7 @@ func again(t *testing.T, spec *swarmv1.ServiceSpec) *swarmv1.ServiceSpec {
 	return back
 }
 
-// TestAWholeService: everything that can be said of a service is kept, and shown as it came.
+// TestAWholeService: every setting of a service is kept, and shown as it came.
 func TestAWholeService(t *testing.T) {
 	t.Parallel()
 	want := new(swarmv1.ServiceSpec)
@@ -130,8 +130,8 @@ func TestWhatCannotBe(t *testing.T) {
 	}
 }
 
-// FuzzBodies reads what clients send as each of the bodies and as filters. What is taken as a service is the same
-// when it is shown and read again.
+// FuzzBodies reads any bytes as each of the bodies and as filters. An accepted service is the same when it is
+// shown and read again.
 func FuzzBodies(f *testing.F) {
 	f.Add([]byte(whole))
 	f.Add([]byte(`{"Name": "a", "Data": "AA==", "Templating": {"Name": "golang"}}`))

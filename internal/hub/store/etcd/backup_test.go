@@ -106,8 +106,8 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 }
 
-// TestTheUsersEtcd: hubs share it below a prefix, by TLS with a certificate, and go on when a member
-// dies; what one lends is gone when it gives it back; a backup fills it once.
+// TestTheUsersEtcd: hubs share it below a prefix, by TLS with a certificate, and continue when a
+// member dies; a lent record is gone after its return; a backup fills it once.
 func TestTheUsersEtcd(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.NewEtcd(t, 3)

@@ -61,7 +61,7 @@ func TestASealedRecord(t *testing.T) {
 }
 
 // TestWhoMayEnter: the sockets are in a directory for its owner alone, nothing listens on the
-// network, and a second hub is told that there is a first.
+// network, and a second hub learns that there is a first.
 func TestWhoMayEnter(t *testing.T) {
 	t.Parallel()
 	dir := storetest.Dir(t)

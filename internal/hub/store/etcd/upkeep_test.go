@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/hub/store/storetest"
 )
 
-// TestADatabaseThatIsFull: what was overwritten or deleted is given back, and then writes are taken again. What
-// is there stays, is read, and may be deleted; more is refused with what to do.
+// TestADatabaseThatIsFull: the space of overwritten or deleted values is freed, and then writes are taken
+// again. Values stay, are read, and may be deleted; more is refused with the remedy.
 func TestADatabaseThatIsFull(t *testing.T) {
 	t.Parallel()
 	o := options(storetest.Dir(t))
@@ -46,7 +46,7 @@ func TestADatabaseThatIsFull(t *testing.T) {
 	fill(func(int) string { return "same" })
 	ctx, stop := context.WithCancelCause(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }() // it was told that there was no room
+	go func() { ended <- s.Run(ctx) }() // a commit has found no room
 	for err := errors.New("not yet"); err != nil; {
 		if _, err = s.Commit(t.Context(), store.Write{Key: "same", Value: large}); err != nil && !errdefs.IsResourceExhausted(err) {
 			t.Fatal(err)

@@ -224,7 +224,7 @@ func hungry(t testing.TB, file []byte) []byte {
 	const head = 12 // of the stream; the first block follows
 	size := (int(file[head]) + 1) * 4
 	block := file[head : head+size]
-	i := bytes.Index(block, []byte{0x21, 0x01}) // LZMA2, with its one byte
+	i := bytes.Index(block, []byte{0x21, 0x01}) // LZMA2; its byte is the dictionary size
 	if i < 0 {
 		t.Fatal("no block of LZMA2")
 	}
