@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestImportsStayFew keeps the keeper small: a node has one for all of its life.
-// What is not in this list needs a reason.
+// TestImportsStayFew keeps the keeper small: a node has one for all of its life. Every other import
+// needs a reason.
 func TestImportsStayFew(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{.ImportPath}}", ".").Output()
 	if err != nil {

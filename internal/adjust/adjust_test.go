@@ -47,8 +47,8 @@ func adjustContainer(t *testing.T, o adjust.Options, c *core.Container, spec *sp
 	return nil
 }
 
-// TestTheNodeHasTheLastWord: an owner's policy cannot give what the agent itself
-// does not hold.
+// TestTheNodeHasTheLastWord: an owner's policy cannot grant a privilege that the agent itself
+// lacks.
 func TestTheNodeHasTheLastWord(t *testing.T) {
 	o := adjust.Options{
 		Owners: []adjust.Owned{{core.OwnerCRI, adjuster(grant)}},

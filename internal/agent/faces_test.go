@@ -8,9 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// TestEveryFaceOfTheConfigIsInTheTable: each section [face.NAME] has one entry of that
-// name, no two entries have an owner or a socket in common, and only what the config
-// enables is served.
+// TestEveryFaceOfTheConfigIsInTheTable: each section [face.NAME] has one entry of that name, no two
+// entries share an owner or a socket, and only enabled faces are served.
 func TestEveryFaceOfTheConfigIsInTheTable(t *testing.T) {
 	n := &node{cfg: config.Default()}
 	owners, sockets, names := map[core.Owner]bool{}, map[string]bool{"control": true}, map[string]bool{}

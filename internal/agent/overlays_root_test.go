@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestWhoHasThePortOfTheGossip is said by name, whichever protocol it is of; and who has that of the
-// networks' packets.
+// TestWhoHasThePortOfTheGossip: an error names the program, for TCP and UDP; for the networks'
+// packets, a finding does.
 func TestWhoHasThePortOfTheGossip(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		var d gossipFactory

@@ -39,7 +39,7 @@ func TestDoctorTellsWhatKeepsOverlaysAway(t *testing.T) {
 	}
 }
 
-// TestDoctorTellsOfTheGossip, of who has its port, and of ports that other programs have.
+// TestDoctorTellsOfTheGossip, of the program at its port, and of ports that other programs have.
 func TestDoctorTellsOfTheGossip(t *testing.T) {
 	up := overlays.Status{Gossip: overlays.Up, Members: []netip.Addr{netip.MustParseAddr("192.0.2.2")}, Networks: []overlays.NetworkStatus{{Name: "mesh"}}}
 	for _, c := range []struct {

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestAKeepersHelperMovesWithIt: who leads a session takes along what is in it, and
-// nobody else.
+// TestAKeepersHelperMovesWithIt: a session's leader takes along its session's processes, and no
+// others.
 func TestAKeepersHelperMovesWithIt(t *testing.T) {
 	start := func() (leader, helper int) {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", "exec 3<&0; cat <&3 & echo $!; wait")

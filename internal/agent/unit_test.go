@@ -43,7 +43,7 @@ func TestTheUnitRestrictsWhatIsNotInherited(t *testing.T) {
 	}
 }
 
-// settings reads a unit's settings, whatever their section.
+// settings reads a unit's settings, of every section.
 func settings(t *testing.T, unit string) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(units, unit))

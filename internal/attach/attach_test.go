@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a node with a running container, and what clients see.
+// rig is a node with a running container and its clients.
 type rig struct {
 	*enginetest.Node
 	t *testing.T
@@ -127,8 +127,8 @@ func TestOutputComesWhole(t *testing.T) {
 	}
 }
 
-// TestOutputComesFromALog, the streams in the order in which they were written, and
-// nothing of what was there before when that is not wanted.
+// TestOutputComesFromALog: the streams keep the order of the writes, and a client can skip earlier
+// output.
 func TestOutputComesFromALog(t *testing.T) {
 	sink := core.Sink{Format: core.FormatCRI, Stdout: true, Stderr: true, Path: filepath.Join(t.TempDir(), "log")}
 	r := newRig(t, core.IO{Sinks: []core.Sink{sink}})
@@ -148,7 +148,7 @@ func TestOutputComesFromALog(t *testing.T) {
 	begun := make(chan struct{})
 	serve(whole, 0, nil)
 	serve(rest, -1, func(context.Context, *attach.Input) error { close(begun); return nil })
-	<-begun // whoever may send input misses nothing of the answer
+	<-begun // a client that may send input misses nothing of the answer
 	_, _ = io.WriteString(p.Stdout(), "one\n")
 	_, _ = io.WriteString(p.Stderr(), "two\n")
 	<-rest.some
@@ -338,8 +338,8 @@ func TestSerial(t *testing.T) {
 	}
 }
 
-// TestASessionIsOfItsOwnProcess: when another one has its name before it has looked,
-// the end that it tells is still the first one's.
+// TestASessionIsOfItsOwnProcess: it reports its own process's end, even if another process got the
+// name before it looked.
 func TestASessionIsOfItsOwnProcess(t *testing.T) {
 	r := newRig(t, core.IO{})
 	cfg := attach.Held(&specs.Process{Args: []string{"sh"}}, core.StdinClosed, core.Size{})
@@ -384,7 +384,7 @@ func TestCollect(t *testing.T) {
 	}
 }
 
-// TestWhatTakesTooLongIsCut, and what its client has given up.
+// TestWhatTakesTooLongIsCut, and so is an exec that its client gives up.
 func TestWhatTakesTooLongIsCut(t *testing.T) {
 	r := newRig(t, core.IO{})
 	for _, limit := range []time.Duration{1, 20 * time.Millisecond} { // before it has started, and later

@@ -146,8 +146,8 @@ func TestABootIsLostWithItsReason(t *testing.T) {
 	}
 }
 
-// TestReason: a signal that was caught long ago is not why a process ended, and a
-// stop is, by whatever signal.
+// TestReason: a signal that was caught long ago is not the reason of an end; a stop is, by any
+// signal.
 func TestReason(t *testing.T) {
 	at := time.Unix(1000, 0)
 	hup, term := &core.StopRequest{Signal: 1, At: at}, &core.StopRequest{Signal: 15, At: at}

@@ -14,8 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/beneath/beneathtest"
 )
 
-// tree is a trusted directory in which a workload has left links, and a directory
-// outside of it.
+// tree returns a trusted directory with a workload's links in it, and a directory outside of it.
 func tree(t *testing.T) (base, outside string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -67,7 +66,7 @@ func TestNoLinkIsFollowed(t *testing.T) {
 	if _, err := read("out/b/file"); err == nil || !strings.Contains(err.Error(), "symbolic link") || !strings.Contains(err.Error(), base) {
 		t.Errorf("says %v", err)
 	}
-	// What is made is made there or not at all.
+	// New directories are made there or not at all.
 	if d, err := beneath.MkdirAll(base, "a/new/deep", 0o755); err != nil {
 		t.Error(err)
 	} else {
@@ -105,8 +104,7 @@ func TestRel(t *testing.T) {
 	}
 }
 
-// FuzzRel: what is said to be below a directory is, and At refuses whatever is not
-// a path in it.
+// FuzzRel: a path that Rel reports below a directory is below it.
 func FuzzRel(f *testing.F) {
 	f.Add("/a", "/a/b")
 	f.Add("/a/..", "/../a//./b")
@@ -118,8 +116,7 @@ func FuzzRel(f *testing.F) {
 	})
 }
 
-// old is what stood in Open's place: a look at where the path leads, and then an
-// open by its name.
+// old is the former Open: it resolves the path, and then opens it by its name.
 func old(base, rel string) (*os.File, error) {
 	p := filepath.Join(base, rel)
 	led, err := filepath.EvalSymlinks(p)
@@ -158,7 +155,7 @@ func TestExchanges(t *testing.T) {
 	rounds := beneathtest.Rounds(t) * 20
 	stop := beneathtest.Exchange(t, base+"/a/b", base+"/a/link")
 	controls := 0
-	for range 200 { // the same against what stood here before
+	for range 200 { // the same against the former code
 		_, _, reached := try(rounds, old)
 		if controls += reached; controls > 0 {
 			break
@@ -185,7 +182,7 @@ func TestExchanges(t *testing.T) {
 	}
 }
 
-// TestInFollowsLinksInside: whatever links are in a root, the file that is opened is in it.
+// TestInFollowsLinksInside: with any links in a root, In opens only files in it.
 func TestInFollowsLinksInside(t *testing.T) {
 	base := t.TempDir()
 	root := filepath.Join(base, "root")

@@ -186,7 +186,7 @@ func TestKillEndsAForkBombWithinALimit(t *testing.T) {
 	})
 }
 
-// reap collects what fell to this process, the first of its pid namespace.
+// reap collects the orphans of this process, the first of its pid namespace.
 func reap() {
 	for {
 		if pid, err := unix.Wait4(-1, nil, 0, nil); pid <= 0 && !errors.Is(err, unix.EINTR) {
@@ -214,8 +214,8 @@ func TestFreezeStopsAndKillReachesTheFrozen(t *testing.T) {
 		if err := tree.Freeze(t.Context(), child, true); err != nil {
 			t.Fatal(err)
 		}
-		// A frozen loop uses no time while others do: compare with our own. What
-		// it used until then the kernel may add some ticks later.
+		// A frozen loop uses no time while others do: compare with our own. The kernel may add some
+		// ticks of its earlier use later.
 		before := cpu()
 		var sum [sha256.Size]byte
 		for start := own(t); own(t)-start < 200e6; {

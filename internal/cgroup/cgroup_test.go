@@ -339,7 +339,7 @@ func TestSystemdMakesUnitsAndWeWhatIsBelow(t *testing.T) {
 			t.Errorf("make %s: %v", ref.Path, err)
 		}
 	}
-	if len(u) != 2 { // the units' directories are there, as systemd leaves them
+	if len(u) != 2 { // the units' directories exist, as systemd leaves them
 		t.Errorf("of what is there systemd was asked for %v", u)
 	}
 	for _, unit := range []string{unitOf(pod.Path), unitOf(named.Path), c.root} {
@@ -403,8 +403,8 @@ func FuzzLayout(f *testing.F) {
 	})
 }
 
-// TestFormerUnitsAreStopped: who goes without systemd stops the units of who went
-// with it, and nobody else's.
+// TestFormerUnitsAreStopped: an agent without systemd stops the units of one with systemd, and no
+// others.
 func TestFormerUnitsAreStopped(t *testing.T) {
 	c := tree(t, unifiedMounts)
 	c.layout.unified = t.TempDir()

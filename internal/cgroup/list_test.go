@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestListIsOfAllHierarchies has trees that are alike, that lack what the first
-// has, and that have as much as it and something else.
+// TestListIsOfAllHierarchies lists trees that are alike, that lack parts of the first, and that
+// have as many parts but others.
 func TestListIsOfAllHierarchies(t *testing.T) {
 	for what, dirs := range map[string][3][]string{
 		"alike":                  {{"a/b", "a/c", "d"}, {"a/b", "a/c", "d"}, {"a/b", "a/c", "d"}},

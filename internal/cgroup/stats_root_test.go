@@ -12,9 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestFiguresAreOfTheCgroupThatIsThere asks for figures of what changes between
-// two looks: other limits, another cgroup of the same name, and cgroups and
-// processes that come and go below it.
+// TestFiguresAreOfTheCgroupThatIsThere reads stats before and after changes: other limits, another
+// cgroup of the same name, and cgroups and processes that come and go below it.
 func TestFiguresAreOfTheCgroupThatIsThere(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		t.Helper()
@@ -23,7 +22,7 @@ func TestFiguresAreOfTheCgroupThatIsThere(t *testing.T) {
 		look := func(ref core.CgroupRef) core.Stats {
 			t.Helper()
 			var s core.Stats
-			for range 2 { // the second time from what is kept open
+			for range 2 { // the second time from open files
 				var err error
 				if s, err = tree.Stats(t.Context(), ref, core.StatsUsage|core.StatsProcessCount); err != nil {
 					t.Fatal(err)

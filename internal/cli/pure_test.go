@@ -211,8 +211,8 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 	}
 }
 
-// TestEveryCommandHasAnExample walks all commands: their help shows an example that begins with
-// the command itself, and whose flags exist.
+// TestEveryCommandHasAnExample walks all commands: their help shows an example that begins with the
+// command itself and uses existing flags.
 func TestEveryCommandHasAnExample(t *testing.T) {
 	root := newRoot(&app{base.NewApp(Options{Agent: func(context.Context, config.Config, *slog.Logger, *slog.LevelVar) error { return nil }})})
 	var walk func(*cobra.Command)

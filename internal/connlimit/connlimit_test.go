@@ -23,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWhoHasJustSentIsClosedLater: the bytes that a client has just sent may be a call that has
-// not begun. A client that only sends is closed all the same.
+// TestWhoHasJustSentIsClosedLater: the last bytes of a client may be a call that has not begun. A
+// client that only sends is closed all the same.
 func TestWhoHasJustSentIsClosedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := NewTable(slog.New(slog.DiscardHandler)).Limit(Options{Name: "cri", Key: "face.cri.max_connections", Max: 1})
@@ -54,7 +54,7 @@ func TestWhoHasJustSentIsClosedLater(t *testing.T) {
 	})
 }
 
-// limited returns a limit whose clock advances by a second each time it is read.
+// limited returns a limit with a clock that advances by a second per reading.
 func limited(o Options) (*Limit, *bytes.Buffer) {
 	var log bytes.Buffer
 	l := NewTable(slog.New(slog.NewTextHandler(&log, nil))).Limit(o)
@@ -191,7 +191,7 @@ func TestOnePeerHasItsShare(t *testing.T) {
 }
 
 // TestHTTPConnectionsAreKnownByTheirRequests: a server's idle connections are closed. One with a
-// request in progress is not, nor is one on a socket whose mode authenticates its clients.
+// request in progress is not, nor is one on a socket that authenticates clients by its mode.
 func TestHTTPConnectionsAreKnownByTheirRequests(t *testing.T) {
 	inner, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {

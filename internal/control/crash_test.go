@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// mortal is a rig whose agent dies at the point of a Crash.
+// mortal is a rig with an agent that dies at the point of a Crash.
 func mortal(t *testing.T) (*rig, *enginetest.Crash) {
 	t.Helper()
 	r := newRig(t)
@@ -141,7 +141,7 @@ func TestTheAgentDiesInAStop(t *testing.T) {
 type flaky struct {
 	core.Store
 	broken atomic.Bool
-	failed chan struct{} // gets each failed read for which the test waits
+	failed chan struct{} // gets each failed read that the test waits for
 }
 
 func (f *flaky) View(fn func(core.Tx) error) error {

@@ -95,7 +95,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// ownGroup returns the number of this process's group, to which any user may change a file's group.
+// ownGroup returns the number of this process's group, which any user may set on own files.
 func ownGroup() string { return strconv.Itoa(os.Getgid()) }
 
 func (r *rig) serve(t *testing.T) {

@@ -250,7 +250,7 @@ func TestAttachPassesInputAndSize(t *testing.T) {
 	if out != "hello" || code != 0 || err != nil {
 		t.Errorf("%q, %d, %v", out, code, err)
 	}
-	// The container is another owner's: it stays, and gives back its namespaces.
+	// The container is another owner's: it stays, and releases its namespaces.
 	r.waitFor(t, of(core.EventSandboxStopped, c.GetSandbox()))
 	if _, err := r.containers.Why(t.Context(), &longshorev1.WhyRequest{Name: "c"}); err != nil {
 		t.Error(err)

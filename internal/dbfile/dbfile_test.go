@@ -87,7 +87,7 @@ func fill(t *testing.T, db *dbfile.DB) {
 	}
 }
 
-// all returns what the database holds.
+// all returns the database's content.
 func all(t *testing.T, db *dbfile.DB) map[string]string {
 	t.Helper()
 	got := map[string]string{}
@@ -127,7 +127,7 @@ func differs(a, b map[string]string) string {
 	return ""
 }
 
-// damages are the ways in which the test spoils a file.
+// damages returns functions that spoil a file.
 func damages(r *rand.Rand) map[string]func(b []byte) []byte {
 	flip := func(b []byte, at int) []byte {
 		b[at] ^= 1 << r.IntN(8)
@@ -202,8 +202,8 @@ func TestADamagedFileIsMadeAgainFromItsCopy(t *testing.T) {
 	}
 }
 
-// TestRepairBringsBackWhatCanBeRead: file and copy are both damaged. What was in neither of the
-// two places is there after the repair.
+// TestRepairBringsBackWhatCanBeRead: file and copy are both damaged. Entries outside of the two
+// damaged places are back after the repair.
 func TestRepairBringsBackWhatCanBeRead(t *testing.T) {
 	f := newFile(t)
 	db := f.open(t)
@@ -309,7 +309,7 @@ func TestAFileThatIsGoneComesBack(t *testing.T) {
 	}
 }
 
-// TestTheCopyStaysSmall: what has been replaced does not stay in the copy for ever.
+// TestTheCopyStaysSmall: replaced values do not stay in the copy for ever.
 func TestTheCopyStaysSmall(t *testing.T) {
 	f := newFile(t)
 	o := f.options()
@@ -380,8 +380,8 @@ func FuzzFile(f *testing.F) {
 	})
 }
 
-// TestOnlyDamagedPlacesAreLost damages a file and its copy: what is sound in one of the two comes
-// back, and the newer of both.
+// TestOnlyDamagedPlacesAreLost damages a file and its copy: an entry that is sound in one of the
+// two comes back, and the newer of both.
 func TestOnlyDamagedPlacesAreLost(t *testing.T) {
 	f := newFile(t)
 	o := f.options()
@@ -401,7 +401,7 @@ func TestOnlyDamagedPlacesAreLost(t *testing.T) {
 	}
 	put(0, entries, 1)
 	must(t, db.Close())
-	db, err = dbfile.Open(o) // writes the copy anew
+	db, err = dbfile.Open(o) // rewrites the copy
 	must(t, err)
 	st, err := os.Stat(f.path + ".copy")
 	must(t, err)

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/dbfile"
 )
 
-// strangers are what else can have a file's name.
+// strangers create other kinds of file at a path.
 var strangers = map[string]func(path string) error{
 	"directory": func(p string) error {
 		return errors.Join(os.Mkdir(p, 0o700), os.WriteFile(filepath.Join(p, "x"), []byte("foreign"), 0o600))
@@ -23,9 +23,8 @@ var strangers = map[string]func(path string) error{
 	"link nowhere": func(p string) error { return os.Symlink("nowhere", p) },
 }
 
-// TestSomethingElseInAFilesPlace: a directory, a fifo or a link that leads nowhere in the place of a
-// file, of its copy, or of what is left of an earlier repair is what a damaged file is; nothing waits
-// for it.
+// TestSomethingElseInAFilesPlace: a directory, a fifo or a dangling link in the place of a file, of
+// its copy, or of an earlier repair's remains counts as a damaged file; nothing waits for it.
 func TestSomethingElseInAFilesPlace(t *testing.T) {
 	for name, create := range strangers {
 		for _, suffix := range []string{"", ".copy", ".new", ".copy.new", ".damaged", ".copy.damaged"} {
@@ -59,7 +58,7 @@ func TestSomethingElseInAFilesPlace(t *testing.T) {
 			must(t, create(f.path+suffix))
 		}
 		db, err := dbfile.Open(f.options())
-		if name == "link nowhere" { // nothing is there: it is a new file
+		if name == "link nowhere" { // no file exists: it is a new file
 			must(t, err)
 			must(t, db.Close())
 			continue

@@ -95,8 +95,8 @@ func TestANamedRuntimeIsNeverReplaced(t *testing.T) {
 	}
 }
 
-// TestAContainerNamesItsRuntime: one sandbox holds containers of several runtimes. A runtime that
-// a container names is not replaced, and one that runs only what names it replaces none.
+// TestAContainerNamesItsRuntime: one sandbox holds containers of several runtimes. A runtime that a
+// container names is not replaced, and one that runs only containers that name it replaces none.
 func TestAContainerNamesItsRuntime(t *testing.T) {
 	n := enginetest.Fakes(t)
 	only := n.AddNamedRuntime("only")

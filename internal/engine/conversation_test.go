@@ -222,7 +222,7 @@ func (k *talk) command(d *datadriven.TestData) (string, error) {
 	}
 }
 
-// node handles the commands about what happens to the node.
+// node handles the commands for events of the node.
 func (k *talk) node(d *datadriven.TestData) (string, error) {
 	var code, signal int
 	switch d.Cmd {

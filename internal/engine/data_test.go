@@ -23,9 +23,9 @@ func (c *counted) Update(fn func(core.Tx) error) error {
 	return c.Store.Update(fn)
 }
 
-// TestAContainersDataIsWrittenWithIt: the data from the spec function is stored with the
-// container and costs no further write: one reserves, one commits, and one before the launch
-// stores what recovery needs about a container that is started at once.
+// TestAContainersDataIsWrittenWithIt: the data from the spec function is stored with the container
+// and costs no further write: one reserves, one commits, and one before the launch stores
+// recovery's data about a container that is started at once.
 func TestAContainersDataIsWrittenWithIt(t *testing.T) {
 	for _, tc := range []struct {
 		name   string

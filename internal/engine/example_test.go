@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// A face runs one container in a sandbox, as its owner. The node is a fake, on which the program
-// "greet" is a function.
+// A face runs one container in a sandbox, as its owner. The node is a fake with a function as the
+// program "greet".
 func ExampleClient() {
 	tb, done := enginetest.ExampleTB()
 	defer done()
@@ -69,7 +69,7 @@ func ExampleClient() {
 	// hello world: exited with code 3
 }
 
-// A face follows what happens to its objects. A client that comes later, or comes back, gives the
+// A face follows the events of its objects. A client that comes later, or comes back, gives the
 // number of the last event that it has seen.
 func ExampleClient_Events() {
 	tb, done := enginetest.ExampleTB()

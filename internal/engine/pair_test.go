@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// pairOf returns a pair with every kind of namespace, whose container has a key of its own.
+// pairOf returns a pair with every kind of namespace, and with a key for its container.
 func pairOf(img core.Image, spec core.SpecFunc, run bool) engine.Pair {
 	shared := core.Namespace{Mode: core.Shared}
 	return engine.Pair{
@@ -55,7 +55,7 @@ func TestTheAgentDiesInACreateOfAPair(t *testing.T) {
 	}
 }
 
-// pairLife returns a node whose client removes the sandbox "one".
+// pairLife returns a node and a Clear that removes the sandbox "one".
 func pairLife(t *testing.T) (enginetest.Life, core.Image) {
 	n := enginetest.Fakes(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
@@ -76,8 +76,7 @@ func removeOne(ctx context.Context, n *enginetest.Node) error {
 	return n.As(core.OwnerCLI).RemoveSandbox(ctx, sb.ID, engine.RemoveOptions{Force: true})
 }
 
-// TestTheAgentDiesInARemovalOfAPair: the client of the next agent removes what is left, and the
-// key is free.
+// TestTheAgentDiesInARemovalOfAPair: the next agent's client removes the rest, and the key is free.
 func TestTheAgentDiesInARemovalOfAPair(t *testing.T) {
 	enginetest.CrashMatrix(t, func(t *testing.T) enginetest.Life {
 		l, img := pairLife(t)
@@ -174,7 +173,7 @@ func TestAPairThatCannotBeMadeLeavesNothing(t *testing.T) {
 	sweep(t, n)
 }
 
-// TestAPairsHostnameIsTheContainersShortID, where it is asked for.
+// TestAPairsHostnameIsTheContainersShortID, if the pair asks for it.
 func TestAPairsHostnameIsTheContainersShortID(t *testing.T) {
 	n := enginetest.New(t)
 	p := pairOf(n.AddImage("busybox", ocispec.ImageConfig{}, nil), enginetest.Args("sleep"), false)

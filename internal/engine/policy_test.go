@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/engine/enginetest"
 )
 
-// policed is a node with two policies, and the life of a pod and of a pair on it. The second
-// policy is asked last.
+// policed is a node with two policies, and the life of a pod and of a pair on it. The engine asks
+// the second policy last.
 type policed struct {
 	*enginetest.Node
 	last     *enginetest.Policy
@@ -47,7 +47,7 @@ type step struct {
 	call func(ctx context.Context) error
 }
 
-// life returns every verb about which policies are asked.
+// life returns every verb that asks the policies.
 func (p *policed) life() []step {
 	limits := func() *specs.LinuxResources {
 		shares := uint64(5)
@@ -97,7 +97,7 @@ func (p *policed) life() []step {
 	}
 }
 
-// TestPoliciesAreAskedAboutEveryVerb: a policy that is asked before a verb is told its result,
+// TestPoliciesAreAskedAboutEveryVerb: a policy that the engine asks before a verb hears its result,
 // the last one first.
 func TestPoliciesAreAskedAboutEveryVerb(t *testing.T) {
 	p := newPoliced(t)
@@ -144,8 +144,8 @@ func TestPoliciesAreAskedAboutEveryVerb(t *testing.T) {
 }
 
 // TestARefusalUndoesEverything: when a policy refuses any of the questions, the call returns the
-// error's class, nothing that was made stays, and the policies that had allowed it are told.
-// Stops and removals go on.
+// error's class and leaves nothing, and the policies that allowed it hear of its end. Stops and
+// removals continue.
 func TestARefusalUndoesEverything(t *testing.T) {
 	begun := newPoliced(t).life()
 	for i, s := range begun {
@@ -291,8 +291,8 @@ func TestADeathTellsPoliciesNothing(t *testing.T) {
 	sweep(t, p.Node)
 }
 
-// TestAPanicIsAnEnd, of a policy or of the verb. The policies before it are told, and no lock
-// stays held.
+// TestAPanicIsAnEnd, of a policy or of the verb. The policies before it hear of the end, and no
+// lock stays held.
 func TestAPanicIsAnEnd(t *testing.T) {
 	p := newPoliced(t)
 	pod := p.Pod(core.OwnerNomad, "pod")
@@ -320,7 +320,7 @@ func TestAPanicIsAnEnd(t *testing.T) {
 	if _, err := p.client.CreateContainer(t.Context(), other); err != nil {
 		t.Error(err)
 	}
-	p.Restart() // which removes what is incomplete
+	p.Restart() // removes incomplete objects
 	p.Clean()
 	sweep(t, p.Node)
 }

@@ -261,7 +261,7 @@ func (w *world) invariants(r *rapid.T) {
 		r.Fatal(err)
 	}
 	var list []engine.Violation
-	for range 100 { // what a dead keeper has lost is found in the background
+	for range 100 { // a dead keeper's losses are found in the background
 		var err error
 		if list, err = n.Engine.Check(ctx); err != nil {
 			r.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// probe is the config of a quiet exec whose program runs until it is killed.
+// probe is the config of a quiet exec of a program that runs until it is killed.
 func probe(id core.ProcessID) core.ProcessConfig {
 	return core.ProcessConfig{ID: id, Quiet: true, Spec: &specs.Process{Args: []string{"sh"}}, IO: core.IO{Hold: true}}
 }
@@ -74,8 +74,8 @@ func noTrace(t *testing.T, n *enginetest.Node, c core.Container) {
 	}
 }
 
-// TestAQuietExecIsAProcessLikeOthers, for who has its name: it has streams, signals, an end and a
-// removal. The store is never written.
+// TestAQuietExecIsAProcessLikeOthers, for clients that have its name: it has streams, signals, an
+// end and a removal. The store is never written.
 func TestAQuietExecIsAProcessLikeOthers(t *testing.T) {
 	n := enginetest.Fakes(t)
 	store := &countingStore{Store: n.Options.Store}
@@ -133,7 +133,7 @@ func TestAQuietExecIsAProcessLikeOthers(t *testing.T) {
 	noTrace(t, n, c)
 }
 
-// TestWhatAQuietExecCannotBe, and whose it is.
+// TestWhatAQuietExecCannotBe, and that only its owner reaches it.
 func TestWhatAQuietExecCannotBe(t *testing.T) {
 	n, c := quietRig(t)
 	for name, edit := range map[string]func(*core.ProcessConfig){
@@ -186,7 +186,7 @@ func TestAQuietExecEndsWithItsAgent(t *testing.T) {
 	}
 }
 
-// TestAQuietExecEndsWithItsContainer, whatever ends that: who waits hears it.
+// TestAQuietExecEndsWithItsContainer, by any cause: a waiting client hears of it.
 func TestAQuietExecEndsWithItsContainer(t *testing.T) {
 	for name, end := range map[string]func(n *enginetest.Node, c core.Container) error{
 		"its program ends": func(n *enginetest.Node, c core.Container) error {
@@ -259,8 +259,8 @@ func TestAContainerEndsBeforeItsProbeIsKnown(t *testing.T) {
 	noTrace(t, n, c)
 }
 
-// TestAQuietExecAndItsKeepersDeath: it goes on when the next keeper has it, and who waits hears that
-// it was lost when not.
+// TestAQuietExecAndItsKeepersDeath: it continues if the next keeper has it; if not, a waiting
+// client hears that it was lost.
 func TestAQuietExecAndItsKeepersDeath(t *testing.T) {
 	n, c := quietRig(t)
 	kept, lost := startProbe(t, n, c, "kept"), startProbe(t, n, c, "lost")

@@ -17,7 +17,7 @@ func runConfig(sb core.ID, img core.Image, args ...string) core.ContainerConfig 
 	return core.ContainerConfig{Key: "c", Sandbox: sb, Root: core.Root{Image: img.ID}, Spec: enginetest.Args(args...), Run: true}
 }
 
-// TestACreateThatRuns: one call creates a container whose program runs, and the events are those
+// TestACreateThatRuns: one call creates a container and runs its program, and the events are those
 // of a create and a start.
 func TestACreateThatRuns(t *testing.T) {
 	n := enginetest.Fakes(t)
@@ -118,7 +118,7 @@ func kinds(t *testing.T, n *enginetest.Node, id core.ID) (list []core.EventKind)
 	return list
 }
 
-// TestAProgramThatIsRefusedHasAShellsStatus, by its errno, whatever the text of the error.
+// TestAProgramThatIsRefusedHasAShellsStatus, by its errno, for any text of the error.
 func TestAProgramThatIsRefusedHasAShellsStatus(t *testing.T) {
 	for name, refusal := range enginetest.Refusals() {
 		t.Run(name, func(t *testing.T) {

@@ -113,7 +113,7 @@ func BenchmarkCreateStart(b *testing.B) {
 	}
 }
 
-// TestANamespaceOfItsOwn: what a container has for itself, its sandbox does not share with it.
+// TestANamespaceOfItsOwn: a container's own namespaces are not its sandbox's.
 func TestANamespaceOfItsOwn(t *testing.T) {
 	n := enginetest.New(t)
 	client := n.As(core.OwnerCRI)

@@ -198,8 +198,8 @@ func TestACancelledCreateLeavesNothing(t *testing.T) {
 	n.Clean()
 }
 
-// TestAStopDoesNotWaitForCreates: a create in the sandbox that waits for something, as for the
-// compilation of its program, and one that waits for it, are given up by the stop of the sandbox.
+// TestAStopDoesNotWaitForCreates: the stop of a sandbox aborts a create that waits for something,
+// as for the compilation of its program, and one that waits for that create.
 func TestAStopDoesNotWaitForCreates(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, c *engine.Client, id core.ID) error{
 		"stop": func(ctx context.Context, c *engine.Client, id core.ID) error {
@@ -368,8 +368,8 @@ func TestEventsAreFollowedFromACursor(t *testing.T) {
 	}
 }
 
-// TestTheReasonIsTheStop: a SIGHUP that the program handled before does not hide a stop, whatever
-// signal the stop sent, and is not a reason by itself.
+// TestTheReasonIsTheStop: a SIGHUP that the program handled before does not hide a stop by any
+// signal, and is not a reason by itself.
 func TestTheReasonIsTheStop(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(t *testing.T, n *enginetest.Node, id core.ID)

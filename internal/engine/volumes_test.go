@@ -173,8 +173,8 @@ func TestASubPathIsResolvedWhenItIsMounted(t *testing.T) {
 	}
 }
 
-// TestUsesThatEndAtOnceLeaveNoMount: creates that fail and removals run at the same time, and
-// whoever is last unmounts.
+// TestUsesThatEndAtOnceLeaveNoMount: creates that fail and removals run at the same time, and the
+// last of them unmounts.
 func TestUsesThatEndAtOnceLeaveNoMount(t *testing.T) {
 	n := enginetest.New(t)
 	var pods []core.Sandbox
@@ -286,7 +286,7 @@ func TestAFailedCreateLeavesNoAnonymousVolume(t *testing.T) {
 }
 
 // TestAnInterruptedCreateLeavesNoAnonymousVolume: the agent dies after a stage, and its successor
-// removes what was made for the container.
+// removes the volumes made for the container.
 func TestAnInterruptedCreateLeavesNoAnonymousVolume(t *testing.T) {
 	for _, stage := range []string{"create.volumes", "create.spec", "create.launch"} {
 		t.Run(stage, func(t *testing.T) {

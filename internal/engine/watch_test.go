@@ -71,8 +71,8 @@ func (s *script) watch() engine.Watch {
 	}
 }
 
-// TestAWatchGoesOn whatever happens: after trimmed events it lists at once, after errors it lists
-// after a pause, and only its context ends it.
+// TestAWatchGoesOn in all cases: after trimmed events it lists at once, after errors it lists after
+// a pause, and only its context ends it.
 func TestAWatchGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -52,7 +52,7 @@ func TestWhichOptionOutranksWhich(t *testing.T) {
 	}
 }
 
-// TestFirstPolicy: the one that is named, or Kata's if it is there, also when it leads nowhere.
+// TestFirstPolicy: the named path wins, then Kata's if it exists, even as a dangling link.
 func TestFirstPolicy(t *testing.T) {
 	usual := filepath.Join(t.TempDir(), "default-policy.rego")
 	for _, tt := range []struct{ named, want string }{{"/p.rego", "/p.rego"}, {"", ""}} {

@@ -47,8 +47,8 @@ func within(t *testing.T, dir string, args ...string) error {
 	return cmd.Run()
 }
 
-// TestTheKernelTakesThePrograms: programs decide over real opens, one replaces another,
-// and the verifier takes whatever rules make.
+// TestTheKernelTakesThePrograms: programs decide over real opens, one replaces another, and the
+// verifier accepts random rules.
 func TestTheKernelTakesThePrograms(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := group(t)

@@ -48,7 +48,7 @@ func run(t testing.TB, p []insn, kind uint32, access Access, major, minor uint32
 	return false
 }
 
-// meant is what rules say: of each kind of access the last rule that fits decides.
+// meant is the decision of rules: of each kind of access the last rule that fits decides.
 func meant(rules []Rule, kind byte, access Access, major, minor int64) bool {
 	decide := func(one Access) (allow, found bool) {
 		for i := len(rules) - 1; i >= 0; i-- {

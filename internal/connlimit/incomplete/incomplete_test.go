@@ -24,7 +24,7 @@ func begun(size, part int) []byte {
 	return append([]byte{0, byte(size >> 24), byte(size >> 16), byte(size >> 8), byte(size)}, make([]byte, part)...)
 }
 
-// TestWhatIsKept: only messages of which a part has come count, until the rest comes, or nothing more will.
+// TestWhatIsKept: only incomplete messages count, until the rest comes, or nothing more will.
 func TestWhatIsKept(t *testing.T) {
 	t.Parallel()
 	f := frames{preface: len(preface)}
@@ -60,7 +60,8 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// TestANodesMessagesAreBounded over all of its connections; one that is closed gives back what was kept for it.
+// TestANodesMessagesAreBounded over all of its connections; closing one frees the bytes that were
+// kept for it.
 func TestANodesMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	node := new(atomic.Int64)
@@ -100,7 +101,8 @@ func TestANodesMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzFrames: whatever comes, and in whatever parts, the same is kept, never less than nothing, and what is kept is what is open.
+// FuzzFrames: for any input, in any parts, the same bytes are kept, never fewer than none, and the
+// same streams are open.
 func FuzzFrames(f *testing.F) {
 	f.Add(append(frame(frameData, 0, 1, 3, begun(100, 20)...), frame(frameReset, 0, 1, 0)...), 3)
 	f.Add(append(frame(frameData, flagEnd, 1, 0, begun(1, 1)...), frame(frameHeaders, flagEnd, 1, 0, 1)...), 1)

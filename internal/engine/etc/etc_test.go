@@ -15,7 +15,7 @@ import (
 
 var names = []string{"resolv.conf", "hosts", "hostname"} //nolint:gochecknoglobals // a constant list
 
-// sandbox returns a sandbox whose directory has the three files, each containing its name.
+// sandbox returns a sandbox with the three files in its directory, each containing its name.
 func sandbox(t *testing.T) *core.Sandbox {
 	t.Helper()
 	sb := &core.Sandbox{Dir: t.TempDir()}
@@ -35,7 +35,7 @@ func put(t *testing.T, path, content string) {
 	}
 }
 
-// TestAnImageDoesNotLeadTheWriterAstray: whatever an image has in the place of the files, or of
+// TestAnImageDoesNotLeadTheWriterAstray: with any image content in the place of the files or of
 // /etc, the agent never writes outside of the root.
 func TestAnImageDoesNotLeadTheWriterAstray(t *testing.T) {
 	if os.Geteuid() != 0 {

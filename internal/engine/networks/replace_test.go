@@ -19,7 +19,7 @@ func TestReplaceLeavesWhatTheWorkloadHasChanged(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		make func(t *testing.T, file, outside string)
-		want string // "": the file need not be there
+		want string // "": the file need not exist
 		out  string // the file outside
 	}{
 		"unchanged":         {func(t *testing.T, file, _ string) { write(t, file, before) }, after, before},

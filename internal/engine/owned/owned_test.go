@@ -84,7 +84,7 @@ func TestNamespacesFollowTheSandboxTheSiblingAndTheContainer(t *testing.T) {
 			if c.sandbox != nil {
 				c.sandbox(sb)
 			}
-			// What the face wrote there is not kept.
+			// Apply drops the face's own namespaces.
 			s := &specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.NetworkNamespace, Path: "/evil"}, {Type: specs.UserNamespace}}, UIDMappings: ids}}
 			owned.Apply(s, owned.Spec{Sandbox: sb, Config: &c.config, Join: c.join})
 			if got := namespaces(s); got != c.want {

@@ -20,8 +20,8 @@ import (
 func TestImages(t *testing.T)  { imagetest.SuiteWithout(t, without.Images{}) }
 func TestNetwork(t *testing.T) { networktest.ContractWithout(t, without.Network{}) }
 
-// TestWhatIsMissingIsToldWithWhatToDo: everything that needs images or a network returns
-// NotImplemented and says what to do.
+// TestWhatIsMissingIsToldWithWhatToDo: everything that needs images, a network or volumes returns
+// NotImplemented and names the remedy.
 func TestWhatIsMissingIsToldWithWhatToDo(t *testing.T) {
 	ctx, images, network, volumes := t.Context(), without.Images{}, without.Network{}, without.Volumes{}
 	only := func(_ any, err error) error { return err }
