@@ -50,7 +50,7 @@ var aSet = rapid.Custom(func(t *rapid.T) *grant.Set {
 	return grant.NewSet(patterns...)
 })
 
-// Allowed is what s gives of g: its rights, if it is a mount, or 1.
+// allowed is the part of g that s allows: its rights, if it is a mount, or 1.
 func allowed(s *grant.Set, g grant.Grant) grant.Rights {
 	given, ok := s.Allow(g)
 	switch {

@@ -28,7 +28,8 @@ func program(kinds ...uint32) []byte {
 	return b
 }
 
-// TestOnlyStaticProgramsAreTaken: what names a loader, is damaged, or is no program is refused, and what is read of it is bounded.
+// TestOnlyStaticProgramsAreTaken: a file that names a loader, is damaged, or is no program is
+// refused.
 func TestOnlyStaticProgramsAreTaken(t *testing.T) {
 	with := func(at int, value ...byte) []byte {
 		b := program(1, 1)
@@ -69,7 +70,7 @@ func TestOnlyStaticProgramsAreTaken(t *testing.T) {
 	}
 }
 
-// counted is a file of which no more than some kilobytes may be read.
+// counted is a file that counts the bytes read.
 type counted struct {
 	io.ReaderAt
 	read int
@@ -80,8 +81,8 @@ func (c *counted) ReadAt(b []byte, at int64) (int, error) {
 	return c.ReaderAt.ReadAt(b, at)
 }
 
-// FuzzCheckStatic: any bytes are refused or taken without a crash, reading a few kilobytes; what Go's own reader finds a loader in is never
-// taken.
+// FuzzCheckStatic: any bytes are refused or taken without a crash, reading a few kilobytes; a
+// program with a loader, by Go's own reader, is never taken.
 func FuzzCheckStatic(f *testing.F) {
 	for _, b := range [][]byte{program(1), program(1, 3), program(1, 3)[:100], []byte("#!/bin/sh"), append([]byte("\x7fELF\x01\x01\x01"), make([]byte, 60)...)} {
 		f.Add(b)

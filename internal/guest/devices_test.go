@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// link makes a link of sysfs, whose targets need not exist.
+// link makes a link of sysfs; its target need not exist.
 func link(t testing.TB, target, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -24,7 +24,7 @@ func link(t testing.TB, target, path string) {
 	}
 }
 
-// TestDevicesAreFound: each type of device in a machine whose sysfs is a directory.
+// TestDevicesAreFound: each type of device in a machine with a directory as its sysfs.
 func TestDevicesAreFound(t *testing.T) {
 	const deep = "sys/devices/pci0000:00/0000:00:02.0/0000:01:00.0/"
 	m, dir, _ := fake(t, map[string]string{

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours is a machine whose shared directory is the test's, and that directory.
+// ours returns a machine that shares a directory of the test, and that directory.
 func ours(t testing.TB) (*Machine, string) {
 	t.Helper()
 	m := New()
@@ -124,7 +124,7 @@ func TestCopyFileStaysInside(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What a container has put into its directory meanwhile.
+	// A container puts these into its directory meanwhile.
 	if err := os.Symlink(out+"/f", dir+"/planted"+partSuffix); err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,7 @@ func TestCopyFileStaysInside(t *testing.T) {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	// A file takes the place of a link, and not of what that leads to; its size is what came.
+	// A file replaces a link, and not the link's target; its size is that of the data.
 	if err := copied(dir+"/file", regular, "new"); err != nil {
 		t.Error(err)
 	}
@@ -200,8 +200,8 @@ func TestCopyFileStaysInside(t *testing.T) {
 	}
 }
 
-// FuzzCopyFile: whatever the path and the link on it, nothing outside of the shared
-// directory is made or changed.
+// FuzzCopyFile: with any path and any link on it, nothing outside of the shared directory is made
+// or changed.
 func FuzzCopyFile(f *testing.F) {
 	f.Add("c/a", "a", "c/b", []byte("x"))
 	f.Add("c/l", "..", "c/l/../../out", []byte("x"))

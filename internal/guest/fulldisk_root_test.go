@@ -24,7 +24,7 @@ func small(t *testing.T, at, options string) {
 	t.Cleanup(func() { _ = unix.Unmount(at, unix.MNT_DETACH) })
 }
 
-// fill takes all bytes and all inodes of a small tmpfs, and returns what gives them back.
+// fill takes all bytes and all inodes of a small tmpfs, and returns a function that frees them.
 func fill(t *testing.T, at string) (free func()) {
 	t.Helper()
 	dir := filepath.Join(at, "filler")
@@ -61,8 +61,8 @@ func names(t *testing.T, dir string) string {
 	return strings.Join(list, " ")
 }
 
-// TestFilesOfTheHostOnAFullDisk: what a file, a link or a part of a file was to replace stays as it
-// was, nothing of the attempt is left to fill the disk, and the same call succeeds once there is room.
+// TestFilesOfTheHostOnAFullDisk: without room, the old file, link or part stays as it was, nothing
+// of the attempt fills the disk, and the same call succeeds once there is room.
 func TestFilesOfTheHostOnAFullDisk(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		m, dir := ours(t)
@@ -116,8 +116,8 @@ func TestFilesOfTheHostOnAFullDisk(t *testing.T) {
 	})
 }
 
-// TestCopiesOfTheHostOnAFullDisk: what follows a directory or a file of the host's keeps its last
-// content whole while there is no room, and has the new one at the next look after that.
+// TestCopiesOfTheHostOnAFullDisk: a mirror of the host's directory or file keeps its last content
+// whole while there is no room, and has the new one at the next sync after that.
 func TestCopiesOfTheHostOnAFullDisk(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		from, to := t.TempDir(), filepath.Join(t.TempDir(), "copies")

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// fake is a machine whose kernel is a directory, and the calls that it was made.
+// fake returns a machine with a directory as its kernel, and the calls to that.
 func fake(t testing.TB, files map[string]string) (m *Machine, dir string, calls *[]string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -114,7 +114,7 @@ func TestLayersOfErofs(t *testing.T) {
 			t.Fatal(err)
 		}
 		nothing()
-		// What was written is gone with the overlay, and the layers are as they were.
+		// Changes are gone with the overlay, and the layers are as they were.
 		if err := mount(layer(bottom)); err != nil {
 			t.Fatal(err)
 		}

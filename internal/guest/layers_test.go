@@ -48,7 +48,7 @@ func TestJoinLayers(t *testing.T) {
 	}
 }
 
-// FuzzLayers: whatever the options, reading them neither panics nor loses a layer.
+// FuzzLayers: with any options, reading them neither panics nor loses a layer.
 func FuzzLayers(f *testing.F) {
 	f.Add("erofs", lowerOption+" "+layerOption, partitionOption+"7 "+tableOption)
 	f.Add("erofs", verityEnabled+" "+verityValue+"roothash=00", verityValue+"hashoffset=4096")

@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestALinkIsPluggedIn: a link is found by its PCI path once sysfs has it there, whatever
-// its address and its name; its traffic is counted.
+// TestALinkIsPluggedIn: a link is found by its PCI path once sysfs has it there, with any address
+// and name; its traffic is counted.
 func TestALinkIsPluggedIn(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		ip := func(args ...string) string {
@@ -34,7 +34,7 @@ func TestALinkIsPluggedIn(t *testing.T) {
 			t.Errorf("before it is there: %v", err)
 		}
 		ip("link", "add", "plugged", "type", "veth", "peer", "name", "other")
-		for _, name := range []string{"plugged", "other"} { // whatever the host's default is
+		for _, name := range []string{"plugged", "other"} { // the host's default may differ
 			if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+name+"/disable_ipv6", []byte("0"), 0); err != nil {
 				t.Fatal(err)
 			}

@@ -14,15 +14,15 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestPlacesExchanges: a container exchanges a directory on the way to a storage, a volume
-// or a file for a link to another one. Nothing is made, mounted, changed or told there, and
-// what was mounted is unmounted.
+// TestPlacesExchanges: a container exchanges a directory on the way to a storage, a volume or a
+// file for a link to another one. Nothing is made, mounted, changed or read there, and every mount
+// is unmounted.
 func TestPlacesExchanges(t *testing.T) { roottest.Run(t, placesExchanges) }
 
 func placesExchanges(t *testing.T) {
 	t.Helper()
 	m, shared := ours(t)
-	other := t.TempDir() // what belongs to others
+	other := t.TempDir() // a directory of others
 	for _, dir := range []string{"t", "source"} {
 		if err := os.Mkdir(filepath.Join(other, dir), 0o700); err != nil {
 			t.Fatal(err)
@@ -109,8 +109,8 @@ func placesExchanges(t *testing.T) {
 	}
 }
 
-// mountOnce mounts and unmounts a storage. While its place is exchanged the directory on
-// which it was may stay.
+// mountOnce mounts and unmounts a storage. While its place is exchanged, the directory of its mount
+// may stay.
 func mountOnce(t *testing.T, m *Machine, s Storage) error {
 	t.Helper()
 	if err := m.Mount(t.Context(), s); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestTheKernelAnnouncesDevices: who waits for a device hears of it from the kernel.
+// TestTheKernelAnnouncesDevices: a waiter for a device hears of it from the kernel.
 func TestTheKernelAnnouncesDevices(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		announced, stop := listenToKernel()
@@ -21,7 +21,7 @@ func TestTheKernelAnnouncesDevices(t *testing.T) {
 			if out, err := exec.CommandContext(t.Context(), "ip", args...).CombinedOutput(); err != nil {
 				t.Fatalf("ip %v: %v: %s", args, err, out)
 			}
-			<-announced // the test's own deadline ends what never comes
+			<-announced // the test's own deadline ends a wait for nothing
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzStorageOptions: no list of options is taken for what it is not. Of those of a tmpfs
-// nothing reaches the kernel that the table does not have, and all sizes are whole pages.
+// FuzzStorageOptions: bad options are invalid arguments. For a tmpfs only options of the table
+// reach the kernel, and large pages have a size of one page at least.
 func FuzzStorageOptions(f *testing.F) {
 	for _, s := range []string{"", "size=64M,mode=1777,noexec", "fsgid=7", "fsgid=-1", "remount", "size=1,lowerdir=/etc", "pagesize=2Mi,size=4M", "pagesize=0,size=0", "size=99999999999G"} {
 		f.Add(s)
@@ -42,7 +42,7 @@ func FuzzStorageOptions(f *testing.F) {
 	})
 }
 
-// FuzzPlaces: no path names what is outside of the directory that it begins with.
+// FuzzPlaces: no path leads out of the directory that it begins with.
 func FuzzPlaces(f *testing.F) {
 	for _, s := range []string{"/", "/run", "/run/a/b", "run", "/run/../etc", "//etc", "/run/./a", "/run/a/", "/\x00"} {
 		f.Add(s)

@@ -104,7 +104,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestStatesAgreeWithTheRule, which looks at the whole history of probes each time.
+// TestStatesAgreeWithTheRule, which reads the whole history of probes each time.
 func TestStatesAgreeWithTheRule(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		check := &health.Check{

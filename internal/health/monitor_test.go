@@ -33,7 +33,7 @@ type rig struct {
 	said  []health.State
 }
 
-// inBubble runs a test on a node whose containers' program "check" does what fn says.
+// inBubble runs a test on a node with check as its containers' program "check".
 func inBubble(t *testing.T, fn func(r *rig), check enginetest.Program) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func (r *rig) watch(c core.Container) (stop func()) {
 	return func() { cancel(); <-done }
 }
 
-// after lets time pass, and returns what was said until then.
+// after lets time pass, and returns the states reported until then.
 func (r *rig) after(d time.Duration) []health.State {
 	<-time.After(d) // by the bubble's clock
 	synctest.Wait()
@@ -78,7 +78,7 @@ func (r *rig) after(d time.Duration) []health.State {
 	return r.said
 }
 
-// TestAMonitorTellsEachChange, with what the last probe said.
+// TestAMonitorTellsEachChange, with the last probe's output.
 func TestAMonitorTellsEachChange(t *testing.T) {
 	var n atomic.Int32
 	inBubble(t, func(r *rig) {
@@ -110,7 +110,7 @@ func TestAMonitorTellsEachChange(t *testing.T) {
 	})
 }
 
-// TestOutputIsBounded, and the program does not wait for who reads it.
+// TestOutputIsBounded, and the program does not wait for its reader.
 func TestOutputIsBounded(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		defer r.watch(r.running("a"))()
@@ -260,7 +260,7 @@ func TestHealthyProbesAreNotRecorded(t *testing.T) {
 	}, func(*enginetest.Process) int { probes.Add(1); return 0 })
 }
 
-// health returns what the record of a container says.
+// health returns a container's recorded health.
 func (r *rig) health(id core.ID) core.Health {
 	c, err := r.As(core.OwnerSwarm).Container(r.t.Context(), id)
 	if err != nil || c.HealthNow() == nil {
@@ -270,7 +270,7 @@ func (r *rig) health(id core.ID) core.Health {
 }
 
 // TestALaterMonitorContinues: status and failures in a row are kept, the next probe is made when it
-// is due, and a status that was told before is told again.
+// is due, and a reported status is reported again.
 func TestALaterMonitorContinues(t *testing.T) {
 	var n atomic.Int32
 	inBubble(t, func(r *rig) {
@@ -324,7 +324,7 @@ func TestALaterMonitorContinues(t *testing.T) {
 }
 
 // TestARunnerFollowsItsContainers: those that run already, those that are started, and those that
-// are started again, which begin anew.
+// are started again, from a new state.
 func TestARunnerFollowsItsContainers(t *testing.T) {
 	var n atomic.Int32
 	inBubble(t, func(r *rig) {

@@ -30,7 +30,7 @@ func handle(t interface{ Fatal(...any) }, realm board.Realm, rights board.Rights
 	return h
 }
 
-// TestIdentityCannotBeForged has a container try to be another one, at first and by narrowing.
+// TestIdentityCannotBeForged: a container cannot become another one, at first or by narrowing.
 func TestIdentityCannotBeForged(t *testing.T) {
 	identity := map[string]string{"server_kubernetes_pod_name": "db-0"}
 	if _, err := board.NewHandle(web, both, identity, map[string]string{"server_kubernetes_pod_name": "db-1"}); !errors.Is(err, board.ErrInvalid) || !strings.Contains(err.Error(), `attempted to override predefined label "server_kubernetes_pod_name"`) {
@@ -223,7 +223,7 @@ func TestAConnectionReachesTheRightServer(t *testing.T) {
 	})
 }
 
-// TestNarrowedHandlesReachNoMore narrows a client at random: it reaches a subset of what it reached.
+// TestNarrowedHandlesReachNoMore narrows a client at random: it reaches no more than before.
 func TestNarrowedHandlesReachNoMore(t *testing.T) {
 	labels := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.SampledFrom([]string{"1", "2"}), 0, 3)
 	rapid.Check(t, func(t *rapid.T) {

@@ -10,7 +10,7 @@ import (
 
 func testKey() Key { return KeyFor(sha256.Sum256([]byte("module")), "v1") }
 
-// sealed is an entry of what a compiler wrote.
+// sealed returns an entry with a compiler's output.
 func sealed(t interface{ Fatal(args ...any) }, written string) []byte {
 	var b bytes.Buffer
 	if err := seal(&b, testKey(), strings.NewReader(written), int64(len(written))); err != nil {
@@ -50,7 +50,7 @@ func TestWhatTheCompilerWritesIsChecked(t *testing.T) {
 	}
 }
 
-// FuzzEntry: what the two readers of an entry take is the same, and only an entry of the key with its own sum.
+// FuzzEntry: both readers accept the same entries, and only those of the key with their own sum.
 func FuzzEntry(f *testing.F) {
 	right := sealed(f, written)
 	for _, seed := range [][]byte{right, right[:len(right)-1], []byte(entryMagic), []byte(entryMagic + "{}\n"), nil} {

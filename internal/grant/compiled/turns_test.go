@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/turns"
 )
 
-// compiler is a cache that compiles by waiting. How long a module takes is what it begins with, in seconds.
+// compiler is a cache that compiles by waiting. A module begins with its compile time, in seconds.
 type compiler struct {
 	*Cache
 	t   *testing.T
@@ -180,7 +180,8 @@ func TestAStartComesBeforeModulesOfPulls(t *testing.T) {
 	})
 }
 
-// TestOneModuleIsCompiledOnceForAll: also if who wanted it first leaves, and closes its file. The start makes the pull's compilation urgent.
+// TestOneModuleIsCompiledOnceForAll: also if its first client leaves, and closes its file. The
+// start makes the pull's compilation urgent.
 func TestOneModuleIsCompiledOnceForAll(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, k *compiler) {
 		k.attack(t.Context(), "cri", 1)
@@ -258,7 +259,8 @@ func TestAModuleThatFailedIsRefusedBeforeItWaits(t *testing.T) {
 	})
 }
 
-// TestAnOwnersWaitingModulesAreBounded: what is above the bound is refused at once, and other owners are not concerned.
+// TestAnOwnersWaitingModulesAreBounded: a module above the bound is refused at once, and other
+// owners are not concerned.
 func TestAnOwnersWaitingModulesAreBounded(t *testing.T) {
 	inBubble(t, 2, func(t *testing.T, k *compiler) {
 		k.attack(t.Context(), "cri", 4*maxWaiting)

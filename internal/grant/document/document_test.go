@@ -188,8 +188,9 @@ func TestBombsAreRefusedWithinBounds(t *testing.T) {
 		if len(err.Error()) > 1000 {
 			t.Errorf("%s: an error of %d bytes", name, len(err.Error()))
 		}
-		// What was allocated altogether bounds the work, too, and does not depend on how busy the machine is. The race
-		// detector adds to it: sync.Pool then forgets most of what it is given. Without bounds the aliases alone would take all memory there is.
+		// The sum of all allocations bounds the work, too, on a machine under any load. The race
+		// detector adds to it: sync.Pool then forgets most of its objects. Without bounds the
+		// aliases alone would take all memory there is.
 		if used := after.TotalAlloc - before.TotalAlloc; used > 512<<20 {
 			t.Errorf("%s: %d MiB were allocated", name, used>>20)
 		} else {

@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestAnArrivalWithoutDescriptorsIsNoEnd: the program is told of the shortage, and the next connection
+// TestAnArrivalWithoutDescriptorsIsNoEnd: the program gets the error, and the next connection
 // arrives.
 func TestAnArrivalWithoutDescriptorsIsNoEnd(t *testing.T) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// A program makes calls of WASI one after the other and keeps what each returns. It writes these numbers, four bytes each, to its standard
-// output, and ends.
+// A program makes calls of WASI one after the other and keeps the result of each. It writes these
+// numbers, four bytes each, to its standard output, and ends.
 type program struct {
 	imports []string
 	code    []byte
@@ -126,7 +126,7 @@ func (p *program) write(fd any, s string) {
 	p.call("fd_write", fd, v, 1, v+8)
 }
 
-// copyOut reads into a buffer and writes what it has read to the standard output.
+// copyOut reads into a buffer and writes those bytes to the standard output.
 func (p *program) copyOut(fd any) {
 	buffer := atBuffers + bufferLen*p.calls
 	v := p.vector(buffer, bufferLen)

@@ -218,7 +218,7 @@ func TestACacheThatOthersMayWriteToIsRefused(t *testing.T) {
 	}
 }
 
-// cacheFor opens a cache whose compiler is this program.
+// cacheFor opens a cache with this program as its compiler.
 func cacheFor(t *testing.T, dir string, limit int64) *compiled.Cache {
 	t.Helper()
 	c, err := compiled.New(compiled.Options{Dir: dir, Program: os.Args[0], Limit: limit})
@@ -250,7 +250,8 @@ func entries(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// TestTheCacheIsBounded: the entry goes that was not used for the longest time, and what an image's removal or a pruning names.
+// TestTheCacheIsBounded: the least recently used entry goes, and so does one that an image's
+// removal or a pruning names.
 func TestTheCacheIsBounded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cache")
 	first, second, third := writing("first"), writing("the second"), writing("the third one")
@@ -317,7 +318,7 @@ func TestAModuleThatCannotBeCompiledIsTriedOnce(t *testing.T) {
 	}
 }
 
-// TestWhoCompilesIsBoundAndConfined looks at the child before it has read the module.
+// TestWhoCompilesIsBoundAndConfined checks the child before it reads the module.
 func TestWhoCompilesIsBoundAndConfined(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], compiled.ChildArg, dir)

@@ -82,7 +82,7 @@ func TestPathsBelowAnOpenDirectory(t *testing.T) {
 		two("path_link", success, "moved", "dir/hard")
 		two("path_symlink", success, "moved", "soft")
 		one("path_readlink", success, "soft", atBuffers, bufferLen, atBuffers+bufferLen)
-		// What a slash follows must be a directory, and no link is followed because of it.
+		// A name before a slash must be a directory, and the slash follows no link.
 		one("path_unlink_file", enotdir, "moved/")
 		two("path_symlink", enoent, "moved", "soft2/")
 		two("path_link", enotdir, "moved/", "hard2")

@@ -42,8 +42,8 @@ func growing(mib int) []byte {
 	return append(out, wasmSection(10, vec(append(uleb(len(body)), body...)))...)
 }
 
-// TestAProgramTakesTheMemoryThatItUses: what its memory had before it grew takes none, or a container's limit would kill a program that uses
-// a third of it.
+// TestAProgramTakesTheMemoryThatItUses: memory from before it grew takes none, or a container's
+// limit would kill a program that uses a third of it.
 func TestAProgramTakesTheMemoryThatItUses(t *testing.T) {
 	const mib = 400
 	w := newWorker(t, growing(mib))

@@ -24,7 +24,7 @@ import (
 // suiteEnv names a checkout of WebAssembly/wasi-testsuite with its prebuilt programs, the branch prod/testsuite-base.
 const suiteEnv = "WASI_TESTSUITE"
 
-// suiteCase is what a program of the suite is given, and must do.
+// suiteCase is a suite program's input and expected result.
 type suiteCase struct {
 	Args   []string
 	Env    map[string]string
@@ -33,8 +33,8 @@ type suiteCase struct {
 	Stdout string
 }
 
-// TestTheSuiteOfWASI runs the preview 1 programs of the suite with a mount as their first preopen, once on our file system and once on
-// wazero's: what passes there must pass here.
+// TestTheSuiteOfWASI runs the preview 1 programs of the suite with a mount as their first preopen,
+// once on our file system and once on wazero's: a program that passes there must pass here.
 func TestTheSuiteOfWASI(t *testing.T) {
 	suite := os.Getenv(suiteEnv)
 	if suite == "" {

@@ -16,8 +16,9 @@ import (
 	"github.com/longshore/longshore/internal/turns"
 )
 
-// TestANeighboursModuleIsCompiledBesideSlowOnes compiles real modules: one owner's, each of which takes a minute or more, and another's
-// of 50 bytes, which waits for none of them. One of the first owner's waits for them: so they are slow.
+// TestANeighboursModuleIsCompiledBesideSlowOnes compiles real modules: one owner's, a minute or
+// more each, and another's of 50 bytes, which waits for none of them. One of the first owner's
+// waits for them: so they are slow.
 func TestANeighboursModuleIsCompiledBesideSlowOnes(t *testing.T) {
 	c, err := compiled.New(compiled.Options{Dir: filepath.Join(t.TempDir(), "cache"), Program: os.Args[0], Slots: 2, Patience: time.Second})
 	if err != nil {

@@ -110,7 +110,7 @@ func (w *worker) start() *exec.Cmd {
 	return cmd
 }
 
-// end waits for the worker, and returns its exit status and what the program wrote.
+// end waits for the worker, and returns its exit status and the program's output.
 func (w *worker) end(cmd *exec.Cmd) (int, []byte) {
 	w.t.Helper()
 	_ = cmd.Wait()
@@ -121,7 +121,7 @@ func (w *worker) end(cmd *exec.Cmd) (int, []byte) {
 	return cmd.ProcessState.ExitCode(), data
 }
 
-// expect runs the worker and compares what it wrote: a text, then the results of its calls.
+// expect runs the worker and compares its output: a text, then the results of its calls.
 func (w *worker) expect(text string, results ...uint32) {
 	w.t.Helper()
 	status, out := w.end(w.start())
@@ -226,7 +226,7 @@ func TestAListenerIsAccepted(t *testing.T) {
 		p.call("sock_shutdown", load(atBuffers), 2)
 		p.call("sock_accept", 3, 0, atBuffers) // the first preopen is no socket
 		w := newWorker(t, p.finish(), given{grant.Grant{Kind: grant.Listen, Protocol: grant.TCP, Port: 80}, file})
-		if how == "blocking" { // what the agent does with its descriptor, the program does not see
+		if how == "blocking" { // the program does not see this change by the agent
 			_ = file.Fd()
 		}
 		cmd := w.start()

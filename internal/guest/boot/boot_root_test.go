@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestTheMachinesMounts mounts what a machine has below a directory, twice: the second
-// time nothing is mounted over it.
+// TestTheMachinesMounts mounts a machine's file systems below a directory, twice: the second time
+// nothing is mounted over it.
 func TestTheMachinesMounts(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		root := t.TempDir()
@@ -80,8 +80,8 @@ func TestLoopback(t *testing.T) {
 	})
 }
 
-// TestReapTakesWhatIsInheritedAlone: this process inherits hundreds of processes while it
-// waits for hundreds of its own, each of which must still be there for its waiter.
+// TestReapTakesWhatIsInheritedAlone: this process inherits hundreds of processes while it waits for
+// hundreds of its own, and each of these stays for its waiter.
 func TestReapTakesWhatIsInheritedAlone(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {

@@ -134,7 +134,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// FuzzFiles: whatever is in a file or a name, nothing panics, and what is read has a kind.
+// FuzzFiles: no file or name causes a panic, and each file that is read has a kind.
 func FuzzFiles(f *testing.F) {
 	f.Add([]byte(vendorFile), "vendor.com/gpu=0,1:v.com/c=all")
 	f.Add([]byte(`{"kind":"a/b"}`), "a/b=c")

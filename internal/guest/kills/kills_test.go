@@ -90,7 +90,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestLastLook: a kill that nobody has announced yet is told before the end.
+// TestLastLook: Stop reports a kill that nobody has announced yet.
 func TestLastLook(t *testing.T) {
 	counter := filepath.Join(t.TempDir(), "memory.events")
 	count(t, counter, 0)

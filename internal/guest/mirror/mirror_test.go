@@ -30,7 +30,7 @@ func link(t *testing.T, target, path string) {
 	}
 }
 
-// tree is what there is below a directory, as text.
+// tree returns the entries below a directory, as text.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var all []string
@@ -140,7 +140,7 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// TestNoReaderSeesHalf: who follows the link finds a whole version, while they change.
+// TestNoReaderSeesHalf: a reader that follows the link finds a whole version, while they change.
 func TestNoReaderSeesHalf(t *testing.T) {
 	from, to := volume(t)
 	write(t, from+"/..one/other", "old")
@@ -162,7 +162,7 @@ func TestNoReaderSeesHalf(t *testing.T) {
 			}
 			data, err := os.OpenRoot(to + "/..data")
 			if err != nil {
-				continue // removed between the look at the link and the opening
+				continue // removed between the lookup of the link and the opening
 			}
 			key, err := data.ReadFile("key")
 			other, oerr := data.ReadFile("other")

@@ -114,8 +114,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// FuzzCommandLine: no command line makes the agent panic, and what is accepted has an
-// address and a level that can be used.
+// FuzzCommandLine: no command line makes the agent panic, and an accepted one has a usable address
+// and level.
 func FuzzCommandLine(f *testing.F) {
 	for _, s := range []string{
 		"", "quiet agent.log=debug agent.server_addr=vsock://-1:1024", `"agent.log=info" agent.https_proxy="a b`, "agent.=1 agent.hotplug_timeout=0", "cgroup_no_v1=all",

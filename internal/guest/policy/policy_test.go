@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a program in this process, whose policy's text says what it does.
+// fake is a program in this process that does as its policy's text says.
 type fake struct {
 	net.Conn
 	ended chan struct{}
@@ -176,8 +176,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// TestADeadProgramAllowsNothing: whatever becomes of the program, the request is denied, and
-// the next one finds the same policy, which remembers what it did.
+// TestADeadProgramAllowsNothing: after any failure of the program, the request is denied, and the
+// next one finds the same policy with its state.
 func TestADeadProgramAllowsNothing(t *testing.T) {
 	ctx := t.Context()
 	for _, request := range []string{"Dies", "Garbage", "Lies", "Stuck"} {
@@ -212,7 +212,7 @@ func TestADeadProgramAllowsNothing(t *testing.T) {
 	}
 }
 
-// TestAProgramThatDiedMeanwhile is started again before the next request is asked about.
+// TestAProgramThatDiedMeanwhile is started again before the next request.
 func TestAProgramThatDiedMeanwhile(t *testing.T) {
 	ctx := t.Context()
 	g, s := gate(t)
@@ -337,7 +337,7 @@ func TestAFailedRequestIsForgotten(t *testing.T) {
 func TestChangesOfTheStateFollowEachOther(t *testing.T) {
 	for name, tc := range map[string]struct {
 		other  func(g *Gate, end func(bool))
-		before string // what the policy has if the second request fails
+		before string // the policy's state if the second request fails
 	}{
 		"fails":          {func(_ *Gate, end func(bool)) { end(true) }, `"start"`},
 		"succeeds":       {func(_ *Gate, end func(bool)) { end(false) }, `"one"`},

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestProgramHasNoRights, because longshore-policy reads what strangers have written.
+// TestProgramHasNoRights, because longshore-policy reads strangers' text.
 func TestProgramHasNoRights(t *testing.T) { roottest.Run(t, programHasNoRights) }
 
 func programHasNoRights(t *testing.T) {
@@ -81,7 +81,7 @@ StatsContainerRequest {
 	if err := ask("CreateContainerRequest"); err != nil {
 		t.Error(err)
 	}
-	// A request whose evaluation takes all memory ends the program, and is denied.
+	// A request with an evaluation that takes all memory ends the program, and is denied.
 	if err := ask("StatsContainerRequest"); !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "could not be asked") {
 		t.Errorf("an evaluation that takes all memory: %.300v", err)
 	} else {

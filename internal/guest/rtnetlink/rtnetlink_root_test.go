@@ -24,12 +24,12 @@ func ip(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// TestBesideTheIpProgram: what the package changes is what the program ip shows, and the other way round.
+// TestBesideTheIpProgram: the program ip shows the package's changes, and the other way round.
 func TestBesideTheIpProgram(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		ip(t, "link", "add", "name", "first", "type", "veth", "peer", "name", "second")
 		ip(t, "link", "set", "second", "up")
-		if err := os.WriteFile("/proc/sys/net/ipv6/conf/first/disable_ipv6", []byte("0"), 0); err != nil { // whatever the host's default is
+		if err := os.WriteFile("/proc/sys/net/ipv6/conf/first/disable_ipv6", []byte("0"), 0); err != nil { // the host's default may differ
 			t.Fatal(err)
 		}
 		ip(t, "addr", "add", "198.51.100.1/32", "peer", "198.51.100.2/32", "dev", "second")

@@ -61,7 +61,7 @@ func TestARouteOfTwoVersionsIsRefused(t *testing.T) {
 	}
 }
 
-// FuzzMessages: whatever the bytes, nothing panics, and a message is inside of the datagram.
+// FuzzMessages: with any bytes, nothing panics, and a message is inside of the datagram.
 func FuzzMessages(f *testing.F) {
 	f.Add(reply(unix.RTM_NEWLINK, 0, 7, appendAttribute(ifInfo(1, 0, 0), unix.IFLA_IFNAME, []byte("eth0\x00"))...))
 	f.Add(reply(unix.NLMSG_ERROR, 0, 7, 0, 0, 0, 0))

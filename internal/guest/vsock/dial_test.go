@@ -45,7 +45,7 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// TestDialHybrid: what a monitor answers, and what becomes of it.
+// TestDialHybrid: a monitor's answers, and their results.
 func TestDialHybrid(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer, want string // want: of the error, unless it is connected

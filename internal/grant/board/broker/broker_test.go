@@ -244,7 +244,7 @@ func TestIdentityIsTheAgents(t *testing.T) {
 	if _, err := n.handle("stranger", board.Realm{Owner: "nomad", Namespace: "web"}, board.Connect, nil).Connect(ctx, nil); code(err) != program.NoServer {
 		t.Errorf("across owners: %v", err)
 	}
-	// What the rules open, and only in that direction.
+	// The rules open a connection, and only in that direction.
 	c, err := n.handle("operator", ops, board.Connect, nil).Connect(ctx, map[string]string{"server_container": "server"})
 	if err != nil {
 		t.Fatal(err)
@@ -273,8 +273,8 @@ func TestIdentityIsTheAgents(t *testing.T) {
 	}
 }
 
-// TestTheDeadAreGoneAtOnce: a server whose descriptor is closed gets no connection, and a container's handles, those that it has
-// given away too, end with its process.
+// TestTheDeadAreGoneAtOnce: a server with a closed descriptor gets no connection, and a container's
+// handles, given away or not, end with its process.
 func TestTheDeadAreGoneAtOnce(t *testing.T) {
 	n := start(t)
 	realm, ctx := board.Realm{Owner: "cri"}, t.Context()
@@ -355,8 +355,8 @@ func TestTheDeadAreGoneAtOnce(t *testing.T) {
 	}
 }
 
-// TestSlowPeersHoldNobodyUp: a server that accepts nothing, clients that read nothing and send more than can be, and garbage are
-// bounded, and others go on.
+// TestSlowPeersHoldNobodyUp: a server that accepts nothing, clients that read nothing and send too
+// much, and garbage are bounded, and others continue.
 func TestSlowPeersHoldNobodyUp(t *testing.T) {
 	n := start(t)
 	realm, ctx := board.Realm{Owner: "cri"}, t.Context()
@@ -430,7 +430,7 @@ func TestSlowPeersHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// TestTheProcessIsConfinedAndEnds: it says by what it is confined, and is gone when nobody has a handle.
+// TestTheProcessIsConfinedAndEnds: it reports its confinement, and ends with its last handle.
 func TestTheProcessIsConfinedAndEnds(t *testing.T) {
 	n := start(t)
 	f, err := n.Handle(t.Context(), broker.Want{Container: "c", Realm: board.Realm{Owner: "cri"}, Rights: board.Connect})

@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/program"
 )
 
-// FuzzRequests gives the board a program's messages. Whatever they are, the answer is one that a program can read, the handle stays
-// within what the agent gave, and no descriptor is left open.
+// FuzzRequests gives the board a program's messages. For any message, a program can read the
+// answer, the handle stays within the agent's grant, and no descriptor stays open.
 func FuzzRequests(f *testing.F) {
 	for _, m := range []string{
 		`{"id":1,"op":"connect","labels":{"app":"db"}}`, `{"op":"serve"}`, `{"op":"narrow","rights":["connect"]}`, `{"op":"show"}`,

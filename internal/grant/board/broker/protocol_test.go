@@ -93,7 +93,8 @@ func TestWhatTheProtocolDoesNotHave(t *testing.T) {
 	if answer, _ := r.ask(`{"op":"connect"}`, -1); !strings.Contains(answer, `"code":"no_server"`) {
 		t.Errorf("a server that reads no more: %q", answer)
 	}
-	// The one who sends nothing, or reads nothing more, gives its handle back; others have theirs.
+	// A program that sends an empty message, or reads nothing more, loses its handle; others keep
+	// theirs.
 	silent, deaf := n.raw("silent", board.Connect), n.raw("deaf", board.Connect)
 	if answer, _ := silent.ask("", -1); answer != "" {
 		t.Errorf("an empty message is answered by %q", answer)
@@ -110,7 +111,7 @@ func TestWhatTheProtocolDoesNotHave(t *testing.T) {
 	roottest.Eventually(t, "the handles are given back", func() bool { return n.status().Handles == 1 })
 }
 
-// lingering returns a TCP socket that keeps whoever closes its last descriptor waiting.
+// lingering returns a TCP socket; the close of its last descriptor blocks.
 func lingering(t *testing.T) *os.File {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -146,8 +147,8 @@ func lingering(t *testing.T) *os.File {
 	return f
 }
 
-// TestADescriptorThatLingersHoldsNobodyUp: programs leave sockets whose close takes an hour where the board closes them last: in its
-// own sockets, and in a connection that it makes.
+// TestADescriptorThatLingersHoldsNobodyUp: programs leave sockets that linger for an hour where the
+// board closes them last: in its own sockets, and in a connection that it makes.
 func TestADescriptorThatLingersHoldsNobodyUp(t *testing.T) {
 	n := start(t)
 	realm := board.Realm{Owner: "cri"}
@@ -204,7 +205,7 @@ func TestADescriptorThatLingersHoldsNobodyUp(t *testing.T) {
 		roottest.Eventually(t, "the board answers with a connection", func() bool {
 			var answer string
 			answer, other = bad.ask(`{"op":"connect","labels":{"app":"bad"}}`, -1)
-			if other < 0 && !strings.Contains(answer, `"busy"`) { // busy: the server has not read its last ones yet
+			if other < 0 && !strings.Contains(answer, `"busy"`) { // busy: the server's last ones are unread
 				t.Fatal(answer)
 			}
 			return other >= 0

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/program"
 )
 
-// hears returns what the server of a client's realm says to it.
+// hears returns the message of the server in a client's realm.
 func hears(t *testing.T, client *program.Handle) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
@@ -32,8 +32,9 @@ func hears(t *testing.T, client *program.Handle) string {
 	return string(b)
 }
 
-// TestAServerOutlastsAShortageOfDescriptors: while the board cannot send a descriptor, or the agent cannot have one, handles, servers and
-// connections are refused. Afterwards all that were there before work, in the same process, and new ones reach them.
+// TestAServerOutlastsAShortageOfDescriptors: while the board cannot send a descriptor, or the agent
+// cannot have one, handles, servers and connections are refused. Afterwards all earlier ones work,
+// in the same process, and new ones reach them.
 func TestAServerOutlastsAShortageOfDescriptors(t *testing.T) {
 	n := start(t)
 	realm := board.Realm{Owner: "cri"}

@@ -91,8 +91,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestStateIsKept: what a policy remembers is told with the answer, and can be given to
-// another process.
+// TestStateIsKept: the answer has the policy's state, and another process can take it over.
 func TestStateIsKept(t *testing.T) {
 	const create = `{"container_id": "one", "OCI": {"Root": {"Path": "/run/x"}}}`
 	d := evaluator(t, sample).Ask(t.Context(), "CreateContainerRequest", []byte(create))
@@ -237,8 +236,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-// TestPoliciesOfKata reads the samples that Kata has, of which a copy of its sources is
-// needed: LONGSHORE_KATA_SOURCE.
+// TestPoliciesOfKata reads Kata's samples from a copy of its sources: LONGSHORE_KATA_SOURCE.
 func TestPoliciesOfKata(t *testing.T) {
 	source := os.Getenv("LONGSHORE_KATA_SOURCE")
 	if source == "" {
@@ -304,7 +302,7 @@ func TestRulesOfGenpolicy(t *testing.T) {
 		}
 		e := evaluator(t, policy)
 		for _, c := range cases {
-			if c.Kind == "CreateSandboxRequest" { // what Kata's agent writes also when it is empty
+			if c.Kind == "CreateSandboxRequest" { // Kata's agent writes these also when they are empty
 				for _, list := range []string{"dns", "storages", "kernel_modules"} {
 					if c.Request[list] == nil {
 						c.Request[list] = []any{}
