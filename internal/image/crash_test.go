@@ -55,8 +55,8 @@ func pullUntilKilled(dir, ref string) int {
 	}
 }
 
-// TestKilledAgentLeavesAWholeStore kills the agent at random steps of a pull's life and checks
-// what the next one finds.
+// TestKilledAgentLeavesAWholeStore kills the agent at random steps of a pull's life and checks the
+// next one's store.
 func TestKilledAgentLeavesAWholeStore(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	b := layered(4, 200_000)

@@ -204,8 +204,8 @@ func TestRetryAfterIsHeeded(t *testing.T) {
 	if _, err := s.Pull(t.Context(), "cri", ref, core.PullOptions{}); err != nil {
 		t.Errorf("after one 429: %v", err)
 	}
-	// A server that asks for a longer wait than we allow is given up at once, and the error says
-	// how long it asked for.
+	// When a server asks for a longer wait than we allow, the pull fails at once, and the error
+	// says how long.
 	reg.Intercept(func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
 		w.Header().Set("Retry-After", "7200")
 		w.WriteHeader(http.StatusTooManyRequests)
@@ -448,8 +448,7 @@ func TestFullDiskIsSaidBeforeItIsFull(t *testing.T) {
 	}
 }
 
-// TestAPullWithoutProgressIsCancelled, whatever it waits for; what it has fetched is there for
-// the next one.
+// TestAPullWithoutProgressIsCancelled at any request; its content stays for the next one.
 func TestAPullWithoutProgressIsCancelled(t *testing.T) {
 	b := layered(1, 200_000)
 	blob := b.Layers[0].Digest

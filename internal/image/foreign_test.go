@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// qemu is what binfmt_misc says of Debian's handler for s390x programs, and python of a handler
-// that is none for programs.
+// qemu is binfmt_misc's text of Debian's handler for s390x programs, and python of a handler that
+// is none for programs.
 const (
 	qemu = "enabled\ninterpreter /usr/bin/qemu-s390x-static\nflags: OCF\noffset 0\n" +
 		"magic 7f454c4602020100000000000000000000020016\nmask ffffffffffffff00fffffffffffffffffffeffff\n"

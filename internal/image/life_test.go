@@ -25,8 +25,8 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// TestOneLayerWithMappedOwners: the kernel needs at least two lower layers for an overlay, with
-// which owners are mapped.
+// TestOneLayerWithMappedOwners: the kernel needs at least two lower layers for an overlay with
+// mapped owners.
 func TestOneLayerWithMappedOwners(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	dir := t.TempDir()

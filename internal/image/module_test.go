@@ -33,7 +33,7 @@ func cncf(module []byte) imagetest.Wasm {
 	}
 }
 
-// modules returns an image of each form in which a module comes alone.
+// modules returns an image of each form of a lone module.
 func modules() map[string]imagetest.Wasm {
 	runwasi := program("runwasi")
 	return map[string]imagetest.Wasm{
@@ -223,7 +223,7 @@ func TestModulesThatCannotRunAreRefused(t *testing.T) {
 		{"beside", beside, "a WebAssembly module and 1 other layers", errdefs.IsNotImplemented},
 	} {
 		name := reg.Push("bad/"+c.name, "v1", c.w.Build())
-		for range 2 { // the second time of what the first has left
+		for range 2 { // the second time from the first one's remains
 			if img, err := s.Pull(t.Context(), "cri", name, core.PullOptions{}); err == nil || !strings.Contains(err.Error(), c.want) || !c.class(err) {
 				t.Errorf("%s: %+v, %v", c.name, img, err)
 			}
@@ -249,7 +249,7 @@ func TestAModuleIsNoArchive(t *testing.T) {
 	}
 }
 
-// slowModules compiles until it is told to end.
+// slowModules compiles until its context ends.
 type slowModules struct{ begun, ended chan string }
 
 // Warm implements image.Modules.

@@ -51,7 +51,7 @@ func checkoutsCanBeMounted(t *testing.T) {
 				t.Errorf("%s: root stats %+v, %v", id, st, err)
 			}
 		}
-		// Other containers do not see what one has written.
+		// Other containers do not see the writes of one.
 		co, err := s.Checkout(t.Context(), core.CheckoutRequest{Container: core.ID(name + "-other"), Image: img.ID})
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func checkoutsCanBeMounted(t *testing.T) {
 	}
 }
 
-// names lists what is below dir, in order.
+// names lists the entries below dir, in order.
 func names(t *testing.T, dir string) []string {
 	t.Helper()
 	var list []string

@@ -46,7 +46,7 @@ func verifier(t *testing.T) string {
 	return script
 }
 
-// index is a registry's answer when it is asked what refers to an image.
+// index is a registry's answer to a query for the referrers of an image.
 func index(t *testing.T, refs ...imagetest.Built) imagetest.Built {
 	t.Helper()
 	doc := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex}

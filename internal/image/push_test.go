@@ -97,7 +97,7 @@ func TestPushAsks(t *testing.T) {
 		{func(o *core.PushOptions) { o.Password = "other" }, errdefs.ErrUnauthenticated},
 		{func(o *core.PushOptions) { o.Host = "registry.example.com" }, errdefs.ErrUnauthenticated},
 		{func(o *core.PushOptions) { o.Host = to.Host }, nil},
-		{func(o *core.PushOptions) { away, o.Target = true, to.Host+"/a/c:1" }, nil}, // the blobs are there
+		{func(o *core.PushOptions) { away, o.Target = true, to.Host+"/a/c:1" }, nil}, // the registry has the blobs
 	} {
 		o := me
 		c.change(&o)

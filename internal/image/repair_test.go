@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// TestImagesLostWithTheirRecordsAreNamed: names.db and its copy are gone; a repair tells of each image by what
-// is left of it, and a pull brings it back.
+// TestImagesLostWithTheirRecordsAreNamed: names.db and its copy are gone; a repair names each image
+// by its remains, and a pull brings it back.
 func TestImagesLostWithTheirRecordsAreNamed(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	dir := t.TempDir()

@@ -167,8 +167,8 @@ func TestAPullHasATimeInAll(t *testing.T) {
 	}
 }
 
-// TestALayerOfTooManyFilesIsRefused, and nothing of it is left; the same for an image whose
-// layers together have too many.
+// TestALayerOfTooManyFilesIsRefused, and nothing of it is left; the same for an image with too many
+// in all its layers.
 func TestALayerOfTooManyFilesIsRefused(t *testing.T) {
 	many := func(layers, files int) imagetest.Built {
 		var i imagetest.Image

@@ -67,8 +67,7 @@ func (u unread) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestTheWorkerIsNotBelieved: an image for which it has not asked, or that was refused, is not
-// stored.
+// TestTheWorkerIsNotBelieved: an image that it did not ask for, or that was refused, is not stored.
 func TestTheWorkerIsNotBelieved(t *testing.T) {
 	dir := t.TempDir()
 	good, bad := digest.FromString("good"), digest.FromString("bad")

@@ -142,8 +142,8 @@ func TestALayerWithoutSumsIsNotChecked(t *testing.T) {
 	}
 }
 
-// TestADamagedCheckoutIsAdopted: the record of a container's root was damaged; what the container
-// has written is there when it is checked out again.
+// TestADamagedCheckoutIsAdopted: the record of a container's root was damaged; the next checkout
+// has the container's files.
 func TestADamagedCheckoutIsAdopted(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	dir := t.TempDir()
@@ -197,7 +197,7 @@ func only(t *testing.T, pattern string) string {
 	return found[0]
 }
 
-// TestAPullWithoutSpaceKeepsNothing: what it has fetched is not kept for the next attempt.
+// TestAPullWithoutSpaceKeepsNothing: its fetched content is not kept for the next attempt.
 func TestAPullWithoutSpaceKeepsNothing(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	dir := t.TempDir()
@@ -234,8 +234,8 @@ func TestAPullWithoutSpaceKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestADamagedBlobIsFetchedAgain spoils the blob of a layer whose files are sound, and pulls with
-// the worker that has unpacked it.
+// TestADamagedBlobIsFetchedAgain spoils the blob of a layer with sound files, and pulls with the
+// worker that has unpacked it.
 func TestADamagedBlobIsFetchedAgain(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	b := imagetest.Image{Layers: [][]imagetest.File{{{Name: "a", Body: []byte("a")}}}}.Build()

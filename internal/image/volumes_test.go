@@ -80,7 +80,7 @@ func TestAStoredImageOfTooManyVolumesMakesNoContainer(t *testing.T) {
 	if err := checkout("old"); err != nil {
 		t.Fatal(err)
 	}
-	// The config becomes what an earlier release would have stored.
+	// The config becomes one that an earlier release would have stored.
 	changed := 0
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() != id.Encoded() || !d.Type().IsRegular() {

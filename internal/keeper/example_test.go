@@ -19,7 +19,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer func() { _ = client.Close() }() // what the keeper runs goes on
+	defer func() { _ = client.Close() }() // the keeper's processes continue
 	status, err := client.Status(ctx)
 	if err != nil {
 		log.Fatal(err)
@@ -27,9 +27,8 @@ func ExampleNew() {
 	fmt.Println(status.Processes, "processes")
 }
 
-// Exits are offered until they are acknowledged: whoever takes them puts them on
-// record first. The Example takes them from the fake that passes the same suite
-// (keepertest) as a Client does.
+// Exits are offered until they are acknowledged: a taker puts them on record first. The Example
+// takes them from the fake that passes the same suite (keepertest) as a Client does.
 func ExampleClient_Exits() {
 	tb, done := enginetest.ExampleTB()
 	defer done()

@@ -34,7 +34,7 @@ func givenPlan(n int, script string) []byte {
 	return b.Encode()
 }
 
-// openFiles counts a process's descriptors by what they are.
+// openFiles counts a process's descriptors by their targets.
 func openFiles(t *testing.T, pid int) map[string]int {
 	t.Helper()
 	dir := fmt.Sprintf("/proc/%d/fd", pid)

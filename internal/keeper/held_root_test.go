@@ -54,7 +54,7 @@ func TestHeldFiles(t *testing.T) {
 	})
 }
 
-// TestAKeeperThatHoldsNothing: one of an earlier release is asked for nothing that it does not know.
+// TestAKeeperThatHoldsNothing: one of an earlier release gets no request that it does not know.
 func TestAKeeperThatHoldsNothing(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(dir+"/pair-1", 0o700); err != nil {

@@ -65,9 +65,9 @@ func TestInit(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// Before our handler is there, 2 is the Go runtime's own way out, and the
-		// signal itself the kernel's: it spares a pid 1 without a handler only
-		// while no thread blocks the signal, as the Go runtime does for a moment.
+		// Before our handler is set, 2 is the Go runtime's own way out, and the signal itself the
+		// kernel's: it spares a pid 1 without a handler only while no thread blocks the signal, as
+		// the Go runtime does for a moment.
 		if x := e.exit(l.Ref); x.Exit.Code != 0 && x.Exit.Code != 2 || x.Exit.Signal != 0 && x.Exit.Signal != int(syscall.SIGTERM) {
 			t.Errorf("exit %+v", x.Exit)
 		}

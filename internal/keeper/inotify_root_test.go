@@ -20,8 +20,8 @@ const withoutInotify = `#!/bin/sh
 exec unshare --user --map-root-user /bin/sh -c 'echo 0 >/proc/sys/user/max_inotify_instances && exec "$0" "$@"' BINARY "$@"
 `
 
-// TestAKeeperStartsWithoutInotify: it starts, runs processes, and a FIFO sink ends for its reader,
-// who comes after the process has ended.
+// TestAKeeperStartsWithoutInotify: it starts, runs processes, and a FIFO sink ends for a reader
+// that comes after the end of the process.
 func TestAKeeperStartsWithoutInotify(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		if _, err := os.Stat("/usr/bin/unshare"); err != nil {

@@ -388,10 +388,10 @@ func TestFIFOSink(t *testing.T) {
 		if line, err := bufio.NewReader(st.Stdout).ReadString('\n'); err != nil || line != "early\n" {
 			t.Fatalf("%q %v", line, err)
 		}
-		killAndWait(t, e.status().KeeperPid) // what waits in the FIFO stays there
+		killAndWait(t, e.status().KeeperPid) // the FIFO's content stays there
 		e.status()
 		_, _ = io.WriteString(st.Stdin, "\n")
-		e.exit(l.Ref) // is told although nobody has read
+		e.exit(l.Ref) // reported although nobody has read
 		f, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)

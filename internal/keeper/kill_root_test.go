@@ -125,8 +125,8 @@ func TestExitsWhileTheKeeperIsDown(t *testing.T) {
 	})
 }
 
-// TestKeeperDeathInTheMiddleOfALaunch leaves the command running; what it leaves
-// behind belongs to the next keeper, unless it was forgotten meanwhile.
+// TestKeeperDeathInTheMiddleOfALaunch leaves the command running; its remains belong to the next
+// keeper, unless it was forgotten meanwhile.
 func TestKeeperDeathInTheMiddleOfALaunch(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
@@ -226,7 +226,7 @@ func TestDeathOfBothIsNotHidden(t *testing.T) {
 		}
 		killTogether(t, st)
 		e.c = e.client()
-		// What was on record is still offered; of the other nothing is known.
+		// The exit on record is still offered; the other process is unknown.
 		if x := e.exit(ended.Ref); x.Exit.Code != 6 {
 			t.Errorf("exit %+v", x.Exit)
 		}
@@ -381,8 +381,8 @@ func rotated(t *testing.T, path string) string {
 	return b.String()
 }
 
-// checkLines checks that every step-th number from 0 to last is there once, in
-// order, on a line that is whole.
+// checkLines checks that every step-th number from 0 to last occurs once, in order, on a whole
+// line.
 func checkLines(t *testing.T, what, text string, last, step int) int {
 	t.Helper()
 	next, lines, width := 0, 0, -1

@@ -10,9 +10,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestALineInPiecesIsOneRecord: a program that writes its lines in pieces has a
-// log of whole lines, with a keeper's death between two pieces too, and what it
-// wrote without a newline is there soon, and at its end.
+// TestALineInPiecesIsOneRecord: a program that writes its lines in pieces has a log of whole lines,
+// with a keeper's death between two pieces too, and text without a newline comes soon, and at its
+// end.
 func TestALineInPiecesIsOneRecord(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)

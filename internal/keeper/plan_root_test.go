@@ -61,7 +61,7 @@ func memfd(t *testing.T, b []byte, seals int) int {
 	return fd
 }
 
-// greeted is a raw connection whose hello said version.
+// greeted is a raw connection after a hello with version.
 func greeted(t *testing.T, e *env, version uint64) *net.UnixConn {
 	t.Helper()
 	c := dialRaw(t, e)
@@ -92,8 +92,8 @@ func ask(t *testing.T, c *net.UnixConn, frame []byte, fds ...int) (wire.Header, 
 
 const allSeals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
 
-// TestAPlanMustBeSealedAndWhole: a plan whose file could still change, or whose
-// bytes are not what the agent made, never comes to a fork.
+// TestAPlanMustBeSealedAndWhole: a plan in a file that could still change, or with other bytes than
+// the agent's, never comes to a fork.
 func TestAPlanMustBeSealedAndWhole(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
@@ -287,7 +287,7 @@ func TestAHungPlanIsCancelledAndItsStepNamed(t *testing.T) {
 			ctx, cancel := context.WithCancel(e.ctx())
 			done := make(chan error, 1)
 			go func() { done <- start(ctx) }()
-			f, err := os.Open(told) // until the child is there
+			f, err := os.Open(told) // until the child runs
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -408,7 +408,7 @@ func TestAReleaseMayBeAskedForAgain(t *testing.T) {
 		if err := e.c.Release(e.ctx(), ref); !errors.Is(err, core.ErrEnded) {
 			t.Errorf("released what has ended: %v", err)
 		}
-		// One whose program is refused: told at each call, or that it has ended.
+		// One with a refused program: each call returns the refusal, or that it has ended.
 		ref, _ = launch("refused", "/etc/passwd", false)
 		var refused *core.StartError
 		if err := e.c.Release(e.ctx(), ref); !errors.As(err, &refused) || refused.Errno != unix.EACCES {
@@ -421,7 +421,7 @@ func TestAReleaseMayBeAskedForAgain(t *testing.T) {
 		if err := e.c.Release(e.ctx(), core.Ref{Container: "nobody"}); !errdefs.IsNotFound(err) {
 			t.Errorf("released nobody: %v", err)
 		}
-		// What a command has launched the keeper has not parked.
+		// The process of a command is not parked.
 		l := e.shell("command", "read x")
 		l.IO.Stdin = core.StdinOpen
 		e.launch(l)

@@ -151,7 +151,7 @@ func TestNonsenseHarmsNobody(t *testing.T) {
 				if err != nil || h.ID != 3 {
 					t.Errorf("kind %d, body %x: %+v %v", kind, body, h, err)
 				}
-				// A body that is said to be in a memory file and is not.
+				// A frame that claims a body in a memory file and has none.
 				binary.LittleEndian.PutUint32(frame, uint32(kind)|wire.FlagMemfd<<8)
 				if _, _, err := exchange(t, c, frame); err == nil {
 					t.Errorf("kind %d without its memory file was answered", kind)

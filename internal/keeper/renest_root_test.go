@@ -25,7 +25,7 @@ func programName(t *testing.T, pid int) (arg, comm string) {
 // cutName is a name as the kernel keeps it, in 15 characters.
 func cutName(name string) string { return name[:min(len(name), 15)] }
 
-// TestKeeperAndNestHaveNamesOfTheirOwn: whoever kills all processes of one name leaves the other.
+// TestKeeperAndNestHaveNamesOfTheirOwn: a kill of all processes of one name leaves the other.
 func TestKeeperAndNestHaveNamesOfTheirOwn(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
@@ -243,8 +243,8 @@ func TestProcessesSurviveKeeperAndNest(t *testing.T) {
 }
 
 // TestCopiesThatCouldNotBeReceivedAreSentAgain keeps the client from opening descriptors while a
-// process starts. Its copy comes when there is room, without any change of the process, and the client's
-// owner is told of both changes.
+// process starts. Its copy comes when there is room, without any change of the process, and the
+// client's owner hears of both changes.
 func TestCopiesThatCouldNotBeReceivedAreSentAgain(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		var changes atomic.Int64
@@ -310,8 +310,8 @@ func TestWithoutAClientKeeperAndNestAreLost(t *testing.T) {
 	})
 }
 
-// TestCopiesCostFewDescriptors counts what an agent has open for processes, and that nothing stays
-// after they have been forgotten.
+// TestCopiesCostFewDescriptors counts an agent's descriptors for processes, and none stays after
+// they are forgotten.
 func TestCopiesCostFewDescriptors(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)

@@ -75,8 +75,8 @@ func (e *env) client(set ...func(*keeper.Options)) *keeper.Client {
 	return c
 }
 
-// killPairs ends what the test started: it is in a pid namespace of its own, so
-// that all that runs in it is ours.
+// killPairs ends the test's processes: it is in a pid namespace of its own, so that all that runs
+// in it is ours.
 func (e *env) killPairs() {
 	st, err := e.c.Status(e.ctx())
 	_ = e.c.Close() // it would start them again
@@ -135,7 +135,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// shell is a launch whose process is a shell that runs script.
+// shell is a launch of a shell that runs script.
 func (e *env) shell(id, script string) core.CommandLaunch {
 	e.t.Helper()
 	e.seq++

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// newWeakEnv is newEnv with a keeper and a nest without the capabilities by which a process may send any
-// number of descriptors, whatever the limit.
+// newWeakEnv is newEnv with a keeper and a nest without the capabilities to send descriptors beyond
+// the limit.
 func newWeakEnv(t *testing.T) *env {
 	t.Helper()
 	e := newEnv(t)
@@ -74,8 +74,9 @@ func (e *env) told() {
 	}
 }
 
-// TestAShortageLosesNoRedundancy: while the keeper cannot send descriptors, or the nest or the keeper can
-// receive none, both stay. Afterwards the nest has what was started meanwhile: it outlives the keeper.
+// TestAShortageLosesNoRedundancy: while the keeper cannot send descriptors, or the nest or the
+// keeper can receive none, both stay. Afterwards the nest holds the new process too: it outlives
+// the keeper.
 func TestAShortageLosesNoRedundancy(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newWeakEnv(t)
@@ -125,8 +126,8 @@ func TestAShortageLosesNoRedundancy(t *testing.T) {
 	})
 }
 
-// TestAnAgentWithoutDescriptorsKeepsItsConnection: the one answer fails whose descriptors cannot be
-// received, and what it was about is undone. Another request, which is under way, is answered.
+// TestAnAgentWithoutDescriptorsKeepsItsConnection: the one answer with descriptors that cannot be
+// received fails, and its request is undone. Another request, which is under way, is answered.
 func TestAnAgentWithoutDescriptorsKeepsItsConnection(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)

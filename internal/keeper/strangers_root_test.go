@@ -11,9 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestExitsAfterKeeperAndThenNest: what ran falls to the first process, which is this one.
-// As long as it does not reap, the status is known on every kernel; when it reaps at once,
-// at least the end is.
+// TestExitsAfterKeeperAndThenNest: its processes fall to the first process, which is this one. As
+// long as it does not reap, every kernel has the status; when it reaps at once, at least the end.
 func TestExitsAfterKeeperAndThenNest(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)
@@ -65,9 +64,8 @@ func TestExitsAfterKeeperAndThenNest(t *testing.T) {
 	})
 }
 
-// TestALaunchIsGivenUpAfterKeeperAndThenNest: its command belongs to nobody who could say how it
-// ended. The keeper that took the launch over does not wait for that, and ends when it has nothing
-// else.
+// TestALaunchIsGivenUpAfterKeeperAndThenNest: nobody could report the end of its command. The
+// keeper that took the launch over does not wait for that, and ends when it has nothing else.
 func TestALaunchIsGivenUpAfterKeeperAndThenNest(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		e := newEnv(t)

@@ -183,8 +183,8 @@ func TestSmallWith200Processes(t *testing.T) {
 			e.launch(l)
 			refs = append(refs, l.Ref)
 		}
-		// Up to a few dozen requests' garbage is there at any time: how much just
-		// now is chance.
+		// The garbage of up to a few dozen requests exists at any time: how much just now is
+		// chance.
 		k, n := 6*1024, 0
 		for i := 0; k+n >= 6*1024 && i < 100; i++ {
 			e.status()

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// The kernel log tells pids as its own namespace has them, and so must the one
-// who asks: this test alone runs where it was started.
+// The kernel log has the pids of its own namespace, and so must its reader: this test alone runs
+// where it was started.
 func TestVictimOfARealKill(t *testing.T) {
 	if os.Getenv(roottest.Env) != "1" {
 		t.Skipf("needs root and a real kernel: set %s=1", roottest.Env)
@@ -30,7 +30,7 @@ func TestVictimOfARealKill(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, limit), []byte("8388608"), 0o644); err != nil {
 		t.Skipf("no memory limit can be set: %v", err)
 	}
-	// On v2 only what has the controller is told of by name.
+	// On v2 the log names only a cgroup with the controller.
 	_ = os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory"), 0o644)
 	before := time.Now()
 	cmd := exec.CommandContext(t.Context(), "/usr/bin/busybox", "sh", "-c", "echo 0 > "+inner+"/cgroup.procs; x=0123456789abcdef; while :; do x=$x$x; done")

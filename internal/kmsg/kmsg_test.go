@@ -42,7 +42,7 @@ func TestParseRecord(t *testing.T) {
 	if !ok || r.since != 5678901*time.Microsecond || r.text != "some\ntext" {
 		t.Errorf("%+v %v", r, ok)
 	}
-	// Facility 1 is user space: whoever may write the log could make up kills.
+	// Facility 1 is user space: a writer of the log could make up kills.
 	for _, bad := range []string{"", "6,1,2", "x,1,2,-;t", "6,1,-2,-;t", "12,1,2,-;oom-kill:", "6;t", "6,1,99999999999999999999,-;t"} {
 		if r, ok := parseRecord(bad); ok {
 			t.Errorf("%q: %+v", bad, r)
@@ -71,10 +71,10 @@ func TestTwoLinesAreOneKill(t *testing.T) {
 	}
 }
 
-// TestEachEntryIsReadOnce: what has been read is remembered, and when it was.
+// TestEachEntryIsReadOnce: entries are remembered with their times.
 func TestEachEntryIsReadOnce(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	// A pipe gives each entry to whoever reads it first, and then has none.
+	// A pipe gives each entry to its first reader, and then has none.
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/longshore/longshore/internal/logs"
 )
 
-// TestPlainRecords: lines without a tag are whole ones, whatever they begin with.
+// TestPlainRecords: lines without a tag are whole ones, with any text.
 func TestPlainRecords(t *testing.T) {
 	sink := core.Sink{Format: core.FormatCRIPlain, Path: filepath.Join(t.TempDir(), "log")}
 	write(t, sink.Path, "2017-01-01T00:00:01.000000000Z stdout F one\n2017-01-01T00:00:02.000000000Z stderr \nnonsense\n2017-01-01T00:00:03.000000000Z stdout P three\n")

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// said is what Read gives of a container, an entry a word: the stream's third letter, the
-// text, and a + when the line goes on.
+// said is Read's output for a container, an entry a word: the stream's fourth letter, the text, and
+// a + when the line continues.
 func said(t *testing.T, r *Recent, o Options) string {
 	t.Helper()
 	var list []string

@@ -33,7 +33,7 @@ func TestWholeTellsTheOutputOnce(t *testing.T) {
 }
 
 // TestManyFollowers: more logs are followed at once than a user may have inotify instances, by
-// readers of one file and of many, and whoever reads is woken for its own file.
+// readers of one file and of many, and each reader is woken for its own file.
 func TestManyFollowers(t *testing.T) {
 	dir := t.TempDir()
 	const files, readers = 20, 20

@@ -120,8 +120,8 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
-// FuzzConfig: whatever a registry's config and an instruction are, what comes of them is a config that
-// can be read, or an error.
+// FuzzConfig: a registry's config and an instruction of any content result in a readable config, or
+// an error.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(base), `ENV A=1`)
 	f.Add([]byte(`{"config":null,"history":null,"rootfs":{}}`), `LABEL a=b`)

@@ -518,8 +518,7 @@ func TestEntriesAreBounded(t *testing.T) {
 	if _, err := layer.Apply(t.Context(), mkdir(t), emptyFiles(2000), layer.Options{MaxEntries: 2000}); err != nil {
 		t.Errorf("as many as may be: %v", err)
 	}
-	// One entry whose name implies a thousand directories, and another one in the same
-	// directories.
+	// One entry with a thousand implied directories, and another one in the same directories.
 	deep := strings.Repeat("d/", 1000)
 	files := []imagetest.File{{Name: deep + "a"}, {Name: deep + "b"}, {Name: "d/"}}
 	if _, err := layer.Apply(t.Context(), mkdir(t), bytes.NewReader(imagetest.Tar(files)), layer.Options{MaxEntries: 1001}); !errdefs.IsResourceExhausted(err) {

@@ -196,7 +196,7 @@ func samePacked(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// TestHostileUppers: what programs put there ends the packing, or is packed, and leads nowhere.
+// TestHostileUppers: programs' entries there end the packing, or are packed, and lead nowhere.
 func TestHostileUppers(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		if err := unix.Mount("tmpfs", os.TempDir(), "tmpfs", 0, ""); err != nil {

@@ -196,8 +196,8 @@ func TestHostileLayouts(t *testing.T) {
 	}
 }
 
-// FuzzIndex reads layouts whose index and manifest are any bytes: what is sent are files of the
-// layout, and nothing hangs.
+// FuzzIndex reads layouts with an index of any bytes: it sends only files of the layout, and
+// nothing hangs.
 func FuzzIndex(f *testing.F) {
 	d := newDir(f)
 	m, _ := d.image("layer")

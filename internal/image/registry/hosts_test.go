@@ -34,7 +34,7 @@ func named(tb testing.TB, s string) reference.Named {
 	return n
 }
 
-// urls returns the hosts that are asked for a repository, in order.
+// urls returns the hosts of a repository's requests, in order.
 func urls(r *Repository) string {
 	var list []string
 	for _, h := range r.hosts {
@@ -71,8 +71,8 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// TestPlainHTTPIsExplained asks a server of plain HTTP by HTTPS: the error names the file that allows
-// it, and with that file the server is asked.
+// TestPlainHTTPIsExplained asks a server of plain HTTP by HTTPS: the error names the file that
+// allows it, and with that file the server gets a request.
 func TestPlainHTTPIsExplained(t *testing.T) {
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

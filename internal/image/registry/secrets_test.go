@@ -118,14 +118,14 @@ func redirectTo(where string, code int) http.HandlerFunc {
 	}
 }
 
-// TestCredentialsGoNowhereElse: a host that the configuration does not name gets nothing. A host
-// that it names gets what the registry itself gets, which shows that nothing else kept it back.
+// TestCredentialsGoNowhereElse: a host that the configuration does not name gets nothing. A named
+// host gets the registry's credentials, but not by plain HTTP, so nothing else kept them back.
 func TestCredentialsGoNowhereElse(t *testing.T) {
 	for name, c := range map[string]struct {
 		elsewhere string // where the registry redirects
 		hosts     map[string]http.HandlerFunc
-		is        string // what the other host gets when it is named
-		wants     string // what the error must contain
+		is        string // the other host's credential when it is named
+		wants     string // a part of the error
 	}{
 		"token server": {"https://auth.example:443", map[string]http.HandlerFunc{
 			regHost: protected("https://auth.example/token", serveBlob), "https://auth.example:443": serveToken,
@@ -193,7 +193,7 @@ func signedIn(elsewhere string) http.HandlerFunc {
 	}
 }
 
-// TestPlainHTTPHasNoCredentials, whatever their kind, except on loopback.
+// TestPlainHTTPHasNoCredentials, of any kind, except on loopback.
 func TestPlainHTTPHasNoCredentials(t *testing.T) {
 	basic := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "" {

@@ -7,7 +7,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestVerifyingHasNoRights, because longshore-verify reads what strangers have written.
+// TestVerifyingHasNoRights, because longshore-verify reads strangers' data.
 func TestVerifyingHasNoRights(t *testing.T) { roottest.Run(t, verifyingHasNoRights) }
 
 func verifyingHasNoRights(t *testing.T) {

@@ -256,7 +256,7 @@ func TestProblemsAreSaidBeforeAnyPull(t *testing.T) {
 	}
 }
 
-// FuzzSimple: what repositories contain besides images is read or refused.
+// FuzzSimple: other content of repositories is read or refused.
 func FuzzSimple(f *testing.F) {
 	f.Add([]byte(`{"critical":{"image":{"docker-manifest-digest":"`+target.Digest.String()+`"},"type":"cosign container image signature"}}`),
 		`{"SignedEntryTimestamp":"AAAA","Payload":{"body":"eyJraW5kIjoiYSIsImFwaVZlcnNpb24iOiJiIn0=","integratedTime":1,"logIndex":2,"logID":"ab"}}`,

@@ -16,7 +16,7 @@ import (
 
 const confineEnv = "LONGSHORE_TEST_CONFINE"
 
-// confineJob is what the confined process tries to do.
+// confineJob has the confined process's targets.
 type confineJob struct{ Root, Hosts, CA, Beside, Listener string }
 
 // TestMain lets the test binary be the confined process.

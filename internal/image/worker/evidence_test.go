@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/image/trust"
 )
 
-// TestEvidenceIsBounded: anybody who can write to a repository can attach anything to an image.
+// TestEvidenceIsBounded: any writer of a repository can attach anything to an image.
 func TestEvidenceIsBounded(t *testing.T) {
 	reg := imagetest.NewRegistry(t)
 	image := digest.FromString("an image")
@@ -63,7 +63,7 @@ func TestEvidenceIsBounded(t *testing.T) {
 	}
 }
 
-// FuzzSignatures: what refers to an image, and its content, is read or ignored.
+// FuzzSignatures: an image's referrers, and their content, are read or ignored.
 func FuzzSignatures(f *testing.F) {
 	f.Add([]byte(`{"manifests":[{"digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":1,"artifactType":"application/vnd.dev.sigstore.bundle.v0.3+json"}]}`))
 	f.Add([]byte(`{"layers":[{"mediaType":"application/vnd.dev.cosign.simplesigning.v1+json","digest":"sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","size":1,"annotations":{"dev.cosignproject.cosign/signature":"AA=="}}]}`))

@@ -120,7 +120,7 @@ func TestALauncherHasNothingOfOurs(t *testing.T) {
 			writable++
 		}
 	}
-	if writable > 2 { // its stack, and what is shared with us
+	if writable > 2 { // its stack, and the memory shared with us
 		t.Errorf("%d writable mappings:\n%s", writable, maps)
 	}
 }
@@ -142,7 +142,7 @@ func TestALauncherThatHasEndedIsSaid(t *testing.T) {
 	}
 }
 
-// TestALauncherEndsWithItsSocket, whoever has it.
+// TestALauncherEndsWithItsSocket, by Close.
 func TestALauncherEndsWithItsSocket(t *testing.T) {
 	l, err := fork.NewLauncher(nil)
 	if err != nil {
@@ -154,8 +154,8 @@ func TestALauncherEndsWithItsSocket(t *testing.T) {
 	}
 }
 
-// TestASecondChildCannotNameAnother: what a child reports as its second child's pid does
-// not count, and it can have only one.
+// TestASecondChildCannotNameAnother: a child's report of its second child's pid does not count, and
+// it can have only one.
 func TestASecondChildCannotNameAnother(t *testing.T) {
 	l, words := launcher(t)
 	b := &plan.Builder{}

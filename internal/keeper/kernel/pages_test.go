@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
-// TestSmallPages: what is mapped by then gets no huge pages, children may.
+// TestSmallPages: earlier mappings get no huge pages, children may.
 func TestSmallPages(t *testing.T) {
 	before := thp(t)
 	if before == "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/keeper/kernel"
 )
 
-// TestZombieStatus: the status is what its parent gets, from the end until the reaping.
+// TestZombieStatus: it is the status that its parent gets, from the end until the reaping.
 func TestZombieStatus(t *testing.T) {
 	for _, tt := range []struct {
 		what, script string

@@ -130,7 +130,7 @@ func TestUnfinishedLinesWakeTheLoop(t *testing.T) {
 	if ms := (partialLines{}).wait(now); ms != -1 {
 		t.Errorf("without any it waits for %d ms", ms)
 	}
-	// A source whose line was finished meanwhile is looked at, at once.
+	// A source with a line that was finished meanwhile comes up at once.
 	if ms := (partialLines{&source{}: {}}).wait(now); ms != 0 {
 		t.Errorf("for a finished line it waits for %d ms", ms)
 	}

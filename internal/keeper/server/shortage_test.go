@@ -29,7 +29,7 @@ func limitFiles(t *testing.T, most uint64, fn func()) {
 	}
 }
 
-// newTestServer returns a keeper whose loop the test is, and the nest's end of its socket.
+// newTestServer returns a keeper with the test as its loop, and the nest's end of its socket.
 func newTestServer(t *testing.T) (s *Server, nestEnd int) {
 	t.Helper()
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -55,7 +55,7 @@ func newTestServer(t *testing.T) (s *Server, nestEnd int) {
 	return s, ends[1]
 }
 
-// events handles what is ready, and returns how many descriptors were.
+// events handles ready descriptors, and returns their number.
 func events(t *testing.T, s *Server) int {
 	t.Helper()
 	var evs [8]unix.EpollEvent
@@ -118,7 +118,7 @@ func TestAnAgentThatCannotBeAcceptedWaits(t *testing.T) {
 	if n := events(t, s); n != 1 {
 		t.Errorf("after the shortage %d descriptors had events", n)
 	}
-	// The test may run as another user than root, who is not let in.
+	// The test may run as another user than root, which the keeper refuses.
 	if want := unix.Getuid() == 0; (len(s.conns) == 1) != want {
 		t.Errorf("%d connections", len(s.conns))
 	}
@@ -137,7 +137,7 @@ func TestTheNestGetsLaterWhatAShortagePrevents(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { kernel.CloseAll(append(one, two...)) }()
-	long := make([]byte, wire.MaxInline+1) // goes into a memory file, for which there is no descriptor
+	long := make([]byte, wire.MaxInline+1) // goes into a memory file, which needs a descriptor
 	put := func(name string, fds []int) {
 		s.heldFiles[name] = fds
 		it := heldItem(name, len(fds))

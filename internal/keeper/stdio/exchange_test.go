@@ -10,9 +10,9 @@ import (
 	"github.com/longshore/longshore/internal/beneath/beneathtest"
 )
 
-// TestExchangesOfADirectory opens, rotates and reopens a sink whose directory is a
-// link to another one every other moment. In that nothing may be made, renamed or
-// removed; a sink that trusts its whole path does so.
+// TestExchangesOfADirectory opens, rotates and reopens a sink in a directory that is a link to
+// another one every other moment. In that nothing may be made, renamed or removed; a sink that
+// trusts its whole path does so.
 func TestExchangesOfADirectory(t *testing.T) {
 	base, outside := t.TempDir(), t.TempDir()
 	if err := os.Mkdir(base+"/logs", 0o755); err != nil {

@@ -37,7 +37,7 @@ func TestNumberedFilesGrowUpwards(t *testing.T) {
 	if fi, err := os.Stat(b.path("web.stdout.3")); err != nil || fi.Mode().Perm() != 0o644 {
 		t.Errorf("mode %v, %v", fi.Mode(), err)
 	}
-	// Whoever may write to the directory must not lead us elsewhere.
+	// A writer of the directory must not lead us elsewhere.
 	k.Close()
 	if err := os.Symlink(b.path("elsewhere"), b.path("web.stdout.9")); err != nil {
 		t.Fatal(err)

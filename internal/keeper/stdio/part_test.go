@@ -153,8 +153,8 @@ func TestAFullPipeIsRead(t *testing.T) {
 	}
 }
 
-// TestAPartOutlivesTheKeeper: what waits is in the pipe, and the next keeper finds
-// it there, whatever the last one was doing.
+// TestAPartOutlivesTheKeeper: waiting text is in the pipe, and the next keeper finds it there,
+// after any step of the last one.
 func TestAPartOutlivesTheKeeper(t *testing.T) {
 	for name, die := range map[string]func(b *bench){
 		"while it waits":       func(b *bench) { b.moveAll() },

@@ -70,8 +70,8 @@ func FuzzCRI(f *testing.F) {
 	})
 }
 
-// checkRecords returns the records of one part, which must have the computed size and be counted
-// correctly at every length.
+// checkRecords returns the records of one part; their size must be the computed one, and their
+// counts correct at every length.
 func checkRecords(t *testing.T, form records, part, ts []byte, stderr bool) (made []byte) {
 	t.Helper()
 	for rest := part; len(rest) > 0; {
@@ -307,8 +307,8 @@ func TestRecoverWithoutTheProcess(t *testing.T) {
 	}
 }
 
-// TestTerminalChunkIsFoundAgain reads from a terminal, dies, and finds how much
-// was read by what is left of the pattern.
+// TestTerminalChunkIsFoundAgain reads from a terminal, dies, and counts the read bytes by the rest
+// of the pattern.
 func TestTerminalChunkIsFoundAgain(t *testing.T) {
 	for n := range 40 {
 		b := newBench(t)
@@ -451,8 +451,8 @@ func TestTapsLoseWhatTheyHaveNoRoomFor(t *testing.T) {
 	}
 }
 
-// TestLinksAreNotFollowed: what a container may have put in the place of a file
-// leads nowhere, to no FIFO either.
+// TestLinksAreNotFollowed: a container's link in the place of a file leads nowhere, to no FIFO
+// either.
 func TestLinksAreNotFollowed(t *testing.T) {
 	dir := t.TempDir()
 	file, fifo := filepath.Join(dir, "file"), filepath.Join(dir, "fifo")

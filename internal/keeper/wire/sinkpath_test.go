@@ -6,8 +6,8 @@ import (
 	"github.com/longshore/longshore/internal/keeper/wire"
 )
 
-// TestSinkPaths: what the agent joins the keeper takes apart, and a keeper that
-// does not know of it finds the same file.
+// TestSinkPaths: the keeper splits the agent's joined path, and a keeper that does not know of it
+// finds the same file.
 func TestSinkPaths(t *testing.T) {
 	for _, c := range []struct{ below, path, joined string }{
 		{"/logs/pod", "/logs/pod/c/0.log", "/logs/pod//c/0.log"},

@@ -74,8 +74,8 @@ func TestEveryFieldTravels(t *testing.T) {
 	}
 }
 
-// TestGoldenVersion1 keeps what version 1 looks like: a later keeper must still
-// read these, and these must still be written for as long as Version is 1.
+// TestGoldenVersion1 keeps the frames of version 1: a later keeper must still read these, and these
+// must still be written for as long as Version is 1.
 func TestGoldenVersion1(t *testing.T) {
 	for name, frame := range map[string][]byte{
 		"hello":  wire.Frame(wire.KindHello, 0, &wire.Hello{Magic: wire.Magic, Version: 1, Oldest: 1, Program: "agent"}),
@@ -185,8 +185,8 @@ func FuzzParseHeader(f *testing.F) {
 	})
 }
 
-// FuzzUnmarshal gives any bytes to every decoder. What is accepted must be
-// written and read again as the same.
+// FuzzUnmarshal gives any bytes to every decoder. An accepted message must be written and read
+// again as the same.
 func FuzzUnmarshal(f *testing.F) {
 	for i, m := range messages() {
 		n := 0

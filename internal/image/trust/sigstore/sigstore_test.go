@@ -75,7 +75,7 @@ func (w world) root(withLog bool) []byte {
 	return b
 }
 
-// payload is what cosign's first layout signs.
+// payload is the text that cosign's first layout signs.
 func payload(d digest.Digest) []byte {
 	return fmt.Appendf(nil, `{"critical":{"identity":{"docker-reference":"r.example/a"},"image":{"docker-manifest-digest":%q},"type":"cosign container image signature"},"optional":null}`, d)
 }
@@ -102,7 +102,7 @@ func (w world) simple(body []byte) trust.Simple {
 	}
 }
 
-// annotation is the log's answer in the form in which cosign stores it.
+// annotation is the log's answer as cosign stores it.
 func (w world) annotation(e *protorekor.TransparencyLogEntry) string {
 	w.t.Helper()
 	p := tlog.RekorPayload{
