@@ -23,7 +23,7 @@ func advert() []byte {
 	from, to := netip.MustParseAddr("fe80::66"), netip.MustParseAddr("ff02::1")
 	msg := []byte{134, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 0, 0, 0, 0, 0}
 	msg = append(append(msg, 1, 1), mac...)                                           // where it is
-	msg = append(msg, 3, 4, 64, 0xc0, 0, 1, 0x51, 0x80, 0, 0, 0x38, 0x40, 0, 0, 0, 0) // a range, from which to take one
+	msg = append(msg, 3, 4, 64, 0xc0, 0, 1, 0x51, 0x80, 0, 0, 0x38, 0x40, 0, 0, 0, 0) // a range to take one from
 	msg = append(msg, netip.MustParseAddr("fd66::").AsSlice()...)
 	sum := uint32(len(msg)) + unix.IPPROTO_ICMPV6
 	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), msg} {
@@ -69,21 +69,21 @@ func (h hearer) heard(t *testing.T) (n int) {
 	return n
 }
 
-// taken is what it has taken on because of them.
+// taken returns the routes and addresses from them.
 func (h hearer) taken(t *testing.T) string {
 	t.Helper()
 	return networktest.Run(t, h.in+"ip -6 route show proto ra") + networktest.Run(t, h.in+"ip -6 -o address show to fd66::/64")
 }
 
-// deaf checks that none of the interfaces heeds what a sandbox advertises, and that each would if it were
-// not kept from it.
+// deaf checks that none of the interfaces heeds a sandbox's advertisements, and that each would if
+// it were not kept from it.
 func deaf(t *testing.T, from *networktest.Namespace, link string, all ...hearer) {
 	t.Helper()
 	for _, h := range all { // where the host's default is off, nobody would hear anything
 		networktest.Run(t, h.in+"sysctl -q -w net.ipv6.conf."+h.link+".disable_ipv6=0")
 	}
 	roottest.Eventually(t, "all hear advertisements", func() bool {
-		advertise(t, from, link) // an interface that has just come up sends nothing yet
+		advertise(t, from, link) // a new interface sends nothing yet
 		// When the third has come, the first has had its effect.
 		return !slices.ContainsFunc(all, func(h hearer) bool { return h.heard(t) < 3 })
 	})

@@ -58,7 +58,7 @@ func (b box) wantWay(t *testing.T, iface string) {
 }
 
 // TestTheWayOutMoves: the default route and the ports of the host are with the first network that
-// leads out, whatever comes and goes, and recovery finds them where they were.
+// leads out, after each change, and recovery finds them where they were.
 func TestTheWayOutMoves(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -98,7 +98,7 @@ func TestTheWayOutMoves(t *testing.T) {
 		r.detach(&b, "back")
 		r.attach(&b, core.Attachment{Network: "app"})
 		reach("app")
-		// Who never wants the default route there does not get it.
+		// A sandbox that never wants the default route there does not get it.
 		r.detach(&b, "app")
 		r.attach(&b, core.Attachment{Network: "app", NoDefault: true})
 		b.wantWay(t, "")

@@ -50,8 +50,8 @@ func TestBuiltinPace(t *testing.T) {
 	})
 }
 
-// TestPublishedPortPace prints what the way of a published port costs beside that of a sandbox's
-// host port, from another machine to a task of this node, and asserts nothing about it.
+// TestPublishedPortPace prints the cost of a published port beside that of a sandbox's host port,
+// from another machine to a task of this node, and asserts nothing about it.
 func TestPublishedPortPace(t *testing.T) {
 	measures(t)
 	roottest.Run(t, func(t *testing.T) {
@@ -110,8 +110,8 @@ func TestPublishedPortPace(t *testing.T) {
 	})
 }
 
-// TestOverlayPace prints what a large overlay costs, and asserts nothing about it: what other nodes
-// tell, tasks that come and go, and a service that changes for all tasks of this node.
+// TestOverlayPace prints the costs of a large overlay, and asserts nothing about them: other nodes'
+// messages, tasks that come and go, and a service that changes for all tasks of this node.
 func TestOverlayPace(t *testing.T) {
 	measures(t)
 	roottest.Run(t, func(t *testing.T) {

@@ -101,7 +101,7 @@ func TestCNIReal(t *testing.T) {
 			t.Errorf("no bandwidth limit: %s", q)
 		}
 		r.check(one)
-		// The configuration is removed; the next process still runs DEL for what was made.
+		// The configuration is removed; the next process still runs DEL for the sandboxes.
 		if err := os.Remove(filepath.Join(conf, "10-lan.conflist")); err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestCNIReal(t *testing.T) {
 	})
 }
 
-// TestCNIBesideOverlays: plugins make the way out of a task, and we what is on overlays.
+// TestCNIBesideOverlays: plugins make the way out of a task, and we its overlays.
 func TestCNIBesideOverlays(t *testing.T) {
 	if roottest.Hardened() {
 		t.Skip("these plugins do not open the host's firewall: its administrator adds the plugin firewall")
@@ -311,7 +311,7 @@ func TestCNIScripted(t *testing.T) {
 	})
 }
 
-// lingering is a plugin of which ADD leaves a process that holds its output, and DEL never ends
+// lingering is a plugin; its ADD leaves a process that holds its output, and its DEL never ends
 // while there is a file.
 const lingering = `#!/bin/sh
 cat > /dev/null

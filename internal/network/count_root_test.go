@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestStatsCountWhatTheSandboxSends: the stats are what the sandbox has sent and received, not
-// what the host's end of its link has, and a call for several returns the same as a call for one.
+// TestStatsCountWhatTheSandboxSends: the stats are the sandbox's sent and received packets, not
+// those of the host's end of its link, and a call for several returns the same as a call for one.
 func TestStatsCountWhatTheSandboxSends(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -52,7 +52,7 @@ func TestStatsCountWhatTheSandboxSends(t *testing.T) {
 }
 
 // TestStatsAreOfOurNamespace: the first thread of the process, which /proc/self describes, may have
-// stayed in a namespace that it could not leave. What is counted is in ours.
+// stayed in a namespace that it could not leave. The stats are of ours.
 func TestStatsAreOfOurNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -31,7 +31,7 @@ func (n *Network) Add(d Driver, has func(string) (string, bool)) {
 	n.drivers.recovery = append(n.drivers.recovery, k)
 }
 
-// Asks are the networks whose names a sandbox may know.
+// Asks returns the networks with names that a sandbox may know.
 func Asks(st core.NetworkStatus) []string {
 	return (&Network{bridges: bridges{users: &user.Driver{}}}).box(core.NetworkRequest{}, st).Networks
 }

@@ -18,8 +18,7 @@ func TestForwardChainsThatDrop(t *testing.T) {
 		out := newOutside(t)
 		for _, tc := range []struct {
 			name string
-			// up adds the chains that drop; again does what the other program does when it
-			// reloads its rules.
+			// up adds the chains that drop; again is the other program's reload of its rules.
 			up, again []string
 		}{
 			{"iptables policy", []string{"iptables -P FORWARD DROP"}, []string{"iptables -F FORWARD"}},
@@ -119,8 +118,7 @@ func TestForwardChainsThatMeanIt(t *testing.T) {
 	})
 }
 
-// TestForwardChainUnderLock: a table that its owner has locked cannot be changed, and Trouble
-// says so.
+// TestForwardChainUnderLock: a table locked by its owner cannot be changed, and Trouble says so.
 func TestForwardChainUnderLock(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -60,7 +60,7 @@ func TestBackendsOfAPublishedPortComeAndGo(t *testing.T) {
 		m.publish(nil)
 		open[12].over(t)
 
-		// What nobody can answer for is left out, and named.
+		// Backends that nobody can answer for are left out, and named.
 		odd := m.port("tcp", 8080, 12)
 		for _, a := range []string{"8.8.8.8", "10.0.0.0", "10.0.0.1", "10.0.0.2", "127.0.0.1", "::1"} {
 			odd.Backends = append(odd.Backends, core.OverlayBackend{Addr: netip.MustParseAddr(a)})
@@ -108,7 +108,7 @@ func TestAPublishedPortThatIsTaken(t *testing.T) {
 			t.Errorf("trouble %q", trouble)
 		}
 		for _, again := range []bool{false, true} {
-			if again { // the next agent has not been told of any port
+			if again { // the next agent does not know of any port yet
 				r.start()
 				if err := r.net.Recover(t.Context(), nil); err != nil {
 					t.Fatal(err)
@@ -129,7 +129,7 @@ func TestAPublishedPortThatIsTaken(t *testing.T) {
 }
 
 // TestTheIngressIsClosed: from the overlay nothing comes to the node or past it, also not from a
-// machine that says what it wants; and from sandboxes and from other machines nothing but published
+// machine that routes through it; and from sandboxes and from other machines nothing but published
 // ports comes into its namespace.
 func TestTheIngressIsClosed(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -180,13 +180,13 @@ func TestTheIngressIsClosed(t *testing.T) {
 			answers(t, ns, "tcp", at(node, 8080), m.addr(2), 11)
 			none.silent(t)
 		}
-		// Nothing of the host is to be had by the way of a published port.
+		// A published port leads to nothing else of the host.
 		refused(t, nil, "tcp", at(inner, 22))
 	})
 }
 
-// TestPublishedPortsChangeUnderRequests: twenty ports get and lose backends, come and go, while
-// others are asked; none of those is ever refused.
+// TestPublishedPortsChangeUnderRequests: twenty ports get and lose backends, come and go, during
+// requests to others; none of these is ever refused.
 func TestPublishedPortsChangeUnderRequests(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -284,7 +284,7 @@ func TestTheIngressIsOpenedAgain(t *testing.T) {
 		m.openIngress()
 		answers(t, nil, "tcp", "127.0.0.1:8080", m.addr(2), 12)
 
-		// The next process; it is given the wrong things before it is given the right ones.
+		// The next process; it gets wrong arguments before the right ones.
 		r.start()
 		m.on = m.open(0)
 		for _, in := range []core.Ingress{
@@ -336,11 +336,11 @@ func TestTheIngressIsOpenedAgain(t *testing.T) {
 		if err := r.net.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		m.left(1) // whose other end is gone
+		m.left(1) // its other end is gone
 	})
 }
 
-// TestPublishedPortsPassFirewalls: other programs' rules drop what they do not know.
+// TestPublishedPortsPassFirewalls: other programs' rules drop unknown traffic.
 func TestPublishedPortsPassFirewalls(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -16,7 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestTheIngressKeepsTheContract runs the suite with the kernel's own rules as what is led.
+// TestTheIngressKeepsTheContract runs the suite, and reads the open ports from the kernel's own
+// rules.
 func TestTheIngressKeepsTheContract(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		newOutside(t)

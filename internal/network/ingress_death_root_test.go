@@ -19,7 +19,7 @@ import (
 // ingressArg has the test binary open an ingress, publish a port and wait to be killed.
 const ingressArg = "ingress-until-killed"
 
-// victim is what the process that is killed is told.
+// victim is the input of the process that is killed.
 type victim struct {
 	StateDir, Dir string
 	Subnets       []core.OverlaySubnet
@@ -60,7 +60,7 @@ func ingressMain() int {
 }
 
 // TestConnectionsToPublishedPortsSurviveTheAgent: the process that has made all is killed; while
-// there is none, and when the next one takes over, connections go on and new ones are served.
+// there is none, and when the next one takes over, connections stay and new ones are served.
 func TestConnectionsToPublishedPortsSurviveTheAgent(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -281,7 +281,7 @@ func (m *mesh) port(proto string, port uint16, tasks ...int) core.PublishedPort 
 	return p
 }
 
-// publish publishes ports, of which these are taken.
+// publish publishes ports, and wants these to be taken.
 func (m *mesh) publish(list []core.PublishedPort, taken ...uint16) {
 	m.t.Helper()
 	got, err := m.r.net.Publish(list)
@@ -314,7 +314,7 @@ func (m *mesh) left(tasks int) {
 	}
 }
 
-// knocks are connections of which none may be answered, not by a refusal either.
+// knocks are connections that must get no answer, not a refusal either.
 type knocks []knock
 
 type knock struct {
@@ -340,7 +340,7 @@ func (k *knocks) knock(t *testing.T, from *networktest.Namespace, to netip.AddrP
 	})
 }
 
-// silent checks them, when something else that was asked later has been answered.
+// silent checks them, after the answer to a later request.
 func (k knocks) silent(t *testing.T) {
 	t.Helper()
 	for _, one := range k {

@@ -45,7 +45,7 @@ func TestAPublishedPortLeadsToBackends(t *testing.T) {
 		refused(t, nil, "tcp", "[::1]:8080")
 		refused(t, o.ns, "tcp", at(o.host6, 8080))
 
-		// A site whose machines have the overlay's addresses.
+		// A site with the overlay's addresses on its machines.
 		networktest.Run(t, "nsenter --net="+o.ns.Path+" ip addr add 10.0.0.77/24 dev far0")
 		networktest.Run(t, "nsenter --net="+o.ns.Path+" ip route add 192.0.2.1 dev far0 src 10.0.0.77")
 		networktest.Run(t, "ip route add 10.0.0.77 dev up0")

@@ -73,7 +73,7 @@ func (d dirKV) All(prefix string) iter.Seq2[string, []byte] {
 	}
 }
 
-// restlessArg has this program be one that sets sandboxes up and tears them down until it is killed.
+// restlessArg makes this program set sandboxes up and tear them down until it is killed.
 const restlessArg = "restless"
 
 func openAt(dir string, log *slog.Logger) (*network.Network, error) {
@@ -128,7 +128,7 @@ func restless(dir, one, two string) error {
 }
 
 // TestKilledAnywhere kills the process that sets up sandboxes on overlays, wherever it is. The next
-// one leaves nothing of what nobody has recorded.
+// one leaves nothing without a record.
 func TestKilledAnywhere(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -164,7 +164,7 @@ func TestKilledAnywhere(t *testing.T) {
 	})
 }
 
-// wantNothing starts the next process, which is told of no sandbox.
+// wantNothing starts the next process, without any sandbox to recover.
 func wantNothing(t *testing.T, dir, when string, boxes ...*networktest.Namespace) {
 	t.Helper()
 	n, err := openAt(dir, slog.New(slog.NewTextHandler(t.Output(), nil)))

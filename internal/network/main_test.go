@@ -33,10 +33,10 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// first takes what is to run on the first thread of the process.
+// first takes functions for the first thread of the process.
 var first = firstThread()
 
-// firstThread keeps the goroutine of TestMain on the first thread, on which packages are initialized.
+// firstThread keeps the goroutine of TestMain on the first thread, where packages are initialized.
 func firstThread() chan func() {
 	runtime.LockOSThread()
 	return make(chan func())

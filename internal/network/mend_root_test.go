@@ -67,7 +67,7 @@ func TestWhatOthersChangeOnTheHostIsMended(t *testing.T) {
 			}
 			r.check(one)
 		}
-		// Somebody's own setting is told, and stays.
+		// Somebody's own setting is reported, and stays.
 		networktest.Run(t, "sysctl -qw net.ipv4.conf.longshore0.forwarding=0")
 		for range 2 {
 			if list := network.Mend(r.net, true, true); len(list) != 1 || list[0].Mended || list[0].Hint == "" || !strings.Contains(list[0].Text, "longshore0/forwarding is 0") {

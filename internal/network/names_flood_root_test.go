@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestAFloodOfQuestionsLeavesOthersTheirAnswers: one sandbox asks without pause, the questions of another
-// one are all answered. The node is told how many of the first were not.
+// TestAFloodOfQuestionsLeavesOthersTheirAnswers: one sandbox asks without pause, the questions of
+// another one are all answered. The node hears how many of the first were not.
 func TestAFloodOfQuestionsLeavesOthersTheirAnswers(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		var unanswered atomic.Pointer[map[core.ID]uint64]

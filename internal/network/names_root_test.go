@@ -24,7 +24,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// ask sends one question from inside of a sandbox, and returns what reads the answer to it.
+// ask sends one question from inside of a sandbox, and returns a function that reads the answer to
+// it.
 func (b box) ask(t *testing.T, name string) (answer func() string) {
 	t.Helper()
 	var conn *net.UDPConn
@@ -107,8 +108,8 @@ func signal(t *testing.T, pid int, sig syscall.Signal) {
 	})
 }
 
-// TestANameServerIsReplacedWithItsSockets: a question that is asked while the name server hangs, or
-// after it has died, waits for its successor; none is refused, and no sandbox notices.
+// TestANameServerIsReplacedWithItsSockets: a question while the name server hangs, or after it has
+// died, waits for its successor; none is refused, and no sandbox notices.
 func TestANameServerIsReplacedWithItsSockets(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -167,7 +168,7 @@ func TestANameServerIsReplacedWithItsSockets(t *testing.T) {
 	})
 }
 
-// askTCP is ask over a connection of its own, which is made before the question is asked.
+// askTCP is ask over a connection of its own, which is made before the question.
 func (b box) askTCP(t *testing.T, name string) (answer func() string) {
 	t.Helper()
 	var conn net.Conn
@@ -200,8 +201,8 @@ func (b box) askTCP(t *testing.T, name string) (answer func() string) {
 	}
 }
 
-// TestQuestionsWaitWhileAgentAndNameServerAreDead: what is asked then is answered by the next ones,
-// over UDP and TCP, by sockets that the holder had; those of sandboxes that went meanwhile are dropped.
+// TestQuestionsWaitWhileAgentAndNameServerAreDead: the next ones answer these questions, over UDP
+// and TCP, by sockets of the holder; those of sandboxes that went meanwhile are dropped.
 func TestQuestionsWaitWhileAgentAndNameServerAreDead(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		holder := keepertest.NewHolder(t)
@@ -248,7 +249,7 @@ func TestQuestionsWaitWhileAgentAndNameServerAreDead(t *testing.T) {
 			if all, err := r.net.Sandboxes(t.Context()); err != nil || !slices.Contains(all, stays.req.Sandbox) {
 				t.Errorf("before it has recovered, it knows of %q, %v", all, err)
 			}
-			// The names are told a moment after the sandboxes are.
+			// The names come a moment after the sandboxes.
 			if err := r.net.Recover(t.Context(), []core.NetworkRequest{stays.req}); err != nil {
 				t.Fatal(err)
 			}
@@ -262,7 +263,7 @@ func TestQuestionsWaitWhileAgentAndNameServerAreDead(t *testing.T) {
 			}
 			sandboxes(stays.req.Sandbox)
 		}
-		// What is held of another namespace, whatever its name says, is not used.
+		// Held sockets of another namespace, under any name, are not used.
 		other, err := holder.Held(t.Context(), "names/"+string(stays.req.Sandbox))
 		if err != nil {
 			t.Fatal(err)
@@ -279,7 +280,7 @@ func TestQuestionsWaitWhileAgentAndNameServerAreDead(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.net = nil
-		r.start() // it does not know yet what is held
+		r.start() // it does not know the held sockets yet
 		again := in(1)
 		known["db"] = again.req.Last.Addrs
 		if err := r.net.SetNames(t.Context(), "app", known, nil); err != nil {
@@ -316,7 +317,8 @@ func TestNamesWithAnOldKeeper(t *testing.T) {
 	})
 }
 
-// TestAnAgentDoesNotWaitForANameServerThatHangs: it has to be back before other nodes take it for dead.
+// TestAnAgentDoesNotWaitForANameServerThatHangs: it must be back before other nodes take it for
+// dead.
 func TestAnAgentDoesNotWaitForANameServerThatHangs(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -26,8 +26,8 @@ func openFiles(t *testing.T, pid int) int {
 	return len(list)
 }
 
-// TestAnAgentGetsTheSocketsAfterAShortage: a name server that cannot send descriptors to an agent that
-// starts goes on, and the agent has them when the shortage is over.
+// TestAnAgentGetsTheSocketsAfterAShortage: a name server that cannot send descriptors to an agent
+// that starts stays, and the agent has them when the shortage is over.
 func TestAnAgentGetsTheSocketsAfterAShortage(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -75,7 +75,8 @@ func TestAnAgentGetsTheSocketsAfterAShortage(t *testing.T) {
 		roottest.Eventually(t, "the agent has the sockets", func() bool { return openFiles(t, os.Getpid()) >= had+2 })
 		same("afterwards,")
 
-		// Who has the sockets starts a name server that answers what was asked while there was none.
+		// An agent with the sockets starts a name server that answers the questions of the time
+		// without one.
 		signal(t, server, unix.SIGKILL)
 		asked("what was asked while it was dead:", b.ask(t, "db"))
 		r.down(b)

@@ -15,9 +15,10 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestAPortOfLoopbackIsTheHostsAlone: another machine on a link of the host, whose root may send to any
-// address, does not reach a port that is published at 127.0.0.1. Its packets arrive at the host, which is
-// the control, and the second one, which is sent after a second without an answer, ends the attempt.
+// TestAPortOfLoopbackIsTheHostsAlone: another machine on a link of the host, with a root that may
+// send to any address, does not reach a port that is published at 127.0.0.1. Its packets arrive at
+// the host, which is the control, and the second one, which is sent after a second without an
+// answer, ends the attempt.
 func TestAPortOfLoopbackIsTheHostsAlone(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)

@@ -128,8 +128,8 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// TestRangesToAvoid: a range that networks over several nodes are likely to have is chosen only when there is
-// no other, and one that was chosen before that was known is given up; a range that is named is not.
+// TestRangesToAvoid: a likely range of networks over several nodes is chosen only when there is no
+// other, and an earlier choice of one is dropped; a range that is named is not.
 func TestRangesToAvoid(t *testing.T) {
 	kv := &networktest.KV{}
 	conf := netconf.DefaultConfig()

@@ -80,7 +80,7 @@ func (b box) rules(t *testing.T, table string) string {
 	return networktest.Run(t, "nsenter --net="+b.ns.Path+" nft list table inet "+table)
 }
 
-// index returns the kernel's number of an interface, which an interface that is made anew changes.
+// index returns the kernel's number of an interface; one that is made again has another.
 func (b box) index(t *testing.T, name string) string {
 	t.Helper()
 	var first string
@@ -91,8 +91,8 @@ func (b box) index(t *testing.T, name string) string {
 	return first
 }
 
-// TestTasksOnOverlays: interfaces in their order, the way out over the bridge, and what is left
-// when the agent starts again.
+// TestTasksOnOverlays: interfaces in their order, the way out over the bridge, and all of it after
+// the agent starts again.
 func TestTasksOnOverlays(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		out := newOutside(t)
@@ -269,7 +269,7 @@ func TestAnOverlayIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestANeighbourIsNoRouter: what one task says of routers in IPv6 changes nothing for another.
+// TestANeighbourIsNoRouter: one task's words on routers in IPv6 change nothing for another.
 func TestANeighbourIsNoRouter(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -291,7 +291,7 @@ func TestANeighbourIsNoRouter(t *testing.T) {
 	})
 }
 
-// TestOverlaysThatCannotBe: what collides with something of this node changes nothing.
+// TestOverlaysThatCannotBe: an overlay that collides with something of this node changes nothing.
 func TestOverlaysThatCannotBe(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, func(c *netconf.Config) { c.PodCIDR = "10.77.0.0/16" })
@@ -397,7 +397,7 @@ func TestTheBuiltinNetworkMakesRoom(t *testing.T) {
 }
 
 // TestServices: VIPs of two networks in one sandbox, bad ones among them, an agent that starts
-// again and is told of one network after the other.
+// again and hears of one network after the other.
 func TestServices(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

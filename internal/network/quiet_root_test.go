@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestLinksAreQuiet: an end of a pair has an IPv6 address only if it was given one. The kernel
-// would add its own at once.
+// TestLinksAreQuiet: an end of a pair has an IPv6 address only if we set one. The kernel would add
+// its own at once.
 func TestLinksAreQuiet(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for i, ipv6 := range []bool{false, true} {

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// rules lists all of nftables without what changes by itself.
+// rules lists all of nftables without values that change by themselves.
 func rules(t *testing.T) string {
 	t.Helper()
 	return networktest.Run(t, "nft -s list ruleset")

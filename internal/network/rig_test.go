@@ -22,7 +22,7 @@ type rig struct {
 	kv   *networktest.KV
 	conf netconf.Config
 	dir  string
-	// names has how the name server is run, when not as usual.
+	// names has the name server's options, when not as usual.
 	names *names.Options
 	// The clock stands still at now, so that no rest ends on a slow machine, and is advanced by
 	// ahead.
@@ -159,7 +159,7 @@ func newOutside(t *testing.T) outside {
 		host6: netip.MustParseAddr("2001:db8::1"), addr6: netip.MustParseAddr("2001:db8::2"),
 	}
 	networktest.Run(t, "ip link add up0 mtu 1400 type veth peer name far0 mtu 1400")
-	networktest.Run(t, "sysctl -q -w net.ipv6.conf.up0.disable_ipv6=0") // whatever the host's default is
+	networktest.Run(t, "sysctl -q -w net.ipv6.conf.up0.disable_ipv6=0") // the host's default may differ
 	networktest.Run(t, "ip addr add 192.0.2.1/24 dev up0")
 	networktest.Run(t, "ip addr add 2001:db8::1/64 dev up0 nodad")
 	networktest.Run(t, "nsenter --net="+o.ns.Path+" ip link set lo up")

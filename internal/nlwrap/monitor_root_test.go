@@ -47,7 +47,7 @@ func TestTheMonitorReportsChanges(t *testing.T) {
 			{"an address is deleted", func() error { return netlink.AddrDel(bridge, address) }},
 			{"a link is deleted", func() error { return netlink.LinkDel(bridge) }},
 		} {
-			m.Changed() // what came before, such as addresses that the kernel adds later
+			m.Changed() // earlier changes, such as addresses that the kernel adds later
 			must(step.do())
 			if !m.Changed() {
 				t.Errorf("%s: no change", step.name)

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
-// FuzzResult parses what a plugin may print.
+// FuzzResult parses any output of a plugin.
 func FuzzResult(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/x"}],"ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1","interface":0}],"dns":{"nameservers":["1.1.1.1"]}}`))
 	f.Add([]byte(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24","interface":7}]}`))

@@ -93,8 +93,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestTheOwnNameOfATask leads to where other tasks reach it, and not to the network of published ports,
-// whose interface comes first, nor to the bridge of the node.
+// TestTheOwnNameOfATask leads to its addresses for other tasks, and not to the first interface, of
+// the network of published ports, nor to the bridge of the node.
 func TestTheOwnNameOfATask(t *testing.T) {
 	on := func(network, addr string, open ...core.Port) core.Attachment {
 		return core.Attachment{Network: network, Addrs: []netip.Prefix{netip.MustParsePrefix(addr)}, Open: open}
@@ -122,7 +122,8 @@ func TestTheOwnNameOfATask(t *testing.T) {
 	}
 }
 
-// TestAsk: a name server of ours asks the host's loopback when the host does, and for nobody who names it.
+// TestAsk: a name server of ours asks the host's loopback when the host does, and for no sandbox
+// that names it.
 func TestAsk(t *testing.T) {
 	alone := Host{Local: local([]byte("nameserver 127.0.0.1\nnameserver ::1\nnameserver 0.0.0.0\nnameserver x\n"))}
 	both := Host{Resolv: core.DNS{Servers: []string{"10.0.0.1"}}, Local: []string{"127.0.0.53"}}
@@ -157,7 +158,7 @@ func TestRenderInTheHostsNetwork(t *testing.T) {
 	}
 }
 
-// FuzzParse parses a file of the host, and again what was made from it.
+// FuzzParse parses a file of the host, and again the result.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("nameserver 127.0.0.53\noptions edns0\nsearch a b\n"))
 	f.Add([]byte("nameserver\x00\r\n\tsearch\v"))

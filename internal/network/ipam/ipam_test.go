@@ -344,8 +344,8 @@ func TestABrokenRecordIsToldNotSkipped(t *testing.T) {
 	}
 }
 
-// TestLeasesProperty: whatever happens, no address has two holders, none is leased before its
-// rest is over, and a restart changes nothing.
+// TestLeasesProperty: after any steps, no address has two holders, none is leased before its rest
+// is over, and a restart changes nothing.
 func TestLeasesProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := newDesk(t, "10.0.0.0/29", "fd00::/125")

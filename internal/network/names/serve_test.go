@@ -45,7 +45,7 @@ func upstream(t *testing.T, reply func(question []byte) [][]byte) netip.AddrPort
 	return netip.MustParseAddrPort(conn.LocalAddr().String())
 }
 
-// answered is what a server says to a question for any name.
+// answered is a server's answer to a question for any name.
 func answered(q []byte, addr byte) []byte {
 	var m dnsmessage.Message
 	if m.Unpack(q) != nil {
@@ -59,7 +59,7 @@ func answered(q []byte, addr byte) []byte {
 	return b
 }
 
-// server is the name server's process, without confinement, and what an agent says to it.
+// server is the name server's process, without confinement, and an agent's connection to it.
 type server struct {
 	t     *testing.T
 	p     *process
@@ -178,7 +178,7 @@ func (c client) says(conn net.Conn) string {
 	return said(c.t, buf[:n])
 }
 
-// ask sends a question; what it returns waits for the answer.
+// ask sends a question, and returns a function that waits for the answer.
 func (c client) ask(network string, q []byte) (answer func() string) {
 	c.t.Helper()
 	conn := c.dial(network)
@@ -346,7 +346,7 @@ func TestBadQuestions(t *testing.T) {
 		}
 		return b
 	}())
-	// What is no question has no answer; the next one has.
+	// A packet without a question has no answer; the next one has.
 	udp := c.dial("udp")
 	for _, b := range [][]byte{{}, {1}, answered(good, 1), good} {
 		if _, err := udp.Write(b); err != nil {
@@ -421,7 +421,7 @@ func TestNamesOfOthers(t *testing.T) {
 	c.want("on none", "ServerFailure ", db)
 }
 
-// TestPatches: what they make of a zone is what it is to be, and they are short.
+// TestPatches: a patch changes a zone to the new one.
 func TestPatches(t *testing.T) {
 	s := newServer(t)
 	c := s.sandbox(request{Sandbox: "1", Networks: []string{"a"}})
@@ -469,7 +469,7 @@ func large(n int) Zone {
 	return z
 }
 
-// TestAChangeOfManyIsShort: one endpoint that moves is told alone.
+// TestAChangeOfManyIsShort: one endpoint that moves is alone in the patch.
 func TestAChangeOfManyIsShort(t *testing.T) {
 	old, z := large(2000), large(2000)
 	z.Names["host-7"] = []netip.Addr{netip.MustParseAddr("10.1.255.255")}
@@ -482,7 +482,8 @@ func TestAChangeOfManyIsShort(t *testing.T) {
 	}
 }
 
-// TestBounded: what others say of a network has bounds, and what is left out is always the same.
+// TestBounded: other nodes' names of a network have bounds, and the same ones are left out each
+// time.
 func TestBounded(t *testing.T) {
 	a := netip.MustParseAddr("10.1.0.1")
 	z := Zone{Names: map[string][]netip.Addr{
@@ -535,7 +536,7 @@ func TestAZoneFitsIntoAMessage(t *testing.T) {
 	}
 }
 
-// TestQuestionsWaitForZones that are about to be told.
+// TestQuestionsWaitForZones that come soon.
 func TestQuestionsWaitForZones(t *testing.T) {
 	s := newServer(t)
 	a := netip.MustParseAddr("10.1.0.1")

@@ -78,8 +78,8 @@ func TestASandboxGetsItsNamesAfterAShortage(t *testing.T) {
 	}
 }
 
-// TestANameServerAcceptsAfterAShortage: an agent that cannot be accepted for want of descriptors waits,
-// and the name server goes on.
+// TestANameServerAcceptsAfterAShortage: an agent that cannot be accepted for want of descriptors
+// waits, and the name server continues.
 func TestANameServerAcceptsAfterAShortage(t *testing.T) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: t.TempDir() + "/s", Net: "unix"})
 	if err != nil {

@@ -43,7 +43,7 @@ func question(t testing.TB, name string, kind dnsmessage.Type, edns bool) []byte
 	return b
 }
 
-// said is an answer in a line: its code, whether it was cut, and what it says, sorted.
+// said is an answer in a line: its code, its content, sorted, and whether it was cut.
 func said(t *testing.T, answer []byte) string {
 	t.Helper()
 	var m dnsmessage.Message
@@ -79,7 +79,7 @@ func TestAnswer(t *testing.T) {
 	for name, tc := range map[string]struct {
 		question []byte
 		stream   bool
-		want     string // "" is that others are asked
+		want     string // "" means a request to other servers
 	}{
 		"a name":                    {question(t, "db.", dnsmessage.TypeA, false), false, "Success 10.1.0.3"},
 		"in capitals":               {question(t, "DB.App.", dnsmessage.TypeA, true), false, "Success 10.1.0.3"},
@@ -157,7 +157,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(append(question(f, "db.", dnsmessage.TypeA, false), make([]byte, maxUDP)...), false)
 	f.Add(question(f, strings.Repeat(strings.Repeat("x", 62)+".", 4), dnsmessage.TypeA, true), false)
 	f.Add(question(f, "\x00.db.", dnsmessage.TypeAAAA, true), false)
-	f.Add(question(f, "9.0.1.10.in-addr.arpa.", dnsmessage.TypePTR, true), true)                // whose name is none
+	f.Add(question(f, "9.0.1.10.in-addr.arpa.", dnsmessage.TypePTR, true), true)                // an owner with a bad name
 	f.Add(append(question(f, "db.", dnsmessage.TypeA, false)[:12], 0xc0, 12, 0, 1, 0, 1), true) // a name that leads to itself
 	zones := []Zone{testZone()}
 	zones[0].Owners[netip.MustParseAddr("10.1.0.9")] = "a..b"
@@ -170,7 +170,7 @@ func FuzzAnswer(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if answer == nil { // others are asked, and may not answer
+		if answer == nil { // other servers decide, and may not answer
 			answer = failed(q)
 		}
 		if limit := 1<<16 - 1; len(answer) > limit || !stream && len(answer) > maxUDP {

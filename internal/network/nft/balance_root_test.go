@@ -115,7 +115,7 @@ func (l *lan) dial(from int, to netip.Addr, port uint16) (c conn, err error) {
 	return c, err
 }
 
-// connect is dial of what must succeed.
+// connect is dial that must succeed.
 func (l *lan) connect(from int, to netip.Addr, port uint16) conn {
 	l.t.Helper()
 	c, err := l.dial(from, to, port)
@@ -147,7 +147,7 @@ func (c conn) reset(t *testing.T) {
 	}
 }
 
-// turns connects n times and counts who answers.
+// turns connects n times and counts each machine's answers.
 func (l *lan) turns(n, from int, to netip.Addr, port uint16) map[int]int {
 	l.t.Helper()
 	got := map[int]int{}
@@ -225,7 +225,7 @@ func TestAnAddressLeadsToBackends(t *testing.T) {
 			first.reset(t)
 			kept.reset(t)
 			l.want(l.turns(2, 1, f.vip, 80), stay)
-			// Without a backend clients are refused, and what they have ends.
+			// Without a backend clients are refused, and their connections end.
 			last := l.connect(1, f.vip, 80)
 			set(t, b, ns, other, nft.Service{Addr: f.vip})
 			last.reset(t)
@@ -244,7 +244,7 @@ func TestAnAddressLeadsToBackends(t *testing.T) {
 	})
 }
 
-// TestTheNextProcessBalancesOn: what an earlier process has set up is replaced at once, and only
+// TestTheNextProcessBalancesOn: an earlier process's table is replaced at once, and only
 // connections to backends that went meanwhile are cut. So is a table that somebody has removed.
 func TestTheNextProcessBalancesOn(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestDatagramsFollow(t *testing.T) {
 			return err
 		})
 		ask()
-		// 3 serves nothing: whoever comes there is refused.
+		// 3 serves nothing: its clients are refused.
 		set(t, b, ns, nft.Service{Addr: vip, Backends: append(of(at4, 3), nft.Backend{Addr: at4(2), Draining: true})})
 		ask()
 		l.machines[3].Serve(t, "udp", 53)
@@ -302,8 +302,8 @@ func TestDatagramsFollow(t *testing.T) {
 	})
 }
 
-// TestAGatewayBalances: a machine leads what others send through it, and what they send to its own
-// ports, to the backends, which answer through it.
+// TestAGatewayBalances: a machine leads others' traffic through it, and traffic to its own ports,
+// to the backends, which answer through it.
 func TestAGatewayBalances(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		l := newLAN(t, 1, 2, 3)

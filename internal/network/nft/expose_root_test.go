@@ -15,11 +15,11 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// dropped matches the counter of what was dropped, when something was.
+// dropped matches the counter of drops above 0.
 var dropped = regexp.MustCompile(`counter packets [1-9]`)
 
-// TestOnlyPublishedPortsAreOpen: at the address of published ports others come to these, each at the
-// port behind it, and to nothing else; the sandbox's other addresses, and what it asks itself, are
+// TestOnlyPublishedPortsAreOpen: at the address of published ports others come to these, each at
+// the port behind it, and to nothing else; the sandbox's other addresses, and its own requests, are
 // as they were.
 func TestOnlyPublishedPortsAreOpen(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

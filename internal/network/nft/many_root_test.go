@@ -10,8 +10,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestManyFlows: a machine that asks many others, as any program may, does not have us keep all of that
-// when a backend goes, and what it has asked stays.
+// TestManyFlows: when a backend goes, we do not hold all other flows of a machine, which any
+// program may have, and connections to other backends stay.
 func TestManyFlows(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		l := newLAN(t, 1, 2, 3)

@@ -61,8 +61,8 @@ func TestServicesThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestTurns: whatever the order in which backends are given, it is one; it begins where the client
-// is told to begin, and leaves out those that drain.
+// TestTurns: the order of backends does not depend on the list's; it begins at the client's first
+// one, and leaves out those that drain.
 func TestTurns(t *testing.T) {
 	list := backends("10.0.1.4", "10.0.1.2", "10.0.1.3", "10.0.1.5")
 	list[2].Draining = true

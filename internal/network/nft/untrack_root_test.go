@@ -13,14 +13,14 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestUntrack: the kernel remembers nothing of what comes to the port of an address, and of what is sent from
-// the address to the port; and goes on to remember everything else. Other programs' tables are as they were, and
-// afterwards nothing is left.
+// TestUntrack: the kernel tracks no packets to an address's port, and none from the address to the
+// port; it still tracks all others. Other programs' tables are as they were, and afterwards nothing
+// is left.
 func TestUntrack(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		own, other := networktest.Own(), networktest.NewNamespace(t)
 		networktest.Run(t, "ip link add here type veth peer name there netns "+other.Path)
-		networktest.Run(t, "sysctl -q -w net.ipv6.conf.here.disable_ipv6=0") // whatever the host's default is
+		networktest.Run(t, "sysctl -q -w net.ipv6.conf.here.disable_ipv6=0") // the host's default may differ
 		networktest.Run(t, "ip link set here up")
 		networktest.Run(t, "nsenter --net="+other.Path+" ip link set there up")
 		for _, a := range []string{"192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64 nodad"} {

@@ -202,8 +202,8 @@ func TestParseSocketLine(t *testing.T) {
 	}
 }
 
-// TestPublishedPorts: a port that is published on every node is given back alone, and whoever wants
-// it is told whose it is.
+// TestPublishedPorts: a port that is published on every node is freed alone, and a refusal names
+// its owner.
 func TestPublishedPorts(t *testing.T) {
 	var c Claims
 	one, two := Claim{Proto: "tcp", Port: 80}, Claim{Proto: "tcp", Port: 81}

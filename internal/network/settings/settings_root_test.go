@@ -95,7 +95,7 @@ func TestAnInterfaceThatWasMadeAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := os.WriteFile("/proc/sys/net/ipv4/conf/default/route_localnet", []byte("0"), 0); err != nil { // whatever the host's default is
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/default/route_localnet", []byte("0"), 0); err != nil { // the host's default may differ
 			t.Fatal(err)
 		}
 		add()

@@ -10,8 +10,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestWhatIsMissingIsTold: whatever another program takes away of a network, or adds, is told, and the next process makes
-// of it what others tell.
+// TestWhatIsMissingIsTold: any part of a network that another program removes, or adds, is
+// reported, and the next process restores the others' network.
 func TestWhatIsMissingIsTold(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes := newNodes(t, 2)

@@ -1,4 +1,4 @@
 package vxlan
 
-// Renew does what a Keyring does each minute.
+// Renew does a Keyring's work of each minute.
 func (k *Keyring) Renew() error { return k.renew() }

@@ -57,7 +57,7 @@ func (k *keyed) defs() (app, side vxlan.Definition) {
 	return app, side
 }
 
-// start is what an agent does at its start; what there was of a former one is adopted.
+// start is an agent's start; it adopts a former one's objects.
 func (k *keyed) start() {
 	k.t.Helper()
 	former := k.keys
@@ -207,8 +207,7 @@ func (p *tap) note(b []byte) {
 	}
 }
 
-// saw returns how many packets of a network there were in clear, and by which indices others were
-// encrypted.
+// saw returns the number of a network's packets in clear, and the indices of encrypted ones.
 func (p *tap) saw(vni uint32) (plain int, indices []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

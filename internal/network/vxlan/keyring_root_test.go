@@ -21,8 +21,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestNothingInClear: what tasks on an encrypted network send to another node is ESP on the wire,
-// or not there at all; a packet in clear, or one through somebody else's association, does not come
+// TestNothingInClear: packets of tasks on an encrypted network to another node are ESP on the wire,
+// or do not appear; a packet in clear, or one through somebody else's association, does not come
 // in. A network in clear beside it is in clear.
 func TestNothingInClear(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestNothingInClear(t *testing.T) {
 		y.fills(x, 1424)
 		u.reaches(v, 80)
 		v.reaches(u, 80)
-		// What the tap has seen of the network in clear came after the others.
+		// The packets that the tap saw in clear came after the others.
 		roottest.Eventually(t, "packets in clear", func() bool { plain, _ := wire.saw(openVNI); return plain > 0 })
 		plain, esp := wire.saw(secretVNI)
 		if plain > 0 || len(esp) != 2 {
@@ -131,8 +131,8 @@ func TestNothingInClear(t *testing.T) {
 }
 
 // TestKeysRotate: tasks that ask each other without a pause lose nothing while the nodes' keys
-// change, one node after the other, in the order in which a cluster's manager has them changed; and
-// nothing of a former key is left.
+// change, one node after the other, in the order of a cluster's manager; and nothing of a former
+// key is left.
 func TestKeysRotate(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes, _ := newKeyed(t)
@@ -176,7 +176,7 @@ func TestKeysRotate(t *testing.T) {
 	})
 }
 
-// TestManyPackets: an association that has nearly counted to its end is made anew, and sends on.
+// TestManyPackets: an association near the end of its count is replaced, and sends on.
 func TestManyPackets(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes, _ := newKeyed(t)
@@ -235,9 +235,9 @@ func association(src, dst *node, n int) string {
 	return fmt.Sprintf("%s>%s 0x%08x", src.addr(), dst.addr(), h.Sum32())
 }
 
-// TestAnotherProcess: the next one takes over what there is without a lost packet, also when the
-// keys have changed meanwhile, and removes what nobody uses; what other programs have stays, in
-// whatever they resemble us.
+// TestAnotherProcess: the next one takes over everything without a lost packet, also when the keys
+// have changed meanwhile, and removes unused objects; those of other programs stay, however they
+// resemble ours.
 func TestAnotherProcess(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes, _ := newKeyed(t)
@@ -325,7 +325,7 @@ func TestAnotherProcess(t *testing.T) {
 			t.Errorf("left: %s", out)
 		}
 
-		// A network that is removed by its name only leaves nothing once all is known.
+		// A network removed by its name only leaves nothing after the next process prunes.
 		a.start()
 		a.set(1)
 		a.knows(y)

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// TestIndices: nodes compute an association's index alike, whoever wrote their program. The values
-// are those of another implementation of FNV-1a over the addresses and the key's number.
+// TestIndices: all programs compute an association's index alike. The values are those of another
+// implementation of FNV-1a over the addresses and the key's number.
 func TestIndices(t *testing.T) {
 	for _, c := range []struct {
 		src, dst string
@@ -33,7 +33,7 @@ func TestIndices(t *testing.T) {
 	}
 }
 
-// TestAssociations: what the kernel is told is what other nodes' kernels are told.
+// TestAssociations: the kernel gets the same as other nodes' kernels.
 func TestAssociations(t *testing.T) {
 	key := Key{Key: [16]byte([]byte("0123456789abcdef")), ID: 1}
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
@@ -97,7 +97,7 @@ func TestKeysAreNotTold(t *testing.T) {
 	}
 }
 
-// TestKeysThatCannotBe: nothing is asked of the kernel.
+// TestKeysThatCannotBe: the kernel gets no request.
 func TestKeysThatCannotBe(t *testing.T) {
 	k, err := NewKeyring(nil)
 	if err != nil {

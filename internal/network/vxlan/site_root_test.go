@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestANetworkOfTheSitesAddresses: managers choose the ranges of networks without a look at the
-// nodes' own addresses, so that a network may have the range in which the nodes are.
+// TestANetworkOfTheSitesAddresses: managers choose the ranges of networks without regard to the
+// nodes' own addresses, so that a network may have the nodes' range.
 func TestANetworkOfTheSitesAddresses(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes := newNodes(t, 2)

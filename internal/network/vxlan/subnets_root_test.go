@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestSubnetsOfIPv6: tasks on two subnets of IPv6 reach each other, on one node and over nodes, also with an
-// agent that adopts the network; beside one of IPv4, for which nothing is forwarded.
+// TestSubnetsOfIPv6: tasks on two subnets of IPv6 reach each other, on one node and over nodes,
+// also with an agent that adopts the network; beside one of IPv4, which forwards nothing.
 func TestSubnetsOfIPv6(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes := newNodes(t, 2)

@@ -118,7 +118,7 @@ func (x task) attach(prefix string) {
 	}
 }
 
-// peer is what a task's node tells of it.
+// peer is a task as its node tells of it.
 func (x task) peer() vxlan.Peer {
 	return vxlan.Peer{Addr: x.addr, MAC: vxlan.MACFor(x.addr), Node: x.on.addr()}
 }
@@ -199,7 +199,7 @@ func (n *node) want(has string, entries int) {
 }
 
 // TestTasksReachEachOther: on one node, over nodes, in both directions; the next process adopts all
-// of it, and takes away what nobody tells it any more.
+// of it, and removes peers that nobody reports any more.
 func TestTasksReachEachOther(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		nodes := newNodes(t, 3)
@@ -227,7 +227,7 @@ func TestTasksReachEachOther(t *testing.T) {
 		if out := networktest.Run(t, "nsenter --net="+tasks[0].ns.Path+" ip link show eth0"); !strings.Contains(out, "mtu 1450") {
 			t.Errorf("interface: %s", out)
 		}
-		// Who is not known yet is asked for soon again.
+		// The kernel soon asks again for an unknown neighbour.
 		tasks[0].ns.Do(t, func() error {
 			every, err := os.ReadFile("/proc/sys/net/ipv4/neigh/eth0/retrans_time_ms")
 			times, err2 := os.ReadFile("/proc/sys/net/ipv4/neigh/eth0/mcast_solicit")

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// TestNetworksThatCannotBe: what a definition must have, before anything is made.
+// TestNetworksThatCannotBe: a definition is checked before anything is made.
 func TestNetworksThatCannotBe(t *testing.T) {
 	good := func() Definition {
 		return Definition{Name: "app", MTU: 1450, Local: netip.MustParseAddr("192.0.2.1"), Subnets: []Subnet{
