@@ -53,7 +53,7 @@ func TestCommandLine(t *testing.T) {
 	})
 }
 
-// grants: what a document narrows is not run as an ordinary container.
+// grants: a container with a document is not run as an ordinary one.
 func grants(t *testing.T, m *machine) {
 	s := m.spec("true")
 	s.Annotations = map[string]string{core.GrantAnnotation: "{}"}
@@ -289,7 +289,7 @@ func foreground(t *testing.T, m *machine) {
 		t.Errorf("a passed signal: status %d, %q, %v", cmd.ProcessState.ExitCode(), out, err)
 	}
 	m.gone(t, "a")
-	// A program that is there and cannot be executed is told by start.
+	// A program that exists and cannot be executed fails in start.
 	if err := os.WriteFile(m.bundle+"/rootfs/bin/broken", []byte("nothing"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +342,7 @@ func hooks(t *testing.T, m *machine) {
 		return []specs.Hook{{Path: "/run/hook", Args: []string{"hook", name, strconv.Itoa(status)}, Env: []string{"PATH=/bin"}}}
 	}
 	s := m.spec("sleep 1000")
-	// As config.json has it, with the one that runs inside made of what is there.
+	// As config.json has it, with the one that runs inside made of the root's programs.
 	inside := []specs.Hook{{Path: "/bin/sh", Args: []string{"sh", "-c", "read -r s; echo startContainer $(readlink /proc/self/ns/mnt) $s > /tmp/inside"}, Env: []string{"PATH=/bin"}}}
 	s.Hooks = &specs.Hooks{
 		Prestart: hook("prestart", 0), CreateRuntime: hook("createRuntime", 0), CreateContainer: hook("createContainer", 0), //nolint:staticcheck // deprecated, and still sent
@@ -506,7 +506,7 @@ func reused(t *testing.T, m *machine) {
 	}
 	m.mustNot(t, "not running", "kill", "a", "KILL") // or this test would end here
 	m.mustNot(t, "not running", "exec", "a", "true")
-	m.must(t, "delete", "a") // what it had in its cgroup goes all the same
+	m.must(t, "delete", "a") // the rest of its cgroup goes all the same
 	m.gone(t, "a")
 }
 

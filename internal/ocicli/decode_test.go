@@ -31,7 +31,7 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// FuzzConfig: no config.json panics, and what later commands rely on is there.
+// FuzzConfig: no config.json panics, and an accepted one has root and linux.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"ociVersion":"1.2.0","root":{"path":"rootfs"},"linux":{}}`))
 	f.Add([]byte(`{"ociVersion":"2.0.0"}`))
@@ -43,7 +43,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// FuzzProcess: no file of --process panics, whatever flags come with it.
+// FuzzProcess: no file of --process panics; an accepted one has args and cwd.
 func FuzzProcess(f *testing.F) {
 	f.Add([]byte(`{"args":["sh"],"cwd":"/","capabilities":{"bounding":["CAP_CHOWN"]},"user":{"uid":1}}`))
 	f.Add([]byte(`{"args":[]}`))
@@ -55,8 +55,8 @@ func FuzzProcess(f *testing.F) {
 	})
 }
 
-// FuzzUpdate: no file of --resources and no value of a flag of update panics, and a
-// value that is taken is what the kernel can be given.
+// FuzzUpdate: no file of --resources and no value of a flag of update panics, and the kernel can
+// take an accepted value.
 func FuzzUpdate(f *testing.F) {
 	f.Add([]byte(`{"memory":{"limit":1048576},"cpu":{"quota":-1},"pids":{"limit":7}}`), "64m")
 	f.Add([]byte(`{"unified":{"../x":"y"}}`), "-1")

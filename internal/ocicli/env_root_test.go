@@ -62,8 +62,8 @@ type machine struct {
 	ours map[int]bool // pids of commands, which their starters wait for
 }
 
-// start starts a command. What a command leaves behind falls to us, as it falls
-// to conmon or a shim, and is reaped by reap.
+// start starts a command. Its orphans fall to us, as they fall to conmon or a shim, and reap
+// collects them.
 func (m *machine) start(t *testing.T, cmd *exec.Cmd) {
 	t.Helper()
 	m.mu.Lock()
@@ -74,7 +74,7 @@ func (m *machine) start(t *testing.T, cmd *exec.Cmd) {
 	m.ours[cmd.Process.Pid] = true
 }
 
-// reap takes away the orphans that end.
+// reap collects the orphans that end.
 func (m *machine) reap(ended <-chan os.Signal) {
 	for range ended {
 		m.mu.Lock()
@@ -151,7 +151,7 @@ func (m *machine) write(t *testing.T, s *specs.Spec) {
 	}
 }
 
-// result is what a command said.
+// result is a command's output and status.
 type result struct {
 	out, err string
 	status   int
@@ -171,8 +171,8 @@ func (m *machine) do(t *testing.T, args ...string) result {
 	return m.run(t, m.command(t, args...))
 }
 
-// run runs a command whose standard streams are files: those of a detached
-// container would keep a pipe open.
+// run runs a command with files as its standard streams: those of a detached container would keep a
+// pipe open.
 func (m *machine) run(t *testing.T, cmd *exec.Cmd) result {
 	t.Helper()
 	var r result
@@ -208,7 +208,7 @@ func content(t *testing.T, w any) string {
 	return string(b)
 }
 
-// must runs a command that succeeds and returns what it printed.
+// must runs a command that succeeds and returns its output.
 func (m *machine) must(t *testing.T, args ...string) string {
 	t.Helper()
 	r := m.do(t, args...)
@@ -226,7 +226,7 @@ func (m *machine) mustNot(t *testing.T, want string, args ...string) {
 	}
 }
 
-// state is what state prints.
+// state returns the output of state.
 func (m *machine) state(t *testing.T, id string) specs.State {
 	t.Helper()
 	var s specs.State

@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/internal/sysctl/sysctltest"
 )
 
-// killed: wherever a create is killed, delete --force clears what it left. First
-// at a place that is known, then anywhere.
+// killed: delete --force clears the remains of a create that is killed anywhere. First at a fixed
+// place, then anywhere.
 func killed(t *testing.T, m *machine) {
 	if err := os.WriteFile("/run/block", []byte("#!/bin/busybox sh\necho > /run/blocked\nexec /bin/busybox sleep 1000\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -63,13 +63,13 @@ func killed(t *testing.T, m *machine) {
 			t.Errorf("kill %d: left %v", i, left)
 		}
 	}
-	m.must(t, "create", "a") // and takes what was half made along
+	m.must(t, "create", "a") // and removes half-made ones
 	m.must(t, "delete", "a")
 	m.gone(t, "a")
 }
 
-// overwritten: a container whose program is the file that we ran from when we
-// made it cannot write it, though nobody runs it any more.
+// overwritten: a container with our own file as its program cannot write it, though nobody runs it
+// any more.
 func overwritten(t *testing.T, m *machine) {
 	try := `until [ -e /tmp/go ]; do sleep 0.01; done; if (: >> /proc/self/fd/$1) 2>/tmp/why; then echo overwritten > /tmp/how; else echo kept > /tmp/how; fi; sleep 1000`
 	s := m.spec("")

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/seizertest"
 )
 
-// TestNobodySeesAnExecThatIsNotInsideYet: who is in a container finds nothing of
-// the host's in an exec of this command line on its way in.
+// TestNobodySeesAnExecThatIsNotInsideYet: a process in a container finds nothing of the host's in
+// an exec of this command line on its way in.
 func TestNobodySeesAnExecThatIsNotInsideYet(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		m := newMachine(t)
@@ -36,8 +36,8 @@ func TestNobodySeesAnExecThatIsNotInsideYet(t *testing.T) {
 	})
 }
 
-// TestNobodySeesAStartThatIsNotInsideYet: nor does who is in a pid namespace that
-// another container is started in.
+// TestNobodySeesAStartThatIsNotInsideYet: nor does one in a pid namespace that another container is
+// started in.
 func TestNobodySeesAStartThatIsNotInsideYet(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		m := newMachine(t)

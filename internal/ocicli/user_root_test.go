@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/ocispec"
 )
 
-// users: what follows from a user is that of the process's own, in the main process and in execs.
+// users: home, groups and capabilities follow the process's own user, in execs too.
 func users(t *testing.T, m *machine) {
 	etc := m.bundle + "/rootfs/etc"
 	if err := os.MkdirAll(etc, 0o755); err != nil {

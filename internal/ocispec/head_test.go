@@ -73,8 +73,8 @@ func TestHeadTakesFromRequestImageAndRoot(t *testing.T) {
 	}
 }
 
-// TestVolumesUnderAReadOnlyRoot: those that nothing else covers can be written to, and
-// what is mounted in them comes after them.
+// TestVolumesUnderAReadOnlyRoot: those that nothing else covers can be written to, and mounts in
+// them come after them.
 func TestVolumesUnderAReadOnlyRoot(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -468,8 +468,8 @@ func FuzzBytes(f *testing.F) {
 	})
 }
 
-// TestCoreDumpsAreAsElsewhere: who says nothing of core dumps gets our hard limit;
-// who says something gets that.
+// TestCoreDumpsAreAsElsewhere: a process without a limit for core dumps gets our hard limit; a
+// process with one gets that.
 func TestCoreDumpsAreAsElsewhere(t *testing.T) {
 	n := Node{Rlimits: map[string]uint64{"RLIMIT_CORE": 77}}
 	said := specs.POSIXRlimit{Type: "RLIMIT_CORE", Soft: 1, Hard: 2}

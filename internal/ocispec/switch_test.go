@@ -23,7 +23,7 @@ func twoUsers() ocispec.UserFiles {
 }
 
 // TestWhatFollowsFromAUserIsThatOfTheProcess has a row for each user of a container and each user
-// of an exec: what the exec has is what a container of that user would have.
+// of an exec: the exec gets the same as a container of that user.
 func TestWhatFollowsFromAUserIsThatOfTheProcess(t *testing.T) {
 	files := twoUsers()
 	bounding, ambient := []string{"CAP_CHOWN", "CAP_KILL", "CAP_SETUID"}, []string{"CAP_KILL"}
@@ -33,7 +33,7 @@ func TestWhatFollowsFromAUserIsThatOfTheProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.AddGroup(77) // was asked for
+		u.AddGroup(77) // a requested group
 		p := &specs.Process{User: u.User, NoNewPrivileges: nnp, Env: ocispec.BaseEnv(u.Home, "h", false), Capabilities: ocispec.CapabilitySets(bounding)}
 		p.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 9, Soft: 9}}
 		if withAmbient {

@@ -20,7 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// makeNamespaces has a fork of the test do what the keeper does.
+// makeNamespaces makes namespaces in a fork, as the keeper does.
 func makeNamespaces(_ context.Context, uids, _ []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error) {
 	var ids plan.IDMap
 	for _, m := range uids {

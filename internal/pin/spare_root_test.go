@@ -31,8 +31,7 @@ func take(t *testing.T, s *pin.Spare) (f *os.File) {
 	return f
 }
 
-// TestSpare: each namespace is given once, to a sandbox too, and is nobody's
-// before.
+// TestSpare: each namespace has one taker, a sandbox or another, and none before.
 func TestSpare(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		spare := pin.NewSpare()

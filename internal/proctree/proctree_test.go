@@ -144,7 +144,7 @@ func TestWhatAnEndedProcessLeftIsKilled(t *testing.T) {
 			alone++
 		}
 	}
-	if alone != 1 { // what has a session of its own is not told from others
+	if alone != 1 { // one with its own session looks like any other
 		t.Errorf("%d of %v go on, want one", alone, pids[1:])
 	}
 	for _, pid := range other {
@@ -154,8 +154,8 @@ func TestWhatAnEndedProcessLeftIsKilled(t *testing.T) {
 	}
 }
 
-// TestASessionOfTheSameNumberIsNotTheOrphans: where the pid was given away since,
-// or nothing is as old as the leader, nobody is killed.
+// TestASessionOfTheSameNumberIsNotTheOrphans: where the pid has a new owner since, or nothing is as
+// old as the leader, nothing is killed.
 func TestASessionOfTheSameNumberIsNotTheOrphans(t *testing.T) {
 	pids := start(t, 2, "same")
 	list := func() ([]int, error) { return pids, nil }

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/plan"
 )
 
-// users has a fork of the test do what the keeper does.
+// users makes a user namespace in a fork, as the keeper does.
 func users(_ context.Context, uids, gids []specs.LinuxIDMapping, _ ...specs.LinuxNamespaceType) ([]*os.File, error) {
 	convert := func(from []specs.LinuxIDMapping) (m plan.IDMap) {
 		for _, r := range from {
@@ -33,8 +33,8 @@ func users(_ context.Context, uids, gids []specs.LinuxIDMapping, _ ...specs.Linu
 	return []*os.File{os.NewFile(uintptr(fds[0]), "user")}, nil
 }
 
-// TestLayersAreSeenThroughAUserNamespace: one set of layers on the disk, owned by
-// root, is whose it must be in each root filesystem.
+// TestLayersAreSeenThroughAUserNamespace: one set of layers on the disk, owned by root, has the
+// right owners in each root filesystem.
 func TestLayersAreSeenThroughAUserNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := rootfs.New(rootfs.Options{Users: users})
@@ -76,7 +76,7 @@ func TestLayersAreSeenThroughAUserNamespace(t *testing.T) {
 						t.Fatalf("%s is %d:%d's, %v", f, st.Uid, st.Gid, err)
 					}
 				}
-				// Copied up it stays whose it is; the layer stays as it was.
+				// Copied up it keeps its owner; the layer stays as it was.
 				if err := os.WriteFile(root+"/f0", []byte("y"), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -103,8 +103,8 @@ func TestLayersAreSeenThroughAUserNamespace(t *testing.T) {
 	})
 }
 
-// TestMappedLayersStayInSightOnASharedMount: on most nodes everything is mounted
-// shared, and what is mounted over a copy of a mount must not hide the original.
+// TestMappedLayersStayInSightOnASharedMount: on most nodes everything is mounted shared, and mounts
+// over a copy of a mount must not hide the original.
 func TestMappedLayersStayInSightOnASharedMount(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir() // on a disk: a tmpfs maps no owners before Linux 6.3

@@ -37,7 +37,8 @@ func layers(t *testing.T, base string, n int) []string {
 	return []string{"index=off", "lowerdir=" + strings.Join(lower, ":"), "upperdir=" + base + "/u", "workdir=" + base + "/w"}
 }
 
-// mounted is what is mounted below the test's own /run. The host's mounts below its /run, such as /run/netns, are covered by it.
+// mounted returns the mounts below the test's own /run. The host's mounts below its /run, such as
+// /run/netns, are covered by it.
 func mounted(t *testing.T, r *rootfs.Roots) []string {
 	t.Helper()
 	all, err := r.Mounted(t.Context(), "/run")
@@ -221,8 +222,8 @@ func TestMountSaysWhatIsWrong(t *testing.T) {
 	})
 }
 
-// TestFilesystemsByTheirOptions: what a volume's options mount, and what the kernel says
-// of those that it refuses.
+// TestFilesystemsByTheirOptions: the mounts of a volume's options, and the kernel's words on those
+// that it refuses.
 func TestFilesystemsByTheirOptions(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := rootfs.New(rootfs.Options{})

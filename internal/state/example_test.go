@@ -60,7 +60,7 @@ func ExampleStore() {
 	// another owner's: true
 }
 
-// A face stores what it must remember besides its objects in a key-value store of its own.
+// A face stores data other than its objects in a key-value store of its own.
 func ExampleStore_Scope() {
 	store := state.NewMemory(0)
 	defer func() { _ = store.Close() }()

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// slowDisk is a backing whose writes wait for the test. It takes no key "bad".
+// slowDisk is a backing with writes that wait for the test. It takes no key "bad".
 type slowDisk struct {
 	Backing
 	slowEntries

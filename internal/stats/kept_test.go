@@ -49,7 +49,7 @@ func TestWhatIsKeptTellsOfNow(t *testing.T) {
 		}
 		return s
 	}
-	read() // nothing is there yet
+	read() // nothing exists yet
 	for _, usage := range []string{"90000000", "1", ""} {
 		put(t, filepath.Join(dir, "cpuacct.usage"), usage+"\n")
 		if s := read(); s.CPU.Usage != number(usage) {
@@ -137,20 +137,20 @@ func TestNoMoreIsKeptThanMay(t *testing.T) {
 	}
 	k.sweep()
 	d.mu.Lock()
-	fd, kept, err := k.descriptorLocked(d, dirs[3], "memory.stat") // by someone who held it while it was swept
+	fd, kept, err := k.descriptorLocked(d, dirs[3], "memory.stat") // by a caller that held it while it was swept
 	d.mu.Unlock()
 	if kept || err != nil || unix.Close(fd) != nil {
 		t.Errorf("kept %t, %v", kept, err)
 	}
 }
 
-// TestMembersOfATreeThatChanges has directories come and go between two looks, as
-// many of the one as of the other too.
+// TestMembersOfATreeThatChanges adds and removes directories between two reads, also as many of one
+// as of the other.
 func TestMembersOfATreeThatChanges(t *testing.T) {
 	k, root := newKept(t), filepath.Join(t.TempDir(), "root")
 	look := func(want ...int) {
 		t.Helper()
-		for range 2 { // the second time from what is kept
+		for range 2 { // the second time from the kept state
 			got, err := k.Pids(root)
 			if err != nil || !slices.Equal(got, want) {
 				t.Errorf("%v, %v; want %v", got, err, want)

@@ -62,7 +62,7 @@ func TestV1(t *testing.T) {
 	if d := cmp.Diff(want, got, anyDevice); d != "" {
 		t.Error(d)
 	}
-	// What is asked for all the time is the same, and no more.
+	// StatsUsage alone gives the same values, and no more.
 	got = kept.V1(dir, core.StatsUsage)
 	got.At = time.Time{}
 	want.Pids, want.IO, want.Huge, want.CPU = core.PidsStats{}, nil, nil, core.CPUStats{Usage: want.CPU.Usage}

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/stats"
 )
 
-// TestZombies has a child end whose parent does not wait for it.
+// TestZombies ends a child and does not wait for it.
 func TestZombies(t *testing.T) {
 	child := exec.CommandContext(t.Context(), "sh", "-c", "exit 0")
 	child.Stdin = strings.NewReader("")

@@ -31,8 +31,8 @@ func testRoot(t *testing.T, files map[string]string) (root *os.File, dir string)
 	return root, dir
 }
 
-// put makes files; those whose content begins with -> are links, and names that end in a slash
-// are directories.
+// put makes files; content that begins with -> makes a link, and a name that ends in a slash a
+// directory.
 func put(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -54,7 +54,7 @@ func put(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// tree is what a directory has, in the form of put, in a line.
+// tree returns the content of a directory, in the form of put, in a line.
 func tree(t *testing.T, dir string) string {
 	t.Helper()
 	var list []string
@@ -275,7 +275,7 @@ func TestBitsOfAnOwnerGoWithTheOwner(t *testing.T) {
 	for name, c := range map[string]struct {
 		uid, gid int
 		owners   Owners
-		file     fs.FileMode // of setuid and setgid, what stays
+		file     fs.FileMode // the bits that stay, setuid and setgid
 		needs    bool        // root
 	}{
 		"another user's":              {me + 1000, mine + 1000, Mine, 0, false},

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// workload starts pieces of work of a minute each and writes down who began, in order.
+// workload starts pieces of work of a minute each and records their starts, in order.
 type workload struct {
 	t     *testing.T
 	turns *Turns
@@ -217,8 +217,8 @@ func TestARequestThatLeavesHasNoTurn(t *testing.T) {
 	})
 }
 
-// TestWhoWaitsIsBounded: urgent requests and others each, those of a group within the bound of the outer one, and never what starts at
-// once.
+// TestWhoWaitsIsBounded: urgent requests and others each, those of a group within the bound of the
+// outer one, and never one that starts at once.
 func TestWhoWaitsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &workload{t: t, turns: New(2, 8)}

@@ -23,7 +23,7 @@ func options(typ, device, o string) map[string]string {
 	return m
 }
 
-// TestOptionsAreWhatIsMounted: what each volume's options mount, names of servers resolved.
+// TestOptionsAreWhatIsMounted: the mount of each volume's options, names of servers resolved.
 func TestOptionsAreWhatIsMounted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		options map[string]string
@@ -173,8 +173,7 @@ func TestAVolumeWithoutOptionsHasNoSource(t *testing.T) {
 	}
 }
 
-// FuzzOptions: whatever the options, a volume is made or refused, and what follows the name of
-// a secret is never shown.
+// FuzzOptions: with any options, a volume is made or refused, and a secret's value is never shown.
 func FuzzOptions(f *testing.F) {
 	for _, o := range []string{"", "size=1m", "bind", "username=u,password=p", "addr=10.0.0.1,vers=4", "password=a,b=c", ",,,=,x=,=y"} {
 		f.Add("tmpfs", "tmpfs", o)

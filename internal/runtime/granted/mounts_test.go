@@ -24,7 +24,7 @@ func TestAMountGivesNothingThatAnotherCovers(t *testing.T) {
 		bind("/data", "/srv/data"), bind("/data/secret", "/srv/other"), // another one
 		bind("/job/", "/srv/job"),
 		{Destination: "/job/tmp", Type: "tmpfs", Source: "tmpfs"},
-		bind("/free", "/srv/free"), bind("/freedom", "/srv/freedom", "ro"), // whose name only begins alike
+		bind("/free", "/srv/free"), bind("/freedom", "/srv/freedom", "ro"), // the name only begins alike
 	}}
 	mounts := mountsOf(s)
 	has, c := rights(mounts), carried{spec: s, mounts: mounts}
@@ -53,7 +53,8 @@ func TestAMountGivesNothingThatAnotherCovers(t *testing.T) {
 	}
 }
 
-// TestAMountIsOpenedAsItsUserCould: what the container's user may not read or write is not open for it either.
+// TestAMountIsOpenedAsItsUserCould: a file that the container's user may not read or write is not
+// open for it either.
 func TestAMountIsOpenedAsItsUserCould(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be another user")

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/seccomp"
 )
 
-// TestTheFilterAllowsOnlyWhatNeedsADescriptor looks at calls by their arguments.
+// TestTheFilterAllowsOnlyWhatNeedsADescriptor checks calls by their arguments.
 func TestTheFilterAllowsOnlyWhatNeedsADescriptor(t *testing.T) {
 	const program = 7
 	f, err := seccomp.Compile(filter(program))
@@ -61,7 +61,7 @@ func TestTheFilterAllowsOnlyWhatNeedsADescriptor(t *testing.T) {
 	}
 }
 
-// TestTheSpecHasNothingOfThePod: what is launched has the program's user, arguments and limits.
+// TestTheSpecHasNothingOfThePod: a launch has the program's user, arguments and limits.
 func TestTheSpecHasNothingOfThePod(t *testing.T) {
 	nofile := []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Soft: 10, Hard: 10}}
 	asked := &specs.Spec{

@@ -23,7 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/oci"
 )
 
-// probe prints what a container is, seen from inside, a fact a line.
+// probe prints a container's state, seen from inside, a fact a line.
 const probe = `
 p() { sed "s|^|$1 |"; }
 grep -E '^(Uid|Gid|Groups|Cap[A-Z]|NoNewPrivs|Seccomp:|SigBlk|SigIgn)' /proc/self/status | tr '\t' ' ' | p status
@@ -41,7 +41,7 @@ for d in / /tmp /mnt /proc/sys /dev /dev/shm; do (touch $d/written && rm $d/writ
 mkdir /tmp/seccomp 2>/dev/null; echo "mkdir $?"; rmdir /tmp/seccomp 2>/dev/null; chmod 700 /tmp/mode 2>/dev/null; echo "chmod $?"
 `
 
-// difference is one that is meant: what matches becomes the same on both sides.
+// difference is one that is meant: its matches become the same on both sides.
 type difference struct {
 	why      string
 	match    *regexp.Regexp
@@ -100,8 +100,8 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 		if err := os.Mkdir(n.root+"/place", 0o751); err != nil {
 			t.Fatal(err)
 		}
-		// What a hook of the creation sees and does: the mounts of the
-		// container's namespace, and a file that it leaves in the root.
+		// A hook of the creation sees the mounts of the container's namespace, and leaves a file in
+		// the root.
 		hooked := func(s *specs.Spec, seed uint64) *specs.Spec {
 			if seed%3 != 0 {
 				return s
@@ -144,8 +144,8 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 					s := nativetest.InUserns(randomSpec(rand.New(rand.NewPCG(seed, 3))))
 					// Theirs sets the owner of a device that it binds, which is the host's.
 					s.Linux.Devices = nil
-					// Theirs cannot leave out what is mounted below a source, nor
-					// change how access times are kept.
+					// Theirs cannot leave out mounts below a source, nor change how access times
+					// are kept.
 					for i, m := range s.Mounts {
 						if at := slices.Index(m.Options, "noatime"); at >= 0 {
 							s.Mounts[i].Options[at] = "nodev"
@@ -165,7 +165,7 @@ func TestSeenFromInsideItIsAsUnderRunc(t *testing.T) {
 	})
 }
 
-// without lists what is in a and not in b.
+// without lists the entries of a that are not in b.
 func without(a, b []string, mark string) (list string) {
 	for _, f := range a {
 		if !slices.Contains(b, f) {
@@ -257,8 +257,8 @@ func randomMounts(r *rand.Rand, coin func() bool) (all []specs.Mount) {
 	return all
 }
 
-// facts runs s and returns what the probe found, without what must differ
-// between two runs and without what is accepted.
+// facts runs s and returns the probe's output, without the parts that must differ between two runs
+// or are accepted.
 func (n *node) facts(t *testing.T, rt core.Runtime, s *specs.Spec) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())

@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestEscapesByAnotherProcess: mechanisms in which somebody inside acts while a
-// container or an exec starts, or has acted before.
+// TestEscapesByAnotherProcess: mechanisms of a process inside that acts while a container or an
+// exec starts, or acted before.
 func TestEscapesByAnotherProcess(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
@@ -60,9 +60,8 @@ func swapper(t *testing.T, n *node) (volume, outside string) {
 	return volume, outside
 }
 
-// attempts starts containers beside a swapper. One may fail to start when its
-// path is gone just then; what is mounted must be below its root and nowhere
-// else.
+// attempts starts containers beside a swapper. One may fail to start when its path is gone just
+// then; its mounts must be below its root and nowhere else.
 func attempts(t *testing.T, n *node, outside string, spec func() *specs.Spec) {
 	t.Helper()
 	before, err := os.ReadFile("/proc/self/mountinfo")
@@ -76,7 +75,7 @@ func attempts(t *testing.T, n *node, outside string, spec func() *specs.Spec) {
 			continue
 		}
 		started++
-		// Its program never runs: what counts are the mounts that were made.
+		// Its program never runs: only its mounts count.
 		if err := n.keeper.Signal(t.Context(), core.Ref{Container: id}, int(unix.SIGKILL)); err != nil {
 			t.Error(err)
 		}
@@ -118,8 +117,7 @@ func swappedMask(t *testing.T, n *node) {
 	})
 }
 
-// falseNull: what hides a file is the host's /dev/null, whatever the image has
-// there.
+// falseNull: the host's /dev/null hides a file, with anything in its place in the image.
 func falseNull(t *testing.T, n *node) {
 	if err := os.Symlink("/proc/sys/kernel/core_pattern", n.root+"/dev/null"); err != nil {
 		t.Fatal(err)
@@ -138,8 +136,8 @@ func falseNull(t *testing.T, n *node) {
 	}
 }
 
-// falseProc: a container's /proc may be a volume with files of the right names.
-// What we write about ourselves goes to the host's, which was opened before.
+// falseProc: a container's /proc may be a volume with files of the right names. We write about
+// ourselves to the host's, which was opened before.
 func falseProc(t *testing.T, n *node) {
 	fake := t.TempDir()
 	files := []string{"/thread-self/attr/exec", "/thread-self/attr/apparmor/exec", "/self/oom_score_adj", "/self/attr/exec"}
@@ -251,8 +249,7 @@ func twoProcesses(t *testing.T, n *node) {
 	}
 }
 
-// changedRoot: an exec has the container's root, whatever its program did to its
-// own.
+// changedRoot: an exec has the container's root, also after its program has changed its own.
 func changedRoot(t *testing.T, n *node) {
 	if err := os.WriteFile("/run/of-the-host", nil, 0o600); err != nil {
 		t.Fatal(err)

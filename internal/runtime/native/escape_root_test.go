@@ -16,9 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/sysctl/sysctltest"
 )
 
-// TestKnownEscapes: each mechanism by which containers of other runtimes have
-// once got out. The root is that of a privileged program: nothing but the way it
-// was started holds it.
+// TestKnownEscapes: each mechanism of an escape from containers of other runtimes. The root is that
+// of a privileged program: nothing but the way it was started holds it.
 func TestKnownEscapes(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
@@ -121,7 +120,7 @@ func symlinkTargets(t *testing.T, n *node) {
 	}
 }
 
-// wrongProc: an image whose /proc is a link is refused.
+// wrongProc: an image with a link as its /proc is refused.
 func wrongProc(t *testing.T, n *node) {
 	if err := os.Rename(n.root+"/proc", n.root+"/proc.dir"); err != nil {
 		t.Fatal(err)
@@ -135,8 +134,7 @@ func wrongProc(t *testing.T, n *node) {
 	}
 }
 
-// hostSysctls: what is not the container's is not set, and what is goes to the
-// container's though its /proc/sys is something else.
+// hostSysctls: no sysctl of the host is set, and the host is not renamed.
 func hostSysctls(t *testing.T, n *node) {
 	for _, key := range []string{"kernel.core_pattern", "vm.overcommit_memory", "fs.file-max", "net/../kernel.core_pattern", "net.../x"} {
 		s := script("true")
@@ -188,14 +186,14 @@ func unreadable(t *testing.T, n *node) {
 	if err != nil || pid == 0 {
 		t.Fatalf("pid %d, %v", pid, err)
 	}
-	// Files of a process that is not dumpable are root's, whoever it became.
+	// Files of a process that is not dumpable are root's, under any user.
 	var st unix.Stat_t
 	if err := unix.Stat(fmt.Sprintf("/proc/%d/environ", pid), &st); err != nil || st.Uid != 0 {
 		t.Errorf("owner %d, %v", st.Uid, err)
 	}
 }
 
-// replacedRoot: an exec needs nothing of what a container may have changed.
+// replacedRoot: an exec needs nothing that a container may have changed.
 func replacedRoot(t *testing.T, n *node) {
 	s := privileged("umount -l /proc; mkdir -p /tmp/proc; mount -t tmpfs tmpfs /proc; mkdir -p /proc/self/attr /proc/self/fd; echo > /proc/self/oom_score_adj; echo > /tmp/ready; sleep 1000")
 	_ = os.Remove(n.root + "/tmp/ready")
@@ -250,8 +248,8 @@ func unmask(t *testing.T, n *node) {
 	}
 }
 
-// sharedPlaces: what hides directories, and holds the cgroup mounts, is one thing
-// for all containers that cannot make it writable. Who can has its own.
+// sharedPlaces: containers that cannot make them writable share the directories of masks and of
+// cgroup mounts. Others have their own.
 func sharedPlaces(t *testing.T, n *node) {
 	const write = `for d in /proc/driver /sys/fs/cgroup; do
 mount -o remount,rw $d 2>/dev/null; mount -o remount,bind,rw $d 2>/dev/null; mkdir $d/left 2>/dev/null && echo wrote; chmod 700 $d 2>/dev/null; done; ls /proc/driver /sys/fs/cgroup | grep -c left; stat -c %a /sys/fs/cgroup`

@@ -87,8 +87,7 @@ func TestAMemoryPolicyHolds(t *testing.T) {
 	})
 }
 
-// TestARootThatIsMoved: what is done on an initramfs works on any root, so it
-// can be seen here.
+// TestARootThatIsMoved: the steps for an initramfs work on any root, so the test runs them here.
 func TestARootThatIsMoved(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)

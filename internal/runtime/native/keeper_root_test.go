@@ -33,8 +33,7 @@ var containers = func() func() core.ID { //nolint:gochecknoglobals // a counter 
 	return func() core.ID { n++; return core.ID(fmt.Sprintf("%064x", n)) }
 }()
 
-// held starts a container that stays until the test ends. An error is what
-// Create or Start said.
+// held starts a container that stays until the test ends. It returns the error of Create or Start.
 func (n *node) held(ctx context.Context, t *testing.T, s *specs.Spec) (core.ID, error) {
 	t.Helper()
 	id, err := n.parked(t, s)
@@ -80,8 +79,8 @@ func (n *node) create(ctx context.Context, t *testing.T, s *specs.Spec) (core.ID
 	return id, err
 }
 
-// TestAContainersLimitsNeverReachTheKeeper: whatever a container's cgroups do to
-// it, the keeper is not in them, not even while it starts one there.
+// TestAContainersLimitsNeverReachTheKeeper: the keeper is not in a container's cgroups, not even
+// while it starts one there.
 func TestAContainersLimitsNeverReachTheKeeper(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
@@ -167,8 +166,8 @@ func TestABindKeepsWhatItsSourceForbids(t *testing.T) {
 	})
 }
 
-// TestABadChildHarmsNobody: a plan whose child hangs is given up by Forget; one
-// that crashes or fails is said; the keeper goes on.
+// TestABadChildHarmsNobody: Forget ends a plan with a child that hangs; a crash or a failure is
+// reported; the keeper stays.
 func TestABadChildHarmsNobody(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)

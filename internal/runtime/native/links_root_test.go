@@ -33,7 +33,7 @@ func TestAMountOntoALinkThatLeadsNowhere(t *testing.T) {
 				edit = func(s *specs.Spec) *specs.Spec { return s }
 			}
 			for _, c := range beneathtest.DanglingLinks() {
-				// What an earlier container has made goes.
+				// Remove an earlier container's entries.
 				top, _, _ := strings.Cut(strings.TrimPrefix(c.At, "/"), "/")
 				if top = filepath.Join(n.root, top); c.At != "" && !strings.HasPrefix(c.At, beneathtest.Outside) {
 					if err := os.RemoveAll(top); err != nil {
@@ -79,7 +79,8 @@ func give(t *testing.T, root string, uid int) {
 	}
 }
 
-// TestAMountBelowALinkToAMount: /var/run is a link to /run, on which a tmpfs or a volume is mounted.
+// TestAMountBelowALinkToAMount: /var/run is a link to /run, and a tmpfs or a volume is mounted on
+// that.
 func TestAMountBelowALinkToAMount(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)
@@ -107,7 +108,7 @@ func TestAMountBelowALinkToAMount(t *testing.T) {
 		} {
 			for kind, edit := range map[string]func(*specs.Spec) *specs.Spec{"": func(s *specs.Spec) *specs.Spec { return s }, " in a user namespace": nativetest.InUserns} {
 				if kind != "" && strings.Contains(name, "volume") {
-					continue // whose directory is not the namespace's
+					continue // its directory is not the namespace's
 				}
 				s := edit(script("cat " + c.want))
 				s.Mounts = append(s.Mounts, c.mounts...)

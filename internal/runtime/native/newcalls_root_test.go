@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/runtime/oci"
 )
 
-// probeEnv makes TestCallProbe print what some system calls answer.
+// probeEnv makes TestCallProbe print the answers to some system calls.
 const probeEnv = "LONGSHORE_CALL_PROBE"
 
 // TestCallProbe runs in a container of the test below.

@@ -18,13 +18,13 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// told is what a listener was sent.
+// told is a message to a listener.
 type told struct {
 	state specs.ContainerProcessState
 	fd    int
 }
 
-// listen takes one message per connection, as the runtime spec has them sent.
+// listen takes one message per connection, as the runtime spec wants.
 func listen(t *testing.T, path string) <-chan told {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
@@ -61,7 +61,7 @@ func listen(t *testing.T, path string) <-chan told {
 	return ch
 }
 
-// refuseOne answers one call with an error and returns who made which.
+// refuseOne answers one call with an error and returns its pid and number.
 func refuseOne(t *testing.T, fd int, errno syscall.Errno) (pid uint32, nr int32) {
 	t.Helper()
 	var asked struct {

@@ -84,9 +84,8 @@ func (n *node) starts(t *testing.T, a *seizertest.Attacker, pid int, r *native.R
 	}
 }
 
-// TestNobodySeesAProcessThatIsNotInsideYet: who is in a pid namespace that a
-// process of ours joins finds nothing of the host's in it, and nothing to take
-// over but what it could be itself.
+// TestNobodySeesAProcessThatIsNotInsideYet: a process in a pid namespace that a process of ours
+// joins finds nothing of the host's in it, and takes over nothing that it could not be itself.
 func TestNobodySeesAProcessThatIsNotInsideYet(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// An agent under nohup ignores SIGHUP; what it runs must not.
+// An agent under nohup ignores SIGHUP; its programs must not.
 func TestNoSignalIsIgnoredForOurParentsSake(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		signal.Ignore(syscall.SIGHUP, syscall.SIGUSR1)

@@ -12,9 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 )
 
-// TestAUserNamespaceGivesNothingOfTheHost: its root has every capability there,
-// and none over what is ours: devices, host file systems, kernel parameters,
-// cgroups, and what a mount of the host forbids.
+// TestAUserNamespaceGivesNothingOfTheHost: its root has every capability there, and none over our
+// devices, host file systems, kernel parameters, cgroups, and the limits of a host's mount.
 func TestAUserNamespaceGivesNothingOfTheHost(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := newNode(t)

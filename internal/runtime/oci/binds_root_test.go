@@ -16,9 +16,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestPinnedBinds: what a program is shown is a copy that only root reaches; it goes
-// with the container, also when an agent died over it, and takes nothing of the
-// original along, though that is shared and has something mounted on it.
+// TestPinnedBinds: a program sees a copy that only root reaches; it goes with the container, also
+// when an agent died over it, and takes nothing of the original along, though that is shared and
+// has something mounted on it.
 func TestPinnedBinds(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		base := t.TempDir()
@@ -65,7 +65,7 @@ func TestPinnedBinds(t *testing.T) {
 			if st, err := os.Stat(filepath.Dir(with.Mounts[1].Source)); err != nil || st.Mode().Perm() != 0o700 {
 				t.Errorf("others may look into the copies: %v, %v", st, err)
 			}
-			// As after an agent's death: whoever comes next knows of it.
+			// As after an agent's death: the next agent knows of it.
 			if ids, err := r.List(t.Context()); err != nil || !slices.Equal(ids, []core.ID{"c"}) {
 				t.Errorf("lists %v, %v", ids, err)
 			}

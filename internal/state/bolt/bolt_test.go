@@ -139,8 +139,8 @@ func TestReopenedStoreIsTheSame(t *testing.T) {
 }
 
 // TestFollowersReadWhatARestartWouldTell: an event that is read soon after it was appended equals
-// the one decoded from its JSON, whatever its content, and belongs to the reader; the same after
-// an update that failed.
+// the one decoded from its JSON, with any content, and belongs to the reader; the same after an
+// update that failed.
 func TestFollowersReadWhatARestartWouldTell(t *testing.T) {
 	n := node{t.TempDir()}
 	o := n.options("b1")

@@ -41,7 +41,7 @@ func aligned(b []byte) []byte {
 	return append(make([]byte, 0, (len(b)/8+1)*8), b...)
 }
 
-// titled finds the one step whose title begins so.
+// titled finds the first step with that prefix of a title.
 func titled(t *testing.T, all []plan.Step, prefix string) (int, plan.Step) {
 	t.Helper()
 	i := slices.IndexFunc(all, func(s plan.Step) bool { return strings.HasPrefix(s.Title, prefix) })
@@ -51,8 +51,7 @@ func titled(t *testing.T, all []plan.Step, prefix string) (int, plan.Step) {
 	return i, all[i]
 }
 
-// TestMountLabel: there is no SELinux on the machines that test this, so the
-// calls themselves are looked at.
+// TestMountLabel: the test's machines have no SELinux, so it checks the calls themselves.
 func TestMountLabel(t *testing.T) {
 	const label = "system_u:object_r:container_file_t:s0:c1,c2"
 	s := nativetest.Spec("true")
@@ -174,8 +173,8 @@ func TestExecCPUAffinity(t *testing.T) {
 	}
 }
 
-// TestOnAnInitramfsTheRootIsMoved: pivot_root cannot move the kernel's first
-// file system, and what shows processes must not stay in reach below.
+// TestOnAnInitramfsTheRootIsMoved: pivot_root cannot move the kernel's first file system, and views
+// of processes must not stay in reach below.
 func TestOnAnInitramfsTheRootIsMoved(t *testing.T) {
 	all := steps(t, nativetest.Spec("true"), compile.Host{LastCap: 40, Initramfs: true, Views: []string{"/sys", "/proc"}})
 	var order []string

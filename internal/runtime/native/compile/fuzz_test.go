@@ -81,7 +81,7 @@ func FuzzCompile(f *testing.F) {
 	})
 }
 
-// stays checks every operation by which a plan could reach a file.
+// stays checks every operation of a plan that could reach a file.
 func stays(t *testing.T, s *specs.Spec, out compile.Output, exec bool) {
 	t.Helper()
 	for _, p := range out.Points {
@@ -119,8 +119,8 @@ func stays(t *testing.T, s *specs.Spec, out compile.Output, exec bool) {
 	}
 }
 
-// onScratch reports whether o names nothing but what the scratch tmpfs holds: the root, the
-// null device, a number, or a number among the devices.
+// onScratch reports whether o names nothing but entries of the scratch tmpfs: the root, the null
+// device, a number, or a number among the devices.
 func onScratch(o plan.Step) bool {
 	name := func(i int) bool {
 		p := o.Text(i)
@@ -139,8 +139,8 @@ func onScratch(o plan.Step) bool {
 	return false
 }
 
-// fromBase reports whether o names nothing but what the almost empty namespace
-// has: the mount point of the root, and what is shown to all, read-only.
+// fromBase reports whether o names nothing but entries of the almost empty namespace: the mount
+// point of the root, and the read-only ones shown to all.
 func fromBase(o plan.Step) bool {
 	switch o.NR {
 	case unix.SYS_OPEN_TREE:
@@ -250,8 +250,8 @@ func wrong(s *specs.Spec, o plan.Step, inside bool) string {
 	return ""
 }
 
-// wrongOpen: by a path of the host only what is known is opened, and only what
-// must be for writing.
+// wrongOpen: by a path of the host only listed files are opened, and only those for writing that
+// must be.
 func wrongOpen(s *specs.Spec, o plan.Step, inside bool) string {
 	name, flags := o.Text(1), o.A[2]
 	write := []string{"/cg/cpu/c/tasks", "/cg/pids/c/tasks", "/proc/self/oom_score_adj", "/proc/thread-self/attr/apparmor/exec", "/proc/thread-self/attr/exec", "/proc/self/timens_offsets"}

@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/runtime/native/nativetest"
 )
 
-// TestWhatIsNotDoneIsRefusedByName: another runtime takes what is not done, so
-// the class decides as much as the name.
+// TestWhatIsNotDoneIsRefusedByName: another runtime takes an unsupported spec, so the class decides
+// as much as the name.
 func TestWhatIsNotDoneIsRefusedByName(t *testing.T) {
 	ids := []specs.LinuxIDMapping{{Size: 1}}
 	invalid, notDone := errdefs.IsInvalidArgument, errdefs.IsNotImplemented

@@ -114,7 +114,7 @@ func TestWhatIsTheSameReadsTheSame(t *testing.T) {
 	}
 }
 
-// TestPointersAreNotPrintedAsText stores a list of strings at offsets whose bytes are letters.
+// TestPointersAreNotPrintedAsText stores a list of strings at offsets of letters as bytes.
 func TestPointersAreNotPrintedAsText(t *testing.T) {
 	for _, size := range []int{0, 0x4100, 0x4560, 0x6161} {
 		b := &plan.Builder{}
@@ -158,8 +158,8 @@ func TestAPlanOfAnotherVersionIsNamedSo(t *testing.T) {
 	}
 }
 
-// TestOldVersions: a plan that needs nothing new can be had by keepers of earlier versions, and
-// theirs are taken.
+// TestOldVersions: a plan that needs nothing new becomes one of earlier versions, and theirs are
+// taken.
 func TestOldVersions(t *testing.T) {
 	const slots, users = (plan.NumSlots - 32) * 8, 8
 	plain := aligned(sample().Encode())
@@ -233,8 +233,8 @@ func FuzzFromOldVersions(f *testing.F) {
 	})
 }
 
-// FuzzCheck: whatever passes Check can be placed and read to its last operation
-// without leaving the blob, even when its sum was made to fit.
+// FuzzCheck: a blob that passes Check can be placed and read to its last operation without leaving
+// it, even when its sum was made to fit.
 func FuzzCheck(f *testing.F) {
 	f.Add(sample().Encode())
 	f.Add((&plan.Builder{}).Encode())
