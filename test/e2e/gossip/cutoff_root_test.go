@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestCutOff: the records of a node of ours that was cut off, until all others have given it up, are known
-// again to all when it is back. Those of dockerd 28 have forgotten them.
+// TestCutOff: a node of ours is cut off until all others have given it up. When it is back, all know its
+// records again, although dockerd 28 had forgotten them.
 func TestCutOff(t *testing.T) {
 	others(t)
 	roottest.Run(t, func(t *testing.T) {

@@ -67,8 +67,8 @@ func others(t *testing.T) []kind {
 	return list
 }
 
-// TestContract: members of ours and of each other version pass the suite together, whoever of them
-// speaks and whoever listens.
+// TestContract: members of ours and of each other version pass the suite together, whichever of
+// them speaks or listens.
 func TestContract(t *testing.T) {
 	for _, k := range others(t) {
 		for _, first := range []bool{true, false} {
@@ -158,7 +158,7 @@ func (c *cluster) enter(p *process) {
 	must(c.t, p.Enter(c.t.Context(), network))
 }
 
-// want waits until all who stay know exactly this.
+// want waits until all members that stay know exactly these records.
 func (c *cluster) want(records map[gossip.ID][]gossip.Record) {
 	c.t.Helper()
 	for _, v := range c.views {
@@ -182,7 +182,7 @@ func (c *cluster) took(what string, records map[gossip.ID][]gossip.Record) {
 	c.t.Logf("%s: %s", what, strings.Join(times, ", "))
 }
 
-// losses is how often one who stays has lost a record.
+// losses counts how often a member that stays has lost a record.
 func (c *cluster) losses(id gossip.ID) (n int) {
 	for _, m := range c.members {
 		n += m.losses(id)
@@ -193,9 +193,9 @@ func (c *cluster) losses(id gossip.ID) (n int) {
 // rounds is how many restarts may come too late on a machine that has much else to do.
 const rounds = 5
 
-// TestKilledAndStarted: a member that is killed, and started again under its name, is back before
-// anybody has given it up: nobody loses its records for a moment. The next process takes back what the one
-// before has announced.
+// TestKilledAndStarted: a member that is killed, and started again under its name, is back before the
+// others give it up: none loses its records for a moment. The next process withdraws the announcements of
+// the one before.
 func TestKilledAndStarted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -241,8 +241,8 @@ func TestKilledAndStarted(t *testing.T) {
 	c.want(want)
 }
 
-// TestFailedAndBack: the records of a member that is silent for too long are gone with everybody, and
-// back when it is: by itself when it was only cut off, and announced again when it was started anew.
+// TestFailedAndBack: all others drop the records of a member that is silent for too long, and have
+// them again when it is back: at once after a silence, and by its announcement after a restart.
 func TestFailedAndBack(t *testing.T) {
 	others(t)
 	for _, k := range kinds(t) {
@@ -275,8 +275,8 @@ func TestFailedAndBack(t *testing.T) {
 	}
 }
 
-// TestAnotherName: dockerd has another name in the gossip after each start. Those of ours who stay
-// take what the one says who is at the dead one's address, and forget the dead one's records.
+// TestAnotherName: dockerd has another name in the gossip after each start. Members of ours accept
+// the records of the new member at a dead one's address, and forget the dead one's.
 func TestAnotherName(t *testing.T) {
 	others(t)
 	for _, k := range kinds(t) {
@@ -300,7 +300,7 @@ func TestAnotherName(t *testing.T) {
 	}
 }
 
-// TestAnotherKey: one with another key is not heard, whatever its library.
+// TestAnotherKey: a member with another key is not heard, with either library.
 func TestAnotherKey(t *testing.T) {
 	for _, k := range others(t) {
 		t.Run(k.name, func(t *testing.T) {
@@ -322,8 +322,8 @@ func TestAnotherKey(t *testing.T) {
 	}
 }
 
-// TestADeadMember: while a member is dead and nobody has noticed, to enter its network takes long, and
-// nothing else does: also there what nobody was told of before is known to those who live.
+// TestADeadMember: while a member is dead and the others have not noticed, only entering its network
+// takes long: even there, announcements reach the members that live.
 func TestADeadMember(t *testing.T) {
 	for _, k := range others(t) {
 		t.Run(k.name, func(t *testing.T) {
@@ -366,8 +366,8 @@ func TestADeadMember(t *testing.T) {
 	}
 }
 
-// TestLeftBesideADeadMember: a network is left at once, and entered anew, also while a dead member is still waited for
-// there.
+// TestLeftBesideADeadMember: a network is left at once, and entered again, also while a dead member is still waited
+// for there.
 func TestLeftBesideADeadMember(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)

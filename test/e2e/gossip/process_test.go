@@ -24,7 +24,7 @@ import (
 	"github.com/longshore/longshore/test/e2e/gossip/peer"
 )
 
-// memberEnv has this program be a member of ours in place of the tests, which can be killed.
+// memberEnv makes this program a member of ours, which can be killed, in place of the tests.
 const memberEnv = "LONGSHORE_GOSSIP_MEMBER"
 
 func TestMain(m *testing.M) {
@@ -112,7 +112,7 @@ type process struct {
 
 var _ gossip.Member = (*process)(nil)
 
-// inbox has the changes that nobody has read yet.
+// inbox holds the unread changes.
 type inbox struct {
 	mu   sync.Mutex // guards list
 	list []peer.Change
@@ -212,7 +212,7 @@ func (p *process) again() *process {
 	return p.kind.start(p.t, p.name, p.at)
 }
 
-// listen hands out what the process says, until it ends.
+// listen passes on the answers and changes that the process writes, until it ends.
 func (p *process) listen(out io.Reader) {
 	for dec := json.NewDecoder(out); ; {
 		var a peer.Answer
@@ -312,7 +312,7 @@ func (p *process) Exit(network string) error {
 	return err
 }
 
-// entry is a record as the process is told of it.
+// entry returns a record in the form of the process's protocol.
 func (p *process) entry(id gossip.ID, r gossip.Record) (peer.Entry, error) {
 	table, value, err := gossip.Encode(r)
 	p.mu.Lock()

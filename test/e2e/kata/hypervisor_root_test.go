@@ -21,13 +21,13 @@ import (
 	"github.com/longshore/longshore/test/kata/qemu"
 )
 
-// hypervisor is what the shim takes for a hypervisor of other machines: for each machine
-// it starts an agent, and hands out a socket on which the shim reaches it.
+// hypervisor acts as the shim's hypervisor of other machines: for each machine it starts an agent,
+// and returns a socket that leads to it.
 type hypervisor struct {
 	t     *testing.T
 	dir   string // of sockets and logs
 	guest string // path of longshore-guest
-	// virtual has the agents be the first processes of virtual machines.
+	// virtual makes the agents the first processes of virtual machines.
 	virtual bool
 	state   string // containerd's, where the shims' pids are
 
@@ -91,7 +91,7 @@ func (h *hypervisor) serve(socket string) {
 				if h.t.Failed() {
 					h.t.Logf("the console:\n%s", m.vm.Console())
 				}
-				_ = m.vm.Close() // who waits for its end has the error
+				_ = m.vm.Close() // the waiter for its end has the error
 				<-m.done
 			}
 			if b, err := os.ReadFile(m.log); err == nil && h.t.Failed() {
@@ -101,7 +101,7 @@ func (h *hypervisor) serve(socket string) {
 	})
 }
 
-// create makes the socket by which the shim reaches the machine's agent.
+// create makes the shim's socket to the machine's agent.
 func (h *hypervisor) create(_ context.Context, id string) (any, error) {
 	short := id[:min(len(id), 12)]
 	front := filepath.Join(h.dir, short)
@@ -117,8 +117,8 @@ func (h *hypervisor) create(_ context.Context, id string) (any, error) {
 	return wrapperspb.String(front), nil
 }
 
-// inGuest runs the agent where the guest's share of the host is: what the shim mounts
-// below $1 appears below $2.
+// inGuest runs the agent with the guest's share of the host: the shim's mounts below $1 appear
+// below $2.
 const inGuest = `mkdir -p "$1" "$2"; mount --rbind "$1" "$2"; shift 2; exec "$@"`
 
 // start starts the agent in the shim's mount and cgroup namespaces, for the shim mounts

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// oneCommand is a policy for a container with one command, whose output is nobody's.
+// oneCommand is a policy for a container with one command, and denies reading its output.
 const oneCommand = `package agent_policy
 
 import rego.v1
@@ -39,8 +39,8 @@ CreateContainerRequest := {"allowed": true, "ops": [{"op": "add", "path": "/psta
 }
 `
 
-// TestPolicyOfAPod: the shim hands the guest the policy of an annotation before anything
-// else, and what the policy does not allow does not happen.
+// TestPolicyOfAPod: the shim sends the guest the policy of an annotation before anything else, and
+// the guest refuses requests that the policy does not allow.
 func TestPolicyOfAPod(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t)

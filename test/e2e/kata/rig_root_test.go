@@ -44,7 +44,7 @@ type rig struct {
 	CRI     runtimeapi.RuntimeServiceClient
 }
 
-// configuration is the shim's, at the only kind of path from which it takes one.
+// configuration is the shim's, which accepts it at one kind of path only.
 const configuration = `[hypervisor.remote]
 remote_hypervisor_socket = "%s"
 remote_hypervisor_timeout = 300
@@ -280,8 +280,8 @@ func (r *rig) tryCtr(t *testing.T, stdin string, args ...string) result {
 	return r.try(t, stdin, append([]string{r.ctrPath, "-a", r.socket}, args...)...)
 }
 
-// try runs a command to its end. Its input stays open after what it is given: the shim
-// answers nobody any more while ctr waits for its answer to the input's end.
+// try runs a command to its end. Its input stays open after stdin: the shim serves no other client
+// while ctr waits for its answer to the input's end.
 func (r *rig) try(t *testing.T, stdin string, args ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())

@@ -27,7 +27,7 @@ import (
 // of test/kata/testdata.
 const recordEnv = "LONGSHORE_KATA_RECORD"
 
-// tape has the calls of one machine's agent in the order in which they were made.
+// tape has the calls of one machine's agent, in their order.
 type tape struct {
 	// change, unless nil, may change a request before the agent gets it, and says whether it
 	// has.
@@ -48,7 +48,7 @@ type call struct {
 	until  int // how many calls had been made when the answer came
 }
 
-// bridge connects those who call on l with the agent, until l is closed.
+// bridge connects clients of l with the agent, until l is closed.
 func (p *tape) bridge(l net.Listener, agent func(context.Context) (net.Conn, error)) {
 	for {
 		front, err := l.Accept()
@@ -71,8 +71,7 @@ func (p *tape) bridge(l net.Listener, agent func(context.Context) (net.Conn, err
 	}
 }
 
-// frames cuts what is written to it into ttrpc's messages, and passes on what seen
-// makes of them.
+// frames cuts the written bytes into ttrpc's messages, and forwards each as seen returns it.
 type frames struct {
 	to   io.Writer
 	buf  []byte
@@ -164,7 +163,7 @@ func (s *streams) response(stream uint32, body []byte) []byte {
 	return body
 }
 
-// decode returns nil for what is no message of the kind.
+// decode returns nil for bytes that are no message of the kind.
 func decode(d protoreflect.MessageDescriptor, b []byte) proto.Message {
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
 	if err != nil {
@@ -203,7 +202,7 @@ func (p *tape) refused() (list []string) {
 	return list
 }
 
-// save writes the calls to where they are asked for.
+// save writes the calls to a file in the directory of recordEnv, if that is set.
 func (p *tape) save(t *testing.T, name string) {
 	t.Helper()
 	dir := os.Getenv(recordEnv)

@@ -15,8 +15,7 @@ import (
 
 const shimV2 = "io.containerd.kata.v2"
 
-// ends checks that a machine's agent refused nothing, and writes its calls to where they
-// are asked for.
+// ends checks that a machine's agent refused nothing, and saves its calls.
 func (r *rig) ends(t *testing.T, id string) *machine {
 	t.Helper()
 	m := r.machine(id)
@@ -30,7 +29,8 @@ func (r *rig) ends(t *testing.T, id string) *machine {
 	return m
 }
 
-// TestContainersOfContainerd: what containerd's own users do with one container.
+// TestContainersOfContainerd: containerd's own client runs, feeds, reads, stops and deletes one
+// container.
 func TestContainersOfContainerd(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t)

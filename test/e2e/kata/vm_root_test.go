@@ -34,8 +34,8 @@ func TestAPodInAVirtualMachine(t *testing.T) {
 	})
 }
 
-// shares is a directory's virtiofsd in a shim's namespace, in which the shim mounts what
-// the guest is to see.
+// shares runs a directory's virtiofsd in a shim's namespace, where the shim mounts the guest's
+// files.
 const shares = `mkdir -p "$1"; exec "$2" -f --socket-path="$3" -o source="$1" -o sandbox=chroot -o log_level=warn`
 
 // boot starts the agent as the first process of a virtual machine, and waits until it
@@ -95,9 +95,8 @@ func (m *machine) dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", m.listener.Addr().String()+".agent")
 }
 
-// shareFiles adds to CreateSandbox the storage of the shared directory, as the shim itself
-// does for hypervisors of which it knows that they share files: a remote one it takes for
-// one that does not.
+// shareFiles adds the storage of the shared directory to CreateSandbox, as the shim itself does for
+// hypervisors that share files: it assumes that a remote one does not.
 func shareFiles(req proto.Message) bool {
 	create, ok := req.(*katav1.CreateSandboxRequest)
 	if ok {

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestMain has the cases of one kubelet run side by side: most of their time is
-// the kubelet's waiting.
+// TestMain runs the cases of one kubelet side by side: most of their time is the kubelet's waiting.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "6"); err != nil {

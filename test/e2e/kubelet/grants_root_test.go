@@ -36,8 +36,8 @@ func module(t *testing.T) imagetest.Built {
 	}.Build()
 }
 
-// grantedPods: a static pod whose image and annotation make one of its programs a granted one. The kubelet asks it by HTTP whether it is ready
-// and lives, stops it by its grant, and starts one again that has no listener.
+// grantedPods: the image and the annotation of a static pod make one of its programs a granted one. The kubelet asks it
+// by HTTP whether it is ready and lives, stops it by its grant, and restarts one that has no listener.
 func grantedPods(t *testing.T, n *node) {
 	const image = "registry.example/server:1"
 	n.Registry.Push("server", "1", module(t))

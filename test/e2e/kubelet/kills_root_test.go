@@ -107,8 +107,8 @@ func (n *node) kubeletSeesAll(t *testing.T) {
 	})
 }
 
-// counted reads a pod's log files whole: each stream's numbers have to come one
-// after the other. It returns how many lines there are.
+// counted reads a pod's log files whole, and asserts that each stream's numbers are in sequence. It
+// returns the number of lines.
 func (n *node) counted(t *testing.T, name string) int {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(n.logs, "default_"+name+"-node_*", "main", "*"))
@@ -139,8 +139,7 @@ func (n *node) counted(t *testing.T, name string) int {
 	return lines
 }
 
-// noProbeRestarts looks for what the kubelet says when a probe has a container
-// killed.
+// noProbeRestarts asserts that the kubelet's log has no container that was killed for a probe.
 func (n *node) noProbeRestarts(t *testing.T) {
 	t.Helper()
 	b, err := os.ReadFile(n.log.Name())

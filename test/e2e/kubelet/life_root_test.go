@@ -39,7 +39,7 @@ func probe(h corev1.ProbeHandler, failures int32) *corev1.Probe {
 	return &corev1.Probe{ProbeHandler: h, PeriodSeconds: 1, TimeoutSeconds: 10, FailureThreshold: failures}
 }
 
-// probed has a container for each way to ask, all healthy while /share/ok is there.
+// probed returns a pod with a container for each kind of probe, all healthy while /share/ok exists.
 func probed(name string) *corev1.Pod {
 	const waits = "while :; do while [ ! -f /share/ok ]; do sleep 0.1; done; httpd -f -p 7003 & pid=$!; while [ -f /share/ok ]; do sleep 0.1; done; kill $pid; wait $pid; done"
 	serve := corev1.Container{Name: "serve", Image: busybox, Command: []string{"subject", "serve", "7001", "7002", "/share/ok"}}

@@ -19,8 +19,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestRestart starts agent and kubelet again, in either order and together:
-// what runs goes on.
+// TestRestart: containers run on when agent and kubelet are restarted, in either order and
+// together.
 func TestRestart(t *testing.T) { isolated(t, restart) }
 
 func restart(t *testing.T) {
@@ -53,7 +53,7 @@ func restart(t *testing.T) {
 	n.Check()
 }
 
-// TestReboot ends everything at once and takes away what a boot does.
+// TestReboot: a pod runs again after all processes ended and the state of the boot is gone.
 func TestReboot(t *testing.T) { isolated(t, reboot) }
 
 func reboot(t *testing.T) {
@@ -101,9 +101,8 @@ func (n *node) images(t *testing.T) []string {
 	return names
 }
 
-// TestImageGC has images on a file system of their own, which the kubelet is
-// told to keep freer than it is: it removes the images that no pod has, and
-// nothing else.
+// TestImageGC: the kubelet must keep the images' own file system freer than it is, and removes the
+// images that no pod has, and nothing else.
 func TestImageGC(t *testing.T) { isolated(t, imageGC) }
 
 func imageGC(t *testing.T) {
@@ -141,9 +140,9 @@ func imageGC(t *testing.T) {
 	}
 }
 
-// TestEvictionSignals has pods take more than the node gives: the kubelet sees it
-// in the runtime's figures and picks the right one. It evicts none, as it holds
-// every static pod for critical, and says so.
+// TestEvictionSignals: pods use more than the node permits, and the kubelet sees it in the
+// runtime's figures and picks the right one. It evicts none, as it holds every static pod for
+// critical, and says so.
 func TestEvictionSignals(t *testing.T) { isolated(t, evictionSignals) }
 
 func evictionSignals(t *testing.T) {
@@ -151,7 +150,7 @@ func evictionSignals(t *testing.T) {
 	if err := unix.Sysinfo(&info); err != nil {
 		t.Fatal(err)
 	}
-	// All but 400 MiB is the system's, of which pods are to leave 150 MiB free.
+	// All but 400 MiB is the system's. Pods must leave 150 MiB of the rest free.
 	reserved := uint64(info.Totalram)*uint64(info.Unit) - 400<<20
 	n := start(t, options{config: map[string]any{
 		"featureGates":                     map[string]bool{"EventedPLEG": true, "PodAndContainerStatsFromCRI": true},
@@ -184,7 +183,7 @@ func evictionSignals(t *testing.T) {
 	}
 }
 
-// critical is what the kubelet says of a static pod that it would evict.
+// critical returns the kubelet's log text for a static pod that it would evict.
 func critical(name string) string {
 	return fmt.Sprintf(`cannot evict a critical pod" pod="default/%s-node"`, name)
 }

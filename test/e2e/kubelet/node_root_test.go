@@ -61,7 +61,7 @@ type options struct {
 	mount  func(dir string) // before anything starts
 }
 
-// isolated runs body on a machine of its own, when the programs are there.
+// isolated runs body on a machine of its own, or skips without the programs.
 func isolated(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	for _, env := range []string{kubeletEnv, subjectEnv} {
@@ -120,9 +120,8 @@ var parameters = map[string]string{
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// prepare keeps what the kubelet does to a machine from this one: its fixed
-// paths are below /var, and the kernel parameters that it demands are shown to
-// it as if they were so.
+// prepare protects this machine from the kubelet: overlays take its writes below /var, and files
+// show it the kernel parameters that it demands.
 func prepare(t *testing.T, dir string) {
 	t.Helper()
 	for _, d := range []string{"/var/lib", "/var/log"} {
@@ -133,7 +132,7 @@ func prepare(t *testing.T, dir string) {
 			t.Fatalf("overlay on %s: %v", d, err)
 		}
 	}
-	// What the kubelet mounts in its own namespace is to be seen here.
+	// The kubelet's mounts in its own namespace must appear here.
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +152,7 @@ func prepare(t *testing.T, dir string) {
 	}
 }
 
-// cgroup makes what the kubelet wants to find: a cgroup of its own in every
-// hierarchy.
+// cgroup makes the cgroup that the kubelet demands, in every hierarchy.
 func cgroup(t *testing.T) string {
 	t.Helper()
 	name := roottest.Cgroup(t)
@@ -281,7 +279,7 @@ func imageWith(t *testing.T, name string) imagetest.Built {
 	return imagetest.Image{Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Cmd: []string{"sh"}, Env: []string{"PATH=/bin"}}}.Build()
 }
 
-// clear unmounts what is below dir and removes it.
+// clear unmounts everything below dir and removes it.
 func clear(t *testing.T, dir string) {
 	t.Helper()
 	unmountBelow(t, dir)

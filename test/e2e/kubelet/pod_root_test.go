@@ -22,7 +22,7 @@ func shell(name, script string) corev1.Container {
 	return corev1.Container{Name: name, Image: busybox, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sh", "-c", script}}
 }
 
-// idle is a script that goes on until it is told to end.
+// idle is a script that runs until SIGTERM.
 const idle = `trap 'exit 0' TERM; while :; do sleep 0.2; done`
 
 // pod is a static pod.
@@ -53,8 +53,8 @@ func (n *node) add(t *testing.T, p *corev1.Pod) {
 
 func (n *node) manifest(name string) string { return filepath.Join(n.manifests, name+".json") }
 
-// remove takes a pod away and waits until nothing of it runs. What has ended is
-// the kubelet's to collect, once a minute.
+// remove removes a pod and waits until none of its processes runs. The kubelet collects ended
+// containers once a minute.
 func (n *node) remove(t *testing.T, name string) {
 	t.Helper()
 	_ = os.Remove(n.manifest(name))
@@ -98,7 +98,7 @@ func (n *node) pods(t *testing.T) []corev1.Pod {
 	return list.Items
 }
 
-// pod is what the kubelet says of a pod, nil when it knows none.
+// pod returns the kubelet's report of a pod, nil when it knows none.
 func (n *node) pod(t *testing.T, name string) *corev1.Pod {
 	t.Helper()
 	for _, p := range n.pods(t) {
@@ -152,7 +152,7 @@ func status(p *corev1.Pod, container string) corev1.ContainerStatus {
 	return corev1.ContainerStatus{}
 }
 
-// output is what a container has written so far, over the kubelet.
+// output returns a container's output so far, by the kubelet.
 func (n *node) output(t *testing.T, pod, container, query string) string {
 	t.Helper()
 	b, err := n.get(t.Context(), fmt.Sprintf("/containerLogs/default/%s-node/%s?%s", pod, container, query))
@@ -193,8 +193,7 @@ func once(name, script string) *corev1.Pod {
 	return p
 }
 
-// succeeds runs a pod to its end, which is to be good, and returns what its
-// container main wrote.
+// succeeds runs a pod to its successful end, and returns the output of its container main.
 func (n *node) succeeds(t *testing.T, p *corev1.Pod) string {
 	t.Helper()
 	n.add(t, p)

@@ -95,7 +95,7 @@ func execs(t *testing.T, n *node) {
 		}
 		contains(t, out.String(), "/dev/pts/0\r\n", "33 77\r\n")
 	}
-	// Who shows no certificate gets nothing.
+	// A client without a certificate gets nothing.
 	anonymous := n.pki.clientWith()
 	if _, err := fetch(t.Context(), anonymous, n.url("exec", "exec", "main", url.Values{"command": {"id"}, "output": {"1"}}).String()); err == nil || !strings.Contains(err.Error(), "401") {
 		t.Errorf("without a certificate: %v", err)
@@ -234,12 +234,12 @@ func (n *node) summary(t *testing.T) stats.Summary {
 	return s
 }
 
-// figures looks at what the kubelet puts together of cgroups by itself, as it
-// does by default.
+// figures checks the figures that the kubelet gathers from cgroups by itself, as it does by
+// default.
 func figures(t *testing.T, n *node) { n.figures(t, false) }
 
-// figures looks at /stats/summary. With whole, for a kubelet with the gates EventedPLEG and
-// PodAndContainerStatsFromCRI, it also looks at the figures that only the runtime has, and at the
+// figures checks /stats/summary. With whole, for a kubelet with the gates EventedPLEG and
+// PodAndContainerStatsFromCRI, it also checks the figures that only the runtime has, and the
 // connection for events.
 func (n *node) figures(t *testing.T, whole bool) {
 	t.Helper()

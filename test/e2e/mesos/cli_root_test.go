@@ -92,7 +92,7 @@ func (r *rig) execsOnTerminal() {
 	s.shows("/dev/pts/")
 	s.shows("ready\r\n")
 	s.resize(44, 120)
-	// The size is on its way beside what is typed.
+	// The size travels apart from the typed text.
 	s.types("until [ \"$(stty size)\" = '44 120' ]; do :; done; echo larger\n")
 	s.shows("\nlarger\r\n")
 	s.types("exit 5\n")

@@ -75,7 +75,7 @@ func TestExporter(t *testing.T) {
 			}
 		}
 		ended()
-		// What the exporter looks for and the agent does not tell.
+		// Metrics that the exporter looks for and the agent does not have.
 		var missing []string
 		for _, m := range regexp.MustCompile(`metric="?([^" \n]+)"?`).FindAllStringSubmatch(log.String(), -1) {
 			missing = append(missing, m[1])

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// Where the agent is, and who may ask it.
+// The agent's address, and its client's credentials.
 const (
 	address   = "127.0.0.1:5051"
 	principal = "ops"
@@ -122,7 +122,7 @@ func (r *rig) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// said is what a program has printed, and how it ended.
+// said is the output and exit code of a program.
 type said struct {
 	code     int
 	out, err string

@@ -23,7 +23,7 @@ type screen struct {
 
 	mu   sync.Mutex
 	text strings.Builder
-	seen int // how far the text was looked at
+	seen int // end of the last match in text
 }
 
 // onTerminal starts the command line on a terminal of its own.
@@ -69,7 +69,7 @@ func (s *screen) control(do func(fd int) error) {
 	}
 }
 
-// read collects what is shown until nobody has the terminal any more.
+// read collects the terminal's output until the last process has closed it.
 func (s *screen) read() {
 	buf := make([]byte, 4096)
 	for {
@@ -96,7 +96,7 @@ func (s *screen) types(text string) {
 	}
 }
 
-// shows waits until this is on the screen after what was waited for before.
+// shows waits until text is on the screen, after the last match.
 func (s *screen) shows(text string) {
 	s.t.Helper()
 	defer func() {

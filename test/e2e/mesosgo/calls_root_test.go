@@ -230,7 +230,7 @@ func (c *client) end(a mesos.ContainerID) {
 	c.ok(calls.RemoveContainer(a))
 }
 
-// containers are the names of what runs, as text.
+// containers returns the names of the running containers.
 func (c *client) containers() []string {
 	c.t.Helper()
 	call := calls.GetContainers()

@@ -75,7 +75,7 @@ func TestContainerCases(t *testing.T) {
 	})
 }
 
-// launched: who waits waits for the end.
+// launched: a wait lasts until the container's end.
 func launched(x *trial) {
 	child := below(x.parent, "child")
 	x.ok(x.launch(child, x.forever(), image(x.ref)))
@@ -87,8 +87,8 @@ func launched(x *trial) {
 	x.no(x.wait(child), 404, "Container parent.child cannot be found")
 }
 
-// restarted: what ran when the agent was killed runs on, and is waited for and
-// killed like any other.
+// restarted: a container runs on when the agent is killed, and can be waited for and killed like
+// any other.
 func restarted(x *trial) {
 	child := below(x.parent, "child")
 	x.ok(x.launch(child, x.forever(), image(x.ref)))
@@ -115,7 +115,7 @@ func notFound(x *trial) {
 	}
 }
 
-// nothingToFetch: what cannot be fetched is the launch's fault, and leaves nothing.
+// nothingToFetch: a URI that cannot be fetched fails the launch, and leaves nothing.
 func nothingToFetch(x *trial) {
 	child := below(x.parent, "child")
 	for _, value := range []string{"it is not there", "/it/is/not/there", "http://127.0.0.1:1/it-is-not-there"} {
@@ -137,7 +137,7 @@ func unsupported(x *trial) {
 	x.no(x.wait(child), 404, "Container parent.child cannot be found")
 }
 
-// twoLevels: the end of what is nested is not that of what it is in.
+// twoLevels: a nested container's end does not end its parent.
 func twoLevels(x *trial) {
 	child := below(x.parent, "child")
 	grandchild := below(child, "grandchild")
@@ -154,7 +154,7 @@ func twoLevels(x *trial) {
 	x.killed(child, upper)
 }
 
-// launchedAgain: a launch of what runs disturbs nothing, however often.
+// launchedAgain: another launch of a running container disturbs nothing, however often.
 func launchedAgain(x *trial) {
 	child := below(x.parent, "child")
 	x.ok(x.launch(child, x.forever(), image(x.ref)))

@@ -24,12 +24,12 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// forms are those in which mesos-go speaks.
+// forms are the encodings that mesos-go speaks.
 func forms() map[string]encoding.Codec {
 	return map[string]encoding.Codec{"JSON": codecs.ByMediaType[codecs.MediaTypeJSON], "protobuf": codecs.ByMediaType[codecs.MediaTypeProtobuf]}
 }
 
-// heard is what was answered to calls, of all clients that share it.
+// heard has the status codes of the answers to calls, of all clients that share it.
 type heard struct {
 	mu    sync.Mutex
 	codes map[agent.Call_Type]map[int]bool
@@ -86,8 +86,7 @@ func refused(resp *http.Response) error {
 	return &refusal{resp.StatusCode, string(text)}
 }
 
-// send has mesos-go send r and returns what is answered. The response is nil where
-// there is none.
+// send sends r by mesos-go and returns the answer. The response is nil if there is none.
 func (c *client) send(ctx context.Context, kind agent.Call_Type, r calls.Request) (int, mesos.Response, error) {
 	code := 0
 	do := func(req *http.Request) (*http.Response, error) {
@@ -247,7 +246,7 @@ func (o *output) end() {
 	}
 }
 
-// input sends a stream of input, of which the records are the rest.
+// input sends a stream of input: the call with the container's id, then the records.
 func (c *client) input(id mesos.ContainerID, records ...*agent.Call) error {
 	first := calls.AttachContainerInput(id)
 	ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
@@ -288,7 +287,7 @@ func (c *client) eof(id mesos.ContainerID) error {
 
 func stdin(text string) *agent.Call { return calls.AttachContainerInputData([]byte(text)) }
 
-// size is what a terminal has by now.
+// size is a call that sets the size of a terminal.
 func size(rows, columns uint32) *agent.Call {
 	return calls.AttachContainerInputTTY(&mesos.TTYInfo{WindowSize: &mesos.TTYInfo_WindowSize{Rows: rows, Columns: columns}})
 }

@@ -24,7 +24,7 @@ type theirs interface {
 	encoding.Unmarshaler
 }
 
-// roots are what goes over the wire: ours, and mesos-go's for the same.
+// roots make the messages of the wire: ours, and mesos-go's of the same kind.
 var roots = map[string]func() (proto.Message, theirs){
 	"call":     func() (proto.Message, theirs) { return &mesosagent.Call{}, &agent.Call{} },
 	"response": func() (proto.Message, theirs) { return &mesosagent.Response{}, &agent.Response{} },
@@ -97,8 +97,8 @@ func (f *filler) scalar(d protoreflect.FieldDescriptor) protoreflect.Value {
 	panic(d.Kind().String())
 }
 
-// TestEveryFieldGoesBothWays: what we write mesos-go reads, and what it writes
-// then we read, in both forms, and nothing is lost.
+// TestEveryFieldGoesBothWays: mesos-go reads our message, and we read the one that it then writes,
+// in both forms, and nothing is lost.
 func TestEveryFieldGoesBothWays(t *testing.T) {
 	seen := map[protoreflect.FullName]bool{}
 	for name, root := range roots {
@@ -166,8 +166,8 @@ func throughProtobuf(m proto.Message, their theirs) error {
 	return proto.Unmarshal(raw, m)
 }
 
-// FuzzJSONIsMesosGos: whatever message there is, mesos-go reads from our JSON what
-// it reads from the message itself, and its JSON tells us the same again.
+// FuzzJSONIsMesosGos: mesos-go reads from our JSON of any message the same as from the message
+// itself, and we read the same from its JSON.
 func FuzzJSONIsMesosGos(f *testing.F) {
 	for _, root := range roots {
 		m, _ := root()
@@ -192,9 +192,8 @@ func FuzzJSONIsMesosGos(f *testing.F) {
 	})
 }
 
-// sameToBoth holds what mesos-go reads from our JSON of m against what it reads
-// from m in protobuf, and what we read of its JSON against what we read of its
-// protobuf.
+// sameToBoth compares mesos-go's reading of our JSON of m with its reading of m in protobuf, and
+// our reading of its JSON with our reading of its protobuf.
 func sameToBoth(m proto.Message, byJSON theirs, root func() (proto.Message, theirs)) error {
 	raw, err := api.MarshalJSON(m)
 	if err == nil {

@@ -73,7 +73,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// badNames: the names of containers are looked at first, in each call.
+// badNames: each call checks the names of containers first.
 func badNames(x *trial) {
 	const prefix = "Failed to validate agent::Call: "
 	for _, c := range []struct {
@@ -112,7 +112,7 @@ func badNames(x *trial) {
 	x.no(calls.WaitContainer(deep), 400, prefix+"'wait_container.container_id' is invalid: 'ContainerID.parent' is invalid: more than 32 levels")
 }
 
-// badFiles: what is not there, what is no file, and what leads out.
+// badFiles: missing files, directories, and paths that lead out.
 func badFiles(x *trial) {
 	dir := filepath.Join(x.n.Root, "mesos", "containers", "parent")
 	if err := os.Symlink("/etc", filepath.Join(dir, "out")); err != nil {
@@ -127,7 +127,7 @@ func badFiles(x *trial) {
 		x.no(calls.ReadFile(path, 0), 400, "'"+path+"' is inaccessible.")
 	}
 	x.no(calls.ReadFile(dir, 0), 400, "Cannot read a directory.\n")
-	// A file of the kernel's that says of its size what is not so cannot be read.
+	// A file of the kernel that states a wrong size cannot be read.
 	broken := filepath.Join(dir, "broken")
 	if err := errors.Join(os.WriteFile(broken, nil, 0o600), syscall.Mount("/sys/class/net/lo/speed", broken, "", syscall.MS_BIND, "")); err != nil {
 		x.t.Fatal(err)
@@ -266,8 +266,8 @@ func badProviders(x *trial) {
 	x.ok(calls.RemoveResourceProviderConfig("org.apache.mesos.rp.local.storage", "disks"))
 }
 
-// pruneWhilePulling: a registry that answers nothing holds up the one who asked
-// for its image, and nobody is to prune meanwhile.
+// pruneWhilePulling: a registry that does not answer holds up the launch that needs its image, and
+// pruning is refused meanwhile.
 func pruneWhilePulling(x *trial) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -295,7 +295,7 @@ func pruneWhilePulling(x *trial) {
 	x.ok(calls.PruneImages(nil))
 }
 
-// acls are rules by which a guest may do nothing that is to be asked for.
+// acls returns rules that deny a guest every action that needs a permission.
 func acls() string {
 	b := &strings.Builder{}
 	b.WriteString(`{"permissive": true`)
@@ -312,8 +312,8 @@ func acls() string {
 	return b.String()
 }
 
-// TestWhoMayCall: by TCP, who is not known is told so, and so are who calls the
-// agent by a name that is not its own, and who may not make a call.
+// TestWhoMayCall: by TCP, the agent refuses unknown principals, calls by a name that is not its
+// own, and calls without permission.
 func TestWhoMayCall(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -351,7 +351,7 @@ func (c *client) asPrincipal(host, name, secret string, r calls.Request) (mesos.
 	return httpagent.NewSender(cli.Send).Send(c.t.Context(), r)
 }
 
-// heardByTCP is what a principal is answered.
+// heardByTCP returns the answer to a principal's call.
 func (c *client) heardByTCP(who [2]string, call *agent.Call) *agent.Response {
 	c.t.Helper()
 	resp, err := c.asPrincipal("127.0.0.1", who[0], who[1], calls.NonStreaming(call))
@@ -366,7 +366,7 @@ func (c *client) heardByTCP(who [2]string, call *agent.Call) *agent.Response {
 	return &r
 }
 
-// byTCP is the status of what a principal is answered.
+// byTCP returns the status of the answer to a principal's call.
 func (c *client) byTCP(host, name, secret string, r calls.Request) (int, error) {
 	resp, err := c.asPrincipal(host, name, secret, r)
 	if resp != nil {
@@ -381,8 +381,8 @@ func (c *client) byTCP(host, name, secret string, r calls.Request) (int, error) 
 	return http.StatusOK, nil
 }
 
-// guest is refused what is to be asked for, before anything is looked at; what all
-// may do he may.
+// guest asserts that a guest's calls that need a permission are refused before their arguments are
+// checked, and that calls open to all succeed.
 func (c *client) guest() {
 	a, b := id("a"), below(id("a"), "b")
 	for _, call := range []*agent.Call{

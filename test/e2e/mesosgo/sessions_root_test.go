@@ -38,8 +38,7 @@ func TestSessions(t *testing.T) {
 	})
 }
 
-// ends wants this end of a session, which is told after its stream, as often as it
-// is asked for.
+// ends wants this end of a session from every wait, also after the session's stream.
 func (x *trial) ends(s mesos.ContainerID, want int32) {
 	x.t.Helper()
 	for _, call := range []*agent.Call{calls.WaitNestedContainer(s), calls.WaitContainer(s)} {
@@ -94,8 +93,7 @@ func terminals(x *trial) {
 	x.ends(s, 0)
 }
 
-// dropped: a session lives no longer than its connection, and neither does what it
-// has started.
+// dropped: a session ends with its connection, and so do the processes that it started.
 func dropped(x *trial) {
 	s := below(x.parent, "s")
 	o := x.open(calls.LaunchNestedContainerSession(s, shell("sleep 5432 & echo here; wait"), nil))
@@ -124,7 +122,7 @@ func probed(x *trial) {
 	x.ends(s, 0)
 }
 
-// endOfInput: it is a record that says it. What comes after is written nowhere.
+// endOfInput: a record marks the end of input. Later input is written nowhere.
 func endOfInput(x *trial) {
 	s := below(x.parent, "s")
 	o := x.open(calls.LaunchNestedContainerSession(s, shell("cat; echo end; exec sleep 1000"), nil))
@@ -166,7 +164,7 @@ func oneInput(x *trial) {
 	x.ends(s, 4<<8)
 }
 
-// noSwitchboard: what was launched without a terminal has nothing to attach to.
+// noSwitchboard: a container launched without a terminal has nothing to attach to.
 func noSwitchboard(x *trial) {
 	const text = "I/O switchboard server was disabled for this container"
 	x.no(calls.AttachContainerOutput(x.parent), 500, text)
@@ -179,8 +177,8 @@ func noSwitchboard(x *trial) {
 	x.is("input for nobody", x.input(below(id("none"), "none")), 404, "Container none.none cannot be found")
 }
 
-// onlookers: as many as there are see what a terminal shows from then on, and
-// those who leave disturb nobody.
+// onlookers: any number of clients see the terminal's output from their attaching on, and those
+// that leave disturb no other.
 func onlookers(x *trial) {
 	child := below(x.parent, "child")
 	x.ok(calls.LaunchNestedContainer(child, shell("echo before; read a; echo after $a; read b"), terminal(x.ref)))
@@ -205,7 +203,7 @@ func onlookers(x *trial) {
 	x.is("input after the end", x.input(child), 500, "Unknown container parent.child")
 }
 
-// surroundings: a session is where its container is, and is what that is.
+// surroundings: a session has the directory, user and environment of its container.
 func surroundings(x *trial) {
 	child := below(x.parent, "child")
 	own := shell("echo mine > file; exec sleep 1000")
@@ -232,7 +230,7 @@ func surroundings(x *trial) {
 	x.ends(s, 0)
 }
 
-// notStarted: what cannot be a session is refused, and leaves nothing.
+// notStarted: an invalid session is refused, and leaves nothing.
 func notStarted(x *trial) {
 	s := below(x.parent, "s")
 	session := func(c *mesos.CommandInfo, i *mesos.ContainerInfo) *agent.Call {

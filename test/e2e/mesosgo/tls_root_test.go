@@ -41,8 +41,8 @@ func token(key, claims string) string {
 	return "Bearer " + text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// TestByTLS: calls, streams and sessions over TLS, by who is known by a certificate,
-// and by a token.
+// TestByTLS: calls, streams and sessions work over TLS, for clients with a certificate and with a
+// token.
 func TestByTLS(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		ca := tlsconftest.New(t)
@@ -78,7 +78,7 @@ func TestByTLS(t *testing.T) {
 				}
 
 				executor := as(ca.Client("guest"), token("s3cret", `{"cid":"parent"}`))
-				dropped(executor) // input is not among what Mesos lets one give
+				dropped(executor) // Mesos permits input to no token
 				executor.ok(calls.RemoveNestedContainer(session))
 				executor.no(calls.GetFlags(), 403, "403 Forbidden.")
 				executor.no(calls.WaitContainer(id("parent")), 403, "403 Forbidden.")

@@ -44,7 +44,7 @@ func TestServersOnOneNetwork(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		s := shop{nodetest.Start(t, nodetest.Options{}), t}
 		s.images(filepath.Join(tree, "root"))
-		// What the node has once its first container has ended is no rest.
+		// State that the node keeps after its first container is not left over.
 		s.must("run", "--rm", "-v", "first:/first", "debian/tools", "true")
 		s.must("volume", "rm", "first")
 		s.must("prune")
@@ -74,7 +74,7 @@ func TestServersOnOneNetwork(t *testing.T) {
 	})
 }
 
-// must runs a command of the command line, and returns what it printed.
+// must runs a longshore command and returns its output.
 func (s shop) must(args ...string) string {
 	s.t.Helper()
 	out, err := s.CLI(args...)
@@ -205,7 +205,8 @@ if [ ! -s $PGDATA/PG_VERSION ]; then
 fi
 exec postgres -c listen_addresses='*' -c unix_socket_directories=/tmp -c jit=off`
 
-// nginx keeps what is put, and passes on to cache and database whom it finds by name.
+// nginx stores the files of PUT requests, and forwards to the cache and the database, which it
+// finds by name.
 const nginx = `load_module modules/ngx_stream_module.so;
 user www-data;
 daemon off;
@@ -379,7 +380,7 @@ func (s shop) survive() map[string]int {
 	return written
 }
 
-// has asserts that each server has what was written.
+// has asserts that each server has the written notes.
 func (s shop) has(written map[string]int) {
 	s.t.Helper()
 	s.healthy("db", "cache", "web")
@@ -411,7 +412,7 @@ func (s shop) stopAndStart(written map[string]int) {
 	s.healthy("db", "cache")
 	s.must("start", "web")
 	s.has(written)
-	// What nobody has told to end: the database mends its files, and is where the web server knows it.
+	// After a kill the database mends its files, and the web server still reaches it.
 	s.must("kill", "-s", "KILL", "db")
 	s.must("wait", "db")
 	s.must("start", "db")

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// pretender is an executor whose tasks run until they are told to end, and which has what they need.
+// pretender is an executor with its tasks' dependencies. The tasks run until they are stopped.
 type pretender struct {
 	exec.DependencyManager
 	mu      sync.Mutex // guards running, begun
@@ -39,7 +39,7 @@ func (p *pretender) Controller(t *api.Task) (exec.Controller, error) {
 	return &controller{p: p, task: t.Copy(), ended: make(chan struct{})}, nil
 }
 
-// has are the secrets of the tasks that run, by their ids.
+// has returns the secrets of the running tasks, by the tasks' ids.
 func (p *pretender) has() map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -114,7 +114,7 @@ func (c *controller) Terminate(ctx context.Context) error { return c.Shutdown(ct
 func (c *controller) Remove(ctx context.Context) error    { return c.Shutdown(ctx) }
 func (c *controller) Close() error                        { return nil }
 
-// startPretender has swarmkit's own node join a hub. stop ends it, as it does when the test ends; dir is what it keeps.
+// startPretender joins swarmkit's own node to a hub. stop ends it, as the test's end does; dir is its state directory.
 func startPretender(t *testing.T, h *nodetest.Hub) (p *pretender, n *swarmnode.Node, dir string, stop func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "longshore-swarmkit-")
@@ -151,8 +151,8 @@ func isReady(t *testing.T, h *nodetest.Hub, n *swarmnode.Node) {
 }
 
 // TestSwarmkitsNodeJoinsOurHub: swarmkit's own node joins by the hub's token and runs a service with
-// a secret and a config; with a renewed certificate it is let in again, also by a hub that has begun
-// anew, and has its next task. It leaves, and joins again as another one.
+// a secret and a config; with a renewed certificate it is let in again, also by a restarted hub, and
+// gets its next task. It leaves, and joins again as another node.
 func TestSwarmkitsNodeJoinsOurHub(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		nodetest.Bridge(t, "swarm0", "10.99.0.1/24")
@@ -212,9 +212,9 @@ func TestSwarmkitsNodeJoinsOurHub(t *testing.T) {
 	})
 }
 
-// TestSwarmkitsNodeFindsAnotherHub: the node's hub is killed; it finds the other one, of which it
-// was told, and what is declared there reaches it. The first one returns, and the other is
-// killed. The node's task is not touched.
+// TestSwarmkitsNodeFindsAnotherHub: the node's hub is killed; the node finds the other hub, which
+// the first one had named, and gets the declarations made there. The first one returns, and the
+// other is killed. The node's task is not touched.
 func TestSwarmkitsNodeFindsAnotherHub(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		nodetest.Bridge(t, "swarm0", "10.99.0.1/24")

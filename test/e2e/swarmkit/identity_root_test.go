@@ -24,8 +24,8 @@ import (
 	"github.com/moby/swarmkit/v2/api"
 )
 
-// authority signs for the managers what they ask for, by the protocol of CFSSL. The
-// certificates of workers are valid for a minute.
+// authority signs certificates for the managers, by the protocol of CFSSL. The certificates of
+// workers are valid for a minute.
 type authority struct {
 	t    *testing.T
 	key  *ecdsa.PrivateKey
@@ -165,9 +165,8 @@ func (r *rig) certificate() *x509.Certificate {
 	return cert
 }
 
-// TestIdentityOverTime: a certificate that a manager wants renewed, the rotation of the
-// Swarm's root to its end, and then an authority whose certificates are valid for a
-// minute; nothing that runs is touched.
+// TestIdentityOverTime: tasks run on through a renewal that a manager asks for, a whole rotation of
+// the Swarm's root, and then an authority that issues certificates for a minute.
 func TestIdentityOverTime(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t, options{})
@@ -198,7 +197,7 @@ func TestIdentityOverTime(t *testing.T) {
 		}
 		untouched("the root was rotated")
 
-		// Another root, whose certificates last for a minute.
+		// Another root. Its certificates last for a minute.
 		a := newAuthority(t)
 		r.updateCluster(func(s *api.ClusterSpec) {
 			s.CAConfig.SigningCACert, s.CAConfig.SigningCAKey = a.pem(), nil

@@ -80,7 +80,7 @@ func newSealed(t *testing.T, n int) sealed {
 
 func taskAddr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 1, byte(10 + n)}) }
 
-// keysOf are those of encrypted networks in the order in which a node has them.
+// keysOf returns the keys of encrypted networks, in a node's order.
 func keysOf(t *testing.T, c *api.Cluster) (keys []vxlan.Key) {
 	t.Helper()
 	ids := map[gossip.Key]uint32{}

@@ -168,7 +168,7 @@ func (r *rig) join() {
 	r.until("the node is ready", func() bool { return r.self().Status.State == api.NodeStatus_READY })
 }
 
-// keepLog has the manager's log in a file, of which a test that fails shows the end.
+// keepLog writes the manager's log to a file. A test that fails shows its end.
 func keepLog(t *testing.T, name string) {
 	t.Helper()
 	f, err := os.Create(name)
@@ -193,7 +193,7 @@ func (r *rig) cli(args ...string) string {
 	return out
 }
 
-// status is what the node says of its membership.
+// status returns the node's membership, as the node reports it.
 func (r *rig) status() (s struct{ Node, Session, Certificate string }) {
 	r.t.Helper()
 	if err := json.Unmarshal([]byte(r.cli("swarm", "status", "--json")), &s); err != nil {
@@ -356,7 +356,7 @@ func (r *rig) container(task string) string {
 	return ""
 }
 
-// said is what a task's container has written.
+// said returns the output of a task's container.
 func (r *rig) said(task string) string {
 	r.t.Helper()
 	if id := r.container(task); id != "" {

@@ -21,7 +21,7 @@ import (
 // serve is a program that serves the task's host name on port 80.
 var serve = []string{"sh", "-c", "mkdir /www; hostname >/www/index.html; exec httpd -f -p 80 -h /www"}
 
-// get is what a port of the node answers; "" is nothing.
+// get returns the answer at a port of the node, "" for none.
 func (r *rig) get(port uint32) string {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), roottest.Patience())
@@ -57,8 +57,8 @@ func attached(id string) func(*api.ServiceSpec, *api.ContainerSpec) {
 	}
 }
 
-// TestNetworksAndPorts of tasks: ports that are named and ports that the node chooses, the nodes'
-// own networks, and an overlay to which this manager gives no addresses, whose tasks are rejected.
+// TestNetworksAndPorts: tasks get the ports that are named and ports that the node chooses, and the
+// nodes' own networks. Those on an overlay are rejected, as this manager gives it no addresses.
 func TestNetworksAndPorts(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t, options{})
@@ -120,8 +120,8 @@ devices:
     deviceNodes: [{path: /dev/gpu-full, hostPath: /dev/full, permissions: rw}]
 `
 
-// TestMountsAndDevices of tasks: local volumes with options, a directory of the node, a secret
-// that is a template, and devices, each of which is one task's.
+// TestMountsAndDevices: tasks get local volumes with options, a directory of the node, a secret
+// that is a template, and devices, each in one task.
 func TestMountsAndDevices(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		vendors, theirs := t.TempDir(), t.TempDir()
@@ -169,7 +169,7 @@ func TestMountsAndDevices(t *testing.T) {
 		if want := []string{"example.com/gpu=full gpu-full", "example.com/gpu=zero gpu-zero"}; !slices.Equal(has, want) {
 			t.Errorf("the tasks have %q, want %q", has, want)
 		}
-		// Both are given away; the next task gets what another gives back.
+		// Both are taken; the next task gets one that is released.
 		other := r.create("other", 1, gpu, show...)
 		r.until("it is pending", func() bool {
 			l := r.tasks(other)

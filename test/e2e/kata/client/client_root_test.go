@@ -16,8 +16,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestEveryCall has Kata's client make every call that it knows, in an order that the shim
-// might take, and looks for what each has done.
+// TestEveryCall: Kata's client makes every call that it knows, in an order that the shim might use,
+// and each call has its effect.
 func TestEveryCall(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		machine(t)
@@ -52,14 +52,14 @@ func TestEveryCall(t *testing.T) {
 
 const ownResolvConf = "nameserver 192.0.2.1\n"
 
-// machine prepares what the agent takes for its machine: processors, memory and a disk
-// that can be plugged in, and a resolv.conf.
+// machine makes the files of the agent's machine: processors, memory and a disk that can be plugged
+// in, and a resolv.conf.
 func machine(t *testing.T) {
 	t.Helper()
 	lay(t, "/sys/devices/system/cpu", map[string]string{"cpu0/topology/core_id": "0", "cpu1/online": "0\n"})
 	lay(t, "/sys/devices/system/memory", map[string]string{"block_size_bytes": "8000000\n", "probe": "", "memory0/online": "1\n", "memory7/online": "0\n"})
 	lay(t, "/sys/devices/pci0000:00", map[string]string{"0000:00:02.0/0000:07:1f.0/virtio3/block/null/size": "0\n"}) // that device file there is
-	const own = "/run/own-resolv.conf"                                                                               // the test's own directory: what is bound cannot be removed
+	const own = "/run/own-resolv.conf"                                                                               // in the test's own /run: the source of a mount cannot be removed
 	if err := os.WriteFile(own, []byte(ownResolvConf), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -201,8 +201,7 @@ func (s *shim) files(t *testing.T) {
 	if len(v.GetUsage()) != 2 || v.GetUsage()[0].GetTotal() != bytesOf(t, shared) || v.GetUsage()[0].GetUsed() == 0 || v.GetVolumeCondition().GetAbnormal() {
 		t.Errorf("GetVolumeStats answers %v", v)
 	}
-	// What it does, the host alone sees; that it goes through what is mounted there is seen by
-	// what is mounted there still being there.
+	// Only the host sees this call's effect. It visits these mounts, and must leave them.
 	s.ok("RemoveStaleVirtiofsShareMounts", &pb.RemoveStaleVirtiofsShareMountsRequest{})
 	if got := content(t, shared+"/c1/hosts"); got != strings.TrimSpace(text) {
 		t.Errorf("after RemoveStaleVirtiofsShareMounts the file has %q", got)

@@ -14,8 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// container is one whose input and outputs are looked at; it has the copied file, and
-// says why it ended.
+// container checks a container's input, outputs, copied file and termination message.
 func (s *shim) container(t *testing.T) {
 	why := filepath.Join(t.TempDir(), "why")
 	if err := os.WriteFile(why, nil, 0o666); err != nil {
@@ -116,7 +115,7 @@ func (s *shim) frozen() (yes bool) {
 				b, rerr := os.ReadFile(path)
 				yes = yes || rerr == nil && (strings.Contains(string(b), "FROZEN") || strings.Contains(string(b), "frozen 1"))
 			}
-			return nil // what is not there is not frozen
+			return nil // a missing file is not frozen
 		})
 		if err != nil {
 			s.t.Fatal(err)
@@ -157,7 +156,7 @@ func (s *shim) volumes(t *testing.T) {
 	}
 }
 
-// outOfMemory: the shim is told of the container in which the kernel killed.
+// outOfMemory: the shim gets the id of the container that ran out of memory.
 func (s *shim) outOfMemory(t *testing.T) {
 	spec := s.spec("exec dd if=/dev/zero of=/dev/null bs=64M count=1")
 	spec.Linux.Resources.Memory = &pb.LinuxMemory{Limit: 16 << 20}
@@ -171,7 +170,7 @@ func (s *shim) outOfMemory(t *testing.T) {
 	s.ok("RemoveContainer", &pb.RemoveContainerRequest{ContainerId: "hog"})
 }
 
-// policies: a guest that can evaluate them takes Kata's own sample, under which all goes on.
+// policies: a guest that can evaluate them accepts Kata's own sample, and serves calls under it.
 func (s *shim) policies(t *testing.T) {
 	sample := content(t, filepath.Join(os.Getenv("KATA_SOURCE"), "src/kata-opa/allow-all.rego"))
 	features := answer[*pb.GuestDetailsResponse](s, "GetGuestDetails", &pb.GuestDetailsRequest{}).GetAgentDetails().GetExtraFeatures()

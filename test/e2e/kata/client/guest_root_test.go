@@ -17,10 +17,9 @@ import (
 	"github.com/longshore/longshore/test/kata/qemu"
 )
 
-// TestEveryCallOfAGuest has Kata's client, on the host of a virtual machine, make every call
-// of the agent that is the machine's first process: by the hybrid vsock that shims dial.
-// What a call has done to the machine is seen by a container of it: it shares the network
-// and the clock, and sees the kernel's files.
+// TestEveryCallOfAGuest: Kata's client, on the host of a virtual machine, makes every call of the
+// agent that is the machine's first process, by the hybrid vsock that shims dial. A container of
+// the machine sees the effects: it shares the network and the clock, and sees the kernel's files.
 func TestEveryCallOfAGuest(t *testing.T) {
 	qemu.Wanted(t)
 	s := guest(t)
@@ -98,7 +97,7 @@ func guest(t *testing.T) *shim {
 	return s
 }
 
-// sees runs a script in the container that sees what the calls do.
+// sees runs a script in the container that sees the calls' effects.
 func (s *shim) sees(script string) string {
 	s.t.Helper()
 	s.execs++

@@ -30,15 +30,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// kernel answers the system calls of an agent by which it would change the whole machine,
-// on which the test runs too: it notes their arguments, read from the agent's memory. The
-// clock and the swap stay as they are; entropy the kernel gets.
+// kernel answers the agent's system calls that would change the whole machine, with the test on it:
+// it notes their arguments, read from the agent's memory. The clock and the swap stay as they are;
+// entropy the kernel gets.
 type kernel struct {
 	mu   sync.Mutex // guards told
 	told []string
 }
 
-// heard reports whether the kernel was told something.
+// heard reports whether the kernel has noted a call.
 func (k *kernel) heard(what string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,8 +71,8 @@ func filter() []unix.SockFilter {
 	}
 }
 
-// startAsked becomes the program of args. Who started this program gets, over descriptor
-// 3, the descriptor by which it answers the kernel's questions.
+// startAsked sends its parent, over descriptor 3, the descriptor that answers the kernel's
+// questions, and becomes the program of args.
 func startAsked(args []string) error {
 	runtime.LockOSThread() // the filter is the thread's, which the new program keeps
 	f := filter()
@@ -89,7 +89,7 @@ func startAsked(args []string) error {
 	return syscall.Exec(args[0], args, env)
 }
 
-// asked prepares a command whose system calls k answers. After its start call answering.
+// asked prepares a command under the filter. Call answering after its start.
 func asked(t *testing.T, args ...string) (cmd *exec.Cmd, answering func() *kernel) {
 	t.Helper()
 	self, err := os.Executable()
@@ -178,7 +178,7 @@ func (k *kernel) answer(listener, stop int) error {
 		}
 		var n notification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(listener), ioctlRecv, uintptr(unsafe.Pointer(&n))); errno == unix.ENOENT || errno == unix.EINTR {
-			continue // who asked has gone
+			continue // the caller has gone
 		} else if errno != 0 {
 			return errno
 		}
@@ -202,7 +202,7 @@ func (k *kernel) answer(listener, stop int) error {
 	}
 }
 
-// text says what a call wants of the kernel.
+// text describes the request of a call.
 func (n *notification) text() (string, error) {
 	mem, err := os.Open(fmt.Sprintf("/proc/%d/mem", n.pid))
 	if err != nil {

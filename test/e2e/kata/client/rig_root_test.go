@@ -79,7 +79,7 @@ func newShim(t *testing.T) *shim {
 		}
 		return err == nil
 	})
-	// The scheme by which the shim reaches the agents of its remote hypervisor.
+	// The shim's scheme for the agents of its remote hypervisor.
 	if s.client, err = kata.NewAgentClient(t.Context(), "remote://"+socket, 10); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func (s *shim) run(name string, f func(*testing.T)) {
 		s.t = t
 		f(t)
 	}) {
-		outer.FailNow() // what comes next builds on it
+		outer.FailNow() // later subtests build on it
 	}
 }
 
@@ -155,8 +155,8 @@ func answer[A any](s *shim, rpc string, req any) A {
 	return a
 }
 
-// every fails for calls that were not made. Those of refusals are refused by this agent,
-// for the reason that is given.
+// every fails for calls that were not made. This agent refuses those of refusals, for the reasons
+// there.
 func (s *shim) every(refusals map[string]string) {
 	for _, service := range services() {
 		for i := range service.NumMethod() {
@@ -198,7 +198,7 @@ func shows(t *testing.T, words []string, args ...string) {
 	}
 }
 
-// content is what a file has, without space around it.
+// content returns a file's content, without space around it.
 func content(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -229,7 +229,7 @@ func lay(t *testing.T, over string, has map[string]string) {
 	}
 }
 
-// files makes a root for containers: busybox, whose applets its shell finds by itself.
+// files makes a root for containers: busybox. Its shell finds the applets by itself.
 func files(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
