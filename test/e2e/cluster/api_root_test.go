@@ -136,7 +136,7 @@ func gone[T runtime.Object](t *testing.T, c *cluster, q query[T]) {
 	}
 }
 
-// events are those of the objects whose name begins with name, a line each.
+// events returns the events of objects with this prefix of their names, a line each.
 func (c *cluster) events(ns, name string) string {
 	list, err := c.api.CoreV1().Events(ns).List(context.Background(), metav1.ListOptions{})
 	if err != nil {
@@ -193,7 +193,7 @@ func patch[T runtime.Object](t *testing.T, c *cluster, q query[T], body string, 
 	}
 }
 
-// remove deletes an object, and what it owns after it.
+// remove deletes an object, and afterwards the objects that it owns.
 func remove[T runtime.Object](t *testing.T, c *cluster, q query[T]) {
 	t.Helper()
 	propagation := metav1.DeletePropagationBackground
@@ -256,7 +256,7 @@ func (c *cluster) executors() map[string]func(u *url.URL) (remotecommand.Executo
 	}
 }
 
-// try runs a program in a container and returns what it wrote.
+// try runs a program in a container and returns its output.
 func (s *space) try(ctx context.Context, pod, container string, command ...string) (string, error) {
 	var out, errs bytes.Buffer
 	o := remotecommand.StreamOptions{Stdout: &out, Stderr: &errs}
@@ -280,7 +280,7 @@ func (s *space) sh(t *testing.T, pod, script string) string {
 	return out
 }
 
-// output is what a container has written so far.
+// output returns a container's output so far.
 func (s *space) output(t *testing.T, pod string, o *corev1.PodLogOptions) string {
 	t.Helper()
 	b, err := s.api.CoreV1().Pods(s.ns).GetLogs(pod, o).DoRaw(t.Context())
@@ -290,8 +290,7 @@ func (s *space) output(t *testing.T, pod string, o *corev1.PodLogOptions) string
 	return string(b)
 }
 
-// said follows what a container writes until it has written a text, and returns
-// all until then.
+// said follows a container's output until it has this text, and returns all until then.
 func (s *space) said(t *testing.T, pod, container, text string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
@@ -313,8 +312,8 @@ func (s *space) said(t *testing.T, pod, container, text string) string {
 	return got.String()
 }
 
-// eventually asks four times a second until ok answers true: what kube-proxy and
-// the like do is announced by nobody, and each question costs a process.
+// eventually asks four times a second until ok answers true: nothing announces the work of
+// kube-proxy and the like, and each question costs a process.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Second / 4)

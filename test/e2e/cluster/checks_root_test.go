@@ -41,8 +41,7 @@ func groups() []group {
 	}
 }
 
-// TestMain has the checks of one cluster run side by side: most of their time is
-// waiting.
+// TestMain runs the checks of one cluster side by side: most of their time is waiting.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "6"); err != nil {
@@ -51,8 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestChecks keeps the list what it is said to be: a hundred checks, each with a
-// name of its own.
+// TestChecks: the list has a hundred checks, each with a name of its own.
 func TestChecks(t *testing.T) {
 	seen, n := map[string]bool{}, 0
 	for _, g := range groups() {
@@ -110,8 +108,8 @@ func clusterChecks(t *testing.T) {
 	c.quiet(t)
 }
 
-// quiet waits until what the checks made has gone, and has each node compare its
-// records with the kernel.
+// quiet waits until the checks' objects are gone, and makes each node compare its records with the
+// kernel.
 func (c *cluster) quiet(t *testing.T) {
 	t.Helper()
 	c.namespacesGone(t)

@@ -24,13 +24,15 @@ import (
 // contrib has the examples that users copy.
 const contrib = "../../../contrib/grants/"
 
-// The images of programs that hold only what they are granted: one web server, as a native program and as WebAssembly, and the example of contrib.
+// The images of programs with granted rights only: one web server, as a native program and as WebAssembly, and the
+// example of contrib.
 const (
 	nativeServer = "registry.example/granted:1"
 	moduleServer = "registry.example/module:1"
 )
 
-// classChecks are of pods whose RuntimeClass, one of contrib/grants, decides what holds their programs.
+// classChecks are of pods with a RuntimeClass of contrib/grants, which decides how their programs are
+// confined.
 func classChecks() []check {
 	return []check{
 		{"the nodes tell the handlers of the classes", handlersTold},
@@ -82,7 +84,7 @@ func (c *cluster) classes(t *testing.T) {
 	}
 }
 
-// granted is a pod of a class whose container main has a document.
+// granted returns a pod of a class, with a document for its container main.
 func granted(name, class, image, document string) *corev1.Pod {
 	p := pod(name, corev1.Container{
 		Name: "main", Image: image, ImagePullPolicy: corev1.PullIfNotPresent, Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: 8080}},
@@ -101,7 +103,7 @@ func asked(p *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// dies has a pod run once, and no longer.
+// dies makes a pod run once only.
 func dies(p *corev1.Pod) *corev1.Pod {
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
 	return p
@@ -133,7 +135,7 @@ func (s *space) collected(t *testing.T, name string) {
 	}
 }
 
-// labels are those by which kubelet knows what is a pod's.
+// labels returns kubelet's labels of a pod.
 func (s *space) labels(pod string) map[string]string {
 	return map[string]string{"io.kubernetes.pod.namespace": s.ns, "io.kubernetes.pod.name": pod}
 }
@@ -150,8 +152,8 @@ func handlersTold(t *testing.T, s *space) {
 	}
 }
 
-// moduleServes: the sidecar is one as the API has it, which is there before the module and goes after it. The module's probes pass, a pod of the
-// other node reaches it by a Service, and its end is asked for by its grant.
+// moduleServes: the sidecar is an init container that restarts, so it begins before the module and ends after it. The
+// module's probes pass, a pod of the other node reaches it by a Service, and the agent asks for its end by its grant.
 func moduleServes(t *testing.T, s *space) {
 	side := sleeper("side")
 	side.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyAlways)
@@ -207,7 +209,7 @@ func modulesOnBothNodes(t *testing.T, s *space) {
 	s.collected(t, "b")
 }
 
-// failed runs a pod whose program is to fail for want of a grant, and returns what the API's status says of its end.
+// failed runs a pod with a program that must fail for want of a grant, and returns the API's message of its end.
 func (s *space) failed(t *testing.T, p *corev1.Pod) string {
 	t.Helper()
 	s.create(t, s.ns, dies(p))
@@ -227,7 +229,7 @@ func moduleWithout(t *testing.T, s *space) {
 	}
 }
 
-// grantedServes: neither the API's variables nor the account's token that each pod is given are for the program.
+// grantedServes: the program sees neither the API's variables nor the token of the pod's account.
 func grantedServes(t *testing.T, s *space) {
 	p := asked(granted("server", "grant", nativeServer, "{log: !container_log , data: !mount /share, listen: !listen {tcp: 8080}, greeting: hello from a grant}"))
 	dir := s.hostDir(t)
@@ -279,8 +281,8 @@ func grantedWithout(t *testing.T, s *space) {
 	}
 }
 
-// classDecides: what has a document is granted in every class. Without one a shell sees no root in the class grant, and an ordinary one in the class
-// wasm, in which a module holds nothing: no log either.
+// classDecides: a program with a document is granted in every class. Without one a shell sees no root in the class
+// grant, and an ordinary one in the class wasm; there a module holds nothing, not even a log.
 func classDecides(t *testing.T, s *space) {
 	for class, held := range map[string]bool{"grant": true, "wasm": false} {
 		p := once("shell-"+class, "echo /*")
@@ -306,7 +308,8 @@ func documentRefused(t *testing.T, s *space) {
 	s.deleted(t, "refused")
 }
 
-// exampleServes: pod.yaml as kubectl applies it, of the class grant and of none. Both are granted what its annotation says.
+// exampleServes: pod.yaml, applied as by kubectl, works with the class grant and without a class. Both pods hold the
+// grants of its annotation.
 func exampleServes(t *testing.T, s *space) {
 	s.run(t, pod("client", peer()))
 	for _, class := range []*string{ptr.To("grant"), nil} {

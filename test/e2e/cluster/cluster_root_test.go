@@ -66,7 +66,7 @@ type node struct {
 	pods           string // CIDR
 }
 
-// isolated runs body on a machine of its own, when the programs are there.
+// isolated runs body on a machine of its own, or skips without the programs.
 func isolated(t *testing.T, body func(t *testing.T)) {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(os.Getenv(programsEnv), "etcd")); err != nil {
@@ -249,7 +249,7 @@ func (c *cluster) newNode(t *testing.T, name, ip string) *node {
 	return n
 }
 
-// proxyMode is nftables, or what the variable LONGSHORE_PROXY_MODE says.
+// proxyMode is the value of LONGSHORE_PROXY_MODE, by default nftables.
 func proxyMode() string {
 	if m := os.Getenv("LONGSHORE_PROXY_MODE"); m != "" {
 		return m
@@ -292,7 +292,7 @@ func (n *node) startKubelet(t *testing.T, c *cluster) {
 	c.pki.client(n.name, "system:node:"+n.name, "system:nodes")
 	c.pki.server(n.name+"-serves", n.ip, n.name)
 	resolv := filepath.Join(n.dir, "resolv.conf")
-	write(t, resolv, "nameserver "+controlIP+"\n") // who refuses
+	write(t, resolv, "nameserver "+controlIP+"\n") // it refuses
 	config := filepath.Join(n.dir, "kubelet.json")
 	writeJSON(t, config, map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -300,7 +300,7 @@ func (n *node) startKubelet(t *testing.T, c *cluster) {
 		"podLogsDir":               filepath.Join(n.dir, "pods"),
 		"staticPodPath":            n.manifests(),
 		"fileCheckFrequency":       "1s",
-		"syncFrequency":            "10s", // of what volumes show
+		"syncFrequency":            "10s", // of volumes' contents
 		"volumePluginDir":          filepath.Join(n.dir, "plugins"),
 		"cgroupDriver":             "cgroupfs",
 		"cgroupRoot":               cgroup(t),
@@ -316,7 +316,7 @@ func (n *node) startKubelet(t *testing.T, c *cluster) {
 		"authorization":     map[string]any{"mode": "AlwaysAllow"},
 		"tlsCertFile":       c.pki.cert(n.name + "-serves"),
 		"tlsPrivateKeyFile": c.pki.keyFile(n.name + "-serves"),
-		// The second node takes its figures from the agent. With EventedPLEG, which would have it take
+		// The second node takes its figures from the agent. With EventedPLEG, which takes
 		// its events too, kubelet 1.37.2 starts finished init containers again without end.
 		"featureGates": map[string]bool{"PodAndContainerStatsFromCRI": n.name == "node2"},
 		// The machine's disk and memory are others' business.
@@ -343,7 +343,7 @@ func (n *node) startKubelet(t *testing.T, c *cluster) {
 
 func (n *node) manifests() string { return filepath.Join(n.dir, "manifests") }
 
-// cgroup makes what kubelet wants to find: a cgroup of its own in every hierarchy.
+// cgroup makes the cgroup that kubelet demands, in every hierarchy.
 func cgroup(t *testing.T) string {
 	t.Helper()
 	name := roottest.Cgroup(t)

@@ -28,7 +28,7 @@ func killChecks() []check {
 	}
 }
 
-// life is what must stay the same of a container that lives on.
+// life has the fields that stay the same while a container lives.
 type life struct {
 	id       string
 	restarts int32
@@ -124,7 +124,7 @@ func bothKilled(t *testing.T, s *space) {
 	})
 }
 
-// killAll kills both agents, and has them come back.
+// killAll kills both agents, and then restarts them.
 func (c *cluster) killAll() {
 	for _, n := range c.nodes {
 		n.agent.Kill()

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// host is a machine of the cluster: a network and a mount namespace, whose link
-// is on the bridge that all hosts share.
+// host is a machine of the cluster: a network and a mount namespace, with a link on the bridge that
+// all hosts share.
 type host struct {
 	name, dir, ip string
 
@@ -27,9 +27,9 @@ type host struct {
 	holder *exec.Cmd // keeps the namespaces
 }
 
-// furnish is what a host's holder does in its new namespaces before it waits.
-// Programs find the host's own links in /sys, have a /run of their own, and write
-// below /var into dir. What kubelet mounts there is the agent's to see.
+// furnish is the script of a host's holder in its new namespaces, before it waits. Programs find
+// the host's own links in /sys, have a /run of their own, and write below /var into dir. The agent
+// sees kubelet's mounts there.
 const furnish = `
 c=$(mktemp -d /run/cgroup.XXXXXX)
 mount --rbind /sys/fs/cgroup $c
@@ -179,7 +179,7 @@ func start(t *testing.T, dir, name string, ok func(ctx context.Context) bool, ar
 	return p
 }
 
-// clear unmounts what is below dir and removes it.
+// clear unmounts everything below dir and removes it.
 func clear(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.Open("/proc/self/mountinfo")

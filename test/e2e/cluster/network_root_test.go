@@ -124,8 +124,8 @@ func serviceWithin(t *testing.T, s *space) {
 	s.wantAnswer(t, "client", web(s.expose(t).Spec.ClusterIP, 80), "server "+client)
 }
 
-// hairpin: the one flow that has to be masqueraded, since the pod would drop an
-// answer from its own address.
+// hairpin: only this flow must be masqueraded, since the pod would drop an answer from its own
+// address.
 func hairpin(t *testing.T, s *space) {
 	s.run(t, pod("server", peer()))
 	if got := s.ask(t, "server", web(s.expose(t).Spec.ClusterIP, 80)); !strings.HasPrefix(got, "server ") {
@@ -133,7 +133,7 @@ func hairpin(t *testing.T, s *space) {
 	}
 }
 
-// names are those who have answered, without doubles.
+// names returns the names of the answering pods, without doubles.
 func names(out string) []string {
 	var list []string
 	for line := range strings.Lines(out) {

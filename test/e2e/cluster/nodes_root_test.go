@@ -27,7 +27,7 @@ func resizeChecks() []check {
 	}
 }
 
-// resize changes what main may use.
+// resize changes the limits of main.
 func (s *space) resize(t *testing.T, pod, cpu, memory string) {
 	t.Helper()
 	r := fmt.Sprintf(`{"cpu":%q,"memory":%q}`, cpu, memory)
@@ -242,8 +242,8 @@ func (c *cluster) cordon(t *testing.T, node string, on bool) {
 	})
 }
 
-// drain moves all pods of a Deployment to the other node, one at a time as its
-// budget has it, and never has less than that run.
+// drain moves all pods of a Deployment to the other node, one at a time by its budget, and never
+// has fewer running.
 func drain(t *testing.T, s *space) {
 	p := pod("moves", sleeper("main"))
 	s.create(t, s.ns, deployment(4, p))
@@ -291,8 +291,8 @@ func tolerant(p *corev1.Pod, seconds *int64, effect corev1.TaintEffect) *corev1.
 	return p
 }
 
-// keptAway makes pods for a node until one finds no place there, and returns its
-// name: nobody announces that the scheduler has seen what has changed.
+// keptAway makes pods for a node until one finds no place there, and returns its name: nothing
+// announces that the scheduler has seen a change.
 func (s *space) keptAway(t *testing.T, n *node) string {
 	t.Helper()
 	name, i := "", 0

@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// idle is a script that goes on until it is told to end.
+// idle is a script that runs until SIGTERM.
 const idle = `trap 'exit 0' TERM; while :; do sleep 0.2; done`
 
 // shell is a container that runs a script.
@@ -24,7 +24,7 @@ func shell(name, script string) corev1.Container {
 // sleeper is a container that does nothing.
 func sleeper(name string) corev1.Container { return shell(name, idle) }
 
-// peer is a container that answers who asks it, by TCP and UDP on 8080.
+// peer returns a container that answers its clients, by TCP and UDP on 8080.
 func peer() corev1.Container {
 	return corev1.Container{
 		Name: "main", Image: busybox, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"peer", "serve", "-http", "8080", "-udp", "8080"},
@@ -49,7 +49,7 @@ func once(name, script string) *corev1.Pod {
 	return p
 }
 
-// on has a pod run on a node.
+// on makes a pod run on a node.
 func on(n *node, p *corev1.Pod) *corev1.Pod {
 	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: n.name}
 	return p
@@ -115,8 +115,7 @@ func (s *space) ended(t *testing.T, name string) *corev1.Pod {
 	})
 }
 
-// succeeds runs a pod to its end, which is to be good, and returns what its
-// container main wrote.
+// succeeds runs a pod to its successful end, and returns the output of its container main.
 func (s *space) succeeds(t *testing.T, p *corev1.Pod) string {
 	t.Helper()
 	s.create(t, s.ns, p)
@@ -137,7 +136,7 @@ func condition(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStat
 	return ""
 }
 
-// state is a container's of a pod, of whatever kind it is.
+// state returns the status of a pod's container, of any kind.
 func state(p *corev1.Pod, container string) corev1.ContainerStatus {
 	for _, list := range [][]corev1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
 		for _, s := range list {
@@ -195,7 +194,7 @@ func dnsObjects() []runtime.Object {
 	}
 }
 
-// dnsRoles let CoreDNS read what it answers of.
+// dnsRoles let CoreDNS read the objects that it answers for.
 func dnsRoles() []runtime.Object {
 	const name = "coredns"
 	read := func(group string, resources ...string) rbacv1.PolicyRule {

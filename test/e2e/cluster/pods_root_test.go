@@ -275,7 +275,7 @@ func preStop(t *testing.T, s *space) {
 	}
 }
 
-// order runs a pod, ends it, and returns what it wrote to /share/order.
+// order runs a pod, ends it, and returns the text of its /share/order.
 func (s *space) order(t *testing.T, p *corev1.Pod) string {
 	t.Helper()
 	p.Spec.TerminationGracePeriodSeconds = ptr.To(int64(20))

@@ -181,7 +181,7 @@ func (s *space) push(t *testing.T, name string, config ocispec.ImageConfig, more
 	return b
 }
 
-// withImage has a pod's first container be of another image.
+// withImage gives a pod's first container another image.
 func withImage(p *corev1.Pod, image string, policy corev1.PullPolicy) *corev1.Pod {
 	p.Spec.Containers[0].Image, p.Spec.Containers[0].ImagePullPolicy = image, policy
 	return p
@@ -194,7 +194,7 @@ func pullPolicies(t *testing.T, s *space) {
 	s.wait(t, "never", "is refused", waits("main", "ErrImageNeverPull"))
 	s.succeeds(t, on(s.nodes[0], withImage(once("always", "true"), image, corev1.PullAlways)))
 	s.wait(t, "never", "has its image", ready)
-	// What has changed under its tag is seen by Always alone.
+	// Only Always sees the tag's new image.
 	s.push(t, s.ns, ocispec.ImageConfig{}, imagetest.File{Name: "etc/new", Body: []byte("new\n")})
 	s.succeeds(t, on(s.nodes[0], withImage(once("present", "[ ! -f /etc/new ]"), image, corev1.PullIfNotPresent)))
 	if out := s.succeeds(t, on(s.nodes[0], withImage(once("anew", "cat /etc/new"), image, corev1.PullAlways))); out != "new\n" {

@@ -30,7 +30,7 @@ const (
 // and those of the network.
 const conformance = `\[NodeConformance\]|\[sig-network\].*\[Conformance\]`
 
-// cannot are the specs that this machine cannot run, with what they lack.
+// cannot are the specs that this machine cannot run, with the reasons.
 func cannot(t *testing.T) map[string]string {
 	t.Helper()
 	specs := map[string]string{
@@ -98,8 +98,7 @@ func suite(t *testing.T) {
 	}
 }
 
-// suiteImages makes the images that the suite of 1.36.3 asks for of what is on this
-// machine.
+// suiteImages makes the images that the suite of 1.36.3 asks for from programs of this machine.
 func (c *cluster) suiteImages(t *testing.T) {
 	t.Helper()
 	files, err := imagetest.Busybox("/bin/busybox", applets(t)...)
@@ -116,7 +115,7 @@ func (c *cluster) suiteImages(t *testing.T) {
 		files = append(files, withLibraries(t, p)...)
 	}
 	files = append(files, c.program(t, "agnhost", "agnhost"), imagetest.File{Name: "agnhost-2", Link: "agnhost"}, c.program(t, "peer", "bin/nc"), imagetest.File{Name: "uploads/"})
-	c.pki.server("localhost", "localhost") // with which agnhost serves TLS
+	c.pki.server("localhost", "localhost") // agnhost's certificate for TLS
 	files = append(files, file(t, c.pki.cert("localhost"), "localhost.crt"), file(t, c.pki.keyFile("localhost"), "localhost.key"))
 	for name, text := range map[string]string{
 		"etc/passwd":        "root:x:0:0::/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/:/bin/sh\n",
@@ -136,7 +135,7 @@ func (c *cluster) suiteImages(t *testing.T) {
 	for name, b := range map[string]imagetest.Built{
 		"e2e-test-images/agnhost:2.63.0": helper, "e2e-test-images/agnhost:2.55": helper, "e2e-test-images/busybox:1.37.0-1": busybox,
 		"e2e-test-images/nonroot:1.5": nonroot, "e2e-test-images/nonewprivs:1.4": rights, "e2e-test-images/glibc-dns-testing:2.0.0": helper, "pause:3.10.2": pause,
-		"e2e-test-images/nginx:1.15-4": helper, "e2e-test-images/nginx:1.27-0": helper, // they have to run
+		"e2e-test-images/nginx:1.15-4": helper, "e2e-test-images/nginx:1.27-0": helper, // these must run
 	} {
 		repo, tag, _ := strings.Cut(name, ":")
 		c.registry.Push(repo, tag, b)
@@ -157,7 +156,7 @@ func registryFiles(name, tag string, b imagetest.Built) []imagetest.File {
 	return files
 }
 
-// applets are busybox's, but for itself and what has too few options.
+// applets are busybox's, but for itself and an applet with too few options.
 func applets(t *testing.T) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "/bin/busybox", "--list").Output()

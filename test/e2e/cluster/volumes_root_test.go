@@ -176,8 +176,8 @@ func emptyDirMemory(t *testing.T, s *space) {
 	}
 }
 
-// stubborn is a script that goes on until it is killed: kubelet takes an evicted pod
-// whose containers end well for one that has succeeded.
+// stubborn is a script that runs until SIGKILL: kubelet calls an evicted pod succeeded if its
+// containers end well.
 const stubborn = `while :; do sleep 1; done`
 
 // evicted waits until kubelet has evicted a pod.

@@ -88,7 +88,7 @@ func setVersion(v string) string {
 	return fmt.Sprintf(`{"spec":{"template":{"spec":{"containers":[{"name":"main","env":[{"name":"VERSION","value":%q}]}]}}}}`, v)
 }
 
-// versions are what the pods of a selector have in their variable.
+// versions returns the values of the variable of a selector's pods.
 func (s *space) versions(t *testing.T, selector string) []string {
 	t.Helper()
 	var all []string
@@ -256,7 +256,7 @@ func job(p *corev1.Pod, change func(*batchv1.JobSpec)) *batchv1.Job {
 	return o
 }
 
-// over is how a Job ended, "" while it goes on.
+// over returns the end of a Job, "" while it runs.
 func over(j *batchv1.Job) batchv1.JobConditionType {
 	for _, c := range j.Status.Conditions {
 		if c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) {
@@ -359,7 +359,7 @@ func cronJob(t *testing.T, s *space) {
 	}
 }
 
-// preemption is about a resource of which one node has one.
+// preemption: a resource exists once, on one node.
 func preemption(t *testing.T, s *space) {
 	const widget = "example.org/widget"
 	if _, err := s.api.CoreV1().Nodes().Patch(t.Context(), "node1", types.StrategicMergePatchType, []byte(`{"status":{"capacity":{"`+widget+`":"1"}}}`), metav1.PatchOptions{}, "status"); err != nil {

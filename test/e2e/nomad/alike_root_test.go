@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// look is what a task says of what it has been given, whatever the driver.
+// look prints a task's surroundings, the same with each driver.
 const look = `
 id -u
 pwd
@@ -33,7 +33,7 @@ ls /sys/class/net | sort
 cat /proc/1/cgroup | wc -l | tr 0-9 n
 `
 
-// lookMore is what docker's driver gives beside that.
+// lookMore prints the additions of docker's driver.
 const lookMore = `
 id
 env | grep HOSTNAME
@@ -49,14 +49,14 @@ ls /named
 ip addr show eth0 | grep -c "inet "
 `
 
-// lookEnd has a task go on until its output was read.
+// lookEnd keeps a task running until its output was read.
 const lookEnd = `
 echo "to stderr" >&2
 echo "that is all"
 until test -e /alloc/data/go; do sleep 0.1; done
 `
 
-// forDocker are jobs in the words of docker's driver, by what of them is looked at.
+// forDocker returns jobs in the words of docker's driver, by their subjects.
 func forDocker() map[string]string {
 	const whole = `
         hostname    = "box"
@@ -153,13 +153,12 @@ func forExec() map[string]string {
 	return jobs
 }
 
-// outcome is how a job has ended and what it has said, without what is another's in
-// each allocation.
+// outcome returns a job's end and output, without the parts that differ in each allocation.
 func (r *rig) outcome(name, body string) string {
 	r.t.Helper()
 	var a alloc
 	var said string
-	// What a task says shortly before its end docker's driver may lose.
+	// Docker's driver may lose output shortly before a task's end.
 	if strings.Contains(body, "local/look") {
 		a = r.allocation(name, "running")
 		said = "to stderr: " + r.logged(a, "to stderr", "-stderr") + r.logged(a, "that is all")
@@ -194,8 +193,8 @@ func (r *rig) outcome(name, body string) string {
 	return out
 }
 
-// TestJobsForDockerAreAlike runs jobs by our driver, announced as docker, and by
-// Nomad's own with a dockerd: a task is given the same and ends the same.
+// TestJobsForDockerAreAlike: jobs by our driver, announced as docker, and by Nomad's own with a
+// dockerd have the same surroundings and the same end.
 func TestJobsForDockerAreAlike(t *testing.T) {
 	if os.Getenv("DOCKERD") == "" {
 		t.Skip("needs docker: set DOCKERD to its daemon")

@@ -19,9 +19,9 @@ const (
 	mostHelp     = 1 << 20 // memory of our helpers for each task, bytes
 )
 
-// TestBesideNomadsOwnDrivers places fifty tasks by Nomad's own drivers and by ours,
-// in turns: the last of ours runs in a third of raw_exec's time, and what helps a
-// task has at most a megabyte.
+// TestBesideNomadsOwnDrivers places fifty tasks by Nomad's own drivers and by ours, in turns: the
+// last of ours runs in a third of raw_exec's time, and our helpers have at most a megabyte for each
+// task.
 func TestBesideNomadsOwnDrivers(t *testing.T) {
 	start(t, options{docker: true, extra: `plugin "raw_exec" {
   config {
@@ -44,7 +44,7 @@ func TestBesideNomadsOwnDrivers(t *testing.T) {
 		drivers = append(drivers, "longshore")
 		took := map[string][]time.Duration{}
 		for round := range besideRounds {
-			// Each is after each other one in turn: what one has left to do falls to the next.
+			// Each comes after each other one in turn: leftover work falls to the next.
 			for i := range drivers {
 				d := drivers[(round+i)%len(drivers)]
 				name := fmt.Sprintf("%s-%d", strings.ReplaceAll(d, "_", "-"), round)
@@ -86,8 +86,8 @@ func median(list []time.Duration) time.Duration {
 	return sorted[len(sorted)/2].Round(time.Millisecond)
 }
 
-// isSmall waits until what we have beside the tasks is small: what many starts
-// have left in the agent's heap goes a moment later.
+// isSmall waits until our processes beside the tasks are small: garbage of many starts leaves the
+// agent's heap a moment later.
 func (r *rig) isSmall(before map[int]int64) {
 	r.t.Helper()
 	var more int64
@@ -103,8 +103,7 @@ func (r *rig) isSmall(before map[int]int64) {
 	r.t.Logf("longshore: its helpers have %.2f MB a task", float64(more)/besideTasks/1e6)
 }
 
-// others is the memory of processes that were not there before, and what docker's
-// daemons have more of, bytes.
+// others is the memory, in bytes, of new processes, and the growth of docker's daemons.
 func (r *rig) others(before map[int]int64) (sum int64) {
 	now := helpers()
 	for pid, pss := range now {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startDocker starts the dockerd that DOCKERD names, for Nomad's own driver, with
-// everything it keeps in the rig's directory; without one Nomad has no docker. What
-// belongs to it lies beside it, in bin, or in PATH: containerd, runc, docker-init.
+// startDocker starts the dockerd of DOCKERD for Nomad's own driver, with all its files in the rig's
+// directory; without one Nomad has no docker. Its programs lie beside it, in bin, or in PATH:
+// containerd, runc, docker-init.
 func (r *rig) startDocker() {
 	r.t.Helper()
 	binary := os.Getenv("DOCKERD")

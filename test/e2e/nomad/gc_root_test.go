@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/internal/image/imagetest"
 )
 
-// TestNothingIsKeptTooLong: an image goes after its last task, and what tasks have
-// left when Nomad collects its garbage; what is used stays, an image that is only
+// TestNothingIsKeptTooLong: an image goes after its last task, and remains of tasks when
+// Nomad collects its garbage; images and directories in use stay, an image that is only
 // shown too.
 func TestNothingIsKeptTooLong(t *testing.T) {
 	start(t, options{plugin: "gc {\n image_delay = \"1ms\"\n}"}, func(r *rig) {
@@ -82,7 +82,7 @@ func gone(path string) bool {
 	return os.IsNotExist(err)
 }
 
-// push pushes an image in which /etc/which is its name.
+// push pushes an image with its name in /etc/which.
 func (r *rig) push(name string) string {
 	r.t.Helper()
 	files, err := imagetest.Busybox("/bin/busybox", "sh", "true", "sleep", "cat", "touch")

@@ -32,7 +32,8 @@ func (r *rig) pushStatic(name, source string) string {
 	return r.registry.Push(name, "1", imagetest.Image{Layers: [][]imagetest.File{files}, Config: ocispec.ImageConfig{Entrypoint: []string{"/" + name}}}.Build())
 }
 
-// granting is the job of contrib/grants, by another name and with an image that is there; its document is another one unless that is "".
+// granting returns the job of contrib/grants under another name, with an image of the rig; document replaces the job's
+// unless it is "".
 func granting(t *testing.T, name, image, document string) string {
 	t.Helper()
 	text := example(t, "../grants/grants.nomad.hcl", `job "greeter"`, `job "`+name+`"`, "registry.example/greeter", image)
@@ -70,7 +71,7 @@ func withFiles(job string) string {
       resources {`, 1)
 }
 
-// confinement is what the agent says that a job's program holds.
+// confinement returns the agent's record of the rights of a job's program.
 func (r *rig) confinement(job string) core.Confinement {
 	r.t.Helper()
 	id, err := r.CLI("ps", "-q", "--no-trunc", "--filter", "label=com.hashicorp.nomad.job_id="+job)
@@ -104,8 +105,8 @@ func (r *rig) ended(job string) (a alloc, e taskEvent) {
 	return a, e
 }
 
-// TestATaskHoldsWhatItsDocumentGrants runs the job of contrib/grants as it is, with the guide's program; and then a program with mounts,
-// a secret and a server on the board, of which a narrower document gives less.
+// TestATaskHoldsWhatItsDocumentGrants: the job of contrib/grants runs as it is, with the guide's program; a program
+// with mounts, a secret and a server on the board gets less by a narrower document.
 func TestATaskHoldsWhatItsDocumentGrants(t *testing.T) {
 	start(t, options{}, func(r *rig) {
 		if r.node().Attributes["plugins.cni.version.bridge"] == "" {
@@ -184,7 +185,8 @@ func TestATaskHoldsWhatItsDocumentGrants(t *testing.T) {
 	})
 }
 
-// stops has Nomad stop a job, whose program is asked by its descriptor: it ends by itself, with its own exit code.
+// stops makes Nomad stop a job. Its program sees that by its descriptor, and ends by itself, with its own exit
+// code.
 func (r *rig) stops(a alloc, code string) {
 	r.t.Helper()
 	r.must("job", "stop", "-detach", a.JobID)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestAGroupHasAHostname: the driver makes the group's network, in which Nomad puts
-// its bridge, and every task of the group has its host name.
+// TestAGroupHasAHostname: the driver makes the group's network, Nomad adds its bridge, and every
+// task of the group has its host name.
 func TestAGroupHasAHostname(t *testing.T) {
 	start(t, options{plugin: "create_network = true"}, func(r *rig) {
 		if r.node().Attributes["plugins.cni.version.bridge"] == "" {

@@ -84,8 +84,8 @@ func (r *rig) purge(jobs ...string) {
 	}
 }
 
-// TestJobsOfEveryKind runs what ends: by itself, badly, for want of memory, by
-// Nomad.
+// TestJobsOfEveryKind: tasks end by themselves, badly, for want of memory, or by Nomad, and Nomad
+// shows how.
 func TestJobsOfEveryKind(t *testing.T) {
 	start(t, options{}, func(r *rig) {
 		r.run(job("batch", "batch", once, "", `args = ["-c", "echo done to stdout; echo done to stderr >&2"]`))

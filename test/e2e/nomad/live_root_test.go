@@ -135,7 +135,7 @@ func (r *rig) terminal(a alloc) {
 	}
 }
 
-// pty makes a terminal: what a person has, and what programs have of it.
+// pty makes a terminal: ours is a person's end, and theirs the programs'.
 func pty(t *testing.T) (ours, theirs *os.File) {
 	t.Helper()
 	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)

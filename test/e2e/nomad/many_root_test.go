@@ -88,14 +88,13 @@ func (r *rig) forget(name string) {
 	r.eventually("nothing is left of "+name, func() bool { return len(r.allocs(name)) == 0 })
 }
 
-// TestTwoHundredTasksAtOnceAndNothingAfter places tasks at once, each with a
-// network namespace, stops them, and compares what the kernel and the disk hold
-// with what they held before.
+// TestTwoHundredTasksAtOnceAndNothingAfter places tasks at once, each with a network namespace,
+// stops them, and asserts that kernel and disk hold the same as before.
 func TestTwoHundredTasksAtOnceAndNothingAfter(t *testing.T) {
 	start(t, options{}, func(r *rig) {
 		const n = 200
 		alone := `network_mode = "none"`
-		r.place(many("first", 5, alone), "first", 5) // what the first tasks leave stays: the image, pollers
+		r.place(many("first", 5, alone), "first", 5) // the first tasks leave state that stays: the image, pollers
 		r.forget("first")
 		var before nodetest.Holdings
 		r.eventually("what the first tasks had is gone", func() bool {
@@ -127,7 +126,7 @@ func TestTwoHundredTasksAtOnceAndNothingAfter(t *testing.T) {
 	})
 }
 
-// holdings is what the node and Nomad's client hold.
+// holdings returns the holdings of the node and of Nomad's client.
 func (r *rig) holdings() nodetest.Holdings {
 	r.t.Helper()
 	h := r.Holdings(r.t)

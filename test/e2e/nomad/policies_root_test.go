@@ -15,8 +15,8 @@ func TestWhatNomadDoesAboutATaskThatEnds(t *testing.T) {
 		restart := func(n int) string {
 			return fmt.Sprintf("restart {\n attempts = %d\n delay = \"0s\"\n mode = \"fail\"\n}\n", n)
 		}
-		// What the first run leaves for the second lies in the allocation's
-		// directory, or in a volume when the second is another allocation.
+		// The first run's file for the second lies in the allocation's directory, or in a volume
+		// when the second is another allocation.
 		r.run(job("oom", "service", restart(1), "", `args = ["-c", "test -e /alloc/data/second && { echo again; exec sleep 1000; }; touch /alloc/data/second; exec tail /dev/zero"]`))
 		r.run(job("moves", "service", restart(0)+`
     reschedule {

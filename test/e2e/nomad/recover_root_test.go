@@ -13,10 +13,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTasksOutliveEverybody kills who looks after a task while it runs, has the
-// task end meanwhile, and brings them back: the task was started once, its exit
-// code is the real one, and no line of its log is missing. RECOVER_ROUNDS says how
-// often.
+// TestTasksOutliveEverybody kills a task's watchers while it runs, ends the task before or after
+// they are back, and asserts that the task was started once, with its real exit code and no line
+// missing from its log. RECOVER_ROUNDS is the number of rounds.
 func TestTasksOutliveEverybody(t *testing.T) {
 	start(t, options{server: true}, func(r *rig) {
 		for round := range rounds() {
@@ -37,7 +36,7 @@ func TestTasksOutliveEverybody(t *testing.T) {
 	})
 }
 
-// TestWhatNobodyCanKnowIsLost is the same with agent, keeper and nest gone: Nomad is told so.
+// TestWhatNobodyCanKnowIsLost: with agent, keeper and nest gone, Nomad learns that a task is lost.
 func TestWhatNobodyCanKnowIsLost(t *testing.T) {
 	start(t, options{server: true}, func(r *rig) {
 		for round := range rounds() {
@@ -99,8 +98,8 @@ func (r *rig) survives(name string, victims []string, endsMeanwhile bool) {
 	r.purge(name)
 }
 
-// loses runs one cell in which nobody is left who could know how the task ends.
-// It ends with 0, or would go on for ever: Nomad must be told neither.
+// loses runs one cell without any process that could see the task's end. The task ends with 0, or
+// never: Nomad must learn neither.
 func (r *rig) loses(name string, victims []string, endsMeanwhile bool) {
 	r.t.Helper()
 	r.run(job(name, "batch", once, "", `args = ["-c", "trap '' PIPE; i=0; until test -e /alloc/data/go; do echo line $i; i=$((i+1)); sleep 0.02; done 2>/dev/null; touch /alloc/data/ended; exit 0"]`))
@@ -125,7 +124,7 @@ func (r *rig) loses(name string, victims []string, endsMeanwhile bool) {
 	if a.started("main") != 1 || !strings.Contains(said, "Exit Code: 255") || !strings.Contains(said, "lost: ") || strings.Contains(said, "Exit Code: 0") {
 		r.t.Errorf("%s without %v: started %d times\n%s", name, victims, a.started("main"), said)
 	}
-	// What nobody watches may not go on under the next task's feet.
+	// A task without a watcher must not run on beside the next task.
 	if exists(ended) != endsMeanwhile {
 		r.t.Errorf("%s without %v: has the task come to its end by itself? %v", name, victims, !endsMeanwhile)
 	}
@@ -163,7 +162,7 @@ func (r *rig) unbroken(name string, victims []string, dir string) {
 	}
 }
 
-// output is what the task has written, of which it is little: one file.
+// output returns a task's output, which is small: one file.
 func output(dir string) string {
 	b, _ := os.ReadFile(filepath.Join(dir, "logs", "main.stdout.0"))
 	return string(b)
@@ -198,7 +197,7 @@ func (r *rig) kill(who string) {
 	}
 }
 
-// bringBack starts what nobody else starts again.
+// bringBack starts a victim that nothing else restarts.
 func (r *rig) bringBack(who string) {
 	r.t.Helper()
 	switch who {

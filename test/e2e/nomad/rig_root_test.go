@@ -52,7 +52,7 @@ type options struct {
 	bare   bool   // without our driver
 	binary string // another Nomad to begin with
 	apart  bool   // server and client are processes of their own
-	shared bool   // what is mounted in Nomad's directory shows on the node, as under systemd
+	shared bool   // mounts in Nomad's directory show on the node, as under systemd
 	device string // a device plugin's binary, which the agent's configuration calls device
 }
 
@@ -119,7 +119,8 @@ func alone(t *testing.T) {
 	}
 }
 
-// link puts our driver where Nomad finds it, as the guide says, by any name: the cookie tells it what it is.
+// link puts our driver in Nomad's directory of plugins, as the guide says, under any name: it knows itself
+// by the cookie.
 func (r *rig) link(name string) {
 	r.t.Helper()
 	if err := os.MkdirAll(filepath.Join(r.dir, "plugins"), 0o755); err != nil {
@@ -292,8 +293,8 @@ func (r *rig) openLog() {
 	})
 }
 
-// removeCgroups takes away what Nomad and dockerd leave in every hierarchy, where
-// their names are fixed.
+// removeCgroups removes the cgroups that Nomad and dockerd leave in every hierarchy, under fixed
+// names.
 func (r *rig) removeCgroups() {
 	var found []string
 	patterns := []string{"/sys/fs/cgroup/*/nomad", "/sys/fs/cgroup/nomad.slice"}
@@ -323,8 +324,8 @@ func (r *rig) removeCgroups() {
 	}
 }
 
-// unmount takes away what Nomad leaves mounted in its directory (the secrets of
-// tasks), so that the directory can go.
+// unmount unmounts Nomad's remaining mounts in its directory (the secrets of tasks), so that the
+// directory can be removed.
 func (r *rig) unmount() {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	for _, line := range slices.Backward(strings.Split(string(b), "\n")) {
@@ -416,7 +417,7 @@ func (r *rig) get(path string, v any) bool {
 	return resp.StatusCode == http.StatusOK && json.NewDecoder(resp.Body).Decode(v) == nil
 }
 
-// node is what Nomad says of its node.
+// node is the API's description of a node.
 type node struct {
 	ID         string
 	Attributes map[string]string
@@ -460,7 +461,7 @@ func (r *rig) eventually(what string, ok func() bool) {
 	}
 }
 
-// nomad runs Nomad's command line and returns what it printed.
+// nomad runs Nomad's command line and returns its output.
 func (r *rig) nomad(args ...string) (string, error) { return r.nomadIn("", args...) }
 
 func (r *rig) nomadIn(stdin string, args ...string) (string, error) {
@@ -487,7 +488,7 @@ func (r *rig) must(args ...string) string {
 	return out
 }
 
-// run submits a job, in which IMAGE is the image, without waiting for it.
+// run submits a job, with the rig's image for IMAGE, without waiting for it.
 func (r *rig) run(job string) {
 	r.t.Helper()
 	job = strings.ReplaceAll(job, "IMAGE", r.image)
@@ -536,7 +537,7 @@ func (a alloc) event(task, kind string) taskEvent {
 	return taskEvent{}
 }
 
-// look returns what an allocation is by now.
+// look returns an allocation's present state.
 func (r *rig) look(a alloc) (now alloc) {
 	r.t.Helper()
 	if !r.get("/v1/allocation/"+a.ID, &now) {

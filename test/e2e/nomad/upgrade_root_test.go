@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// ticks is a job whose task counts until the end.
+// ticks returns a job with a task that counts until the end.
 func ticks(name, group string) string {
 	return job(name, "service", group, "", `args = ["-c", "i=0; while true; do echo line $i; i=$((i+1)); sleep 0.02; done"]`)
 }
@@ -90,8 +90,8 @@ func TestAgentsAreUpgradedUnderTasks(t *testing.T) {
 	})
 }
 
-// TestANodeIsAwayAndComesBack: its tasks are unknown to the server meanwhile, go on, and
-// are its tasks again.
+// TestANodeIsAwayAndComesBack: the node's tasks run on, unknown to the server meanwhile, and are
+// its tasks again.
 func TestANodeIsAwayAndComesBack(t *testing.T) {
 	start(t, options{apart: true}, func(r *rig) {
 		r.run(ticks("away", `

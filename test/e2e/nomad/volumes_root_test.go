@@ -31,8 +31,8 @@ func mounting(kind, source string) (group, task string) {
       }`
 }
 
-// writesAndReads has one task write into a volume and another one, when the first has
-// let go of it, read what it wrote.
+// writesAndReads runs a task that writes into a volume and then, when that has released it, one
+// that reads the text.
 func (r *rig) writesAndReads(kind, source string) {
 	r.t.Helper()
 	group, task := mounting(kind, source)
@@ -105,7 +105,7 @@ capability {
 	})
 }
 
-// TestDevicesOfADevicePlugin: what Nomad's example plugin reserves is in the task.
+// TestDevicesOfADevicePlugin: the devices that Nomad's example plugin reserves are in the task.
 func TestDevicesOfADevicePlugin(t *testing.T) {
 	binary := os.Getenv("DEVICE_PLUGIN")
 	if binary == "" {
