@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// needIPVS skips a case in which dockerd balances: it does that by IPVS.
+// needIPVS skips a case without IPVS, dockerd's balancer.
 func needIPVS(t *testing.T) {
 	t.Helper()
 	if !hasIPVS() {
@@ -33,8 +33,8 @@ func hasIPVS() bool {
 	return err == nil
 }
 
-// sandbox is one of the namespaces in which dockerd balances: that of published ports, ingress_sbox, or
-// that of a network, lb_ and the beginning of its id.
+// sandbox returns one of dockerd's balancing namespaces: ingress_sbox for published ports, or lb_ and
+// the beginning of a network's id.
 func (m *manager) sandbox(name string) *networktest.Namespace {
 	m.t.Helper()
 	pid, err := os.ReadFile(m.home + "/pid")
@@ -45,7 +45,7 @@ func (m *manager) sandbox(name string) *networktest.Namespace {
 	return &networktest.Namespace{Path: "/proc/" + strings.TrimSpace(string(pid)) + "/root" + m.home + "/exec/netns/" + name}
 }
 
-// balances is what dockerd's IPVS leads to in one of its namespaces.
+// balances returns the IPVS table of one of dockerd's namespaces.
 func (m *manager) balances(sandbox string) (table string) {
 	m.t.Helper()
 	err := m.sandbox(sandbox).Try(func() error {

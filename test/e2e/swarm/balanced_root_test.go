@@ -12,9 +12,9 @@ import (
 // outside is the namespace of the test's end of the bridge, where no node is.
 var outside = networktest.Own()
 
-// healthy is served by a task that gets connections as soon as it takes them, and ends as soon as it is told to, as most
-// servers do: the node lets it serve for as long as others may still send it some. Where there is IPVS everything is
-// emulated, and what nodes tell each other takes longer than that: there it ends three seconds later.
+// healthy is served with a task that gets connections as soon as it takes them, and ends at once on SIGTERM, as most
+// servers do: the node lets it serve while others may still send it some. Where there is IPVS everything is emulated,
+// and messages between nodes take longer than that: there it ends three seconds later.
 func healthy() string {
 	linger := 0
 	if hasIPVS() {
@@ -129,10 +129,10 @@ func answered(t *testing.T, when string, all []*gets) {
 	}
 }
 
-// TestServicesOverDockerds: a service whose tasks are dockerd's and ours answers with all of them,
-// by its address on dockerd's node and on ours, and at the port of each node. Our tasks answer on
-// the network of published ports at nothing else. While the service shrinks and grows, and
-// while each node is emptied, no request fails. What dockerd balances is asked for where there is IPVS.
+// TestServicesOverDockerds: a service with tasks of dockerd's and ours answers with all of them, by its
+// address on dockerd's node and on ours, and at the port of each node. Our tasks answer on the network
+// of published ports at nothing else. While the service shrinks and grows, and while each node is
+// emptied, no request fails. With IPVS, requests also go through dockerd's balancing.
 func TestServicesOverDockerds(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)
@@ -149,7 +149,7 @@ func TestServicesOverDockerds(t *testing.T) {
 			if got := x.balances("ingress_sbox"); hasIPVS() && !strings.Contains(got, hexAddr(p.addrs["ingress"])+":") {
 				t.Errorf("dockerd's IPVS does not lead to %s at %s:\n%s", p, p.addrs["ingress"], got)
 			}
-			// Those who are on that network already: dockerd's own namespace for it.
+			// From a client on that network: dockerd's own namespace for it.
 			at := p.addrs["ingress"].String()
 			if got, err := getFrom(x.sandbox("ingress_sbox"), at+":8080", calm); got != p.id {
 				t.Errorf("at the published port, %s answers %q, %v", p, got, err)
@@ -168,7 +168,7 @@ func TestServicesOverDockerds(t *testing.T) {
 		x.balanced("grown", run)
 		answered(t, "while it shrinks and grows", all)
 
-		// Of each node that is emptied, tasks on the other one go on.
+		// While a node is emptied, the other one's tasks run on.
 		empty := func(name, id string, replicas int) {
 			all := x.asksAll(run, name)
 			x.docker("node", "update", "--availability", "drain", id)

@@ -31,7 +31,7 @@ import (
 // benchEnv says how many rounds of each bench of overlay networks there are.
 const benchEnv = "LONGSHORE_BENCH_ROUNDS"
 
-// figures are what was measured of each node, by what it is.
+// figures are the measurements of each node, by the figure's name.
 type figures struct {
 	t      *testing.T
 	rounds int
@@ -136,11 +136,12 @@ type moment struct {
 	after time.Duration
 }
 
-// meet has a new task on a node, which asks the prober from its first moment on, while the prober asks it; then it is taken away.
+// meet starts a task on a node that asks the prober from its first moment on, while the prober asks it, and then
+// removes it.
 func (x *mixed) meet(prober placed, node, network string) []moment {
 	t := x.t
 	t.Helper()
-	nodetest.Pause(1500) // what the one before has left is gone everywhere
+	nodetest.Pause(1500) // until the last task's state is gone everywhere
 	server := listenIn(t, prober.ns(), ":81")
 	program := fmt.Sprintf(">/began; (until wget -q -O /dev/null http://tasks.prober:81/name; do :; done) & until wget -q -O /dev/null http://%s:81/address; do :; done; wait; exec sleep 100000", prober.addrs[network])
 	x.create("fresh", x.ref, "--network", network, "--constraint", "node.labels.where=="+node, "--stop-signal", "KILL", "--", "sh", "-c", program)
@@ -175,8 +176,8 @@ func (x *mixed) meet(prober placed, node, network string) []moment {
 	}
 }
 
-// replace has the one task of a service on a node be replaced, which ends first, and returns how long after the manager has made
-// the new one it answers the prober.
+// replace replaces the one task of a service on a node, ending it first, and returns the time from the manager's
+// creation of the new one to its answer to the prober.
 func (x *mixed) replace(prober placed, node string) time.Duration {
 	x.t.Helper()
 	x.create("fresh", x.ref, "--network", "new", "--constraint", "node.labels.where=="+node, "--stop-signal", "KILL", "--", "sleep", "100000")
@@ -228,12 +229,12 @@ func (x *mixed) without(service string) {
 	})
 }
 
-// often is how often it is asked for what is to come.
+// often is the interval of repeated questions.
 const often = 3 // milliseconds
 
-// ask asks an address for echoes from inside of a namespace, and tells when the first one came. The address is
-// asked by the hardware address that it will have, as if it had been resolved: the kernel would
-// resolve one that is not there yet once in a second.
+// ask sends echo requests to an address from inside of a namespace, and returns the time of the first answer.
+// It uses the future hardware address, as if resolved: the kernel would resolve an absent address only once a
+// second.
 func ask(t *testing.T, ns *networktest.Namespace, to netip.Addr) <-chan time.Time {
 	t.Helper()
 	var conn net.PacketConn
@@ -366,7 +367,7 @@ func (s *service) note(path string) {
 	}
 }
 
-// asked waits until a path was asked for, and returns when that was first.
+// asked waits for a request of a path, and returns the time of the first.
 func (s *service) asked(t *testing.T, path string) (at time.Time) {
 	t.Helper()
 	roottest.Eventually(t, path+" is asked for", func() bool {
@@ -378,9 +379,9 @@ func (s *service) asked(t *testing.T, path string) (at time.Time) {
 	return at
 }
 
-// TestBenchOverlayMemory prints what an overlay network costs in memory, on a node of ours beside a dockerd: how much more
-// all processes have that serve the node, without those of its tasks, when it is on more networks. Each round is a new Swarm, because
-// what once was used is not given back at once.
+// TestBenchOverlayMemory prints the memory that an overlay network costs, on a node of ours beside a dockerd: the
+// growth of all processes that serve the node, without its tasks, when it is on more networks. Each round is a new
+// Swarm, because used memory is not released at once.
 func TestBenchOverlayMemory(t *testing.T) {
 	f := newFigures(t)
 	roottest.Run(t, func(t *testing.T) {
@@ -398,11 +399,11 @@ func TestBenchOverlayMemory(t *testing.T) {
 	})
 }
 
-// unplug takes away what newMixed has made of network devices.
+// unplug removes newMixed's network devices.
 func unplug(t *testing.T) {
 	t.Helper()
 	lines := []string{"link delete swarm0"}
-	for _, netns := range []string{"dockerd0", "dockerd1", "ours0"} { // whose links would go only some time after them
+	for _, netns := range []string{"dockerd0", "dockerd1", "ours0"} { // their links would disappear only some time after them
 		lines = append(lines, "link delete to-"+netns, "netns delete "+netns)
 	}
 	for _, line := range lines {
@@ -460,8 +461,8 @@ func (x *mixed) memoryOfOverlays(f *figures, node string, each bool) {
 // size is the memory of a node in KiB.
 type size struct{ pss, private, kernel float64 }
 
-// size is the least that the processes of a node have, without those of its tasks, within a few seconds: what
-// a burst has used goes back in the seconds after it.
+// size is the least memory of a node's processes, without its tasks, within a few seconds: the memory of a
+// burst is released in the seconds after it.
 func (x *mixed) size(node string) size {
 	counts := func(name, args string) bool {
 		return strings.HasPrefix(name, "longshore") || strings.HasPrefix(args, "/proc/self/exe\x00")
@@ -489,7 +490,7 @@ func (x *mixed) size(node string) size {
 	return least
 }
 
-// kernelMemory is what the machine's kernel has for itself, in KiB, without what it can give back.
+// kernelMemory is the memory of the machine's kernel, in KiB, without reclaimable parts.
 func kernelMemory(t *testing.T) (kib float64) {
 	t.Helper()
 	info, err := os.ReadFile("/proc/meminfo")

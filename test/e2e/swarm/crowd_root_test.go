@@ -20,18 +20,18 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// The size of the Swarm, and what one node of it may take.
+// The size of the Swarm, and the limits of one node of it.
 const (
 	crowdSize     = 200
 	crowdEach     = 10 // endpoints of a member
 	crowdServices = 100
 	crowdUsable   = time.Second
 	crowdIdle     = 1.0             // percent of a core
-	crowdFor      = 2 * time.Minute // in which all is synchronized four times each way
+	crowdFor      = 2 * time.Minute // for four full synchronizations each way
 	crowdEnv      = "LONGSHORE_SWARM_CROWD"
 )
 
-// crowdAddr is where the n-th other node is.
+// crowdAddr is the address of the n-th other node.
 func crowdAddr(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 99, 0, byte(20 + n)}) }
 
 // crowdEndpoint is the address of the i-th endpoint of all.
@@ -75,7 +75,7 @@ func began(t *testing.T, pid int) time.Time {
 	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(now.Nano()))
 }
 
-// pss is the memory of a process, its part of what it shares.
+// pss is the memory of a process, with its share of shared pages, in MiB.
 func pss(t *testing.T, pid int) float64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
@@ -108,7 +108,7 @@ func slabs(t *testing.T) float64 {
 	return 0
 }
 
-// passes lets a time pass: what is measured is what happens in it.
+// passes lets a time of measurement pass.
 func passes(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
@@ -117,7 +117,7 @@ func passes(t *testing.T, d time.Duration) {
 	}
 }
 
-// idle is what processes take of a core, in percent, while nothing is to do.
+// idle returns the use of a core by processes, in percent, while nothing is to do.
 func idle(t *testing.T, pids ...int) (percent []float64) {
 	t.Helper()
 	before := make([]time.Duration, len(pids))
@@ -132,7 +132,7 @@ func idle(t *testing.T, pids ...int) (percent []float64) {
 	return percent
 }
 
-// until waits for a time that is told sooner or later, and returns it as it was after another one.
+// until waits until at returns a time, and returns that time since from.
 func until(t *testing.T, what string, from time.Time, at func() time.Time) time.Duration {
 	t.Helper()
 	var found time.Time

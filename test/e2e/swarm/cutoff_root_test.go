@@ -38,7 +38,7 @@ func newWorkers(t *testing.T, n int) (all []*linked) {
 	return all
 }
 
-// agrees waits until the worker has the tasks that the manager takes to run there, and no other.
+// agrees waits until the worker has exactly the tasks that the manager reports as running there.
 func (l *linked) agrees(what string) {
 	l.t.Helper()
 	var told, has []string
@@ -60,9 +60,9 @@ func (l *linked) agrees(what string) {
 	})
 }
 
-// TestAWorkerIsCutOffForMinutes: its tasks run on, one that dies again and again is started again
-// each time, and the other workers, which are given more to do, notice nothing. When it is back,
-// manager and worker agree.
+// TestAWorkerIsCutOffForMinutes: its tasks run on, one that dies again and again is restarted each
+// time, and the other workers get more to do, without harm to their tasks. When it is back, manager
+// and worker agree.
 func TestAWorkerIsCutOffForMinutes(t *testing.T) {
 	long(t)
 	beside(t, func(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// typed is a command that a Swarm's users type, and what it says.
+// typed is a command of a Swarm's users, and its output.
 type typed struct {
-	args string // one word each, but for what stands between apostrophes; REF, NODE, TASK and DIR are replaced
-	want string // a regular expression of what it prints, or of its error when it begins with "! "
+	args string // one word each, but for the text between apostrophes; REF, NODE, TASK and DIR are replaced
+	want string // a regular expression of its output, or of its error when it begins with "! "
 }
 
 // runAll runs commands one after the other.
@@ -49,8 +49,8 @@ func (d *door) runAll(replace map[string]string, all []typed) {
 	}
 }
 
-// TestWhatASwarmsUsersType: what docker's command line has for a Swarm beyond the life of a service and a stack:
-// labels, filters, formats and the forms for people, and what a hub refuses, by its name.
+// TestWhatASwarmsUsersType: docker's command line works for a Swarm beyond the life of a service and a stack:
+// labels, filters, formats and the forms for people. A hub's refusals name the feature.
 func TestWhatASwarmsUsersType(t *testing.T) {
 	long(t) // docker's command line waits for five seconds after each update
 	beside(t, func(t *testing.T) {

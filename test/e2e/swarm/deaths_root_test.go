@@ -68,9 +68,9 @@ func (d *deaths) sees(g *member, what string, machines ...int) {
 	})
 }
 
-// TestWhoDiesInTheGossip: a member that was killed is given up, which keeps nobody who enters a
-// network from it for good; and it comes back under its name, or under another one while the others
-// still hold the dead one of its address, and is heard.
+// TestWhoDiesInTheGossip: the others give up a killed member, which delays those that enter a network only
+// for a time; and it comes back under its name, or under another one while the others still hold
+// the dead one of its address, and is heard.
 func TestWhoDiesInTheGossip(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)
@@ -95,7 +95,7 @@ func TestWhoDiesInTheGossip(t *testing.T) {
 		d.sees(first, "the second is given up, and the third heard", 2)
 		d.sees(third, "the third knows the first only", 0)
 
-		// Back under its name: its record is there again when it is announced.
+		// Back under its name: its record returns with its announcement.
 		second = d.start(1, "second")
 		d.enter(second)
 		id, peer = d.record(1)

@@ -25,8 +25,8 @@ devices:
     deviceNodes: [{path: /dev/gpu-full, hostPath: /dev/full, permissions: rw}]
 `
 
-// TestGenericResourcesAreDevices: a service that asks for a GPU gets the one that it was given,
-// which is nobody else's.
+// TestGenericResourcesAreDevices: a service that asks for a GPU gets the assigned one, and no other
+// service gets it.
 func TestGenericResourcesAreDevices(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		vendors := t.TempDir()
@@ -60,7 +60,7 @@ generic_counts = { seats = 3 }
 		if len(said) != 2 || !strings.HasSuffix(said[0], "full example.com/gpu=full gpu-full") || !strings.HasSuffix(said[1], "zero example.com/gpu=zero gpu-zero") {
 			t.Errorf("the tasks have %q", said)
 		}
-		// Both are given away; who asks for none has none.
+		// Both are taken; a task that asks for none has none.
 		r.create("other", r.ref, append([]string{"--generic-resource", "gpu=1"}, show...)...)
 		if l := r.eventually("other", "it is pending", func(l []psTask) bool { return in(l, "Pending") == 1 && l[0].Error != "" }); !strings.Contains(l[0].Error, "insufficient resources") {
 			t.Errorf("a third one: %q", l[0].Error)
@@ -71,14 +71,14 @@ generic_counts = { seats = 3 }
 		if out := r.logs(task.ID); strings.Contains(out, "gpu") {
 			t.Errorf("who asked for none has %q", out)
 		}
-		// What is only counted is given by number, and no more than there is.
+		// A resource without devices is a number, up to the node's count.
 		r.create("counted", r.ref, "--generic-resource", "seats=2", "--", "sh", "-c", "echo seats $DOCKER_RESOURCE_SEATS; exec sleep 1000")
 		task = r.running("counted", 1)[0]
 		roottest.Eventually(t, "it says how many it has", func() bool { return strings.TrimSpace(r.logs(task.ID)) == "seats 2" })
 		r.docker("service", "scale", "--detach", "counted=2")
 		r.eventually("counted", "another is pending", func(l []psTask) bool { return in(l, "Pending") == 1 })
 		r.docker("service", "rm", "counted")
-		// The next one gets what another gives back, and an update what its predecessor had.
+		// The next task gets a released device, and an update its predecessor's.
 		r.docker("service", "scale", "--detach", "one=1")
 		r.running("other", 1)
 		r.docker("service", "update", "--detach", "--env-add", "A=b", "other")
@@ -91,7 +91,7 @@ generic_counts = { seats = 3 }
 		r.none()
 		r.node.Check()
 
-		// What would not work is found before the agent starts with it.
+		// config check finds an error before the agent starts with it.
 		bad := filepath.Join(t.TempDir(), "bad.toml")
 		if err := os.WriteFile(bad, []byte("[face.swarm]\ngeneric_resources = { gpu = [\"nvidia0\"] }\n"), 0o600); err != nil {
 			t.Fatal(err)

@@ -95,8 +95,8 @@ func (d *door) says(want string, args ...string) {
 }
 
 // TestDockersCommandLine: docker's own command line creates, scales, updates, rolls back, logs and
-// removes services of a hub, and a stack whose file gives by `longshore-hub apply` the same
-// declaration.
+// removes services of a hub, and a stack. `longshore-hub apply` makes the same declaration of the
+// stack's file.
 func TestDockersCommandLine(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		d := newDoor(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// views are what the two tasks of a service have seen, by their nodes.
+// views returns the views of a service's two tasks, by their nodes.
 func (x *mixed) views(d *drawn, service string) map[string]map[string][]string {
 	x.t.Helper()
 	seen := map[string]map[string][]string{}
@@ -76,7 +76,7 @@ func TestWhatTasksSeeOnBothKinds(t *testing.T) {
 			x.docker("service", "rm", name)
 		}
 		t.Logf("%d services with %d kinds of options, of which their tasks saw %d values: %v", services, len(options), views, options)
-		// What differs is seen.
+		// The comparison finds a difference.
 		d := &drawn{}
 		x.create("control", x.ref, "--mode", "global", "--network", "back", "--env", "AT={{.Node.ID}}", "--", "sh", "-c", d.program())
 		if seen := x.views(d, "control"); slices.Equal(seen["ours0"]["environment"], seen["dockerd0"]["environment"]) {

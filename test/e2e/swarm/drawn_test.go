@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drawn is a service whose values are drawn at random, and what of its task's view they decide.
+// drawn is a service with random values, and the parts of its task's view that they decide.
 type drawn struct {
 	rnd     *rand.Rand
 	options []string // of docker service create
@@ -168,7 +168,7 @@ func (d *drawn) program() string {
 	return b.String()
 }
 
-// view is what a task has seen, without what differs from task to task.
+// view returns a task's view, without the parts that differ from task to task.
 func (d *drawn) view(text string) map[string][]string {
 	all := map[string][]string{}
 	name := ""

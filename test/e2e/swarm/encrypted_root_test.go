@@ -23,9 +23,9 @@ networks:
 }
 
 // TestAnEncryptedStackBesideDockerds: tasks of dockerd's and ours on an encrypted network reach each
-// other by address and by name, and nothing is in clear between the nodes. Our agent is killed,
-// and starts without the keys: it is as before. What is lost meanwhile is not counted: emulated, an
-// agent may be longer away than other nodes wait.
+// other by address and by name, and nothing is in clear between the nodes. Our agent is killed, and
+// starts without the keys: all is as before. Losses meanwhile do not count: emulated, an agent may
+// be away longer than other nodes wait.
 func TestAnEncryptedStackBesideDockerds(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)

@@ -30,7 +30,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// overlayNetwork is what `docker network inspect -v` says.
+// overlayNetwork is the output of `docker network inspect -v`.
 type overlayNetwork struct {
 	ID       string
 	Peers    []struct{ Name, IP string }
@@ -102,12 +102,12 @@ func (m *manager) sees(network, service, endpoint, addr string) {
 	})
 }
 
-// recordsOf are what a node announces of a task on its first network.
+// recordsOf returns a node's announcements of a task on its first network.
 func recordsOf(task *swarmv1.Task, tunnel string) (id gossip.ID, peer gossip.Peer, endpoint gossip.Endpoint) {
 	return recordsOn(task, task.GetNetworks()[0], tunnel)
 }
 
-// recordsOn are what a node announces of a task on one of its networks.
+// recordsOn returns a node's announcements of a task on one of its networks.
 func recordsOn(task *swarmv1.Task, on *swarmv1.NetworkAttachment, tunnel string) (id gossip.ID, peer gossip.Peer, endpoint gossip.Endpoint) {
 	addr := netip.MustParsePrefix(on.GetAddresses()[0])
 	ip := addr.Addr().As4()
@@ -130,9 +130,9 @@ func recordsOn(task *swarmv1.Task, on *swarmv1.NetworkAttachment, tunnel string)
 	return id, peer, endpoint
 }
 
-// TestTheGossipOfDockerd: a member of ours joins the gossip of a dockerd by the Swarm's keys, learns
-// of dockerd's task, and has dockerd learn of a task of ours, of its end, and of what a process of
-// before has left when it was killed.
+// TestTheGossipOfDockerd: a member of ours joins the gossip of a dockerd by the Swarm's keys, and
+// learns of dockerd's task. dockerd learns of a task of ours, and of its end, also when an earlier
+// process announced it and was killed.
 func TestTheGossipOfDockerd(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)
@@ -225,7 +225,7 @@ func definitionOf(t *testing.T, n *swarmv1.Network, local string) vxlan.Definiti
 	return d
 }
 
-// large is what both sides serve: many packets that fill their interfaces.
+// large is the content that both sides serve: many packets that fill their interfaces.
 var large = strings.Repeat("0123456789abcdef", 1<<14)
 
 // TestATaskBesideDockerds: a task on our data path and one of dockerd's reach each other by address,
@@ -298,7 +298,7 @@ func TestATaskBesideDockerds(t *testing.T) {
 			t.Fatal(err)
 		}
 		reach("at first")
-		// The process dies, and the next one adopts what there is.
+		// The process dies, and the next one adopts its devices.
 		devices := func() string {
 			t.Helper()
 			var all strings.Builder
@@ -308,7 +308,7 @@ func TestATaskBesideDockerds(t *testing.T) {
 					t.Fatalf("%s: %v: %s", args, err, out)
 				}
 				for line := range strings.Lines(string(out)) {
-					// What the device has learned from packets comes and goes.
+					// Entries that the device learned from packets come and go.
 					if !strings.Contains(line, " dst ") || strings.Contains(line, " permanent") {
 						all.WriteString(line)
 					}

@@ -26,8 +26,8 @@ func checkedImage(t *testing.T, check *core.HealthCheck) string {
 	}.Build())
 }
 
-// TestHealthChecks: a task runs once it is healthy, and one that is not has failed with what its
-// check said, and is replaced. The service's check goes before the image's.
+// TestHealthChecks: a task runs once it is healthy. An unhealthy one fails with its check's output,
+// and is replaced. The service's check precedes the image's.
 func TestHealthChecks(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)
@@ -43,7 +43,7 @@ func TestHealthChecks(t *testing.T) {
 			t.Errorf("another task runs: %+v", l)
 		}
 
-		// What has run fails when its check does, also when its program ends well then.
+		// A running task fails when its check does, also when its program ends well then.
 		r.create("spoilt", r.ref, "--health-cmd", "test ! -e /spoilt || { echo it is spoilt; exit 1; }", "--health-interval", "50ms", "--health-retries", "3", "--restart-delay", "0s", "--stop-grace-period", "1m",
 			"--", "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done")
 		first := r.running("spoilt", 1)[0]
@@ -55,7 +55,7 @@ func TestHealthChecks(t *testing.T) {
 			}
 		}
 
-		// Its record says whose doing it was.
+		// Its record names the cause.
 		const why = "exited with code 0 after SIGTERM, because its health check has failed"
 		if events := r.cli("events", "--since", "0", "--no-follow", "--json", "--kind", "container.exited"); strings.Count(events, `"`+why+`"`) != 1 {
 			t.Errorf("the event log lacks %q:\n%s", why, events)
@@ -74,12 +74,12 @@ func TestHealthChecks(t *testing.T) {
 			t.Errorf("a probe that hangs: %q", l[0].Error)
 		}
 
-		// Probes do not fill the log of events: what it has of processes is our own two execs.
+		// Probes do not fill the log of events: its process events are our own two execs.
 		if n := strings.Count(r.cli("events", "--since", "0", "--no-follow", "--json", "--kind", "process.started"), "process.started"); n != 2 {
 			t.Errorf("%d events of processes that were started", n)
 		}
 
-		// A new agent begins anew, and nothing is started again.
+		// A new agent starts its checks again, but no task.
 		before := r.pids()
 		r.node.Kill()
 		r.node.Up()

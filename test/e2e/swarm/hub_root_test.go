@@ -31,7 +31,7 @@ type fleet struct {
 	certs    string // says how the registry is reached
 }
 
-// newFleet makes one, whose hub has more flags. Nobody has joined yet.
+// newFleet makes a fleet, with additional flags for its hub. No node has joined yet.
 func newFleet(t *testing.T, flags ...string) *fleet {
 	t.Helper()
 	dir, home := nodetest.DockerHome(t)
@@ -88,7 +88,7 @@ func (f *fleet) ready() (id string) {
 	return id
 }
 
-// exchangeRoot exchanges the hub's root, for which dockerd renews its certificate.
+// exchangeRoot exchanges the hub's root, and dockerd renews its certificate.
 func (f *fleet) exchangeRoot() {
 	f.t.Helper()
 	read := func(name string) string {
@@ -107,7 +107,7 @@ func (f *fleet) exchangeRoot() {
 	}
 }
 
-// show shows in a test that failed what the hub has, while it is there.
+// show logs the services and tasks of the hub, while it runs, if the test has failed.
 func (f *fleet) show() {
 	if f.t.Failed() {
 		services, _ := f.hub.CLI("", "services")
@@ -134,9 +134,9 @@ func (f *fleet) update(service, state string) {
 	})
 }
 
-// TestDockerdJoinsOurHub: Debian's dockerd joins by the hub's token, is ready, runs a service with
-// a secret, a config and a port of its own and one on its own network, gets another root, goes on when the hub
-// dies, is drained, leaves, and joins again.
+// TestDockerdJoinsOurHub: Debian's dockerd joins by the hub's token, is ready, runs a service with a secret, a
+// config and a port of its own and one on its own network, gets another root, runs on when the hub dies, is
+// drained, leaves, and joins again.
 func TestDockerdJoinsOurHub(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		f := newFleet(t)

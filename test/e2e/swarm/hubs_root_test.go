@@ -25,7 +25,7 @@ func (f *fleet) container() string {
 
 // TestDockerdFindsAnotherHub: dockerd joins one of two hubs and learns of the other. When its hub is
 // killed it goes to the other one, and back when that one is killed too; its container is not
-// touched, and what is declared meanwhile reaches it.
+// touched, and declarations made meanwhile reach it.
 func TestDockerdFindsAnotherHub(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		flags := append(nodetest.StartEtcd(t), "--lease", "3s")

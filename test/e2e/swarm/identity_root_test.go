@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestTheRootIsRotated: docker's command waits until each node has a certificate of the
-// new root and trusts it. What runs notices nothing, and the key is on the disk encrypted.
+// TestTheRootIsRotated: docker's command waits until each node has a certificate of the new root
+// and trusts it. Tasks notice nothing, and the key is on the disk encrypted.
 func TestTheRootIsRotated(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		passphrase := filepath.Join(t.TempDir(), "passphrase")

@@ -50,7 +50,7 @@ func openNS(t *testing.T, path string) *os.File {
 
 // TestPublishedPortsBesideDockerds: ports that services publish answer at our node, for tasks of
 // dockerd's and of ours: from a port of the node through a namespace that has the node's address on
-// the network of published ports, by rules made of what the gossip tells.
+// the network of published ports, by rules made from the gossip.
 func TestPublishedPortsBesideDockerds(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)
@@ -103,7 +103,7 @@ func TestPublishedPortsBesideDockerds(t *testing.T) {
 		}
 		g.announce(id, peer, endpoint)
 
-		// What the gossip tells becomes rules.
+		// Endpoints of the gossip become rules.
 		inMesh, onHost := nft.NewBalancer(nft.BalancerOptions{Source: ownAddr.Addr(), Ports: true}), nft.NewBalancer(nft.BalancerOptions{Ports: true})
 		meshNS, edgeNS := openNS(t, mesh.Path), openNS(t, edge.Path)
 		var last map[directory.Port][]directory.Backend

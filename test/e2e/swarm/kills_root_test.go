@@ -17,9 +17,9 @@ import (
 )
 
 // TestFiftyKillsUnderUpdates kills agent and keeper at random, and now and then the manager too,
-// while a service is updated and scaled and others' programs end by themselves. What nobody
-// touches runs on as the same processes; every program is started once; every task's state rises
-// to its end, which is its program's; the node's records are right.
+// while a service is updated and scaled and other programs end by themselves. Untouched tasks keep
+// their processes; every program is started once; every task's state rises to its end, its
+// program's; the node's records are right.
 func TestFiftyKillsUnderUpdates(t *testing.T) {
 	long(t)
 	beside(t, func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestFiftyKillsUnderUpdates(t *testing.T) {
 	})
 }
 
-// storm is a node whose processes die while its manager has work for it.
+// storm is a node with work from its manager while its processes die.
 type storm struct {
 	*rig
 	rnd    *rand.Rand
@@ -47,7 +47,7 @@ type storm struct {
 	starts nodetest.Starts
 	watch  *watcher
 	before map[string]string // the processes that nobody touches, by their tasks
-	jobs   []int             // the exit codes of services whose programs end
+	jobs   []int             // the exit codes of services with programs that end
 	killed map[string]int
 	failed int // updates of tasks that the manager has given up
 	began  time.Time
@@ -75,7 +75,7 @@ func newStorm(t *testing.T, rnd *rand.Rand) *storm {
 	return s
 }
 
-// service creates one whose programs write down that they were started, and then run a script.
+// service creates a service with programs that record their start, and then run a script.
 func (s *storm) service(name, script string, args ...string) {
 	s.t.Helper()
 	args = append(args, "--constraint", "node.id=="+s.id, "--env", "TASK={{.Task.ID}}", "--mount", "type=bind,source="+s.starts.Dir+",target="+nodetest.StartsAt,
@@ -117,7 +117,7 @@ func (s *storm) run(kills int) {
 	}
 }
 
-// change has the manager update a service, scale it, or make one whose programs end.
+// change updates a service, scales it, or makes one with programs that end.
 func (s *storm) change() {
 	s.t.Helper()
 	order := []string{"start-first", "stop-first"}[s.rnd.IntN(2)]
@@ -149,7 +149,7 @@ func (s *storm) kill() {
 	}
 }
 
-// settle waits until the manager has what it wants, and looks whether the node is right.
+// settle waits until the manager's wishes are fulfilled, and asserts that the node is right.
 func (s *storm) settle() {
 	s.t.Helper()
 	last := ""
@@ -197,7 +197,7 @@ func (s *storm) remind(want string) {
 	}
 }
 
-// verify compares all that the manager has seen with what was started, and removes it.
+// verify compares all states at the manager with the programs started, and removes the services.
 func (s *storm) verify() {
 	s.t.Helper()
 	s.watch.stop()
@@ -208,7 +208,7 @@ func (s *storm) verify() {
 	}
 	tasks := s.watch.look()
 	for id, task := range tasks {
-		// One that is taken away at once may never come to its first line.
+		// One that is removed at once may never come to its first line.
 		if n := starts[id]; n > 1 || task.State == "running" && n == 0 {
 			s.t.Errorf("a program was started %d times: %+v, its states %v", n, task, s.watch.seen[id])
 		}
@@ -230,7 +230,7 @@ func (s *storm) verify() {
 	s.node.Check()
 }
 
-// seenTask is what the manager says of a task.
+// seenTask is the manager's view of a task.
 type seenTask struct {
 	ID, ServiceID, Name, State, DesiredState, Err string
 	Code                                          int
@@ -279,7 +279,7 @@ func newWatcher(t *testing.T, m *manager) *watcher {
 	return w
 }
 
-// look is what the manager says now.
+// look returns the manager's view now.
 func (w *watcher) look() map[string]seenTask {
 	w.t.Helper()
 	all, err := w.ask(w.t.Context())
@@ -291,7 +291,7 @@ func (w *watcher) look() map[string]seenTask {
 
 // ask asks the manager, and notes states that are others than before.
 func (w *watcher) ask(ctx context.Context) (map[string]seenTask, error) {
-	w.mu.Lock() // so that answers come in the order of what they say
+	w.mu.Lock() // so that answers come in their order
 	defer w.mu.Unlock()
 	var list []struct {
 		ID, ServiceID, DesiredState string

@@ -25,7 +25,7 @@ func (m *manager) followLogs(args ...string) *following {
 	cmd := m.Command(ctx, append([]string{"service", "logs", "--follow"}, args...)...)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
-		cmd.Stderr = cmd.Stdout // the service's, and what docker has to say
+		cmd.Stderr = cmd.Stdout // the service's, and docker's own messages
 		err = cmd.Start()
 	}
 	if err != nil {
@@ -73,8 +73,8 @@ func (f *following) until(text string) (list []string) {
 	}
 }
 
-// TestServiceLogs: docker's command line shows what tasks write, have written and will
-// write, whoever dies of those that could.
+// TestServiceLogs: docker's command line shows the past, present and future output of tasks,
+// whichever process dies.
 func TestServiceLogs(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)

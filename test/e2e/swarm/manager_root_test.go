@@ -68,8 +68,8 @@ func startManager(t *testing.T) *manager {
 	return m
 }
 
-// patient has the manager wait for a minute before it gives a node up that it does not hear of, in
-// a case whose agent dies, or that has little of a processor: by default it gives one up after 15 seconds, and its tasks with it.
+// patient makes the manager wait for a minute before it gives up a silent node, in cases that kill the agent or have
+// little of a processor: by default it gives one up after 15 seconds, and its tasks with it.
 func (m *manager) patient() {
 	m.t.Helper()
 	m.docker("swarm", "update", "--dispatcher-heartbeat", "20s")
@@ -166,9 +166,9 @@ func (m *manager) ps(service string) (list []psTask) {
 	return list
 }
 
-// eventually waits until a service's tasks are so. It asks the manager's API for changes, because
-// docker's command line takes longer to start than a task, and shows the command line's answer to
-// ok when there is one, and now and then for what else ok looks at.
+// eventually waits until ok accepts a service's tasks. It asks the manager's API for changes,
+// because docker's command line takes longer to start than a task, and shows the command line's
+// answer to ok after a change, and now and then for other conditions of ok.
 func (m *manager) eventually(service, what string, ok func([]psTask) bool) (last []psTask) {
 	m.t.Helper()
 	defer func() {
@@ -191,7 +191,7 @@ func (m *manager) eventually(service, what string, ok func([]psTask) bool) (last
 	return last
 }
 
-// in counts the tasks whose state begins so.
+// in counts the tasks with a state that begins so.
 func in(list []psTask, state string) (n int) {
 	for _, p := range list {
 		if strings.HasPrefix(p.CurrentState, state) {
@@ -222,7 +222,8 @@ func newRig(t *testing.T, config ...string) *rig {
 	return newRigWith(t, "[face.swarm]\nenabled = true\n"+strings.Join(config, "\n")+"\n")
 }
 
-// newRigWith is newRig with the node's whole configuration, which goes on in the section [engine].
+// newRigWith is newRig with the node's whole configuration, which continues in the section
+// [engine].
 func newRigWith(t *testing.T, config string) *rig {
 	t.Helper()
 	m := startManager(t)

@@ -26,7 +26,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// memberEnv has this program be a member of the gossip in place of the tests: it can be killed, and
+// memberEnv makes this program a member of the gossip in place of the tests: it can be killed, and
 // it is in a network namespace of its own.
 const memberEnv = "LONGSHORE_GOSSIP_MEMBER"
 
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// order is what the test asks a member's process.
+// order is a request of the test to a member's process.
 type order struct {
 	Op      string // new, keys, open, attach, join, enter, watch, prune, announce, withdraw, members
 	New     networkdb.Options
@@ -91,7 +91,7 @@ func onWire(r gossip.Record) wireRecord {
 	return wireRecord{}
 }
 
-// answer is what it says: that an order is carried out, or a change that it has heard of.
+// answer is a message of the process: an order's result, or a change of a record.
 type answer struct {
 	Err     string
 	Members []netip.Addr
@@ -181,7 +181,7 @@ func serveMember(in io.Reader, out io.Writer) error {
 	}
 }
 
-// follow has a data path know what the gossip tells of other nodes' interfaces.
+// follow updates a data path with the gossip's changes of other nodes' interfaces.
 func follow(path *vxlan.Network, c gossip.Change) {
 	peer, ok := c.Record.(gossip.Peer)
 	if !ok {
@@ -318,8 +318,8 @@ func (m *member) endpoints() (list []gossip.Endpoint) {
 	return list
 }
 
-// plainWorker is a worker of a Swarm that says it has overlay networks, and runs nothing: what it
-// is assigned is for the test to look at.
+// plainWorker is a worker of a Swarm that announces overlay networks, and runs nothing: the test
+// reads its assignments.
 type plainWorker struct {
 	t  *testing.T
 	id *identity.Identity
@@ -336,7 +336,7 @@ var (
 	_ session.Worker = (*plainWorker)(nil)
 )
 
-// startPlainWorker joins a Swarm, as a node whose address is that from which the manager sees it.
+// startPlainWorker joins a Swarm as a node at the address that the manager sees.
 func startPlainWorker(t *testing.T, m *manager) *plainWorker {
 	t.Helper()
 	token, err := identity.ParseToken(m.Token)

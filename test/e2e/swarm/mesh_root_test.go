@@ -9,7 +9,7 @@ import (
 
 // TestPublishedPortsOfAMixedSwarm: a port that a service publishes answers at our node, for tasks of
 // dockerd's and of ours in turn, from the node itself, by its loopback too, from its tasks, from dockerd's
-// machine and from another one. It goes on when the agent is killed, and follows the service.
+// machine and from another one. It survives the agent's death, and follows the service.
 func TestPublishedPortsOfAMixedSwarm(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		x := newMixed(t, 1, 1)

@@ -25,9 +25,9 @@ type docked struct {
 	id   string // the node's, in the Swarm
 }
 
-// mixed is a Swarm of dockerds, of which the first one manages it, and of nodes of ours. Each is on a
+// mixed is a Swarm of dockerds, with the first one as its manager, and of nodes of ours. Each is on a
 // machine of its own, a network namespace with a cable to a bridge, and has the label `where` with its name:
-// dockerd0, dockerd1, ours0 and so on. There are no more of them than nine of a kind.
+// dockerd0, dockerd1, ours0 and so on. There are at most nine of a kind.
 type mixed struct {
 	*docked
 	t       *testing.T
@@ -41,7 +41,7 @@ type mixed struct {
 func dockerdAddr(n int) string { return fmt.Sprintf("10.99.0.%d", 1+n) }
 func oursAddr(n int) string    { return fmt.Sprintf("10.99.0.%d", 11+n) }
 
-// newMixed starts one, all of whose nodes are ready. The lines of config go into our nodes' [face.swarm].
+// newMixed starts one with all nodes ready. The lines of config go into our nodes' [face.swarm].
 func newMixed(t *testing.T, dockers, ours int, config ...string) *mixed {
 	t.Helper()
 	nodetest.Bridge(t, "swarm0", shoreIP+"/24")
@@ -139,7 +139,7 @@ func startDockerd(t *testing.T, netns string) *manager {
 	return m
 }
 
-// overlayView is what `longshore swarm status` says of overlay networks.
+// overlayView is the output of `longshore swarm status` about overlay networks.
 type overlayView struct {
 	Gossip   string
 	Networks []struct {

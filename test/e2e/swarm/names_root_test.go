@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/network/networktest"
 )
 
-// elsewhere is a name server on the machine of the first dockerd, whose answers say that it was asked.
+// elsewhere starts a name server on the machine of the first dockerd. Its answers name it.
 func (x *mixed) elsewhere() (addr string) {
 	t := x.t
 	t.Helper()
@@ -53,7 +53,7 @@ func (x *mixed) elsewhere() (addr string) {
 }
 
 // hears asks a task's name server one question over UDP, and returns the answer in a line: its code and
-// what it says, sorted.
+// its data, sorted.
 func (p placed) hears(name string, kind dnsmessage.Type) string {
 	n, err := dnsmessage.NewName(name + ".")
 	if err != nil {
@@ -104,7 +104,7 @@ func (p placed) hears(name string, kind dnsmessage.Type) string {
 	return strings.TrimSpace(strings.TrimPrefix(m.RCode.String(), "RCode") + " " + strings.Join(list, " "))
 }
 
-// reverse is the name by which an address is asked for.
+// reverse returns the name of an address in reverse lookups.
 func reverse(a netip.Addr) string {
 	b := a.As4()
 	return fmt.Sprintf("%d.%d.%d.%d.in-addr.arpa", b[3], b[2], b[1], b[0])
@@ -112,7 +112,7 @@ func reverse(a netip.Addr) string {
 
 // TestTheNamesOfDockerds: a task here has the same answers as one of dockerd's, about tasks of both,
 // services with and without an address of their own, aliases, hostnames, containers' ids, a container of
-// no service, addresses, and what nobody on its networks is called.
+// no service, addresses, and unknown names.
 func TestTheNamesOfDockerds(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)
@@ -142,7 +142,7 @@ func TestTheNamesOfDockerds(t *testing.T) {
 				all = append(all, question{name, kind})
 			}
 		}
-		here := map[string]placed{} // who asks, by the node
+		here := map[string]placed{} // the askers, by the node
 		known := []string{"Web", "rr", "www", "a.b", "great", "both", "solo", "solohost", "friend.of.mine"}
 		for _, name := range []string{"Web", "rr", "www", "a.b", "both"} {
 			known = append(known, "tasks."+name)
@@ -182,7 +182,7 @@ func TestTheNamesOfDockerds(t *testing.T) {
 			}
 			return wrong
 		})
-		// What both say is what there is.
+		// The equal answers are right, too.
 		var both []string
 		for _, p := range run {
 			if p.service == "Web" {

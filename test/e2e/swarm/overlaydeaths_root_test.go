@@ -40,7 +40,7 @@ func TestNodesOfAMixedSwarmComeAndGo(t *testing.T) {
 		run := x.settled(count)
 		x.agree("deployed", run, "all_net")
 
-		// A dockerd dies, and its tasks are started anew with it.
+		// A dockerd dies, and its tasks start again with it.
 		other := x.dockers[1]
 		other.kill()
 		left := x.gone("dockerd is killed", "dockerd1", "all_net", run)
@@ -99,8 +99,8 @@ func TestNodesOfAMixedSwarmComeAndGo(t *testing.T) {
 	})
 }
 
-// TestADeadMemberOfANetwork: a node of ours comes to a network of which a dockerd has died that nobody has
-// given up yet: its task is whole at once.
+// TestADeadMemberOfANetwork: a node of ours enters a network with a dead dockerd that is not given up yet,
+// and its task is whole at once.
 func TestADeadMemberOfANetwork(t *testing.T) {
 	alone(t, func(t *testing.T) {
 		long(t)
@@ -189,7 +189,7 @@ func (x *mixed) gone(what, node, network string, run []placed) (left []placed) {
 	return left
 }
 
-// behind is how much later than a dockerd a node of ours may know what has become of another one.
+// behind is the longest delay of a node of ours after a dockerd in noticing another one's change.
 const behind = 2 * time.Second
 
 // soon wants a time to be below behind. LONGSHORE_TEST_PATIENCE does not count: the cases that measure run alone.

@@ -44,9 +44,10 @@ func tasksOf(run []placed, service string) (list []placed) {
 // sweptIn is how long after an agent's start other nodes may still have the records of a task that has ended before.
 const sweptIn = 2 * time.Second
 
-// TestKillsUnderOverlayTraffic kills agents fifty times at random, and keepers beside, while tasks of all nodes ping each
-// other and ask each other's web servers, by address, by the service's and at published ports. Nothing is lost. Where a task
-// ends while its agent is dead, its records go when the next agent is there; in the end nobody has too many, too few or wrong ones.
+// TestKillsUnderOverlayTraffic kills agents fifty times at random, and keepers beside, while tasks of all nodes ping
+// each other and ask each other's web servers, by address, by the service's and at published ports. Nothing is lost. If
+// a task ends while its agent is dead, the next agent removes its records; in the end no node has too many, too few or
+// wrong ones.
 func TestKillsUnderOverlayTraffic(t *testing.T) {
 	alone(t, func(t *testing.T) {
 		long(t)

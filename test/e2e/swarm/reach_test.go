@@ -20,7 +20,7 @@ import (
 
 // placed is a task that runs, as the manager has it.
 type placed struct {
-	id, service, name string // the name is that by which others find it
+	id, service, name string // others find it by the name
 	node              string // one of mixed.names
 	pid               int
 	addrs             map[string]netip.Addr // by the networks' names
@@ -44,7 +44,7 @@ func (p placed) sees(q placed) bool {
 	return false
 }
 
-// apiNode, apiNetwork, apiService and apiTask are what the manager says of each, as far as tests look.
+// apiNode, apiNetwork, apiService and apiTask are the parts of the manager's answers that tests use.
 type apiNode struct {
 	ID   string
 	Spec struct{ Availability string }
@@ -227,7 +227,7 @@ func sorted(list []netip.Addr) []netip.Addr {
 	return list
 }
 
-// misses says what a task does not reach.
+// misses lists the failures of a task to reach others.
 func (p placed) misses(run []placed) (wrong []string) {
 	complain := func(format string, args ...any) { wrong = append(wrong, p.String()+": "+fmt.Sprintf(format, args...)) }
 	tasks, vips, ids := map[string]perNetwork{}, map[string]perNetwork{}, map[string][]string{}
@@ -303,7 +303,7 @@ func (p placed) lookUp(name string) ([]netip.Addr, error) {
 	return r.LookupNetIP(ctx, "ip4", name+".")
 }
 
-// impatience is how long a question may take that is asked again, calm how long one of which none may be lost.
+// impatience limits a question that is repeated, calm one that must not be lost.
 const (
 	impatience = 2 * time.Second
 	calm       = 20 * time.Second
@@ -374,8 +374,8 @@ func (x *mixed) misheld(run []placed, networks ...string) (wrong []string) {
 	return wrong
 }
 
-// misseen says what our nodes say otherwise of their networks than there is: their own tasks, and the others' interfaces,
-// which are those of tasks and one of each dockerd that has a task there, from which it balances.
+// misseen lists the errors in our nodes' views of their networks: of their own tasks, and of the others' interfaces:
+// those of tasks, and one of each dockerd with a task there, for its balancing.
 func (x *mixed) misseen(run []placed, networks ...string) (wrong []string) {
 	x.t.Helper()
 	for n, l := range x.ours {
@@ -410,11 +410,11 @@ func (x *mixed) misseen(run []placed, networks ...string) (wrong []string) {
 	return wrong
 }
 
-// agree waits until every task reaches every other one, and all nodes hold what there is.
+// agree waits until every task reaches every other one, and all nodes hold the right records.
 func (x *mixed) agree(what string, run []placed, networks ...string) {
 	x.t.Helper()
 	defer func() {
-		if x.t.Failed() { // also when tasks are not reached: this says which node does not know whom
+		if x.t.Failed() { // also when tasks are not reached: this names the nodes that do not know a task
 			x.t.Logf("held or seen wrongly:\n%s", strings.Join(append(x.misheld(run, networks...), x.misseen(run, networks...)...), "\n"))
 		}
 	}()

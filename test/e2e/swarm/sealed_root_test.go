@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// needESP skips a case in which packets are encrypted.
+// needESP skips a case of encryption on a kernel without it.
 func needESP(t *testing.T) {
 	t.Helper()
 	keys, err := vxlan.NewKeyring(nil)
@@ -35,8 +35,8 @@ func needESP(t *testing.T) {
 	}
 }
 
-// wire counts what passes a cable: packets of ESP, also by the index of their association, and those of
-// VXLAN in clear.
+// wire counts the packets on a cable: those of ESP, also by the index of their association, and those
+// of VXLAN in clear.
 type wire struct {
 	mu    sync.Mutex // guards count
 	count map[string]int
@@ -49,7 +49,7 @@ func watch(t *testing.T, link string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// All: a port of a bridge shows what it takes to nobody who asks for one protocol. In the network's order.
+	// All: a bridge's port shows its input to no socket of one protocol. In the network's order.
 	all := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(all))
 	if err != nil {
@@ -95,7 +95,7 @@ func (w *wire) see(p []byte) {
 	}
 }
 
-// counts are what has passed since the last call.
+// counts returns the packets since the last call.
 func (w *wire) counts() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +136,7 @@ func forge(t *testing.T, ns *networktest.Namespace, node netip.Addr, vni uint32,
 	}
 }
 
-// hears returns what arrives in a namespace at port 9, first of all.
+// hears listens in a namespace at port 9, and returns the packets that arrive.
 func hears(t *testing.T, ns *networktest.Namespace) <-chan string {
 	t.Helper()
 	var c net.PacketConn
@@ -159,7 +159,7 @@ func hears(t *testing.T, ns *networktest.Namespace) <-chan string {
 	return heard
 }
 
-// deaf fails when a task hears what a third machine sends in clear on an encrypted network; it hears the
+// deaf fails when a task hears a third machine's packet in clear on an encrypted network; it hears the
 // same on one that is not.
 func deaf(t *testing.T, ns, third *networktest.Namespace, node netip.Addr, sealed, plain map[uint32]netip.Addr) {
 	t.Helper()
@@ -189,8 +189,8 @@ func deaf(t *testing.T, ns, third *networktest.Namespace, node netip.Addr, seale
 }
 
 // TestEncryptedBesideDockerds: a task on our data path and one of dockerd's reach each other on an
-// encrypted network with packets that fill their interfaces; on the wire between the machines is ESP
-// alone, and neither takes what comes in clear.
+// encrypted network with packets that fill their interfaces; the wire between the machines has ESP
+// alone, and neither accepts packets in clear.
 func TestEncryptedBesideDockerds(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		long(t)

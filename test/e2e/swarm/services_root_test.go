@@ -166,8 +166,8 @@ func TestANodeThatIsTakenOut(t *testing.T) {
 	})
 }
 
-// TestStacks: one whose networks are the nodes' own runs; one on a network of its own
-// is never given to this node.
+// TestStacks: a stack on the nodes' own networks runs; one on a network of its own never comes to
+// this node.
 func TestStacks(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)

@@ -20,7 +20,7 @@ const served = `    environment: {TASK: "{{.Task.ID}}"}
     stop_grace_period: 300ms
 `
 
-// shop is a common stack: two networks of which one service is on both, and a published port.
+// shop is a common stack: two networks, with one service on both, and a published port.
 func (x *mixed) shop() string {
 	return fmt.Sprintf(`version: "3.8"
 services:
@@ -85,10 +85,10 @@ func (x *mixed) traces() map[string][]string {
 	return all
 }
 
-// passing is what differs without anything having changed.
+// passing matches the parts of traces that differ without a change.
 var passing = regexp.MustCompile(`^\d+: |# handle \d+|counter packets \d+ bytes \d+|expires \S+|@\S+|link-netns\S* \S+`)
 
-// emptied waits until our nodes have nothing but what they had before.
+// emptied waits until our nodes have nothing more than before.
 func (x *mixed) emptied(before map[string][]string) {
 	x.t.Helper()
 	for _, l := range x.ours {
@@ -108,8 +108,8 @@ func (x *mixed) emptied(before map[string][]string) {
 }
 
 // TestAStackOverMixedNodes: a common stack runs on two dockerds and two nodes of ours. Each of its tasks
-// reaches each other one, in whatever way it is asked for, and no node holds anything else; also while it is
-// scaled again and again, when a node is drained, and when the stack is there a second time. Its port
+// reaches each other one, by every name and address, and no node holds anything else; also while it is
+// scaled again and again, when a node is drained, and when the stack is deployed a second time. Its port
 // answers at our nodes.
 func TestAStackOverMixedNodes(t *testing.T) {
 	beside(t, func(t *testing.T) {

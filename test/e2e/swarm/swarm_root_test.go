@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestAServiceFromJoinToLeave: the node joins a real manager, runs what it is given, and
-// leaves nothing.
+// TestAServiceFromJoinToLeave: the node joins a real manager, runs its tasks, and leaves nothing.
 func TestAServiceFromJoinToLeave(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)

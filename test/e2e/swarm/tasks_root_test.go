@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// logs is what a task's container has written.
+// logs returns the output of a task's container.
 func (r *rig) logs(task string) string {
 	r.t.Helper()
 	for _, c := range r.containers() {
@@ -22,8 +22,8 @@ func (r *rig) logs(task string) string {
 	return ""
 }
 
-// TestWhatAServiceAsksFor: secrets, configs, templates, a port of the node, how a task
-// ended, and what this node is never given.
+// TestWhatAServiceAsksFor: tasks get secrets, configs, templates and a port of the node, and report
+// their end; a task that needs an overlay never comes to this node.
 func TestWhatAServiceAsksFor(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)
@@ -73,7 +73,7 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 		r.create("hosted", r.ref, "--network", "host", "--", "sleep", "1000")
 		r.running("hosted", 1)
 
-		// What the node has not named never comes.
+		// The node has not named overlays: their tasks never come.
 		r.docker("network", "create", "--driver", "overlay", "mesh")
 		r.create("meshed", r.ref, "--network", "mesh", "--", "sleep", "1000")
 		if l := r.eventually("meshed", "it is pending", func(l []psTask) bool { return in(l, "Pending") == 1 && l[0].Error != "" }); !strings.Contains(l[0].Error, "missing plugin") {
@@ -98,7 +98,7 @@ func TestWhatAServiceAsksFor(t *testing.T) {
 	})
 }
 
-// get is what an address answers; "" is nothing.
+// get returns the answer at an address, "" for none.
 func get(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
@@ -117,8 +117,8 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-// TestWhoDies: neither the agent's death nor the manager's is noticed by what runs, and
-// what ends meanwhile is told.
+// TestWhoDies: tasks notice neither the agent's death nor the manager's, and their ends meanwhile
+// are reported.
 func TestWhoDies(t *testing.T) {
 	beside(t, func(t *testing.T) {
 		r := newRig(t)

@@ -145,7 +145,7 @@ type gets struct {
 
 	mu    sync.Mutex // guards asked, by, wrong
 	asked int
-	by    map[string]int // who has answered
+	by    map[string]int // answers, by their text
 	wrong []string
 }
 
@@ -182,14 +182,14 @@ func keepAsking(t *testing.T, what string, ns *networktest.Namespace, host strin
 	return g
 }
 
-// end ends it, and returns how many were asked and what was not answered.
+// end ends it, and returns the number of requests and those without an answer.
 func (g *gets) end() (asked int, wrong []string) {
 	g.stop()
 	g.done.Wait()
 	return g.asked, g.wrong
 }
 
-// traffic is all that is asked while something happens.
+// traffic is all requests and pings while something happens.
 type traffic struct {
 	t     *testing.T
 	pings []*pings
