@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What to run before each commit: form, build, vet, and the tests that need neither
-# root nor minutes. Any user can run it; what has not changed comes from Go's caches.
+# The checks before each commit: form, build, vet, and the tests that need neither
+# root nor minutes. Any user can run it; results without changes come from Go's caches.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="$(hack/go.sh):$PATH"

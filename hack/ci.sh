@@ -39,8 +39,8 @@ build() {
 vet() { go vet ./...; }
 lint() { "$cache/bin/golangci-lint" run --timeout 10m ./...; }
 
-# Known vulnerabilities of what the programs call. Findings fail; where the
-# database cannot be reached nothing is known, and that is said.
+# Known vulnerabilities in the functions that the programs call. Findings fail; without
+# the database the stage says so and passes.
 govulncheck() {
   local code=0 db=${GOVULNDB:-https://vuln.go.dev}
   "$cache/bin/govulncheck" -db "$db" ./... >"$out/govulncheck" 2>&1 || code=$?
@@ -52,9 +52,9 @@ govulncheck() {
   return "$code"
 }
 
-# Runs the packages' tests. A test that fails is run once more, whole and by itself: what then passes
-# is told by name as flaky (a fault to mend) but does not fail the run, where it is one
-# or two of thousands. A data race is a fault whatever the second try says.
+# Runs the packages' tests. A test that fails is run once more, whole and by itself: if it then passes,
+# the run names it as flaky (a fault to mend) but does not fail for one or two of thousands. A data race
+# fails the run, also when the second try passes.
 sum() { # name, packages, go test arguments …
   local name=$1 pkgs=$2
   shift 2
@@ -67,13 +67,13 @@ sum() { # name, packages, go test arguments …
 arch() { sum arch ./internal/arch; }
 
 # The race detector pauses each process for one second at its end, the many that tests
-# start as well; what it has to say it has said before.
+# start as well; its reports come before.
 race() { CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 sum race "$(go list ./... | grep -v '/internal/arch$' | tr '\n' ' ')" -race -shuffle=on; }
 
 # The root tests need the real kernel; each makes its own namespaces and cgroup.
 # The unit tests beside them have run under the race detector.
 # Three tests of a package run side by side, because they mostly wait.
-# The programs in bin/ are not among what go test knows of, so that no result is kept.
+# go test does not know of the programs in bin/, so no result is cached.
 root() {
   local files pkgs tests
   files=$(grep -rl --include='*_root_test.go' --exclude-dir=e2e . internal test)
@@ -84,8 +84,8 @@ root() {
     sum root "$pkgs" -p 1 -parallel 3 -count=1 -run "^($tests)\$" -timeout 15m
 }
 
-# The same on hosts whose administrators have hardened or loosened them: what depends on sysctls,
-# limits, umask or a firewall. make root-parents runs all tests so.
+# The same on a hardened and on a loosened host: the tests that depend on sysctls, limits, umask or
+# a firewall. make root-parents runs all tests so.
 parents() {
   local kind
   for kind in hardened loosened; do
@@ -95,7 +95,7 @@ parents() {
   done
 }
 
-# mesos-go drives the agent: a module of its own, which follows the tree's.
+# mesos-go drives the agent. Its module is separate, and follows the tree's.
 mesosgo() {
   local bin=$PWD/bin
   (cd test/e2e/mesosgo && export GOFLAGS="$GOFLAGS -mod=mod" && go vet . &&
@@ -103,8 +103,8 @@ mesosgo() {
 }
 
 # besidedockerd runs tests beside the dockerd of Debian's packages, which are unpacked, not
-# installed; where they cannot be had, that is said. The cases run side by side, because
-# they mostly wait, and have time on a busy machine.
+# installed; without the packages it says so. The cases run side by side, because they
+# mostly wait, and have time on a busy machine.
 besidedockerd() { # name, suite ("" is the machine's own), arguments of go test
   local name=$1 suite=$2 dir=$cache/docker${2:+-$2} code=0
   shift 2
@@ -122,12 +122,12 @@ besidedockerd() { # name, suite ("" is the machine's own), arguments of go test
 swarm() { besidedockerd swarm ''; }
 
 # The same by dockerd 28.5 with containerd 2.1, as far as it takes a minute or two: join and leave,
-# what tasks see on both kinds of node, networks and published ports of a mixed Swarm, and a cut.
+# the tasks' views on both kinds of node, networks and published ports of a mixed Swarm, and a cut.
 swarm28() { besidedockerd swarm28 forky -run '^Test(AServiceFromJoinToLeave|WhatTasksSeeOnBothKinds|PublishedPortsOfAMixedSwarm|ACutOfElevenSeconds)$'; }
 
 fuzz() { hack/fuzz.sh 4s; }
 
-# How many of the shapes of public Nomad jobs run as docker's driver runs them.
+# Counts the shapes of public Nomad jobs that run as docker's driver runs them.
 corpus() {
   local code=0
   CGO_ENABLED=0 go test -count=1 -v -run '^TestShapesOfPublicJobsRunAsWithDocker$' ./internal/face/nomad >"$out/corpus" 2>&1 || code=$?
@@ -169,7 +169,7 @@ slowest() {
   done
 }
 
-# The tests of all stages that ended so; a test that passed at the second try has passed.
+# Lists the tests of all stages with this result; a test that passed at the second try has passed.
 count() { # pass|fail|skip|flaky
   local f
   for f in "$out"/*.json; do

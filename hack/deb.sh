@@ -1,10 +1,10 @@
 #!/bin/sh
 # Builds the Debian packages longshore and longshore-hub, of the binaries in bin/,
-# and longshore-kubernetes into dist/. What they are made of is in
+# and longshore-kubernetes into dist/. Their other files are in
 # contrib/packaging/debian and contrib/systemd.
 #
-# VERSION      otherwise made of the last tag and the commit
-# MAINTAINER   who answers for the packages, Name <mail@address>
+# VERSION      by default made of the last tag and the commit
+# MAINTAINER   the packages' maintainer, Name <mail@address>
 # BIN, OUT     other directories than bin/ and dist/
 # COMPRESSION  as dpkg-deb -Z takes it
 set -eu

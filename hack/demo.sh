@@ -44,7 +44,7 @@ show doctor
 show pull "$image"
 show images
 show run -d --name hello "$image" sh -c 'echo "hello from pid $$ in $(hostname)"; ip -4 -o addr show eth0; exec sleep 1000'
-until [ -n "$(bin/longshore logs hello)" ]; do :; done # its first words take a moment
+until [ -n "$(bin/longshore logs hello)" ]; do :; done # its first output takes a moment
 show logs hello
 show exec hello sh -c 'echo "inside: $(id -un), $(cat /proc/1/comm)"; wget -qO- http://127.0.0.1:1 2>/dev/null || echo "its own loopback: nobody answers"'
 show ps

@@ -21,7 +21,7 @@ done
 echo "installing: ${missing[*]}"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-# No daemon is to start on this machine because of us.
+# The installation must start no daemon on this machine.
 policy=/usr/sbin/policy-rc.d
 made=
 if [ ! -e "$policy" ]; then

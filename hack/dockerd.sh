@@ -4,7 +4,7 @@
 # Usage: hack/dockerd.sh DIR [SUITE]. Without a suite they are of the machine's own release.
 # Those of another suite, such as forky for dockerd 28.5, come with their C library, their
 # loader and iptables, and test/dockerd mounts them over /usr where dockerd runs.
-# Ends with 75 when the packages cannot be had.
+# Ends with 75 when the packages cannot be downloaded.
 set -eu
 [ $# -eq 1 ] || [ $# -eq 2 ] || { echo 'usage: hack/dockerd.sh DIR [SUITE]' >&2; exit 2; }
 mkdir -p "$1"
@@ -20,7 +20,7 @@ if [ -n "$suite" ]; then
   packages='docker.io docker-cli containerd runc tini-static iptables libc6 libgcc-s1 libsystemd0 libselinux1 libpcre2-8-0 libseccomp2
     libip4tc2 libip6tc2 libxtables12 libmnl0 libnfnetlink0 libnetfilter-conntrack3 libnftnl11'
 fi
-# other_suite has apt read only the suite's list, from where the machine gets its own
+# other_suite makes apt read only the suite's list, from the source of the machine's own
 # release, and leaves the machine's lists alone.
 other_suite() {
   # shellcheck disable=SC2016 # apt's variables
@@ -47,7 +47,7 @@ download() {
   # shellcheck disable=SC2046,SC2086 # lists of packages
   apt-get download -qq $packages $([ -n "$suite" ] || apt-cache pkgnames docker-cli | grep -x docker-cli)
 }
-# A fresh machine has no package lists, and old lists name what is gone.
+# A fresh machine has no package lists, and old lists name files that are gone.
 if [ -n "$suite" ]; then
   other_suite && download
 else

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every fuzz target for the given time, two at a time with one processor each:
-# a target that starts, or reads the inputs that were found before, uses only one.
+# a target that starts, or reads earlier inputs, uses only one.
 # Usage: hack/fuzz.sh 4s
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +23,7 @@ link() { # directory
     { cat "$tmp/${1//\//_}.log"; echo "fuzz: building $1 failed" >&2; return 255; }
 }
 
-# Before Go 1.27 the end of -fuzztime may be told as a failure of the target that
+# Before Go 1.27 the end of -fuzztime may be reported as a failure of the target that
 # says "context deadline exceeded" and nothing else (golang/go#75804). That target ran
 # its whole time and found nothing: a finding names the input that it wrote.
 timeIsUp() { # target, log
@@ -31,7 +31,7 @@ timeIsUp() { # target, log
     [ "$(sed -n "/^--- FAIL: $1 (/,/^FAIL\$/p" "$2" | sed '1d;$d')" = '    context deadline exceeded' ]
 }
 
-fail() { # what, log
+fail() { # subject, log
   { cat "$2"; echo "fuzz: $1 failed"; } >&2
   return 255 # xargs starts no more
 }

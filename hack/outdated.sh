@@ -7,7 +7,7 @@ PATH="$(hack/go.sh):$PATH"
 export GOTOOLCHAIN=local GOFLAGS=-mod=readonly
 
 mapfile -t direct < <(go mod edit -json | jq -r '.Require[] | select(.Indirect | not) | .Path')
-# One call; -e tells of a module that cannot be looked up instead of ending.
+# One call; -e reports a failed lookup instead of ending.
 if ! list=$(timeout 120 go list -m -u -e -json "${direct[@]}" 2>/dev/null) ||
   [ "$(jq -s 'map(select(.Error)) | length' <<<"$list")" -eq "${#direct[@]}" ]; then
   echo 'outdated: the module proxy cannot be reached: nothing was looked up'

@@ -2,7 +2,7 @@
 # Unpacks Debian's nginx, redis-server, PostgreSQL and their clients, with the libraries that
 # they need, into DIR/root, a root directory for containers (test/e2e/servers); nothing is
 # installed and no script of a package runs.
-# Usage: hack/servers.sh DIR, as root. Ends with 75 when the packages cannot be had.
+# Usage: hack/servers.sh DIR, as root. Ends with 75 when the packages cannot be downloaded.
 set -eu
 [ $# -eq 1 ] || { echo 'usage: hack/servers.sh DIR' >&2; exit 2; }
 mkdir -p "$1"
@@ -14,10 +14,10 @@ trap 'rm -rf "$tmp"' EXIT
 chmod 755 "$tmp" # apt downloads as a user of its own
 cd "$tmp"
 packages='base-files base-passwd dash coreutils grep sed libc-bin nginx libnginx-mod-stream redis-server postgresql postgresql-client curl'
-# What manages a system of these servers needs Perl, and PostgreSQL compiles long queries by LLVM.
+# Only the management of these servers needs Perl, and only long queries of PostgreSQL need LLVM.
 unwanted='perl|lib[a-z-]*-perl|libperl|libllvm|adduser|passwd|dpkg|usrmerge|debconf|ucf|locales|libc-l10n|iproute2|libgdbm|libsemanage|libsepol|init-system-helpers|postgresql(-client)?-common|ssl-cert|openssl|tar'
 
-# apt resolves against an empty status file: what is installed here is needed there, too.
+# apt resolves against an empty status file: the root also needs packages that are installed here.
 : >status
 names() {
   # shellcheck disable=SC2086 # a list of words
@@ -29,7 +29,7 @@ download() {
   # shellcheck disable=SC2046 # a list of words
   [ -s names ] && apt-get download -qq $(cat names)
 }
-# A fresh machine has no package lists, and old lists name what is gone.
+# A fresh machine has no package lists, and old lists name files that are gone.
 download 2>/dev/null || { apt-get update -qq && download; } || {
   echo "hack/servers.sh: Debian's packages $packages cannot be downloaded" >&2
   exit 75
@@ -42,7 +42,7 @@ for deb in ./*.deb; do
 done
 rm -rf "$root"/usr/share/doc "$root"/usr/share/man "$root"/usr/share/locale "$root"/usr/share/i18n "$root"/usr/include
 
-# What the packages' scripts would have made, as far as the servers use it.
+# The files that the packages' scripts would have made, as far as the servers use them.
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
 echo 'redis:x:901:901::/var/lib/redis:/usr/sbin/nologin' >>"$root/etc/passwd"

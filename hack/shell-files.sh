@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes what the program makes of itself for shells and for man: completions for bash, zsh and fish,
-# and the manual pages.
+# Writes the program's own files for shells and for man: completions for bash, zsh and fish, and the
+# manual pages.
 # Usage: hack/shell-files.sh PROGRAM DIRECTORY; the files are below DIRECTORY/usr/share.
 set -eu
 [ $# = 2 ] || {

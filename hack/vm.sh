@@ -30,14 +30,14 @@ mkdir -p "$cache"
 [ "$(id -u)" = 0 ] || { echo 'hack/vm.sh: run as root: the files of the guest belong to root' >&2; exit 1; }
 run=$(mktemp -d "$cache/run.XXXXXX")
 trap 'rm -rf "$run"' EXIT
-# QEMU keeps what a guest writes in an unlinked file in TMPDIR, and go builds there.
+# QEMU keeps a guest's writes in an unlinked file in TMPDIR, and go builds there.
 export TMPDIR=$run
 
-# An emulated guest has this machine's counter, but may not be left to measure its rate.
+# An emulated guest has this machine's counter, but must not measure its rate.
 LONGSHORE_VM_TSC=${LONGSHORE_VM_TSC:-$(go run ./hack/vm/tsc || true)}
 export LONGSHORE_VM_TSC
 
-# base makes the base image once for this state of its script, and says where.
+# base makes the base image once for this state of its script, and prints its directory.
 base() {
   local dir
   dir=$cache/base-$(sha256sum hack/vm/base.sh | cut -c1-12)
@@ -70,13 +70,13 @@ collect() { # directory, package…
   if [ -n "${LONGSHORE_BIN:-}" ]; then
     cp -r "$LONGSHORE_BIN"/* "$dir/bin/"
   else
-    # What does not build is missed by the tests that need it, only.
+    # A program that does not build fails only the tests that need it.
     for package in cmd/*/; do
       nice go build -trimpath -o "$dir/bin/" "./$package" || true
     done
     case " $* " in *' test/attack'*) nice go build -trimpath -tags weakened -o "$dir/bin/weakened/" ./cmd/longshore ./cmd/longshore-keeper ./cmd/longshore-wasm ./cmd/longshore-hub || true ;; esac
   fi
-  # What tests build; the guest has no compiler.
+  # The programs that tests build; the guest has no compiler.
   for package in "$@"; do
     for program in "$package"/testdata/*/ "$package"/attempts/; do
       [ -e "$program/main.go" ] || continue
@@ -87,7 +87,7 @@ collect() { # directory, package…
     done
   done
   cp go.mod "$dir/src/"
-  # Of every package: a test may read its neighbour's.
+  # The testdata of every package: a test may read its neighbour's.
   find internal test -name testdata -type d -exec cp -r --parents -t "$dir/src/" {} +
   case " $* " in *' test/systemd '*)
     cp -r --parents contrib/systemd Makefile "$dir/src/"
@@ -103,7 +103,7 @@ collect() { # directory, package…
   for package in "$@"; do
     mkdir -p "$dir/src/$package"
     names=${LONGSHORE_VM_RUN:-"^($(cat "$package"/*_root_test.go | sed -n 's/^func \(Test[A-Za-z0-9_]*\)(.*/\1/p' | paste -sd'|'))\$"}
-    # Named as go test names it: a test may look for itself among the processes.
+    # go test's name: a test may search for itself among the processes.
     local binary=src/$package/${package##*/}.test
     if nice go -C "$package" test -c -ldflags='-s -w' -o "$dir/$binary" . && [ -e "$dir/$binary" ]; then
       echo "$package /longshore/$binary $names" >>"$dir/packages"
@@ -122,7 +122,7 @@ collect() { # directory, package…
   } >"$dir/env"
 }
 
-# dockerd adds what dockerd needs of its unpacked packages.
+# dockerd adds the needed files of dockerd's unpacked packages.
 dockerd() { # directory
   [ -n "${LONGSHORE_DOCKER_DIR:-}" ] || { echo 'hack/vm.sh: no LONGSHORE_DOCKER_DIR: tests beside dockerd are skipped' >&2; return; }
   mkdir "$1/docker"
@@ -141,7 +141,7 @@ packages() { # directory
   rm -r "$next"
 }
 
-# show passes on the output of packages that failed and a line for each package.
+# show prints the output of packages that failed and a line for each package.
 show() {
   local awk=(awk)
   # mawk, Debian's own, would wait for a block of input.
@@ -176,7 +176,7 @@ tests() { # mode, package…
   { timeout --kill-after=10 "${LONGSHORE_VM_TIMEOUT:-3600}" hack/vm/qemu.sh "$base" "$run/longshore.img" \
     longshore.mode=$mode </dev/null 2>&1 || true; } |
     tee "$run/console" | show
-  # Only now: several runs may be under way, and the last one's is kept.
+  # Only now: several runs may be under way, and the last one's log is kept.
   sed 's/\r$//' "$run/console" >"$run/last.log"
   cp "$run/last.log" "$cache/last.log"
   grep -a '^vm: end' "$run/last.log" | cat - "$run/unbuilt" >"$run/ends" || true

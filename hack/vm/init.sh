@@ -1,7 +1,7 @@
 #!/bin/bash
-# Pid 1 of the guest. Makes of the bare root what systemd would have made of it,
-# as far as a node needs it (cgroup v2 alone, /run on tmpfs, mounts shared), and
-# then does what longshore.mode= on the kernel's command line says:
+# Pid 1 of the guest. Prepares the bare root as systemd would, as far as a node
+# needs it (cgroup v2 alone, /run on tmpfs, mounts shared), and then runs the mode
+# of longshore.mode= on the kernel's command line:
 #   tests     runs every package of /longshore/packages and prints one
 #             "vm: end" line for each
 #   systemd   the same below systemd as pid 1
@@ -10,7 +10,7 @@
 # Lines that hack/vm.sh reads begin with "vm: ".
 export PATH=/longshore/go:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
 
-# bare makes of the bare root what a node needs.
+# bare prepares the bare root for a node.
 bare() {
   mount -t sysfs -o nosuid,nodev,noexec sysfs /sys
   mount -t securityfs securityfs /sys/kernel/security
@@ -35,8 +35,8 @@ bare() {
 }
 
 # systemd becomes pid 1 instead and starts nothing but itself, its journal, the
-# bus when it is asked for, and us again as a service: everything takes long when
-# it is emulated, and a guest that is thrown away needs no state of its last boot.
+# bus on demand, and this script again as a service: everything takes long when
+# emulated, and a guest that is thrown away needs no state of its last boot.
 systemd() {
   local units=/etc/systemd/system unit
   mkdir -p "$units" /etc/systemd/system-generators
@@ -79,8 +79,8 @@ case $$/$mode in
 esac
 sysctl -qw kernel.printk='3 4 1 3' fs.inotify.max_user_instances=1024
 ulimit -n 65536
-# What balances dockerd's services is looked for, not asked for. Namespaces that dockerd makes to
-# balance from forward packets when the machine does, which dockerd sets where it is at home.
+# dockerd checks for the modules that balance its services, and does not load them. Its namespaces
+# for balancing forward packets if the machine does; dockerd sets that on an ordinary host.
 [ ! -d /longshore/docker ] || { modprobe -a ip_vs ip_vs_rr xt_ipvs && sysctl -qw net.ipv4.ip_forward=1; }
 
 # run executes one package's tests in its own directory.
@@ -113,5 +113,5 @@ esac
 echo 'vm: done'
 sync
 echo o >/proc/sysrq-trigger
-# The power goes off a moment later; we must not end before, least of all as pid 1.
+# The power goes off a moment later; the script must not end before, least of all as pid 1.
 while :; do read -r -t 60 <> <(:); done

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Boots longshore-guest as the first process of QEMU guests and has a test drive it there,
-# over vsock's loopback (TestInAGuest of test/kata), or from this host, over the guest's
-# vsock (TestAGuestFromTheHost).
+# Boots longshore-guest as the first process of QEMU guests. A test drives it there, over
+# vsock's loopback (TestInAGuest of test/kata), or from this host, over the guest's vsock
+# (TestAGuestFromTheHost).
 # Usage: hack/vm/kata.sh <base directory> <work directory>     (hack/vm.sh kata calls it)
 # LONGSHORE_BIN has the binaries, GUESTS names some of the guests:
-#   initramfs   its root is the kernel's initial file system; cgroup v2; it waits long for what is plugged in
+#   initramfs   its root is the kernel's initial file system; cgroup v2; it waits long for plugged devices
 #   disk        its root is a read-only disk; cgroup v1; it does not wait
-#   malformed   an option that means nothing: it is named on the console, and ends the start
+#   malformed   an invalid option: the console names it, and the start ends
 #   hosted      as initramfs, driven from this host
-#   full        the same with the full build as its first process, which the host's command line asks
+#   full        the same with the full build as its first process; the host's command line calls it
 #   pod         as hosted, by containerd and Kata's shim, where KATA_SHIM names it: test/e2e/kata
 #   client      as hosted, by Kata's own client of the agent, where KATA_SOURCE has Kata's sources: test/e2e/kata/client
 set -euo pipefail
@@ -20,7 +20,7 @@ mkdir -p "$run/modules/lib"
 debugfs -R "rdump /usr/lib/modules $run/modules/lib" "$base/base.img" >/dev/null 2>"$run/debugfs.log"
 version=$(basename "$run"/modules/lib/modules/*)
 
-# guest lays out what every guest has, below a directory.
+# guest lays out the files of every guest, below a directory.
 guest() { # directory
   mkdir -p "$1"/{bin,dev,etc,lib,proc,run,sbin,sys,tmp}
   cp "$(command -v busybox)" "$1/bin/busybox"
@@ -28,18 +28,18 @@ guest() { # directory
   echo kata-guest >"$1/etc/hostname"
   install -m 755 "$bin/longshore-guest" "$1/sbin/init"
   cp "$run/driver" "$1/driver"
-  # The agent is not what loads a guest's modules, and starts no test.
+  # The agent neither loads a guest's modules nor starts a test.
   cat >"$1/start" <<'END'
 #!/bin/busybox sh
-[ -e /dev/null ] || /bin/busybox mknod /dev/null c 1 3 # the shell wants it for what runs beside it
-# A test that ends has not come to the machine's end.
+[ -e /dev/null ] || /bin/busybox mknod /dev/null c 1 3 # the shell wants it for background processes
+# A test that ends has failed to end the machine.
 { /driver -test.v -test.run '^TestInAGuest$' -test.timeout 8m; /bin/busybox sleep 1; echo 'kata-vm: the test has ended'; /bin/busybox poweroff -f; } &
 exec /sbin/init
 END
   chmod +x "$1/start"
 }
 
-# loads prints the commands that load modules and what they need, in order.
+# loads prints the commands that load modules and their dependencies, in order.
 loads() { # directory for the modules, module…
   local to=$1 m
   shift
@@ -115,7 +115,7 @@ END
 chmod +x "$run/loader/init"
 pack "$run/loader" "$run/loader.cpio"
 
-# Nothing runs there beside the agent.
+# In this guest nothing runs beside the agent.
 guest "$run/hosted"
 rm "$run/hosted/driver" "$run/hosted/start"
 modules=$(loads "$run/hosted/lib" virtio_pci virtio_blk virtio_net overlay vmw_vsock_virtio_transport virtiofs)
@@ -127,19 +127,19 @@ END
 chmod +x "$run/hosted/load"
 pack "$run/hosted" "$run/hosted.cpio"
 
-# Who ends this script ends what it has started.
+# The end of this script ends the processes that it started.
 daemon='' machine=''
 trap '[ -z "$machine$daemon" ] || kill $machine $daemon 2>/dev/null || true' EXIT
 trap 'exit 143' TERM INT HUP
 
-# share has a daemon serve a directory with a container's files to one guest by virtiofs,
-# until the guest ends.
+# share starts a daemon that serves a directory with a container's files to one guest by
+# virtiofs, until the guest ends.
 share() { # name
   mkdir -p "$run/$1.shared/host"
   cp -r "$run/image" "$run/$1.shared/host/rootfs"
   echo 'by the host' >"$run/$1.shared/host/rootfs/told"
-  # Sockets' names are short, and the work directory's may be long. By this name the
-  # daemon also keeps others of the same name away, on the whole machine.
+  # Sockets' names are short, and the work directory's may be long. The daemon also
+  # excludes others with this name, on the whole machine.
   (cd "$run" && exec /usr/lib/qemu/virtiofsd --socket-path="$1.$$.fs" -o source="$run/$1.shared" -o sandbox=chroot) >"$run/$1.virtiofsd" 2>&1 &
   daemon=$!
   while [ ! -S "$run/$1.$$.fs" ]; do
@@ -148,14 +148,14 @@ share() { # name
   done
 }
 
-# boot runs one guest until its power is off, and keeps its console. What the guest has
-# beside its disks: a directory of the host's, places for another disk, processors and
-# memory, and a port to the monitor by which it plugs them in.
+# boot runs one guest until its power is off, and keeps its console. Beside its disks the
+# guest has a directory of the host's, places for another disk, processors and memory, and
+# a port to the monitor, to plug them in.
 boot() { # name, initial file system, kernel parameters, qemu argument…
   local name=$1 initrd=$2 params=$3 start=$EPOCHREALTIME memory=${LONGSHORE_VM_MEMORY:-768M} status=0
   shift 3
   share "$name" || return 1
-  # The slots are those that the test knows. One thread for all processors is slower and
+  # The test knows these slots. One thread for all processors is slower and
   # avoids faults of QEMU 7.2 with code that the guest's kernel patches.
   (
     cd "$run"
@@ -185,7 +185,7 @@ boot() { # name, initial file system, kernel parameters, qemu argument…
 }
 
 failed=
-check() { # name, what the console must say
+check() { # name, text that the console must have
   if grep -aq -e "$2" "$run/$1.log"; then
     return
   fi
@@ -220,7 +220,7 @@ if ! want hosted; then :
 elif ! LONGSHORE_TEST_PATIENCE=5 "$run/driver" -test.v -test.run '^TestAGuestFromTheHost$' -test.timeout 8m >"$run/hosted.log" 2>&1; then
   failed="$failed hosted"
 fi
-# full lays out the guest that has the full build.
+# full lays out the guest with the full build.
 full() {
   cp -r "$run/hosted" "$run/full"
   install -m 755 "$bin/longshore" "$run/full/sbin/init"

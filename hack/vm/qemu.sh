@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Becomes the QEMU of one guest: q35 without what a test does not need, two
+# Becomes the QEMU of one guest: q35 without devices that no test needs, two
 # processors, the serial console on standard output, no network.
 # Usage: hack/vm/qemu.sh <base directory> <image of /longshore> <kernel parameters> <qemu argument>…
 # Both images stay as they are; the guest's writes are thrown away.
 #
-# Emulated in software (TCG) unless LONGSHORE_VM_ACCEL=kvm says otherwise: a
-# /dev/kvm that is there need not work, and merely opening one that does not
-# has hung machines. QEMU 7.2 may go on executing code that the guest's kernel has patched
-# meanwhile: a guest whose processors are busy for ever needs another try, or
+# Emulated in software (TCG), unless with LONGSHORE_VM_ACCEL=kvm: an existing
+# /dev/kvm need not work, and merely opening a broken one has hung machines.
+# QEMU 7.2 may keep executing code that the guest's kernel has patched meanwhile:
+# a guest with processors busy for ever needs another try, or
 # LONGSHORE_VM_ACCEL=tcg,thread=single.
 set -euo pipefail
 base=$1 longshore=$2 params=$3

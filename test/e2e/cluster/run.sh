@@ -51,7 +51,7 @@ fi
 build "$here" ./cmd/etcd $servers ./cmd/peer
 build "$here/../kubelet" ./cmd/kubelet ./cmd/subject
 build "$here/coredns" .
-# Programs of pods that hold only what they are granted.
+# Programs of pods with granted rights only.
 cd "$top"
 GOFLAGS='' go build -trimpath -ldflags='-s -w' -o "$cache/" ./test/node/testdata/granted ./contrib/grants/greeter || skip 'the granted programs cannot be built'
 GOFLAGS='' GOOS=wasip1 GOARCH=wasm go build -trimpath -ldflags='-s -w' -o "$cache/wasip1.wasm" ./test/node/testdata/wasip1 || skip 'the module cannot be built'
@@ -62,7 +62,7 @@ tests='TestChecks|TestCluster'
 if [ -n "${E2E_TEST:-}" ]; then
   tests=TestSuite
   "$top/hack/deps.sh" suite || skip 'the programs of the images of the suite are not there'
-  # Of a copy of go.mod, which would get all that the suite imports.
+  # By a copy of go.mod, because the build adds all imports of the suite.
   mod=$cache/suite.mod
   cp go.mod "$mod"
   cp go.sum "$cache/suite.sum"

@@ -42,7 +42,7 @@ if [ "${1:-}" != inside ]; then
   cgroup=/${dir##*/}
   status=0
   unshare -mnipf --kill-child --propagation private "$0" inside "$dir" "$cgroup" || status=$?
-  # What the agent's end left in the hierarchies, deepest first.
+  # The cgroups that the agent left in the hierarchies, deepest first.
   find /sys/fs/cgroup/*"$cgroup" /sys/fs/cgroup"$cgroup" -depth -type d -exec rmdir {} + 2>/dev/null || true
   if [ $status = 0 ] && [ -z "${KEEP:-}" ]; then rm -rf "$dir"; else echo "logs: $dir"; fi
   exit $status
@@ -68,7 +68,7 @@ http: {addr: "127.0.0.1:$port"}
 E
 docker-registry serve "$dir/registry.yml" >"$dir/registry.log" 2>&1 &
 until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do kill -0 $! || { cat "$dir/registry.log"; exit 1; }; done
-# The images are made anew when their recipe is.
+# The images are made again when their recipe changes.
 stamp=$(cat "$here/images.sh" "$here/nonewprivs/main.go" | sha256sum)
 if [ "$(cat "$CACHE/stamp" 2>/dev/null)" != "$stamp" ]; then
   "$here/images.sh" 127.0.0.1:$port "$CACHE" | tee "$CACHE/digests"
@@ -97,7 +97,7 @@ nri_socket = "$nri"
 [face.cri.alpha]
 enabled = $([ -n "${CRITEST2017:-}" ] && echo true || echo false)
 E
-# serve runs the agent. containerd's cases end it and expect it back, and look each
+# serve runs the agent. containerd's cases end it and expect it back, and check each
 # second whether it has gone.
 serve() {
   while :; do

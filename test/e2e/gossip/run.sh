@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs members of our gossip beside members by other versions of Docker's networkdb, which are
-# built from their Go modules. Most are processes at addresses of loopback; only what cuts one off
-# needs root, in namespaces of its own.
+# built from their Go modules. Most are processes at addresses of loopback; only the test that cuts
+# one off needs root, in namespaces of its own.
 #
 # Variables: RUN (a regular expression of test names).
 set -euo pipefail

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Has Kata's own shim, under Debian's containerd, drive the longshore-guest of this tree.
+# Drives the longshore-guest of this tree by Kata's own shim, under Debian's containerd.
 # Each test has mount, network and pid namespaces and cgroups of its own.
 #
 # Variables: KATA_SHIM (path of containerd-shim-kata-v2), CONTAINERD (path of a containerd
 # with ctr beside it; the default is Debian's, unpacked), RUN (a regular expression of test
-# names), LONGSHORE_KATA_RECORD (a directory for the calls that were made).
+# names), LONGSHORE_KATA_RECORD (a directory for the recorded calls).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the real kubelet, without an API server, on the agent of this tree, and
-# tests what its static pods see. Each test has mount, network and pid namespaces
+# tests its static pods. Each test has mount, network and pid namespaces
 # and cgroups of its own.
 #
 # The kubelet is built from the Go module k8s.io/kubernetes: the first time this

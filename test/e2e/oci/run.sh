@@ -7,7 +7,7 @@
 # its programs are built there, where they are missing.
 #
 # Other variables: PROGRAMS (names below validation/: all), OUT (a directory for
-# what both said: a temporary one), RUNC (runc).
+# the outputs of both: a temporary one), RUNC (runc).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../../.." && pwd)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Has the agent client of Kata's Go runtime drive the longshore-guest of this tree over
+# Drives the longshore-guest of this tree by the agent client of Kata's Go runtime, over
 # every call. The client is no module of its own and on no module proxy: it is built from
 # Kata's sources, by a go.mod that lasts as long as the run.
 #
