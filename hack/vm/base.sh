@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what every guest boots: Debian's cloud kernel, an initramfs that finds
+# Builds the base of every guest: Debian's cloud kernel, an initramfs that finds
 # the disk, and an ext4 image of a small Debian bookworm.
 # Usage: hack/vm/base.sh <directory>   (writes vmlinuz, initrd and base.img there)
 #
@@ -15,8 +15,8 @@ packages='base-files base-passwd bash dash coreutils libc-bin mount util-linux k
   iproute2 nftables iptables crun runc containernetworking-plugins
   systemd dbus python3
   docker-registry apache2-utils openssl ca-certificates skopeo umoci buildah'
-# The parts of the kernel's modules that a node of ours may ask for; a guest
-# loads them by alias when they are wanted, as any Debian does.
+# The kernel's modules that a node of ours may ask for; a guest loads them by
+# alias on demand, as any Debian does.
 modules='net fs lib crypto arch drivers/net drivers/virtio drivers/block drivers/char drivers/scsi drivers/md'
 
 mkdir -p "$out"
@@ -55,7 +55,7 @@ for deb in "$apt"/archives/*.deb; do
   unpack "$deb" "$root"
 done
 
-# What the maintainer scripts would have made, as far as tests use it.
+# The files that the maintainer scripts would have made, as far as tests use them.
 cp "$root/usr/share/base-passwd/passwd.master" "$root/etc/passwd"
 cp "$root/usr/share/base-passwd/group.master" "$root/etc/group"
 cp "$root/usr/share/libc-bin/nsswitch.conf" "$root/etc/nsswitch.conf"
@@ -90,7 +90,7 @@ for d in $modules; do
 done
 depmod -b "$root" "$version"
 
-# The initramfs: the disk's driver and what it needs, in loading order.
+# The initramfs: the disk's driver and its dependencies, in loading order.
 init=$tmp/init
 mkdir -p "$init"/{bin,lib,dev,proc,root}
 cp "$root/bin/busybox" "$init/bin/busybox"

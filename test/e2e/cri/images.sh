@@ -29,7 +29,7 @@ package() {
   dpkg-deb -x "$cache/debs/$1"_*.deb "$2"
 }
 
-# program DIRECTORY FILE TARGET: a dynamic program with what it is linked with.
+# program DIRECTORY FILE TARGET: a dynamic program with its libraries.
 # Debian's /lib is usr/lib; the images have it so too.
 program() {
   install -D -m 755 "$2" "$1$3"
@@ -42,7 +42,7 @@ program() {
 }
 
 # image NAME:TAG ROOT [CONFIG [owned]]: one layer, CONFIG the OCI image's "config"
-# object. All files are root's, unless it is owned: then they are whose they are.
+# object. All files are root's, unless it is owned: then each keeps its owner.
 image() {
   local name=$1 root=$2 config=${3:-'{}'} o="$work/oci" layer diff size digest owner=(--owner=0 --group=0)
   [ -z "${4:-}" ] || owner=()
@@ -72,7 +72,7 @@ with() {
   printf '%s\n' "$3" >"$work/with/$2"
 }
 
-# busybox: the dynamic one, whose shell finds ls by $PATH and not in itself.
+# busybox: the dynamic one. Its shell finds ls by $PATH and not in itself.
 package busybox "$work/deb"
 bb="$work/busybox"
 mkdir -p "$bb"/{bin,etc,tmp,root,usr/bin,var/run,proc,sys,dev,home,var/www}
@@ -118,8 +118,7 @@ done
 with "$bb" test test-image-tags
 for n in 1 2 3; do image "k8s-staging-cri-tools/test-image-tags:$n" "$work/with" "{$path, \"Cmd\": [\"sh\"]}"; done
 
-# By digest: nothing but one text. Its digest is the one that README.md tells
-# to build critest with.
+# By digest: nothing but one text. README.md builds critest with its digest.
 mkdir "$work/digest" && echo test-image-digest >"$work/digest/test" && chmod 755 "$work/digest" && chmod 644 "$work/digest/test"
 image k8s-staging-cri-tools/test-image-digest:latest "$work/digest"
 image library/busybox:digest "$work/digest" # for critest of 2017
@@ -172,8 +171,8 @@ chmod 4755 "$work/setuid/nnp"
 image e2e-test-images/nonewprivs:1.3 "$work/setuid" '{"Entrypoint": ["/nnp"], "User": "1000"}'
 image google_containers/nonewprivs:1.2 "$work/setuid" '{"Entrypoint": ["/nnp"], "User": "1000"}'
 
-# What containerd's suite asks for beside those. Its pause says nothing and ends
-# at once when it is told to.
+# Further images of containerd's suite. Its pause says nothing and ends at once
+# on a signal.
 cp -a "$bb" "$work/pausing"
 cat >"$work/pausing/pause" <<'E'
 #!/bin/sh
@@ -183,7 +182,7 @@ E
 chmod 755 "$work/pausing/pause"
 image pause:3.10.2 "$work/pausing" "{$path, \"Entrypoint\": [\"/pause\"]}"
 cp -a "$bb" "$work/wheel"
-echo 'wheel:x:10:root' >>"$work/wheel/etc/group" # root's groups are looked for
+echo 'wheel:x:10:root' >>"$work/wheel/etc/group" # a case needs root's groups
 image containerd/busybox:1.36 "$work/wheel" "{$path, \"Cmd\": [\"sh\"]}"
 sed -i 's|error_log /dev/stderr;|error_log /dev/stderr notice;|' "$work/web/etc/nginx/nginx.conf" # says when it has started
 image containerd/nginx:1.27.0 "$work/web" "{$path, \"Cmd\": [\"nginx\", \"-g\", \"daemon off;\"], \"StopSignal\": \"SIGQUIT\"}"
@@ -194,14 +193,13 @@ ln -sf /bin/busybox "$work/alpine/bin/sh"
 printf 'NAME="Alpine Linux"\nID=alpine\n' >"$work/alpine/etc/os-release"
 image containerd/alpine:3.14.0 "$work/alpine" "{$path, \"Cmd\": [\"/bin/sh\"]}"
 
-# A program that takes as much memory as it is told.
+# A program that takes a given amount of memory.
 package stress "$work/stress"
 cp -a "$bb" "$work/consumer"
 program "$work/consumer" "$work/stress/usr/bin/stress" /usr/bin/stress
 image e2e-test-images/resource-consumer:1.10 "$work/consumer" "{$path, \"Cmd\": [\"sleep\", \"3600\"]}"
 
-# Volumes with content, of which two have a colon in their names, and one that is
-# not root's.
+# Volumes with content: two have a colon in their names, and one is not root's.
 cp -a "$bb" "$work/volumes"
 for v in test_dir/test_file C:/weird_test_dir/weird_test_file :colon_prefixed/colon_prefixed_file; do
   mkdir -p "$work/volumes/${v%/*}"
