@@ -39,7 +39,7 @@ func (p *pretender) Controller(t *api.Task) (exec.Controller, error) {
 	return &controller{p: p, task: t.Copy(), ended: make(chan struct{})}, nil
 }
 
-// has returns the secrets of the running tasks, by the tasks' ids.
+// has returns the secrets and configs of the running tasks, by the tasks' ids.
 func (p *pretender) has() map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
