@@ -90,7 +90,7 @@ func (n *node) openFaces(ctx context.Context, early bool) ([]face.Face, error) {
 		}
 		f, err := e.open(ctx, face.Deps{
 			Engine: n.engine.As(e.owner), Logger: n.log, Metrics: n.metrics, Version: n.version, Limits: n.limits,
-			Drawer: n.store.Scope(e.owner, true),
+			KV: n.store.Scope(e.owner, true),
 		})
 		if err != nil {
 			return nil, err

@@ -21,6 +21,7 @@ var gone = map[string]string{
 	"joint": "attach", "memo": "cache", "kin": "process tree", "apart": "base namespace",
 	"born": "created", "lull": "interval", "hum": "light", "pile": "garbage",
 	"forsaken": "given up", "forsake": "give up", "litter": "garbage", "churn": "interval", "heed": "handle", "lone": "nest lost", "desk": "buffers", "furnish": "set up",
+	"told": "sent, reported or logged", "shut": "unpublish or close", "drawer": "KV", "anew": "again", "whoever": "client",
 }
 
 // goneTypes are words that are fine in another place, and name no type any more.

@@ -66,19 +66,19 @@ func (t *Tree) Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) erro
 // rules that all allow, or all deny, share an open file.
 func writeRules(dir string, rules []device.Rule) (err error) {
 	fd, open := -1, ""
-	shut := func() {
+	closeAll := func() {
 		if fd >= 0 {
 			_ = unix.Close(fd) // each write has reported its error already
 		}
 	}
-	defer func() { shut() }()
+	defer func() { closeAll() }()
 	for _, r := range rules {
 		file := "devices.deny"
 		if r.Allow {
 			file = "devices.allow"
 		}
 		if file != open {
-			shut()
+			closeAll()
 			if fd, err = openToWrite(filepath.Join(dir, file)); err != nil {
 				return err
 			}

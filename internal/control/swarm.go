@@ -115,7 +115,7 @@ func toSwarmStatus(s SwarmStatus) *longshorev1.SwarmStatus {
 	out.Overlays = &longshorev1.SwarmOverlays{Unable: o.Unable, Gossip: o.Gossip, Members: o.Members, TakenPorts: o.Taken}
 	for _, n := range o.Networks {
 		out.Overlays.Networks = append(out.Overlays.Networks, &longshorev1.SwarmOverlay{
-			Id: n.ID, Name: n.Name, Tasks: uint32(n.Tasks), Peers: uint32(n.Peers), Told: n.Announced, Error: n.Error,
+			Id: n.ID, Name: n.Name, Tasks: uint32(n.Tasks), Peers: uint32(n.Peers), Announced: n.Announced, Error: n.Error,
 		})
 	}
 	if !s.CertificateEnds.IsZero() {

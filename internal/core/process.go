@@ -106,8 +106,8 @@ func (e *StartError) Error() string {
 	text := e.Err.Error()
 	for _, class := range []string{": not found", ": failed precondition", ": permission denied", ": invalid argument"} {
 		before, ok := strings.CutSuffix(text, class)
-		for _, told := range []string{"no such file or directory", "exec format error", "permission denied", "operation not permitted", "is a directory", "not found in $path", "no such program"} {
-			if ok && strings.Contains(strings.ToLower(before), told) {
+		for _, known := range []string{"no such file or directory", "exec format error", "permission denied", "operation not permitted", "is a directory", "not found in $path", "no such program"} {
+			if ok && strings.Contains(strings.ToLower(before), known) {
 				return before
 			}
 		}

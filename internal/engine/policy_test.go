@@ -103,7 +103,7 @@ func TestPoliciesAreAskedAboutEveryVerb(t *testing.T) {
 	p := newPoliced(t)
 	var told []string
 	tells := func(name string) enginetest.Hooks {
-		return enginetest.Hooks{Told: func(context.Context, string) { told = append(told, name) }}
+		return enginetest.Hooks{Ended: func(context.Context, string) { told = append(told, name) }}
 	}
 	p.Policy.Does(tells("first"))
 	p.last.Does(tells("last"))
@@ -256,7 +256,7 @@ func TestPoliciesCallVerbs(t *testing.T) {
 			t.Errorf("%s: %v", about, err)
 		}
 	}
-	p.Policy.Does(enginetest.Hooks{Asked: func(ctx context.Context, q string) error { call(ctx, q); return nil }, Told: call})
+	p.Policy.Does(enginetest.Hooks{Asked: func(ctx context.Context, q string) error { call(ctx, q); return nil }, Ended: call})
 	c := p.Running(pod, "c", p.img, "sleep")
 	if _, _, err := p.client.Exec(t.Context(), c.ID, core.ProcessConfig{Spec: &specs.Process{Args: []string{"true"}}}); err != nil {
 		t.Fatal(err)

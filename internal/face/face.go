@@ -42,9 +42,9 @@ type Deps struct {
 	Version string         // of the agent; "" is a development build
 	// Limits gets the limits of the face's connections, for metrics and doctor; it may be nil.
 	Limits *connlimit.Table
-	// Drawer is the face's own key-value store, which survives a reboot; nil for a face that
+	// KV is the face's own key-value store, which survives a reboot; nil for a face that
 	// stores nothing there.
-	Drawer core.KV
+	KV core.KV
 }
 
 // Counting returns d.Metrics, or one that counts nothing when there is none.

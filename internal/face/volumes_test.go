@@ -95,7 +95,7 @@ func swarmInterface() iface {
 			m = swarmtest.New(t)
 			var err error
 			f, err = swarm.New(swarm.Options{
-				Deps: face.Deps{Engine: n.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), Drawer: store.Scope(core.OwnerSwarm, true)},
+				Deps: face.Deps{Engine: n.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), KV: store.Scope(core.OwnerSwarm, true)},
 				Root: t.TempDir(), State: t.TempDir(), MountFiles: func(string) error { return nil },
 			})
 			if err != nil {

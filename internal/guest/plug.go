@@ -61,7 +61,7 @@ func listenToKernel() (announced <-chan struct{}, stop func()) {
 		return nil, func() {}
 	}
 	socket := os.NewFile(uintptr(fd), "announcements") // Go's poller waits for it, since it does not block
-	told, ended := make(chan struct{}, 1), make(chan struct{})
+	changed, ended := make(chan struct{}, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
 		var b [64]byte // the kernel drops the rest of a message
@@ -71,12 +71,12 @@ func listenToKernel() (announced <-chan struct{}, stop func()) {
 				return
 			}
 			select {
-			case told <- struct{}{}:
+			case changed <- struct{}{}:
 			default:
 			}
 		}
 	}()
-	return told, func() {
+	return changed, func() {
 		_ = socket.Close() // which ends the read
 		<-ended
 	}

@@ -81,7 +81,7 @@ func (b *bridges) move(req core.NetworkRequest, st core.NetworkStatus) error {
 		errs = append(errs, to.Publish(req.Sandbox, st.Ports))
 	}
 	if i, out := b.wayOut(req, st); out != nil && st.Interfaces[i].NoDefault {
-		err := out.LeadOut(req, st.Interfaces[i])
+		err := out.SetDefaultRoute(req, st.Interfaces[i])
 		if errs = append(errs, err); err == nil {
 			st.Interfaces[i].NoDefault = false
 		}

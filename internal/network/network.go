@@ -339,7 +339,7 @@ func (r restorer) Recover(ctx context.Context, live []core.NetworkRequest) error
 			errs = append(errs, n.claims.Take(req.Sandbox, bridge.Claims(req.Last.Ports)))
 		}
 		if i, b := n.bridges.wayOut(req, req.Last); b != nil && req.Last.Interfaces[i].NoDefault {
-			if err := b.LeadOut(req, req.Last.Interfaces[i]); err != nil && !kernel.IsLinkGone(err) {
+			if err := b.SetDefaultRoute(req, req.Last.Interfaces[i]); err != nil && !kernel.IsLinkGone(err) {
 				errs = append(errs, err)
 			}
 		}

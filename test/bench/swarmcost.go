@@ -34,7 +34,7 @@ const (
 // The names of the measurements of the protocol's cost.
 const (
 	statusCPU  = "CPU per status"
-	statusTold = "statuses per task"
+	statusSent = "statuses per task"
 )
 
 // swarmStatuses measures the cost of a status for our worker and swarmkit's, with so many tasks
@@ -66,7 +66,7 @@ func (b *bench) swarmStatuses(ctx context.Context) error {
 	fmt.Printf("%-30s %10s %10s %10s %10s\n", fmt.Sprintf("%d tasks assigned at once", statusTasks), server.Longshore, swarmkit, "ratio", "wanted")
 	for _, l := range []comparison{
 		{label: "CPU per status, ms", name: statusCPU, at: 0.5, wanted: 1},
-		{label: "  sent, per task", name: statusTold, at: 0.5, note: "the newest of each task goes with the next message"},
+		{label: "  sent, per task", name: statusSent, at: 0.5, note: "the newest of each task goes with the next message"},
 	} {
 		text := l.format(all, []string{swarmkit})
 		if text == "" {
@@ -122,7 +122,7 @@ func statusRound(ctx context.Context, argv []string, into samples) (err error) {
 	}
 	used := ms(machine.ProcessCPU(cmd.Process.Pid) - before)
 	into[statusCPU] = append(into[statusCPU], used/statusTasks/statusesOf)
-	into[statusTold] = append(into[statusTold], float64(len(m.Statuses("")))/statusTasks)
+	into[statusSent] = append(into[statusSent], float64(len(m.Statuses("")))/statusTasks)
 	return nil
 }
 
@@ -181,7 +181,7 @@ func worker(addr, token, dir string) error {
 	node.Images.Offer(statusImage, imagespec.ImageConfig{}, map[string]string{"bin/sleep": ""})
 	node.Start()
 	f, err := swarm.New(swarm.Options{
-		Deps: face.Deps{Engine: node.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), Drawer: store.Scope(core.OwnerSwarm, true)},
+		Deps: face.Deps{Engine: node.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), KV: store.Scope(core.OwnerSwarm, true)},
 		Root: filepath.Join(dir, "swarm"), State: filepath.Join(dir, "files"), MountFiles: func(string) error { return nil },
 	})
 	if err != nil {

@@ -348,13 +348,13 @@ func (o *overlayStages) quiet(t *testing.T) {
 			Overlays struct {
 				Gossip   string
 				Networks []struct {
-					Error string
-					Told  bool
+					Error     string
+					Announced bool
 				}
 			}
 		}
 		return err == nil && json.Unmarshal([]byte(out), &s) == nil && s.Overlays.Gossip == overlays.Up && len(s.Overlays.Networks) == 2 &&
-			s.Overlays.Networks[0].Told && s.Overlays.Networks[1].Told && s.Overlays.Networks[0].Error+s.Overlays.Networks[1].Error == ""
+			s.Overlays.Networks[0].Announced && s.Overlays.Networks[1].Announced && s.Overlays.Networks[0].Error+s.Overlays.Networks[1].Error == ""
 	})
 	if t.Failed() {
 		t.Log(last)

@@ -51,7 +51,7 @@ const (
 //
 // Containers is what the command line does with sandboxes, containers and
 // processes. Every owner's objects are seen; changing one of another owner than
-// "cli" needs force, and is told in the event log.
+// "cli" needs force, and is recorded in the event log.
 //
 // An object is named by its key, its whole ID, or a prefix of the ID that is
 // unique.
@@ -413,7 +413,7 @@ func (c *containersClient) Commit(ctx context.Context, in *CommitRequest, opts .
 //
 // Containers is what the command line does with sandboxes, containers and
 // processes. Every owner's objects are seen; changing one of another owner than
-// "cli" needs force, and is told in the event log.
+// "cli" needs force, and is recorded in the event log.
 //
 // An object is named by its key, its whole ID, or a prefix of the ID that is
 // unique.

@@ -467,10 +467,10 @@ type SwarmOverlay struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Tasks         uint32                 `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"` // of this node
-	Peers         uint32                 `protobuf:"varint,4,opt,name=peers,proto3" json:"peers,omitempty"` // interfaces on other nodes
-	Told          bool                   `protobuf:"varint,5,opt,name=told,proto3" json:"told,omitempty"`   // other nodes are told of this node's tasks
-	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`  // why it is not as other nodes tell
+	Tasks         uint32                 `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`         // of this node
+	Peers         uint32                 `protobuf:"varint,4,opt,name=peers,proto3" json:"peers,omitempty"`         // interfaces on other nodes
+	Announced     bool                   `protobuf:"varint,5,opt,name=announced,proto3" json:"announced,omitempty"` // other nodes have the records of this node's tasks
+	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`          // why it is not as other nodes tell
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -533,9 +533,9 @@ func (x *SwarmOverlay) GetPeers() uint32 {
 	return 0
 }
 
-func (x *SwarmOverlay) GetTold() bool {
+func (x *SwarmOverlay) GetAnnounced() bool {
 	if x != nil {
-		return x.Told
+		return x.Announced
 	}
 	return false
 }
@@ -579,13 +579,13 @@ const file_longshore_v1_swarm_proto_rawDesc = "" +
 	"\amembers\x18\x03 \x03(\tR\amembers\x126\n" +
 	"\bnetworks\x18\x04 \x03(\v2\x1a.longshore.v1.SwarmOverlayR\bnetworks\x12\x1f\n" +
 	"\vtaken_ports\x18\x05 \x03(\tR\n" +
-	"takenPorts\"\x88\x01\n" +
+	"takenPorts\"\x92\x01\n" +
 	"\fSwarmOverlay\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05tasks\x18\x03 \x01(\rR\x05tasks\x12\x14\n" +
-	"\x05peers\x18\x04 \x01(\rR\x05peers\x12\x12\n" +
-	"\x04told\x18\x05 \x01(\bR\x04told\x12\x14\n" +
+	"\x05peers\x18\x04 \x01(\rR\x05peers\x12\x1c\n" +
+	"\tannounced\x18\x05 \x01(\bR\tannounced\x12\x14\n" +
 	"\x05error\x18\x06 \x01(\tR\x05error2\xeb\x01\n" +
 	"\x05Swarm\x12G\n" +
 	"\x04Join\x12\x1e.longshore.v1.SwarmJoinRequest\x1a\x1f.longshore.v1.SwarmJoinResponse\x12J\n" +

@@ -148,7 +148,7 @@ func overlayStatus(t *base.Facts, o *longshorev1.SwarmOverlays) {
 	t.Line("overlays     %s", strings.TrimSpace(base.Printable(o.GetGossip())+" "+strings.Join(o.GetMembers(), ", ")))
 	for _, n := range o.GetNetworks() {
 		line := fmt.Sprintf("%s: tasks %d, others %d", n.GetName(), n.GetTasks(), n.GetPeers())
-		if !n.GetTold() {
+		if !n.GetAnnounced() {
 			line += ", not announced to other nodes yet"
 		}
 		if n.GetError() != "" {

@@ -27,8 +27,8 @@ var _ core.Policy = (*Policy)(nil)
 type Hooks struct {
 	// Asked is called with each question, in the form of Notes, and may refuse.
 	Asked func(ctx context.Context, question string) error
-	// Told is called with each result, in the form of Notes.
-	Told func(ctx context.Context, end string)
+	// Ended is called with each result, in the form of Notes.
+	Ended func(ctx context.Context, end string)
 	// Resources replace those of an update.
 	Resources *specs.LinuxResources
 	// Container and Process change the spec before a start.
@@ -125,8 +125,8 @@ func (p *Policy) Before(ctx context.Context, op *core.Operation) (after func(err
 		if err != nil {
 			end = question + ": failed"
 		}
-		if h := p.hooks(end); h.Told != nil {
-			h.Told(ctx, end)
+		if h := p.hooks(end); h.Ended != nil {
+			h.Ended(ctx, end)
 		}
 	}, nil
 }

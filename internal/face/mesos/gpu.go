@@ -21,9 +21,9 @@ type gpuPool struct {
 func newGPUPool(names []string) *gpuPool { return &gpuPool{names: names, taken: map[string]bool{}} }
 
 // take assigns n free GPUs. have returns all containers that may have one; no other
-// launch takes any while it runs. give must be called once the container has its record
+// launch takes any while it runs. release must be called once the container has its record
 // or will not get one. InvalidArgument if fewer than n are free.
-func (p *gpuPool) take(n int, have func() ([]core.Container, error)) (names []string, give func(), err error) {
+func (p *gpuPool) take(n int, have func() ([]core.Container, error)) (names []string, release func(), err error) {
 	if n == 0 {
 		return nil, func() {}, nil
 	}

@@ -67,7 +67,7 @@ func TestAVolumeThatIsGoneWaits(t *testing.T) {
 	share := map[string]string{"type": "cifs", "device": "//127.0.0.1/share", "o": "username=u,password=" + password}
 	r.running(withVolume(restarting("share", always), "share", "/data", share))
 	r.running(withVolume(restarting("plain", always), "plain", "/data", nil))
-	for key, value := range r.drawer.All("") {
+	for key, value := range r.kv.All("") {
 		if strings.Contains(string(value), password) {
 			t.Errorf("%s has the password", key)
 		}
@@ -81,7 +81,7 @@ func TestAVolumeThatIsGoneWaits(t *testing.T) {
 	r.boots()
 	r.startedAgain("plain", 1)
 	roottest.Eventually(t, "the restart of the other has begun", func() bool {
-		data, err := r.drawer.Get("restart/share")
+		data, err := r.kv.Get("restart/share")
 		return err == nil && strings.Contains(string(data), `"pending":true`)
 	})
 	r.back()
@@ -99,7 +99,7 @@ func TestTheManagersPeriodIsKept(t *testing.T) {
 	r.Period = 5 * time.Second // another than the node assumes
 	r.join()
 	roottest.Eventually(t, "the period is kept", func() bool {
-		data, err := r.drawer.Get("heartbeat")
+		data, err := r.kv.Get("heartbeat")
 		return err == nil && string(data) == "5s"
 	})
 	r.Assign(swarmtest.Task("a", image, "sleep"))
@@ -107,7 +107,7 @@ func TestTheManagersPeriodIsKept(t *testing.T) {
 	if err := r.face.Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for key := range r.drawer.All("") {
+	for key := range r.kv.All("") {
 		t.Errorf("%s is kept", key)
 	}
 }

@@ -35,15 +35,15 @@ type mortal struct {
 	had    int           // the number of the task's statuses at the agent's death
 }
 
-// mortalDrawer is a drawer that dies with its agent, also before and after each change for a task.
+// mortalKV is a store that dies with its agent, also before and after each change for a task.
 // A session's writes have no stage: they may be before the task or after it.
-type mortalDrawer struct {
+type mortalKV struct {
 	core.KV
 	node  *enginetest.Node
 	crash *enginetest.Crash
 }
 
-func (d mortalDrawer) Put(key string, value []byte) error {
+func (d mortalKV) Put(key string, value []byte) error {
 	what, _, task := strings.Cut(key, "/")
 	switch {
 	case !task && d.crash.Dead():
@@ -58,12 +58,12 @@ func (d mortalDrawer) Put(key string, value []byte) error {
 	return d.around("keep "+what, func() error { return d.KV.Put(key, value) })
 }
 
-func (d mortalDrawer) Delete(key string) error {
+func (d mortalKV) Delete(key string) error {
 	what, _, _ := strings.Cut(key, "/")
 	return d.around("forget "+what, func() error { return d.KV.Delete(key) })
 }
 
-func (d mortalDrawer) around(what string, do func() error) error {
+func (d mortalKV) around(what string, do func() error) error {
 	if err := d.node.Options.FailPoint("face." + what + ".before"); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func newMortal(t *testing.T) *mortal {
 	r := newRig(t)
 	r.down()
 	m := &mortal{rig: r, crash: r.Crashes(), delay: time.Hour}
-	r.drawer = mortalDrawer{r.drawer, r.Node, m.crash}
+	r.kv = mortalKV{r.kv, r.Node, m.crash}
 	r.Hook(func(string) error {
 		if m.cutOff.Load() || m.crash.Dead() {
 			return status.Error(codes.Unavailable, "nobody is here")
@@ -165,7 +165,7 @@ func (m *mortal) isGone(ctx context.Context) error {
 // left fails on the task's records and volumes.
 func (m *mortal) left(ctx context.Context) error {
 	var list []string
-	for key := range m.drawer.All("") {
+	for key := range m.kv.All("") {
 		if strings.Contains(key, id) {
 			list = append(list, "record "+key)
 		}

@@ -252,7 +252,7 @@ func TestAKeyThatIsSealed(t *testing.T) {
 		write(text)
 		r.Start()
 		f, err := swarm.New(swarm.Options{
-			Deps:   face.Deps{Engine: r.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), Drawer: r.drawer},
+			Deps:   face.Deps{Engine: r.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), KV: r.kv},
 			Config: r.config, Root: r.root, State: r.state, MountFiles: func(string) error { return nil },
 		})
 		if err != nil {
@@ -278,7 +278,7 @@ func TestAKeyThatIsSealed(t *testing.T) {
 	for _, dir := range []string{r.root, r.state} {
 		r.nowhere(dir, "planted words", r.Token, "BEGIN PRIVATE", "BEGIN EC PRIVATE", "session")
 	}
-	for key, value := range r.drawer.All("") {
+	for key, value := range r.kv.All("") {
 		for _, secret := range []string{"planted words", r.Token, "PRIVATE KEY", "session"} {
 			if strings.Contains(string(value), secret) {
 				t.Errorf("%s has %q", key, secret)

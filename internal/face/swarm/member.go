@@ -38,7 +38,7 @@ type member struct {
 var _ session.Member = (*member)(nil)
 
 func newMember(f *Face, id *identity.Identity, passphrase []byte) (*member, error) {
-	known, err := records{f.o.Drawer}.managers()
+	known, err := records{f.o.KV}.managers()
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (m *member) Describe() *swarmv1.NodeDescription {
 // Configured implements session.Member: it stores the managers' addresses and root certificates.
 func (m *member) Configured(msg *swarmv1.SessionMessage) error {
 	if m.managers.Replace(msg.GetManagers()) {
-		if err := (records{m.face.o.Drawer}).putManagers(m.managers.All()); err != nil {
+		if err := (records{m.face.o.KV}).putManagers(m.managers.All()); err != nil {
 			return err
 		}
 	}

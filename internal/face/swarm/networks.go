@@ -22,7 +22,7 @@ func (m *member) networks(nodeID string) *overlays.Networks {
 	advertise, _ := readAddr(cfg.AdvertiseAddr) // Validate has
 	dataPath, _ := readAddr(cfg.DataPathAddr)
 	return overlays.New(overlays.Options{
-		Overlays: m.face.o.Overlays, Gossip: m.face.o.Gossip, KV: m.face.o.Drawer, Memory: m.face.o.Memory, Node: nodeID, Advertise: advertise, DataPath: dataPath,
+		Overlays: m.face.o.Overlays, Gossip: m.face.o.Gossip, KV: m.face.o.KV, Memory: m.face.o.Memory, Node: nodeID, Advertise: advertise, DataPath: dataPath,
 		Route: m.route, Mesh: w.node.Ingress == IngressMesh, Logger: m.face.log,
 		Note: func(note string) {
 			if err := engine.Tell(w.engine, note); err != nil {

@@ -164,7 +164,7 @@ func TestATaskIsStartedAgainWhileCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.clean()
-	for key := range r.drawer.All("") {
+	for key := range r.kv.All("") {
 		t.Errorf("%s is kept", key)
 	}
 }
@@ -413,7 +413,7 @@ func TestAFailedRemovalIsTriedAgain(t *testing.T) {
 	if s := r.face.Status(); s.Tasks != 0 {
 		t.Errorf("%+v", s)
 	}
-	for key := range r.drawer.All("task/") {
+	for key := range r.kv.All("task/") {
 		t.Errorf("%s is kept", key)
 	}
 }
@@ -433,7 +433,7 @@ func refusing(question string, said chan<- struct{}) func(context.Context, strin
 }
 
 // TestRecordsAreBounded: hundreds of tasks, one after the other, leave nothing in the
-// drawer, however they ended.
+// store, however they ended.
 func TestRecordsAreBounded(t *testing.T) {
 	r := newRig(t)
 	r.join()
@@ -453,7 +453,7 @@ func TestRecordsAreBounded(t *testing.T) {
 			r.Reaches(id, end)
 		}
 		n := 0
-		for range r.drawer.All("") {
+		for range r.kv.All("") {
 			n++
 		}
 		if most := 2*len(want) + 1; n > most { // those before may not be gone yet

@@ -29,7 +29,7 @@ type rig struct {
 	*swarmtest.Manager
 	t      *testing.T
 	face   *swarm.Face
-	drawer core.KV
+	kv     core.KV
 	config swarm.Config
 	root   string
 	state  string
@@ -48,7 +48,7 @@ func newRig(t *testing.T) *rig {
 
 func newRigWith(t *testing.T, cfg swarm.Config) *rig {
 	t.Helper()
-	r := &rig{config: cfg, Node: enginetest.Fakes(t), Manager: swarmtest.New(t), t: t, drawer: state.NewMemory(64).Scope(core.OwnerSwarm, true), root: t.TempDir(), state: t.TempDir()}
+	r := &rig{config: cfg, Node: enginetest.Fakes(t), Manager: swarmtest.New(t), t: t, kv: state.NewMemory(64).Scope(core.OwnerSwarm, true), root: t.TempDir(), state: t.TempDir()}
 	r.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: r.Runtime}}
 	r.Images.Offer(image, imagespec.ImageConfig{}, map[string]string{"etc/passwd": "web:x:33:33::/srv:/bin/sh\n"})
 	r.Supervisor.Program("well", func(*enginetest.Process) int { return 0 })
@@ -63,7 +63,7 @@ func (r *rig) start() {
 	r.Start()
 	var err error
 	r.face, err = swarm.New(swarm.Options{
-		Deps: face.Deps{Engine: r.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), Drawer: r.drawer},
+		Deps: face.Deps{Engine: r.As(core.OwnerSwarm), Logger: slog.New(slog.DiscardHandler), KV: r.kv},
 		Root: r.root, State: r.state, MountFiles: func(string) error { return nil }, Config: r.config, Heartbeat: r.Period, Gossip: r.gossip, Overlays: r.Overlays,
 	})
 	if err != nil {

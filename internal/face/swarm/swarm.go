@@ -34,7 +34,7 @@ const Name = "swarm"
 
 // Options are the parameters of New.
 type Options struct {
-	face.Deps // with a drawer
+	face.Deps // with a KV
 	Config    Config
 	// Root has the files that outlive a boot: the node's identity and the output of tasks. State
 	// has the tmpfs with secrets. Both are directories of the face's own.
@@ -73,8 +73,8 @@ var _ face.Face = (*Face)(nil)
 // New makes the face; it does nothing yet. InvalidArgument when the config is wrong or
 // something required is missing.
 func New(o Options) (*Face, error) {
-	if o.Engine == nil || o.Logger == nil || o.Drawer == nil || !filepath.IsAbs(o.Root) || !filepath.IsAbs(o.State) {
-		return nil, invalid.Errorf("swarm face: engine, logger, drawer, root and state are required")
+	if o.Engine == nil || o.Logger == nil || o.KV == nil || !filepath.IsAbs(o.Root) || !filepath.IsAbs(o.State) {
+		return nil, invalid.Errorf("swarm face: engine, logger, KV, root and state are required")
 	}
 	if err := o.Config.Validate(); err != nil {
 		return nil, err
@@ -201,7 +201,7 @@ func (f *Face) Join(ctx context.Context, r JoinRequest) (Status, error) {
 	if err := os.MkdirAll(f.o.Root, 0o700); err != nil {
 		return Status{}, fmt.Errorf("join: %w", err)
 	}
-	if err := (records{f.o.Drawer}).putManagers([]session.Peer{{Addr: r.Addr}}); err != nil {
+	if err := (records{f.o.KV}).putManagers([]session.Peer{{Addr: r.Addr}}); err != nil {
 		return Status{}, err
 	}
 	if err := id.Save(f.identityFile(), passphrase); err != nil {
@@ -271,7 +271,7 @@ func (f *Face) clear(ctx context.Context) error {
 	if err := f.clearVolumes(ctx); err != nil {
 		return err
 	}
-	if err := (records{f.o.Drawer}).clear(); err != nil {
+	if err := (records{f.o.KV}).clear(); err != nil {
 		return err
 	}
 	if err := f.files().unmount(); err != nil {

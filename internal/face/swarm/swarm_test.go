@@ -64,7 +64,7 @@ func TestTheKeyIsItsOwners(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o600 {
 		t.Fatalf("%v, %v", st, err)
 	}
-	for key, value := range r.drawer.All("") {
+	for key, value := range r.kv.All("") {
 		if strings.Contains(string(value), r.Token) || strings.Contains(string(value), "PRIVATE") {
 			t.Errorf("%s has a secret", key)
 		}
@@ -220,7 +220,7 @@ func TestSecretsAndConfigs(t *testing.T) {
 			t.Errorf("%s: %q, %v, %v", name, data, st, err)
 		}
 	}
-	for key, value := range r.drawer.All("") {
+	for key, value := range r.kv.All("") {
 		if strings.Contains(string(value), "planted-secret") {
 			t.Errorf("%s has the secret", key)
 		}
@@ -242,7 +242,7 @@ func TestCredentialsAreNotKept(t *testing.T) {
 	r.Assign(task)
 	r.Reaches("a", swarmv1.TaskState_RUNNING)
 	n := 0
-	for key, value := range r.drawer.All("task/") {
+	for key, value := range r.kv.All("task/") {
 		if n++; strings.Contains(string(value), "eyJ1c2Vy") {
 			t.Errorf("%s has the credentials", key)
 		}
@@ -403,7 +403,7 @@ func TestLeaving(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.clean()
-	for key := range r.drawer.All("") {
+	for key := range r.kv.All("") {
 		t.Errorf("%s is kept", key)
 	}
 	if s := r.face.Status(); s.NodeID != "" || s.Error != "" {

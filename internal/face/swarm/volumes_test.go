@@ -91,7 +91,7 @@ func TestClusterVolumes(t *testing.T) {
 	if held := d.Holds(); len(held) > 0 {
 		t.Errorf("the driver holds %v", held)
 	}
-	for key, value := range r.drawer.All("") {
+	for key, value := range r.kv.All("") {
 		if strings.Contains(string(value), "planted-secret") {
 			t.Errorf("%s has the secret", key)
 		}

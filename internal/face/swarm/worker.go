@@ -63,7 +63,7 @@ type task struct {
 
 func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 	w := &worker{
-		face: f, engine: f.o.Engine, node: n, reports: r, records: records{f.o.Drawer}, log: f.log, tasks: map[string]*task{}, devices: map[string]string{},
+		face: f, engine: f.o.Engine, node: n, reports: r, records: records{f.o.KV}, log: f.log, tasks: map[string]*task{}, devices: map[string]string{},
 	}
 	w.checks = newChecks(w.engine, w.log, w.step)
 	w.restarts = &restarts{enabled: f.o.Config.LocalRestarts, records: w.records, seen: map[string]time.Time{}}

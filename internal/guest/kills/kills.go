@@ -190,9 +190,9 @@ func (w *Watcher) read(inotify *os.File) {
 		if err != nil {
 			return
 		}
-		told := map[int]bool{}
+		grown := map[int]bool{}
 		for rest := b[:n]; len(rest) >= unix.SizeofInotifyEvent; {
-			told[int(int32(binary.NativeEndian.Uint32(rest)))] = true
+			grown[int(int32(binary.NativeEndian.Uint32(rest)))] = true
 			name := binary.NativeEndian.Uint32(rest[12:]) // a file has none
 			rest = rest[min(len(rest), unix.SizeofInotifyEvent+int(name)):]
 		}
@@ -200,7 +200,7 @@ func (w *Watcher) read(inotify *os.File) {
 		w.mu.Lock()
 		var look []*Watch
 		for one := range w.watches {
-			if told[one.number] || told[overflow] {
+			if grown[one.number] || grown[overflow] {
 				look = append(look, one)
 			}
 		}

@@ -326,17 +326,17 @@ func (r *rollout) tend(sp *spot) {
 	case sp.now.M.GetDesiredState() < swarmv1.TaskState_RUNNING: // prefetched
 		others := slices.DeleteFunc(slices.Clone(sp.tasks), func(t inventory.Task) bool { return t.M.GetId() == sp.now.M.GetId() })
 		if len(sp.old) > 0 && sp.now.State() >= swarmv1.TaskState_READY && r.running() {
-			r.shutDown(sp.old)
+			r.shutdown(sp.old)
 		} else if len(sp.old) == 0 && !r.stopping(others) {
 			r.want(sp.now, swarmv1.TaskState_RUNNING)
 		}
 	case sp.now.State() == swarmv1.TaskState_RUNNING:
-		r.shutDown(sp.old)
+		r.shutdown(sp.old)
 	}
 }
 
-// shutDown ends tasks.
-func (r *rollout) shutDown(tasks []inventory.Task) {
+// shutdown ends tasks.
+func (r *rollout) shutdown(tasks []inventory.Task) {
 	for _, t := range tasks {
 		r.want(t, swarmv1.TaskState_SHUTDOWN)
 	}
@@ -377,14 +377,14 @@ func on(tasks []inventory.Task, node string) []inventory.Task {
 func (r *rollout) change(sp *spot) {
 	if r.config.GetOrder() == swarmv1.UpdateConfig_START_FIRST && !r.inTheWay(sp) {
 		if r.start(r.s, sp.place, sp.tasks) {
-			r.shutDown(slices.DeleteFunc(slices.Clone(sp.old), func(t inventory.Task) bool { return t.State() == swarmv1.TaskState_RUNNING }))
+			r.shutdown(slices.DeleteFunc(slices.Clone(sp.old), func(t inventory.Task) bool { return t.State() == swarmv1.TaskState_RUNNING }))
 		}
 		return
 	}
 	at := sp.old[0].M.GetNodeId()
 	n, left := r.nodes[at], r.room[at].without(on(sp.old, at))
 	if r.s.GetSpec().GetAnnotations().GetLabels()[Prefetch] != "true" || n.GetSpec().GetAvailability() != swarmv1.NodeSpec_ACTIVE || !matches(r.s.GetSpec().GetTask().GetPlacement(), n) || !left.has(r.s) {
-		r.shutDown(sp.old)
+		r.shutdown(sp.old)
 	} else if r.again(r.s, sp.tasks) {
 		r.create(r.s, at, sp.slot, swarmv1.TaskState_READY)
 	}

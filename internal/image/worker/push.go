@@ -93,18 +93,18 @@ func (w *Worker) sent(ctx context.Context, agent Agent, desc ocispec.Descriptor)
 type sentBlob struct {
 	io.Reader
 	io.Closer
-	tell       func(int64)
-	read, told int64
+	tell           func(int64)
+	read, reported int64
 }
 
-// tellEvery is how many bytes of a blob are sent between two messages about it.
-const tellEvery = 4 << 20
+// reportEvery is how many bytes of a blob are sent between two messages about it.
+const reportEvery = 4 << 20
 
 // Read implements io.Reader.
 func (b *sentBlob) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
-	if b.read += int64(n); b.read-b.told >= tellEvery {
-		b.told = b.read
+	if b.read += int64(n); b.read-b.reported >= reportEvery {
+		b.reported = b.read
 		b.tell(b.read)
 	}
 	return n, err

@@ -360,7 +360,7 @@ var ErrDied = errors.New(plan.Died)
 func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
 	defer c.Release()
 	for {
-		c.awaitTold()
+		c.awaitResult()
 		err := Failed(c.errs, p.Name)
 		if !IsForked(err) {
 			return err
@@ -371,10 +371,10 @@ func (c *Child) next(p plan.Placed, moved func(pid, pidfd int)) error {
 	}
 }
 
-// awaitTold waits until the failure pipe is readable or, for a child that will make a
+// awaitResult waits until the failure pipe is readable or, for a child that will make a
 // second one, the child has ended. If it has ended without reporting the second child,
 // that one waits for us and holds the pipe open, so it is made to end.
-func (c *Child) awaitTold() {
+func (c *Child) awaitResult() {
 	if c.goPipe < 0 {
 		return
 	}

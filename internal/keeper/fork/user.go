@@ -196,8 +196,8 @@ func closeGo(fd int) {
 // it continue. It is for callers that read Files.Errors; see Parked for moved. A plan makes at most
 // one second child. Its pid comes from memory that the kernel has written and no other process can
 // change.
-func (c *Child) Follow(told error, moved func(pid, pidfd int)) error {
-	f, ok := told.(*FailedError) //nolint:errorlint // Failed wraps nothing
+func (c *Child) Follow(failed error, moved func(pid, pidfd int)) error {
+	f, ok := failed.(*FailedError) //nolint:errorlint // Failed wraps nothing
 	if !ok || c.followed {
 		return ErrDied
 	}

@@ -45,8 +45,8 @@ func Run(t *testing.T, fresh func(t *testing.T) Harness) {
 		name string
 		test func(*testing.T, *suite)
 	}{
-		{"ExitCodeIsTold", exitCodeIsTold},
-		{"SignalEndsAndIsTold", signalEndsAndIsTold},
+		{"ExitCodeIsTold", exitCodeIsReported},
+		{"SignalEndsAndIsTold", signalEndsAndIsReported},
 		{"ExitIsOfferedUntilAcknowledged", exitIsOfferedUntilAcknowledged},
 		{"SecondLaunchOfARefIsRefused", secondLaunchOfARefIsRefused},
 		{"UnknownRefs", unknownRefs},
@@ -104,7 +104,7 @@ func (s *suite) exit(t *testing.T, r core.Ref) core.ProcessExit {
 	return core.ProcessExit{}
 }
 
-func exitCodeIsTold(t *testing.T, s *suite) {
+func exitCodeIsReported(t *testing.T, s *suite) {
 	before := time.Now().Add(-time.Second)
 	got := s.start(t, ref("a"), Program{Code: 42}, core.IO{})
 	if got.Pid <= 0 || got.Streams != nil {
@@ -119,7 +119,7 @@ func exitCodeIsTold(t *testing.T, s *suite) {
 	}
 }
 
-func signalEndsAndIsTold(t *testing.T, s *suite) {
+func signalEndsAndIsReported(t *testing.T, s *suite) {
 	s.start(t, ref("a"), Program{Wait: true}, core.IO{})
 	const kill = 9
 	if err := s.Supervisor.Signal(s.ctx, ref("a"), kill); err != nil {

@@ -388,9 +388,9 @@ func (n *nest) handle(kind wire.Kind, body []byte, fds []int) bool {
 		}
 		switch {
 		case kind == wire.KindNestAsk && c.Pid == 0: // the keeper only asks whether all frames before were handled
-			n.answer(wire.KindNestTold, &c)
+			n.answer(wire.KindNestEnd, &c)
 		case kind == wire.KindNestAsk:
-			n.answer(wire.KindNestTold, n.stateOf(c.Pid))
+			n.answer(wire.KindNestEnd, n.stateOf(c.Pid))
 		default:
 			kernel.Reap(c.Pid)
 			delete(n.pids, c.Pid)

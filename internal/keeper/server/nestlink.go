@@ -124,7 +124,7 @@ func (n *nest) receive(s *Server) bool {
 	var c wire.Child
 	var d wire.Drop
 	switch {
-	case ok && h.Kind == wire.KindNestTold && wire.Unmarshal(body, &c):
+	case ok && h.Kind == wire.KindNestEnd && wire.Unmarshal(body, &c):
 		n.inbox = append(n.inbox, c)
 	case ok && h.Kind == wire.KindNestLacks && wire.Unmarshal(body, &d):
 		n.putAgain(s, d.Key)

@@ -87,7 +87,7 @@ func (r records) size(in []byte) int64 {
 
 // whole returns how many of the first n bytes of made, which append made of in, are whole records,
 // and how many bytes of in those records hold.
-func (r records) whole(made, in []byte, n int) (kept, told int) {
+func (r records) whole(made, in []byte, n int) (kept, used int) {
 	for kept < n {
 		end := kept
 		for end < n && made[end] != '\n' {
@@ -96,11 +96,11 @@ func (r records) whole(made, in []byte, n int) (kept, told int) {
 		if end == n {
 			break
 		}
-		told += end + 1 - kept - r.overhead()
-		if told < len(in) && in[told] == '\n' {
-			told++ // the record ends its line
+		used += end + 1 - kept - r.overhead()
+		if used < len(in) && in[used] == '\n' {
+			used++ // the record ends its line
 		}
 		kept = end + 1
 	}
-	return kept, told
+	return kept, used
 }

@@ -228,11 +228,11 @@ func (k *Sink) write(w what, head []byte, size int64, regular bool) int {
 		out, rest := records{k.Plain}.append(w.out[:0], left, w.ts, w.stderr, outLimit)
 		n, err := writeSome(k.fd, out)
 		if n < len(out) {
-			kept, told := records{k.Plain}.whole(out, left, n)
+			kept, used := records{k.Plain}.whole(out, left, n)
 			if regular && kept < n {
 				_ = unix.Ftruncate(k.fd, size+int64(kept))
 			}
-			return k.fail(len(left)-told, err)
+			return k.fail(len(left)-used, err)
 		}
 		size += int64(n)
 		left = rest
@@ -272,12 +272,12 @@ func (k *Sink) putFIFO(s *slot, w what) int {
 		n += int(skip)
 		skip = 0
 		if n < len(out) {
-			told := n
+			used := n
 			if k.CRI {
-				_, told = records{k.Plain}.whole(out, left, n)
+				_, used = records{k.Plain}.whole(out, left, n)
 			}
 			s.set(done)
-			return k.fail(len(left)-told, err)
+			return k.fail(len(left)-used, err)
 		}
 		left = rest
 	}

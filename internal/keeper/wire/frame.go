@@ -96,7 +96,7 @@ const (
 	KindNestPut                       // keeper → nest: hold this item in place of the one with the same key
 	KindNestDrop                      // keeper → nest: drop the item
 	KindNestAsk                       // keeper → nest: has this child of yours ended?
-	KindNestTold                      // nest → keeper: how the child ended
+	KindNestEnd                       // nest → keeper: how the child ended
 	KindNestReap                      // keeper → nest: the child's exit is recorded
 	KindNestBinary                    // keeper → nest: the program to start next time
 	KindNestQuit                      // keeper → nest: both processes end

@@ -91,8 +91,8 @@ func grown(st core.NetworkStatus, iface core.Attachment, b *Bridge, id core.ID) 
 	return st
 }
 
-// LeadOut makes the default route of a sandbox lead over one of its interfaces.
-func (b *Bridge) LeadOut(req core.NetworkRequest, a core.Attachment) error {
+// SetDefaultRoute makes the default route of a sandbox lead over one of its interfaces.
+func (b *Bridge) SetDefaultRoute(req core.NetworkRequest, a core.Attachment) error {
 	lease, ok := b.leases.Held(req.Sandbox)
 	if !ok {
 		return fmt.Errorf("it holds no address: %w", errdefs.ErrFailedPrecondition)

@@ -43,7 +43,7 @@ type OverlaySubject struct {
 // for each part.
 func OverlayContract(t *testing.T, subject func(t *testing.T) OverlaySubject) {
 	for name, part := range map[string]func(*testing.T, OverlaySubject){
-		"Open": overlaysOpen, "Refused": overlaysRefused, "Told": overlaysTold, "Sandboxes": overlaysSandboxes, "Attach": overlaysAttach, "Restart": overlaysRestart, "Ingress": overlaysIngress,
+		"Open": overlaysOpen, "Refused": overlaysRefused, "Told": overlaysCalls, "Sandboxes": overlaysSandboxes, "Attach": overlaysAttach, "Restart": overlaysRestart, "Ingress": overlaysIngress,
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := subject(t)
@@ -169,9 +169,9 @@ func overlaysRefused(t *testing.T, s OverlaySubject) {
 	s.wantOpen(t)
 }
 
-// overlaysTold: calls for a network that is not open are refused, and one bad peer does not affect
+// overlaysCalls: calls for a network that is not open are refused, and one bad peer does not affect
 // the others.
-func overlaysTold(t *testing.T, s OverlaySubject) {
+func overlaysCalls(t *testing.T, s OverlaySubject) {
 	ctx, name := t.Context(), s.overlay(1).Name
 	tell := func() (errs []error) {
 		return []error{

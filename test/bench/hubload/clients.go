@@ -36,8 +36,8 @@ type clients struct {
 	lost  atomic.Int64
 	cause atomic.Value
 	beats atomic.Int64
-	// opened, landed and told are how far steps are: sessions, tasks that have arrived, and statuses.
-	opened, landed, told atomic.Int64
+	// opened, landed and reported are how far steps are: sessions, tasks that have arrived, and statuses.
+	opened, landed, reported atomic.Int64
 	// obeys is set while clients report that their tasks run. slowest is the longest time, in nanoseconds, that a
 	// heartbeat took.
 	obeys   atomic.Bool
@@ -259,6 +259,6 @@ func (n *client) reportState(ctx context.Context, task string, state swarmv1.Tas
 			ContainerId: "0f3c6a1e5d7b9f2a4c6e8d0b1a3f5c7e9d2b4a6c8e0f1d3b5a7c9e1f3d5b7a90", Pid: 4242,
 		}}},
 	}}})
-	n.all.told.Add(1)
+	n.all.reported.Add(1)
 	return err
 }

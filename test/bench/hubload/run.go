@@ -186,8 +186,8 @@ func round(ctx context.Context, k kind, n int) (f result, err error) {
 		{"heartbeats", m.heartbeats, c.beats.Load},
 		{"assignments one after the other", m.assignments, c.landed.Load},
 		{"one task to each", m.each, c.landed.Load},
-		{"statuses", m.statuses, c.told.Load},
-		{"a global service", m.global, c.told.Load},
+		{"statuses", m.statuses, c.reported.Load},
+		{"a global service", m.global, c.reported.Load},
 	} {
 		if step.name == "a global service" && !k.schedules {
 			break
@@ -247,7 +247,7 @@ func (m measurement) prepare() error {
 		one = append(one, single(i))
 	}
 	for r := range m.rounds() {
-		all = append(all, told(r))
+		all = append(all, reporting(r))
 	}
 	if _, err := m.s.ask(request{Op: "prepare", Prefixes: one, N: 1}); err != nil {
 		return err
@@ -259,9 +259,9 @@ func (m measurement) prepare() error {
 // rounds is how many tasks each node has for the statuses.
 func (m measurement) rounds() int { return max(1, reports/m.n) }
 
-// single and told begin the ids of tasks.
-func single(i int) string { return fmt.Sprintf("single-%d-", i) }
-func told(r int) string   { return fmt.Sprintf("told-%d-", r) }
+// single and reporting begin the ids of tasks.
+func single(i int) string    { return fmt.Sprintf("single-%d-", i) }
+func reporting(r int) string { return fmt.Sprintf("told-%d-", r) }
 
 // sessions opens all sessions, and measures their memory.
 func (m measurement) sessions(ctx context.Context) error {
@@ -321,7 +321,7 @@ func (m measurement) assignments(context.Context) error {
 // each gives one task to each node.
 func (m measurement) each(context.Context) error {
 	used := m.s.cpu()
-	a, arrived, err := m.assign(told(0), m.c.ids)
+	a, arrived, err := m.assign(reporting(0), m.c.ids)
 	if err != nil {
 		return err
 	}
@@ -336,7 +336,7 @@ func (m measurement) each(context.Context) error {
 // agents do; a node has several calls under way when there are few nodes.
 func (m measurement) statuses(context.Context) error {
 	for r := 1; r < m.rounds(); r++ {
-		if _, _, err := m.assign(told(r), m.c.ids); err != nil {
+		if _, _, err := m.assign(reporting(r), m.c.ids); err != nil {
 			return err
 		}
 	}
@@ -345,7 +345,7 @@ func (m measurement) statuses(context.Context) error {
 	group.SetLimit(parallel)
 	for r := range m.rounds() {
 		for i, n := range m.c.nodes {
-			group.Go(func() error { return n.report(ctx, fmt.Sprint(told(r), i)) })
+			group.Go(func() error { return n.report(ctx, fmt.Sprint(reporting(r), i)) })
 		}
 	}
 	if err := group.Wait(); err != nil {

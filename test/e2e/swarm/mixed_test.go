@@ -145,7 +145,7 @@ type overlayView struct {
 	Networks []struct {
 		Name, Error  string
 		Tasks, Peers int
-		Told         bool
+		Announced    bool
 	}
 }
 
@@ -170,7 +170,7 @@ func (l *linked) told() {
 	roottest.Eventually(l.t, "the node is in the gossip", func() bool {
 		last = l.overlays()
 		for _, n := range last.Networks {
-			if !n.Told || n.Error != "" {
+			if !n.Announced || n.Error != "" {
 				return false
 			}
 		}

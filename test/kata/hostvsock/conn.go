@@ -29,12 +29,12 @@ type conn struct {
 	peerTook   uint32
 
 	// From the guest to the host.
-	out     []byte // received, and not yet written
-	outEnd  bool   // the guest has ended its output
-	flushed bool   // and all of it is written
-	came    uint32
-	wrote   uint32
-	told    uint32 // the part of wrote that the guest has received
+	out       []byte // received, and not yet written
+	outEnd    bool   // the guest has ended its output
+	flushed   bool   // and all of it is written
+	came      uint32
+	wrote     uint32
+	announced uint32 // the part of wrote that the guest has received
 }
 
 func newConn(m *mux, p ports, host net.Conn) *conn {
@@ -45,7 +45,7 @@ func newConn(m *mux, p ports, host net.Conn) *conn {
 func (c *conn) fillLocked(h *header) {
 	h.srcCID, h.dstCID, h.srcPort, h.dstPort, h.kind = hostCID, c.mux.guest, c.ports.host, c.ports.guest, stream
 	h.bufAlloc, h.fwdCnt = buffer, c.wrote
-	c.told = c.wrote
+	c.announced = c.wrote
 }
 
 // creditLocked stores the guest's report of its buffer. Preconditions: mu is held.
@@ -201,9 +201,9 @@ func (c *conn) write(host net.Conn) {
 		case len(data) == 0:
 			c.flushed = true
 			c.moveLocked()
-		case c.wrote-c.told >= buffer/4 && !c.gone:
+		case c.wrote-c.announced >= buffer/4 && !c.gone:
 			c.sendLocked(c, opCreditUpdate, 0)
-			c.told = c.wrote // one is enough
+			c.announced = c.wrote // one is enough
 		}
 		c.mu.Unlock()
 		c.wake()

@@ -40,7 +40,7 @@ type Manager struct {
 
 	tb testing.TB
 
-	mu      sync.Mutex // guards hook, nodes, tasks, secrets, configs, volumes, unpublished, statuses, toldBy, changed, sessions, kick, messages, cert, issuer, renew, role, more, pushed, issued
+	mu      sync.Mutex // guards hook, nodes, tasks, secrets, configs, volumes, unpublished, statuses, reporters, changed, sessions, kick, messages, cert, issuer, renew, role, more, pushed, issued
 	hook    func(call string) error
 	nodes   map[string]*swarmv1.Certificate // by id
 	tasks   map[string]*swarmv1.Task
@@ -50,7 +50,7 @@ type Manager struct {
 	volumes     map[string]*swarmv1.VolumeAssignment
 	unpublished map[string]int // how often each was reported
 	statuses    []*swarmv1.UpdateTaskStatusRequest_TaskStatusUpdate
-	toldBy      []string      // the session of each of them
+	reporters   []string      // the session of each of them
 	changed     chan struct{} // closed at the next change of anything
 	sessions    []opened      // all that there were, the latest last
 	kick        chan struct{} // closed to end the streams of the session
@@ -279,10 +279,10 @@ func (m *Manager) Lives(id string) (lives [][]*swarmv1.TaskStatus) {
 		if u.GetTaskId() != id {
 			continue
 		}
-		n, known := by[m.toldBy[i]]
+		n, known := by[m.reporters[i]]
 		if !known {
 			n = len(lives)
-			by[m.toldBy[i]] = n
+			by[m.reporters[i]] = n
 			lives = append(lives, nil)
 		}
 		lives[n] = append(lives[n], u.GetStatus())
@@ -308,7 +308,7 @@ func (m *Manager) Reaches(id string, s swarmv1.TaskState) (found *swarmv1.TaskSt
 func (m *Manager) Forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.statuses, m.toldBy = nil, nil
+	m.statuses, m.reporters = nil, nil
 }
 
 // caller is the node that calls, by its certificate.
@@ -443,7 +443,7 @@ func (d dispatcher) UpdateTaskStatus(ctx context.Context, req *swarmv1.UpdateTas
 		}
 	}
 	for _, u := range req.GetUpdates() {
-		d.m.statuses, d.m.toldBy = append(d.m.statuses, u), append(d.m.toldBy, req.GetSessionId())
+		d.m.statuses, d.m.reporters = append(d.m.statuses, u), append(d.m.reporters, req.GetSessionId())
 	}
 	d.m.wake()
 	return &swarmv1.UpdateTaskStatusResponse{}, nil

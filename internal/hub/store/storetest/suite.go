@@ -20,7 +20,7 @@ import (
 func Suite(t *testing.T, open func(t *testing.T) store.Opener) {
 	t.Helper()
 	for name, fn := range map[string]func(t *testing.T, open func(t *testing.T) store.Opener){
-		"a transaction is whole or nothing": aTransactionIsWholeOrNothing, "limits are told": limitsAreTold,
+		"a transaction is whole or nothing": aTransactionIsWholeOrNothing, "limits are told": limitsAreNamed,
 		"a watch has each transaction once": aWatchHasEachTransactionOnce, "what is lent": whatIsLent, "after a restart": afterARestart,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func aTransactionIsWholeOrNothing(t *testing.T, open func(t *testing.T) store.Op
 	}
 }
 
-func limitsAreTold(t *testing.T, open func(t *testing.T) store.Opener) {
+func limitsAreNamed(t *testing.T, open func(t *testing.T) store.Opener) {
 	s := Open(t, open(t))
 	if _, err := s.Commit(t.Context(), make([]store.Write, store.MaxWrites+1)...); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too many writes: %v", err)
