@@ -171,7 +171,8 @@ func TestAHandleEndsWithItsContainer(t *testing.T) {
 	})
 }
 
-// TestTheAgentIsOnTheBoardForThoseWhomThePolicyNames: its reading calls, and to nobody whom the policy does not name it for.
+// TestTheAgentIsOnTheBoardForThoseWhomThePolicyNames: only a client that the policy names calls it, and only reading
+// calls.
 func TestTheAgentIsOnTheBoardForThoseWhomThePolicyNames(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "grants.yaml")
@@ -252,7 +253,7 @@ func TestModulesAreOnTheBoard(t *testing.T) {
 	})
 }
 
-// boardSays returns what doctor says of it.
+// boardSays returns doctor's finding of it.
 func boardSays(t *testing.T, n *nodetest.Node) string {
 	t.Helper()
 	return n.Finding(t, "board")

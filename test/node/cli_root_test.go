@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestRunSaysWhatWentWrong gives `run` what cannot be: the exit status tells the
-// program's mistakes from ours, the message says what, and nothing stays.
+// TestRunSaysWhatWentWrong: the exit status of `run` tells the program's mistakes from ours,
+// the message names the cause, and nothing stays.
 func TestRunSaysWhatWentWrong(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})
@@ -41,7 +41,7 @@ func TestRunSaysWhatWentWrong(t *testing.T) {
 				if !errors.As(err, &exit) || exit.ExitCode() != tc.status || !strings.Contains(err.Error(), tc.says) {
 					t.Errorf("got %v, want status %d and %q", err, tc.status, tc.says)
 				}
-				// The agent removes what has ended, just after it has told so.
+				// The agent reports an end just before it removes the sandbox.
 				nodetest.Eventually(t, "the sandbox is removed", func() bool {
 					out, err := n.CLI("sandboxes")
 					return err == nil && strings.Count(out, "\n") == 2 // the header and the one that runs
@@ -119,7 +119,7 @@ func TestAnEndedContainerStartsAgain(t *testing.T) {
 	})
 }
 
-// TestFlagsReachTheContainer runs one program with what people add to docker run, and looks at what it finds.
+// TestFlagsReachTheContainer: a program finds the effect of each flag that people add to docker run.
 func TestFlagsReachTheContainer(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

@@ -39,7 +39,7 @@ func newCommitted(t *testing.T, megabytes int) committed {
 	c := committed{volumes{n, n.Busybox(t)}, root}
 	c.must(t, "run", "-d", "--name", "big", c.image, "/bin/sh", "-c", fmt.Sprintf("dd if=/dev/urandom of=/big bs=1M count=%d 2>/dev/null; ", megabytes)+"i=0; while :; do i=$((i+1)); echo $i > /count; sleep 0.1; done")
 	roottest.Eventually(t, "the container has written its layer", func() bool { return c.count(t) > 0 })
-	// A baseline must not have the exec that has looked.
+	// A baseline must not contain the exec of count.
 	roottest.Eventually(t, "no exec is left", func() bool {
 		left, err := filepath.Glob(filepath.Join(n.State, "keeper", "pair-*", "io", "*", "exec-*"))
 		return err == nil && len(left) == 0
@@ -54,7 +54,7 @@ func (c committed) count(t *testing.T) int {
 	if err != nil {
 		return 0
 	}
-	n, _ := strconv.Atoi(strings.TrimSpace(out)) // it is written anew just now
+	n, _ := strconv.Atoi(strings.TrimSpace(out)) // it is just being rewritten
 	return n
 }
 
@@ -85,7 +85,8 @@ func (c committed) goesOn(t *testing.T, when string, before nodetest.Holdings) {
 	same(t, c.Node, before)
 }
 
-// TestACommitOnAFullDiskKeepsNothing: the error says that there is no space, and the container goes on.
+// TestACommitOnAFullDiskKeepsNothing: the error says that there is no space, and the container
+// continues.
 func TestACommitOnAFullDiskKeepsNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		c := newCommitted(t, 8)
@@ -108,8 +109,8 @@ func TestACommitOnAFullDiskKeepsNothing(t *testing.T) {
 	})
 }
 
-// TestTheAgentDiesInACommit: wherever it is, the next agent lets the container continue, and keeps nothing of
-// what was begun.
+// TestTheAgentDiesInACommit: at each step, the next agent lets the container continue, and keeps nothing of
+// the commit.
 //
 // It runs with LONGSHORE_DAMAGES only.
 func TestTheAgentDiesInACommit(t *testing.T) {

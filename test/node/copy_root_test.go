@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestCopy to and from containers that run, have ended and were not started, with volumes and binds,
-// and with links that lead out of the container's root.
+// TestCopy: files go to and from running, ended and unstarted containers, with volumes and binds,
+// and not by links out of the root.
 func TestCopy(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		v := startVolumes(t)
@@ -71,7 +71,7 @@ func TestCopy(t *testing.T) {
 			if got := read("back"); got != "bound" {
 				t.Errorf("the bind of %s: %q", c, got)
 			}
-			// Links that lead out lead nowhere, and what is read-only stays as it is.
+			// Links do not lead out, and read-only files stay as they are.
 			for _, wrong := range [][]string{
 				{c + ":/box/magic" + here("secret"), here("stolen")},
 				{c + ":/box/up/../" + here("secret"), here("stolen")},

@@ -21,9 +21,9 @@ func statOf(t *testing.T, path string) (uid, gid, mode uint32) {
 	return st.Uid, st.Gid, st.Mode & 0o7777
 }
 
-// TestCopyWithAUserNamespace: what is copied into a container with a user namespace belongs to its root, or
-// with -a to the user of that number there. What is copied out has the owners that the container sees, and
-// no bits by which it would have their rights on the node. Capabilities of files stay behind.
+// TestCopyWithAUserNamespace: a file copied into a container with a user namespace belongs to its root, or
+// with -a to the user of that number there. A file copied out has the owners that the container sees, and
+// no bits that give their rights on the node. Capabilities of files stay behind.
 func TestCopyWithAUserNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		v := startVolumes(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// damages are the ways in which a file is spoiled.
+// damages are the ways to spoil a file.
 func damages(r *rand.Rand) map[string]func(b []byte) []byte {
 	return map[string]func([]byte) []byte{
 		"emptied": func([]byte) []byte { return nil },
@@ -45,15 +45,15 @@ func damages(r *rand.Rand) map[string]func(b []byte) []byte {
 	}
 }
 
-// TestDamagedFiles spoils files of the agent's two directories, one after the other, while it is
-// down and containers run: it starts again, or says which file it is and what to do, and never
-// ends in a stack trace. When it runs again, after `longshore repair` if it has asked for that,
-// it knows all that it knew before.
+// TestDamagedFiles: after a file of its two directories was spoiled while it was down and
+// containers run, the agent starts again, or names the file and the remedy, and never ends in a
+// stack trace. Then, after `longshore repair` if it has asked for that, it knows all that it
+// knew before.
 //
-// LONGSHORE_DAMAGES is how many cases are tried, of all files: first one file of each class is cut,
-// zeroed, and has a bit flipped. By default each file of records is damaged once. Not damaged are
-// what images, containers and volumes contain, which is not the agent's (`check --images` is for images),
-// and what has no content: empty files, sockets, fifos and mounts.
+// LONGSHORE_DAMAGES is the number of cases, of all files: first one file of each class is cut, zeroed,
+// and has a bit flipped. By default each file of records is damaged once. The content of images,
+// containers and volumes, which is not the agent's, is not damaged (`check --images` is for images), nor
+// are empty files, sockets, fifos and mounts.
 func TestDamagedFiles(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		seed := rand.Uint64()
@@ -123,7 +123,7 @@ var classNeeds = []string{
 	"image/content/blobs", "image/sums", "checkouts", "bundles", "runtime/native", "keeper/pair-*/journal", "names/", "logs/",
 }
 
-// class is a file's path without what names single objects.
+// class is a file's path without names of single objects.
 func (d *damaged) class(file string) string {
 	rel, err := filepath.Rel(d.n.Dir, file)
 	if err != nil {
@@ -138,7 +138,7 @@ var single = regexp.MustCompile(`[0-9a-f]{12,}|[0-9]+`)
 type damaged struct {
 	n                         *nodetest.Node
 	pod                       *nodetest.Pod
-	before                    string // what the node knew
+	before                    string // the first sight
 	events                    []nodetest.Event
 	started, healed, repaired int
 }
@@ -170,7 +170,7 @@ func newDamaged(t *testing.T) *damaged {
 	return d
 }
 
-// records are the files in which the agent keeps what it knows.
+// records match the files that keep the agent's state.
 var records = regexp.MustCompile(`(live\.db|durable\.db|names\.db|events\.log|/boot|volume\.json)(\.copy)?$`)
 
 // contents are files that are not the agent's records: those of images, containers and volumes.
@@ -199,7 +199,7 @@ func (d *damaged) files(onlyRecords bool) (list []string) {
 	return list
 }
 
-// sight is what the node knows, as its users see it.
+// sight is the node's state, as its users see it.
 func (d *damaged) sight(t *testing.T) string {
 	t.Helper()
 	var all []string
@@ -288,7 +288,7 @@ func (d *damaged) try(t *testing.T, file, name string, how func([]byte) []byte) 
 	if records.MatchString(file) {
 		return // it has been mended
 	}
-	// What is not the agent's own to mend is put back.
+	// A file that the agent cannot mend is put back.
 	d.n.Kill()
 	if _, err := os.Stat(file); err == nil {
 		if err := errors.Join(os.WriteFile(file, whole, 0), os.Chtimes(file, st.ModTime(), st.ModTime())); err != nil {

@@ -15,10 +15,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTheHostsNullIsReplaced: somebody puts a file in the place of /dev/null. The
-// agent starts containers all the same, before and after its restart, in user
-// namespaces too, what they see hidden is hidden and cannot be written, and doctor
-// says what is wrong.
+// TestTheHostsNullIsReplaced: with a file in the place of /dev/null, the agent starts
+// containers all the same, before and after its restart, in user namespaces too, files hidden
+// from them are hidden and cannot be written, and doctor names the fault.
 func TestTheHostsNullIsReplaced(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		ownDevices(t)
@@ -78,9 +77,9 @@ func TestTheHostsNullIsReplaced(t *testing.T) {
 		}
 		diagnosis("made anew", "ok    devices", "ok    start")
 
-		// What containers start from has lost its null device, as it did when that
-		// was the host's: nothing starts, doctor sees it, and an agent that comes
-		// anew mends it though a container runs.
+		// The mount namespace that containers start from has lost its null device, as once with
+		// the host's: nothing starts, doctor sees it, and the next agent mends it though a
+		// container runs.
 		breakNull(t, n)
 		if out, err := n.CLI("run", "--rm", image, "/bin/true"); err == nil {
 			t.Errorf("a container was started without: %s", out)
@@ -95,7 +94,7 @@ func TestTheHostsNullIsReplaced(t *testing.T) {
 	})
 }
 
-// ownDevices gives the test a /dev of its own, of which nobody else sees changes.
+// ownDevices mounts a /dev for the test alone: nobody else sees its changes.
 func ownDevices(t *testing.T) {
 	t.Helper()
 	dev, err := os.MkdirTemp("/run", "dev")

@@ -93,8 +93,8 @@ func TestDoctorSeesAFullDisk(t *testing.T) {
 	})
 }
 
-// TestAFailedStartSaysWhatTheMachineLacks starts an agent whose keeper is not installed, on a full root. It prints
-// both findings with their hints, and none that is in order.
+// TestAFailedStartSaysWhatTheMachineLacks: an agent without an installed keeper, on a full root, prints both
+// findings with their hints, and none that is in order.
 func TestAFailedStartSaysWhatTheMachineLacks(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -162,8 +162,8 @@ func fillInodes(dir string) error {
 	}
 }
 
-// TestTheAgentMendsTheHostsNetwork: what another program changes is restored within seconds, and doctor, an event and the
-// metric tell of it. A setting of a user's own stays, and is told.
+// TestTheAgentMendsTheHostsNetwork: it undoes another program's changes within seconds, and doctor, an event and the
+// metric tell of it. A setting of a user's own stays, and doctor and check tell of it.
 func TestTheAgentMendsTheHostsNetwork(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		const metrics = "127.0.0.1:17946" // of this test's namespace

@@ -74,7 +74,7 @@ type round struct {
 	pull  string
 }
 
-// die lets the agent die at a stage that drive reaches, and looks at what the next one finds.
+// die lets the agent die at a stage that drive reaches, and checks the next one.
 func (r *round) die(t *testing.T, stage string, drive func(context.Context) error, before nodetest.Holdings) {
 	n := r.n
 	n.Kill() // a kind end would take the keeper along, as nothing runs
@@ -103,7 +103,7 @@ func (r *round) die(t *testing.T, stage string, drive func(context.Context) erro
 	same(t, n, before)
 }
 
-// same waits until the node holds what it held before.
+// same waits until the node's holdings are as before.
 func same(t *testing.T, n *nodetest.Node, before nodetest.Holdings) {
 	t.Helper()
 	var diff string
@@ -181,8 +181,8 @@ func (r *round) released(ctx context.Context, name string) error {
 	}
 }
 
-// clear removes every sandbox, as kubelet does with what it does not know, and the command line's
-// container.
+// clear removes every sandbox, as kubelet does unknown ones, the command line's objects, and the
+// image.
 func (r *round) clear(ctx context.Context) error {
 	for _, line := range [][]string{{"rm", "-f", "again", "connected"}, {"network", "rm", "beside"}} {
 		if out, err := r.n.CLI(line...); err != nil && !strings.Contains(out+err.Error(), "not found") {

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// refused asserts that err has a code and says what and where.
+// refused asserts that err has a code and the texts.
 func refused(t *testing.T, err error, code codes.Code, says ...string) {
 	t.Helper()
 	if err == nil {
@@ -43,7 +43,7 @@ func clean(t *testing.T, n *nodetest.Node) {
 	}
 }
 
-// badContainer is a container that cannot be, and what is said of it.
+// badContainer is an impossible container, and its error.
 type badContainer struct {
 	change func(cfg *runtimeapi.ContainerConfig)
 	starts bool // it may be created, and its start is refused then
@@ -109,8 +109,8 @@ func badContainers(dir, bare string) map[string]badContainer {
 	}
 }
 
-// TestBadContainersAreToldAndLeaveNothing asks for containers that cannot be:
-// the error says what and where, no half of one stays, and the name is free.
+// TestBadContainersAreToldAndLeaveNothing: the error for an impossible container names fault
+// and place, no half of one stays, and the name is free.
 func TestBadContainersAreToldAndLeaveNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[face.cri]\ncreate_mount_sources = false\n"})
@@ -152,7 +152,7 @@ func TestBadContainersAreToldAndLeaveNothing(t *testing.T) {
 	})
 }
 
-// tryBad asks for a container that cannot be, and removes what is there of it.
+// tryBad asks for an impossible container, and removes its remains.
 func tryBad(t *testing.T, n *nodetest.Node, pod *nodetest.Pod, cfg *runtimeapi.ContainerConfig, bad *badContainer) {
 	t.Helper()
 	ctx := t.Context()
@@ -189,8 +189,7 @@ func tryBad(t *testing.T, n *nodetest.Node, pod *nodetest.Pod, cfg *runtimeapi.C
 	}
 }
 
-// TestAnUnprivilegedProgramOpensItsOutput lets user 65534 open what its output
-// goes to anew, by both names.
+// TestAnUnprivilegedProgramOpensItsOutput: user 65534 can open its output again, by both names.
 func TestAnUnprivilegedProgramOpensItsOutput(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

@@ -14,22 +14,20 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// stateSize is the size of the state file system of the test, and less than what
-// a container tries to write.
+// stateSize is the size of the test's state file system, less than a container tries to write.
 const stateSize = 24 << 20
 
-// fillAll writes to all files that a container is given, and to its memory-backed
-// file systems, until they are full or 40 MiB are in each; then it looks whether
-// its own changes to /etc are there.
+// fillAll writes to all files that the agent adds to a container, and to its memory-backed file
+// systems, until they are full or have 40 MiB each; then it prints its own change to
+// /etc/hosts.
 const fillAll = `for f in /etc/hosts /etc/resolv.conf /etc/hostname /control; do
 	test -e $f && { dd if=/dev/zero of=$f bs=1M count=40 2>&1 | tail -n 1; }; done
 dd if=/dev/zero of=/dev/shm/f bs=1M count=40 2>/dev/null; dd if=/dev/zero of=/dev/f bs=1M count=40 2>/dev/null
 rm -f /etc/hosts /dev/shm/f /dev/f; echo mine > /etc/hosts && cat /etc/hosts; echo filled; exec sleep 1000`
 
-// TestAContainerCannotFillTheState: whatever root in a container writes to, the
-// file system that all containers' records are on has as much room as before, and
-// others are made and stopped as before. A file that used to be bound is the
-// control.
+// TestAContainerCannotFillTheState: wherever root in a container writes, the file system of all
+// containers' records has as much room as before, and others are made and stopped as before. A
+// file that used to be bound is the control.
 func TestAContainerCannotFillTheState(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir, err := os.MkdirTemp("", "longshore-node-")
@@ -54,7 +52,7 @@ func TestAContainerCannotFillTheState(t *testing.T) {
 			"read-only": func(c *runtimeapi.ContainerConfig) { security(c).ReadonlyRootfs = true },
 			"all capabilities": func(c *runtimeapi.ContainerConfig) {
 				security(c).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}
-				// It lifts whatever is read-only.
+				// It makes read-only files writable.
 				c.Command[2] = "for f in /etc/hosts /etc/resolv.conf /etc/hostname / /proc/kcore /proc/sys; do mount -o remount,bind,rw $f; done 2>/dev/null; " + c.Command[2]
 			},
 			"privileged": func(c *runtimeapi.ContainerConfig) { security(c).Privileged = true },

@@ -19,7 +19,7 @@ import (
 // fullStarts is how often the agent is killed and started on each full file system.
 const fullStarts = 20
 
-// A fullDisk is a node whose root or state directory is a small file system of its own.
+// A fullDisk is a node with a small file system of its own as root or state directory.
 type fullDisk struct {
 	volumes
 	dir string // the file system
@@ -64,7 +64,7 @@ func tmpfs(options string) mounting {
 	}
 }
 
-// ext4 makes an ext4 with so many inodes, of which root has no blocks in reserve, and mounts it.
+// ext4 makes an ext4 with so many inodes and no blocks reserved for root, and mounts it.
 func ext4(size int64, inodes int) mounting {
 	return func(t *testing.T, at string) {
 		t.Helper()
@@ -118,7 +118,7 @@ func (d fullDisk) fillInodes(t *testing.T) {
 	}
 }
 
-// unfill removes what fillBytes and fillInodes have made.
+// unfill removes the files of fillBytes and fillInodes.
 func (d fullDisk) unfill(t *testing.T) {
 	t.Helper()
 	fillers, err := filepath.Glob(filepath.Join(d.dir, "fill*"))
@@ -132,7 +132,7 @@ func (d fullDisk) unfill(t *testing.T) {
 	}
 }
 
-// knows returns what the node says that it has.
+// knows lists the objects and logs of the node.
 func (d fullDisk) knows(t *testing.T) string {
 	t.Helper()
 	return strings.Join([]string{

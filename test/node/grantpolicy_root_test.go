@@ -40,8 +40,8 @@ const (
 	wishForeign
 )
 
-// TestAGrantIsOnlyNarrowed combines what a request asks for, what its image wishes and what the operator allows. Each program prints
-// its argument, and inspect says the same.
+// TestAGrantIsOnlyNarrowed: the wish of an image and the rules of the operator only narrow a request. Each program
+// prints its argument, and inspect says the same.
 func TestAGrantIsOnlyNarrowed(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -158,7 +158,8 @@ func TestAGrantIsOnlyNarrowed(t *testing.T) {
 		interactive.Stdin = true
 		refused("a standard input", "a standard input: not possible", codes.FailedPrecondition, interactive)
 
-		// A file that is wrong lets nothing new start, says where, and takes nothing from what runs.
+		// A wrong file lets no new program start, names the place, and takes nothing from a running
+		// one.
 		server := container(noWish, "{listen: !listen {tcp: 8080}, greeting: held}")
 		server.Command = []string{"/program"}
 		running := pod.Run(t, server)
@@ -225,7 +226,7 @@ func TestTheCommandLineGrants(t *testing.T) {
 		if out, err := n.CLI("stop", "--time", "600", "example"); err != nil {
 			t.Errorf("stop: %v %s", err, out)
 		}
-		// It was started once, and can be again: what it is given is decided anew.
+		// It can be started again: its grants are decided again.
 		if out, err := n.CLI("start", "example"); err != nil {
 			t.Errorf("start again: %v %s", err, out)
 		}
@@ -249,8 +250,8 @@ func TestTheCommandLineGrants(t *testing.T) {
 	})
 }
 
-// TestAProgramIsAskedToStop: !shutdown ends instead of a signal, also after agent and keeper died; who does not listen is killed after the
-// grace period. A secret is read as it was delivered, and cannot be changed.
+// TestAProgramIsAskedToStop: !shutdown replaces the signal, also after agent and keeper died; a deaf program is
+// killed after the grace period. A secret is read as it was delivered, and cannot be changed.
 func TestAProgramIsAskedToStop(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

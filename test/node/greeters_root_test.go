@@ -16,8 +16,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTheGuidesFirstPrograms builds the greeters of contrib/grants, in Go and with whatever compilers of C and Rust there are, and runs each
-// with the document beside them: they answer, log and stop as they are asked. Without a listener each says what it may not do.
+// TestTheGuidesFirstPrograms: the greeters of contrib/grants, in Go and, where there is a compiler, C and Rust,
+// answer, log and stop when asked to, with the document beside them. Without a listener each reports a permission
+// error.
 func TestTheGuidesFirstPrograms(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		const contrib = "../../contrib/grants/"

@@ -16,9 +16,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestImagesOfDirectoriesAndOtherPlatforms imports an OCI layout's directory, runs what it names,
-// asks where that start took its time, before and after the agent's death, and is told that an
-// image of another platform does not run here.
+// TestImagesOfDirectoriesAndOtherPlatforms: images of an OCI layout's directory run, `why
+// --start` lists the steps of a start, before and after the agent's death, and an image of
+// another platform is refused.
 func TestImagesOfDirectoriesAndOtherPlatforms(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

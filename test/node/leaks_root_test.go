@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTwoHundredPodsLeaveNothing makes and removes 200 pods and compares what
-// the kernel and the disk hold with what they held before.
+// TestTwoHundredPodsLeaveNothing: after 200 pods were made and removed, the kernel and the disk
+// hold the same as before.
 func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})
@@ -33,7 +33,7 @@ func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 			}
 			wg.Wait()
 		}
-		cycles(0, 5) // bridge, tables, pollers: what stays is there from now on
+		cycles(0, 5) // bridge, tables, pollers: they stay from now on
 		var before nodetest.Holdings
 		nodetest.Eventually(t, "the first pods' links and files are gone", func() bool {
 			before = n.Baseline(t)
@@ -44,8 +44,8 @@ func TestTwoHundredPodsLeaveNothing(t *testing.T) {
 		if t.Failed() {
 			return
 		}
-		// Links vanish after their namespace, connections after their call:
-		// wait for the same holdings, then show what is not the same.
+		// Links vanish after their namespace, connections after their call: wait for the same
+		// holdings, then show the difference.
 		var diff string
 		t.Cleanup(func() {
 			if diff != "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestOnlyContainersDumpCore: with the limits of the unit, agent and keeper write
-// no core dumps, and containers and what is executed in them may, as usual.
+// TestOnlyContainersDumpCore: with the limits of the unit, agent and keeper write no core
+// dumps, and containers and their execs may, as usual.
 func TestOnlyContainersDumpCore(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		var limit unix.Rlimit
@@ -27,7 +27,7 @@ func TestOnlyContainersDumpCore(t *testing.T) {
 		if err := unix.Setrlimit(unix.RLIMIT_CORE, &limit); err != nil {
 			t.Fatal(err)
 		}
-		t.Setenv(roottest.HostEnv, "") // the unit sets the limit, whatever the host's is
+		t.Setenv(roottest.HostEnv, "") // the unit sets the limit, not the kind of host
 		n := nodetest.Start(t, nodetest.Options{})
 		image := n.Busybox(t)
 		for _, pid := range append(nodetest.Pair(""), n.Pid()) {
@@ -50,7 +50,7 @@ func TestOnlyContainersDumpCore(t *testing.T) {
 	})
 }
 
-// hasLine reports whether a line begins so, whatever spaces it has.
+// hasLine reports whether a line begins so, with any spaces.
 func hasLine(text, want string) bool {
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(strings.Join(strings.Fields(line), " ")+" ", want) {

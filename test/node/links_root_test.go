@@ -16,7 +16,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestMountsOntoLinksOfAnImageThatLeadNowhere: the files that a container gets in any case, and what its user mounts, by CLI and CRI.
+// TestMountsOntoLinksOfAnImageThatLeadNowhere: a container's usual files and its user's mounts work there, by CLI and
+// CRI.
 func TestMountsOntoLinksOfAnImageThatLeadNowhere(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

@@ -33,8 +33,8 @@ func wasip1(t *testing.T, program string) []byte {
 	return text
 }
 
-// TestAModuleServesThePod: a web server in Go as WebAssembly has the pod's port, beside an ordinary container, in a pod of each
-// handler for modules. It is asked to stop by its grant.
+// TestAModuleServesThePod: a web server in Go as WebAssembly has the pod's port, beside an ordinary container, in a
+// pod of each handler for modules. A stop reaches it by its grant.
 func TestAModuleServesThePod(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})
@@ -120,8 +120,8 @@ func TestAModuleServesThePod(t *testing.T) {
 	})
 }
 
-// TestModulesOfOtherLanguages runs first programs in C and Rust, whose compilers LONGSHORE_WASM_CC and LONGSHORE_WASM_RUSTC name with
-// their flags: "clang --target=wasm32-wasi", "rustc --target wasm32-wasip1".
+// TestModulesOfOtherLanguages: first programs in C and Rust run. LONGSHORE_WASM_CC and LONGSHORE_WASM_RUSTC name the
+// compilers with their flags: "clang --target=wasm32-wasi", "rustc --target wasm32-wasip1".
 func TestModulesOfOtherLanguages(t *testing.T) {
 	compilers := map[string]string{"first.c": os.Getenv("LONGSHORE_WASM_CC"), "first.rs": os.Getenv("LONGSHORE_WASM_RUSTC")}
 	if compilers["first.c"]+compilers["first.rs"] == "" {
@@ -173,7 +173,7 @@ func TestModulesOfOtherLanguages(t *testing.T) {
 	})
 }
 
-// readOnly is what the programs say where they may not write.
+// readOnly is the programs' output where they may not write.
 var readOnly = map[string]string{
 	"first.c":  "first of 2: last\n/data/written: Read-only file system\n",
 	"first.rs": "first of 2: last\nRead-only file system (os error 69)\n",

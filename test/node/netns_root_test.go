@@ -28,7 +28,7 @@ func TestThreeNodesOnOneMachine(t *testing.T) {
 				t.Errorf("node %d is in the network namespace %s, %v", i, ns, err)
 			}
 			seen[ns] = true
-			n.RunPod(t, n.PodConfig("pod")) // whose address is on the bridge of that namespace
+			n.RunPod(t, n.PodConfig("pod")) // its address is on the bridge of that namespace
 			n.Check()
 		}
 	})

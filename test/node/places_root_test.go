@@ -88,7 +88,7 @@ func web(dir string) []string {
 func TestThreeContainersOnANetwork(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := startPlace(t)
-		p.do("run", "--rm", "-v", "first:/data", p.image, "/bin/true") // what stays of a first container is no leak
+		p.do("run", "--rm", "-v", "first:/data", p.image, "/bin/true") // the remains of a first container are no leak
 		p.do("volume", "rm", "first")
 		before := p.Baseline(t)
 		p.do("network", "create", "app")
@@ -109,7 +109,7 @@ func TestThreeContainersOnANetwork(t *testing.T) {
 		all()
 		// A connection that stays.
 		p.do("exec", "-d", "db", "/bin/sh", "-c", "sleep 1000 | nc -l -p 5432 > /data/stream")
-		// The listener, which takes one connection, may not be there yet.
+		// The listener, which takes one connection, may not listen yet.
 		p.do("exec", "-d", "web", "/bin/sh", "-c", "until while echo line; do sleep 0.1; done | nc db 5432; do sleep 0.1; done")
 		lines := func() int {
 			out, _ := p.in("db", "wc -l < /data/stream")
@@ -141,7 +141,7 @@ func TestThreeContainersOnANetwork(t *testing.T) {
 		had := lines()
 		nodetest.Eventually(t, "the connection carries data after the agent's death", func() bool { return lines() > had })
 
-		// The name server dies, too: who asks now waits for the next agent.
+		// The name server dies, too: a new query waits for the next agent.
 		p.do("exec", "-d", "web", "/bin/sh", "-c", "until test -e /data/both; do sleep 0.1; done; touch /data/asking; "+
 			"printf '\\000\\027\\007\\007\\001\\000\\000\\001\\000\\000\\000\\000\\000\\000\\005cache\\000\\000\\001\\000\\001' | nc -w 100 127.0.0.11 53 > /data/answer; touch /data/answered")
 		p.Kill()
@@ -197,8 +197,8 @@ func TestThreeContainersOnANetwork(t *testing.T) {
 }
 
 // TestNetworksExchangeNothing: containers of two networks, of the agent's own and of an internal one
-// do not reach each other, by name or by address, but for a published port; who asks for an address
-// has it; and an internal network has no way out.
+// do not reach each other, by name or by address, but for a published port; a requested address is
+// used; and an internal network has no way out.
 func TestNetworksExchangeNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := startPlace(t)
@@ -246,7 +246,7 @@ func TestNetworksExchangeNothing(t *testing.T) {
 		if got, err := p.in("d", "ip route"); err != nil || strings.Contains(got, "default") {
 			t.Errorf("the internal network's routes: %s, %v", got, err)
 		}
-		// A published port is for everybody who reaches the node.
+		// A published port is for all that reach the node.
 		if got, err := p.in("c", "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 10.78.0.1 18077 | tail -n 1"); err != nil || got != "a" {
 			t.Errorf("the published port: %q, %v", got, err)
 		}
@@ -290,7 +290,7 @@ func TestNetworksExchangeNothing(t *testing.T) {
 func TestAContainerOnSeveralNetworks(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := startPlace(t)
-		p.do("run", "--rm", p.image, "/bin/true") // makes what stays: the agent's own bridge and its rules
+		p.do("run", "--rm", p.image, "/bin/true") // makes the agent's own bridge and its rules, which stay
 		before := p.Baseline(t)
 		p.do("network", "create", "--subnet", "10.77.0.0/24", "front")
 		p.do("network", "create", "--subnet", "10.78.0.0/24", "--internal", "back")
@@ -359,7 +359,7 @@ func TestAContainerOnSeveralNetworks(t *testing.T) {
 				t.Errorf("%v does not say who has the address: %s, %v", wrong, out, err)
 			}
 		}
-		// What a stopped container is put on, it has when it is started again, with its address.
+		// A stopped container joins a network at its next start, and keeps its address.
 		p.do("stop", "-t", "0", "app")
 		p.do("network", "connect", "default", "app")
 		p.do("start", "app")

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestPrunesTakeFilters makes containers, images, networks and volumes that nothing uses, half of them with a
-// label and before a time. Each prune with a filter removes what fits, and nothing else.
+// TestPrunesTakeFilters: of unused containers, images, networks and volumes, half of them with a label and
+// before a time, each prune with a filter removes those that fit, and nothing else.
 func TestPrunesTakeFilters(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		v := startVolumes(t)
@@ -91,7 +91,7 @@ func flags(flag string, values []string) (args []string) {
 	return args
 }
 
-// prunable lists by the control API what the test has made.
+// prunable lists by the control API the test's objects.
 type prunable struct {
 	t  *testing.T
 	ct longshorev1.ContainersClient

@@ -27,7 +27,7 @@ func answer(code int, body string) intercept {
 	}
 }
 
-// onBlob does f where a blob is asked for.
+// onBlob calls f for a blob's requests.
 func onBlob(d digest.Digest, f intercept) intercept {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if strings.HasSuffix(r.URL.Path, "/blobs/"+d.String()) {
@@ -49,8 +49,8 @@ func promise(size int64, end func(r *http.Request)) intercept {
 	}
 }
 
-// TestARegistryThatFailsIsTold pulls from a registry that answers badly or not
-// at all: the error names it and what it said, and the next pull goes through.
+// TestARegistryThatFailsIsTold: for a registry that answers badly or not at all, the error
+// names it and its answer, and the next pull goes through.
 func TestARegistryThatFailsIsTold(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[images]\nretries = 1\nstall_timeout = \"1s\"\n"})
@@ -93,8 +93,8 @@ func TestARegistryThatFailsIsTold(t *testing.T) {
 	})
 }
 
-// TestHostileImagesReachNothing pulls images whose layers try to leave the root:
-// it is refused by name or kept inside, and nothing is written beside it.
+// TestHostileImagesReachNothing: an image with layers that try to leave the root is refused by
+// name or kept inside, and nothing is written beside it.
 func TestHostileImagesReachNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[images]\nretries = 0\nmax_layer_bytes = 1048576\n"})
@@ -175,7 +175,7 @@ func TestAFullDiskIsTold(t *testing.T) {
 			absent(t, n, ref)
 			clean(t, n)
 		}
-		run("full") // what needs no space works
+		run("full") // a start needs no space
 		clean(t, n)
 		if err := os.Remove(filler); err != nil {
 			t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestRebootIsToldAsOne kills agent, keeper, nest and every container, empties the
-// state directory, and starts the agent again: it starts clean, the log
-// tells what had been running and that it ended, and every name is free.
+// TestRebootIsToldAsOne: after a power cut, which kills agent, keeper, nest and every container
+// and empties the state directory, the agent starts clean, the log tells of the containers'
+// end, and every name is free.
 func TestRebootIsToldAsOne(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

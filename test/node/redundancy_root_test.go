@@ -14,9 +14,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestLostRedundancyIsTold keeps a keeper from getting another nest, and then a nest from starting another
-// keeper, by limits of descriptors: check and doctor say so until both are there, an event and the metric
-// tell of both changes, and containers can be started without a nest.
+// TestLostRedundancyIsTold: while limits of descriptors keep a keeper from another nest, check and doctor
+// say so; also when they then keep a nest from another keeper, an event and the metric tell of both
+// changes; and containers can be started without a nest.
 func TestLostRedundancyIsTold(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		const metrics = "127.0.0.1:17947" // of this test's namespace

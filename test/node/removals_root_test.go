@@ -14,10 +14,10 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestRemovalsSucceed removes sandboxes, empty ones and those whose containers run, with and without a
-// stop before, and with an init of the sandbox's own, by one, four and sixteen
-// workers. None may fail: what was killed may not have ended yet, and a removal
-// waits for that. LONGSHORE_REMOVALS is how many, of all kinds together.
+// TestRemovalsSucceed: no removal of a sandbox fails, empty or with a running container, with and
+// without a stop before, and with an init of the sandbox's own, by one, four and sixteen workers. A
+// killed process may not have ended yet, and a removal waits for that. LONGSHORE_REMOVALS is the
+// number, of all kinds together.
 func TestRemovalsSucceed(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		total := 240
@@ -29,7 +29,7 @@ func TestRemovalsSucceed(t *testing.T) {
 		}
 		n := nodetest.Start(t, nodetest.Options{})
 		image := n.Busybox(t)
-		// Output that comes in small pieces keeps the keeper busy, who then sees ends late.
+		// Output in small pieces keeps the keeper busy, and it then sees ends late.
 		noisy := n.RunPod(t, n.PodConfig("noisy"))
 		for i := range 2 {
 			noisy.Run(t, nodetest.ContainerConfig(fmt.Sprintf("c%d", i), image, "/bin/sh", "-c", "while :; do echo; done"))

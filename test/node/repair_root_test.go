@@ -17,9 +17,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestRepairBringsBack damages databases with their copies, and volumes' records with theirs. The
-// agent says what to do, `longshore repair` does it and names each object that it cannot bring back, and all others are
-// there afterwards. Damaged blobs and layers are named by `check --images` and mended by a pull.
+// TestRepairBringsBack: when databases and volumes' records are damaged with their copies, the agent names the
+// remedy, `longshore repair` applies it and names each object that it cannot bring back, and all others exist
+// afterwards. `check --images` names damaged blobs and layers, and a pull mends them.
 //
 // It runs with LONGSHORE_DAMAGES only, with one round for each hundred of them.
 func TestRepairBringsBack(t *testing.T) {
@@ -76,7 +76,7 @@ func (d *doublyDamaged) cli(t *testing.T, args ...string) string {
 	return out
 }
 
-// objects are what the node knows, each by a name that a repair would use.
+// objects lists the node's objects, each by a name that a repair would use.
 func (d *doublyDamaged) objects(t *testing.T) (all []string) {
 	t.Helper()
 	all = strings.Fields(d.cli(t, "ps", "-a", "-q", "--no-trunc"))
@@ -126,7 +126,7 @@ func hashes(t *testing.T, paths ...string) (sums []string) {
 	return sums
 }
 
-// repair has the agent's refusal, then a dry and a real repair, and returns what that said.
+// repair runs a dry and a real repair, which must agree, and returns their output.
 func (d *doublyDamaged) repair(t *testing.T, files ...string) string {
 	t.Helper()
 	args := []string{"repair", "--root", d.n.Root, "--state", d.n.State}
@@ -145,7 +145,7 @@ func (d *doublyDamaged) repair(t *testing.T, files ...string) string {
 	return said
 }
 
-// database damages a database beyond what its pages tell, and one place of its copy.
+// database damages a database so that no page helps, and one place of its copy.
 func (d *doublyDamaged) database(t *testing.T, name string) {
 	t.Helper()
 	path := d.find(t, name)
@@ -192,7 +192,7 @@ func (d *doublyDamaged) database(t *testing.T, name string) {
 			continue
 		}
 		d.lost++
-		// A name may be lost alone: nothing else has it. Of an image its digest is told.
+		// A name may be lost alone: nothing else has it. An image is named by its digest.
 		tag, id, isImage := strings.Cut(o, " ")
 		if isImage {
 			o = id
@@ -257,7 +257,7 @@ func (d *doublyDamaged) volume(t *testing.T) {
 		t.Errorf("after a prune: %v", err)
 	}
 	d.cli(t, "volume", "rm", "memory")
-	// What earlier damages have taken from others may still be listed.
+	// Objects lost by earlier damages may still be listed.
 	if out, _ := d.n.CLI("check"); strings.Contains(out, "volume ") {
 		t.Errorf("check:\n%s", out)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // TestRepairIsSafe: a repair is refused while the agent runs, may be killed at any moment and be repeated; and
-// neither foreign files, nor other things in the places of files, nor what an earlier release has left keep the
+// neither foreign files, nor other things in the places of files, nor the files of an earlier release keep the
 // agent from knowing all that it knew.
 //
 // It runs with LONGSHORE_DAMAGES only.
@@ -45,7 +45,7 @@ func TestRepairIsSafe(t *testing.T) {
 		}
 		knowsAll("after a refused repair")
 
-		// What a release without copies and checksums has left.
+		// The files of a release without copies and checksums.
 		d.n.Kill()
 		for _, f := range append(all, d.find(t, "volume.json")) {
 			if err := os.Remove(f + ".copy"); err != nil {

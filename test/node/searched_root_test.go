@@ -15,14 +15,14 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// mappedRoot is who root of the test's user namespace is on the host.
+// mappedRoot is the host's uid for root of the test's user namespace.
 const mappedRoot = 524288
 
-// TestNobodySearchesTheNode: another user of the host, who knows every name
-// below the node's directories, can neither look at, read, run nor connect to
-// anything in them, also while a container in a user namespace runs; nor can that
-// container's root, should it get out. With the modes that the directories once
-// had, a setuid file of a container makes such a user root: the control.
+// TestNobodySearchesTheNode: another user of the host, with every name below the node's
+// directories, can neither see, read, run nor connect to anything in them, also while a
+// container in a user namespace runs; nor can that container's root, should it get out. With
+// the modes that the directories once had, a setuid file of a container makes such a user root:
+// the control.
 func TestNobodySearchesTheNode(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir, err := os.MkdirTemp("", "longshore-node-")
@@ -36,7 +36,7 @@ func TestNobodySearchesTheNode(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Dir: dir, Config: "[face.mesos]\nenabled = true\n"})
 		image := n.Busybox(t)
 		pod := n.RunPod(t, n.PodConfig("plain"))
-		given := filepath.Join(dir, "given") // not busybox, which lets go of what it is given by the bit
+		given := filepath.Join(dir, "given") // not busybox, which drops the privileges of the bit
 		copyFile(t, "/usr/bin/id", given)
 		cfg := nodetest.ContainerConfig("c", image, "/bin/sh", "-c", "cp /given /id && chmod 4755 /id && echo ready; exec sleep 1000")
 		cfg.Mounts = []*runtimeapi.Mount{{HostPath: given, ContainerPath: "/given", Readonly: true}}
@@ -110,7 +110,7 @@ func below(t *testing.T, dirs ...string) (all []string) {
 			if err == nil && path != dir {
 				all = append(all, path)
 			}
-			return nil // what goes meanwhile is not there to be seen
+			return nil // a file that vanishes meanwhile cannot be seen
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -137,8 +137,7 @@ func mappedPod(n *nodetest.Node, name string) *runtimeapi.PodSandboxConfig {
 	return cfg
 }
 
-// runAs runs a script as another user of the host, who is in a group of that
-// number and no other.
+// runAs runs a script as another user of the host, in the group of that number and no other.
 func runAs(t *testing.T, uid uint32, script, input string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/bin/busybox", "sh", "-c", script)

@@ -17,9 +17,9 @@ import (
 
 var lostLine = regexp.MustCompile(`(?m)^\S+ std(out|err) F longshore: [1-9][0-9]* bytes of output lost: no space left on device$`)
 
-// TestAFullLogIsCountedAndMarked lets a container write more than its log's file
-// system holds: it goes on, what is lost is counted where people look, and with
-// space the log says what is missing.
+// TestAFullLogIsCountedAndMarked: a container that writes more than its log's file system holds
+// continues, the lost output is counted where people look, and with space the log marks the
+// loss.
 func TestAFullLogIsCountedAndMarked(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})
@@ -82,8 +82,8 @@ func TestAFullLogIsCountedAndMarked(t *testing.T) {
 		if st := made.Status(t); !strings.Contains(st.GetMessage(), "of its output is lost") {
 			t.Errorf("the status of the container tells no lost output: %q", st.GetMessage())
 		}
-		// What is lost is also told when the keeper has forgotten the process: by the verdict, by
-		// the log's reader, and by the event.
+		// The verdict, the log's reader and the event tell of the loss also when the keeper has
+		// forgotten the process.
 		for _, tell := range []struct {
 			args []string
 			says string

@@ -16,9 +16,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTeardownLeavesNothing takes down what several owners run: refused while the
-// agent runs, and after that nothing is left of processes, mounts, cgroups and links,
-// but images are. Containers have time to end by themselves.
+// TestTeardownLeavesNothing: teardown is refused while the agent runs, and after that it leaves
+// no processes, mounts, cgroups and links of several owners, but images. Containers have time
+// to end by themselves.
 func TestTeardownLeavesNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		kernel := func() string {

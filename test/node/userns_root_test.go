@@ -8,7 +8,7 @@ import (
 )
 
 // TestUserNamespaces: containers with user namespaces of their own have ids that no other one has, see
-// their images' and volumes' files as their own, and an image that is made of one has what is seen there.
+// their images' and volumes' files as their own, and an image made of one has the owners seen there.
 func TestUserNamespaces(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		v := startVolumes(t)

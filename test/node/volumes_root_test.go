@@ -38,13 +38,13 @@ func (v volumes) must(t *testing.T, args ...string) string {
 	return out
 }
 
-// keep runs a container that goes on.
+// keep runs a lasting container.
 func (v volumes) keep(t *testing.T, name, volume string) {
 	t.Helper()
 	v.must(t, "run", "-d", "--name", name, "-v", volume+":/data", v.image, "/bin/sleep", "1000")
 }
 
-// sees runs a command in a container that goes on.
+// sees runs a command in a running container.
 func (v volumes) sees(t *testing.T, name, command, want string) {
 	t.Helper()
 	if out, err := v.CLI("exec", name, "/bin/sh", "-c", command); err != nil || strings.TrimSpace(out) != want {
@@ -226,7 +226,7 @@ func holders(t *testing.T, v volumes, text string) {
 }
 
 // TestVolumesGetWhatTheImageHas: a named volume and those that the image declares begin with the
-// image's content, owner and mode, so that a user who is not root can write to them, and those
+// image's content, owner and mode, so that a user other than root can write to them, and those
 // without a name go with the container.
 func TestVolumesGetWhatTheImageHas(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

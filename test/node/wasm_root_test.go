@@ -93,7 +93,7 @@ func TestAModuleHoldsWhatItIsGranted(t *testing.T) {
 	})
 }
 
-// compiledOnce: what is compiled of a module is kept while its image is there, and made again if it is damaged.
+// compiledOnce: the compiled code of a module is kept while its image exists, and made again if it is damaged.
 func compiledOnce(t *testing.T, n *nodetest.Node, registry *imagetest.Registry, built imagetest.Built) {
 	t.Helper()
 	dir := filepath.Join(n.Root, "wasm")

@@ -57,7 +57,7 @@ func TestAStopDoesNotWaitForTheCompilationOfAModule(t *testing.T) {
 			t.Errorf("CreateContainer: %v", err)
 		}
 		pod.Remove(t)
-		if _, err := n.Images.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil { // which ends what is compiled of it
+		if _, err := n.Images.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: image}}); err != nil { // it ends the compilation
 			t.Error(err)
 		}
 		clean(t, n)
