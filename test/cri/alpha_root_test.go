@@ -49,7 +49,7 @@ func newAlpha(t *testing.T) *alphaSuite {
 // busybox pulls the test's image and returns its name.
 func (s *alphaSuite) busybox(t *testing.T) string {
 	t.Helper()
-	ref := s.n.Busybox(t) // pulled for v1: the content is there, the name is not
+	ref := s.n.Busybox(t) // pulled for v1: the content exists, the name does not
 	if r, err := s.images.ImageStatus(t.Context(), &cri1alpha.ImageStatusRequest{Image: &cri1alpha.ImageSpec{Image: ref}}); err != nil || r.GetImage() != nil {
 		t.Errorf("the image of another owner: %v, %v", r, err)
 	}
@@ -104,7 +104,7 @@ func (s *alphaSuite) ended(t *testing.T, id string) *cri1alpha.ContainerStatus {
 
 var stamp = regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z `)
 
-// log is a log without its times, each of which has the form of the contract.
+// log is a log without its times, which must have the contract's form.
 func (s *alphaSuite) log(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(s.root, "logs", name))
@@ -339,7 +339,7 @@ func (s *alphaSuite) besideV1(t *testing.T, ref string) {
 	s.remove(t, pod)
 }
 
-// deaths: what runs goes on, and so does its log.
+// deaths: containers and their logs continue.
 func (s *alphaSuite) deaths(t *testing.T, ref string) {
 	pod := s.pod(t, "deaths")
 	id := s.start(t, pod, s.config("long", ref, "sh", "-c", "echo before; while ! test -e /data/go; do sleep 0.1; done; echo after", "sh"))
@@ -389,8 +389,8 @@ func (s *alphaSuite) addresses(t *testing.T) {
 	s.remove(t, pod)
 }
 
-// TestArgdata runs programs that are given their descriptors by argdata: one imported by its digest,
-// in a pod with an ordinary container.
+// TestArgdata: a program, imported by its digest, gets its descriptors by argdata, in a pod with an
+// ordinary container.
 func TestArgdata(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		s := newAlpha(t)
@@ -447,7 +447,7 @@ func TestArgdata(t *testing.T) {
 		if _, err := s.StopContainer(t.Context(), &cri1alpha.StopContainerRequest{ContainerId: id, Timeout: 0}); err != nil {
 			t.Error(err)
 		}
-		// The last line is written once, whoever was dead meanwhile.
+		// The last line is written once, despite the agent's death.
 		s.n.Kill()
 		s.n.Up()
 		if st := s.ended(t, id); st.GetExitCode() != 9 {

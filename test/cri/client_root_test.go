@@ -22,8 +22,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestContainerConfig asks for what a ContainerConfig can say and looks, from
-// inside, at what came of it; with each runtime that works here.
+// TestContainerConfig: containers are, seen from inside, as their ContainerConfig says, with
+// each runtime that works here.
 func TestContainerConfig(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for _, h := range handlers(t) {
@@ -58,8 +58,8 @@ func TestContainerConfig(t *testing.T) {
 	})
 }
 
-// handlers are the runtimes that work here and run any image. What core.GrantHandler and those of WebAssembly
-// run has no shell, no files and no exec; test/node has its tests.
+// handlers are the runtimes that work here and run any image. A program of core.GrantHandler or of
+// WebAssembly has no shell, no files and no exec; test/node has its tests.
 func handlers(t *testing.T) (list []*v1.RuntimeHandler) {
 	t.Helper()
 	t.Run("probe", func(t *testing.T) {
@@ -241,8 +241,8 @@ func volumesImage(t *testing.T, n *nodetest.Node) string {
 	return ref
 }
 
-// declaredVolumes are those that the image's config names: what the image has there
-// can be written to, by whom it belongs to, whatever the root is.
+// declaredVolumes: the owner of the image's files can write to the volumes of its config, also
+// with a read-only root.
 func (s *suite) declaredVolumes(t *testing.T) {
 	ref := volumesImage(t, s.n)
 	for _, readOnly := range []bool{false, true} {
@@ -431,7 +431,7 @@ func (s *suite) limits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The kernel counts in pages: the status tells what it enforces.
+	// The kernel counts in pages: the status has the real limit.
 	if r := c.Status(t).GetResources().GetLinux(); r.GetMemoryLimitInBytes() != 96<<20 || r.GetCpuQuota() != 70000 || r.GetCpuShares() != 512 {
 		t.Errorf("status after the update: %v", r)
 	}
@@ -468,7 +468,7 @@ func (s *suite) oom(t *testing.T) {
 	if st := victim.Run(t, cfg).WaitExited(t); st.GetReason() != "OOMKilled" || st.GetExitCode() != 137 {
 		t.Errorf("main: %s, %d", st.GetReason(), st.GetExitCode())
 	}
-	// A child dies for want of memory, the main process goes on and ends well.
+	// A child dies for want of memory, the main process lives and ends well.
 	child := s.pod(t)
 	cfg = s.config("/bin/sh", "-c", "dd if=/dev/zero of=/dev/null bs=40M; echo code $?; exit 0")
 	cfg.Linux.Resources = &v1.LinuxContainerResources{MemoryLimitInBytes: 15 << 20, MemorySwapLimitInBytes: 15 << 20}
@@ -562,8 +562,8 @@ func (s *suite) cannotRun(t *testing.T) {
 	for _, command := range []string{"/no/such/program", "/etc"} {
 		cfg := s.named("c" + strings.ReplaceAll(command, "/", "-"))
 		cfg.Command = []string{command}
-		// crun and runc look for the program when the container is made, others
-		// when it is started: it is told at the start.
+		// crun and runc look for the program when the container is made, others when it is
+		// started: the start fails.
 		r, err := s.n.CRI.CreateContainer(t.Context(), &v1.CreateContainerRequest{PodSandboxId: p.ID, Config: cfg, SandboxConfig: p.Config})
 		if err != nil {
 			t.Errorf("%s: refused at create: %v", command, err)

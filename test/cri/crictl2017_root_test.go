@@ -125,7 +125,7 @@ func TestCrictlOf2017(t *testing.T) {
 	})
 }
 
-// long starts a command of the tool that lasts, and returns its output and what ends it.
+// long starts a lasting command of the tool, and returns its output and its kill.
 func (c tool) long(stdin *os.File, args ...string) (*bufio.Scanner, func()) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), roottest.Patience())

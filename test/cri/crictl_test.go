@@ -55,7 +55,7 @@ type tool struct {
 	t   *testing.T
 	bin string
 	n   *nodetest.Node
-	// stdin is what crictl reads; nil is nothing.
+	// stdin is crictl's input; nil is none.
 	stdin io.Reader
 }
 
@@ -67,7 +67,7 @@ func newTool(t *testing.T, n *nodetest.Node) tool {
 	return c
 }
 
-// try runs crictl and returns what it printed.
+// try runs crictl and returns its output.
 func (c tool) try(args ...string) (stdout, stderr string, err error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), roottest.Patience())
 	defer cancel()
@@ -79,7 +79,7 @@ func (c tool) try(args ...string) (stdout, stderr string, err error) {
 	return out.String(), errs.String(), err
 }
 
-// run is try for what must work; it returns the trimmed output.
+// run is try, must succeed, and returns the trimmed output.
 func (c tool) run(args ...string) string {
 	c.t.Helper()
 	out, errs, err := c.try(args...)

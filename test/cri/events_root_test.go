@@ -43,9 +43,8 @@ func (l listener) next(id string, kind v1.ContainerEventType, containers int) *v
 	return e
 }
 
-// TestEventsGoOnAfterARestart: a client that connects again after the agent's
-// death is told how things stand, with what ended meanwhile, and then what
-// happens.
+// TestEventsGoOnAfterARestart: a client that connects again after the agent's death gets the
+// present state, with the ends of meanwhile, and then new events.
 func TestEventsGoOnAfterARestart(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Runtime: os.Getenv("LONGSHORE_TEST_RUNTIME")})
@@ -85,8 +84,7 @@ func TestEventsGoOnAfterARestart(t *testing.T) {
 		after := listen(t, n)
 		after.next(pod.ID, started, 2)
 		after.next(stays.ID, started, 2)
-		// It ended while nobody looked, or just now: the one or the other way it is
-		// told as ended, once.
+		// It ended without an agent, or just now: either way its end is one event.
 		e, err := after.s.Recv()
 		if err == nil && e.GetContainerEventType() == started {
 			e, err = after.s.Recv()

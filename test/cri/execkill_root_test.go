@@ -13,7 +13,7 @@ import (
 )
 
 // TestAnExecInAContainerThatIsKilledIsNoInternalError: while a container is killed, execs in it fail because
-// it does not run, whatever the kernel tells the processes that are on their way into it.
+// it does not run, for any error of the kernel to the processes on their way into it.
 func TestAnExecInAContainerThatIsKilledIsNoInternalError(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

@@ -16,8 +16,7 @@ import (
 // pressure and huge pages, which only one version of cgroups tells.
 var mayBeUntold = []string{"container_blkio_", "container_fs_reads_", "container_fs_writes_", "container_hugetlb_", "container_pressure_"}
 
-// TestFiguresWithCrictl: what crictl prints of what a pod uses, as kubelet would
-// read it.
+// TestFiguresWithCrictl: crictl prints a pod's usage, as kubelet would read it.
 func TestFiguresWithCrictl(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Runtime: os.Getenv("LONGSHORE_TEST_RUNTIME")})
@@ -151,7 +150,7 @@ func figuresPod(t *testing.T, c tool, podID string) {
 	if w := l.Containers[0].WritableLayer; len(w.UsedBytes.Value) < len("100000") {
 		t.Errorf("writable layer: %+v", w)
 	}
-	// With two looks at least a second apart crictl shows what is used now.
+	// With two reads at least a second apart crictl shows the present use.
 	if out := c.run("stats", "-s", "1"); !strings.Contains(out, "app") {
 		t.Errorf("stats:\n%s", out)
 	}

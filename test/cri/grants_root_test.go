@@ -33,7 +33,7 @@ func program(t *testing.T, name string, env ...string) []byte {
 	return text
 }
 
-// grantedImages are images of one web server, as a native program and as WebAssembly in each form in which that comes.
+// grantedImages are images of one web server, as a native program and as WebAssembly in each of its forms.
 func grantedImages(t *testing.T) map[string]imagetest.Built {
 	t.Helper()
 	module, platform := program(t, "wasip1", "GOOS=wasip1", "GOARCH=wasm"), &ocispec.Platform{OS: "wasip1", Architecture: "wasm"}
@@ -63,10 +63,11 @@ type grantedPods struct {
 	busybox, site string
 }
 
-// grantedPod is one whose program serves a page in the pod's network and a greeting on the board, and an ordinary sidecar.
+// grantedPod has a program that serves a page in the pod's network and a greeting on the board, and an ordinary
+// sidecar.
 type grantedPod struct {
 	grantedPods
-	form, ref, config         string // config is the file of which crictl made the pod
+	form, ref, config         string // config is the file of crictl's pod
 	id, server, sidecar, data string
 }
 
@@ -132,7 +133,7 @@ func (p *grantedPod) usesMounts() {
 	}
 }
 
-// endsWithout: the same program, which is given no listener and no client's handle, ends with an error of each.
+// endsWithout: the same program, without a listener and a client's handle, ends with an error of each.
 func (p *grantedPod) endsWithout(kind, document string, errs ...string) {
 	p.t.Helper()
 	more := object{}
@@ -162,9 +163,10 @@ func (p *grantedPod) endsWithout(kind, document string, errs ...string) {
 	}
 }
 
-// TestCrictlRunsGrantedPods: with the real crictl, a pod of each form of image has a granted web server with a mount to read, one to
-// write and a service on the board, and an ordinary sidecar, which it answers. The native one and each module reach each other over the
-// board. Without its grants the same program gets an error, and nothing else happens.
+// TestCrictlRunsGrantedPods: with the real crictl, a pod from each form of image runs a granted web server with a
+// mount to read, one to write and a service on the board, and an ordinary sidecar, which it answers. The native one
+// and each module reach each other over the board. Without its grants the same program gets an error, and nothing
+// else happens.
 func TestCrictlRunsGrantedPods(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

@@ -12,9 +12,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestInspectTemplates has the real crictl execute the templates that scripts for
-// containerd contain, with each runtime that works here, and holds what they print
-// against the kernel.
+// TestInspectTemplates: the templates of scripts for containerd print the kernel's facts with
+// the real crictl, with each runtime that works here.
 func TestInspectTemplates(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for _, h := range handlers(t) {
@@ -109,7 +108,7 @@ func inspectTemplates(t *testing.T, runtime string) {
 	if got := say("inspectp", podID, "{{(index .info.cniResult.Interfaces.eth0.IPConfigs 0).IP}} {{.info.sandboxMetadata.Metadata.IP}}"); got != address+" "+address {
 		t.Errorf("addresses %q, the status has %q", got, address)
 	}
-	// The cgroup is where the template says, for whoever looks there.
+	// The template's cgroup is that of the process.
 	cgroup := say("inspect", id, "{{.info.runtimeSpec.linux.cgroupsPath}}")
 	of, err := os.ReadFile("/proc/" + pid + "/cgroup")
 	if err != nil || len(cgroup) < 2 || !strings.Contains(string(of), strings.TrimPrefix(cgroup, "/")) {

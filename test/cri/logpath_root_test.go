@@ -14,9 +14,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestExchangesOfALogDirectory has a pod whose containers may write to its log
-// directory exchange the directory of a container's log for a link to one of the
-// node's, while containers are made, write, and have their logs turned.
+// TestExchangesOfALogDirectory: no log reaches a directory of the node when a link to it takes
+// the place of a log's directory, again and again, while containers are made, write, and reopen
+// their logs.
 func TestExchangesOfALogDirectory(t *testing.T) {
 	attack := func(t *testing.T, o nodetest.Options, rounds int, enough bool) (made, refused, reached int) {
 		t.Helper()
@@ -88,8 +88,8 @@ func TestExchangesOfALogDirectory(t *testing.T) {
 	})
 }
 
-// TestALogMayBeNoLink: neither the file of a log nor what is above it below the
-// pod's log directory; the log directory itself may be reached by one.
+// TestALogMayBeNoLink: neither a log's file nor a directory between it and the pod's log
+// directory, which may itself be reached by one.
 func TestALogMayBeNoLink(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

@@ -61,7 +61,7 @@ func TestRotatedLogs(t *testing.T) {
 	})
 }
 
-// rotation turns a container's log and reads what was turned away.
+// rotation turns a container's log and reads the old files.
 type rotation struct {
 	t       *testing.T
 	n       *nodetest.Node
@@ -84,7 +84,7 @@ func (r *rotation) run() {
 	}
 }
 
-// pass has a file read, unless what was read is wrong.
+// pass queues a file, unless an earlier one was wrong.
 func (r *rotation) pass(path string) {
 	select {
 	case r.files <- path:

@@ -74,13 +74,13 @@ func logWriter(args []string) int {
 // logWriter once, in order and whole.
 type logChecker struct {
 	lines int
-	last  string // what the writer said at its end
+	last  string // the writer's text at its end
 	begun []byte // of a line in several records
 	want  []byte
 }
 
-// check reads one file. Its last record must be whole; the last line need not be:
-// what follows is in the next file.
+// check reads one file. Its last record must be whole; the last line need not be: the rest is
+// in the next file.
 func (c *logChecker) check(r io.Reader) error {
 	in := bufio.NewReaderSize(r, 1<<20)
 	for {

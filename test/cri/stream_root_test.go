@@ -85,7 +85,7 @@ func (s *streamSuite) exec(t *testing.T, protocol string) {
 	if code, text := x.status(t); code != -1 || !strings.Contains(text, "/no/such/program") {
 		t.Errorf("missing program: code %d (%s)", code, text)
 	}
-	// Not a byte is lost of what comes last, though the input is not read.
+	// No byte of the last output is lost, though the input is not read.
 	const size = 20_000_000
 	x = s.n.exec(t, s.c.ID, want{websocket: protocol, stdin: true}, "/bin/sh", "-c", fmt.Sprintf("head -c %d /dev/zero; echo end", size))
 	if err := x.write(make([]byte, 10_000)); err != nil {
@@ -257,8 +257,8 @@ func (s *streamSuite) stdinOnce(t *testing.T) {
 	}
 }
 
-// killed: an exec ends with its client, and what it started as well; what runs in
-// the container otherwise does not.
+// killed: an exec ends with its client, and so do its children; other processes of the
+// container do not.
 func (s *streamSuite) killed(t *testing.T) {
 	for i, tty := range []bool{false, true} {
 		mark := strconv.Itoa(70_000 + i)
@@ -339,7 +339,7 @@ func (s *streamSuite) forwarder(t *testing.T, pod string, tunnel bool) httpstrea
 }
 
 func (s *streamSuite) portForward(t *testing.T) {
-	// What each connection sends is answered at its end: by half-closes both ways.
+	// Each connection's data is answered at its end: by half-closes both ways.
 	sum := func(c *net.TCPConn) {
 		h := sha256.New()
 		_, _ = io.Copy(h, c)

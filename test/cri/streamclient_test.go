@@ -36,8 +36,7 @@ type streams struct {
 	done                  chan struct{}
 }
 
-// gatherer keeps what arrives; a full one takes no more, which makes a client
-// that is stuck.
+// gatherer keeps arriving data; a full one takes no more, which makes a stuck client.
 type gatherer struct {
 	mu   sync.Mutex
 	data bytes.Buffer
@@ -59,7 +58,7 @@ func (g *gatherer) String() string {
 	return g.data.String()
 }
 
-// want is what a client asks for.
+// want is a client's request.
 type want struct {
 	stdin, tty bool
 	noStderr   bool
@@ -263,7 +262,7 @@ func upgrade(address, protocol string, f *fuse) (net.Conn, httpstream.Connection
 	return conn, sc, err
 }
 
-// oneByte keeps a buffered reader from reading beyond what it needs.
+// oneByte keeps a buffered reader from reading ahead.
 type oneByte struct{ io.Reader }
 
 func (r oneByte) Read(b []byte) (int, error) { return r.Reader.Read(b[:min(len(b), 1)]) }

@@ -51,11 +51,11 @@ func TestCutStreams(t *testing.T) {
 		t.Logf("%d exec sessions, %d attach streams, seed %d", sessions, sessions/5, seed)
 		s := &cutSuite{n: streamNode{n}, image: n.Busybox(t), rnd: rand.New(rand.NewPCG(seed, 0))}
 		s.pod = n.RunPod(t, n.PodConfig("cuts"))
-		// Its first process reaps what execs leave to it.
+		// Its first process reaps the orphans of execs.
 		s.c = s.pod.Run(t, nodetest.ContainerConfig("c", s.image, "/bin/sh", "-c", "sleep 100000 & wait"))
 		t.Run("orphans", s.orphans)
 		t.Run("agent killed", s.agentKilled)
-		s.wholeExec(t) // what stays is there from now on
+		s.wholeExec(t) // makes the things that stay
 		s.idle(t)
 		before := s.holdings(t)
 		s.storm(t, sessions)
@@ -103,8 +103,8 @@ func (s *cutSuite) next() int {
 	return s.serial
 }
 
-// orphans: what an exec leaves that its client did not see to its end goes with
-// it, though the exec itself has just ended; what a whole one leaves stays.
+// orphans: the processes that a cut exec leaves go with it, though the exec itself has just
+// ended; those of a whole one stay.
 func (s *cutSuite) orphans(t *testing.T) {
 	w := want{fuse: newFuse(math.MaxInt)}
 	x := s.n.exec(t, s.c.ID, w, "/bin/sh", "-c", "sleep 72001 & exec /bin/yes")
@@ -118,7 +118,7 @@ func (s *cutSuite) orphans(t *testing.T) {
 		pid = pids[0]
 		return true
 	})
-	// It has come to a stop when it waits, and goes on waiting while others are served.
+	// It has stopped when it waits, and still waits while others are served.
 	nodetest.Eventually(t, "nothing more goes to its client", func() bool {
 		wrote, waits := written(t, pid)
 		for range 3 {
@@ -247,7 +247,7 @@ func (s *cutSuite) cutExec(t *testing.T) {
 	timer := time.AfterFunc(time.Duration(s.around(300))*time.Millisecond, w.fuse.blow)
 	defer timer.Stop()
 	input := make([]byte, s.around(200_000))
-	go func() { // what waits for an answer that was cut off ends later
+	go func() { // a wait for an answer that was cut off ends later
 		x, err := s.n.tryExec(t.Context(), s.c.ID, w, "/bin/sh", "-c", k.script)
 		if err != nil {
 			w.refused(t, "exec", err)
@@ -302,8 +302,8 @@ const (
 	attachLines = 1_000_000
 )
 
-// attach attaches to a container that begins to write once those have said so that
-// stay and the one that stands still, and that ends whatever this one does.
+// attach attaches to a container that begins to write once the staying clients and the stuck
+// one have said so, and that ends despite the stuck one.
 func (s *cutSuite) attach(t *testing.T, streams int) {
 	stay := min(staying, streams-1)
 	script := fmt.Sprintf("i=0; while [ $i -lt %d ]; do read x; i=$((i+1)); done; seq 1 %d; exit 5", stay+1, attachLines)
@@ -467,7 +467,7 @@ func (s *cutSuite) nothingLeft(t *testing.T, before map[string][]string) {
 	})
 }
 
-// holdings is what could leak, by kind.
+// holdings are possible leaks, by kind.
 func (s *cutSuite) holdings(t *testing.T) map[string][]string {
 	t.Helper()
 	h := map[string][]string{
@@ -502,7 +502,7 @@ func (s *cutSuite) holdings(t *testing.T) map[string][]string {
 	return h
 }
 
-// goroutines are the agent's, by who made them.
+// goroutines are the agent's, by their maker.
 func (s *cutSuite) goroutines(t *testing.T) []string {
 	t.Helper()
 	out, err := s.n.CLI("debug", "dump", "-o", "-")

@@ -14,9 +14,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestAPodInAUserNamespace: as kubelet asks for one with hostUsers: false. Root
-// of its containers is nobody outside, is root over what the pod has, and sees
-// image, volumes and devices as its own.
+// TestAPodInAUserNamespace: with kubelet's hostUsers: false, root of its containers is nobody
+// outside, is root over the pod's namespaces, and sees image, volumes and devices as its own.
 func TestAPodInAUserNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for _, runtime := range []string{"native", "crun", "runc"} {

@@ -80,7 +80,7 @@ func TestAbsentFieldsOfASpec(t *testing.T) {
 			}
 			a.remove(t, "c1")
 		}
-		// An exec of which only the program is given.
+		// An exec with a program alone.
 		a.run(t, "c1", a.spec("sleep 1000"))
 		if _, err := a.ExecProcess(t.Context(), &katav1.ExecProcessRequest{ContainerId: "c1", ExecId: "e1", Process: &katav1.Process{Args: []string{"/bin/sh", "-c", "pwd; id -u"}}}); err != nil {
 			t.Errorf("exec: %v", err)

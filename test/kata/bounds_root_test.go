@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestRequestsThatAreTooMuch: each has one clear code, the guest goes on, and nothing stays.
+// TestRequestsThatAreTooMuch: each has a clear code, the guest continues, and nothing stays.
 func TestRequestsThatAreTooMuch(t *testing.T) { roottest.Run(t, requestsThatAreTooMuch) }
 
 func requestsThatAreTooMuch(t *testing.T) {
@@ -38,7 +38,7 @@ func requestsThatAreTooMuch(t *testing.T) {
 	}
 	before, used := mounts(), a.memory(t)
 
-	// A length of four gigabytes is answered with what there is, a megabyte at most.
+	// A read of four gigabytes returns the present data, a megabyte at most.
 	for got := 0; got < 3_000_000; {
 		out, err := a.ReadStdout(ctx, &katav1.ReadStreamRequest{ContainerId: "c1", Len: 1<<32 - 1})
 		if err != nil || len(out.GetData()) == 0 || len(out.GetData()) > 1<<20 {

@@ -176,8 +176,8 @@ func TestProcessesOfAContainer(t *testing.T) {
 	})
 }
 
-// TestTheAgentIsTheLastToBeKilled: when memory runs out, the kernel kills containers before the agent and what it has
-// started. A process with a raised score is the control that containers do not inherit it.
+// TestTheAgentIsTheLastToBeKilled: when memory runs out, the kernel kills containers before the agent and its
+// processes. A process with a raised score is the control that containers do not inherit it.
 func TestTheAgentIsTheLastToBeKilled(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		const score = "/proc/self/oom_score_adj"

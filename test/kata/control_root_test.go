@@ -16,8 +16,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// tool runs the command line against a guest's agent, and returns what it prints and
-// whether it succeeds.
+// tool runs the command line against a guest's agent, and returns its output and success.
 type tool func(t *testing.T, args ...string) (string, bool)
 
 func newTool(guest string) tool {
@@ -49,8 +48,8 @@ func (run tool) refuses(t *testing.T, want string, args ...string) {
 	}
 }
 
-// ready runs a container "pod" that runs on, whose output was read, and one "gone" that
-// has ended with 42.
+// ready runs a lasting container "pod", reads its output, and runs one "gone" that ends with
+// 42.
 func (a *agent) ready(t *testing.T, storages ...*katav1.Storage) {
 	t.Helper()
 	a.sandbox(t)
@@ -62,7 +61,7 @@ func (a *agent) ready(t *testing.T, storages ...*katav1.Storage) {
 	_ = a.wait(t, "gone", "gone")
 }
 
-// asked is what the host's people ask of a guest that is ready.
+// asked runs the host's people's commands on a ready guest.
 func (run tool) asked(t *testing.T) {
 	t.Helper()
 	run.says(t, []string{"ps", "-a"}, "pod", "running", "gone", "42")
@@ -75,7 +74,7 @@ func (run tool) asked(t *testing.T) {
 	run.says(t, []string{"logs", "pod"}, "here I am\n")
 }
 
-// TestTheHostsTool: the control API of `longshore guest`, and what is left of it when the
+// TestTheHostsTool: the tool works on `longshore guest`, and only lists and inspects when
 // options deny requests.
 func TestTheHostsTool(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

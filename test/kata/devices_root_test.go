@@ -8,8 +8,8 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestDevicesOfAContainer: the files of a container's devices are the machine's devices,
-// whose numbers the host has for others, and other devices cannot be used.
+// TestDevicesOfAContainer: the files of a container's devices are the machine's devices, also
+// when the host's numbers differ, and other devices cannot be used.
 func TestDevicesOfAContainer(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		a := start(t)

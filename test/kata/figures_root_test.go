@@ -38,8 +38,8 @@ const (
 	maxKeeperNest = 3 * 1024 // KiB of their own
 )
 
-// TestTheAgentIsSmall: in a guest the file is memory, and what its keeper and nest have of
-// their own is little as long as nothing of the agent is made ready in them.
+// TestTheAgentIsSmall: in a guest the file is memory, and its keeper and nest have little of
+// their own as long as nothing of the agent is made ready in them.
 func TestTheAgentIsSmall(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		file, err := os.Stat(filepath.Join(nodetest.Bin(t), "longshore-guest"))

@@ -14,9 +14,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestAGuestWhoseStateIsFull: the agent's directory has no byte, or no inode, left. What runs ends as it
-// would, and its status is known; a new container or a program in one is refused with the kernel's
-// error, or runs as it should; a container can be removed; and all works once there is room.
+// TestAGuestWhoseStateIsFull: with no byte, or no inode, left in the agent's directory, a running
+// container ends as usual, with its status; a new container, and maybe an exec, is refused with the
+// kernel's error; a container can be removed; and all works once there is room.
 func TestAGuestWhoseStateIsFull(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for name, options := range map[string]string{"bytes": "size=4m", "inodes": "size=64m,nr_inodes=400"} {
@@ -68,8 +68,8 @@ func TestAGuestWhoseStateIsFull(t *testing.T) {
 	})
 }
 
-// takeAll takes all bytes of a file system, or all inodes of one with more than 5 MiB, and returns what
-// gives them back.
+// takeAll takes all bytes of a file system, or all inodes of one with more than 5 MiB, and returns
+// their release.
 func takeAll(t *testing.T, at string) (free func()) {
 	t.Helper()
 	dir := filepath.Join(at, "filler")

@@ -24,11 +24,10 @@ const (
 	fuseAttrOut  = 104
 )
 
-// silent is a FUSE server whose file system is one directory. Who asks for a file in it gets
-// no answer.
+// silent is a FUSE server of one directory. It does not answer lookups of files in it.
 type silent struct {
 	dev    *os.File
-	asked  chan struct{} // closed when a file was asked for
+	asked  chan struct{} // closed at the first lookup
 	served sync.WaitGroup
 }
 
@@ -58,7 +57,7 @@ func (s *silent) serve() {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := s.dev.Read(buf)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) { // who asked has gone
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) { // the asker is gone
 			continue
 		}
 		if err != nil || n < fuseQuestion {
@@ -80,7 +79,7 @@ func (s *silent) serve() {
 			s.answer(buf, 0, out)
 		case fuseGetattr:
 			out := make([]byte, fuseAttrOut)
-			binary.NativeEndian.PutUint64(out, 1<<20) // seconds for which it is true
+			binary.NativeEndian.PutUint64(out, 1<<20) // seconds of validity
 			binary.NativeEndian.PutUint64(out[16:], 1)
 			binary.NativeEndian.PutUint32(out[76:], unix.S_IFDIR|0o755)
 			binary.NativeEndian.PutUint32(out[80:], 2) // links
@@ -96,10 +95,10 @@ func (s *silent) answer(question []byte, errno unix.Errno, body []byte) {
 	binary.NativeEndian.PutUint32(head, uint32(fuseAnswer+len(body)))
 	binary.NativeEndian.PutUint32(head[4:], uint32(-int32(errno)))
 	copy(head[8:], question[8:16])
-	_, _ = s.dev.Write(append(head, body...)) // who asked may have gone
+	_, _ = s.dev.Write(append(head, body...)) // the asker may be gone
 }
 
-// close ends the file system: whoever waits for an answer gets an error.
+// close ends the file system: waiting questions get an error.
 func (s *silent) close(t *testing.T) {
 	t.Helper()
 	if err := s.dev.Close(); err != nil {

@@ -24,22 +24,22 @@ import (
 
 // The parts of TestInAGuest that hack/vm/kata.sh and the guest's command line know, too.
 const (
-	guestEnv  = "LONGSHORE_KATA_GUEST" // cgroup2 or cgroup: what the guest was started with
+	guestEnv  = "LONGSHORE_KATA_GUEST" // cgroup2 or cgroup: the version in the guest
 	imageEnv  = "LONGSHORE_KATA_IMAGE" // the block device with containers' files
 	guestPort = 1024
 	logPort   = 1025
 )
 
-// TestInAGuest drives longshore-guest as the first process of the machine on which the
-// test itself runs, over vsock's loopback. `make e2e-kata-vm` starts such machines; the
-// test ends with the machine, whose power the agent switches off.
+// TestInAGuest: longshore-guest works as the first process of the test's own machine, over
+// vsock's loopback. `make e2e-kata-vm` starts such machines; the test ends with the machine,
+// when the agent switches its power off.
 func TestInAGuest(t *testing.T) {
 	cgroups := os.Getenv(guestEnv)
 	if cgroups == "" {
 		t.Skipf("needs a virtual machine whose first process is longshore-guest: make e2e-kata-vm")
 	}
 	if d, ok := t.Deadline(); ok {
-		const before = 10 * time.Second // what hangs is told before the test's own end
+		const before = 10 * time.Second // a hang is logged before the test's own end
 		defer time.AfterFunc(time.Until(d.Add(-before)), func() { showLog(t) }).Stop()
 	}
 	// The test's own report would come after the machine's end.
@@ -71,7 +71,7 @@ func TestInAGuest(t *testing.T) {
 	if t.Failed() {
 		showLog(t)
 	}
-	// What is printed after this may be lost with the machine.
+	// Later output may be lost with the machine.
 	result := "ok"
 	if t.Failed() {
 		result = "failed"
@@ -114,7 +114,7 @@ func mountImage(t *testing.T) string {
 	return at
 }
 
-// machineIsReady looks at what the first process has made of the machine.
+// machineIsReady checks the first process's setup of the machine.
 func machineIsReady(t *testing.T, cgroups string) {
 	mounts, err := os.ReadFile("/proc/mounts")
 	if err != nil {
@@ -172,7 +172,7 @@ func memory(t *testing.T, pids ...int) (all []string) {
 	return all
 }
 
-// hostLog is what the log port has given out.
+// hostLog is the output of the log port.
 var hostLog struct { //nolint:gochecknoglobals // of the one test
 	mu    sync.Mutex // guards lines
 	lines bytes.Buffer
@@ -258,8 +258,8 @@ func (a *agent) diskImage(t *testing.T) {
 	a.remove(t, "disk")
 }
 
-// layers runs a container whose root is an overlay of two partitions of a disk, which the kernel verifies by the hashes
-// of the request. With another hash there is no container.
+// layers runs a container on an overlay of two partitions of a disk, which the kernel verifies by the hashes of the
+// request. With another hash there is no container.
 func (a *agent) layers(t *testing.T) {
 	told := strings.Split(os.Getenv("LONGSHORE_KATA_LAYERS"), ",") // two roots, two offsets
 	if len(told) != 4 {
@@ -432,7 +432,7 @@ func (a *agent) end(t *testing.T, id string) {
 	a.remove(t, id)
 }
 
-// nestKilled: what ran runs on, and new containers run.
+// nestKilled: old containers run on, and new ones run.
 func (a *agent) nestKilled(t *testing.T) {
 	kill(t, "nest")
 	a.run(t, "after", a.spec("echo new; exit 6"))

@@ -48,7 +48,7 @@ func TestThePacketFilter(t *testing.T) {
 	})
 }
 
-// TestTheMachinesFigures: what GetMetrics answers is this machine's.
+// TestTheMachinesFigures: GetMetrics returns this machine's.
 func TestTheMachinesFigures(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		a := start(t)
@@ -177,8 +177,8 @@ func TestTheContainersOwnThings(t *testing.T) {
 	})
 }
 
-// TestVolumesGrow: a disk's file system and tmpfs grow while they are in use; a group gets
-// what a storage has.
+// TestVolumesGrow: a disk's file system and tmpfs grow while they are in use; a storage belongs
+// to its group.
 func TestVolumesGrow(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/test/kata/qemu"
 )
 
-// TestAGuestFromTheHost drives longshore-guest as the first process of a virtual machine
-// from its host, over vsock. `make e2e-kata-vm` makes what the machine boots.
+// TestAGuestFromTheHost: a host drives longshore-guest, the first process of a virtual machine,
+// over vsock. `make e2e-kata-vm` makes the machine's boot files.
 func TestAGuestFromTheHost(t *testing.T) {
 	qemu.Wanted(t)
 	m, log := boot(t, fmt.Sprint("agent.passfd_listener_port=", qemu.StreamPort))
@@ -51,7 +51,7 @@ func TestAGuestFromTheHost(t *testing.T) {
 	}
 }
 
-// boot boots a machine, and returns what gives the log of its agent after its end.
+// boot boots a machine, and returns a function for its agent's log after the end.
 func boot(t *testing.T, options string) (*qemu.Machine, func() string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "kata") // short
@@ -91,7 +91,7 @@ func boot(t *testing.T, options string) (*qemu.Machine, func() string) {
 	}
 }
 
-// overlay runs a container over a disk's files, whose changes stay in the guest's memory.
+// overlay runs a container over a disk's files, with changes in the guest's memory.
 func (a *agent) overlay(t *testing.T) {
 	const dir = "/run/disk"
 	spec := a.spec(`read line; echo "out $line"; echo err >&2; touch /made; ls /made; hostname; df -P /dev/shm | tail -1; sleep 1000 & exit 42`)

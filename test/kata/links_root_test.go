@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestMountsOntoLinksThatLeadNowhere: the table of links of an image whose targets do not exist, in
-// a guest.
+// TestMountsOntoLinksThatLeadNowhere: a guest follows the table of an image's links without
+// targets.
 func TestMountsOntoLinksThatLeadNowhere(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		a := start(t)

@@ -34,7 +34,7 @@ func TestTheMachinesNetwork(t *testing.T) {
 		command(t, "ip", "link", "add", "plugged", "type", "veth", "peer", "name", "eth0")
 		command(t, "ip", "link", "set", "plugged", "address", "02:00:00:00:00:01")
 		command(t, "ip", "link", "set", "eth0", "up")
-		command(t, "sysctl", "-q", "-w", "net.ipv6.conf.eth0.disable_ipv6=0", "net.ipv6.conf.plugged.disable_ipv6=0") // whatever the host's default is
+		command(t, "sysctl", "-q", "-w", "net.ipv6.conf.eth0.disable_ipv6=0", "net.ipv6.conf.plugged.disable_ipv6=0") // for any default of the host
 		want := &katatypes.Interface{Name: "eth0", HwAddr: "02:00:00:00:00:01", Mtu: 1400, IPAddresses: []*katatypes.IPAddress{
 			{Address: "192.0.2.2", Mask: "24"}, {Family: katatypes.IPFamily_v6, Address: "2001:db8::2", Mask: "64"},
 		}}
@@ -124,8 +124,8 @@ func TestTheSandboxsDNS(t *testing.T) {
 	})
 }
 
-// TestFilesFromTheHost: what CopyFile writes, a container sees; nothing else of the
-// machine can be written by it.
+// TestFilesFromTheHost: a container sees the files of CopyFile, which can write nothing else of
+// the machine.
 func TestFilesFromTheHost(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		if err := os.MkdirAll(guest.Shared, 0o750); err != nil {
@@ -159,7 +159,7 @@ func TestFilesFromTheHost(t *testing.T) {
 				t.Errorf("CopyFile to %s: %v", path, err)
 			}
 		}
-		// The host makes a link, and has the container mount what it leads to.
+		// The host makes a link, and requests a mount of its target.
 		secret := filepath.Join(t.TempDir(), "secret")
 		if err := os.WriteFile(secret, []byte("the guest's"), 0o600); err != nil {
 			t.Fatal(err)

@@ -18,7 +18,7 @@ type monitor struct {
 	in   *bufio.Reader
 }
 
-// said is what QEMU says: the answer to a command, or an event.
+// said is QEMU's message: an answer to a command, or an event.
 type said struct {
 	Greeting json.RawMessage `json:"QMP"`
 	Return   json.RawMessage `json:"return"`
@@ -96,7 +96,7 @@ func (m *monitor) do(t *testing.T, command string, args map[string]any) json.Raw
 	}
 }
 
-// unplug takes a device out, and waits until the machine has let it go.
+// unplug takes a device out, and waits for its removal.
 func (m *monitor) unplug(t *testing.T, id string) {
 	t.Helper()
 	b, err := json.Marshal(map[string]any{"execute": "device_del", "arguments": map[string]any{"id": id}})

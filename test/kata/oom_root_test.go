@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestKillsForMemory: each kill is told once, while the container runs and when it ends
-// by one, also when the keeper was killed before.
+// TestKillsForMemory: each kill is one event, while the container runs and when it ends by one,
+// also when the keeper was killed before.
 func TestKillsForMemory(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		a := start(t)
@@ -56,8 +56,8 @@ func TestKillsForMemory(t *testing.T) {
 				t.Fatalf("%q, %v", b.GetData(), err)
 			}
 		}
-		// What a killed process had is given back by and by; meanwhile the next one that
-		// wants memory, the shell too, would be killed.
+		// The memory of a killed process is freed by and by; meanwhile the next one that wants
+		// memory, the shell too, would be killed.
 		free := func() {
 			t.Helper()
 			nodetest.Eventually(t, "its memory is free again", func() bool {

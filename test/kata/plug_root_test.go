@@ -21,8 +21,8 @@ import (
 // timeout of a minute, or short, with one of a second.
 const patienceEnv = "LONGSHORE_KATA_PATIENCE"
 
-// Where a shim has the host's files in a guest, and what the guests' disks are called by
-// their PCI paths: hack/vm/kata.sh plugs them in there, or has a place for them.
+// The place of the host's files in a guest, and the PCI paths of the guests' disks:
+// hack/vm/kata.sh plugs them in there, or has a place for them.
 const (
 	sharedDir  = "/run/kata-containers/shared/containers/"
 	imagePath  = "10"
@@ -31,8 +31,8 @@ const (
 	emptyPlace = "06/00"
 )
 
-// plug calls the agent for a device that QEMU plugs in. An agent with patience is called
-// before the device is there, another one when the kernel has it.
+// plug calls the agent for a device that QEMU plugs in. An agent with patience is called before
+// the device appears, another one when the kernel has it.
 func plug(t *testing.T, in func(), there func() bool, call func() error) {
 	t.Helper()
 	if os.Getenv(patienceEnv) == "short" {
@@ -57,7 +57,7 @@ func plug(t *testing.T, in func(), there func() bool, call func() error) {
 	}
 }
 
-// sharedByTheHost runs a container whose root the host shares by virtiofs.
+// sharedByTheHost runs a container on a root shared by virtiofs.
 func (a *agent) sharedByTheHost(t *testing.T) {
 	spec := a.spec("cat /told; echo by the guest > /made; ls /bin/busybox")
 	spec.Root.Path = sharedDir + "host/rootfs"
@@ -96,10 +96,10 @@ func (a *agent) pluggedDisk(t *testing.T, m *monitor) {
 	a.runOn(t, m, disk, "/sys/bus/scsi/devices/*:0:4:1/block/*", func() error { return a.createOn(t, "scsi-disk", "scsi", "4:1") })
 }
 
-// magic prints what an ext4 has in its superblock.
+// magic prints the mark of an ext4's superblock.
 const magic = "busybox dd if=%s bs=1 skip=1080 count=2 2>/dev/null | busybox od -An -tx1; exit 21"
 
-// createOn creates a container whose root is a disk.
+// createOn creates a container with a disk as root.
 func (a *agent) createOn(t *testing.T, id, driver, source string) error {
 	t.Helper()
 	target := sharedDir + id
@@ -126,8 +126,8 @@ func (a *agent) createWith(t *testing.T, id, source string) error {
 	return err
 }
 
-// runOn creates a container for which a disk is plugged in, where sysfs has it as a
-// pattern says, runs it, and takes the disk out.
+// runOn creates a container with a disk that is plugged in, and that sysfs has at a pattern,
+// runs it, and takes the disk out.
 func (a *agent) runOn(t *testing.T, m *monitor, device map[string]any, pattern string, create func() error) {
 	t.Helper()
 	id := fmt.Sprint(device["id"])
@@ -209,7 +209,7 @@ func (a *agent) pluggedMemory(t *testing.T, m *monitor) {
 		t.Fatalf("OnlineCPUMem: %v", err)
 	}
 	nodetest.Eventually(t, "the machine has more memory", func() bool { return total(t) >= before+size })
-	// A kernel that has no such file is told by the firmware.
+	// The firmware tells a kernel without that file.
 	_, err = a.MemHotplugByProbe(t.Context(), &katav1.MemHotplugByProbeRequest{MemHotplugProbeAddr: []uint64{1 << 40}})
 	if !probe && (status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "memory/probe")) {
 		t.Errorf("MemHotplugByProbe without a probe: %v", err)
@@ -238,7 +238,7 @@ func line(t *testing.T, path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// theKernelItself: what holds for the whole machine is really changed.
+// theKernelItself: settings of the whole machine really change.
 func (a *agent) theKernelItself(t *testing.T) {
 	when := time.Now().Add(1000 * time.Hour)
 	if _, err := a.SetGuestDateTime(t.Context(), &katav1.SetGuestDateTimeRequest{Sec: when.Unix(), Usec: 5}); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// guarded is a policy of a pod with one container, whose command and output are its own.
+// guarded is a policy of a pod with one container, of a fixed command and secret output.
 const guarded = `package agent_policy
 
 import rego.v1
@@ -43,7 +43,7 @@ CopyFileRequest if {
 }
 `
 
-// TestPolicy: a policy that the shim sets decides about what it requests from then on.
+// TestPolicy: a policy that the shim sets decides about its later requests.
 func TestPolicy(t *testing.T) { roottest.Run(t, policyDecides) }
 
 func policyDecides(t *testing.T) {

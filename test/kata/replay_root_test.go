@@ -22,10 +22,10 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// recorded is one call of a run of Kata's own shim, a line of testdata/*.jsonl in the
-// order in which the shim made them. echo.jsonl is of a run against another agent, which
-// told the end of the output too late (hence the many checks); the others were recorded
-// by test/e2e/kata, and have one container's or one pod's whole life each.
+// recorded is one call of a run of Kata's own shim, a line of testdata/*.jsonl in the shim's
+// order. echo.jsonl is of a run against another agent, which told the end of the output too
+// late (hence the many checks); the others were recorded by test/e2e/kata, and have one
+// container's or one pod's whole life each.
 type recorded struct {
 	RPC string          `json:"rpc"`
 	Req json.RawMessage `json:"req"`
@@ -38,8 +38,8 @@ type recorded struct {
 	Code codes.Code      `json:"code"`
 }
 
-// TestRecordedRunsOfTheShim makes the calls of recorded runs of Kata's shim, in their
-// order: what was open beside a call is open beside it again.
+// TestRecordedRunsOfTheShim: the agent gives the recorded answers to runs of Kata's shim, with
+// the same calls open beside each.
 func TestRecordedRunsOfTheShim(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		files, err := filepath.Glob("testdata/*.jsonl")
@@ -120,16 +120,15 @@ func await(t *testing.T, done <-chan struct{}, c recorded) {
 type player struct {
 	a       *agent
 	streams map[string]*stream
-	roots   map[string]bool // what is mounted for the containers of the recording
+	roots   map[string]bool // the mounts for the containers of the recording
 }
 
-// stream is one output of a process. The pieces in which it comes are not those of the
-// recording.
+// stream is one output of a process. It comes in other pieces than in the recording.
 type stream struct {
 	rest []byte // read already, and wanted later
 }
 
-// prepare makes what a guest has where a call expects it, and returns the call.
+// prepare makes the root that a call expects in a guest, and returns the call.
 func (p *player) prepare(t *testing.T, c recorded) func() error {
 	t.Helper()
 	service, name, _ := strings.Cut(c.RPC, "/")
@@ -215,7 +214,7 @@ func (p *player) mountRoot(t *testing.T, at string) {
 	p.roots[at] = true
 }
 
-// message is an empty message of a kind, or what text says.
+// message is a message of a kind, empty or of the text.
 func message(t *testing.T, d protoreflect.MessageDescriptor, text []byte) proto.Message {
 	t.Helper()
 	kind, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())

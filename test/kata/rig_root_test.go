@@ -75,7 +75,7 @@ func startAs(t *testing.T, program []string, args ...string) *agent {
 	return a
 }
 
-// gone returns what is closed when the agent has ended by itself.
+// gone returns a channel that closes after the agent's own end.
 func (a *agent) gone(t *testing.T) <-chan struct{} {
 	t.Helper()
 	done := make(chan struct{})
@@ -114,7 +114,7 @@ func rootfs(t *testing.T) string {
 	return dir
 }
 
-// spec is what a shim sends for a container that runs a shell's script.
+// spec is a shim's spec for a container that runs a shell's script.
 func (a *agent) spec(script string) *katav1.Spec {
 	caps := []string{"CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID"}
 	return &katav1.Spec{

@@ -28,13 +28,13 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// stressEnv asks for the whole form of what follows: make e2e-kata-stress. CI runs a short one.
+// stressEnv asks for the whole form of these tests: make e2e-kata-stress. CI runs a short one.
 const stressEnv = "LONGSHORE_KATA_STRESS"
 
 func whole() bool { return os.Getenv(stressEnv) != "" }
 
-// TestAGigabyteOfStreams: what WriteStdin gives to cat comes back by ReadStdout, all of it,
-// and neither agent nor keeper grows with it.
+// TestAGigabyteOfStreams: all data of WriteStdin to cat comes back by ReadStdout, and neither
+// agent nor keeper grows with it.
 func TestAGigabyteOfStreams(t *testing.T) {
 	size := int64(32 << 20)
 	if whole() {
@@ -203,7 +203,7 @@ func (a *agent) oneOfTheStorm(ctx context.Context, id string, n int) error {
 	return nil
 }
 
-// TestFiftyWaiters: all who wait for one exit get its code, on one connection or on others,
+// TestFiftyWaiters: all waiters for one exit get its code, on one connection or on others,
 // before it and after it.
 func TestFiftyWaiters(t *testing.T) {
 	const waiters = 50
@@ -253,10 +253,10 @@ func (a *agent) dial(t *testing.T) net.Conn {
 	return conn
 }
 
-// TestAProcessThatCannotBeKilled: RemoveContainer says so when its time is over, others go on
-// meanwhile, and the container can be removed when the process has ended. The process asks
-// for a file of a FUSE file system whose server has taken the question and does not answer:
-// the kernel then waits without regard to SIGKILL.
+// TestAProcessThatCannotBeKilled: RemoveContainer says so at its timeout, others work
+// meanwhile, and the container can be removed when the process has ended. The process asks for
+// a file of a FUSE server that has taken the question and does not answer: the kernel then
+// waits without regard to SIGKILL.
 func TestAProcessThatCannotBeKilled(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		a := start(t)
@@ -299,7 +299,7 @@ func waitingIn(t *testing.T, arg string) int {
 	return pids[0]
 }
 
-// stateOf is the kernel's letter for what a process does.
+// stateOf is the kernel's letter for a process's state.
 func stateOf(t *testing.T, pid int) string {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -309,7 +309,7 @@ func stateOf(t *testing.T, pid int) string {
 	return string(b[bytes.LastIndexByte(b, ')')+2])
 }
 
-// deaf is a connection on which nothing that arrives is read.
+// deaf is a connection that reads nothing.
 type deaf struct {
 	net.Conn
 	closed chan struct{}
@@ -320,9 +320,9 @@ func (d deaf) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestAReaderThatDiesBlocksNobody: a client asks for output, and never reads the answers;
-// another one waits for output that does not come, and is gone. Calls of others are
-// answered meanwhile, and what the first has not taken of a stream others go on with.
+// TestAReaderThatDiesBlocksNobody: the agent answers others while one client asks for output
+// and never reads the answers, and another one, which is gone, waits for output that does not
+// come. Others can read the rest of the first one's stream.
 func TestAReaderThatDiesBlocksNobody(t *testing.T) {
 	const questions = 64
 	roottest.Run(t, func(t *testing.T) {
@@ -367,7 +367,7 @@ func TestAReaderThatDiesBlocksNobody(t *testing.T) {
 	})
 }
 
-// unread is how much has arrived on a connection and was not read.
+// unread is the number of bytes waiting on a connection.
 func unread(conn net.Conn) (n int, err error) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {

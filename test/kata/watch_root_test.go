@@ -16,9 +16,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestWatchedStorages: containers see the changes of a directory that the host shares, in
-// a copy of it that they share; it goes with the last of them. What is too large is
-// mounted itself.
+// TestWatchedStorages: containers see the changes of a directory that the host shares, in a
+// copy that they share; it goes with the last of them. A source that is too large is mounted.
 func TestWatchedStorages(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()

@@ -85,7 +85,7 @@ func (c committed) goesOn(t *testing.T, when string, before nodetest.Holdings) {
 	same(t, c.Node, before)
 }
 
-// TestACommitOnAFullDiskKeepsNothing: the error says that there is no space, and the container
+// TestACommitOnAFullDiskKeepsNothing: the error says that no space is left, and the container
 // continues.
 func TestACommitOnAFullDiskKeepsNothing(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {

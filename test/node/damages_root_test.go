@@ -134,7 +134,7 @@ func (d *damaged) class(file string) string {
 
 var single = regexp.MustCompile(`[0-9a-f]{12,}|[0-9]+`)
 
-// damaged is a node whose files are damaged.
+// damaged is a node with damaged files.
 type damaged struct {
 	n                         *nodetest.Node
 	pod                       *nodetest.Pod

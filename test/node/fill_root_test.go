@@ -52,7 +52,7 @@ func TestAContainerCannotFillTheState(t *testing.T) {
 			"read-only": func(c *runtimeapi.ContainerConfig) { security(c).ReadonlyRootfs = true },
 			"all capabilities": func(c *runtimeapi.ContainerConfig) {
 				security(c).Capabilities = &runtimeapi.Capability{AddCapabilities: []string{"ALL"}}
-				// It makes read-only files writable.
+				// It lifts read-only mounts.
 				c.Command[2] = "for f in /etc/hosts /etc/resolv.conf /etc/hostname / /proc/kcore /proc/sys; do mount -o remount,bind,rw $f; done 2>/dev/null; " + c.Command[2]
 			},
 			"privileged": func(c *runtimeapi.ContainerConfig) { security(c).Privileged = true },

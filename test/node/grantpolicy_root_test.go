@@ -158,8 +158,7 @@ func TestAGrantIsOnlyNarrowed(t *testing.T) {
 		interactive.Stdin = true
 		refused("a standard input", "a standard input: not possible", codes.FailedPrecondition, interactive)
 
-		// A wrong file lets no new program start, names the place, and takes nothing from a running
-		// one.
+		// A wrong file lets no new program start, names the place, and running ones keep all.
 		server := container(noWish, "{listen: !listen {tcp: 8080}, greeting: held}")
 		server.Command = []string{"/program"}
 		running := pod.Run(t, server)

@@ -88,7 +88,7 @@ func web(dir string) []string {
 func TestThreeContainersOnANetwork(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := startPlace(t)
-		p.do("run", "--rm", "-v", "first:/data", p.image, "/bin/true") // the remains of a first container are no leak
+		p.do("run", "--rm", "-v", "first:/data", p.image, "/bin/true") // a first container's remains are no leak
 		p.do("volume", "rm", "first")
 		before := p.Baseline(t)
 		p.do("network", "create", "app")

@@ -76,7 +76,7 @@ func (d *doublyDamaged) cli(t *testing.T, args ...string) string {
 	return out
 }
 
-// objects lists the node's objects, each by a name that a repair would use.
+// objects lists the node's objects, each by the name that a repair uses.
 func (d *doublyDamaged) objects(t *testing.T) (all []string) {
 	t.Helper()
 	all = strings.Fields(d.cli(t, "ps", "-a", "-q", "--no-trunc"))
@@ -113,7 +113,7 @@ func (d *doublyDamaged) find(t *testing.T, name string) string {
 	return ""
 }
 
-// hashes are the files that a dry repair must leave as they are.
+// hashes are of the files that a dry repair must leave as they are.
 func hashes(t *testing.T, paths ...string) (sums []string) {
 	t.Helper()
 	for _, p := range paths {
@@ -192,7 +192,7 @@ func (d *doublyDamaged) database(t *testing.T, name string) {
 			continue
 		}
 		d.lost++
-		// A name may be lost alone: nothing else has it. An image is named by its digest.
+		// A name may be lost alone: nothing else has it. Images are named by digest.
 		tag, id, isImage := strings.Cut(o, " ")
 		if isImage {
 			o = id

@@ -110,7 +110,7 @@ func below(t *testing.T, dirs ...string) (all []string) {
 			if err == nil && path != dir {
 				all = append(all, path)
 			}
-			return nil // a file that vanishes meanwhile cannot be seen
+			return nil // a file that goes meanwhile cannot be seen
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -159,7 +159,7 @@ func TestNoMoreThanTheGuestHasRoomFor(t *testing.T) {
 	}
 }
 
-// TestARefusedConnection: the host's program is told, also when the guest has reset all.
+// TestARefusedConnection: the host's program gets an error, also without a running ring.
 func TestARefusedConnection(t *testing.T) {
 	g := newGuest(t)
 	refused := make(chan error, 1)
@@ -186,7 +186,7 @@ func TestARefusedConnection(t *testing.T) {
 	}
 }
 
-// TestMemoryIsPluggedIn: the rings go on in new mappings, and use what is new.
+// TestMemoryIsPluggedIn: the rings run in new mappings, and use new memory.
 func TestMemoryIsPluggedIn(t *testing.T) {
 	g := newGuest(t)
 	host, h := g.open(1024)
@@ -200,7 +200,7 @@ func TestMemoryIsPluggedIn(t *testing.T) {
 	}
 }
 
-// TestPackets are those that break rules, and what they are answered with.
+// TestPackets: packets that break rules get the expected answers.
 func TestPackets(t *testing.T) {
 	for name, c := range map[string]struct {
 		packets []header
@@ -278,7 +278,7 @@ func TestTooMuch(t *testing.T) {
 	t.Error("the device takes packets for ever")
 }
 
-// FuzzPackets: what a guest may send. No connection is left, and no answer is too long.
+// FuzzPackets: a guest's packets parse to themselves, and leave no connection.
 func FuzzPackets(f *testing.F) {
 	request := header{srcCID: testCID, dstCID: hostCID, srcPort: 5, dstPort: 1030, kind: stream, op: opRequest}
 	f.Add(request.append(nil))
@@ -306,7 +306,7 @@ func FuzzPackets(f *testing.F) {
 	})
 }
 
-// FuzzMessages: what QEMU may say, without descriptors.
+// FuzzMessages: QEMU's messages, without descriptors.
 func FuzzMessages(f *testing.F) {
 	f.Add(uint32(getFeatures), []byte{})
 	f.Add(uint32(setVringAddr), make([]byte, 40))
@@ -324,7 +324,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// FuzzRing: what a guest's driver may have in its memory.
+// FuzzRing: any memory of a guest's driver.
 func FuzzRing(f *testing.F) {
 	f.Add(make([]byte, 2*ringRoom))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the test's guest has its memory, and what is in it.
+// The address and the layout of the test guest's memory.
 const (
 	guestAt  = 0x4000_0000
 	qemuAt   = 0x7f00_0000_0000
@@ -110,7 +110,7 @@ func words(w ...any) (b []byte) {
 	return b
 }
 
-// handshake says what QEMU says until the rings run.
+// handshake sends QEMU's messages until rings run.
 func (g *guest) handshake() {
 	g.t.Helper()
 	le := binary.LittleEndian
@@ -202,7 +202,7 @@ func (g *guest) notify(ring int) {
 	}
 }
 
-// back waits for the next buffer that the device gives back, and returns it.
+// back waits for the device's next used buffer, and returns it.
 func (g *guest) back(ring int) []byte {
 	g.t.Helper()
 	le := binary.LittleEndian
