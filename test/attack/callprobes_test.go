@@ -196,8 +196,8 @@ func climb(args []string) result {
 	return is(refused, "left the chroot; above it is the container's own root")
 }
 
-// freshProc makes a user namespace, in which it has all capabilities, and mounts a proc
-// without masks there.
+// freshProc makes a user namespace, has all capabilities there, and mounts a proc without
+// masks.
 func freshProc([]string) result {
 	self, err := os.Executable()
 	if err != nil {

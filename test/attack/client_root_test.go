@@ -103,8 +103,8 @@ const flood = 500
 // impatience is how long an honest client waits while attackers occupy connections.
 const impatience = 10 * time.Second
 
-// open opens flood connections, each of which sends one of the texts, with TLS if conf
-// is not nil. They stay open until the test ends.
+// open opens flood connections that each send one of the texts, with TLS if conf is not nil.
+// They stay open until the test ends.
 func open(t *testing.T, addr string, conf *tls.Config, texts []string) int {
 	t.Helper()
 	dialed := make(chan bool, flood)
@@ -238,8 +238,7 @@ func (w *world) honestly(t *testing.T, patience time.Duration) error {
 			return err
 		}
 		_ = resp.Body.Close()
-		// The rules may deny it to ops too: what matters is that the caller is
-		// authenticated.
+		// The rules may deny it to ops too: only the caller's authentication matters.
 		if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusForbidden {
 			return fmt.Errorf("%s: %s", r.URL, resp.Status)
 		}

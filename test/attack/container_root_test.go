@@ -14,7 +14,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// containerAttempts are those of a container's root, who can run any program.
+// containerAttempts are those of a container's root, with any program.
 func containerAttempts() []attempt {
 	var all []attempt
 	for _, a := range []actor{containerRoot, withPtrace, withoutAdmin} {

@@ -59,8 +59,8 @@ func (w *world) alone(t *testing.T, a actor, set func(*runtimeapi.ContainerConfi
 	return out, st.GetExitCode()
 }
 
-// newcomers makes a container's root look at every process that appears in its pid
-// namespace while others are started in it.
+// newcomers makes a container's root inspect every process that appears in its pid namespace
+// while others are started in it.
 func (w *world) newcomers(t *testing.T, a actor) result {
 	t.Helper()
 	c := w.container(t, a)
@@ -158,8 +158,7 @@ func bindAbove(t *testing.T, w *world) result {
 	return r
 }
 
-// linkedDirectory starts a task whose directory was replaced by a link to the host's
-// root.
+// linkedDirectory starts a task after its directory became a link to the host's root.
 func linkedDirectory(t *testing.T, w *world) result {
 	return w.job(t, table{"args": []string{"-c", "cat /local" + w.secret + "; grep CapEff /proc/self/status"}}, func(task *nomaddriver.TaskConfig) {
 		local := filepath.Join(task.GetAllocDir(), task.GetName(), "local")
@@ -172,7 +171,7 @@ func linkedDirectory(t *testing.T, w *world) result {
 	})
 }
 
-// linkedLogs starts a task whose log directory is a link to one of the host's.
+// linkedLogs starts a task with its log directory linked to one of the host's.
 func linkedLogs(t *testing.T, w *world) result {
 	logs := filepath.Join(w.Dir, "alloc", allocID, "alloc/logs")
 	victim := t.TempDir()
@@ -214,8 +213,8 @@ func linkedLog(t *testing.T, w *world) result {
 	return r
 }
 
-// unpacker looks at the process that unpacks an untrusted archive while it does so:
-// unconfined, a vulnerable archive reader would have all its rights.
+// unpacker inspects the process that unpacks an untrusted archive meanwhile: unconfined, a
+// vulnerable archive reader would have all its rights.
 func unpacker(t *testing.T, w *world) result {
 	asked, done := make(chan struct{}), make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -292,9 +291,9 @@ func fileURI(t *testing.T, w *world) result {
 	return last
 }
 
-// fileOfAnother makes the agent read root's file for a command that runs as nobody,
-// below a directory whose files commands may name. Its controls are a file that nobody
-// may read, and the same file for root.
+// fileOfAnother makes the agent read root's file for a command that runs as nobody, below a
+// directory that commands may fetch from. Its controls are a file that nobody may read, and the
+// same file for root.
 func fileOfAnother(t *testing.T, w *world) result {
 	launches := 0
 	fetch := func(user, uri string) (int, string, error) {

@@ -24,7 +24,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// hubAttempts are those of an operator of a hub, and of who has its join token.
+// hubAttempts are those of an operator of a hub, and of a holder of its token.
 func hubAttempts() []attempt {
 	return []attempt{
 		{name: "hub: a certificate that a worker takes for a manager's", actor: hubOperator, weak: weaken.HubRoles, run: passForAManager},

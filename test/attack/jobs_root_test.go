@@ -26,8 +26,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// jobAttempts are those of authors of Nomad jobs, Mesos containers and Kubernetes pods,
-// who have no access to the node's sockets.
+// jobAttempts are those of authors of Nomad jobs, Mesos containers and Kubernetes pods, without
+// access to the node's sockets.
 func jobAttempts() []attempt {
 	return append(append(nomadAttempts(), mesosAttempts()...), podAttempts()...)
 }
@@ -36,7 +36,7 @@ const allocID = "5f0f0c4e-8d5c-4f3d-9a5d-0000000000aa"
 
 type table = map[string]any
 
-// nomadAttempts are jobs that ask for what the driver's configuration forbids.
+// nomadAttempts are jobs against the driver's configuration.
 func nomadAttempts() []attempt {
 	var all []attempt
 	// HOST is replaced by a directory of the host that contains the file secret.
@@ -195,8 +195,7 @@ func (w *world) job(t *testing.T, more table, change func(*nomaddriver.TaskConfi
 	return is(bounded, "it ran with nothing of the host's: %q", said)
 }
 
-// mesosAttempts are containers for Mesos; the caller of the socket passes on what the
-// author has written.
+// mesosAttempts are containers for Mesos; the caller of the socket passes on the author's text.
 func mesosAttempts() []attempt {
 	var all []attempt
 	for name, call := range map[string]string{
@@ -305,7 +304,7 @@ func (w *world) mesosCall(t *testing.T, call string) result {
 	return is(refused, "%d %s", code, text)
 }
 
-// podAttempts are pods and containers; kubelet passes on what the author has written.
+// podAttempts are pods and containers; kubelet passes on the author's text.
 func podAttempts() []attempt {
 	var all []attempt
 	pod := func(name string, set func(w *world, p *runtimeapi.PodSandboxConfig)) {

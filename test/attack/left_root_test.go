@@ -140,7 +140,7 @@ func volumeImage(t *testing.T, volumes int, user string) string {
 	}.Build())
 }
 
-// failedVolumes creates containers of an image with volumes whose user does not exist.
+// failedVolumes creates containers of an image with volumes and an unknown user.
 func failedVolumes(t *testing.T, w *world) result {
 	ref := volumeImage(t, 20, "nobody-of-this-name")
 	w.must(t, "pull", ref)

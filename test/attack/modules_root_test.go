@@ -19,7 +19,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// moduleAttempts are those of who makes WebAssembly modules.
+// moduleAttempts are those of makers of WebAssembly modules.
 func moduleAttempts() []attempt {
 	return []attempt{{name: "modules that take long to compile", actor: jobAuthor, weak: weaken.CompileTurns, run: slowModules}}
 }
@@ -51,7 +51,7 @@ func slowModules(t *testing.T, w *world) result {
 		end()
 		attack.Wait()
 		for _, ref := range refs {
-			w.forget(t, ref) // which ends what is compiled of it
+			w.forget(t, ref) // it ends the compilation
 		}
 	}()
 	for i := range 6 {

@@ -259,7 +259,7 @@ func (s *swarmWorld) must(t *testing.T, n *swarmNode, args ...string) string {
 	return out
 }
 
-// nodeOf returns the node on which an attacker's container runs.
+// nodeOf returns the node of an attacker's container.
 func (s *swarmWorld) nodeOf(from string) *swarmNode {
 	if strings.HasPrefix(from, "cni") {
 		return s.nodes[1]

@@ -26,8 +26,8 @@ type probe struct {
 	run  func(args []string) result
 	// outside says why there is no control as the host's root, if there is none.
 	outside string
-	// granted are actors to whom the capabilities for this attack are given, so it is
-	// not tried as them. docs/security.md lists these capabilities.
+	// granted are actors with the capabilities for this attack, so it is not tried as them.
+	// docs/security.md lists these capabilities.
 	granted []actor
 }
 

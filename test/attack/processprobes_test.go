@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// on is a probe against another process, whose pid is its argument.
+// on is a probe against another process, with its pid as argument.
 func on(name string, do func(pid int) error, also ...unix.Errno) probe {
 	return probe{name: name, run: func(args []string) result {
 		if len(args) == 0 {
@@ -94,9 +94,9 @@ func iovec(b []byte) unix.Iovec {
 	return v
 }
 
-// initProbes look at the init of a shared pid namespace, which a container's root
-// may well trace: it must have nothing that the container has not. Their argument
-// is a file of the host's.
+// initProbes inspect the init of a shared pid namespace, which a container's root may well
+// trace: it must have nothing that the container has not. Their argument is a file of the
+// host's.
 func initProbes() []probe {
 	const why = "it is about the sandbox's init"
 	return []probe{

@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
-// registryAttempts are those of a registry, and of whoever made an image.
+// registryAttempts are those of a registry, and of an image's author.
 func registryAttempts() []attempt {
 	evil := []byte("evil")
 	var all []attempt
@@ -128,7 +128,7 @@ func (w *world) forget(t *testing.T, ref string) {
 	_, _ = w.Images.RemoveImage(t.Context(), &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: ref}})
 }
 
-// hostileLayers pulls an image that wants to touch what is outside of its root.
+// hostileLayers pulls an image that wants to touch files outside of its root.
 func (w *world) hostileLayers(t *testing.T, layers [][]imagetest.File) result {
 	t.Helper()
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -168,8 +168,8 @@ func (w *world) hostileLayers(t *testing.T, layers [][]imagetest.File) result {
 	return is(refused, "%v", err)
 }
 
-// hostileRegistry pulls a good image from a registry that answers as it likes:
-// the pull fails, no image is there, and the next one works.
+// hostileRegistry pulls a good image from a registry that answers as it likes: the pull fails,
+// no image stays, and the next one works.
 func (w *world) hostileRegistry(t *testing.T, does func(imagetest.Built) func(http.ResponseWriter, *http.Request, http.Handler)) result {
 	t.Helper()
 	built := imagetest.Image{Layers: [][]imagetest.File{{{Name: "file", Body: []byte(t.Name())}}}}.Build()

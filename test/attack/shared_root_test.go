@@ -19,8 +19,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// sharedAttempts use up what uid 0 of a container and the node's programs share, and what the node does
-// for all its containers. Meanwhile the node must work for others.
+// sharedAttempts use up quotas that uid 0 of a container and the node's programs share, and services
+// for all containers. Meanwhile the node must work for others.
 func sharedAttempts() []attempt {
 	return []attempt{
 		{name: "inotify instances without end", actor: containerRoot, weak: weaken.InotifyPolling, run: func(t *testing.T, w *world) result {
@@ -162,7 +162,7 @@ func flight(t *testing.T, w *world) result {
 	return is(reached, "%s, and long afterwards %q", r.Evidence, state())
 }
 
-// hostKeys searches the session keyring for a key of the host's session in which the node was started, by a
+// hostKeys searches the session keyring for a key of the host's session that started the node, in a
 // container that starts while there is no quota for a keyring of its own.
 func hostKeys(t *testing.T, w *world) result {
 	const name = "the host's key"
@@ -173,8 +173,8 @@ func hostKeys(t *testing.T, w *world) result {
 	if _, err := unix.AddKey("user", name, []byte(secretText), unix.KEY_SPEC_SESSION_KEYRING); err != nil {
 		return is(unmade, "%v", err)
 	}
-	// The test is the first process of its pid namespace and reaps no orphans: a pod whose keeper is
-	// killed would not end.
+	// The test is the first process of its pid namespace and reaps no orphans: a pod with a killed
+	// keeper would not end.
 	for a, c := range w.inside {
 		c.Pod.Remove(t)
 		delete(w.inside, a)

@@ -84,7 +84,7 @@ func TestControls(t *testing.T) {
 	})
 }
 
-// freePort returns an address on which nothing listens.
+// freePort returns an address without a listener.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -105,7 +105,7 @@ type tally struct {
 
 func newTally() *tally { return &tally{counts: map[actor]map[outcome]int{}} }
 
-// add counts one attempt, and returns what is wrong with its result, or "".
+// add counts one attempt, and returns the fault of its result, or "".
 func (c *tally) add(a actor, name string, r result) string {
 	if c.counts[a] == nil {
 		c.counts[a] = map[outcome]int{}

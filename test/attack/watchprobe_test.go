@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watcher looks at every process that appears.
+// watcher inspects every process that appears.
 type watcher struct {
 	secret string
 	seize  bool
@@ -71,7 +71,7 @@ func (w *watcher) look() result {
 	return result{}
 }
 
-// at looks at a process from its first moment until its program runs.
+// at inspects a process from its first moment until its program runs.
 func (w *watcher) at(pid int) result {
 	if w.seize {
 		if _, _, e := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0); e == 0 {

@@ -253,7 +253,7 @@ func (w *world) probe(t *testing.T, c *nodetest.Container, name string, args ...
 	return decode(r.GetStdout())
 }
 
-// sh runs a script in a container and returns what it printed.
+// sh runs a script in a container and returns its output.
 func (w *world) sh(t *testing.T, c *nodetest.Container, script string) (string, int32) {
 	t.Helper()
 	r, err := w.CRI.ExecSync(t.Context(), &runtimeapi.ExecSyncRequest{ContainerId: c.ID, Cmd: []string{"/bin/sh", "-c", script}, Timeout: 120})
@@ -277,7 +277,7 @@ func (w *world) on(t *testing.T, how func(*exec.Cmd), name string, args ...strin
 	return decode(out)
 }
 
-// env returns what the node's programs have in their environment.
+// env returns the extra environment of the node's programs.
 func (w *world) env() []string {
 	if w.weak == "" {
 		return nil

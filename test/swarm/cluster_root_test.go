@@ -80,7 +80,7 @@ func newCluster(t *testing.T, workers int) *cluster {
 	return c
 }
 
-// sleeps is what tasks run that go on until they are told to end.
+// sleeps is the script of tasks that run until they are stopped.
 const sleeps = "exec sleep 1000"
 
 // task is one of a worker's that runs a shell's command line.
@@ -107,7 +107,7 @@ func most(n uint64, window time.Duration) func(*swarmv1.RestartPolicy) {
 	return func(p *swarmv1.RestartPolicy) { p.MaxAttempts, p.Window = n, durationpb.New(window) }
 }
 
-// told is the last status that the manager was told of a task.
+// told is the last status of a task at the manager.
 func (c *cluster) told(task string) *swarmv1.TaskStatus {
 	list := c.Statuses(task)
 	if len(list) == 0 {
@@ -116,7 +116,7 @@ func (c *cluster) told(task string) *swarmv1.TaskStatus {
 	return list[len(list)-1]
 }
 
-// tells waits until the manager is told that a task runs in a container.
+// tells waits until the manager hears that a task runs in a container.
 func (c *cluster) tells(task, container string) (s *swarmv1.TaskStatus) {
 	c.t.Helper()
 	c.Until(task+" is told to run in "+container, func() bool {
@@ -126,7 +126,7 @@ func (c *cluster) tells(task, container string) (s *swarmv1.TaskStatus) {
 	return s
 }
 
-// rises asserts that the states that the manager was told of a task never go down.
+// rises asserts that the states of a task at the manager never go down.
 func (c *cluster) rises(task string) {
 	c.t.Helper()
 	before := swarmv1.TaskState_NEW
@@ -189,7 +189,7 @@ type event struct {
 	Kind, Key string
 }
 
-// happens waits for the nth event of a kind that a task has had since the node was made.
+// happens waits for the nth event of a kind in the whole life of a task.
 func (w *worker) happens(task, kind string, n int) (e event) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), roottest.Patience())

@@ -13,9 +13,9 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// TestAWorkerThatIsCutOff: of three workers one loses its link. Its tasks run on; those that die
-// are started again by their own policies, and no more often. Back, it tells the manager what has
-// become of them, and does what that wants by then. The other workers notice nothing.
+// TestAWorkerThatIsCutOff: when one of three workers loses its link, its tasks run on; dead ones
+// are started again by their own policies, and no more often. Back, it tells the manager their
+// states, and follows the manager's later orders. The other workers notice nothing.
 func TestAWorkerThatIsCutOff(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		c := newCluster(t, 3)
@@ -63,7 +63,7 @@ func TestAWorkerThatIsCutOff(t *testing.T) {
 		if e := cut.starts("delayed", 2); e.At.Sub(killed) < delay {
 			t.Errorf("its policy's delay is %s, and it was started again after %s", delay, e.At.Sub(killed))
 		}
-		for _, id := range []string{"once", "twice", "window"} { // whose ends stand
+		for _, id := range []string{"once", "twice", "window"} { // their ends stand
 			cut.happens(id, "sandbox.stopped", 1)
 		}
 		alone := cut.containers()
@@ -128,8 +128,8 @@ func TestAWorkerThatIsCutOff(t *testing.T) {
 	})
 }
 
-// TestAWorkerBootsWithoutAManager: what has a restart policy comes back with its volumes; what
-// needs a secret waits until a manager is there to give it.
+// TestAWorkerBootsWithoutAManager: a task with a restart policy comes back with its volumes;
+// one that needs a secret waits until a manager gives it.
 func TestAWorkerBootsWithoutAManager(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		c := newCluster(t, 1)

@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestAWorkerStartsOnAFullDisk kills an agent whose root, and then state, has no byte left. It starts each
-// time, is the same member of the Swarm, and has its tasks, of which none is started again.
+// TestAWorkerStartsOnAFullDisk: a killed agent with no byte left on its root, and then state, starts each
+// time, is the same member of the Swarm, and has its tasks, none of them started again.
 func TestAWorkerStartsOnAFullDisk(t *testing.T) {
 	onAFullDisk(t, "size=64m", func(dir string) string { return filepath.Join(dir, "filler") }, fillFile)
 }
@@ -26,7 +26,7 @@ func TestAWorkerStartsWithoutInodes(t *testing.T) {
 	onAFullDisk(t, "size=256m,nr_inodes=3000", func(dir string) string { return filepath.Join(dir, "fillers") }, fillInodes)
 }
 
-// onAFullDisk runs a worker whose root and state are file systems that fill takes up.
+// onAFullDisk runs a worker with root and state on file systems that fill takes up.
 func onAFullDisk(t *testing.T, options string, filler func(dir string) string, fill func(*testing.T, string)) {
 	t.Helper()
 	roottest.Run(t, func(t *testing.T) {

@@ -18,9 +18,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestKillsUnderUpdates kills agent, keeper, nest and manager at random while tasks are assigned,
-// replaced and removed. What nobody touches runs on as the same process; every program is
-// started once; every task's statuses rise to its end, and that is what its program says.
+// TestKillsUnderUpdates: while agent, keeper, nest and manager are killed at random and tasks are
+// assigned, replaced and removed, untouched tasks run on as the same processes; every program is
+// started once; every task's statuses rise to its end, which is its program's.
 func TestKillsUnderUpdates(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		seed := uint64(time.Now().UnixNano())
@@ -64,7 +64,7 @@ func TestKillsUnderUpdates(t *testing.T) {
 	})
 }
 
-// storm is a node whose processes die, and a manager whose tasks it has.
+// storm is a node with dying processes, and the manager of its tasks.
 type storm struct {
 	t      *testing.T
 	rnd    *rand.Rand
@@ -102,7 +102,7 @@ func newStorm(t *testing.T, rnd *rand.Rand) *storm {
 	return s
 }
 
-// task is one whose program writes down that it was started, and then runs a script.
+// task returns one with a program that records its start, and then runs a script.
 func (s *storm) task(id, script string) *swarmv1.Task {
 	task := swarmtest.Task(id, s.image, "sh", "-c", s.starts.Script(script))
 	c := task.GetSpec().GetContainer()
@@ -133,8 +133,8 @@ func (s *storm) job() {
 	s.wanted[task.GetId()] = w
 }
 
-// replace does what an update of a service does: another task is to have what the one before
-// it has, a port of the node among it.
+// replace acts like an update of a service: another task gets the place of the one before it,
+// with a port of the node.
 func (s *storm) replace() {
 	id := fmt.Sprintf("web%d", len(s.web)+1)
 	task := s.lasting(id)
@@ -150,8 +150,8 @@ func (s *storm) replace() {
 	s.m.Want(id, swarmv1.TaskState_RUNNING)
 }
 
-// forget takes away a task that has ended, if there is one, and half of the time one that may
-// be anywhere on its way to its end.
+// forget removes a task that has ended, if there is one, and half of the time one that may be
+// anywhere on its way to its end.
 func (s *storm) forget() {
 	early := s.rnd.IntN(2) == 0
 	for _, id := range slices.Sorted(maps.Keys(s.wanted)) {
@@ -165,14 +165,14 @@ func (s *storm) forget() {
 	}
 }
 
-// ended reports whether the manager was told of a task's end.
+// ended reports whether the manager knows of a task's end.
 func (s *storm) ended(id string) bool {
 	list := s.m.Statuses(id)
 	return len(list) > 0 && list[len(list)-1].GetState() > swarmv1.TaskState_RUNNING
 }
 
 // kill kills one or two of agent, keeper and nest, and starts the agent again. Keeper and nest do not
-// die together here: what was launched within the last 10 ms would be lost.
+// die together here: a launch within the last 10 ms would be lost.
 func (s *storm) kill() {
 	s.t.Helper()
 	who := [][]string{{"agent"}, {"keeper"}, {"nest"}, {"agent", "keeper"}, {"agent", "nest"}}
@@ -216,8 +216,8 @@ func (s *storm) kept() string {
 	return strings.Join(list, "; ")
 }
 
-// settle waits until every task is where it is to be, and compares what was told and what was
-// started with what must have been.
+// settle waits until every task is where it is to be, and compares the reports and starts with
+// the expected ones.
 func (s *storm) settle() {
 	s.t.Helper()
 	for id, w := range s.wanted {
@@ -249,8 +249,8 @@ func (s *storm) settle() {
 	}
 }
 
-// statuses asserts that those of a task rise, and that nothing takes back what was told when it
-// ran or had ended; an agent that takes over has kept both.
+// statuses asserts that those of a task rise, and that no later one contradicts its running or
+// its end; an agent that takes over has kept both.
 func (s *storm) statuses(id string) {
 	s.t.Helper()
 	var end *swarmv1.TaskStatus

@@ -17,8 +17,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestATaskMountsOntoLinksThatLeadNowhere: a bind mount, a secret, and the files that each task gets, onto links of the
-// image whose targets do not exist.
+// TestATaskMountsOntoLinksThatLeadNowhere: a bind mount, a secret, and the files that each task gets work on links of
+// the image without targets.
 func TestATaskMountsOntoLinksThatLeadNowhere(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n, m := nodetest.Start(t, nodetest.Options{Config: "[face.swarm]\nenabled = true\n"}), swarmtest.New(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// The times in which an agent that was killed must be back. Other nodes give up one that is silent for 5.6 seconds.
+// The limits for the return of a killed agent. Other nodes give up one that is silent for 5.6 seconds.
 const (
 	backIn  = 4 * time.Second // from its death: in the gossip
 	sweptIn = 2 * time.Second // from its next start: the records of a task that has ended meanwhile are gone
@@ -23,7 +23,7 @@ func times(bound time.Duration) time.Duration {
 }
 
 // TestAnAgentIsBackInTheGossipInTime: an agent that is killed, and started again, is in the gossip before other nodes
-// take it for dead: they never lose the records of a task that runs on. Those of one that has ended meanwhile go soon.
+// take it for dead: they never lose the records of a task that runs on. Those of an ended one go soon.
 func TestAnAgentIsBackInTheGossipInTime(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		o := newOverlayStages(t)

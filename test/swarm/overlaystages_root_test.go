@@ -30,9 +30,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTheAgentDiesAtEveryStageOfAnOverlay kills the agent at every stage of the overlay networks of a task, with
-// a service's address and a published port, and starts it again. The task that nobody touches is the same
-// process, everything is there once, other members hear of what there is and nothing else, and in the end nothing is left.
+// TestTheAgentDiesAtEveryStageOfAnOverlay: after the agent's death at any stage of the overlay networks of a task,
+// with a service's address and a published port, an untouched task is the same process, everything exists once, other
+// members hear of that and nothing else, and in the end nothing is left.
 func TestTheAgentDiesAtEveryStageOfAnOverlay(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		var all []stageDeath
@@ -78,7 +78,7 @@ func dieAtEach(t *testing.T, all []stageDeath) {
 	}
 }
 
-// stageDeath is where the agent dies: while it starts, if it comes there then, or when all that was there before is up.
+// stageDeath is where the agent dies: while it starts, if it comes there then, or when all the earlier state is up.
 type stageDeath struct {
 	stage string
 	late  bool
@@ -103,7 +103,7 @@ const (
 	published        = "8080"
 )
 
-// overlayStages is a worker whose agent dies, and a member of the gossip beside it.
+// overlayStages is a worker with a dying agent, and a gossip member beside it.
 type overlayStages struct {
 	*cluster
 	*worker
@@ -129,7 +129,7 @@ func newOverlayStages(t *testing.T) *overlayStages {
 	o.Reaches("kept", swarmv1.TaskState_RUNNING)
 	o.quiet(t)
 	o.kept = o.Running()["kept"]
-	o.round(t) // what the first task makes and the last does not take away is no leak
+	o.round(t) // remains of the first task after the last are no leak
 	o.Baseline(t)
 	o.before = o.holds(t)
 	return o
@@ -155,14 +155,15 @@ func (o *overlayStages) on(id, script string, networks ...*swarmv1.NetworkAttach
 	return task
 }
 
-// front is the network of a round's task alone. All names are of one length, as managers' ids are: where one begins like
-// another, docker's library removes what is known of both when the shorter one is left.
+// front is the network of a round's task alone. All names are of one length, as managers' ids are: where one begins
+// like another, docker's library removes the records of both when the shorter one is left.
 func (o *overlayStages) front() string { return fmt.Sprintf("front%04d", o.rounds) }
 
 // id is that task's.
 func (o *overlayStages) id() string { return fmt.Sprintf("x%d", o.rounds) }
 
-// phase is a step in the life of a round's task: what is done, when that is done, and which stages come in it at the latest.
+// phase is a step in the life of a round's task: an action, its completion, and the stages that come in it at the
+// latest.
 type phase struct {
 	name   string
 	do     func()
@@ -207,7 +208,7 @@ func (o *overlayStages) records(w *worker) map[string]container {
 // dead reports whether the agent has died.
 func (o *overlayStages) dead() bool { return nodetest.Incarnation(o.Pid()) == "" }
 
-// dies is one death, and what the next agent makes of it.
+// dies is one death, and the checks of the next agent.
 func (o *overlayStages) dies(t *testing.T, d stageDeath) {
 	o.rounds++
 	o.Kill()
@@ -335,7 +336,7 @@ func (o *overlayStages) answers(t *testing.T, what, want string, argv []string) 
 // oursIP is the worker's address.
 const oursIP = "10.98.0.2"
 
-// quiet waits until nothing is there but what nobody touches, with an agent that knows it.
+// quiet waits until only the untouched task is left, with an agent that knows it.
 func (o *overlayStages) quiet(t *testing.T) {
 	t.Helper()
 	o.spy.hears(t, backNet, "name kept.1.kept 10.0.1.9", "peer 10.0.1.9")
@@ -402,7 +403,7 @@ func (o *overlayStages) tunnels(t *testing.T) []string {
 
 var counted = regexp.MustCompile(`# handle \d+|counter packets \d+ bytes \d+|expires \S+`)
 
-// holds is what the node holds, with the firewall and the links of its own namespace.
+// holds is the node's holdings, with the firewall and the links of its own namespace.
 func (o *overlayStages) holds(t *testing.T) nodetest.Holdings {
 	t.Helper()
 	h := o.Holdings(t).Lasting()
@@ -419,7 +420,7 @@ func (o *overlayStages) holds(t *testing.T) nodetest.Holdings {
 	return h
 }
 
-// spy is another member of the gossip: what it hears is what other nodes know.
+// spy is another member of the gossip, and hears as much as other nodes.
 type spy struct {
 	t      *testing.T
 	member gossip.Member

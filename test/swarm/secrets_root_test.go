@@ -27,7 +27,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// What is planted: each must be where its user needs it, and nowhere else.
+// Planted secrets: each must be where its user needs it, and nowhere else.
 const (
 	fileSecret   = "planted-in-a-file-5f1c"
 	volumeSecret = "planted-for-a-volume-9a3e"
@@ -37,7 +37,7 @@ const (
 	passphrase   = "planted-passphrase-31b5"
 )
 
-// planted are the forms of what is planted: as it is, and as it may be sent or kept.
+// planted are the forms of the secrets: plain, and as they may be sent or kept.
 func planted(others ...string) (all []string) {
 	for _, s := range append([]string{fileSecret, volumeSecret, password, bearer, option, passphrase}, others...) {
 		all = append(all, s, base64.StdEncoding.EncodeToString([]byte(s)), base64.URLEncoding.EncodeToString([]byte(s)), hex.EncodeToString([]byte(s)))
@@ -116,7 +116,7 @@ func TestSecretsAreNowhereElse(t *testing.T) {
 		m.Reaches("refused", swarmv1.TaskState_REJECTED)
 
 		s := &searcher{t: t, n: n, planted: planted(m.Token, strings.TrimRight(base64.URLEncoding.EncodeToString(auth), "="), "someone:"+password)}
-		// What is looked for can be found: the task's file has it, on a tmpfs of its own.
+		// The secret can be found: the task's file has it, on a tmpfs of its own.
 		tmpfs := filepath.Join(n.State, "swarm", "files")
 		if found := s.files(tmpfs); len(found) == 0 {
 			t.Error("the secret is not found where it is")
@@ -139,7 +139,7 @@ func TestSecretsAreNowhereElse(t *testing.T) {
 	})
 }
 
-// searcher looks for what is planted.
+// searcher looks for the secrets.
 type searcher struct {
 	t       *testing.T
 	n       *nodetest.Node
@@ -266,7 +266,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// scrape is what Prometheus gets.
+// scrape scrapes as Prometheus.
 func (s *searcher) scrape() []byte {
 	s.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

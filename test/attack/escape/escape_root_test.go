@@ -26,8 +26,8 @@ const (
 	leastOfClass  = 3
 )
 
-// grants is what the program is given. The readable directory is mounted to be written to: its
-// rights are the document's.
+// grants is the program's document. The readable directory is mounted writable: its rights are
+// the document's.
 const grants = "data: !mount /data\nread: !mount {path: /read, rights: [read]}\nlisten: !listen {tcp: 8080}\n"
 
 // program is the built program, the names of its attempts, and the tool that they execute.
@@ -60,7 +60,7 @@ func build(t *testing.T) program {
 	return p
 }
 
-// image puts the program and what it is after into a registry.
+// image puts the program and its targets into a registry.
 func (p program) image(t *testing.T, n *nodetest.Node) string {
 	t.Helper()
 	files := []imagetest.File{{Name: "etc/"}, {Name: "bin/"}, {Name: "program", Body: p.text, Mode: 0o755}, {Name: "bin/tool", Body: p.tool, Mode: 0o755}, {Name: "etc/link", Link: "secret"}, {Name: "stand.wasm", Body: []byte("\x00asm\x01\x00\x00\x00")}}
@@ -99,7 +99,7 @@ func (p program) container(t *testing.T, name, image string, args ...string) *ru
 // toolStatus is how the tool exits that attempts execute.
 const toolStatus = 93
 
-// outcomes runs a container and returns what each attempt came to: "reached", or why not.
+// outcomes runs a container and returns each attempt's outcome: "reached", or why not.
 func (p program) outcomes(t *testing.T, pod *nodetest.Pod, cfg *runtimeapi.ContainerConfig) map[string]string {
 	t.Helper()
 	c := pod.Run(t, cfg)
@@ -161,7 +161,7 @@ func (p program) asWorker(t *testing.T, pod *nodetest.Pod, name, image string) m
 // workerFile is the program that runs modules.
 const workerFile = "longshore-wasm"
 
-// binaries returns a directory with the agent's programs from dir, in which they can be replaced.
+// binaries returns a directory of copies of the agent's programs in dir, which may be replaced.
 func binaries(t *testing.T, dir string) string {
 	t.Helper()
 	bin := t.TempDir()
@@ -224,7 +224,7 @@ func TestNothingIsReachedThatWasNotGiven(t *testing.T) {
 				t.Errorf("%s: %q with grants", name, tried[name])
 			}
 		}
-		// The same attempts in the place of the program that runs modules: what a module could do that has taken it over.
+		// The same attempts in the place of the program that runs modules: those of a module that has taken it over.
 		p.install(t, filepath.Join(bin, workerFile))
 		worker := p.asWorker(t, pod, "worker", image)
 		for _, name := range p.names {
@@ -236,8 +236,8 @@ func TestNothingIsReachedThatWasNotGiven(t *testing.T) {
 	})
 }
 
-// TestABombStaysBounded: what a program can take without being given it, processes aside, which it
-// cannot make, ends at a limit of the container.
+// TestABombStaysBounded: threads, memory and descriptors need no grant, and end at a limit of the
+// container; processes cannot be made.
 func TestABombStaysBounded(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		p := build(t)
@@ -249,7 +249,7 @@ func TestABombStaysBounded(t *testing.T) {
 			return c.WaitExited(t), c.ReadLog(t)
 		}
 		for name, bomb := range map[string]struct {
-			all, wanted string // the last words of who gets all of it, and of who is stopped
+			all, wanted string // the last words of a plain program, and of a stopped one
 			status      int32
 			reason      string
 		}{

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// What the module is given: little, or all that its attempts are after.
+// The module's grants: few, or all that its attempts are after.
 const (
 	moduleGrants  = "log: !container_log\ndata: !mount /data\nread: !mount {path: /read, rights: [read]}\n"
 	controlGrants = "log: !container_log\nall: !mount /all\nother: !mount /other\nmore: [!random , !random , !random , !random , !random , !random ]\nclock: !clock\nhome: !env HOME\n"
@@ -27,8 +27,8 @@ const (
 // leastModuleAttempts is the size of the suite of modules.
 const leastModuleAttempts = 60
 
-// TestAModuleReachesNothingThatWasNotGiven: a module makes each attempt by WASI's own calls, once when it has been given what the attempt
-// is after, once when it has not.
+// TestAModuleReachesNothingThatWasNotGiven: each attempt of a module by WASI's own calls reaches its target with a
+// grant for it, and not without.
 func TestAModuleReachesNothingThatWasNotGiven(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "modules.wasm")
@@ -140,7 +140,7 @@ func moduleContainer(t *testing.T, name, image, document string) *runtimeapi.Con
 	return cfg
 }
 
-// moduleOutcomes runs the module and returns what each attempt came to.
+// moduleOutcomes runs the module and returns each attempt's outcome.
 func moduleOutcomes(t *testing.T, pod *nodetest.Pod, cfg *runtimeapi.ContainerConfig) map[string]string {
 	t.Helper()
 	c := pod.Run(t, cfg)
