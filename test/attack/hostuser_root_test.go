@@ -84,7 +84,7 @@ func found(t *testing.T, dir string, want func(path string, d fs.DirEntry) bool)
 	return all
 }
 
-// makeSetuid has a container's root make a file that runs as root.
+// makeSetuid makes, as a container's root, a file that runs as root.
 func makeSetuid(t *testing.T, w *world, c *nodetest.Container) result {
 	t.Helper()
 	const script = "mkdir -p /suid; cp /attacker /suid/id; /bin/busybox chmod 4755 /suid/id; /bin/busybox ls -l /suid/id"

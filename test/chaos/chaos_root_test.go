@@ -45,7 +45,7 @@ const (
 	allUp      window = "all up"
 )
 
-// subject is one container of the test, with what must be true of it.
+// subject is one container of the test, with its expected results.
 type subject struct {
 	*nodetest.Container
 	id     int
@@ -66,9 +66,9 @@ type storm struct {
 	ended  []*subject
 	count  map[window]int
 	serial int
-	// held is set while nothing reads the writers' output, because a keeper is dead and
-	// the nest is stopped. late are the writers that were told to stop meanwhile and
-	// could not, because their pipes were full.
+	// held is set while nothing reads the writers' output, because a keeper is dead and the
+	// nest is stopped. late are the writers that got a stop meanwhile and could not obey,
+	// because their pipes were full.
 	held  bool
 	late  []*subject
 	stuck int // how many were late in total
@@ -108,8 +108,8 @@ func TestChaosLosesNothing(t *testing.T) {
 	})
 }
 
-// TestAllThreeKilledIsLostOnce kills agent, keeper and nest together: an exit that
-// cannot be known is recorded as lost, exactly once, and never invented or missing.
+// TestAllThreeKilledIsLostOnce: if agent, keeper and nest are killed together, an unseen exit
+// is recorded as lost, exactly once, and never invented or missing.
 func TestAllThreeKilledIsLostOnce(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		s := newStorm(t, rand.New(rand.NewPCG(1, 1)))
@@ -120,8 +120,8 @@ func TestAllThreeKilledIsLostOnce(t *testing.T) {
 		for _, c := range before {
 			s.stop(c)
 		}
-		// The writers end now, or when their full pipe has a reader again, or, on a
-		// terminal, by SIGHUP: no process is there to see how.
+		// The writers end now, or when their full pipe has a reader again, or, on a terminal,
+		// by SIGHUP: no process can see how.
 		s.n.Up()
 		for _, c := range s.live {
 			st := c.WaitExited(t)
@@ -177,8 +177,8 @@ func (s *storm) start() *subject {
 	return c
 }
 
-// launch makes and starts a container. It tries again after Unavailable, as kubelet
-// does: a keeper that dies during a launch cannot say what became of it.
+// launch makes and starts a container. It tries again after Unavailable, as kubelet does: a
+// keeper that dies during a launch cannot tell its outcome.
 func (s *storm) launch(cfg *runtimeapi.ContainerConfig) *nodetest.Container {
 	s.t.Helper()
 	var c *nodetest.Container
@@ -439,7 +439,7 @@ func (s *storm) compare() {
 			s.repeats += s.verifyLog(c)
 		}
 		if s.t.Failed() {
-			continue // keep what is left, which may show the reason
+			continue // keep the rest, which may show the reason
 		}
 		nodetest.Eventually(s.t, fmt.Sprintf("container %d is removed", c.id), func() bool {
 			_, err := s.n.CRI.RemoveContainer(s.t.Context(), &runtimeapi.RemoveContainerRequest{ContainerId: c.ID})

@@ -83,7 +83,7 @@ func (d *byCLI) stop(name string) error {
 	return err
 }
 
-func (d *byCLI) remove(name string) { _, _ = d.m.n.CLI("rm", "-f", name) } // it may never have been made
+func (d *byCLI) remove(name string) { _, _ = d.m.n.CLI("rm", "-f", name) } // it may not exist
 
 // TestKillMatrixOfMesos is the kill matrix by the Mesos agent API.
 func TestKillMatrixOfMesos(t *testing.T) {
@@ -141,7 +141,7 @@ func (d *byMesos) launch(id object, script string) error {
 
 func (d *byMesos) start(name, script string) error { return d.launch(object{"value": name}, script) }
 
-// wait returns a container's status; 255 if Mesos is told that it is lost.
+// wait returns a container's status; 255 if it is lost for Mesos.
 func (d *byMesos) wait(id object) (int, error) {
 	text, err := d.post("WAIT_CONTAINER", object{"container_id": id}, http.StatusOK)
 	if err != nil {
@@ -303,7 +303,7 @@ func (d *byNomad) remove(name string) {
 	}
 }
 
-// TestKillMatrixOfSwarm is the kill matrix by what a manager assigns. Its output and its programs in
+// TestKillMatrixOfSwarm is the kill matrix by a manager's tasks. Its output and its programs in
 // containers are those of the command line, because a manager has no call for the latter.
 func TestKillMatrixOfSwarm(t *testing.T) {
 	matrixOf(t, "[face.swarm]\nenabled = true\n", func(m *matrix) driver {

@@ -18,13 +18,13 @@ type driver interface {
 	start(name, script string) error
 	// ended waits for a container's end and returns its status, 255 if nobody saw it.
 	ended(name string) int
-	// output is what a container has written to its standard output.
+	// output is a container's standard output.
 	output(name string) string
 	// exec runs a script in a container and returns its status.
 	exec(name, script string) (int, error)
 	// stop sends SIGTERM, and returns when the container has ended.
 	stop(name string) error
-	// remove removes a container, whatever became of it.
+	// remove removes a container in any state.
 	remove(name string)
 }
 

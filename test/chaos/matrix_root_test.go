@@ -47,10 +47,10 @@ func deaths() [][]string {
 	return [][]string{{"agent", "keeper"}, {"agent", "nest"}, {"keeper", "nest"}, {"agent", "keeper", "nest"}}
 }
 
-// TestKillMatrix checks what docs/limits.md promises: what runs survives the death of any two of the
-// three processes, with its output and its exit status; and if all three die, each end is recorded
-// once, as lost, and by a text that names them. LONGSHORE_MATRIX_ROUNDS is how often each cell is
-// tried.
+// TestKillMatrix: as docs/limits.md promises, a container survives the death of any two of the three
+// processes, with its output and its exit status; and if all three die, each end is recorded once,
+// as lost, and by a text that names them. LONGSHORE_MATRIX_ROUNDS is the number of rounds in each
+// cell.
 func TestKillMatrix(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		reap(t)
@@ -92,9 +92,9 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// reap reaps what falls to this process, the first of its pid namespace, as a machine's first process
-// does. A container's pid namespace ends only when all of its processes have been reaped. The agent
-// and the CLI's processes are waited for by those who started them.
+// reap reaps the orphans of this process, the first of its pid namespace, as a machine's first
+// process does. A container's pid namespace ends only when all of its processes have been reaped.
+// The agent and the CLI's processes are awaited by their starters.
 func reap(t *testing.T) {
 	t.Helper()
 	told, done := make(chan os.Signal, 1), make(chan struct{})
@@ -122,7 +122,7 @@ func reap(t *testing.T) {
 	}()
 }
 
-// round starts what is missing, kills while there is work, and compares.
+// round starts missing containers, kills during work, and compares.
 func (m *matrix) round(cell string, dead []string, work func(all bool, kill func())) {
 	m.t.Helper()
 	m.stand()
@@ -261,7 +261,7 @@ func (m *matrix) cliStatus(id string) *runtimeapi.ContainerStatus {
 	return st
 }
 
-// retry calls fn again while the node cannot say what became of the call, as kubelet does.
+// retry calls fn again while the node cannot tell the call's outcome, as kubelet does.
 func (m *matrix) retry(what string, fn func() error) {
 	m.t.Helper()
 	roottest.Eventually(m.t, what+" works", func() bool {
@@ -282,7 +282,7 @@ func (m *matrix) remove(id string) {
 
 func (m *matrix) idle(_ bool, kill func()) { kill() }
 
-// flood is what a container writes to its log at 50 MB/s, as lines of 1,000 bytes.
+// flood is a container's log at 50 MB/s, as lines of 1,000 bytes.
 const (
 	floodLine  = 1000
 	floodLines = 50_000
@@ -365,7 +365,7 @@ func (m *matrix) lostOrphan(st *runtimeapi.ContainerStatus) bool {
 }
 
 // create kills while containers are created and started. A call fails as unavailable at most, and
-// what was made can be used.
+// new containers work.
 func (m *matrix) create(_ bool, kill func()) {
 	m.t.Helper()
 	m.serial++

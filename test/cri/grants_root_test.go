@@ -101,7 +101,7 @@ func (p *grantedPod) container(name, image string, more object) (id string) {
 	return id
 }
 
-// answers has the sidecar ask the server for a path until that answers.
+// answers asks the server for a path from the sidecar until it answers.
 func (p *grantedPod) answers(path, want string) {
 	p.t.Helper()
 	nodetest.Eventually(p.t, p.form+" answers "+path, func() bool {

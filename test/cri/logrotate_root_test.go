@@ -20,9 +20,9 @@ import (
 // rotateEnv is for how many seconds TestRotatedLogs writes.
 const rotateEnv = "LONGSHORE_ROTATE_SECONDS"
 
-// TestRotatedLogs has a container write 50 MB a second and turns its log as kubelet
-// does: the file is renamed, the runtime told to open it again, and the one before
-// compressed. No line may be lost, doubled or torn.
+// TestRotatedLogs: no line of a container that writes 50 MB a second is lost, doubled or torn
+// while its log turns as kubelet's do: the file is renamed, the runtime opens it again, and the
+// one before is compressed.
 func TestRotatedLogs(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		seconds := 2

@@ -6,8 +6,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// FuzzMessages takes what any node may send. What is decoded of an event or a synchronization is decoded
-// again from what was made of it.
+// FuzzMessages takes any node's messages. A decoded event or synchronization, encoded again, decodes to
+// the same.
 func FuzzMessages(f *testing.F) {
 	e := event{kind: eventJoin, time: 7, node: "a", network: "n", table: "overlay_peer_table", key: "k", value: []byte("v"), residualTime: 1}
 	on := event{kind: eventLeave, time: 8, node: "a", network: "n"}
@@ -33,7 +33,7 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// again decodes a message, and what its encoding is.
+// again decodes a message, and then its encoding.
 func again[M any](t *testing.T, body []byte, decode func([]byte) (M, error), encode func(M) []byte) {
 	t.Helper()
 	m, err := decode(body)

@@ -2,7 +2,7 @@ package dockerd
 
 import "testing"
 
-// TestWhatTheKernelLacks: only what the kernel cannot do is a reason to run nothing.
+// TestWhatTheKernelLacks: only a lack of the kernel is a reason to run nothing.
 func TestWhatTheKernelLacks(t *testing.T) {
 	for log, want := range map[string]string{
 		"failed to start daemon: Devices cgroup isn't mounted\n":                          "Devices cgroup isn't mounted",

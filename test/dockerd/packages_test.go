@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestPackagesWithACLibrary: what is unpacked with a loader runs with its own libraries: the command line
-// by the loader, dockerd with the packages over /usr. Other packages run with the machine's loader.
+// TestPackagesWithACLibrary: packages with a loader run with their own libraries: the command line by the
+// loader, dockerd with the packages over /usr. Other packages run with the machine's loader.
 func TestPackagesWithACLibrary(t *testing.T) {
 	packages := t.TempDir()
 	program := packages + "/usr/bin/docker"

@@ -21,7 +21,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// containerdConfig changes of the defaults the directories, and what the test's machine forbids.
+// containerdConfig changes the directories, and defaults that the test's machine forbids.
 const containerdConfig = `version = 2
 root = %[1]q
 state = %[2]q
@@ -37,7 +37,7 @@ conf_dir = %[5]q
 path = %[5]q
 `
 
-// peer is a containerd, whose containers die as ours do. The node has nothing but its sockets.
+// peer is a containerd; its containers die as ours do. The node has nothing but its sockets.
 type peer struct {
 	*nodetest.Node
 	program, config, socket, image string
@@ -100,7 +100,7 @@ func (p *peer) kill() {
 	_ = p.cmd.Wait()
 }
 
-// killShim ends what containerd has in place of our keeper, of one pod.
+// killShim ends containerd's counterpart of our keeper, of one pod.
 func (p *peer) killShim(t *testing.T, pod string) {
 	t.Helper()
 	for _, pid := range nodetest.Processes("containerd-shim-runc-v2", "") {
@@ -110,7 +110,7 @@ func (p *peer) killShim(t *testing.T, pod string) {
 	}
 }
 
-// executed runs a program in the container, and stops that if it is asked to.
+// executed runs a program in the container, and stops that if stop is set.
 func executed(stop bool, command ...string) act {
 	return func(t *testing.T, n *nodetest.Node, f face, x *container) bool {
 		t.Helper()
@@ -157,12 +157,12 @@ func (p *peer) acts() map[string]act {
 		"frozen":             p.frozenAndStopped,
 		"frozen-killed":      nil,
 		"agent-away":         p.away(true, false), "keeper-away": p.away(false, true), "agent-and-keeper-away": p.away(true, true),
-		"custom-signal": stopped(0, time.Second), "real-time-signal": stopped(0, time.Second), // by TERM, to which they do not listen
+		"custom-signal": stopped(0, time.Second), "real-time-signal": stopped(0, time.Second), // by TERM, which they ignore
 		"sandbox-out-of-memory": nil, "node-out-of-memory": nil, "all-away": nil, "node-restarted": nil,
 	}
 }
 
-// says has one of its containers die, and returns what its status says; "" where it cannot have it.
+// says lets one of its containers die, and returns its status; "" for a death that it cannot have.
 func (p *peer) says(t *testing.T, d death) string {
 	t.Helper()
 	if own, ok := p.acts()[d.name]; ok {
@@ -195,7 +195,7 @@ func (p *peer) says(t *testing.T, d death) string {
 	return f.ended(t)
 }
 
-// beside prints what a containerd says of the same deaths, beside what we say.
+// beside prints a containerd's statuses after the same deaths, beside ours.
 func beside(t *testing.T, ref string, ours map[string]string) {
 	t.Helper()
 	program := os.Getenv("CONTAINERD")

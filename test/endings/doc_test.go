@@ -52,7 +52,7 @@ func TestTheDocumentHasEveryDeath(t *testing.T) {
 			if at == nil || at[0] != 0 && !strings.HasSuffix(l.verdict[:at[0]], "as if they had been there: ") || l.code != code {
 				continue
 			}
-			if !strings.HasPrefix(l.reason, reason) && d.flags == nil { // of what only longshore run has, CRI says nothing
+			if !strings.HasPrefix(l.reason, reason) && d.flags == nil { // CRI says nothing of longshore run's flags
 				continue
 			}
 			found, stands[l.death] = true, true

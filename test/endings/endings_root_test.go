@@ -56,15 +56,15 @@ type death struct {
 	shared     bool  // it is not the first process of its pid namespace, which its pod has
 	caps       []string
 	flags      []string // of longshore run: other faces cannot
-	// does is what is done to it once it has said "up"; false where the face cannot.
+	// does acts on it once it has said "up"; false where the face cannot.
 	does act
 	end  ending
 	why  string // a regular expression of the whole verdict
-	last string // what the command why says beside the verdict
+	last string // the command why's text beside the verdict
 	gone bool   // nobody but the event log knows of it any more
 }
 
-// container is what the command line says of one, whoever owns it.
+// container is one as the command line shows it, of any owner.
 type container struct {
 	ID, Key, Owner, State string
 	Pid                   int
@@ -91,7 +91,7 @@ func find(t *testing.T, n *nodetest.Node, owner string) *container {
 	return list[0]
 }
 
-// act is what is done to a container; false where the face has no such call.
+// act acts on a container; false where the face has no such call.
 type act func(t *testing.T, n *nodetest.Node, f face, x *container) bool
 
 func stopped(sig syscall.Signal, grace time.Duration) act {
@@ -162,8 +162,8 @@ func execOutOfMemory(t *testing.T, n *nodetest.Node, f face, x *container) bool 
 	return true
 }
 
-// above has the program write more than its memory.high, which the face sets or, where it knows none,
-// an operator.
+// above lets the program write more than its memory.high, which the face sets or, where it knows
+// none, an operator.
 func above(high int64) act {
 	return func(t *testing.T, n *nodetest.Node, f face, x *container) bool {
 		t.Helper()
@@ -209,7 +209,7 @@ func limit(t *testing.T, cgroup, file, to string) {
 	}
 }
 
-// goOn lets a program go on that waits for that.
+// goOn wakes a program that waits for it.
 func goOn(t *testing.T, n *nodetest.Node, x *container) {
 	t.Helper()
 	cli(t, n, "exec", "--force", x.ID, "/bin/touch", "/tmp/go")
@@ -277,8 +277,8 @@ func keeperKilled(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
 	return true
 }
 
-// pairKilled kills keeper and nest while the agent lives, and then the container, whose end only a
-// kernel since 6.15 tells.
+// pairKilled kills keeper and nest while the agent lives, and then the container: only a kernel
+// since 6.15 tells its end.
 func pairKilled(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
 	t.Helper()
 	if !nodetest.KernelTellsEnds() {
@@ -299,7 +299,7 @@ func allKilled(t *testing.T, n *nodetest.Node, _ face, _ *container) bool {
 	return true
 }
 
-// whileAway kills the agent, the keeper or keeper and nest if that is asked for, and then the
+// whileAway kills the agent, the keeper if set, or keeper and nest if set, and then the
 // container.
 func whileAway(keeper, nest bool) act {
 	return func(t *testing.T, n *nodetest.Node, _ face, x *container) bool {
@@ -323,7 +323,7 @@ func powerCut(_ *testing.T, n *nodetest.Node, _ face, _ *container) bool {
 	return true
 }
 
-// forever is what a program does that waits for its end.
+// forever is a script that waits for its end.
 const forever = "; echo up; while :; do sleep 0.05; done"
 
 // untilGo waits for the test.
@@ -426,7 +426,7 @@ var deaths = []death{
 	{name: "node-restarted", script: ":" + forever, does: powerCut, gone: true, why: "node restarted: it was running when the node went down"},
 }
 
-// image has what the deaths need.
+// image has the deaths' programs.
 func image(t *testing.T, n *nodetest.Node) string {
 	t.Helper()
 	files, err := imagetest.Busybox("/bin/busybox", nodetest.Applets...)
@@ -449,8 +449,8 @@ func image(t *testing.T, n *nodetest.Node) string {
 // only has the test have one of its deaths.
 const only = "LONGSHORE_DEATH"
 
-// TestEveryDeathIsToldRight has a container of each face die in each way, and where CONTAINERD names
-// a containerd, one of it beside.
+// TestEveryDeathIsToldRight: each face tells each death of its containers right, beside a containerd
+// where CONTAINERD names one.
 func TestEveryDeathIsToldRight(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\n"})
@@ -458,7 +458,7 @@ func TestEveryDeathIsToldRight(t *testing.T) {
 		faces := map[string]face{
 			"cli": &cliFace{n: n, image: ref}, "cri": newCRIFace(t, n, ref), "nomad": newNomadFace(t, n, ref), "mesos": &mesosFace{n: n, image: ref},
 		}
-		cri := map[string]string{} // what its status says, by death
+		cri := map[string]string{} // its statuses, by death
 		for _, d := range deaths {
 			if name := os.Getenv(only); name != "" && name != d.name {
 				continue
@@ -479,7 +479,7 @@ func TestEveryDeathIsToldRight(t *testing.T) {
 	})
 }
 
-// dies returns what the face says.
+// dies returns the face's words.
 func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) string {
 	t.Helper()
 	if !f.start(t, d.name, d) {
@@ -512,7 +512,7 @@ func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) string 
 	limit := `the (container \(16 MiB\)|sandbox \(\d+ MiB\))` // a container of Mesos has its limit there
 	want := regexp.MustCompile("^" + strings.NewReplacer("STOP", stop, "SIGNAL", signal, "LIMIT", limit).Replace(d.why) + "$")
 	if x = find(t, n, owner); x == nil {
-		// A face whose start has failed leaves no container behind; the caller has the reason.
+		// A failed start leaves no container behind; the caller has the reason.
 		if _, words, _ := strings.Cut(said, "create container: "); d.end.start == 0 || !want.MatchString("could not be started: "+words) {
 			t.Errorf("%s says %q, want %q", owner, said, want)
 		}

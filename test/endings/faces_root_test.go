@@ -34,18 +34,18 @@ type face interface {
 	// signal sends a signal; false where the protocol has no such call.
 	signal(t *testing.T, sig syscall.Signal) bool
 	stop(t *testing.T, sig syscall.Signal, grace time.Duration)
-	// ended waits for the end, and returns what the protocol says of it.
+	// ended waits for the end, and returns the protocol's words for it.
 	ended(t *testing.T) string
-	// asks are its words, as regular expressions, for who asked for an end: by stop, and by signal.
+	// asks are its words, as regular expressions, for the origin of an end: by stop, and by signal.
 	asks() (stop, signal string)
 	// told asserts that the protocol's events tell of the end, where it has events.
 	told(t *testing.T, e ending, why string)
-	// says is what it has to say of such an end, if the container is still there; why is the verdict.
+	// says returns its words for such an end, if the container still exists; why is the verdict.
 	says(e ending, why string) string
 	remove(t *testing.T)
 }
 
-// stream keeps what a stream of events tells, by what it is about.
+// stream keeps the last events of a stream, by subject.
 type stream[T any] struct {
 	mu   sync.Mutex // guards last, more
 	last map[string]T
@@ -167,7 +167,7 @@ func (*cliFace) asks() (stop, signal string) {
 	return `cli longshore stop \(uid 0, pid \d+\)`, `cli longshore kill \(uid 0, pid \d+\)`
 }
 
-func (*cliFace) told(*testing.T, ending, string) {} // the event log's are looked at for every face
+func (*cliFace) told(*testing.T, ending, string) {} // every face's test reads the event log's
 
 func (*cliFace) says(e ending, _ string) string { return fmt.Sprint("wait ", e.status()) }
 
@@ -497,7 +497,7 @@ func (f *mesosFace) signal(t *testing.T, sig syscall.Signal) bool {
 	return true
 }
 
-// stop is what a framework's executor does.
+// stop acts as a framework's executor.
 func (f *mesosFace) stop(t *testing.T, sig syscall.Signal, grace time.Duration) {
 	t.Helper()
 	f.signal(t, sig)

@@ -64,13 +64,13 @@ func TestOutputThatNoLogTookIsToldRight(t *testing.T) {
 		t.Run("run", func(t *testing.T) {
 			unfill := fill(t, filepath.Join(n.Root, "logs"))
 			var exit *exec.ExitError
-			// It shows what the log has, so that no client is too slow for it.
+			// It shows the log, so that no client is too slow for it.
 			out, stderr, err := typed(t, n, "run", "--name", "attached", ref, "/bin/sh", "-c", d.script)
 			if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.HasPrefix(out, "1\n2\n3\n") || !lostLine.MatchString(stderr) {
 				t.Errorf("%v, %q, %d bytes of output", err, stderr, len(out))
 			}
 			cli(t, n, "rm", "attached")
-			// What is removed at its end has no log.
+			// With --rm there is no log.
 			out, stderr, err = typed(t, n, "run", "--rm", ref, "/bin/sh", "-c", d.script)
 			if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.HasSuffix(out, "\n49999\n50000\n") || stderr != "" {
 				t.Errorf("%v, %q, %d bytes of output", err, stderr, len(out))
@@ -84,7 +84,7 @@ func TestOutputThatNoLogTookIsToldRight(t *testing.T) {
 // lostLine is the line of run and logs.
 var lostLine = regexp.MustCompile(`(?m)^longshore: \S+ of the output is lost: no log could take it$`)
 
-// fill has a directory of logs be on a disk of 64 KiB.
+// fill mounts a disk of 64 KiB on a directory of logs.
 func fill(t *testing.T, dir string) (unfill func()) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestTheEndOfTheParentIsToldRight: what is nested in a container of Mesos ends with it, and each
-// way to look says by whose end: not only those who ask Mesos.
+// TestTheEndOfTheParentIsToldRight: a container nested in one of Mesos ends with it, and each way
+// to look names that end, not only Mesos.
 func TestTheEndOfTheParentIsToldRight(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\n"})

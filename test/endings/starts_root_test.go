@@ -96,7 +96,7 @@ func TestALowLimitOfDescriptorsIsRaised(t *testing.T) {
 				}
 			}
 		}
-		out, _ := n.CLI("doctor") // it may warn of what this machine lacks
+		out, _ := n.CLI("doctor") // it may warn of this machine's faults
 		_, room, _ := strings.Cut(out, "for about ")
 		room, _, _ = strings.Cut(room, "\n")
 		for _, limit := range []string{" more containers: ", "descriptors ", "pids ", "inotify ", "keyrings ", n.State + " "} {

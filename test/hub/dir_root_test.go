@@ -15,8 +15,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestAHubWritesBelowItsDirectoryAlone runs a hub where nothing but its directory can be written. All files that
-// it has open for writing, and all its sockets, are there; so is a database that is restored.
+// TestAHubWritesBelowItsDirectoryAlone: a hub runs where only its directory can be written. All files that it
+// has open for writing, all its sockets, and a restored database are below it.
 func TestAHubWritesBelowItsDirectoryAlone(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		bin := filepath.Join(nodetest.Bin(t), "longshore-hub")

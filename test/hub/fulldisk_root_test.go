@@ -17,8 +17,8 @@ import (
 func TestAHubWithoutBytes(t *testing.T)  { hubOnAFullDisk(t, takeBytes) }
 func TestAHubWithoutInodes(t *testing.T) { hubOnAFullDisk(t, takeInodes) }
 
-// hubOnAFullDisk kills a hub whose ext4 has no byte or no inode left, and starts it again. It serves, or
-// it says that no space is left; and when there is space again it has all that it had.
+// hubOnAFullDisk kills a hub with its ext4 out of bytes or inodes, and starts it again. It serves, or it
+// says that no space is left; and when there is space again it has all that it had.
 func hubOnAFullDisk(t *testing.T, fill func(*testing.T, string)) {
 	roottest.Run(t, func(t *testing.T) {
 		d := newDisk(t, "-m", "0", "-N", "1024")

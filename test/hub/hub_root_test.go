@@ -17,7 +17,7 @@ import (
 // hubIP is where the hub and the registry are, on a bridge of the test's own network namespace.
 const hubIP = "10.97.0.1"
 
-// stack declares a service on each node and one that is there twice, with a secret and a config.
+// stack declares a service on each node and one that runs twice, with a secret and a config.
 const stack = `
 name: shop
 services:
@@ -37,8 +37,8 @@ secrets: {key: {environment: KEY}}
 configs: {conf: {content: the-config}}
 `
 
-// TestAStackOnOurWorkers: workers of ours join a hub by its token, run what a file declares, go
-// on when the hub dies, take changes, and have nothing left when it is not declared any more.
+// TestAStackOnOurWorkers: workers of ours join a hub by its token, run a file's services, run
+// on when the hub dies, take changes, and have nothing left when the file has none.
 func TestAStackOnOurWorkers(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		built, err := nodetest.BusyboxImage()
@@ -99,7 +99,7 @@ func TestAStackOnOurWorkers(t *testing.T) {
 			t.Errorf("applied again: %s", out)
 		}
 
-		// The hub dies and comes back: what runs, runs on.
+		// The hub dies and comes back: tasks run on.
 		h.Kill()
 		h.Up()
 		roottest.Eventually(t, "both workers are back", func() bool {
@@ -132,7 +132,7 @@ func TestAStackOnOurWorkers(t *testing.T) {
 			t.Errorf("after scaling: %+v, before %+v", three, pair)
 		}
 
-		// What is drained goes elsewhere, and a node that is removed has nothing any more.
+		// A drained node's tasks go elsewhere; without services nothing is left.
 		h.Must("", "node", "drain", three[0].Node)
 		for _, task := range h.Running("shop_pair", 3) {
 			if task.Node == three[0].Node {

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { etcdtest.Main(m) }
 // disruptionsEnv is how many hubs and members of etcd TestHubsAndMembersDie kills; a few in CI.
 const disruptionsEnv = "LONGSHORE_HUB_KILLS"
 
-// edge is a worker whose tasks run at once and have no containers. What holds its session is ours.
+// edge is a worker with tasks that run at once, without containers. Our code holds its session.
 type edge struct {
 	id       *identity.Identity
 	managers *session.Managers
@@ -124,7 +124,7 @@ func (e *edge) Assigned(m *swarmv1.AssignmentsMessage, first bool) error {
 	return nil
 }
 
-// reportLocked does what a task is to do, and tells it.
+// reportLocked reports a task in its desired state.
 func (e *edge) reportLocked(id string, task *swarmv1.Task) {
 	state := swarmv1.TaskState_RUNNING
 	if task.GetDesiredState() > swarmv1.TaskState_RUNNING || e.ended[id] {
@@ -212,10 +212,9 @@ func TestSchedulingComesBackWithinTwoLeases(t *testing.T) {
 	})
 }
 
-// TestHubsAndMembersDie: three hubs before an etcd of three members, of which one after the other is
-// killed while operators declare what is to run. What was accepted is there in the end, each node has
-// just that, none had a task of another one's, and what was not changed was neither ended nor started
-// again.
+// TestHubsAndMembersDie: while three hubs and an etcd of three members are killed one after the other
+// and operators declare stacks, each accepted one lasts, each node has just its tasks, none had a
+// task of another one's, and unchanged tasks were neither ended nor started again.
 func TestHubsAndMembersDie(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		kills := 2
@@ -286,7 +285,7 @@ func TestHubsAndMembersDie(t *testing.T) {
 			} else if hub {
 				hubs[i].Kill()
 			}
-			// What is left goes on: something is accepted while they are away.
+			// The rest continues: something is accepted while they are away.
 			roottest.Eventually(t, "a declaration is accepted with the others", func() bool {
 				_, err := hubs[(i+1)%3].CLI(stackOf("during", n+1), "apply", "-f", "-")
 				return err == nil

@@ -30,7 +30,7 @@ const (
 	withoutTheLog = 2
 )
 
-// disk is an ext4 of which the power can be cut.
+// disk is an ext4 with power that can be cut.
 type disk struct{ image, at string }
 
 func newDisk(t *testing.T, flags ...string) *disk {
@@ -56,7 +56,7 @@ func (d *disk) mount(t *testing.T) {
 	}
 }
 
-// cut cuts the power: what is not on the disk is lost.
+// cut cuts the power: unwritten data is lost.
 func (d *disk) cut(t *testing.T) {
 	t.Helper()
 	f, err := os.Open(d.at)
@@ -86,9 +86,9 @@ func versionOf(t *testing.T, h *nodetest.Hub, service string) (version int) {
 	return version
 }
 
-// TestAHubsPowerIsCut: again and again in the middle of declarations, by nothing but what was synced
-// being there afterwards. The hub starts each time, and has what it acknowledged, of each stack the last
-// version or the one that was on its way.
+// TestAHubsPowerIsCut: after cuts in the middle of declarations, which leave only synced data, the hub
+// starts each time, and has all that it acknowledged, of each stack the last version or the one that was
+// on its way.
 func TestAHubsPowerIsCut(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		cuts := 2
@@ -119,7 +119,7 @@ func TestAHubsPowerIsCut(t *testing.T) {
 						stopped := off
 						mu.Unlock()
 						switch {
-						case err == nil: // also in the moment of the cut: it was said
+						case err == nil: // also at the cut: it was acknowledged
 							acknowledged[i] = version
 							news <- struct{}{}
 						case !stopped && strings.Contains(err.Error(), "apply again"): // another one was first
@@ -137,7 +137,7 @@ func TestAHubsPowerIsCut(t *testing.T) {
 			for range writers + rand.IntN(5) {
 				<-news
 			}
-			// It is written and not synced: if it is there afterwards, nothing was cut.
+			// It is written and not synced: if it exists afterwards, nothing was cut.
 			if err := os.WriteFile(canary, fmt.Append(nil, n), 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -209,7 +209,7 @@ func (a *agent) pluggedMemory(t *testing.T, m *monitor) {
 		t.Fatalf("OnlineCPUMem: %v", err)
 	}
 	nodetest.Eventually(t, "the machine has more memory", func() bool { return total(t) >= before+size })
-	// The firmware tells a kernel without that file.
+	// The firmware informs a kernel without that file.
 	_, err = a.MemHotplugByProbe(t.Context(), &katav1.MemHotplugByProbeRequest{MemHotplugProbeAddr: []uint64{1 << 40}})
 	if !probe && (status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "memory/probe")) {
 		t.Errorf("MemHotplugByProbe without a probe: %v", err)

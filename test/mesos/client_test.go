@@ -55,7 +55,7 @@ func (c *client) start(ctx context.Context, kind string, payload object, accept 
 	return resp
 }
 
-// call posts a call and returns what is answered.
+// call posts a call and returns the answer.
 func (c *client) call(kind string, payload object) (int, string) {
 	c.t.Helper()
 	resp := c.start(c.t.Context(), kind, payload, "application/json")
@@ -112,7 +112,7 @@ func records(r io.Reader, done func(map[string]string) bool) (map[string]string,
 // ends.
 func follow(r io.Reader, done func(record) bool) error {
 	for {
-		// No further than the record: another reader may go on.
+		// No further than the record: another one may read on.
 		var length []byte
 		for b := make([]byte, 1); ; length = append(length, b[0]) {
 			if _, err := io.ReadFull(r, b); err != nil {
@@ -143,7 +143,7 @@ func follow(r io.Reader, done func(record) bool) error {
 	}
 }
 
-// input sends records of input to a container and returns what is answered.
+// input sends records of input to a container and returns the answer.
 func (c *client) input(id object, list ...object) (int, string) {
 	c.t.Helper()
 	var body bytes.Buffer

@@ -36,8 +36,7 @@ func (c *client) attempt(kind string, payload object) (code int, text string, er
 	return resp.StatusCode, string(raw), err
 }
 
-// running are the first processes of what GET_CONTAINERS lists, by their names as
-// text.
+// running are the first processes of GET_CONTAINERS' list, by their names as text.
 func (c *client) running() map[string]int {
 	c.t.Helper()
 	code, text := c.call("GET_CONTAINERS", object{"show_nested": true, "show_standalone": true})
@@ -70,11 +69,11 @@ func (c *client) running() map[string]int {
 	return all
 }
 
-// alive reports whether a process is there and no zombie.
+// alive reports whether a process exists.
 func alive(pid int) bool { return pid > 0 && syscall.Kill(pid, 0) == nil }
 
-// TestTheAgentIsKilled: somebody waits, somebody has a session, and the agent dies.
-// The next one knows what runs, and how ended what has ended meanwhile.
+// TestTheAgentIsKilled: after the agent's death beside waits and a session, the next one knows
+// the running containers, and how others have ended.
 func TestTheAgentIsKilled(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
 		a, b := id("a"), id("b")
@@ -159,9 +158,8 @@ func (c *client) attemptKill(id object) {
 	}
 }
 
-// TestTheAgentDiesInALaunch kills it between every two stages of a launch and its
-// answer. Whatever the next one lists runs, can be waited for and removed; whatever
-// it does not list is nowhere, and its name is free.
+// TestTheAgentDiesInALaunch: when the agent dies at any stage of a launch, a container that the
+// next one lists runs, can be waited for and removed; another is nowhere, and its name is free.
 func TestTheAgentDiesInALaunch(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
 		root := id("root")
@@ -191,7 +189,7 @@ type launchRound struct {
 	image string
 }
 
-// dies has the agent die at a stage of a launch.
+// dies kills the agent at a stage of a launch.
 func (r launchRound) dies(t *testing.T, stage, kind string, name object) {
 	n := r.n
 	c := *r.c
@@ -223,8 +221,8 @@ func (r launchRound) dies(t *testing.T, stage, kind string, name object) {
 	n.Check()
 }
 
-// truth holds what is listed against what runs, and leaves nothing of it. recorded says
-// that the session got as far as its record: the next agent kills it and says so.
+// truth compares the list with the processes, and leaves nothing of it. recorded says that the
+// session got as far as its record: the next agent kills it and says so.
 func (c *client) truth(name object, session, recorded bool) {
 	c.t.Helper()
 	text, _ := name["value"].(string)
@@ -250,8 +248,7 @@ func (c *client) truth(name object, session, recorded bool) {
 	nodetest.Eventually(c.t, "nothing of it runs", func() bool { return len(nodetest.Processes("sleep", "4325")) == 0 })
 }
 
-// TestTheAgentIsStopped: an agent that is told to end takes the sessions along, and
-// all else goes on.
+// TestTheAgentIsStopped: a stopped agent takes the sessions along, and all else continues.
 func TestTheAgentIsStopped(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
 		a := id("a")

@@ -7,8 +7,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestMountsOntoLinksThatLeadNowhere: the table of links of an image whose targets do not exist, by a
-// container's volumes.
+// TestMountsOntoLinksThatLeadNowhere: a container's volumes follow the table of an image's links
+// without targets.
 func TestMountsOntoLinksThatLeadNowhere(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, _ string) {
 		image, dir := nodetest.DanglingImage(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// granted launches what a label of the container's network grants.
+// granted launches programs by labels of the container's network.
 func granted(t *testing.T, c *client, ref string) {
 	a := id("a")
 	labelled := func(document string) object {

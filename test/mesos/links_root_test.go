@@ -11,8 +11,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestOutputFollowsNoLink: a container owns its sandbox, and may put a link where
-// its output goes. A keeper that opens the file anew is not led to another one.
+// TestOutputFollowsNoLink: a container owns its sandbox, and may put a link where its output
+// goes. A new keeper that opens the file is not led to another one.
 func TestOutputFollowsNoLink(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
 		victim := filepath.Join(n.Dir, "victim")

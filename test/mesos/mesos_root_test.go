@@ -123,7 +123,7 @@ func sessions(t *testing.T, c *client, ref string) {
 	_ = resp.Body.Close()
 	c.is("WAIT_NESTED_CONTAINER", about(s), 200, `{"type":"WAIT_NESTED_CONTAINER","wait_nested_container":{"exit_status":1280}}`)
 
-	// One whose client goes ends with all that it has started.
+	// A session and all its processes end with its client.
 	ctx, leave := context.WithCancel(t.Context())
 	gone := nested(a, "gone")
 	resp = c.start(ctx, "LAUNCH_NESTED_CONTAINER_SESSION", object{"container_id": gone, "command": shell("sleep 4321 & echo here; wait")}, "application/recordio")
@@ -178,8 +178,8 @@ func hostRoot(t *testing.T, c *client, _ string) {
 	}
 	c.is("REMOVE_CONTAINER", about(a), 200, "")
 
-	// Who is not root reaches its sandbox all the same, though nobody may search
-	// the agent's directories, and sees nothing else of them.
+	// A user other than root reaches its sandbox, though nobody may search the agent's
+	// directories, and sees nothing else of them.
 	if err := os.Chmod(c.n.Dir, 0o755); err != nil { // as /var/lib is
 		t.Fatal(err)
 	}
@@ -194,8 +194,8 @@ func hostRoot(t *testing.T, c *client, _ string) {
 	c.is("REMOVE_CONTAINER", about(a), 200, "")
 }
 
-// restart: the agent dies; what ran goes on, what had ended is known, and what
-// was launched by a connection is gone.
+// restart: the agent dies; containers run on, the next agent has earlier ends, and sessions are
+// gone.
 func restart(t *testing.T, c *client, ref string) {
 	a, b := id("a"), id("b")
 	in := nested(a, "in")
@@ -231,7 +231,7 @@ func restart(t *testing.T, c *client, ref string) {
 	c.is("REMOVE_CONTAINER", about(b), 200, "")
 }
 
-// TestDisk: who writes more than he may is ended, into the sandbox or into his root.
+// TestDisk: a container that passes its quota in the sandbox or its root is ended.
 func TestDisk(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{Config: "[face.mesos]\nenabled = true\ndisk_watch_interval = \"1s\"\n"})
@@ -392,7 +392,7 @@ func imageVolumes(t *testing.T, c *client, ref string) {
 	}
 }
 
-// memory: who passes his limit is ended, and it is said why.
+// memory: a container past its limit ends with its cause.
 func memory(t *testing.T, c *client, ref string) {
 	a := id("a")
 	c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec tail -c 1000000000 /dev/zero"), "container": withImage(ref), "resources": []object{

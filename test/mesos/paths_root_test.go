@@ -20,8 +20,8 @@ type exchange struct {
 	name, dir  string // below the parent's sandbox
 	container  object // of the nested one, besides the image
 	script     string // ends well when it has read the node's
-	prefix     string // of what would be written into the node's directory
-	beforehand bool   // whether dir has to be made
+	prefix     string // of files written into the node's directory
+	beforehand bool   // whether try makes dir
 }
 
 func exchanges() []exchange {
@@ -66,7 +66,7 @@ func (c *client) try(x exchange, image, victim string, rounds int, enough bool) 
 				c.t.Logf("%s: %d %s", x.name, code, said)
 			}
 		}
-		// Its sandbox may be in what is the link just now.
+		// Its sandbox may be below the link just now.
 		roottest.Eventually(c.t, "a nested container is removed", func() bool {
 			code, _ := c.call("REMOVE_NESTED_CONTAINER", about(b))
 			return code == 200

@@ -21,8 +21,7 @@ case " $* " in *" delete "*) echo asked >%[1]s/asked; read go <%[1]s/go;; esac
 exec %[2]s "$@"
 `
 
-// TestTheAgentRecovers: an agent whose recovery takes its time says so, and answers
-// when it is done.
+// TestTheAgentRecovers: an agent in a long recovery says so, and answers when it is done.
 func TestTheAgentRecovers(t *testing.T) {
 	crun, err := exec.LookPath("crun")
 	if err != nil {
@@ -44,7 +43,7 @@ func TestTheAgentRecovers(t *testing.T) {
 		a := id("a")
 		c.is("LAUNCH_CONTAINER", object{"container_id": a, "command": shell("exec sleep 1000")}, 200, "")
 		n.Kill()
-		// What nobody knows of is to be removed before anything is served.
+		// Unknown containers are to be removed before anything is served.
 		if err := os.Mkdir(filepath.Join(n.State, "runtime", "stubborn", "left-behind"), 0o700); err != nil {
 			t.Fatal(err)
 		}

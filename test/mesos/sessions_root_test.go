@@ -42,8 +42,8 @@ func (c *client) open(ctx context.Context, t *testing.T, s object, command strin
 
 func said(all map[string]string) bool { return all["STDOUT"] != "" }
 
-// TestTwoHundredDroppedSessions: whoever goes in the middle of one, with a terminal
-// and without, watched and not, leaves nothing.
+// TestTwoHundredDroppedSessions: a session dropped in its middle, with a terminal and without,
+// watched and not, leaves nothing.
 func TestTwoHundredDroppedSessions(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
 		a := id("a")
@@ -83,7 +83,7 @@ func TestTwoHundredDroppedSessions(t *testing.T) {
 			}
 			wg.Wait()
 		}
-		drops(0, 6) // one of each kind: what stays is there from now on
+		drops(0, 6) // one of each kind, for the things that stay
 		gone := func() bool { return len(nodetest.Processes("sleep", "4323")) == 0 }
 		nodetest.Eventually(t, "the first sessions' processes are gone", gone)
 		var before nodetest.Holdings
@@ -132,9 +132,9 @@ func tally(r io.Reader, toEnd bool) (count int, complete bool, err error) {
 	return count, complete, err
 }
 
-// TestASlowReader: one who is connected and does not read stops neither the
-// container nor the others who read. Of a container these may miss something too,
-// when the machine is slow, but never what comes later.
+// TestASlowReader: a connected client that does not read stops neither the container nor the
+// readers. Of a container these may miss something too, when the machine is slow, but never
+// later output.
 func TestASlowReader(t *testing.T) {
 	withNode(t, func(t *testing.T, n *nodetest.Node, c *client, image string) {
 		a := id("a")

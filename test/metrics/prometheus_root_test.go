@@ -26,8 +26,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestPrometheus scrapes a node with pods by the guide's jobs, and holds what
-// Prometheus has then against the node and the dashboard.
+// TestPrometheus: Prometheus, with the guide's jobs for a node with pods, has the series of the
+// node and of the dashboard.
 func TestPrometheus(t *testing.T) {
 	for _, program := range []string{"prometheus", "promtool"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -66,7 +66,7 @@ func TestPrometheus(t *testing.T) {
 		_, port, _ := strings.Cut(address, ":")
 		place := strings.NewReplacer("/etc/prometheus/longshore-token", token, "/etc/prometheus/longshore-ca.pem", ca.File, "node-1.example:9478", address,
 			"$1:9478", "$1:"+port, "server_name: longshore", "server_name: 127.0.0.1",
-			// Debian's Prometheus is built without this one: what it would find, as it would find it.
+			// Debian's Prometheus is built without this one: its targets, as it would find them.
 			"kubernetes_sd_configs:\n      - role: node\n",
 			"static_configs: [{targets: [node-1], labels: {__meta_kubernetes_node_name: node-1, __meta_kubernetes_node_address_InternalIP: 127.0.0.1}}]\n")
 		jobs := make([]string, 0, len(examples))
@@ -85,7 +85,7 @@ func TestPrometheus(t *testing.T) {
 		}
 		p := startPrometheus(t, dir, jobs[0])
 
-		// All that is told has arrived: no series was refused or lost on the way.
+		// All series have arrived: none was refused or lost on the way.
 		nodetest.Eventually(t, "every series of /metrics/cadvisor is in Prometheus", func() bool {
 			stored := p.value(`count({job="longshore-cadvisor",__name__=~"container_.+"})`)
 			return stored > 0 && stored == float64(len(samples(get(t, ca, "https://"+address+"/metrics/cadvisor", "s3cret"))))
@@ -132,7 +132,7 @@ func readByPromtool(t *testing.T, text string) {
 	}
 }
 
-// guarded: without the token nothing is told.
+// guarded: no series without the token.
 func guarded(t *testing.T, ca *tlsconftest.Authority, address string) {
 	for _, token := range []string{"", "wrong"} {
 		resp := request(t, ca, "https://"+address+"/metrics/cadvisor", token)
@@ -373,7 +373,7 @@ func dashboard(t *testing.T, n *nodetest.Node, p prometheus) {
 				if len(p.values(query)) > 0 {
 					return true
 				}
-				n.RunPod(t, n.PodConfig("short")).Remove(t) // there are latencies of what is done only
+				n.RunPod(t, n.PodConfig("short")).Remove(t) // only calls have latencies
 				return false
 			})
 			asked++

@@ -92,7 +92,7 @@ func TestKeysOfDockersDriver(t *testing.T) {
 	})
 }
 
-// macOf is what the guide says of a task's interface.
+// macOf is the guide's address of a task's interface.
 func macOf(a [4]byte) string {
 	const hex = "0123456789abcdef"
 	mac := "0a:58"

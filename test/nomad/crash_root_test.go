@@ -16,7 +16,7 @@ import (
 func TestTheAgentDiesOverATask(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		r.said(r.given("warm", "exit 0", nil)) // the image is there
+		r.said(r.given("warm", "exit 0", nil)) // pulls the image
 		for _, stage := range engine.Stages() {
 			switch verb, _, _ := strings.Cut(stage, "."); verb {
 			case "create_sandbox", "create":
@@ -28,7 +28,7 @@ func TestTheAgentDiesOverATask(t *testing.T) {
 	})
 }
 
-// dies has the agent die at a stage of a call, which goes on.
+// dies kills the agent at a stage of a call, which continues.
 func (r *rig) dies(t *testing.T, stage string, call func() error) {
 	t.Helper()
 	r.Kill()

@@ -82,8 +82,7 @@ func (r *rig) stopped() {
 	}
 }
 
-// TestTheRulesOfATasksLife: what a driver owes Nomad about ids, waiting and
-// destroying.
+// TestTheRulesOfATasksLife: the driver obeys Nomad about ids, waiting and destroying.
 func TestTheRulesOfATasksLife(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)
@@ -97,7 +96,7 @@ func TestTheRulesOfATasksLife(t *testing.T) {
 		if st := r.inspect(task); st.GetState() != nomaddriver.TaskState_RUNNING || st.GetStartedAt().AsTime().IsZero() || st.GetName() != "rules" {
 			t.Errorf("it is %v", st)
 		}
-		// Who stops waiting leaves the task alone.
+		// A canceled wait leaves the task alone.
 		ctx, cancel := context.WithCancel(t.Context())
 		waited := make(chan error, 1)
 		go func() {
@@ -117,7 +116,7 @@ func TestTheRulesOfATasksLife(t *testing.T) {
 		r.Signal(t, syscall.SIGKILL)
 		r.Ended()
 		r.Client = r.plugin(nil)
-		for range 2 { // a task that is known is recovered again
+		for range 2 { // a known task is recovered again
 			if _, err := r.Driver.RecoverTask(t.Context(), &nomaddriver.RecoverTaskRequest{Handle: h}); err != nil {
 				t.Errorf("recover: %v", err)
 			}
@@ -166,8 +165,8 @@ func says(t *testing.T, err error, text string) {
 	}
 }
 
-// TestTasksThatCannotBe: each is refused with what is wrong, says whether it helps
-// to try again, and leaves nothing.
+// TestTasksThatCannotBe: each is refused with its fault, says whether it helps to try again,
+// and leaves nothing.
 func TestTasksThatCannotBe(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -25,8 +25,7 @@ type session struct {
 	afterExit, ended bool
 }
 
-// talk runs a shell command in a task, with what the client sends before it
-// listens.
+// talk runs a shell command in a task, with the client's messages before it listens.
 func (r *rig) talk(id string, tty bool, command string, send ...*nomaddriver.ExecTaskStreamingRequest) session {
 	r.t.Helper()
 	stream, err := r.Driver.ExecTaskStreaming(r.t.Context())

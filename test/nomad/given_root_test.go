@@ -13,7 +13,7 @@ import (
 	"github.com/longshore/longshore/internal/roottest"
 )
 
-// asks is one task that looks at what it was given.
+// asks is one task that inspects itself.
 type asks struct {
 	name   string
 	config map[string]any
@@ -157,14 +157,14 @@ func TestLimits(t *testing.T) {
 	})
 }
 
-// quota is what a twentieth of this node is in a period of 50 ms.
+// quota is a twentieth of this node in a period of 50 ms.
 func quota() int { return 50000 * runtime.NumCPU() / 20 }
 
 // figure is a limit, as cgroup v1 has it and as v2 does.
 type figure struct{ controller, v1, v2, want1, want2 string }
 
-// read reads it from the cgroup that text, which is /proc/PID/cgroup, names, and
-// says what it should be.
+// read reads it from the cgroup in text, a /proc/PID/cgroup, and returns the expected value,
+// too.
 func (l figure) read(t *testing.T, text string) (got, want string) {
 	t.Helper()
 	file := ""

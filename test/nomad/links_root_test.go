@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestATaskMountsOntoLinksThatLeadNowhere: the table of links of an image whose targets do not exist,
-// by a job's mounts.
+// TestATaskMountsOntoLinksThatLeadNowhere: a job's mounts follow the table of an image's links
+// without targets.
 func TestATaskMountsOntoLinksThatLeadNowhere(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, map[string]any{"volumes": map[string]any{"enabled": true}})

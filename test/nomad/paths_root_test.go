@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// without is a node whose agent and keeper were built to do without defences.
+// without is a node with agent and keeper built without defences.
 func without(t *testing.T, o nodetest.Options, defences ...weaken.Defence) nodetest.Options {
 	t.Helper()
 	names := make([]string, len(defences))
@@ -26,7 +26,7 @@ func without(t *testing.T, o nodetest.Options, defences ...weaken.Defence) nodet
 	return o
 }
 
-// victim is a directory of the node's that no task was given.
+// victim is a directory of the node's that no task has.
 func victim(t *testing.T, r *rig) string {
 	t.Helper()
 	dir := filepath.Join(r.Dir, "victim")
@@ -165,11 +165,11 @@ func exchanges() []exchange {
 	}
 }
 
-// tried is what came of an attack's rounds.
+// tried counts an attack's rounds.
 type tried struct{ started, refused, reached int }
 
-// try starts a task again and again while a path of it is exchanged for a link, and
-// counts what it could read of the node's and what was written there.
+// try starts a task again and again while a path of it is exchanged for a link, and counts its
+// reads of and writes to the node's files.
 func (r *rig) try(x exchange, victim string, rounds int, enough bool) (n tried) {
 	r.t.Helper()
 	r.mkdir(x.dir, "alloc/data", "alloc/logs", "race/local", "race/secrets")

@@ -49,8 +49,7 @@ func TestATaskOverThePlugin(t *testing.T) {
 		if _, err := r.Driver.DestroyTask(t.Context(), &nomaddriver.DestroyTaskRequest{TaskId: task.GetId(), Force: true}); err != nil {
 			t.Error(err)
 		}
-		// What a task leaves running goes with it, and a limit of 10 MiB is enough to
-		// start one.
+		// A task's other processes go with it, and a limit of 10 MiB is enough to start one.
 		small := r.task("bbbbbbbb", "sleep 987 & echo small; sleep 987")
 		small.Resources.AllocatedResources.Memory.MemoryMb = 10
 		r.start(small)
@@ -65,8 +64,7 @@ func TestATaskOverThePlugin(t *testing.T) {
 	})
 }
 
-// TestThePluginsProcess: ^C is not for it, it goes when it is told, and tasks do
-// not care.
+// TestThePluginsProcess: ^C is not for it, a shutdown ends it, and tasks do not care.
 func TestThePluginsProcess(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, nil)

@@ -108,7 +108,7 @@ func (r *rig) given(name, script string, more map[string]any) *nomaddriver.TaskC
 	return nomadtest.Task(r.dir, allocID, name, "aaaaaaaa", config)
 }
 
-// said runs a task to its end, and returns what it wrote and how it ended.
+// said runs a task to its end, and returns its output and its result.
 func (r *rig) said(t *nomaddriver.TaskConfig) (string, *nomaddriver.ExitResult) {
 	r.t.Helper()
 	r.start(t)

@@ -13,8 +13,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestDevicesByTheirCDINames are what a vendor's file says of them, in a user
-// namespace too.
+// TestDevicesByTheirCDINames: devices are as a vendor's file says, in a user namespace too.
 func TestDevicesByTheirCDINames(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -38,8 +37,8 @@ func TestDevicesByTheirCDINames(t *testing.T) {
 	})
 }
 
-// TestMountsReachAsFarAsTheyShould: what is mounted later is seen on the other side
-// as a volume's propagation says.
+// TestMountsReachAsFarAsTheyShould: a later mount is seen on the other side as a volume's
+// propagation says.
 func TestMountsReachAsFarAsTheyShould(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, map[string]any{"allow_caps": []string{"all"}})

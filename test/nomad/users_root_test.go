@@ -15,8 +15,8 @@ import (
 // firstID is where the test's ranges begin.
 const firstID = 300000
 
-// TestATaskInAUserNamespace: root inside is nobody outside, what Nomad and the job
-// have given belongs to whom it did without, and two tasks have nothing in common.
+// TestATaskInAUserNamespace: root inside is nobody outside, files from Nomad and the job keep
+// their owners inside, and two tasks have nothing in common.
 func TestATaskInAUserNamespace(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		r := newRig(t, map[string]any{"volumes": map[string]any{"enabled": true}, "userns": map[string]any{"first_id": firstID, "ranges": 2}})
@@ -71,7 +71,7 @@ func TestATaskInAUserNamespace(t *testing.T) {
 		if _, err := r.Driver.DestroyNetwork(t.Context(), &nomaddriver.DestroyNetworkRequest{AllocId: allocID}); err != nil {
 			t.Error(err)
 		}
-		r.answers([]asks{{ // what is in the volume has its owners without a user namespace too
+		r.answers([]asks{{ // the volume's files have their owners without a user namespace too
 			name: "without", config: map[string]any{"mount": []any{map[string]any{"type": "volume", "source": "kept", "target": "/etc"}}},
 			script: "cat /proc/self/uid_map | wc -w; stat -c '%u %n' /etc/passwd /etc/kept", want: []string{"0 /etc/passwd\n44 /etc/kept\n"},
 		}})
@@ -80,8 +80,8 @@ func TestATaskInAUserNamespace(t *testing.T) {
 	})
 }
 
-// rangesAreApart starts two tasks, with the agent's death between them, and a third
-// for which no range is left.
+// rangesAreApart starts two tasks, with the agent's death between them, and a third without a
+// range left.
 func (r *rig) rangesAreApart() {
 	r.t.Helper()
 	const script = "cat /proc/self/uid_map > /alloc/data/map-$NOMAD_TASK_NAME; exec sleep 1000"

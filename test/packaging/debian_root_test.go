@@ -23,7 +23,7 @@ const (
 	hub        = "longshore-hub"
 )
 
-// completions are what shells complete with, where each looks for it.
+// completions are the files where each shell looks for completions.
 var completions = []string{
 	"/usr/share/bash-completion/completions/longshore", "/usr/share/zsh/vendor-completions/_longshore", "/usr/share/fish/vendor_completions.d/longshore.fish",
 }
@@ -59,7 +59,7 @@ func run(t *testing.T, name string, args ...string) string {
 	return stdout.String()
 }
 
-// TestInstall: make install has, below DESTDIR, what the package has beside its configuration.
+// TestInstall: make install has, below DESTDIR, the package's files but /etc and documents.
 func TestInstall(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		dir, unpacked := t.TempDir(), t.TempDir()
@@ -95,8 +95,8 @@ func files(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// TestPackagesAreWellFormed looks at what is in the packages: whose files, with which
-// rights, which are the administrator's, and whether the scripts are scripts.
+// TestPackagesAreWellFormed: the packages' files have the right owners and rights, the
+// administrator's are marked, and the scripts are scripts.
 func TestPackagesAreWellFormed(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		for name, file := range build(t, "1.2.3", "none") {
@@ -156,7 +156,7 @@ func TestPackagesAreWellFormed(t *testing.T) {
 	})
 }
 
-// TestLintian has Debian's own checker read the packages, where it is installed.
+// TestLintian: Debian's own checker accepts the packages, where it is installed.
 func TestLintian(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		lintian, err := exec.LookPath("lintian")
@@ -172,8 +172,8 @@ func TestLintian(t *testing.T) {
 	})
 }
 
-// system is a root directory with dpkg's database, busybox, and stand-ins that write
-// down what they are called with.
+// system is a root directory with dpkg's database, busybox, and stand-ins that write down their
+// calls.
 type system struct {
 	t    *testing.T
 	root string
@@ -254,8 +254,8 @@ func (s system) exists(name string) bool {
 	return err == nil
 }
 
-// dpkg runs dpkg on the system and returns the calls to the stand-ins that start or
-// stop something, and what it printed.
+// dpkg runs dpkg on the system and returns the calls to the stand-ins that start or stop
+// something, and its output.
 func (s system) dpkg(args ...string) (calls []string, out string, err error) {
 	s.t.Helper()
 	_ = os.Remove(s.path("calls"))
@@ -298,7 +298,7 @@ func TestPackageLife(t *testing.T) {
 			t.Errorf("crictl.yaml: %q", text)
 		}
 
-		// An upgrade leaves what the administrator has changed, and restarts the agent alone.
+		// An upgrade leaves the administrator's changes, and restarts the agent alone.
 		const config, mine = "etc/longshore/config.toml", "# mine\n"
 		s.write(config, s.read(config)+mine, 0o644)
 		s.write("var/lib/longshore/image/blob", "data", 0o600)

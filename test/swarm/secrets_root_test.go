@@ -266,7 +266,7 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// scrape scrapes as Prometheus.
+// scrape scrapes as Prometheus does.
 func (s *searcher) scrape() []byte {
 	s.t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -26,9 +26,8 @@ const (
 	below = "/sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/" + slice
 )
 
-// beats is what the container says all the while: that it may read the one
-// device, may not write it, and may not open the other. Neither is one of those
-// that every container has.
+// beats is the container's constant output: it may read the one device, may not write it, and
+// may not open the other. Neither is one of those that every container has.
 const beats = `i=0; while :; do
   r=$(head -c 3 /dev/naught 2>/dev/null | wc -c)
   w=denied; (: >>/dev/naught) 2>/dev/null && w=written
@@ -76,7 +75,7 @@ func TestUnit(t *testing.T) {
 	}
 	g.withoutParent(image)
 	g.otherRuntimes(image)
-	second := pod.Run(t, g.counter(image, "second")) // systemd has executed itself anew
+	second := pod.Run(t, g.counter(image, "second")) // systemd has re-executed itself
 	if out := g.exec(second.ID, "echo here"); out != "here\n" {
 		t.Errorf("exec: %q", out)
 	}
@@ -121,10 +120,10 @@ func (g guest) watchdog() {
 	}
 }
 
-// podSlice makes a pod's slice as kubelet does, and returns what takes it away.
+// podSlice makes a pod's slice as kubelet does, and returns its removal.
 func (g guest) podSlice() (end func()) {
 	g.t.Helper()
-	// Systemd ends the connection that it had when it executes itself anew.
+	// Systemd ends its connections when it re-executes itself.
 	with := func(do func(*dbus.Conn) error) {
 		g.t.Helper()
 		c, err := dbus.NewSystemdConnectionContext(g.t.Context())
@@ -173,7 +172,7 @@ func result(s string) error {
 	return nil
 }
 
-// running are the containers that must go on.
+// running are containers that must run on.
 type running []*nodetest.Container
 
 // pod runs a pod in the slice.
@@ -206,8 +205,8 @@ func (g guest) counter(image, name string) *v1.ContainerConfig {
 	return cfg
 }
 
-// outOfMemory kills a container of the pod by its limit: the others go on, and
-// the unit that the pod is stays.
+// outOfMemory kills a container of the pod by its limit: the others run on, and the pod's unit
+// stays.
 func (g guest) outOfMemory(pod *nodetest.Pod, image string) {
 	g.t.Helper()
 	cfg := nodetest.ContainerConfig("victim", image, "/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=40M")
@@ -256,7 +255,7 @@ func (g guest) exec(id, script string) string {
 	return string(r.GetStdout())
 }
 
-// state is what must not change.
+// state must not change.
 type state struct {
 	pid, started string
 	limits       string
@@ -293,8 +292,7 @@ func (r running) states(g guest) (states []state) {
 	return states
 }
 
-// goOn checks that the containers are what they were, and have said so without
-// a pause.
+// goOn checks that the containers are unchanged, and have written without a pause.
 func (r running) goOn(g guest, was []state) {
 	g.t.Helper()
 	for i, c := range r {
@@ -346,8 +344,8 @@ func (g guest) pid(id string) string {
 	return digits[:end]
 }
 
-// keeperOutside says what is wrong when the keeper is in the agent's cgroup: at
-// every start systemd would warn of what was left over there.
+// keeperOutside returns the fault when the keeper is in the agent's cgroup: at every start
+// systemd would warn of left-over processes.
 func (g guest) keeperOutside() string {
 	for _, pid := range nodetest.Pair("") {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
@@ -364,8 +362,8 @@ func (g guest) keeperOutside() string {
 	return ""
 }
 
-// otherRuntimes has programs run containers in the slice: below a delegated unit
-// they make plain cgroups.
+// otherRuntimes runs containers by programs in the slice: below a delegated unit they make
+// plain cgroups.
 func (g guest) otherRuntimes(image string) {
 	g.t.Helper()
 	for _, name := range []string{"crun", "runc"} {
@@ -393,7 +391,7 @@ func (g guest) otherRuntimes(image string) {
 	}
 }
 
-// withoutParent runs a pod for which nobody named a slice.
+// withoutParent runs a pod without a slice.
 func (g guest) withoutParent(image string) {
 	g.t.Helper()
 	p := g.RunPod(g.t, g.PodConfig("free"))

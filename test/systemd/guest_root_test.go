@@ -65,7 +65,7 @@ func bareGuest(t *testing.T) guest {
 	return g
 }
 
-// install does what `make install` says.
+// install follows `make install`.
 func (g guest) install() {
 	g.t.Helper()
 	makefile, err := os.ReadFile("../../Makefile")
@@ -104,7 +104,7 @@ func (g guest) write(path, text string) {
 	}
 }
 
-// run runs a command and returns what it printed.
+// run runs a command and returns its output.
 func (g guest) run(name string, args ...string) string {
 	g.t.Helper()
 	cmd := exec.CommandContext(g.t.Context(), name, args...)
@@ -123,7 +123,7 @@ func (g guest) property(unit, name string) string {
 	return g.run("systemctl", "show", "--value", "-p", name, unit)
 }
 
-// journal is what systemd, the agent and the kernel have said.
+// journal is the log of systemd, the agent and the kernel.
 func (g guest) journal() string {
 	out, err := exec.Command("journalctl", "-b", "-n", "200", "--no-pager", "-o", "short-monotonic").CombinedOutput() //nolint:forbidigo // the test is over
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 const hub = "longshore-hub.service"
 
-// TestHubPackage installs the hub's Debian package, starts what the administrator has configured,
-// upgrades it, cuts it off, removes and purges it.
+// TestHubPackage: the hub's Debian package installs a disabled hub, serves as configured,
+// survives upgrade and kill, and is removed and purged.
 func TestHubPackage(t *testing.T) {
 	g := bareGuest(t)
 	g.baseDpkg()
@@ -33,7 +33,7 @@ func TestHubPackage(t *testing.T) {
 		t.Errorf("the token is %q", token)
 	}
 
-	// What strangers send is read by a process that may do nothing.
+	// A process that may do nothing reads strangers' messages.
 	status := g.read("/proc/" + main + "/status")
 	for _, line := range []string{"CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"} {
 		if !strings.Contains(status, line+"\n") {

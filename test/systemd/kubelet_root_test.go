@@ -222,7 +222,7 @@ func (g guest) mains() []string {
 	return mains
 }
 
-// probes counts what the pods' probes have left in their logs.
+// probes counts the pods' probes in their logs.
 func (g guest) probes() map[string]int {
 	g.t.Helper()
 	counts := map[string]int{}

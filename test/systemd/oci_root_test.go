@@ -15,7 +15,7 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestOCI has the command line put a container into a unit of systemd.
+// TestOCI: the command line puts a container into a unit of systemd.
 func TestOCI(t *testing.T) {
 	g := newGuest(t)
 	bundle, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
@@ -81,7 +81,7 @@ func TestOCI(t *testing.T) {
 // ociBeat says which of the two devices may be read.
 const ociBeat = `a=denied; (: </one) 2>/dev/null && a=read; b=denied; (: </two) 2>/dev/null && b=read; echo $a $b`
 
-// bundle makes one whose container sees two devices and may read one.
+// bundle makes one: its container sees two devices and may read one.
 func (g guest) bundle(dir string) {
 	g.t.Helper()
 	root := filepath.Join(dir, "rootfs")

@@ -18,8 +18,8 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// conflist is what a cluster's network plugin would put there. Its bridge and
-// addresses are the plugin's, and outlive ours.
+// conflist is a file of a cluster's network plugin. Its bridge and addresses are the plugin's,
+// and outlive ours.
 const conflist = `{"cniVersion": "1.0.0", "name": "cluster", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "/run/cni", "subnet": "10.88.0.0/24"}},
   {"type": "portmap", "capabilities": {"portMappings": true}}
@@ -83,7 +83,7 @@ func TestPackage(t *testing.T) {
 		t.Errorf("exec: %q", out)
 	}
 
-	// A removal leaves what is data, and nothing that runs.
+	// A removal leaves data, and nothing that runs.
 	g.run("dpkg", "--remove", "longshore-kubernetes", "longshore")
 	for _, s := range was {
 		if _, err := os.Stat("/proc/" + s.pid); err == nil {
@@ -129,7 +129,7 @@ func deb(version, name string) string {
 	return fmt.Sprintf("/longshore/deb/%s_%s_%s.deb", name, version, arch)
 }
 
-// uninstall takes away what `make install` has brought and other tests have written.
+// uninstall removes the files of `make install` and of other tests.
 func (g guest) uninstall() {
 	g.t.Helper()
 	g.run("sh", "-c", `systemctl stop longshore.socket longshore-cri.socket longshore.service 2>/dev/null
@@ -149,8 +149,7 @@ func (g guest) baseDpkg() {
 	g.write("/var/log/dpkg.log", "")
 }
 
-// kubernetesNode asks what kubeadm asks in its checks before init and join, and
-// kubelet at its start.
+// kubernetesNode checks as kubeadm does before init and join, and kubelet at its start.
 func (g guest) kubernetesNode() {
 	g.t.Helper()
 	g.serves()
@@ -213,9 +212,9 @@ func (g guest) nothingRuns() {
 	}
 }
 
-// everything lists what the node has, a kind and a name in each line, sorted: files
-// but for those of dpkg, the journal and the tests, mounts, cgroups but for those of
-// systemd, and links but for those of the pods, which go a moment later.
+// everything lists the node's things, a kind and a name in each line, sorted: files but for
+// those of dpkg, the journal and the tests, mounts, cgroups but for those of systemd, and links
+// but for those of the pods, which go a moment later.
 func (g guest) everything() []string {
 	g.t.Helper()
 	var all []string
@@ -253,7 +252,7 @@ func (g guest) everything() []string {
 	return all
 }
 
-// differences has a line for each element of which one list has more than the other.
+// differences has a line for each element that one list has more often.
 func differences(before, after []string) string {
 	count := map[string]int{}
 	for _, s := range before {

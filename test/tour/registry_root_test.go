@@ -15,7 +15,7 @@ import (
 // registryHost is where each tool finds a registry of its own, in its own network namespace.
 const registryHost = "127.0.0.1:5055"
 
-// registryConfig is that of Debian's docker-registry: whoever is in the file may pull and push.
+// registryConfig is that of Debian's docker-registry: users in the file may pull and push.
 const registryConfig = `version: 0.1
 log: {level: error, accesslog: {disabled: true}}
 storage: {inmemory: {}, delete: {enabled: true}}

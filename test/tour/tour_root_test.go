@@ -26,7 +26,7 @@ import (
 //go:embed tour.txt
 var tour string
 
-// line is one line of the tour and what is expected of it.
+// line is one line of the tour and its expected outcome.
 type line struct {
 	number  int
 	text    string // as it is typed, $T is the tool
@@ -68,7 +68,7 @@ func lines(t *testing.T) []line {
 	return list
 }
 
-// answer is what a tool did with a line.
+// answer is a tool's result of a line.
 type answer struct {
 	status      int
 	out, errors string
@@ -85,7 +85,7 @@ func (a answer) said() string {
 // tool types lines in a directory of its own.
 type tool struct {
 	dir, command string
-	in           []string // what the shell is started by
+	in           []string // starts the shell
 	env          []string
 }
 
@@ -106,7 +106,7 @@ func (x tool) run(t *testing.T, text string) answer {
 	return answer{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
-// credentialHelper keeps what it is given beside itself, as docker's protocol for such programs wants.
+// credentialHelper keeps its input beside itself, as docker's protocol for such programs wants.
 const credentialHelper = `#!/bin/sh
 kept=${0%/*}/kept
 case $1 in
@@ -161,7 +161,7 @@ func archive(t *testing.T) []byte {
 	return out.Bytes()
 }
 
-// unlike are what cannot be the same twice, and what stands for it.
+// unlike are texts that differ each time, and their stand-ins.
 var unlike = []struct {
 	old  *regexp.Regexp
 	with string
@@ -225,9 +225,9 @@ func TestTheTourAndTheGuide(t *testing.T) {
 	}
 }
 
-// TestTheTour types the tour. With PODMAN=, podman's program, it types the same to podman and
-// compares: what differs and is not in the guide is an error, and so is a row of the guide of
-// which nothing is seen any more.
+// TestTheTour: each line of the tour has its outcome. With PODMAN=, podman's program, it types
+// the same to podman and compares: a difference that is not in the guide is an error, and so is
+// a row of the guide without one.
 func TestTheTour(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		image := archive(t)
