@@ -94,7 +94,7 @@ func rounds(t *testing.T) int {
 
 // reap reaps the orphans of this process, the first of its pid namespace, as a machine's first
 // process does. A container's pid namespace ends only when all of its processes have been reaped.
-// The agent and the CLI's processes are awaited by their starters.
+// Their starters wait for the agent and the processes of the CLI.
 func reap(t *testing.T) {
 	t.Helper()
 	told, done := make(chan os.Signal, 1), make(chan struct{})

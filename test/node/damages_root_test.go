@@ -45,10 +45,9 @@ func damages(r *rand.Rand) map[string]func(b []byte) []byte {
 	}
 }
 
-// TestDamagedFiles: after a file of its two directories was spoiled while it was down and
-// containers run, the agent starts again, or names the file and the remedy, and never ends in a
-// stack trace. Then, after `longshore repair` if it has asked for that, it knows all that it
-// knew before.
+// TestDamagedFiles: after a file of its two directories was spoiled, while containers run, the
+// agent starts again, or names the file and the remedy, and never ends in a stack trace. Then,
+// after `longshore repair` if it has asked for that, it knows all that it knew before.
 //
 // LONGSHORE_DAMAGES is the number of cases, of all files: first one file of each class is cut, zeroed,
 // and has a bit flipped. By default each file of records is damaged once. The content of images,

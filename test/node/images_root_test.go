@@ -16,9 +16,9 @@ import (
 	"github.com/longshore/longshore/test/nodetest"
 )
 
-// TestImagesOfDirectoriesAndOtherPlatforms: images of an OCI layout's directory run, `why
-// --start` lists the steps of a start, before and after the agent's death, and an image of
-// another platform is refused.
+// TestImagesOfDirectoriesAndOtherPlatforms: images of an OCI layout's directory run, the steps
+// of a start are listed, before and after the agent's death, and an image of another platform
+// is refused.
 func TestImagesOfDirectoriesAndOtherPlatforms(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})

@@ -15,8 +15,8 @@ import (
 )
 
 // TestLostRedundancyIsTold: while limits of descriptors keep a keeper from another nest, check and doctor
-// say so; also when they then keep a nest from another keeper, an event and the metric tell of both
-// changes; and containers can be started without a nest.
+// say so. An event and the metric tell of that, of a nest without a keeper, and of both ends. Containers
+// can be started without a nest.
 func TestLostRedundancyIsTold(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		const metrics = "127.0.0.1:17947" // of this test's namespace
