@@ -359,12 +359,12 @@ func (c *Client) ContainerByKey(_ context.Context, key core.Key) (ct core.Contai
 
 // Containers returns those that match f, oldest first. Filter.Kinds does not apply.
 func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Container, err error) {
-	owner, ok := c.view.Selects(f)
+	selected, ok := c.view.Selects(f)
 	if !ok {
 		return nil, nil
 	}
 	match := func(ct *core.Container) bool {
-		return (owner == "" || ct.Owner == owner) && (f.Sandbox == "" || ct.Sandbox == f.Sandbox) && f.MatchLabels(ct.Labels)
+		return selected.Sees(&ct.Meta) && (f.Sandbox == "" || ct.Sandbox == f.Sandbox) && f.MatchLabels(ct.Labels)
 	}
 	err = c.e.o.Store.View(func(tx core.Tx) error {
 		if f.Container != "" {
@@ -381,7 +381,7 @@ func (c *Client) Containers(_ context.Context, f core.Filter) (list []core.Conta
 			}
 			return nil
 		}
-		for ct, err := range tx.Containers().All(owner) {
+		for ct, err := range tx.Containers().All(selected.Owner) {
 			if err != nil {
 				return err
 			}

@@ -25,12 +25,12 @@ func (c *Client) Events(ctx context.Context, since uint64, f core.Filter) iter.S
 			yield(core.Event{}, fmt.Errorf("events: they carry no labels: %w", errdefs.ErrInvalidArgument))
 			return
 		}
-		owner, ok := c.view.Selects(f)
+		selected, ok := c.view.Selects(f)
 		if !ok {
 			return
 		}
 		match := func(ev *core.Event) bool {
-			return (owner == "" || ev.Owner == owner) &&
+			return selected.Has(ev.Owner) &&
 				(f.Sandbox == "" || ev.Sandbox == f.Sandbox) &&
 				(f.Container == "" || ev.Container == f.Container) &&
 				(len(f.Kinds) == 0 || slices.Contains(f.Kinds, ev.Kind))

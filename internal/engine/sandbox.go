@@ -335,19 +335,19 @@ func (c *Client) SandboxByKey(_ context.Context, key core.Key) (sb core.Sandbox,
 // Sandboxes returns those that match f, oldest first. Filter.Container and Filter.Kinds do not
 // apply.
 func (c *Client) Sandboxes(_ context.Context, f core.Filter) (list []core.Sandbox, err error) {
-	owner, ok := c.view.Selects(f)
+	selected, ok := c.view.Selects(f)
 	if !ok {
 		return nil, nil
 	}
 	err = c.e.o.Store.View(func(tx core.Tx) error {
 		if f.Sandbox != "" {
 			sb, err := tx.Sandboxes().Get(f.Sandbox)
-			if err == nil && (owner == "" || sb.Owner == owner) && f.MatchLabels(sb.Labels) {
+			if err == nil && selected.Sees(&sb.Meta) && f.MatchLabels(sb.Labels) {
 				list = append(list, sb)
 			}
 			return nil
 		}
-		for sb, err := range tx.Sandboxes().All(owner) {
+		for sb, err := range tx.Sandboxes().All(selected.Owner) {
 			if err != nil {
 				return err
 			}

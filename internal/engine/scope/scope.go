@@ -24,7 +24,10 @@ type Scope struct {
 }
 
 // Sees reports whether the caller may see an object with this Meta.
-func (s Scope) Sees(m *core.Meta) bool { return s.Owner == "" || m.Owner == s.Owner }
+func (s Scope) Sees(m *core.Meta) bool { return s.Has(m.Owner) }
+
+// Has reports whether the objects and events of an owner are in the scope.
+func (s Scope) Has(owner core.Owner) bool { return s.Owner == "" || owner == s.Owner }
 
 // Visible returns NotFound if the caller may not see an object of a kind.
 func (s Scope) Visible(m *core.Meta, kind string) error {
@@ -43,13 +46,14 @@ func (s Scope) Creates(what string) (core.Owner, error) {
 	return s.Owner, nil
 }
 
-// Selects returns the owner of the objects that a filter selects for this caller; ok is false if it
+// Selects returns the scope of the objects that a filter selects for this caller; ok is false if it
 // selects none.
-func (s Scope) Selects(f core.Filter) (owner core.Owner, ok bool) {
+func (s Scope) Selects(f core.Filter) (selected Scope, ok bool) {
+	selected = s
 	if s.Owner == "" {
-		return f.Owner, true
+		selected.Owner = f.Owner
 	}
-	return s.Owner, f.Owner == "" || f.Owner == s.Owner
+	return selected, f.Owner == "" || selected.Owner == f.Owner
 }
 
 // Sandbox returns a sandbox that the caller may see.

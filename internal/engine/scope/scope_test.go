@@ -121,8 +121,8 @@ func TestAFilterSelectsWithinTheScope(t *testing.T) {
 		{core.OwnerCRI, core.OwnerCRI, core.OwnerCRI, true},
 		{core.OwnerCRI, core.OwnerCLI, core.OwnerCRI, false},
 	} {
-		if got, ok := of(c.scope).Selects(core.Filter{Owner: c.filter}); got != c.want || ok != c.ok {
-			t.Errorf("%q selects %q: %q, %t", c.scope, c.filter, got, ok)
+		if got, ok := of(c.scope).Selects(core.Filter{Owner: c.filter}); got.Owner != c.want || ok != c.ok {
+			t.Errorf("%q selects %q: %q, %t", c.scope, c.filter, got.Owner, ok)
 		}
 	}
 }
