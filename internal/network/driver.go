@@ -63,6 +63,13 @@ type (
 	}
 )
 
+// recoverFunc is a step of Recover that is no driver.
+type recoverFunc func(ctx context.Context, live []core.NetworkRequest) error
+
+func (f recoverFunc) Recover(ctx context.Context, live []core.NetworkRequest) error {
+	return f(ctx, live)
+}
+
 // kind is a driver in its place.
 type kind struct {
 	Driver
@@ -93,10 +100,11 @@ func arrange(n *Network) drivers {
 		_, ok := core.OverlayName(network)
 		return network, ok
 	}
+	dropBuiltin := func(ctx context.Context, _ []core.NetworkRequest) error { return n.dropBuiltin(ctx) }
 	return drivers{
 		kinds:    []kind{{n.bridges.standard, standard, true}, {n.bridges.users, n.bridges.users.Has, false}, {n.Overlays, onOverlay, false}, {n.cni, nowhere, true}},
 		teardown: []releaser{n.bridges.standard, resolver{n}, n.bridges.users, n.Overlays, n.cni},
-		recovery: []recoverer{n.Overlays, n.bridges.standard, n.bridges.users, restorer{n}, n.cni, leaver{n}, n.ingress},
+		recovery: []recoverer{n.Overlays, n.bridges.standard, n.bridges.users, recoverFunc(n.restoreShared), n.cni, recoverFunc(dropBuiltin), n.ingress},
 	}
 }
 

@@ -279,7 +279,7 @@ func (n *Network) Check(ctx context.Context, req core.NetworkRequest) error {
 func (n *Network) Teardown(ctx context.Context, req core.NetworkRequest) error {
 	err := n.drivers.release(ctx, req)
 	if err == nil && req.Last.Mode == string(netconf.ModeBuiltin) {
-		err = leaver{n}.leave(ctx)
+		err = n.dropBuiltin(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("tear down network of sandbox %s: %w", req.Sandbox.Short(), err)
@@ -321,14 +321,10 @@ func (n *Network) Recover(ctx context.Context, live []core.NetworkRequest) error
 	return nil
 }
 
-// restorer is the step of Recover for several drivers: the names that sandboxes see, the ports of sandboxes without a
-// network, and default routes.
-type restorer struct{ n *Network }
-
-// Recover runs after the drivers of bridges. An interface that the request of its sandbox does not have was being
-// attached or detached when the agent died: its driver has removed it.
-func (r restorer) Recover(ctx context.Context, live []core.NetworkRequest) error {
-	n := r.n
+// restoreShared is the step of Recover for several drivers: the names that sandboxes see, the ports of sandboxes without
+// a network, and default routes. It runs after the drivers of bridges. An interface that the request of its sandbox does
+// not have was being attached or detached when the agent died: its driver has removed it.
+func (n *Network) restoreShared(ctx context.Context, live []core.NetworkRequest) error {
 	var errs []error
 	var boxes []names.Box
 	for _, req := range live {
@@ -350,15 +346,9 @@ func (r restorer) Recover(ctx context.Context, live []core.NetworkRequest) error
 	return errors.Join(errs...)
 }
 
-// leaver removes the builtin bridge, with its address and rules, when CNI plugins are configured and
+// dropBuiltin removes the builtin bridge, with its address and rules, when CNI plugins are configured and
 // the last sandbox on the bridge is gone: its route would hide the plugins' addresses.
-type leaver struct{ n *Network }
-
-// Recover is the step of Recover.
-func (l leaver) Recover(ctx context.Context, _ []core.NetworkRequest) error { return l.leave(ctx) }
-
-func (l leaver) leave(ctx context.Context) error {
-	n := l.n
+func (n *Network) dropBuiltin(ctx context.Context) error {
 	if n.mode != netconf.ModeCNI || len(n.leases.All()) > 0 || !bridge.Ours(n.cfg.Bridge) {
 		return nil
 	}
