@@ -184,7 +184,7 @@ func TestSchedulingComesBackWithinTwoLeases(t *testing.T) {
 		for i := range 3 {
 			startEdge(t, token, hubs[i].Addr)
 		}
-		bound := 2 * lease * (roottest.Patience() / time.Minute)
+		bound := time.Duration(int64(2*lease) * int64(roottest.Patience()/time.Minute))
 		var longest time.Duration
 		for i, h := range hubs {
 			other, name := hubs[(i+1)%3], fmt.Sprintf("after%d", i)

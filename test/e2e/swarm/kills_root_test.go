@@ -189,7 +189,7 @@ func (s *storm) settle() {
 // moment of a scale, swarmkit logs a conflict, keeps the task, and looks at the service again only after another change.
 func (s *storm) remind(want string) {
 	s.t.Helper()
-	failed := s.manager.Logged("failed to update task to REMOVE")
+	failed := s.Logged("failed to update task to REMOVE")
 	if replicas, _, _ := strings.Cut(want, " "); failed > s.failed {
 		s.failed = failed
 		s.t.Logf("the manager has given up the removal of a task; %s replicas are declared again", replicas)
