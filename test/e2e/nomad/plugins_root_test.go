@@ -1,8 +1,10 @@
 package nomad
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -137,6 +139,21 @@ func takesPluginBlock(t *testing.T, driver string) {
 		r.must("system", "gc")
 		r.nothingLeft()
 	})
+}
+
+// socketKey returns the line of a plugin's block that names the agent's socket. A block with podman's blocks of that name
+// cannot have it too: the agent's socket is then at its standard place, below the /run of the test.
+func (r *rig) socketKey(plugin string) string {
+	r.t.Helper()
+	socket := filepath.Join(r.State, "nomad.sock")
+	if !strings.Contains(plugin, "socket {") {
+		return fmt.Sprintf("socket = %q", socket)
+	}
+	standard := "/run/longshore/nomad.sock"
+	if err := errors.Join(os.MkdirAll(filepath.Dir(standard), 0o755), os.Symlink(socket, standard)); err != nil {
+		r.t.Fatal(err)
+	}
+	return ""
 }
 
 // TestNomadLogsNoKeyOfOurOwn is the control of the two tests above.

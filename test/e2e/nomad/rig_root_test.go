@@ -119,21 +119,6 @@ func alone(t *testing.T) {
 	}
 }
 
-// socketKey returns the line of a plugin's block that names the agent's socket. A block with podman's blocks of that name
-// cannot have it too: the agent's socket is then at its standard place, below the /run of the test.
-func (r *rig) socketKey(plugin string) string {
-	r.t.Helper()
-	socket := filepath.Join(r.State, "nomad.sock")
-	if !strings.Contains(plugin, "socket {") {
-		return fmt.Sprintf("socket = %q", socket)
-	}
-	standard := "/run/longshore/nomad.sock"
-	if err := errors.Join(os.MkdirAll(filepath.Dir(standard), 0o755), os.Symlink(socket, standard)); err != nil {
-		r.t.Fatal(err)
-	}
-	return ""
-}
-
 // link puts our driver in Nomad's directory of plugins, as the guide says, under any name: it knows itself
 // by the cookie.
 func (r *rig) link(name string) {
