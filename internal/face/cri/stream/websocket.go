@@ -122,7 +122,13 @@ func (x *exchange) remoteWebsocket(ctx context.Context) {
 		if ch.send(first, nil) != nil {
 			return
 		}
-		go func() { cancel(ch.receive()) }()
+		go func() {
+			err := ch.receive()
+			if x.conn.ctx.Err() != nil { // it was cut, and the read failed only after that
+				err = context.Cause(x.conn.ctx)
+			}
+			cancel(err)
+		}()
 		o := x.run(ctx, s)
 		if !stop() {
 			return // it was cut
