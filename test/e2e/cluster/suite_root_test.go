@@ -98,7 +98,7 @@ func suite(t *testing.T) {
 	}
 }
 
-// suiteImages makes the images that the suite of 1.36.3 asks for from programs of this machine.
+// suiteImages makes the images that the suite of 1.37.2 requests, from programs of this machine.
 func (c *cluster) suiteImages(t *testing.T) {
 	t.Helper()
 	files, err := imagetest.Busybox("/bin/busybox", applets(t)...)
@@ -133,9 +133,9 @@ func (c *cluster) suiteImages(t *testing.T) {
 	nnp.Mode |= fs.ModeSetuid | fs.ModeSetgid
 	rights := imagetest.Image{Layers: [][]imagetest.File{{nnp}}, Config: ocispec.ImageConfig{Cmd: []string{"/nnp"}}}.Build()
 	for name, b := range map[string]imagetest.Built{
-		"e2e-test-images/agnhost:2.63.0": helper, "e2e-test-images/agnhost:2.55": helper, "e2e-test-images/busybox:1.37.0-1": busybox,
-		"e2e-test-images/nonroot:1.5": nonroot, "e2e-test-images/nonewprivs:1.4": rights, "e2e-test-images/glibc-dns-testing:2.0.0": helper, "pause:3.10.2": pause,
-		"e2e-test-images/nginx:1.15-4": helper, "e2e-test-images/nginx:1.27-0": helper, // these must run
+		"e2e-test-images/agnhost:2.66.1": helper, "e2e-test-images/agnhost:2.55": helper, "e2e-test-images/busybox:1.37.0-2": busybox,
+		"e2e-test-images/nonroot:1.5": nonroot, "e2e-test-images/nonewprivs:1.4": rights, "e2e-test-images/glibc-dns-testing:2.1.1": helper, "pause:3.10.2": pause,
+		"e2e-test-images/nginx:1.27.0-2": helper, "e2e-test-images/nginx:1.28.0-2": helper, // these must run
 	} {
 		repo, tag, _ := strings.Cut(name, ":")
 		c.registry.Push(repo, tag, b)
