@@ -201,15 +201,16 @@ func (b *Inventory) Run(ctx context.Context) error {
 	}
 }
 
-// wakeLocked wakes the waiters for any change, and those for a reached revision.
+// wakeLocked wakes the waiters for any change, and then those for a reached revision: they may read the channels of the
+// others.
 func (b *Inventory) wakeLocked() {
-	b.reachedLocked()
 	close(b.next)
 	b.next = make(chan struct{})
 	if b.matters {
 		close(b.round)
 		b.round, b.matters = make(chan struct{}), false
 	}
+	b.reachedLocked()
 }
 
 // wake wakes the waiters for this node's assignments or for the node itself.
