@@ -48,7 +48,8 @@ func cannot(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	if os.WriteFile(score, []byte("-997"), 0) != nil {
-		specs["PLR guaranteed qos .* restart"] = "the container of a Guaranteed pod has an oom_score_adj of -997, which this machine forbids (CAP_SYS_RESOURCE)"
+		restarts := `(cpu & mem restart( \+ resize initContainers)? resizing (only pod-level )?(cpu|mem)|cpu restart resizing (only pod-level )?cpu|mem restart resizing (cpu &|(only pod-level )?mem))`
+		specs["PLR guaranteed qos - 1 container .* "+restarts] = "a restarted container of a Guaranteed pod has an oom_score_adj of -997, which this machine forbids (CAP_SYS_RESOURCE)"
 	} else if err := os.WriteFile(score, before, 0); err != nil {
 		t.Fatal(err)
 	}
