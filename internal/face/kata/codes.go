@@ -101,10 +101,10 @@ func shorten(s string) string {
 }
 
 // unknown is the status of a container that does not exist: INVALID_ARGUMENT for calls
-// about its processes and its state, as the shim expects.
+// about its processes and its state, as the shim expects, in the words of kata-agent.
 func unknown(id string, err error) error {
 	if errdefs.IsNotFound(err) {
-		return refuse(codes.InvalidArgument, "container %q does not exist", id)
+		return refuse(codes.InvalidArgument, "invalid container id %q: the container does not exist", id)
 	}
 	return err
 }

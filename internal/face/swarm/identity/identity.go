@@ -122,7 +122,7 @@ func open(f file) (*Identity, error) {
 	}
 	own := id.roots.Clone()
 	if f.Next != "" && !id.roots.AppendCertsFromPEM([]byte(f.Next)) {
-		return refuse("has no root certificate")
+		return refuse("has next roots without a certificate")
 	}
 	var err error
 	if id.cert, err = tls.X509KeyPair([]byte(f.Certificate), []byte(f.Key)); err != nil {
