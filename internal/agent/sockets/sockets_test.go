@@ -53,23 +53,32 @@ func (d *dialer) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return nil
 }
 
-// TestAFaceThatDialsOutIsServedWithoutListeners, and again after it has failed.
-func TestAFaceThatDialsOutIsServedWithoutListeners(t *testing.T) {
-	s := &Sockets{o: Options{Logger: slog.New(slog.DiscardHandler)}}
-	f := &dialer{served: make(chan int), fail: true}
+// serving serves a face until the returned function is called, which waits for the end.
+func serving(t *testing.T, s *Sockets, f *dialer) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		s.Serve(ctx, f)
 	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// TestAFaceThatDialsOutIsServedWithoutListeners, and again after it has failed.
+func TestAFaceThatDialsOutIsServedWithoutListeners(t *testing.T) {
+	s := &Sockets{o: Options{Logger: slog.New(slog.DiscardHandler)}}
+	f := &dialer{served: make(chan int), fail: true}
+	stop := serving(t, s, f)
 	for range 2 {
 		if got := <-f.served; got != 0 {
 			t.Errorf("%d listeners", got)
 		}
 	}
-	cancel()
-	<-ended
+	stop()
 }
 
 // opener is a slog.Handler that makes a directory at the first failure to open sockets.
@@ -106,15 +115,9 @@ func TestAFaceComesBackWithAllItsSockets(t *testing.T) {
 		t.Error("the first socket is still open")
 	}
 	f := &dialer{served: make(chan int), fail: true}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		s.Serve(ctx, f)
-	}()
+	stop := serving(t, s, f)
 	if got := []int{<-f.served, <-f.served}; got[0] != 0 || got[1] != 2 {
 		t.Errorf("served with %v listeners", got)
 	}
-	cancel()
-	<-ended
+	stop()
 }
