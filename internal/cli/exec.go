@@ -15,7 +15,8 @@ import (
 
 func newExec(a *app) *cobra.Command {
 	req := &longshorev1.ExecStart{}
-	var env []string
+	var env, envFiles []string
+	var keys session.DetachKeys
 	cmd := &cobra.Command{
 		Use:   "exec [flags] CONTAINER COMMAND [ARG...]",
 		Short: "Run another program in a running container",
@@ -23,10 +24,14 @@ func newExec(a *app) *cobra.Command {
 		Args:  base.MinArgs(2, "a container and a command"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			req.Name, req.Command = args[0], args[1:]
-			if req.Env, err = typed.Env(env, a.Getenv); err != nil {
+			fromFiles, err := typed.Files("--env-file", envFiles)
+			if err != nil {
 				return &base.UsageError{Err: err}
 			}
-			return base.StartError(a.Call(func(c *base.Client) error { return a.exec(cmd.Context(), c, req) }))
+			if req.Env, err = typed.Env(append(fromFiles, env...), a.Getenv); err != nil {
+				return &base.UsageError{Err: err}
+			}
+			return base.StartError(a.Call(func(c *base.Client) error { return a.exec(cmd.Context(), c, req, keys) }))
 		},
 	}
 	fl := cmd.Flags()
@@ -35,6 +40,8 @@ func newExec(a *app) *cobra.Command {
 	fl.BoolVarP(&req.Stdin, "interactive", "i", false, "pass standard input")
 	fl.BoolVarP(&req.Tty, "tty", "t", false, "allocate a terminal")
 	fl.StringArrayVarP(&env, "env", "e", nil, "environment variable, NAME=value, or NAME to copy it from this environment")
+	fl.StringArrayVar(&envFiles, "env-file", nil, "file with environment variables, one NAME=value or NAME in a line")
+	keys.Define(fl)
 	fl.StringVarP(&req.User, "user", "u", "", "user[:group] by name or number")
 	fl.StringVarP(&req.Workdir, "workdir", "w", "", "working directory")
 	fl.BoolVar(&req.Privileged, "privileged", false, "all capabilities")
@@ -42,7 +49,7 @@ func newExec(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) exec(ctx context.Context, c *base.Client, req *longshorev1.ExecStart) error {
+func (a *app) exec(ctx context.Context, c *base.Client, req *longshorev1.ExecStart, keys session.DetachKeys) error {
 	if _, ok := base.Terminal(a.Stdin); req.GetTty() && req.GetStdin() && !ok {
 		return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 	}
@@ -62,7 +69,7 @@ func (a *app) exec(ctx context.Context, c *base.Client, req *longshorev1.ExecSta
 		return a.Print("%s\n", m.GetStarted().GetProcess())
 	}
 	s := &session.Session{
-		App: a.App, Stdin: req.GetStdin(), Forward: true, Recv: stream.Recv,
+		App: a.App, Stdin: req.GetStdin(), Forward: true, Detach: keys, Recv: stream.Recv,
 		Send: func(in *longshorev1.Input) error {
 			return stream.Send(&longshorev1.ExecRequest{Step: &longshorev1.ExecRequest_Input{Input: in}})
 		},

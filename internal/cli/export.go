@@ -10,6 +10,36 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 )
 
+// newExportFiles is docker's export. Ours writes images, so it exists only as a command of the group container.
+func newExportFiles(a *app) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "export CONTAINER",
+		Short: "Write a container's files as a tar",
+		Long:  "Write a container's files as a tar, as `cp CONTAINER:/ -` does: with its volumes, running or not. import makes an image of the tar.",
+		Args:  base.ExactArgs(1, "a container"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, ok := base.Terminal(a.Stdout); ok && output == "" {
+				return &base.UsageError{Err: errors.New("the tar would go to a terminal: use -o FILE or a pipe")}
+			}
+			return a.Call(func(c *base.Client) error {
+				stream, err := c.Containers.CopyOut(cmd.Context(), &longshorev1.CopyOutRequest{Name: args[0], Path: "/."})
+				if err != nil {
+					return err
+				}
+				return a.WriteTo(output, func(w io.Writer) error {
+					return base.Receive(stream.Recv, func(m *longshorev1.CopyOutResponse) error {
+						_, err := w.Write(m.GetData())
+						return err
+					})
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write (default: standard output)")
+	return cmd
+}
+
 func newExport(a *app) *cobra.Command {
 	var output string
 	cmd := &cobra.Command{

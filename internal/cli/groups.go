@@ -9,17 +9,19 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/foreign"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
 func newContainerGroup(a *app) *cobra.Command {
 	ls := newPs(a)
 	ls.Use, ls.Aliases = "ls", []string{"list", "ps"}
-	cp := newCp(a)
+	cp, rm := newCp(a), newRm(a)
+	rm.Aliases = []string{"remove"}
 	cp.Example = strings.ReplaceAll(cp.Example, "longshore cp", "longshore container cp")
 	return base.GroupOf("container", "Manage containers, with the command names of other tools",
-		ls, newRun(a), newCreate(a), newStart(a), newStop(a), newRestart(a), newKill(a), newPause(a), newResume(a), newRename(a), newUpdate(a), newRm(a), newWait(a),
-		newExec(a), newAttach(a), cp, newDiff(a), newCommit(a), newLogs(a), newTop(a), newStats(a), newPort(a),
+		ls, newRun(a), newCreate(a), newStart(a), newStop(a), newRestart(a), newKill(a), newPause(a), newResume(a), newRename(a), newUpdate(a), rm, newWait(a),
+		newExec(a), newAttach(a), cp, newDiff(a), newCommit(a), newLogs(a), newTop(a), newStats(a), newPort(a), newExportFiles(a),
 		inspectOf(a, "container", "CONTAINER...", "Show everything about containers as JSON", "a container"),
 		pruneOf(a, pruning{containers: true}, "Remove ended containers"))
 }
@@ -34,13 +36,20 @@ func newImageGroup(a *app) *cobra.Command {
 		pruneOf(a, pruning{images: true}, "Remove images without a name that no container uses"))
 }
 
-// flagError adds a similar flag's name to the error about an unknown flag.
+// flagError explains the error about an unknown flag: why Longshore lacks a flag of another tool, or the name of a similar
+// flag.
 func flagError(cmd *cobra.Command, err error) error {
 	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
 		return base.NeedsCommand(cmd, words) // the flag belongs to an unknown command
 	}
 	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) && len(unknown.GetSpecifiedName()) > 1 {
+	if !errors.As(err, &unknown) {
+		return &base.UsageError{Err: err}
+	}
+	if why, ok := foreign.Flag(strings.TrimPrefix(cmd.CommandPath(), "longshore "), unknown.GetSpecifiedName()); ok {
+		return &base.UsageError{Err: foreignFlag(unknown.GetSpecifiedName(), why)}
+	}
+	if len(unknown.GetSpecifiedName()) > 1 {
 		var known []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
 		if near := present.Nearest(unknown.GetSpecifiedName(), known); near != "" {
@@ -48,4 +57,16 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 	}
 	return &base.UsageError{Err: err}
+}
+
+// foreignFlag is the error about a flag of another tool.
+func foreignFlag(name string, why foreign.Reason) error {
+	dashes, verdict := "--", "is not supported"
+	if len(name) == 1 {
+		dashes = "-"
+	}
+	if why.Nothing {
+		verdict = "does not apply here"
+	}
+	return fmt.Errorf("%s%s %s: %s", dashes, name, verdict, why.Text)
 }

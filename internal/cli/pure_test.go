@@ -348,7 +348,7 @@ func shortForm(cmd *cobra.Command) string {
 		name = "images"
 	case "image rm":
 		name = "rmi"
-	case "container prune", "image prune", "image inspect", "container inspect":
+	case "container prune", "image prune", "image inspect", "container inspect", "container export":
 		return ""
 	}
 	short, _, err := cmd.Root().Find([]string{name})

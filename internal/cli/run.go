@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,6 +21,8 @@ type runFlags struct {
 	*runflags.Create
 	detach   bool
 	sigProxy bool
+	keys     session.DetachKeys
+	streams  []string // of --attach
 }
 
 func newRun(a *app) *cobra.Command {
@@ -28,22 +32,59 @@ func newRun(a *app) *cobra.Command {
 		Short: "Run a program in a new container",
 		Long: "Run a program in a new container, in a sandbox of its own. Without -d, run shows the program's output and exits with its exit status, or with\n" +
 			"127 if the program does not exist, 126 if it cannot be executed, 125 if the container could not be created.\n" +
-			"Ctrl-P Ctrl-Q detaches from a terminal.",
+			"Ctrl-P Ctrl-Q, or the keys of --detach-keys, detach from a terminal.",
 		Args: base.MinArgs(1, "an image"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.Fill(cmd.Flags(), args, a.Getenv); err != nil {
 				return &base.UsageError{Err: err}
 			}
+			stdin, shown, err := f.attach(a.App)
+			if err != nil {
+				return &base.UsageError{Err: err}
+			}
+			s := &session.Session{App: shown, Stdin: stdin, Forward: f.sigProxy, Detach: f.keys}
 			// A container with --rm is removed before anybody could read its log.
 			f.Request.Hold = !f.detach && f.Request.GetAutoRemove()
-			f.Request.Start, f.Request.StdinOnce = f.detach, !f.detach
-			return base.StartError(a.Call(func(c *base.Client) error { return a.run(cmd.Context(), c, f) }))
+			f.Request.Start, f.Request.StdinOnce = f.detach, stdin && !f.detach
+			return base.StartError(a.Call(func(c *base.Client) error { return a.run(cmd.Context(), c, f, s) }))
 		},
 	}
 	f.Define(cmd.Flags())
 	cmd.Flags().BoolVarP(&f.detach, "detach", "d", false, "run in the background and print the ID")
+	f.keys.Define(cmd.Flags())
+	cmd.Flags().StringArrayVarP(&f.streams, "attach", "a", nil, "attach only these: stdin, stdout, stderr")
 	cmd.Flags().BoolVar(&f.sigProxy, "sig-proxy", true, "forward signals to the program")
 	return cmd
+}
+
+// attach returns the streams of --attach that the session has: whether it sends standard input, and the state with the
+// outputs that it shows.
+func (f runFlags) attach(a *base.App) (stdin bool, shown *base.App, err error) {
+	if len(f.streams) == 0 {
+		return f.Request.GetStdin(), a, nil
+	}
+	only := *a
+	only.Stdout, only.Stderr = io.Discard, io.Discard
+	asked := false
+	for _, s := range f.streams {
+		switch strings.ToLower(s) {
+		case "stdin":
+			asked = true
+		case "stdout":
+			only.Stdout = a.Stdout
+		case "stderr":
+			only.Stderr = a.Stderr
+		default:
+			return false, nil, fmt.Errorf("--attach %q is none of stdin, stdout, stderr", s)
+		}
+	}
+	switch {
+	case f.detach:
+		return false, nil, errors.New("--attach contradicts --detach")
+	case only.Stdout == io.Discard && only.Stderr == io.Discard:
+		return false, nil, errors.New("--attach stdin alone shows nothing of the program: add --attach stdout, or use -d and longshore attach")
+	}
+	return asked && f.Request.GetStdin(), &only, nil
 }
 
 func newCreate(a *app) *cobra.Command {
@@ -70,7 +111,7 @@ func newCreate(a *app) *cobra.Command {
 	return cmd
 }
 
-func (a *app) run(ctx context.Context, c *base.Client, f runFlags) error {
+func (a *app) run(ctx context.Context, c *base.Client, f runFlags, s *session.Session) error {
 	if f.Request.GetTty() && f.Request.GetStdin() && !f.detach {
 		if _, ok := base.Terminal(a.Stdin); !ok {
 			return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
@@ -88,15 +129,12 @@ func (a *app) run(ctx context.Context, c *base.Client, f runFlags) error {
 		return err
 	}
 	if err := stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Start{Start: &longshorev1.AttachStart{
-		Name: created.GetId(), Stdin: f.Request.GetStdin(), Start: true, Size: f.Request.GetSize(),
+		Name: created.GetId(), Stdin: s.Stdin, Start: true, Size: f.Request.GetSize(),
 	}}}); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer has the reason
 		return err
 	}
-	s := &session.Session{
-		App: a.App, Stdin: f.Request.GetStdin(), Forward: f.sigProxy, Recv: stream.Recv,
-		Send: func(in *longshorev1.Input) error {
-			return stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: in}})
-		},
+	s.Recv, s.Send = stream.Recv, func(in *longshorev1.Input) error {
+		return stream.Send(&longshorev1.AttachRequest{Step: &longshorev1.AttachRequest_Input{Input: in}})
 	}
 	status, err := s.Run(ctx)
 	if err == nil && f.Request.GetAutoRemove() {

@@ -8,10 +8,12 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/runflags"
+	"github.com/longshore/longshore/internal/cli/session"
 )
 
 func newStart(a *app) *cobra.Command {
 	var force, attach, stdin bool
+	var keys session.DetachKeys
 	cmd := &cobra.Command{
 		Use:   "start [-a] [-i] CONTAINER...",
 		Short: "Start created containers, or ended ones again",
@@ -24,7 +26,7 @@ func newStart(a *app) *cobra.Command {
 					return err
 				}
 				req := &longshorev1.AttachStart{Name: args[0], Stdin: stdin, Start: true, Force: force}
-				return base.StartError(a.Call(func(c *base.Client) error { return a.attach(cmd.Context(), c, req, true) }))
+				return base.StartError(a.Call(func(c *base.Client) error { return a.attach(cmd.Context(), c, req, attached{true, keys}) }))
 			}
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
 				_, err := c.Containers.Start(ctx, &longshorev1.StartRequest{Name: name, Force: force})
@@ -34,6 +36,7 @@ func newStart(a *app) *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&attach, "attach", "a", false, "show the program's output, forward signals, and exit with its status")
 	cmd.Flags().BoolVarP(&stdin, "interactive", "i", false, "attach standard input as well")
+	keys.Define(cmd.Flags())
 	cmd.Flags().BoolVar(&force, "force", false, "also containers of other owners")
 	return cmd
 }

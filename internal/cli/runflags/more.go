@@ -1,7 +1,6 @@
 package runflags
 
 import (
-	"bufio"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -22,13 +21,14 @@ func otherNames() map[string]string {
 
 // moreFlags are the less common flags of run and create.
 type moreFlags struct {
-	envFile, mount, tmpfs, security, gpus, sysctls, annotations, logOpts, searches, dnsOptions []string
-	swap, reservation, shm, userns, logDriver, cidfile                                         string
-	health                                                                                     healthFlags
+	envFile, labelFile, mount, tmpfs, security, gpus, sysctls, annotations, logOpts, searches, dnsOptions []string
+	swap, reservation, shm, userns, logDriver, cidfile                                                    string
+	health                                                                                                healthFlags
 }
 
 func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringArrayVar(&f.envFile, "env-file", nil, "file with environment variables, one NAME=value or NAME in a line")
+	fl.StringArrayVar(&f.labelFile, "label-file", nil, "file with labels, one NAME=value in a line")
 	fl.StringArrayVar(&f.mount, "mount", nil, "mount, type=bind|volume|tmpfs,source=…,target=…[,readonly]")
 	fl.StringArrayVar(&f.tmpfs, "tmpfs", nil, "file system in memory, /path[:size=64m,mode=755,exec,…]")
 	fl.StringArrayVar(&r.Ulimits, "ulimit", nil, "limit of each process, NAME=SOFT[:HARD], such as nofile=1024:4096")
@@ -189,33 +189,6 @@ func (f *Create) CheckIDFile() error {
 		return fmt.Errorf("--cidfile %s: the file exists and may have another container's ID: remove it or name another file", f.more.cidfile)
 	}
 	return nil
-}
-
-// envFiles returns the variables of the files, in their order.
-func (f *moreFlags) envFiles() (list []string, err error) {
-	for _, name := range f.envFile {
-		file, err := os.Open(name)
-		if err != nil {
-			return nil, fmt.Errorf("--env-file: %w", err)
-		}
-		lines := bufio.NewScanner(file)
-		lines.Buffer(nil, 1<<20)
-		for n := 1; lines.Scan(); n++ {
-			line := strings.TrimLeft(strings.TrimPrefix(lines.Text(), "\ufeff"), " \t")
-			if line == "" || line[0] == '#' {
-				continue
-			}
-			if key, _, _ := strings.Cut(line, "="); key == "" || strings.ContainsAny(key, " \t") {
-				_ = file.Close()
-				return nil, fmt.Errorf("--env-file %s, line %d: %q is not NAME=value", name, n, key)
-			}
-			list = append(list, line)
-		}
-		if err := errors.Join(lines.Err(), file.Close()); err != nil {
-			return nil, fmt.Errorf("--env-file %s: %w", name, err)
-		}
-	}
-	return list, nil
 }
 
 // addMount parses TYPE, SOURCE, TARGET and options of a --mount.

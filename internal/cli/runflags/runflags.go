@@ -90,14 +90,17 @@ func (f *Create) Fill(fl *pflag.FlagSet, args []string, getenv func(string) stri
 	if r.GetPids() == -1 {
 		r.Pids = 0
 	}
-	fromFiles, err := f.more.envFiles()
+	fromFiles, err := typed.Files("--env-file", f.more.envFile)
 	if err != nil {
 		return err
 	}
 	if r.Env, err = typed.Env(append(fromFiles, f.env...), getenv); err != nil {
 		return err
 	}
-	if r.Labels, err = typed.Labels(f.labels); err != nil {
+	if fromFiles, err = typed.Files("--label-file", f.more.labelFile); err != nil {
+		return err
+	}
+	if r.Labels, err = typed.Labels(append(fromFiles, f.labels...)); err != nil {
 		return err
 	}
 	if f.memory != "" {

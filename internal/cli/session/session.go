@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -22,7 +23,9 @@ type Session struct {
 	App     *base.App
 	Stdin   bool // sends our standard input
 	Forward bool // forwards the signals that this program gets
-	Recv    func() (*longshorev1.Output, error)
+	// Detach are the keys that detach from a terminal. The zero value has the usual ones.
+	Detach DetachKeys
+	Recv   func() (*longshorev1.Output, error)
 
 	mu   sync.Mutex // serializes Send: a gRPC stream takes one sender at a time
 	Send func(*longshorev1.Input) error
@@ -32,9 +35,6 @@ type Session struct {
 
 // errDetached means that the user has detached and the process keeps running.
 var errDetached = errors.New("detached")
-
-// detachKeys detach from a terminal: Ctrl-P, Ctrl-Q.
-const detachKeys = "\x10\x11"
 
 func (s *Session) input(in *longshorev1.Input) error {
 	s.mu.Lock()
@@ -119,7 +119,7 @@ func (s *Session) copyOutput() (int, error) {
 // copyStdin sends our standard input. On a terminal the detach keys end the session.
 func (s *Session) copyStdin(stop context.CancelCauseFunc) {
 	buf := make([]byte, 32<<10)
-	detach := detacher{on: s.tty}
+	detach := detacher{on: s.tty, keys: s.Detach.bytes()}
 	for {
 		n, err := s.App.Stdin.Read(buf)
 		data, left := detach.filter(buf[:n])
@@ -142,29 +142,28 @@ func (s *Session) copyStdin(stop context.CancelCauseFunc) {
 // detacher finds the detach keys in the input.
 type detacher struct {
 	on   bool
+	keys string
 	seen int // number of the keys that were typed last
 }
 
-// filter returns the bytes to send, and whether the keys were complete.
+// filter returns the bytes to send, and whether the keys were complete. It keeps bytes that may begin the keys.
 func (d *detacher) filter(b []byte) (send []byte, left bool) {
 	if !d.on {
 		return b, false
 	}
 	for _, c := range b {
-		if c == detachKeys[d.seen] {
-			if d.seen++; d.seen == len(detachKeys) {
-				return send, true
-			}
+		if d.seen == 0 && c != d.keys[0] {
+			send = append(send, c)
 			continue
 		}
-		// The keys kept so far were ordinary input.
-		send = append(send, detachKeys[:d.seen]...)
-		d.seen = 0
-		if c == detachKeys[0] {
-			d.seen = 1
-			continue
+		typed := d.keys[:d.seen] + string([]byte{c})
+		for d.seen = min(len(typed), len(d.keys)); !strings.HasSuffix(typed, d.keys[:d.seen]); d.seen-- {
 		}
-		send = append(send, c)
+		// The other bytes kept so far were ordinary input.
+		send = append(send, typed[:len(typed)-d.seen]...)
+		if d.seen == len(d.keys) {
+			return send, true
+		}
 	}
 	return send, false
 }

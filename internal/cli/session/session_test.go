@@ -12,7 +12,7 @@ import (
 )
 
 func TestDetachKeysAreFoundAcrossReads(t *testing.T) {
-	d := detacher{on: true}
+	d := detacher{on: true, keys: usualDetachKeys}
 	for _, step := range []struct {
 		in, out string
 		left    bool
@@ -22,9 +22,28 @@ func TestDetachKeysAreFoundAcrossReads(t *testing.T) {
 			t.Errorf("%q: %q, %v, want %q, %v", step.in, out, left, step.out, step.left)
 		}
 	}
-	off := detacher{}
-	if out, left := off.filter([]byte(detachKeys)); string(out) != detachKeys || left {
+	off := detacher{keys: usualDetachKeys}
+	if out, left := off.filter([]byte(usualDetachKeys)); string(out) != usualDetachKeys || left {
 		t.Error("without a terminal the keys are input")
+	}
+}
+
+// TestDetachKeysOfOnesOwn parses keys, and finds keys that begin again within themselves.
+func TestDetachKeysOfOnesOwn(t *testing.T) {
+	for text, want := range map[string]string{"": usualDetachKeys, "ctrl-a,d": "\x01d", "ctrl-@": "\x00", "ctrl-[,ctrl-_,x,Q": "\x1b\x1fxQ", "a,a,b": "aab"} {
+		var keys DetachKeys
+		if err := keys.Set(text); err != nil || keys.bytes() != want {
+			t.Errorf("%q: %q, %v, want %q", text, keys.bytes(), err, want)
+		}
+	}
+	for _, text := range []string{",", "ctrl-", "ctrl-A", "ctrl-1", "aa", "a,", " ", "é"} {
+		if err := new(DetachKeys).Set(text); !errors.Is(err, errDetachKeys) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	d := detacher{on: true, keys: "aab"}
+	if out, left := d.filter([]byte("a\xffaaaabz")); string(out) != "a\xffaa" || !left {
+		t.Errorf("%q, %v", out, left)
 	}
 }
 
