@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/help"
 	"github.com/longshore/longshore/internal/cli/node"
+	"github.com/longshore/longshore/internal/cli/service"
 )
 
 // Options are the parameters of Main.
@@ -115,7 +116,7 @@ func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
 			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newDiff, newCommit, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRename, newUpdate, newRm, newWait, newStats, newTop,
-			newPort, newContainerGroup,
+			newPort, onNode(service.NewUnit), newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup}},
 		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), newMan, onNode(node.NewDebug)}},

@@ -96,6 +96,7 @@ func newNetworkCreate(a *app) *cobra.Command {
 	req := &longshorev1.CreateNetworkRequest{}
 	var subnets, gateways, labels, opts []string
 	var driver string
+	var ignore bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a network",
@@ -118,11 +119,17 @@ func newNetworkCreate(a *app) *cobra.Command {
 				return &base.UsageError{Err: err}
 			}
 			return a.Call(func(c *base.Client) error {
-				resp, err := c.Networks.CreateNetwork(cmd.Context(), req)
+				_, err := c.Networks.CreateNetwork(cmd.Context(), req)
+				if ignore && status.Code(err) == codes.AlreadyExists {
+					// It may be another network's bridge that exists.
+					if _, missing := inspectNetwork(cmd.Context(), c, args[0]); missing == nil {
+						err = nil
+					}
+				}
 				if err != nil {
 					return err
 				}
-				return a.Print("%s\n", resp.GetNetwork().GetName())
+				return a.Print("%s\n", args[0])
 			})
 		},
 	}
@@ -133,6 +140,7 @@ func newNetworkCreate(a *app) *cobra.Command {
 	fl.StringArrayVarP(&labels, "label", "l", nil, "label, NAME=value")
 	fl.StringArrayVarP(&opts, "opt", "o", nil, "option of the network, mtu=")
 	fl.StringVarP(&driver, "driver", "d", "bridge", "accepts only bridge")
+	fl.BoolVar(&ignore, "ignore", false, "succeed if a network has the name, also with other options")
 	return cmd
 }
 

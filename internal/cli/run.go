@@ -23,6 +23,7 @@ type runFlags struct {
 	sigProxy bool
 	keys     session.DetachKeys
 	streams  []string // of --attach
+	service  serviceFlags
 }
 
 func newRun(a *app) *cobra.Command {
@@ -43,9 +44,12 @@ func newRun(a *app) *cobra.Command {
 				return &base.UsageError{Err: err}
 			}
 			s := &session.Session{App: shown, Stdin: stdin, Forward: f.sigProxy, Detach: f.keys}
-			// A container with --rm is removed before anybody could read its log.
-			f.Request.Hold = !f.detach && f.Request.GetAutoRemove()
-			f.Request.Start, f.Request.StdinOnce = f.detach, stdin && !f.detach
+			if err := f.service.check(f); err != nil {
+				return &base.UsageError{Err: err}
+			}
+			// A container with --rm is removed before anybody could read its log. A service leaves the log to it.
+			f.Request.Hold = !f.detach && f.Request.GetAutoRemove() && !f.service.on()
+			f.Request.Start, f.Request.StdinOnce = f.detach, stdin && !f.detach && !f.service.on()
 			return base.StartError(a.Call(func(c *base.Client) error { return a.run(cmd.Context(), c, f, s) }))
 		},
 	}
@@ -54,6 +58,7 @@ func newRun(a *app) *cobra.Command {
 	f.keys.Define(cmd.Flags())
 	cmd.Flags().StringArrayVarP(&f.streams, "attach", "a", nil, "attach only these: stdin, stdout, stderr")
 	cmd.Flags().BoolVar(&f.sigProxy, "sig-proxy", true, "forward signals to the program")
+	f.service.define(cmd.Flags())
 	return cmd
 }
 
@@ -112,14 +117,20 @@ func newCreate(a *app) *cobra.Command {
 }
 
 func (a *app) run(ctx context.Context, c *base.Client, f runFlags, s *session.Session) error {
-	if f.Request.GetTty() && f.Request.GetStdin() && !f.detach {
+	if f.Request.GetTty() && f.Request.GetStdin() && !f.detach && !f.service.on() {
 		if _, ok := base.Terminal(a.Stdin); !ok {
 			return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 		}
 	}
+	if err := f.service.clear(ctx, c, f.Request.GetName()); err != nil {
+		return err
+	}
 	created, err := a.create(ctx, c, f.Create)
 	if err != nil {
 		return err
+	}
+	if f.service.on() {
+		return serve(ctx, s.App, c, created.GetId(), f.service.ready)
 	}
 	if f.detach {
 		return a.Print("%s\n", created.GetId())

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -142,6 +143,7 @@ func inspectVolume(ctx context.Context, c *base.Client, name string) (any, error
 
 func newVolumeCreate(a *app) *cobra.Command {
 	var labels, opts []string
+	var ignore bool
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Create a volume",
@@ -175,15 +177,19 @@ func newVolumeCreate(a *app) *cobra.Command {
 			}
 			return a.Call(func(c *base.Client) error {
 				resp, err := c.Volumes.CreateVolume(cmd.Context(), &longshorev1.CreateVolumeRequest{Name: args[0], Labels: l, Options: o})
+				if ignore && status.Code(err) == codes.AlreadyExists {
+					err = nil
+				}
 				if err != nil {
 					return err
 				}
-				return a.Print("%s\n", resp.GetVolume().GetName())
+				return a.Print("%s\n", cmp.Or(resp.GetVolume().GetName(), args[0]))
 			})
 		},
 	}
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label, NAME=value")
 	cmd.Flags().StringArrayVarP(&opts, "opt", "o", nil, "option of the volume, type=, device= or o=")
+	cmd.Flags().BoolVar(&ignore, "ignore", false, "succeed if the volume exists with the same options")
 	return cmd
 }
 

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/access"
@@ -25,6 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/face/grpcerr"
 	"github.com/longshore/longshore/internal/health"
+	"github.com/longshore/longshore/internal/invalid"
 )
 
 // record is the content of a container's Data.
@@ -40,6 +43,8 @@ type record struct {
 	Health      *health.Check `json:"health,omitempty"`
 	OnUnhealthy string        `json:"on_unhealthy,omitempty"`
 	Settings    settings      `json:"asked"`
+	// Request is the whole request without its credentials, in the JSON of protobuf: longshore unit --new makes flags of it.
+	Request json.RawMessage `json:"request,omitempty"`
 }
 
 // recordOf returns the record of a container of ours, and a zero record for others.
@@ -139,6 +144,9 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	if rec.Health, err = healthOf(req, img); err != nil {
 		return core.ContainerConfig{}, err
 	}
+	if rec.Request, err = requestJSON(req); err != nil {
+		return core.ContainerConfig{}, err
+	}
 	cfg, err := translate.Container(req, key, img)
 	if err != nil {
 		return core.ContainerConfig{}, err
@@ -159,6 +167,20 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 		return core.ContainerConfig{}, fmt.Errorf("create %s: %w", key, err)
 	}
 	return cfg, nil
+}
+
+// requestJSON returns a request in the JSON of protobuf, without its credentials, the size of a terminal and the start.
+func requestJSON(req *longshorev1.CreateRequest) (json.RawMessage, error) {
+	kept, ok := proto.Clone(req).(*longshorev1.CreateRequest)
+	if !ok {
+		return nil, errors.New("a copy of a request has another type")
+	}
+	kept.Credentials, kept.Size, kept.Start, kept.Hold, kept.StdinOnce = nil, nil, false, false, false
+	out, err := protojson.Marshal(kept)
+	if err != nil {
+		return nil, invalid.Errorf("the request: %v", err)
+	}
+	return out, nil
 }
 
 // dropIfAuto removes a container that could not be started, if its user asked for its removal

@@ -99,6 +99,18 @@ func (a *App) socketPath() string {
 	return filepath.Join(config.Default().Agent.State, "control.sock")
 }
 
+// OtherSocket returns the absolute path of the agent's socket if it is not the default one, otherwise "".
+func (a *App) OtherSocket() string {
+	path := a.socketPath()
+	if path == filepath.Join(config.Default().Agent.State, "control.sock") {
+		return ""
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
 // LoadConfig reads the files as the agent would, and applies our flags.
 func (a *App) LoadConfig() (config.Config, error) {
 	var cfg config.Config

@@ -34,6 +34,7 @@ func exampleOf() map[string]string {
 		"wait":      "longshore wait job",
 		"stats":     "longshore stats\nlongshore stats --no-stream web db",
 		"top":       "longshore top web",
+		"unit":      "longshore unit web > /etc/systemd/system/web.service\nlongshore unit --new --restart always web",
 		"port":      "longshore port web\nlongshore port web 80/tcp",
 		"diff":      "longshore diff web",
 		"commit":    "longshore commit web web:debugged\nlongshore commit -c 'CMD [\"nginx\"]' -m 'with tools' web example.com/web:2",
