@@ -33,7 +33,7 @@ var doors = []door{
 	{"go.uber.org/zap", []string{"internal/hub/store/etcd"}, "we log by log/slog; etcd does not"},
 	{"github.com/moby/moby/api", []string{"internal/hub/engineapi"}, "Docker's API is answered in hub/engineapi"},
 	{"github.com/moby/moby/v2", []string{"internal/face/swarm/gossip/networkdb"}, "Docker's gossip is spoken in face/swarm/gossip/networkdb"},
-	{"github.com/compose-spec/", []string{"internal/hub/compose"}, "Compose files end as declarations"},
+	{"github.com/compose-spec/", []string{"internal/hub/compose", "internal/cli/composefile"}, "Compose files end as declarations, or as requests of the control API"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
 	{"github.com/open-policy-agent/", []string{"internal/guest/policy/rego"}, "Rego stays in longshore-policy"},
 	{"github.com/sigstore/", []string{"internal/image/trust/sigstore"}, "sigstore stays in longshore-verify"},

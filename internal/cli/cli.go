@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/compose"
 	"github.com/longshore/longshore/internal/cli/help"
 	"github.com/longshore/longshore/internal/cli/node"
 	"github.com/longshore/longshore/internal/cli/service"
@@ -23,6 +25,13 @@ type app struct{ *base.App }
 // onNode makes a command of package node like those of this one.
 func onNode(command func(*base.App) *cobra.Command) func(*app) *cobra.Command {
 	return func(a *app) *cobra.Command { return command(a.App) }
+}
+
+// newUp makes the command up, which pulls with the stored credentials.
+func newUp(a *app) *cobra.Command {
+	return compose.NewUp(a.App, func(ctx context.Context, image string) (*longshorev1.Credentials, error) {
+		return credentialsFor(ctx, a, image, "")
+	})
 }
 
 // Main runs one command and returns the process's exit status.
@@ -116,7 +125,7 @@ func groups() []group {
 	return []group{
 		{"containers", "Containers:", []func(*app) *cobra.Command{
 			newRun, newCreate, newPs, newSandboxes, newLogs, newExec, newAttach, newCp, newDiff, newCommit, newInspect, newWhy, newStart, newStop, newRestart, newKill, newPause, newResume, newRename, newUpdate, newRm, newWait, newStats, newTop,
-			newPort, onNode(service.NewUnit), newContainerGroup,
+			newPort, newUp, onNode(compose.NewDown), onNode(service.NewUnit), newContainerGroup,
 		}},
 		{"images", "Images, volumes and networks:", []func(*app) *cobra.Command{newImages, newPull, newPush, newLogin, newLogout, newTag, newRmi, newImport, newExport, newHistory, newPrune, newVolume, newNetwork, newImageGroup}},
 		{"node", "The node:", []func(*app) *cobra.Command{onNode(node.NewInfo), newSystem, newEvents, onNode(node.NewDoctor), onNode(node.NewCheck), onNode(node.NewConfig), onNode(node.NewSwarm), onNode(node.NewGrants), onNode(node.NewOCI), onNode(node.NewVersion), newMan, onNode(node.NewDebug)}},

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/compose"
+	"github.com/longshore/longshore/internal/cli/composefile"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
@@ -53,14 +56,19 @@ func newPs(a *app) *cobra.Command {
 	var flags listFlags
 	var last int
 	var latest bool
+	var projectName string
 	cmd := &cobra.Command{
 		Use:     "ps",
 		Aliases: []string{"list"},
 		Short:   "List the containers of every owner",
+		Long:    "List the containers of every owner. With -p, or with -f and a Compose file, only those of the project: an argument of -f without = is a file.",
 		Args:    base.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if req.Labels, err = typed.Labels(labels); err != nil {
 				return &base.UsageError{Err: err}
+			}
+			if err := ofProject(cmd, &flags, projectName, req); err != nil {
+				return err
 			}
 			format, filters, err := flags.parsed(psFilters)
 			if err != nil {
@@ -119,11 +127,41 @@ func newPs(a *app) *cobra.Command {
 	fl.StringVar(&req.Owner, "owner", "", "only this owner's: cli, cri, swarm, nomad, mesos, kata")
 	fl.StringVar(&req.Sandbox, "sandbox", "", "only containers in this sandbox")
 	fl.StringArrayVar(&labels, "label", nil, "only with this label, NAME=value")
+	fl.StringVarP(&projectName, "project-name", "p", "", "only containers of this project of Compose files")
 	fl.IntVarP(&last, "last", "n", 0, "only this many of the newest, running or not")
 	fl.BoolVarP(&latest, "latest", "l", false, "only the newest, running or not")
 	fl.BoolVarP(&req.Sizes, "size", "s", false, "show the size of each container's changes and of its image")
 	flags.define(cmd, psFilters)
 	return cmd
+}
+
+// ofProject restricts the list to the project of -p, or of the Compose file among the filters: a filter has a =, and a file has
+// none.
+func ofProject(cmd *cobra.Command, flags *listFlags, name string, req *longshorev1.ListContainersRequest) error {
+	file := ""
+	for i, f := range flags.filters {
+		if !strings.Contains(f, "=") {
+			file, flags.filters = f, slices.Delete(flags.filters, i, i+1)
+			break
+		}
+	}
+	if file != "" {
+		if _, err := os.Stat(file); err != nil {
+			return &base.UsageError{Err: fmt.Errorf("-f %s is neither a filter, NAME=VALUE, nor a Compose file: %w", file, err)}
+		}
+	}
+	if file == "" && name == "" {
+		return nil
+	}
+	name, err := compose.ProjectName(cmd.Context(), file, name)
+	if err != nil {
+		return err
+	}
+	if req.Labels == nil {
+		req.Labels = map[string]string{}
+	}
+	req.Labels[composefile.LabelProject] = name
+	return nil
 }
 
 // filterContainers returns the containers of list that match the filters.

@@ -15,7 +15,9 @@ func exampleOf() map[string]string {
 
 		"run":       "longshore run --rm -it busybox sh\nlongshore run -d --name web -p 8080:80 -v site:/usr/share/nginx/html nginx\nlongshore run --rm -m 256m --cpus 0.5 -e MODE=test alpine env",
 		"create":    "longshore create --name job -v data:/data alpine tar -cf /data/x.tar /etc\nlongshore start -a job",
-		"ps":        "longshore ps -a\nlongshore ps --filter status=exited --format '{{.Names}} {{.ExitCode}}'\nlongshore ps -q --filter label=tier=web",
+		"up":        "longshore up -d\nlongshore up -f compose.yaml -f production.yaml -d --wait\nlongshore up -d --scale web=3",
+		"down":      "longshore down\nlongshore down -f compose.yaml -v --remove-orphans",
+		"ps":        "longshore ps -f compose.yaml\nlongshore ps -a\nlongshore ps --filter status=exited --format '{{.Names}} {{.ExitCode}}'\nlongshore ps -q --filter label=tier=web",
 		"sandboxes": "longshore sandboxes --owner cri",
 		"logs":      "longshore logs -f --tail 20 web\nlongshore logs --since 10m -t web db",
 		"exec":      "longshore exec -it web sh\nlongshore exec -u www-data web id",

@@ -90,7 +90,7 @@ func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 		r.Tmpfs = append(r.Tmpfs, tmpfs)
 	}
 	for _, s := range f.security {
-		if err := addSecurity(r, s); err != nil {
+		if err := AddSecurity(r, s); err != nil {
 			return fmt.Errorf("--security-opt %q: %w", s, err)
 		}
 	}
@@ -258,8 +258,8 @@ func addMount(r *longshorev1.CreateRequest, s string) error {
 	return nil
 }
 
-// addSecurity parses one --security-opt, NAME=VALUE or NAME:VALUE.
-func addSecurity(r *longshorev1.CreateRequest, s string) error {
+// AddSecurity parses one --security-opt, NAME=VALUE or NAME:VALUE.
+func AddSecurity(r *longshorev1.CreateRequest, s string) error {
 	name, value, ok := strings.Cut(s, "=")
 	if !ok {
 		name, value, ok = strings.Cut(s, ":")

@@ -1,0 +1,270 @@
+// Package compose has the commands up and down, which make and remove the objects of Compose files. All state is in the
+// labels of the objects, as docker compose writes them. Package composefile reads the files.
+//
+// Start at up.go.
+package compose
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/composefile"
+	"github.com/longshore/longshore/internal/obs"
+)
+
+// Credentials returns those for an image's registry, nil without any.
+type Credentials func(ctx context.Context, image string) (*longshorev1.Credentials, error)
+
+// owner is the owner of the objects that the command line creates.
+const owner = "cli"
+
+// Files are the flags that name a project.
+type Files struct{ options composefile.Options }
+
+// Define defines the flags.
+func (f *Files) Define(fl *pflag.FlagSet) {
+	fl.StringArrayVarP(&f.options.Files, "file", "f", nil, "Compose file; later ones are merged over earlier ones (default: $COMPOSE_FILE, or compose.yaml here or in a parent directory)")
+	fl.StringVarP(&f.options.Name, "project-name", "p", "", "name of the project (default: $COMPOSE_PROJECT_NAME, the file's name:, or its directory)")
+	fl.StringVar(&f.options.Dir, "project-directory", "", "directory of relative paths and of .env (default: that of the first file)")
+	fl.StringArrayVar(&f.options.EnvFiles, "env-file", nil, "file with values for variables in the files, in place of .env")
+	fl.StringArrayVar(&f.options.Profiles, "profile", nil, "profile to enable (default: $COMPOSE_PROFILES)")
+}
+
+// Options returns the options of package composefile.
+func (f *Files) Options() composefile.Options {
+	o := f.options
+	o.Env = os.Environ()
+	return o
+}
+
+// ProjectName returns the name of the project of a file; "" finds the file.
+func ProjectName(ctx context.Context, file, name string) (string, error) {
+	o := composefile.Options{Name: name, Env: os.Environ()}
+	if file != "" {
+		o.Files = []string{file}
+	}
+	bridge(nil) // up has printed the warnings
+	out, err := composefile.Look(ctx, o)
+	return out.Name, err
+}
+
+// notes is a log that prints the warnings of compose-go for the user.
+type notes struct {
+	slog.Handler
+	a *base.App
+}
+
+// Enabled reports whether a line is printed: warnings are, unless a is nil.
+func (n notes) Enabled(_ context.Context, level slog.Level) bool {
+	return n.a != nil && level >= slog.LevelWarn
+}
+
+// Handle prints the text of a line.
+func (n notes) Handle(_ context.Context, r slog.Record) error {
+	r.Attrs(func(attr slog.Attr) bool {
+		if attr.Key == "text" {
+			n.a.Warn("note: %s", attr.Value)
+		}
+		return true
+	})
+	return nil
+}
+
+// bridge has the warnings of compose-go printed; nil drops them.
+func bridge(a *base.App) { obs.BridgeLogrus(slog.New(notes{slog.DiscardHandler, a})) }
+
+// runner works on the objects of one project.
+type runner struct {
+	a       *base.App
+	c       *base.Client
+	name    string     // of the project
+	grace   *int       // seconds between the stop signal and KILL; nil: each container's own
+	printed sync.Mutex // serializes the lines of services that start at once
+}
+
+// step prints one step.
+func (r *runner) step(kind, name, did string) {
+	r.printed.Lock()
+	defer r.printed.Unlock()
+	_, _ = fmt.Fprintf(r.a.Stderr, " %s %s  %s\n", kind, name, did)
+}
+
+// warn prints a message.
+func (r *runner) warn(format string, args ...any) {
+	r.printed.Lock()
+	defer r.printed.Unlock()
+	r.a.Warn(format, args...)
+}
+
+// containers returns the project's containers in the order of their services and numbers.
+func (r *runner) containers(ctx context.Context) ([]*longshorev1.Container, error) {
+	resp, err := r.c.Containers.ListContainers(ctx, &longshorev1.ListContainersRequest{
+		Owner: owner, All: true, Labels: map[string]string{composefile.LabelProject: r.name},
+	})
+	if err != nil {
+		return nil, err
+	}
+	list := resp.GetContainers()
+	slices.SortFunc(list, func(a, b *longshorev1.Container) int {
+		return cmp.Or(cmp.Compare(serviceOf(a), serviceOf(b)), cmp.Compare(numberOf(a), numberOf(b)), strings.Compare(a.GetName(), b.GetName()))
+	})
+	return list, nil
+}
+
+// containersOf returns the containers of one service, without those of single commands.
+func (r *runner) containersOf(ctx context.Context, service string) ([]*longshorev1.Container, error) {
+	list, err := r.containers(ctx)
+	return slices.DeleteFunc(list, func(c *longshorev1.Container) bool { return serviceOf(c) != service || oneOff(c) }), err
+}
+
+func serviceOf(c *longshorev1.Container) string { return c.GetLabels()[composefile.LabelService] }
+
+func oneOff(c *longshorev1.Container) bool { return c.GetLabels()[composefile.LabelOneOff] == "True" }
+
+// numberOf returns a container's number in its service, 0 without one.
+func numberOf(c *longshorev1.Container) int {
+	n, err := strconv.Atoi(c.GetLabels()[composefile.LabelNumber])
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func running(c *longshorev1.Container) bool {
+	return c.GetState() == "running" || c.GetState() == "paused"
+}
+
+// watch calls done now and after each event of the containers, until it returns true or an error.
+func (r *runner) watch(ctx context.Context, done func() (bool, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := r.c.Node.Events(ctx, &longshorev1.EventsRequest{Since: timestamppb.Now(), Follow: true, Owner: owner})
+	if err != nil {
+		return err
+	}
+	for {
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		if _, err := stream.Recv(); errors.Is(err, io.EOF) {
+			return errors.New("the agent ended the stream of its events")
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// graph says which services are done before a service.
+type graph map[string][]string
+
+// reversed returns the graph of the opposite order.
+func (g graph) reversed() graph {
+	out := graph{}
+	for name, before := range g {
+		if _, ok := out[name]; !ok {
+			out[name] = nil
+		}
+		for _, b := range before {
+			out[b] = append(out[b], name)
+		}
+	}
+	return out
+}
+
+// order returns the names so that each stands behind those before it. A circle is broken somewhere.
+func (g graph) order() (list []string) {
+	seen := map[string]bool{}
+	var visit func(string)
+	visit = func(name string) {
+		if seen[name] {
+			return
+		}
+		seen[name] = true
+		for _, b := range g[name] {
+			visit(b)
+		}
+		if _, ok := g[name]; ok {
+			list = append(list, name)
+		}
+	}
+	names := make([]string, 0, len(g))
+	for name := range g {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		visit(name)
+	}
+	return list
+}
+
+// walk calls fn for each service at once, after it has returned for those before it. fn gets the errors of these.
+func (g graph) walk(fn func(name string, failed map[string]error) error) map[string]error {
+	var mu sync.Mutex // guards errs
+	errs := map[string]error{}
+	done := map[string]chan struct{}{}
+	list := g.order()
+	place := map[string]int{}
+	for i, name := range list {
+		done[name], place[name] = make(chan struct{}), i
+	}
+	var wg sync.WaitGroup
+	for _, name := range list {
+		wg.Go(func() {
+			defer close(done[name])
+			failed := map[string]error{}
+			for _, b := range g[name] {
+				if done[b] == nil || place[b] >= place[name] {
+					continue // not of this project, or a circle
+				}
+				<-done[b]
+				mu.Lock()
+				if errs[b] != nil {
+					failed[b] = errs[b]
+				}
+				mu.Unlock()
+			}
+			err := fn(name, failed)
+			mu.Lock()
+			defer mu.Unlock()
+			errs[name] = err
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// graphOf returns the order of the services of containers: that of the files or, for services that they do not have, that of the
+// labels.
+func graphOf(list []*longshorev1.Container, files map[string][]string) graph {
+	g := graph{}
+	for _, c := range list {
+		name := serviceOf(c)
+		if _, ok := g[name]; !ok {
+			g[name] = files[name]
+		}
+		if _, ok := files[name]; ok {
+			continue
+		}
+		for dep := range strings.SplitSeq(c.GetLabels()[composefile.LabelDependsOn], ",") {
+			if service, _, _ := strings.Cut(dep, ":"); service != "" && !slices.Contains(g[name], service) {
+				g[name] = append(g[name], service)
+			}
+		}
+	}
+	return g
+}
