@@ -57,6 +57,7 @@ var allowedByName = map[string]string{
 	"internal/control/info.go:system":                       operators,
 	"internal/control/info.go:treeBytes":                    inRoots,
 	"internal/control/translate/create.go:checkMounts":      operators,
+	"internal/control/translate/blockio.go:blockDevice":     operators,
 	"internal/control/create.go:containerConfig":            ownFiles,
 	"internal/control/inspect.go:inspectContainer":          ownFiles,
 	"internal/control/listen.go:listenUnix":                 operators,

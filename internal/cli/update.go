@@ -27,7 +27,7 @@ func newUpdate(a *app) *cobra.Command {
 				return &base.UsageError{Err: errors.New("--restart: Longshore has no restart policy; an orchestrator restarts containers")}
 			}
 			changed := false
-			for _, name := range []string{"memory", "memory-swap", "memory-reservation", "cpus", "cpu-shares", "cpuset-cpus", "cpuset-mems", "pids", "restart"} {
+			for _, name := range []string{"memory", "memory-swap", "memory-reservation", "cpus", "cpu-quota", "cpu-period", "cpu-shares", "cpuset-cpus", "cpuset-mems", "pids", "restart"} {
 				changed = changed || fl.Changed(name)
 			}
 			if !changed {
@@ -49,6 +49,8 @@ func newUpdate(a *app) *cobra.Command {
 	fl.StringVar(&swap, "memory-swap", "", "limit of memory and swap together, such as 1g; -1 for no limit of swap")
 	fl.StringVar(&reservation, "memory-reservation", "", "memory that is reclaimed last when memory is scarce")
 	fl.Float64Var(&req.Cpus, "cpus", 0, "CPU limit, such as 1.5")
+	fl.Int64Var(&req.CpuQuota, "cpu-quota", 0, "CPU time in each period, in microseconds, in place of --cpus; -1 for no limit")
+	fl.Uint64Var(&req.CpuPeriod, "cpu-period", 0, "period of --cpu-quota in microseconds")
 	fl.Uint64VarP(&req.CpuShares, "cpu-shares", "c", 0, "share of the CPUs when they are busy; 1024 is the default")
 	fl.StringVar(&req.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")
 	fl.StringVar(&req.CpusetMems, "cpuset-mems", "", "memory nodes to use")

@@ -78,6 +78,9 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err := translate.Check(req); err != nil {
 		return err
 	}
+	if err := checkReclaim(s.srv.o.Unified, req); err != nil {
+		return err
+	}
 	img, err := s.srv.imageFor(ctx, req, stream)
 	if err != nil {
 		return err
@@ -129,6 +132,19 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 		err = errors.Join(err, removeLogFiles(log))
 	}
 	return c, err
+}
+
+// checkReclaim refuses settings of memory that cgroup v2 does not have.
+func checkReclaim(unified func() bool, req *longshorev1.CreateRequest) error {
+	switch {
+	case unified == nil || !unified():
+		return nil
+	case req.MemorySwappiness != nil:
+		return fmt.Errorf("cgroup v2 has no memory swappiness: use a limit of memory and swap: %w", errdefs.ErrFailedPrecondition)
+	case req.GetOomKillDisable():
+		return fmt.Errorf("cgroup v2 cannot disable the OOM killer: use an OOM score: %w", errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // containerConfig returns the configuration of the container for a request, with the record that it stores and its log.

@@ -60,6 +60,8 @@ type Options struct {
 	Networks Networks
 	// Namespaces makes namespaces. It is nil if the agent cannot.
 	Namespaces func(ctx context.Context, uids, gids []specs.LinuxIDMapping, kinds ...specs.LinuxNamespaceType) ([]*os.File, error)
+	// Unified reports whether the node has cgroup v2. nil is false.
+	Unified func() bool
 	// Recent has the last output of containers without sinks. It is nil if the agent does not store it.
 	Recent *logs.Recent
 	// Restricted reports whether the server answers only calls that list and inspect. The result may change. nil

@@ -1487,17 +1487,31 @@ type CreateRequest struct {
 	Annotations            map[string]string    `protobuf:"bytes,57,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Ip                     string               `protobuf:"bytes,58,opt,name=ip,proto3" json:"ip,omitempty"` // an address of the network's range
 	Mac                    string               `protobuf:"bytes,59,opt,name=mac,proto3" json:"mac,omitempty"`
-	PublishAll             bool                 `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"`                // forward a chosen host port to each port that the image or expose names
-	Expose                 []string             `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                                           // PORT[-PORT][/PROTOCOL]
-	LogBytes               int64                `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`                      // size of a log file; 0: 16 MiB
-	LogFiles               int32                `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                      // how many are kept; 0: 3
-	NoLog                  bool                 `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                               // drop the output
-	NetworkAliases         []string             `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"`     // what others on a network of a user's own call it, besides its name
-	FurtherNetworks        []*NetworkAttachment `protobuf:"bytes,110,rep,name=further_networks,json=furtherNetworks,proto3" json:"further_networks,omitempty"` // besides network, to which ip, mac and network_aliases belong
-	Health                 *HealthCheck         `protobuf:"bytes,90,opt,name=health,proto3" json:"health,omitempty"`                                           // absent: the image's own
-	OnUnhealthy            string               `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`              // what happens to a program that has become unhealthy: none (the default), stop, kill
-	VolumesFrom            []string             `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`              // containers whose volumes and binds it has too, NAME[:ro|rw]
-	Userns                 string               `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                           // host (the default), or private: a user namespace of its own
+	PublishAll             bool                 `protobuf:"varint,60,opt,name=publish_all,json=publishAll,proto3" json:"publish_all,omitempty"`                           // forward a chosen host port to each port that the image or expose names
+	Expose                 []string             `protobuf:"bytes,61,rep,name=expose,proto3" json:"expose,omitempty"`                                                      // PORT[-PORT][/PROTOCOL]
+	LogBytes               int64                `protobuf:"varint,62,opt,name=log_bytes,json=logBytes,proto3" json:"log_bytes,omitempty"`                                 // size of a log file; 0: 16 MiB
+	LogFiles               int32                `protobuf:"varint,63,opt,name=log_files,json=logFiles,proto3" json:"log_files,omitempty"`                                 // how many are kept; 0: 3
+	NoLog                  bool                 `protobuf:"varint,64,opt,name=no_log,json=noLog,proto3" json:"no_log,omitempty"`                                          // drop the output
+	NetworkAliases         []string             `protobuf:"bytes,80,rep,name=network_aliases,json=networkAliases,proto3" json:"network_aliases,omitempty"`                // what others on a network of a user's own call it, besides its name
+	FurtherNetworks        []*NetworkAttachment `protobuf:"bytes,110,rep,name=further_networks,json=furtherNetworks,proto3" json:"further_networks,omitempty"`            // besides network, to which ip, mac and network_aliases belong
+	Health                 *HealthCheck         `protobuf:"bytes,90,opt,name=health,proto3" json:"health,omitempty"`                                                      // absent: the image's own
+	OnUnhealthy            string               `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`                         // what happens to a program that has become unhealthy: none (the default), stop, kill
+	VolumesFrom            []string             `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`                         // containers whose volumes and binds it has too, NAME[:ro|rw]
+	Userns                 string               `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                                      // host (the default), or private: a user namespace of its own
+	CpuQuota               int64                `protobuf:"varint,130,opt,name=cpu_quota,json=cpuQuota,proto3" json:"cpu_quota,omitempty"`                                // microseconds of CPU time in each period, in place of cpus; 0: no limit
+	CpuPeriod              uint64               `protobuf:"varint,131,opt,name=cpu_period,json=cpuPeriod,proto3" json:"cpu_period,omitempty"`                             // microseconds; 0: the default, 100000
+	BlkioWeight            uint32               `protobuf:"varint,132,opt,name=blkio_weight,json=blkioWeight,proto3" json:"blkio_weight,omitempty"`                       // share of the block devices when they are busy, 10 to 1000; 0: the default
+	BlkioWeightDevices     []*DeviceLimit       `protobuf:"bytes,133,rep,name=blkio_weight_devices,json=blkioWeightDevices,proto3" json:"blkio_weight_devices,omitempty"` // the same for single devices
+	DeviceReadBps          []*DeviceLimit       `protobuf:"bytes,134,rep,name=device_read_bps,json=deviceReadBps,proto3" json:"device_read_bps,omitempty"`                // bytes per second
+	DeviceWriteBps         []*DeviceLimit       `protobuf:"bytes,135,rep,name=device_write_bps,json=deviceWriteBps,proto3" json:"device_write_bps,omitempty"`
+	DeviceReadIops         []*DeviceLimit       `protobuf:"bytes,136,rep,name=device_read_iops,json=deviceReadIops,proto3" json:"device_read_iops,omitempty"` // operations per second
+	DeviceWriteIops        []*DeviceLimit       `protobuf:"bytes,137,rep,name=device_write_iops,json=deviceWriteIops,proto3" json:"device_write_iops,omitempty"`
+	DeviceCgroupRules      []string             `protobuf:"bytes,138,rep,name=device_cgroup_rules,json=deviceCgroupRules,proto3" json:"device_cgroup_rules,omitempty"`   // TYPE MAJOR:MINOR ACCESS, such as c 1:* rwm
+	Domainname             string               `protobuf:"bytes,139,opt,name=domainname,proto3" json:"domainname,omitempty"`                                            // NIS domain name
+	MemorySwappiness       *uint64              `protobuf:"varint,140,opt,name=memory_swappiness,json=memorySwappiness,proto3,oneof" json:"memory_swappiness,omitempty"` // 0 to 100; only with cgroup v1
+	OomKillDisable         bool                 `protobuf:"varint,141,opt,name=oom_kill_disable,json=oomKillDisable,proto3" json:"oom_kill_disable,omitempty"`           // only with cgroup v1
+	Cgroupns               string               `protobuf:"bytes,142,opt,name=cgroupns,proto3" json:"cgroupns,omitempty"`                                                // private (the default), or host
+	Ip6                    string               `protobuf:"bytes,143,opt,name=ip6,proto3" json:"ip6,omitempty"`                                                          // an IPv6 address of the network's range
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -2022,6 +2036,157 @@ func (x *CreateRequest) GetUserns() string {
 	return ""
 }
 
+func (x *CreateRequest) GetCpuQuota() int64 {
+	if x != nil {
+		return x.CpuQuota
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetCpuPeriod() uint64 {
+	if x != nil {
+		return x.CpuPeriod
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetBlkioWeight() uint32 {
+	if x != nil {
+		return x.BlkioWeight
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetBlkioWeightDevices() []*DeviceLimit {
+	if x != nil {
+		return x.BlkioWeightDevices
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetDeviceReadBps() []*DeviceLimit {
+	if x != nil {
+		return x.DeviceReadBps
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetDeviceWriteBps() []*DeviceLimit {
+	if x != nil {
+		return x.DeviceWriteBps
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetDeviceReadIops() []*DeviceLimit {
+	if x != nil {
+		return x.DeviceReadIops
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetDeviceWriteIops() []*DeviceLimit {
+	if x != nil {
+		return x.DeviceWriteIops
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetDeviceCgroupRules() []string {
+	if x != nil {
+		return x.DeviceCgroupRules
+	}
+	return nil
+}
+
+func (x *CreateRequest) GetDomainname() string {
+	if x != nil {
+		return x.Domainname
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetMemorySwappiness() uint64 {
+	if x != nil && x.MemorySwappiness != nil {
+		return *x.MemorySwappiness
+	}
+	return 0
+}
+
+func (x *CreateRequest) GetOomKillDisable() bool {
+	if x != nil {
+		return x.OomKillDisable
+	}
+	return false
+}
+
+func (x *CreateRequest) GetCgroupns() string {
+	if x != nil {
+		return x.Cgroupns
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetIp6() string {
+	if x != nil {
+		return x.Ip6
+	}
+	return ""
+}
+
+// DeviceLimit is a limit for one block device of the node.
+type DeviceLimit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Value         uint64                 `protobuf:"varint,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceLimit) Reset() {
+	*x = DeviceLimit{}
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceLimit) ProtoMessage() {}
+
+func (x *DeviceLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceLimit.ProtoReflect.Descriptor instead.
+func (*DeviceLimit) Descriptor() ([]byte, []int) {
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DeviceLimit) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *DeviceLimit) GetValue() uint64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
 // HealthCheck says how to test whether a program works. What is not set is the image's, or docker's default.
 type HealthCheck struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2037,7 +2202,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2214,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[18]
+	mi := &file_longshore_v1_container_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2227,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{18}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *HealthCheck) GetTest() []string {
@@ -2116,7 +2281,7 @@ type DiffRequest struct {
 
 func (x *DiffRequest) Reset() {
 	*x = DiffRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2128,7 +2293,7 @@ func (x *DiffRequest) String() string {
 func (*DiffRequest) ProtoMessage() {}
 
 func (x *DiffRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[19]
+	mi := &file_longshore_v1_container_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2141,7 +2306,7 @@ func (x *DiffRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffRequest.ProtoReflect.Descriptor instead.
 func (*DiffRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{19}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DiffRequest) GetName() string {
@@ -2160,7 +2325,7 @@ type DiffResponse struct {
 
 func (x *DiffResponse) Reset() {
 	*x = DiffResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2172,7 +2337,7 @@ func (x *DiffResponse) String() string {
 func (*DiffResponse) ProtoMessage() {}
 
 func (x *DiffResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[20]
+	mi := &file_longshore_v1_container_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2185,7 +2350,7 @@ func (x *DiffResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffResponse.ProtoReflect.Descriptor instead.
 func (*DiffResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{20}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DiffResponse) GetChanges() []*Change {
@@ -2206,7 +2371,7 @@ type Change struct {
 
 func (x *Change) Reset() {
 	*x = Change{}
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2218,7 +2383,7 @@ func (x *Change) String() string {
 func (*Change) ProtoMessage() {}
 
 func (x *Change) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[21]
+	mi := &file_longshore_v1_container_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2231,7 +2396,7 @@ func (x *Change) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Change.ProtoReflect.Descriptor instead.
 func (*Change) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{21}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Change) GetPath() string {
@@ -2262,7 +2427,7 @@ type CommitRequest struct {
 
 func (x *CommitRequest) Reset() {
 	*x = CommitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2439,7 @@ func (x *CommitRequest) String() string {
 func (*CommitRequest) ProtoMessage() {}
 
 func (x *CommitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[22]
+	mi := &file_longshore_v1_container_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2452,7 @@ func (x *CommitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitRequest.ProtoReflect.Descriptor instead.
 func (*CommitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{22}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CommitRequest) GetName() string {
@@ -2341,7 +2506,7 @@ type CommitResponse struct {
 
 func (x *CommitResponse) Reset() {
 	*x = CommitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2353,7 +2518,7 @@ func (x *CommitResponse) String() string {
 func (*CommitResponse) ProtoMessage() {}
 
 func (x *CommitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[23]
+	mi := &file_longshore_v1_container_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2366,7 +2531,7 @@ func (x *CommitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitResponse.ProtoReflect.Descriptor instead.
 func (*CommitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{23}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CommitResponse) GetId() string {
@@ -2388,7 +2553,7 @@ type CopyOutRequest struct {
 
 func (x *CopyOutRequest) Reset() {
 	*x = CopyOutRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2565,7 @@ func (x *CopyOutRequest) String() string {
 func (*CopyOutRequest) ProtoMessage() {}
 
 func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[24]
+	mi := &file_longshore_v1_container_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2578,7 @@ func (x *CopyOutRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutRequest.ProtoReflect.Descriptor instead.
 func (*CopyOutRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{24}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CopyOutRequest) GetName() string {
@@ -2456,7 +2621,7 @@ type CopySource struct {
 
 func (x *CopySource) Reset() {
 	*x = CopySource{}
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2468,7 +2633,7 @@ func (x *CopySource) String() string {
 func (*CopySource) ProtoMessage() {}
 
 func (x *CopySource) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[25]
+	mi := &file_longshore_v1_container_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2481,7 +2646,7 @@ func (x *CopySource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopySource.ProtoReflect.Descriptor instead.
 func (*CopySource) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{25}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CopySource) GetName() string {
@@ -2515,7 +2680,7 @@ type CopyOutResponse struct {
 
 func (x *CopyOutResponse) Reset() {
 	*x = CopyOutResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2527,7 +2692,7 @@ func (x *CopyOutResponse) String() string {
 func (*CopyOutResponse) ProtoMessage() {}
 
 func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[26]
+	mi := &file_longshore_v1_container_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2540,7 +2705,7 @@ func (x *CopyOutResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyOutResponse.ProtoReflect.Descriptor instead.
 func (*CopyOutResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{26}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CopyOutResponse) GetSource() *CopySource {
@@ -2567,7 +2732,7 @@ type CopyInRequest struct {
 
 func (x *CopyInRequest) Reset() {
 	*x = CopyInRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2579,7 +2744,7 @@ func (x *CopyInRequest) String() string {
 func (*CopyInRequest) ProtoMessage() {}
 
 func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[27]
+	mi := &file_longshore_v1_container_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2592,7 +2757,7 @@ func (x *CopyInRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInRequest.ProtoReflect.Descriptor instead.
 func (*CopyInRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{27}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CopyInRequest) GetTo() *CopyTo {
@@ -2622,7 +2787,7 @@ type CopyTo struct {
 
 func (x *CopyTo) Reset() {
 	*x = CopyTo{}
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2634,7 +2799,7 @@ func (x *CopyTo) String() string {
 func (*CopyTo) ProtoMessage() {}
 
 func (x *CopyTo) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[28]
+	mi := &file_longshore_v1_container_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2647,7 +2812,7 @@ func (x *CopyTo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyTo.ProtoReflect.Descriptor instead.
 func (*CopyTo) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{28}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CopyTo) GetName() string {
@@ -2693,7 +2858,7 @@ type CopyInResponse struct {
 
 func (x *CopyInResponse) Reset() {
 	*x = CopyInResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2705,7 +2870,7 @@ func (x *CopyInResponse) String() string {
 func (*CopyInResponse) ProtoMessage() {}
 
 func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[29]
+	mi := &file_longshore_v1_container_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2718,7 +2883,7 @@ func (x *CopyInResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyInResponse.ProtoReflect.Descriptor instead.
 func (*CopyInResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{29}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
 }
 
 // Tmpfs is a file system in memory.
@@ -2732,7 +2897,7 @@ type Tmpfs struct {
 
 func (x *Tmpfs) Reset() {
 	*x = Tmpfs{}
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2744,7 +2909,7 @@ func (x *Tmpfs) String() string {
 func (*Tmpfs) ProtoMessage() {}
 
 func (x *Tmpfs) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[30]
+	mi := &file_longshore_v1_container_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2757,7 +2922,7 @@ func (x *Tmpfs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tmpfs.ProtoReflect.Descriptor instead.
 func (*Tmpfs) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{30}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Tmpfs) GetTarget() string {
@@ -2785,7 +2950,7 @@ type Dns struct {
 
 func (x *Dns) Reset() {
 	*x = Dns{}
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2797,7 +2962,7 @@ func (x *Dns) String() string {
 func (*Dns) ProtoMessage() {}
 
 func (x *Dns) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[31]
+	mi := &file_longshore_v1_container_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2810,7 +2975,7 @@ func (x *Dns) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Dns.ProtoReflect.Descriptor instead.
 func (*Dns) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{31}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Dns) GetServers() []string {
@@ -2844,7 +3009,7 @@ type Size struct {
 
 func (x *Size) Reset() {
 	*x = Size{}
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +3021,7 @@ func (x *Size) String() string {
 func (*Size) ProtoMessage() {}
 
 func (x *Size) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[32]
+	mi := &file_longshore_v1_container_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +3034,7 @@ func (x *Size) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Size.ProtoReflect.Descriptor instead.
 func (*Size) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{32}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Size) GetCols() uint32 {
@@ -2907,7 +3072,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2919,7 +3084,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[33]
+	mi := &file_longshore_v1_container_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2932,7 +3097,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{33}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Mount) GetSource() string {
@@ -2996,7 +3161,7 @@ type Credentials struct {
 
 func (x *Credentials) Reset() {
 	*x = Credentials{}
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3008,7 +3173,7 @@ func (x *Credentials) String() string {
 func (*Credentials) ProtoMessage() {}
 
 func (x *Credentials) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[34]
+	mi := &file_longshore_v1_container_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3021,7 +3186,7 @@ func (x *Credentials) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Credentials.ProtoReflect.Descriptor instead.
 func (*Credentials) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{34}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Credentials) GetUsername() string {
@@ -3065,7 +3230,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3077,7 +3242,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[35]
+	mi := &file_longshore_v1_container_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3090,7 +3255,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{35}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CreateResponse) GetStep() isCreateResponse_Step {
@@ -3146,7 +3311,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3158,7 +3323,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[36]
+	mi := &file_longshore_v1_container_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3171,7 +3336,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{36}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Created) GetId() string {
@@ -3214,7 +3379,7 @@ type PullProgress struct {
 
 func (x *PullProgress) Reset() {
 	*x = PullProgress{}
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3226,7 +3391,7 @@ func (x *PullProgress) String() string {
 func (*PullProgress) ProtoMessage() {}
 
 func (x *PullProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[37]
+	mi := &file_longshore_v1_container_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3239,7 +3404,7 @@ func (x *PullProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullProgress.ProtoReflect.Descriptor instead.
 func (*PullProgress) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{37}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PullProgress) GetBlob() string {
@@ -3280,7 +3445,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3292,7 +3457,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[38]
+	mi := &file_longshore_v1_container_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3305,7 +3470,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{38}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *StartRequest) GetName() string {
@@ -3330,7 +3495,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3507,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[39]
+	mi := &file_longshore_v1_container_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3520,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{39}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
 }
 
 type RestartRequest struct {
@@ -3369,7 +3534,7 @@ type RestartRequest struct {
 
 func (x *RestartRequest) Reset() {
 	*x = RestartRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3546,7 @@ func (x *RestartRequest) String() string {
 func (*RestartRequest) ProtoMessage() {}
 
 func (x *RestartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[40]
+	mi := &file_longshore_v1_container_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3559,7 @@ func (x *RestartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartRequest.ProtoReflect.Descriptor instead.
 func (*RestartRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{40}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *RestartRequest) GetName() string {
@@ -3426,7 +3591,7 @@ type RestartResponse struct {
 
 func (x *RestartResponse) Reset() {
 	*x = RestartResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3438,7 +3603,7 @@ func (x *RestartResponse) String() string {
 func (*RestartResponse) ProtoMessage() {}
 
 func (x *RestartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[41]
+	mi := &file_longshore_v1_container_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3451,7 +3616,7 @@ func (x *RestartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartResponse.ProtoReflect.Descriptor instead.
 func (*RestartResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{41}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
 }
 
 type StopRequest struct {
@@ -3466,7 +3631,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3478,7 +3643,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[42]
+	mi := &file_longshore_v1_container_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3656,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{42}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StopRequest) GetName() string {
@@ -3530,7 +3695,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3542,7 +3707,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[43]
+	mi := &file_longshore_v1_container_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3555,7 +3720,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{43}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
 }
 
 type KillRequest struct {
@@ -3569,7 +3734,7 @@ type KillRequest struct {
 
 func (x *KillRequest) Reset() {
 	*x = KillRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3581,7 +3746,7 @@ func (x *KillRequest) String() string {
 func (*KillRequest) ProtoMessage() {}
 
 func (x *KillRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[44]
+	mi := &file_longshore_v1_container_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3594,7 +3759,7 @@ func (x *KillRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillRequest.ProtoReflect.Descriptor instead.
 func (*KillRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{44}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *KillRequest) GetName() string {
@@ -3626,7 +3791,7 @@ type KillResponse struct {
 
 func (x *KillResponse) Reset() {
 	*x = KillResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3638,7 +3803,7 @@ func (x *KillResponse) String() string {
 func (*KillResponse) ProtoMessage() {}
 
 func (x *KillResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[45]
+	mi := &file_longshore_v1_container_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3651,7 +3816,7 @@ func (x *KillResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillResponse.ProtoReflect.Descriptor instead.
 func (*KillResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{45}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
 }
 
 type RenameRequest struct {
@@ -3664,7 +3829,7 @@ type RenameRequest struct {
 
 func (x *RenameRequest) Reset() {
 	*x = RenameRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3676,7 +3841,7 @@ func (x *RenameRequest) String() string {
 func (*RenameRequest) ProtoMessage() {}
 
 func (x *RenameRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[46]
+	mi := &file_longshore_v1_container_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3689,7 +3854,7 @@ func (x *RenameRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameRequest.ProtoReflect.Descriptor instead.
 func (*RenameRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{46}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RenameRequest) GetName() string {
@@ -3714,7 +3879,7 @@ type RenameResponse struct {
 
 func (x *RenameResponse) Reset() {
 	*x = RenameResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3726,7 +3891,7 @@ func (x *RenameResponse) String() string {
 func (*RenameResponse) ProtoMessage() {}
 
 func (x *RenameResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[47]
+	mi := &file_longshore_v1_container_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3739,7 +3904,7 @@ func (x *RenameResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RenameResponse.ProtoReflect.Descriptor instead.
 func (*RenameResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{47}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
 }
 
 // UpdateRequest changes what is not zero.
@@ -3753,14 +3918,16 @@ type UpdateRequest struct {
 	CpuShares              uint64                 `protobuf:"varint,6,opt,name=cpu_shares,json=cpuShares,proto3" json:"cpu_shares,omitempty"`
 	CpusetCpus             string                 `protobuf:"bytes,7,opt,name=cpuset_cpus,json=cpusetCpus,proto3" json:"cpuset_cpus,omitempty"`
 	CpusetMems             string                 `protobuf:"bytes,8,opt,name=cpuset_mems,json=cpusetMems,proto3" json:"cpuset_mems,omitempty"`
-	Pids                   int64                  `protobuf:"zigzag64,9,opt,name=pids,proto3" json:"pids,omitempty"` // -1: no limit
+	Pids                   int64                  `protobuf:"zigzag64,9,opt,name=pids,proto3" json:"pids,omitempty"`                         // -1: no limit
+	CpuQuota               int64                  `protobuf:"varint,130,opt,name=cpu_quota,json=cpuQuota,proto3" json:"cpu_quota,omitempty"` // microseconds of CPU time in each period, in place of cpus
+	CpuPeriod              uint64                 `protobuf:"varint,131,opt,name=cpu_period,json=cpuPeriod,proto3" json:"cpu_period,omitempty"`
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
 
 func (x *UpdateRequest) Reset() {
 	*x = UpdateRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3772,7 +3939,7 @@ func (x *UpdateRequest) String() string {
 func (*UpdateRequest) ProtoMessage() {}
 
 func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[48]
+	mi := &file_longshore_v1_container_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3785,7 +3952,7 @@ func (x *UpdateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateRequest.ProtoReflect.Descriptor instead.
 func (*UpdateRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{48}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *UpdateRequest) GetName() string {
@@ -3851,6 +4018,20 @@ func (x *UpdateRequest) GetPids() int64 {
 	return 0
 }
 
+func (x *UpdateRequest) GetCpuQuota() int64 {
+	if x != nil {
+		return x.CpuQuota
+	}
+	return 0
+}
+
+func (x *UpdateRequest) GetCpuPeriod() uint64 {
+	if x != nil {
+		return x.CpuPeriod
+	}
+	return 0
+}
+
 type UpdateResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3859,7 +4040,7 @@ type UpdateResponse struct {
 
 func (x *UpdateResponse) Reset() {
 	*x = UpdateResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3871,7 +4052,7 @@ func (x *UpdateResponse) String() string {
 func (*UpdateResponse) ProtoMessage() {}
 
 func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[49]
+	mi := &file_longshore_v1_container_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3884,7 +4065,7 @@ func (x *UpdateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateResponse.ProtoReflect.Descriptor instead.
 func (*UpdateResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{49}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
 }
 
 type PauseRequest struct {
@@ -3897,7 +4078,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3909,7 +4090,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[50]
+	mi := &file_longshore_v1_container_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3922,7 +4103,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{50}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *PauseRequest) GetName() string {
@@ -3947,7 +4128,7 @@ type PauseResponse struct {
 
 func (x *PauseResponse) Reset() {
 	*x = PauseResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3959,7 +4140,7 @@ func (x *PauseResponse) String() string {
 func (*PauseResponse) ProtoMessage() {}
 
 func (x *PauseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[51]
+	mi := &file_longshore_v1_container_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3972,7 +4153,7 @@ func (x *PauseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
 func (*PauseResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{51}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
 }
 
 type ResumeRequest struct {
@@ -3985,7 +4166,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3997,7 +4178,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[52]
+	mi := &file_longshore_v1_container_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4010,7 +4191,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{52}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ResumeRequest) GetName() string {
@@ -4035,7 +4216,7 @@ type ResumeResponse struct {
 
 func (x *ResumeResponse) Reset() {
 	*x = ResumeResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4047,7 +4228,7 @@ func (x *ResumeResponse) String() string {
 func (*ResumeResponse) ProtoMessage() {}
 
 func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[53]
+	mi := &file_longshore_v1_container_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4060,7 +4241,7 @@ func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
 func (*ResumeResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{53}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
 }
 
 type RemoveRequest struct {
@@ -4074,7 +4255,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4086,7 +4267,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[54]
+	mi := &file_longshore_v1_container_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4099,7 +4280,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{54}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RemoveRequest) GetName() string {
@@ -4131,7 +4312,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4143,7 +4324,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[55]
+	mi := &file_longshore_v1_container_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4156,7 +4337,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{55}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
 }
 
 type WaitRequest struct {
@@ -4168,7 +4349,7 @@ type WaitRequest struct {
 
 func (x *WaitRequest) Reset() {
 	*x = WaitRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4180,7 +4361,7 @@ func (x *WaitRequest) String() string {
 func (*WaitRequest) ProtoMessage() {}
 
 func (x *WaitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[56]
+	mi := &file_longshore_v1_container_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4193,7 +4374,7 @@ func (x *WaitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitRequest.ProtoReflect.Descriptor instead.
 func (*WaitRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{56}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *WaitRequest) GetName() string {
@@ -4212,7 +4393,7 @@ type WaitResponse struct {
 
 func (x *WaitResponse) Reset() {
 	*x = WaitResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4405,7 @@ func (x *WaitResponse) String() string {
 func (*WaitResponse) ProtoMessage() {}
 
 func (x *WaitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[57]
+	mi := &file_longshore_v1_container_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4418,7 @@ func (x *WaitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitResponse.ProtoReflect.Descriptor instead.
 func (*WaitResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{57}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *WaitResponse) GetAutopsy() *Autopsy {
@@ -4260,7 +4441,7 @@ type ExecRequest struct {
 
 func (x *ExecRequest) Reset() {
 	*x = ExecRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4272,7 +4453,7 @@ func (x *ExecRequest) String() string {
 func (*ExecRequest) ProtoMessage() {}
 
 func (x *ExecRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[58]
+	mi := &file_longshore_v1_container_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4285,7 +4466,7 @@ func (x *ExecRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecRequest.ProtoReflect.Descriptor instead.
 func (*ExecRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{58}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ExecRequest) GetStep() isExecRequest_Step {
@@ -4345,7 +4526,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4538,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[59]
+	mi := &file_longshore_v1_container_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4551,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{59}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *Input) GetKind() isInput_Kind {
@@ -4460,7 +4641,7 @@ type Output struct {
 
 func (x *Output) Reset() {
 	*x = Output{}
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4472,7 +4653,7 @@ func (x *Output) String() string {
 func (*Output) ProtoMessage() {}
 
 func (x *Output) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[60]
+	mi := &file_longshore_v1_container_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4485,7 +4666,7 @@ func (x *Output) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Output.ProtoReflect.Descriptor instead.
 func (*Output) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{60}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Output) GetKind() isOutput_Kind {
@@ -4571,7 +4752,7 @@ type StartFailure struct {
 
 func (x *StartFailure) Reset() {
 	*x = StartFailure{}
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4583,7 +4764,7 @@ func (x *StartFailure) String() string {
 func (*StartFailure) ProtoMessage() {}
 
 func (x *StartFailure) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[61]
+	mi := &file_longshore_v1_container_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4596,7 +4777,7 @@ func (x *StartFailure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartFailure.ProtoReflect.Descriptor instead.
 func (*StartFailure) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{61}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *StartFailure) GetExitStatus() int32 {
@@ -4625,7 +4806,7 @@ type ExecStart struct {
 
 func (x *ExecStart) Reset() {
 	*x = ExecStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4637,7 +4818,7 @@ func (x *ExecStart) String() string {
 func (*ExecStart) ProtoMessage() {}
 
 func (x *ExecStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[62]
+	mi := &file_longshore_v1_container_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4650,7 +4831,7 @@ func (x *ExecStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStart.ProtoReflect.Descriptor instead.
 func (*ExecStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{62}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ExecStart) GetName() string {
@@ -4741,7 +4922,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4753,7 +4934,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[63]
+	mi := &file_longshore_v1_container_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4766,7 +4947,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{63}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Started) GetContainer() string {
@@ -4803,7 +4984,7 @@ type AttachRequest struct {
 
 func (x *AttachRequest) Reset() {
 	*x = AttachRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4815,7 +4996,7 @@ func (x *AttachRequest) String() string {
 func (*AttachRequest) ProtoMessage() {}
 
 func (x *AttachRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[64]
+	mi := &file_longshore_v1_container_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4828,7 +5009,7 @@ func (x *AttachRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachRequest.ProtoReflect.Descriptor instead.
 func (*AttachRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{64}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *AttachRequest) GetStep() isAttachRequest_Step {
@@ -4885,7 +5066,7 @@ type AttachStart struct {
 
 func (x *AttachStart) Reset() {
 	*x = AttachStart{}
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4897,7 +5078,7 @@ func (x *AttachStart) String() string {
 func (*AttachStart) ProtoMessage() {}
 
 func (x *AttachStart) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[65]
+	mi := &file_longshore_v1_container_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4910,7 +5091,7 @@ func (x *AttachStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachStart.ProtoReflect.Descriptor instead.
 func (*AttachStart) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{65}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *AttachStart) GetName() string {
@@ -4961,7 +5142,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4973,7 +5154,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[66]
+	mi := &file_longshore_v1_container_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4986,7 +5167,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{66}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *LogsRequest) GetName() string {
@@ -5037,7 +5218,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5049,7 +5230,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[67]
+	mi := &file_longshore_v1_container_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5062,7 +5243,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{67}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *LogsResponse) GetAt() *timestamppb.Timestamp {
@@ -5104,7 +5285,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5116,7 +5297,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[68]
+	mi := &file_longshore_v1_container_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5129,7 +5310,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{68}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *StatsRequest) GetNames() []string {
@@ -5156,7 +5337,7 @@ type StatsResponse struct {
 
 func (x *StatsResponse) Reset() {
 	*x = StatsResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5168,7 +5349,7 @@ func (x *StatsResponse) String() string {
 func (*StatsResponse) ProtoMessage() {}
 
 func (x *StatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[69]
+	mi := &file_longshore_v1_container_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5181,7 +5362,7 @@ func (x *StatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResponse.ProtoReflect.Descriptor instead.
 func (*StatsResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{69}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *StatsResponse) GetContainers() []*ContainerStats {
@@ -5220,7 +5401,7 @@ type ContainerStats struct {
 
 func (x *ContainerStats) Reset() {
 	*x = ContainerStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5232,7 +5413,7 @@ func (x *ContainerStats) String() string {
 func (*ContainerStats) ProtoMessage() {}
 
 func (x *ContainerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[70]
+	mi := &file_longshore_v1_container_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5245,7 +5426,7 @@ func (x *ContainerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerStats.ProtoReflect.Descriptor instead.
 func (*ContainerStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{70}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ContainerStats) GetId() string {
@@ -5383,7 +5564,7 @@ type TopRequest struct {
 
 func (x *TopRequest) Reset() {
 	*x = TopRequest{}
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5395,7 +5576,7 @@ func (x *TopRequest) String() string {
 func (*TopRequest) ProtoMessage() {}
 
 func (x *TopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[71]
+	mi := &file_longshore_v1_container_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5408,7 +5589,7 @@ func (x *TopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopRequest.ProtoReflect.Descriptor instead.
 func (*TopRequest) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{71}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *TopRequest) GetName() string {
@@ -5427,7 +5608,7 @@ type TopResponse struct {
 
 func (x *TopResponse) Reset() {
 	*x = TopResponse{}
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5439,7 +5620,7 @@ func (x *TopResponse) String() string {
 func (*TopResponse) ProtoMessage() {}
 
 func (x *TopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[72]
+	mi := &file_longshore_v1_container_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5452,7 +5633,7 @@ func (x *TopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopResponse.ProtoReflect.Descriptor instead.
 func (*TopResponse) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{72}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *TopResponse) GetProcesses() []*ProcessStats {
@@ -5477,7 +5658,7 @@ type ProcessStats struct {
 
 func (x *ProcessStats) Reset() {
 	*x = ProcessStats{}
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5489,7 +5670,7 @@ func (x *ProcessStats) String() string {
 func (*ProcessStats) ProtoMessage() {}
 
 func (x *ProcessStats) ProtoReflect() protoreflect.Message {
-	mi := &file_longshore_v1_container_proto_msgTypes[73]
+	mi := &file_longshore_v1_container_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5502,7 +5683,7 @@ func (x *ProcessStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessStats.ProtoReflect.Descriptor instead.
 func (*ProcessStats) Descriptor() ([]byte, []int) {
-	return file_longshore_v1_container_proto_rawDescGZIP(), []int{73}
+	return file_longshore_v1_container_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ProcessStats) GetPid() int32 {
@@ -5702,7 +5883,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xad\x13\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xeb\x18\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -5786,7 +5967,24 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06health\x18Z \x01(\v2\x19.longshore.v1.HealthCheckR\x06health\x12!\n" +
 	"\fon_unhealthy\x18[ \x01(\tR\vonUnhealthy\x12!\n" +
 	"\fvolumes_from\x18\\ \x03(\tR\vvolumesFrom\x12\x16\n" +
-	"\x06userns\x18] \x01(\tR\x06userns\x1a9\n" +
+	"\x06userns\x18] \x01(\tR\x06userns\x12\x1c\n" +
+	"\tcpu_quota\x18\x82\x01 \x01(\x03R\bcpuQuota\x12\x1e\n" +
+	"\n" +
+	"cpu_period\x18\x83\x01 \x01(\x04R\tcpuPeriod\x12\"\n" +
+	"\fblkio_weight\x18\x84\x01 \x01(\rR\vblkioWeight\x12L\n" +
+	"\x14blkio_weight_devices\x18\x85\x01 \x03(\v2\x19.longshore.v1.DeviceLimitR\x12blkioWeightDevices\x12B\n" +
+	"\x0fdevice_read_bps\x18\x86\x01 \x03(\v2\x19.longshore.v1.DeviceLimitR\rdeviceReadBps\x12D\n" +
+	"\x10device_write_bps\x18\x87\x01 \x03(\v2\x19.longshore.v1.DeviceLimitR\x0edeviceWriteBps\x12D\n" +
+	"\x10device_read_iops\x18\x88\x01 \x03(\v2\x19.longshore.v1.DeviceLimitR\x0edeviceReadIops\x12F\n" +
+	"\x11device_write_iops\x18\x89\x01 \x03(\v2\x19.longshore.v1.DeviceLimitR\x0fdeviceWriteIops\x12/\n" +
+	"\x13device_cgroup_rules\x18\x8a\x01 \x03(\tR\x11deviceCgroupRules\x12\x1f\n" +
+	"\n" +
+	"domainname\x18\x8b\x01 \x01(\tR\n" +
+	"domainname\x121\n" +
+	"\x11memory_swappiness\x18\x8c\x01 \x01(\x04H\x00R\x10memorySwappiness\x88\x01\x01\x12)\n" +
+	"\x10oom_kill_disable\x18\x8d\x01 \x01(\bR\x0eoomKillDisable\x12\x1b\n" +
+	"\bcgroupns\x18\x8e\x01 \x01(\tR\bcgroupns\x12\x11\n" +
+	"\x03ip6\x18\x8f\x01 \x01(\tR\x03ip6\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -5795,7 +5993,11 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa7\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x14\n" +
+	"\x12_memory_swappiness\"7\n" +
+	"\vDeviceLimit\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value\"\xa7\x02\n" +
 	"\vHealthCheck\x12\x12\n" +
 	"\x04test\x18\x01 \x03(\tR\x04test\x125\n" +
 	"\binterval\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\binterval\x123\n" +
@@ -5902,7 +6104,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\rRenameRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bnew_name\x18\x02 \x01(\tR\anewName\"\x10\n" +
-	"\x0eRenameResponse\"\xb5\x02\n" +
+	"\x0eRenameResponse\"\xf3\x02\n" +
 	"\rUpdateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12*\n" +
@@ -5915,7 +6117,10 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"cpusetCpus\x12\x1f\n" +
 	"\vcpuset_mems\x18\b \x01(\tR\n" +
 	"cpusetMems\x12\x12\n" +
-	"\x04pids\x18\t \x01(\x12R\x04pids\"\x10\n" +
+	"\x04pids\x18\t \x01(\x12R\x04pids\x12\x1c\n" +
+	"\tcpu_quota\x18\x82\x01 \x01(\x03R\bcpuQuota\x12\x1e\n" +
+	"\n" +
+	"cpu_period\x18\x83\x01 \x01(\x04R\tcpuPeriod\"\x10\n" +
 	"\x0eUpdateResponse\"8\n" +
 	"\fPauseRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
@@ -6091,7 +6296,7 @@ func file_longshore_v1_container_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_container_proto_rawDescData
 }
 
-var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 81)
+var file_longshore_v1_container_proto_msgTypes = make([]protoimpl.MessageInfo, 82)
 var file_longshore_v1_container_proto_goTypes = []any{
 	(*Sandbox)(nil),                // 0: longshore.v1.Sandbox
 	(*Container)(nil),              // 1: longshore.v1.Container
@@ -6111,194 +6316,200 @@ var file_longshore_v1_container_proto_goTypes = []any{
 	(*StartStage)(nil),             // 15: longshore.v1.StartStage
 	(*Process)(nil),                // 16: longshore.v1.Process
 	(*CreateRequest)(nil),          // 17: longshore.v1.CreateRequest
-	(*HealthCheck)(nil),            // 18: longshore.v1.HealthCheck
-	(*DiffRequest)(nil),            // 19: longshore.v1.DiffRequest
-	(*DiffResponse)(nil),           // 20: longshore.v1.DiffResponse
-	(*Change)(nil),                 // 21: longshore.v1.Change
-	(*CommitRequest)(nil),          // 22: longshore.v1.CommitRequest
-	(*CommitResponse)(nil),         // 23: longshore.v1.CommitResponse
-	(*CopyOutRequest)(nil),         // 24: longshore.v1.CopyOutRequest
-	(*CopySource)(nil),             // 25: longshore.v1.CopySource
-	(*CopyOutResponse)(nil),        // 26: longshore.v1.CopyOutResponse
-	(*CopyInRequest)(nil),          // 27: longshore.v1.CopyInRequest
-	(*CopyTo)(nil),                 // 28: longshore.v1.CopyTo
-	(*CopyInResponse)(nil),         // 29: longshore.v1.CopyInResponse
-	(*Tmpfs)(nil),                  // 30: longshore.v1.Tmpfs
-	(*Dns)(nil),                    // 31: longshore.v1.Dns
-	(*Size)(nil),                   // 32: longshore.v1.Size
-	(*Mount)(nil),                  // 33: longshore.v1.Mount
-	(*Credentials)(nil),            // 34: longshore.v1.Credentials
-	(*CreateResponse)(nil),         // 35: longshore.v1.CreateResponse
-	(*Created)(nil),                // 36: longshore.v1.Created
-	(*PullProgress)(nil),           // 37: longshore.v1.PullProgress
-	(*StartRequest)(nil),           // 38: longshore.v1.StartRequest
-	(*StartResponse)(nil),          // 39: longshore.v1.StartResponse
-	(*RestartRequest)(nil),         // 40: longshore.v1.RestartRequest
-	(*RestartResponse)(nil),        // 41: longshore.v1.RestartResponse
-	(*StopRequest)(nil),            // 42: longshore.v1.StopRequest
-	(*StopResponse)(nil),           // 43: longshore.v1.StopResponse
-	(*KillRequest)(nil),            // 44: longshore.v1.KillRequest
-	(*KillResponse)(nil),           // 45: longshore.v1.KillResponse
-	(*RenameRequest)(nil),          // 46: longshore.v1.RenameRequest
-	(*RenameResponse)(nil),         // 47: longshore.v1.RenameResponse
-	(*UpdateRequest)(nil),          // 48: longshore.v1.UpdateRequest
-	(*UpdateResponse)(nil),         // 49: longshore.v1.UpdateResponse
-	(*PauseRequest)(nil),           // 50: longshore.v1.PauseRequest
-	(*PauseResponse)(nil),          // 51: longshore.v1.PauseResponse
-	(*ResumeRequest)(nil),          // 52: longshore.v1.ResumeRequest
-	(*ResumeResponse)(nil),         // 53: longshore.v1.ResumeResponse
-	(*RemoveRequest)(nil),          // 54: longshore.v1.RemoveRequest
-	(*RemoveResponse)(nil),         // 55: longshore.v1.RemoveResponse
-	(*WaitRequest)(nil),            // 56: longshore.v1.WaitRequest
-	(*WaitResponse)(nil),           // 57: longshore.v1.WaitResponse
-	(*ExecRequest)(nil),            // 58: longshore.v1.ExecRequest
-	(*Input)(nil),                  // 59: longshore.v1.Input
-	(*Output)(nil),                 // 60: longshore.v1.Output
-	(*StartFailure)(nil),           // 61: longshore.v1.StartFailure
-	(*ExecStart)(nil),              // 62: longshore.v1.ExecStart
-	(*Started)(nil),                // 63: longshore.v1.Started
-	(*AttachRequest)(nil),          // 64: longshore.v1.AttachRequest
-	(*AttachStart)(nil),            // 65: longshore.v1.AttachStart
-	(*LogsRequest)(nil),            // 66: longshore.v1.LogsRequest
-	(*LogsResponse)(nil),           // 67: longshore.v1.LogsResponse
-	(*StatsRequest)(nil),           // 68: longshore.v1.StatsRequest
-	(*StatsResponse)(nil),          // 69: longshore.v1.StatsResponse
-	(*ContainerStats)(nil),         // 70: longshore.v1.ContainerStats
-	(*TopRequest)(nil),             // 71: longshore.v1.TopRequest
-	(*TopResponse)(nil),            // 72: longshore.v1.TopResponse
-	(*ProcessStats)(nil),           // 73: longshore.v1.ProcessStats
-	nil,                            // 74: longshore.v1.Sandbox.LabelsEntry
-	nil,                            // 75: longshore.v1.Container.LabelsEntry
-	nil,                            // 76: longshore.v1.ListSandboxesRequest.LabelsEntry
-	nil,                            // 77: longshore.v1.ListContainersRequest.LabelsEntry
-	nil,                            // 78: longshore.v1.CreateRequest.LabelsEntry
-	nil,                            // 79: longshore.v1.CreateRequest.SysctlsEntry
-	nil,                            // 80: longshore.v1.CreateRequest.AnnotationsEntry
-	(*timestamppb.Timestamp)(nil),  // 81: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 82: google.protobuf.Duration
-	(*NetworkAttachment)(nil),      // 83: longshore.v1.NetworkAttachment
+	(*DeviceLimit)(nil),            // 18: longshore.v1.DeviceLimit
+	(*HealthCheck)(nil),            // 19: longshore.v1.HealthCheck
+	(*DiffRequest)(nil),            // 20: longshore.v1.DiffRequest
+	(*DiffResponse)(nil),           // 21: longshore.v1.DiffResponse
+	(*Change)(nil),                 // 22: longshore.v1.Change
+	(*CommitRequest)(nil),          // 23: longshore.v1.CommitRequest
+	(*CommitResponse)(nil),         // 24: longshore.v1.CommitResponse
+	(*CopyOutRequest)(nil),         // 25: longshore.v1.CopyOutRequest
+	(*CopySource)(nil),             // 26: longshore.v1.CopySource
+	(*CopyOutResponse)(nil),        // 27: longshore.v1.CopyOutResponse
+	(*CopyInRequest)(nil),          // 28: longshore.v1.CopyInRequest
+	(*CopyTo)(nil),                 // 29: longshore.v1.CopyTo
+	(*CopyInResponse)(nil),         // 30: longshore.v1.CopyInResponse
+	(*Tmpfs)(nil),                  // 31: longshore.v1.Tmpfs
+	(*Dns)(nil),                    // 32: longshore.v1.Dns
+	(*Size)(nil),                   // 33: longshore.v1.Size
+	(*Mount)(nil),                  // 34: longshore.v1.Mount
+	(*Credentials)(nil),            // 35: longshore.v1.Credentials
+	(*CreateResponse)(nil),         // 36: longshore.v1.CreateResponse
+	(*Created)(nil),                // 37: longshore.v1.Created
+	(*PullProgress)(nil),           // 38: longshore.v1.PullProgress
+	(*StartRequest)(nil),           // 39: longshore.v1.StartRequest
+	(*StartResponse)(nil),          // 40: longshore.v1.StartResponse
+	(*RestartRequest)(nil),         // 41: longshore.v1.RestartRequest
+	(*RestartResponse)(nil),        // 42: longshore.v1.RestartResponse
+	(*StopRequest)(nil),            // 43: longshore.v1.StopRequest
+	(*StopResponse)(nil),           // 44: longshore.v1.StopResponse
+	(*KillRequest)(nil),            // 45: longshore.v1.KillRequest
+	(*KillResponse)(nil),           // 46: longshore.v1.KillResponse
+	(*RenameRequest)(nil),          // 47: longshore.v1.RenameRequest
+	(*RenameResponse)(nil),         // 48: longshore.v1.RenameResponse
+	(*UpdateRequest)(nil),          // 49: longshore.v1.UpdateRequest
+	(*UpdateResponse)(nil),         // 50: longshore.v1.UpdateResponse
+	(*PauseRequest)(nil),           // 51: longshore.v1.PauseRequest
+	(*PauseResponse)(nil),          // 52: longshore.v1.PauseResponse
+	(*ResumeRequest)(nil),          // 53: longshore.v1.ResumeRequest
+	(*ResumeResponse)(nil),         // 54: longshore.v1.ResumeResponse
+	(*RemoveRequest)(nil),          // 55: longshore.v1.RemoveRequest
+	(*RemoveResponse)(nil),         // 56: longshore.v1.RemoveResponse
+	(*WaitRequest)(nil),            // 57: longshore.v1.WaitRequest
+	(*WaitResponse)(nil),           // 58: longshore.v1.WaitResponse
+	(*ExecRequest)(nil),            // 59: longshore.v1.ExecRequest
+	(*Input)(nil),                  // 60: longshore.v1.Input
+	(*Output)(nil),                 // 61: longshore.v1.Output
+	(*StartFailure)(nil),           // 62: longshore.v1.StartFailure
+	(*ExecStart)(nil),              // 63: longshore.v1.ExecStart
+	(*Started)(nil),                // 64: longshore.v1.Started
+	(*AttachRequest)(nil),          // 65: longshore.v1.AttachRequest
+	(*AttachStart)(nil),            // 66: longshore.v1.AttachStart
+	(*LogsRequest)(nil),            // 67: longshore.v1.LogsRequest
+	(*LogsResponse)(nil),           // 68: longshore.v1.LogsResponse
+	(*StatsRequest)(nil),           // 69: longshore.v1.StatsRequest
+	(*StatsResponse)(nil),          // 70: longshore.v1.StatsResponse
+	(*ContainerStats)(nil),         // 71: longshore.v1.ContainerStats
+	(*TopRequest)(nil),             // 72: longshore.v1.TopRequest
+	(*TopResponse)(nil),            // 73: longshore.v1.TopResponse
+	(*ProcessStats)(nil),           // 74: longshore.v1.ProcessStats
+	nil,                            // 75: longshore.v1.Sandbox.LabelsEntry
+	nil,                            // 76: longshore.v1.Container.LabelsEntry
+	nil,                            // 77: longshore.v1.ListSandboxesRequest.LabelsEntry
+	nil,                            // 78: longshore.v1.ListContainersRequest.LabelsEntry
+	nil,                            // 79: longshore.v1.CreateRequest.LabelsEntry
+	nil,                            // 80: longshore.v1.CreateRequest.SysctlsEntry
+	nil,                            // 81: longshore.v1.CreateRequest.AnnotationsEntry
+	(*timestamppb.Timestamp)(nil),  // 82: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 83: google.protobuf.Duration
+	(*NetworkAttachment)(nil),      // 84: longshore.v1.NetworkAttachment
 }
 var file_longshore_v1_container_proto_depIdxs = []int32{
-	81, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
-	74, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
+	82, // 0: longshore.v1.Sandbox.created:type_name -> google.protobuf.Timestamp
+	75, // 1: longshore.v1.Sandbox.labels:type_name -> longshore.v1.Sandbox.LabelsEntry
 	2,  // 2: longshore.v1.Sandbox.ports:type_name -> longshore.v1.Port
-	81, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
-	81, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
-	81, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
+	82, // 3: longshore.v1.Container.created:type_name -> google.protobuf.Timestamp
+	82, // 4: longshore.v1.Container.started:type_name -> google.protobuf.Timestamp
+	82, // 5: longshore.v1.Container.finished:type_name -> google.protobuf.Timestamp
 	3,  // 6: longshore.v1.Container.autopsy:type_name -> longshore.v1.Autopsy
-	75, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
+	76, // 7: longshore.v1.Container.labels:type_name -> longshore.v1.Container.LabelsEntry
 	2,  // 8: longshore.v1.Container.ports:type_name -> longshore.v1.Port
-	81, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
+	82, // 9: longshore.v1.Autopsy.at:type_name -> google.protobuf.Timestamp
 	4,  // 10: longshore.v1.Autopsy.oom:type_name -> longshore.v1.Oom
 	5,  // 11: longshore.v1.Autopsy.asked:type_name -> longshore.v1.Asked
-	81, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
-	76, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
+	82, // 12: longshore.v1.Asked.at:type_name -> google.protobuf.Timestamp
+	77, // 13: longshore.v1.ListSandboxesRequest.labels:type_name -> longshore.v1.ListSandboxesRequest.LabelsEntry
 	0,  // 14: longshore.v1.ListSandboxesResponse.sandboxes:type_name -> longshore.v1.Sandbox
-	77, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
+	78, // 15: longshore.v1.ListContainersRequest.labels:type_name -> longshore.v1.ListContainersRequest.LabelsEntry
 	1,  // 16: longshore.v1.ListContainersResponse.containers:type_name -> longshore.v1.Container
 	1,  // 17: longshore.v1.WhyResponse.container:type_name -> longshore.v1.Container
 	16, // 18: longshore.v1.WhyResponse.execs:type_name -> longshore.v1.Process
 	14, // 19: longshore.v1.WhyResponse.start:type_name -> longshore.v1.StartPart
-	81, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
+	82, // 20: longshore.v1.StartPart.at:type_name -> google.protobuf.Timestamp
 	15, // 21: longshore.v1.StartPart.stages:type_name -> longshore.v1.StartStage
-	82, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
-	81, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
-	81, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
+	83, // 22: longshore.v1.StartStage.took:type_name -> google.protobuf.Duration
+	82, // 23: longshore.v1.Process.started:type_name -> google.protobuf.Timestamp
+	82, // 24: longshore.v1.Process.finished:type_name -> google.protobuf.Timestamp
 	3,  // 25: longshore.v1.Process.autopsy:type_name -> longshore.v1.Autopsy
-	32, // 26: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
-	33, // 27: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
+	33, // 26: longshore.v1.CreateRequest.size:type_name -> longshore.v1.Size
+	34, // 27: longshore.v1.CreateRequest.mounts:type_name -> longshore.v1.Mount
 	2,  // 28: longshore.v1.CreateRequest.ports:type_name -> longshore.v1.Port
-	78, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
-	82, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
-	31, // 31: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
-	34, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
-	30, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
-	79, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
-	80, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
-	83, // 36: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
-	18, // 37: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
-	82, // 38: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
-	82, // 39: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
-	82, // 40: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
-	82, // 41: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
-	21, // 42: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
-	25, // 43: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
-	28, // 44: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
-	25, // 45: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
-	37, // 46: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
-	36, // 47: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
-	82, // 48: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
-	82, // 49: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
-	3,  // 50: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
-	62, // 51: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
-	59, // 52: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
-	32, // 53: longshore.v1.Input.resize:type_name -> longshore.v1.Size
-	63, // 54: longshore.v1.Output.started:type_name -> longshore.v1.Started
-	3,  // 55: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
-	32, // 56: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
-	65, // 57: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
-	59, // 58: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
-	32, // 59: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
-	81, // 60: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
-	81, // 61: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
-	81, // 62: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
-	82, // 63: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
-	70, // 64: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
-	81, // 65: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
-	73, // 66: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
-	6,  // 67: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
-	8,  // 68: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
-	10, // 69: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
-	12, // 70: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
-	17, // 71: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
-	38, // 72: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
-	40, // 73: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
-	42, // 74: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
-	44, // 75: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
-	46, // 76: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
-	48, // 77: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
-	50, // 78: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
-	52, // 79: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
-	54, // 80: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
-	56, // 81: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
-	58, // 82: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
-	64, // 83: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
-	24, // 84: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
-	27, // 85: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
-	66, // 86: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
-	68, // 87: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
-	71, // 88: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
-	19, // 89: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
-	22, // 90: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
-	7,  // 91: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
-	9,  // 92: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
-	11, // 93: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
-	13, // 94: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
-	35, // 95: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
-	39, // 96: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
-	41, // 97: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
-	43, // 98: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
-	45, // 99: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
-	47, // 100: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
-	49, // 101: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
-	51, // 102: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
-	53, // 103: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
-	55, // 104: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
-	57, // 105: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
-	60, // 106: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
-	60, // 107: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
-	26, // 108: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
-	29, // 109: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
-	67, // 110: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
-	69, // 111: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
-	72, // 112: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
-	20, // 113: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
-	23, // 114: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
-	91, // [91:115] is the sub-list for method output_type
-	67, // [67:91] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	79, // 29: longshore.v1.CreateRequest.labels:type_name -> longshore.v1.CreateRequest.LabelsEntry
+	83, // 30: longshore.v1.CreateRequest.stop_grace:type_name -> google.protobuf.Duration
+	32, // 31: longshore.v1.CreateRequest.dns:type_name -> longshore.v1.Dns
+	35, // 32: longshore.v1.CreateRequest.credentials:type_name -> longshore.v1.Credentials
+	31, // 33: longshore.v1.CreateRequest.tmpfs:type_name -> longshore.v1.Tmpfs
+	80, // 34: longshore.v1.CreateRequest.sysctls:type_name -> longshore.v1.CreateRequest.SysctlsEntry
+	81, // 35: longshore.v1.CreateRequest.annotations:type_name -> longshore.v1.CreateRequest.AnnotationsEntry
+	84, // 36: longshore.v1.CreateRequest.further_networks:type_name -> longshore.v1.NetworkAttachment
+	19, // 37: longshore.v1.CreateRequest.health:type_name -> longshore.v1.HealthCheck
+	18, // 38: longshore.v1.CreateRequest.blkio_weight_devices:type_name -> longshore.v1.DeviceLimit
+	18, // 39: longshore.v1.CreateRequest.device_read_bps:type_name -> longshore.v1.DeviceLimit
+	18, // 40: longshore.v1.CreateRequest.device_write_bps:type_name -> longshore.v1.DeviceLimit
+	18, // 41: longshore.v1.CreateRequest.device_read_iops:type_name -> longshore.v1.DeviceLimit
+	18, // 42: longshore.v1.CreateRequest.device_write_iops:type_name -> longshore.v1.DeviceLimit
+	83, // 43: longshore.v1.HealthCheck.interval:type_name -> google.protobuf.Duration
+	83, // 44: longshore.v1.HealthCheck.timeout:type_name -> google.protobuf.Duration
+	83, // 45: longshore.v1.HealthCheck.start_period:type_name -> google.protobuf.Duration
+	83, // 46: longshore.v1.HealthCheck.start_interval:type_name -> google.protobuf.Duration
+	22, // 47: longshore.v1.DiffResponse.changes:type_name -> longshore.v1.Change
+	26, // 48: longshore.v1.CopyOutResponse.source:type_name -> longshore.v1.CopySource
+	29, // 49: longshore.v1.CopyInRequest.to:type_name -> longshore.v1.CopyTo
+	26, // 50: longshore.v1.CopyTo.source:type_name -> longshore.v1.CopySource
+	38, // 51: longshore.v1.CreateResponse.pull:type_name -> longshore.v1.PullProgress
+	37, // 52: longshore.v1.CreateResponse.created:type_name -> longshore.v1.Created
+	83, // 53: longshore.v1.RestartRequest.grace:type_name -> google.protobuf.Duration
+	83, // 54: longshore.v1.StopRequest.grace:type_name -> google.protobuf.Duration
+	3,  // 55: longshore.v1.WaitResponse.autopsy:type_name -> longshore.v1.Autopsy
+	63, // 56: longshore.v1.ExecRequest.start:type_name -> longshore.v1.ExecStart
+	60, // 57: longshore.v1.ExecRequest.input:type_name -> longshore.v1.Input
+	33, // 58: longshore.v1.Input.resize:type_name -> longshore.v1.Size
+	64, // 59: longshore.v1.Output.started:type_name -> longshore.v1.Started
+	3,  // 60: longshore.v1.Output.exited:type_name -> longshore.v1.Autopsy
+	33, // 61: longshore.v1.ExecStart.size:type_name -> longshore.v1.Size
+	66, // 62: longshore.v1.AttachRequest.start:type_name -> longshore.v1.AttachStart
+	60, // 63: longshore.v1.AttachRequest.input:type_name -> longshore.v1.Input
+	33, // 64: longshore.v1.AttachStart.size:type_name -> longshore.v1.Size
+	82, // 65: longshore.v1.LogsRequest.since:type_name -> google.protobuf.Timestamp
+	82, // 66: longshore.v1.LogsRequest.until:type_name -> google.protobuf.Timestamp
+	82, // 67: longshore.v1.LogsResponse.at:type_name -> google.protobuf.Timestamp
+	83, // 68: longshore.v1.StatsRequest.interval:type_name -> google.protobuf.Duration
+	71, // 69: longshore.v1.StatsResponse.containers:type_name -> longshore.v1.ContainerStats
+	82, // 70: longshore.v1.ContainerStats.at:type_name -> google.protobuf.Timestamp
+	74, // 71: longshore.v1.TopResponse.processes:type_name -> longshore.v1.ProcessStats
+	6,  // 72: longshore.v1.Containers.ListSandboxes:input_type -> longshore.v1.ListSandboxesRequest
+	8,  // 73: longshore.v1.Containers.ListContainers:input_type -> longshore.v1.ListContainersRequest
+	10, // 74: longshore.v1.Containers.Inspect:input_type -> longshore.v1.InspectRequest
+	12, // 75: longshore.v1.Containers.Why:input_type -> longshore.v1.WhyRequest
+	17, // 76: longshore.v1.Containers.Create:input_type -> longshore.v1.CreateRequest
+	39, // 77: longshore.v1.Containers.Start:input_type -> longshore.v1.StartRequest
+	41, // 78: longshore.v1.Containers.Restart:input_type -> longshore.v1.RestartRequest
+	43, // 79: longshore.v1.Containers.Stop:input_type -> longshore.v1.StopRequest
+	45, // 80: longshore.v1.Containers.Kill:input_type -> longshore.v1.KillRequest
+	47, // 81: longshore.v1.Containers.Rename:input_type -> longshore.v1.RenameRequest
+	49, // 82: longshore.v1.Containers.Update:input_type -> longshore.v1.UpdateRequest
+	51, // 83: longshore.v1.Containers.Pause:input_type -> longshore.v1.PauseRequest
+	53, // 84: longshore.v1.Containers.Resume:input_type -> longshore.v1.ResumeRequest
+	55, // 85: longshore.v1.Containers.Remove:input_type -> longshore.v1.RemoveRequest
+	57, // 86: longshore.v1.Containers.Wait:input_type -> longshore.v1.WaitRequest
+	59, // 87: longshore.v1.Containers.Exec:input_type -> longshore.v1.ExecRequest
+	65, // 88: longshore.v1.Containers.Attach:input_type -> longshore.v1.AttachRequest
+	25, // 89: longshore.v1.Containers.CopyOut:input_type -> longshore.v1.CopyOutRequest
+	28, // 90: longshore.v1.Containers.CopyIn:input_type -> longshore.v1.CopyInRequest
+	67, // 91: longshore.v1.Containers.Logs:input_type -> longshore.v1.LogsRequest
+	69, // 92: longshore.v1.Containers.Stats:input_type -> longshore.v1.StatsRequest
+	72, // 93: longshore.v1.Containers.Top:input_type -> longshore.v1.TopRequest
+	20, // 94: longshore.v1.Containers.Diff:input_type -> longshore.v1.DiffRequest
+	23, // 95: longshore.v1.Containers.Commit:input_type -> longshore.v1.CommitRequest
+	7,  // 96: longshore.v1.Containers.ListSandboxes:output_type -> longshore.v1.ListSandboxesResponse
+	9,  // 97: longshore.v1.Containers.ListContainers:output_type -> longshore.v1.ListContainersResponse
+	11, // 98: longshore.v1.Containers.Inspect:output_type -> longshore.v1.InspectResponse
+	13, // 99: longshore.v1.Containers.Why:output_type -> longshore.v1.WhyResponse
+	36, // 100: longshore.v1.Containers.Create:output_type -> longshore.v1.CreateResponse
+	40, // 101: longshore.v1.Containers.Start:output_type -> longshore.v1.StartResponse
+	42, // 102: longshore.v1.Containers.Restart:output_type -> longshore.v1.RestartResponse
+	44, // 103: longshore.v1.Containers.Stop:output_type -> longshore.v1.StopResponse
+	46, // 104: longshore.v1.Containers.Kill:output_type -> longshore.v1.KillResponse
+	48, // 105: longshore.v1.Containers.Rename:output_type -> longshore.v1.RenameResponse
+	50, // 106: longshore.v1.Containers.Update:output_type -> longshore.v1.UpdateResponse
+	52, // 107: longshore.v1.Containers.Pause:output_type -> longshore.v1.PauseResponse
+	54, // 108: longshore.v1.Containers.Resume:output_type -> longshore.v1.ResumeResponse
+	56, // 109: longshore.v1.Containers.Remove:output_type -> longshore.v1.RemoveResponse
+	58, // 110: longshore.v1.Containers.Wait:output_type -> longshore.v1.WaitResponse
+	61, // 111: longshore.v1.Containers.Exec:output_type -> longshore.v1.Output
+	61, // 112: longshore.v1.Containers.Attach:output_type -> longshore.v1.Output
+	27, // 113: longshore.v1.Containers.CopyOut:output_type -> longshore.v1.CopyOutResponse
+	30, // 114: longshore.v1.Containers.CopyIn:output_type -> longshore.v1.CopyInResponse
+	68, // 115: longshore.v1.Containers.Logs:output_type -> longshore.v1.LogsResponse
+	70, // 116: longshore.v1.Containers.Stats:output_type -> longshore.v1.StatsResponse
+	73, // 117: longshore.v1.Containers.Top:output_type -> longshore.v1.TopResponse
+	21, // 118: longshore.v1.Containers.Diff:output_type -> longshore.v1.DiffResponse
+	24, // 119: longshore.v1.Containers.Commit:output_type -> longshore.v1.CommitResponse
+	96, // [96:120] is the sub-list for method output_type
+	72, // [72:96] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_container_proto_init() }
@@ -6308,39 +6519,40 @@ func file_longshore_v1_container_proto_init() {
 	}
 	file_longshore_v1_network_proto_init()
 	file_longshore_v1_container_proto_msgTypes[1].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[35].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[17].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[36].OneofWrappers = []any{
 		(*CreateResponse_Pull)(nil),
 		(*CreateResponse_Created)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[58].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[59].OneofWrappers = []any{
 		(*ExecRequest_Start)(nil),
 		(*ExecRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[59].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{
 		(*Input_Stdin)(nil),
 		(*Input_StdinClosed)(nil),
 		(*Input_Resize)(nil),
 		(*Input_Signal)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[60].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[61].OneofWrappers = []any{
 		(*Output_Started)(nil),
 		(*Output_Stdout)(nil),
 		(*Output_Stderr)(nil),
 		(*Output_Exited)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[64].OneofWrappers = []any{
+	file_longshore_v1_container_proto_msgTypes[65].OneofWrappers = []any{
 		(*AttachRequest_Start)(nil),
 		(*AttachRequest_Input)(nil),
 	}
-	file_longshore_v1_container_proto_msgTypes[66].OneofWrappers = []any{}
-	file_longshore_v1_container_proto_msgTypes[70].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[67].OneofWrappers = []any{}
+	file_longshore_v1_container_proto_msgTypes[71].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_container_proto_rawDesc), len(file_longshore_v1_container_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   81,
+			NumMessages:   82,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

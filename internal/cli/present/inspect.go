@@ -203,7 +203,7 @@ func hostConfig(o object) map[string]any {
 			ulimits = append(ulimits, map[string]any{"Name": l["type"], "Soft": l["soft"], "Hard": l["hard"]})
 		}
 	}
-	return map[string]any{
+	return withDevices(o, map[string]any{
 		"Memory": res.number("memory", "limit"), "MemorySwap": res.number("memory", "swap"), "MemoryReservation": res.number("memory", "reservation"),
 		"NanoCpus": nanoCPUs(o), "CpuShares": res.number("cpu", "shares"), "CpuQuota": res.number("cpu", "quota"), "CpuPeriod": res.number("cpu", "period"),
 		"CpusetCpus": res.text("cpu", "cpus"), "CpusetMems": res.text("cpu", "mems"), "PidsLimit": res.number("pids", "limit"),
@@ -212,7 +212,7 @@ func hostConfig(o object) map[string]any {
 		"Ulimits": ulimits, "OomScoreAdj": o.number("spec", "process", "oomScoreAdj"), "Sysctls": orEmpty(o.at("spec", "linux", "sysctl")),
 		"UsernsMode": usernsMode(o), "CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.boolean("config", "init"),
 		"LogConfig": map[string]any{"Type": "longshore", "Config": map[string]any{}}, "ExtraHosts": orEmpty(o.at("network", "hosts")),
-	}
+	})
 }
 
 // networkMode returns the name of the first network, as in docker's document.
@@ -300,7 +300,7 @@ func config(o object, args []any) map[string]any {
 		image = o.text("image")
 	}
 	return map[string]any{
-		"Hostname": o.text("network", "hostname"), "User": user, "Env": o.list("spec", "process", "env"), "Cmd": args, "Entrypoint": []any{}, "Image": image,
+		"Hostname": o.text("network", "hostname"), "Domainname": o.text("network", "domainname"), "User": user, "Env": o.list("spec", "process", "env"), "Cmd": args, "Entrypoint": []any{}, "Image": image,
 		"Labels": orEmpty(o.at("labels")), "WorkingDir": o.text("spec", "process", "cwd"), "Tty": o.boolean("config", "io", "tty"),
 		"OpenStdin": o.text("config", "io", "stdin") == "open" || o.text("config", "io", "stdin") == "once", "StopSignal": o.text("config", "stop", "signal"),
 		"StopTimeout": o.number("config", "stop", "grace") / 1e9, "ExposedPorts": exposed, "Annotations": orEmpty(o.at("spec", "annotations")),

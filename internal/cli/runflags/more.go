@@ -24,6 +24,8 @@ type moreFlags struct {
 	envFile, labelFile, mount, tmpfs, security, gpus, sysctls, annotations, logOpts, searches, dnsOptions []string
 	swap, reservation, shm, userns, logDriver, cidfile                                                    string
 	health                                                                                                healthFlags
+	io                                                                                                    ioFlags
+	swappiness                                                                                            int64
 }
 
 func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
@@ -62,6 +64,12 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.StringArrayVar(&f.logOpts, "log-opt", nil, "max-size=16m or max-file=3")
 	fl.StringVar(&f.logDriver, "log-driver", "", "json-file or local (the agent's log), or none to drop the output")
 	f.health.define(fl)
+	f.io.define(fl, r)
+	fl.Int64Var(&f.swappiness, "memory-swappiness", -1, "inclination of the kernel to swap, 0 to 100, with cgroup v1; -1 for the node's")
+	fl.BoolVar(&r.OomKillDisable, "oom-kill-disable", false, "let the programs wait when memory runs out instead of killing one, with cgroup v1")
+	fl.StringVar(&r.Cgroupns, "cgroupns", "", "cgroup namespace: host, or private (default private)")
+	fl.StringVar(&r.Domainname, "domainname", "", "NIS domain name")
+	fl.StringVar(&r.Ip6, "ip6", "", "IPv6 address of the container, in the range of its network")
 	fl.StringVar(&f.cidfile, "cidfile", "", "write the container's ID to this new file")
 }
 
@@ -114,7 +122,7 @@ func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {
 	if r.Annotations, err = typed.Labels(f.annotations); err != nil {
 		return fmt.Errorf("--annotation: %w", err)
 	}
-	return errors.Join(f.sizes(r), f.log(r), f.health.fill(r))
+	return errors.Join(f.sizes(r), f.log(r), f.health.fill(r), f.io.fill(r))
 }
 
 func (f *moreFlags) sizes(r *longshorev1.CreateRequest) error {
@@ -130,6 +138,14 @@ func (f *moreFlags) sizes(r *longshorev1.CreateRequest) error {
 		if *n.to, err = typed.Bytes(n.text); err != nil {
 			return fmt.Errorf("--%s: %w", n.flag, err)
 		}
+	}
+	switch {
+	case f.swappiness == -1:
+	case f.swappiness < 0 || f.swappiness > 100:
+		return fmt.Errorf("--memory-swappiness %d is not between 0 and 100, and not -1", f.swappiness)
+	default:
+		n := uint64(f.swappiness)
+		r.MemorySwappiness = &n
 	}
 	if r.MemorySwapBytes = int64(min(swap, 1<<62)); f.swap == "-1" {
 		r.MemorySwapBytes = -1

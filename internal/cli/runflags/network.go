@@ -26,8 +26,10 @@ func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 			r.Mac = n.GetMac()
 		}
 		switch {
-		case len(n.GetAddresses()) > 1 || n.GetInterface() != "":
-			return fmt.Errorf("--network %q: the first network takes one address and the interface eth0; use network connect for others", text)
+		case len(n.GetAddresses()) > 2 || n.GetInterface() != "":
+			return fmt.Errorf("--network %q: the first network takes an address of each family and the interface eth0; use network connect for others", text)
+		case len(n.GetAddresses()) == 2:
+			r.Ip, r.Ip6 = n.GetAddresses()[0], n.GetAddresses()[1]
 		case len(n.GetAddresses()) == 1:
 			r.Ip = n.GetAddresses()[0]
 		}

@@ -48,6 +48,8 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.StringArrayVarP(&f.ports, "publish", "p", nil, "forward a port or a range, [[ip:][host]:]container[/tcp|udp|sctp]; the agent chooses a host port that is not named")
 	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, such as 64m or 2g")
 	fl.Float64Var(&f.Request.Cpus, "cpus", 0, "CPU limit, such as 1.5")
+	fl.Int64Var(&f.Request.CpuQuota, "cpu-quota", 0, "CPU time in each period, in microseconds, in place of --cpus; -1 for no limit")
+	fl.Uint64Var(&f.Request.CpuPeriod, "cpu-period", 0, "period of --cpu-quota in microseconds (default 100000)")
 	fl.Int64Var(&f.Request.Pids, "pids", 0, "limit of processes and threads; -1 for none")
 	fl.StringVarP(&f.Request.User, "user", "u", "", "user[:group] by name or number")
 	fl.StringVarP(&f.Request.Workdir, "workdir", "w", "", "working directory")

@@ -37,7 +37,9 @@ func TestFlagsFillTheRequest(t *testing.T) {
 		"--tmpfs", "/run:size=64m,exec", "--ulimit", "nofile=1:2", "--device", "/dev/null", "--gpus", "device=0,1", "--sysctl", "net.core.somaxconn=5",
 		"--security-opt", "seccomp=unconfined", "--security-opt", "no-new-privileges:false", "--security-opt", "systempaths=unconfined", "--group-add", "5", "--pid=host", "--ipc=host",
 		"--cpuset-cpus", "0", "--cpu-shares", "512", "--oom-score-adj", "10", "--platform", "linux/arm64", "--add-host", "a:1.2.3.4", "--dns", "1.1.1.1", "--dns-search", "x", "--dns-opt", "ndots:1",
-		"--annotation", "k=v", "--ip", "10.0.0.9", "-P", "--expose", "9-10", "--log-opt", "max-size=1m", "--log-opt", "max-file=2", "busybox", "--", "ls", "--", "-l")
+		"--annotation", "k=v", "--label-file", env, "--cpu-quota", "-1", "--cpu-period", "50000", "--blkio-weight", "20", "--blkio-weight-device", "/dev/a:b:30", "--device-read-bps", "/dev/a:1kb",
+		"--device-write-bps", "/dev/a:2m", "--device-read-iops", "/dev/a:3", "--device-write-iops", "/dev/a:4", "--device-cgroup-rule", "c 1:* r", "--memory-swappiness", "0", "--oom-kill-disable",
+		"--cgroupns", "host", "--domainname", "example.org", "--ip", "10.0.0.9", "--ip6", "fd00::9", "-P", "--expose", "9-10", "--log-opt", "max-size=1m", "--log-opt", "max-file=2", "busybox", "--", "ls", "--", "-l")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,11 @@ func TestFlagsFillTheRequest(t *testing.T) {
 		Ulimits: []string{"nofile=1:2"}, Devices: []string{"/dev/null", "nvidia.com/gpu=0", "nvidia.com/gpu=1"}, Sysctls: map[string]string{"net.core.somaxconn": "5"},
 		SeccompUnconfined: true, NewPrivileges: true, Unmasked: true, Groups: []string{"5"}, Pid: "host", Ipc: "host", CpusetCpus: "0", CpuShares: 512, OomScoreAdj: 10,
 		Platform: "linux/arm64", Hosts: []string{"a:1.2.3.4"}, Dns: &longshorev1.Dns{Servers: []string{"1.1.1.1"}, Searches: []string{"x"}, Options: []string{"ndots:1"}},
-		Annotations: map[string]string{"k": "v"}, Ip: "10.0.0.9", PublishAll: true, Expose: []string{"9-10"}, LogBytes: 1 << 20, LogFiles: 2,
+		Labels: map[string]string{"A": "1", "B": "x y=z", "HOME": ""}, CpuQuota: -1, CpuPeriod: 50000, BlkioWeight: 20, BlkioWeightDevices: []*longshorev1.DeviceLimit{{Path: "/dev/a:b", Value: 30}},
+		DeviceReadBps: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 1024}}, DeviceWriteBps: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 2 << 20}},
+		DeviceReadIops: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 3}}, DeviceWriteIops: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 4}},
+		DeviceCgroupRules: []string{"c 1:* r"}, MemorySwappiness: proto.Uint64(0), OomKillDisable: true, Cgroupns: "host", Domainname: "example.org",
+		Annotations: map[string]string{"k": "v"}, Ip: "10.0.0.9", Ip6: "fd00::9", PublishAll: true, Expose: []string{"9-10"}, LogBytes: 1 << 20, LogFiles: 2,
 	}
 	if !proto.Equal(r, want) {
 		t.Errorf("got  %v\nwant %v", r, want)
@@ -57,7 +63,8 @@ func TestFlagsFillTheRequest(t *testing.T) {
 	for _, bad := range []string{
 		"--env-file=/nonexistent", "--mount=type=nothing,target=/x", "--mount=target=", "--mount=type=bind,source=x,target=/y", "--mount=type=tmpfs,source=x,target=/y", "--mount=color=red,target=/x",
 		"--security-opt=nothing", "--security-opt=seccomp=/nonexistent", "--gpus=2", "--userns=keep-id", "--log-driver=syslog", "--log-opt=tag=x", "--log-opt=max-size=x", "--memory-swap=x", "--shm-size=x",
-		"--restart=always",
+		"--restart=always", "--memory-swappiness=101", "--device-read-bps=sda:1m", "--device-read-bps=/dev/sda", "--device-write-bps=/dev/sda:x", "--device-read-iops=/dev/sda:1m",
+		"--device-write-iops=/dev/sda:-1", "--blkio-weight-device=:5", "--label-file=/nonexistent",
 	} {
 		if _, err := fill(bad, "busybox"); err == nil || !strings.Contains(err.Error(), strings.SplitN(bad, "=", 2)[0]) {
 			t.Errorf("%s: %v", bad, err)

@@ -123,7 +123,7 @@ func Sandbox(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 		return core.SandboxConfig{}, err
 	}
 	cfg := core.SandboxConfig{
-		Key: core.Key(req.GetName()), Labels: req.GetLabels(), Runtime: req.GetRuntime(), Hostname: req.GetHostname(),
+		Key: core.Key(req.GetName()), Labels: req.GetLabels(), Runtime: req.GetRuntime(), Hostname: req.GetHostname(), Domainname: req.GetDomainname(),
 		Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Shared}, UTS: core.Namespace{Mode: core.Shared}},
 		Network: core.NetworkConfig{
 			Ports: ports,
@@ -138,7 +138,7 @@ func Sandbox(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 		cfg.Network.Name = core.NetworkNone
 	case "host":
 		cfg.Namespaces.Net.Mode = core.Host
-		if req.GetHostname() == "" {
+		if req.GetHostname()+req.GetDomainname() == "" {
 			cfg.Namespaces.UTS.Mode = core.Host
 		}
 	default:
@@ -161,12 +161,15 @@ func Sandbox(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 	return cfg, errors.Join(address(&cfg, req), further(&cfg, req))
 }
 
+// maxDomain is the kernel's bound of a NIS domain name.
+const maxDomain = 64
+
 // namespaces puts the request's namespaces into cfg; its network is not among them.
 func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 	for _, n := range []struct {
 		kind, asked string
 		ns          *core.Namespace
-	}{{"pid", req.GetPid(), &cfg.Namespaces.PID}, {"ipc", req.GetIpc(), &cfg.Namespaces.IPC}, {"uts", req.GetUts(), &cfg.Namespaces.UTS}} {
+	}{{"pid", req.GetPid(), &cfg.Namespaces.PID}, {"ipc", req.GetIpc(), &cfg.Namespaces.IPC}, {"uts", req.GetUts(), &cfg.Namespaces.UTS}, {"cgroup", req.GetCgroupns(), &cfg.Namespaces.Cgroup}} {
 		switch n.asked {
 		case "", "private":
 		case "host":
@@ -175,8 +178,11 @@ func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 			return invalid.Errorf("%s namespace %q is neither host nor private: other namespaces cannot be joined", n.kind, n.asked)
 		}
 	}
-	if req.GetUts() == "host" && req.GetHostname() != "" {
-		return invalid.Errorf("a host name cannot be combined with uts host")
+	if cfg.Namespaces.UTS.Mode == core.Host && req.GetHostname()+req.GetDomainname() != "" {
+		return invalid.Errorf("a host name or a domain name cannot be combined with uts host")
+	}
+	if len(req.GetDomainname()) > maxDomain {
+		return invalid.Errorf("the domain name has %d bytes, at most %d", len(req.GetDomainname()), maxDomain)
 	}
 	if _, err := sysctl.ParseAll(req.GetSysctls()); err != nil {
 		return err
@@ -199,7 +205,7 @@ func checkUserns(req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error 
 		return invalid.Errorf("user namespace %q is neither host nor private", req.GetUserns())
 	}
 	for option, asked := range map[string]bool{
-		"privileged": req.GetPrivileged(), "ipc host": req.GetIpc() == "host", "pid host": req.GetPid() == "host", "uts host": req.GetUts() == "host", "network host": req.GetNetwork() == "host",
+		"privileged": req.GetPrivileged(), "ipc host": req.GetIpc() == "host", "pid host": req.GetPid() == "host", "uts host": req.GetUts() == "host", "cgroupns host": req.GetCgroupns() == "host", "network host": req.GetNetwork() == "host",
 	} {
 		if asked {
 			return invalid.Errorf("a private user namespace cannot be combined with %s", option)

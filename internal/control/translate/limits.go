@@ -21,7 +21,15 @@ type Limited interface {
 	GetCpusetCpus() string
 	GetCpusetMems() string
 	GetPids() int64
+	GetCpuQuota() int64
+	GetCpuPeriod() uint64
 }
+
+// The kernel's bounds of a period for quotas of CPU time, in microseconds.
+const (
+	minPeriod = 1_000
+	maxPeriod = 1_000_000
+)
 
 // Resources returns the limits of a request. memory is the memory limit in force when the request has
 // none; 0 is none.
@@ -31,6 +39,9 @@ func Resources(req Limited, memory int64) (*specs.LinuxResources, error) {
 	}
 	res, err := l.Resources()
 	if err != nil {
+		return nil, err
+	}
+	if err := quota(res, req); err != nil {
 		return nil, err
 	}
 	if l.Memory > 0 {
@@ -64,6 +75,57 @@ func Resources(req Limited, memory int64) (*specs.LinuxResources, error) {
 	return res, nil
 }
 
+// quota puts the request's quota of CPU time and its period into res.
+func quota(res *specs.LinuxResources, req Limited) error {
+	q, period := req.GetCpuQuota(), req.GetCpuPeriod()
+	switch {
+	case q == 0 && period == 0:
+		return nil
+	case req.GetCpus() != 0:
+		return invalid.Errorf("cpus %v cannot be combined with a quota or a period: cpus is the quota divided by the period", req.GetCpus())
+	case q != 0 && q < ocispec.MinQuota && q != -1:
+		return invalid.Errorf("a CPU quota of %d µs is below the least, %d µs; -1 is no limit", q, ocispec.MinQuota)
+	case period != 0 && (period < minPeriod || period > maxPeriod):
+		return invalid.Errorf("a CPU period of %d µs is not between %d and %d", period, minPeriod, maxPeriod)
+	}
+	if res.CPU == nil {
+		res.CPU = &specs.LinuxCPU{}
+	}
+	if q != 0 {
+		res.CPU.Quota = &q
+	}
+	if period != 0 {
+		res.CPU.Period = &period
+	}
+	return nil
+}
+
+// maxSwappiness is the kernel's bound on cgroup v1.
+const maxSwappiness = 100
+
+// reclaim puts the settings of cgroup v1's memory into res.
+func reclaim(res *specs.LinuxResources, req *longshorev1.CreateRequest) error {
+	if req.MemorySwappiness == nil && !req.GetOomKillDisable() {
+		return nil
+	}
+	if res.Memory == nil {
+		res.Memory = &specs.LinuxMemory{}
+	}
+	if n := req.MemorySwappiness; n != nil {
+		if *n > maxSwappiness {
+			return invalid.Errorf("memory swappiness %d is not between 0 and %d", *n, maxSwappiness)
+		}
+		res.Memory.Swappiness = n
+	}
+	if req.GetOomKillDisable() {
+		if req.GetMemoryBytes() == 0 {
+			return invalid.Errorf("without a memory limit a container must not disable the OOM killer: it could stop the whole node")
+		}
+		res.Memory.DisableOOMKiller = &req.OomKillDisable
+	}
+	return nil
+}
+
 // limits puts the request's limits into s.
 func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
 	if req.GetPids() < 0 {
@@ -73,7 +135,17 @@ func limits(s *specs.Spec, req *longshorev1.CreateRequest) error {
 	if err != nil {
 		return err
 	}
-	res.Devices = s.Linux.Resources.Devices
+	if err := reclaim(res, req); err != nil {
+		return err
+	}
+	if res.BlockIO, err = blockIO(req); err != nil {
+		return err
+	}
+	rules, err := deviceRules(req)
+	if err != nil {
+		return err
+	}
+	res.Devices = append(s.Linux.Resources.Devices, rules...)
 	s.Linux.Resources = res
 	if score := int(req.GetOomScoreAdj()); score != 0 {
 		if score < -maxOOMScore || score > maxOOMScore {

@@ -49,15 +49,17 @@ const maxAliases = 64
 
 // address puts the request's own address and names on its network into cfg.
 func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
-	if req.GetIp() == "" && req.GetMac() == "" && len(req.GetNetworkAliases()) == 0 {
+	if req.GetIp() == "" && req.GetIp6() == "" && req.GetMac() == "" && len(req.GetNetworkAliases()) == 0 {
 		return nil
 	}
 	if !ownNetwork(req) {
 		return invalid.Errorf("an address or an alias cannot be combined with network %s", req.GetNetwork())
 	}
 	first := &longshorev1.NetworkAttachment{Network: cfg.Network.Name, Mac: req.GetMac(), Aliases: req.GetNetworkAliases()}
-	if req.GetIp() != "" {
-		first.Addresses = []string{req.GetIp()}
+	for _, ip := range []string{req.GetIp(), req.GetIp6()} {
+		if ip != "" {
+			first.Addresses = append(first.Addresses, ip)
+		}
 	}
 	a, err := Attachment(first)
 	if cfg.Network.Name == "" { // as the default network is named everywhere else

@@ -20,7 +20,7 @@ const hidden = "<hidden>"
 // ports.
 func Network(sb core.Sandbox) map[string]any {
 	n := map[string]any{
-		"mode": sb.Network.Mode, "name": sb.Config.Network.Name, "hostname": sb.Config.Hostname, "config_ports": sb.Config.Network.Ports,
+		"mode": sb.Network.Mode, "name": sb.Config.Network.Name, "hostname": sb.Config.Hostname, "domainname": sb.Config.Domainname, "config_ports": sb.Config.Network.Ports,
 		"namespace": sb.Config.Namespaces.Net.Path,
 	}
 	n["networks"], n["names"] = attachments(sb), networkNames(sb)
