@@ -10,7 +10,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 bin=${BIN:-bin} out=${OUT:-dist} from=contrib/packaging/debian
-for program in longshore longshore-keeper longshore-oci longshore-verify longshore-wasm longshore-hub; do
+for program in longshore longshore-keeper longshore-oci longshore-verify longshore-wasm longshore-compose longshore-hub; do
 	test -x "$bin/$program" || {
 		echo "deb.sh: no $bin/$program: build first (make build)" >&2
 		exit 1
@@ -45,7 +45,7 @@ finish() { # package, architecture
 }
 
 pkg=$tmp/longshore
-for program in longshore longshore-keeper longshore-oci longshore-verify longshore-wasm; do
+for program in longshore longshore-keeper longshore-oci longshore-verify longshore-wasm longshore-compose; do
 	install -D -m 755 "$bin/$program" "$pkg/usr/bin/$program"
 done
 for unit in contrib/systemd/longshore.* contrib/systemd/longshore-cri.*; do

@@ -33,7 +33,7 @@ var doors = []door{
 	{"go.uber.org/zap", []string{"internal/hub/store/etcd"}, "we log by log/slog; etcd does not"},
 	{"github.com/moby/moby/api", []string{"internal/hub/engineapi"}, "Docker's API is answered in hub/engineapi"},
 	{"github.com/moby/moby/v2", []string{"internal/face/swarm/gossip/networkdb"}, "Docker's gossip is spoken in face/swarm/gossip/networkdb"},
-	{"github.com/compose-spec/", []string{"internal/hub/compose", "internal/cli/composefile"}, "Compose files end as declarations, or as requests of the control API"},
+	{"github.com/compose-spec/", []string{"internal/hub/compose", "internal/cli/composefile/read"}, "Compose files end as declarations, or as requests of the control API"},
 	{"github.com/sirupsen/logrus", []string{"internal/obs"}, "we log by log/slog"},
 	{"github.com/open-policy-agent/", []string{"internal/guest/policy/rego"}, "Rego stays in longshore-policy"},
 	{"github.com/sigstore/", []string{"internal/image/trust/sigstore"}, "sigstore stays in longshore-verify"},
@@ -211,6 +211,7 @@ var only = []struct{ family, program, because string }{
 	{"github.com/sigstore/", "cmd/longshore-verify", "what sigstore's libraries set up when a program starts would be in every agent and every worker"},
 	{"github.com/open-policy-agent/", "cmd/longshore-policy", "it is larger than a guest's whole agent, where files are memory"},
 	{"go.etcd.io/etcd", "cmd/longshore-hub", "a node needs no database of a fleet"},
+	{"github.com/compose-spec/compose-go/v2/cli", "cmd/longshore-compose", "its schema takes 5 ms and 2 MB of each start of a program that has it"},
 }
 
 // TestOneProgramLinksThem keeps such libraries out of all other programs.

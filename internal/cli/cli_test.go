@@ -18,6 +18,8 @@ import (
 
 	"github.com/longshore/longshore/internal/cli"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/composefile"
+	"github.com/longshore/longshore/internal/cli/composefile/read"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/control"
 	"github.com/longshore/longshore/internal/core"
@@ -26,6 +28,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
+		composefile.Program: func() { os.Exit(read.Main(os.Args[1:], os.Environ(), os.Stdout, os.Stderr)) },
 		"longshore": func() {
 			base.CompleteTime = time.Minute
 			os.Exit(cli.Main(context.Background(), cli.Options{

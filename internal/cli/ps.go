@@ -67,7 +67,7 @@ func newPs(a *app) *cobra.Command {
 			if req.Labels, err = typed.Labels(labels); err != nil {
 				return &base.UsageError{Err: err}
 			}
-			if err := ofProject(cmd, &flags, projectName, req); err != nil {
+			if err := ofProject(a, cmd, &flags, projectName, req); err != nil {
 				return err
 			}
 			format, filters, err := flags.parsed(psFilters)
@@ -137,7 +137,7 @@ func newPs(a *app) *cobra.Command {
 
 // ofProject restricts the list to the project of -p, or of the Compose file among the filters: a filter has a =, and a file has
 // none.
-func ofProject(cmd *cobra.Command, flags *listFlags, name string, req *longshorev1.ListContainersRequest) error {
+func ofProject(a *app, cmd *cobra.Command, flags *listFlags, name string, req *longshorev1.ListContainersRequest) error {
 	file := ""
 	for i, f := range flags.filters {
 		if !strings.Contains(f, "=") {
@@ -153,7 +153,7 @@ func ofProject(cmd *cobra.Command, flags *listFlags, name string, req *longshore
 	if file == "" && name == "" {
 		return nil
 	}
-	name, err := compose.ProjectName(cmd.Context(), file, name)
+	name, err := compose.ProjectName(cmd.Context(), a.App, file, name)
 	if err != nil {
 		return err
 	}

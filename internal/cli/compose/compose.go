@@ -10,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,7 +21,6 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/composefile"
-	"github.com/longshore/longshore/internal/obs"
 )
 
 // Credentials returns those for an image's registry, nil without any.
@@ -46,46 +43,18 @@ func (f *Files) Define(fl *pflag.FlagSet) {
 
 // Options returns the options of package composefile.
 func (f *Files) Options() composefile.Options {
-	o := f.options
-	o.Env = os.Environ()
-	return o
+	return f.options
 }
 
 // ProjectName returns the name of the project of a file; "" finds the file.
-func ProjectName(ctx context.Context, file, name string) (string, error) {
-	o := composefile.Options{Name: name, Env: os.Environ()}
+func ProjectName(ctx context.Context, a *base.App, file, name string) (string, error) {
+	o := composefile.Options{Name: name}
 	if file != "" {
 		o.Files = []string{file}
 	}
-	bridge(nil) // up has printed the warnings
-	out, err := composefile.Look(ctx, o)
+	out, err := composefile.Look(ctx, a.Stdin, o)
 	return out.Name, err
 }
-
-// notes is a log that prints the warnings of compose-go for the user.
-type notes struct {
-	slog.Handler
-	a *base.App
-}
-
-// Enabled reports whether a line is printed: warnings are, unless a is nil.
-func (n notes) Enabled(_ context.Context, level slog.Level) bool {
-	return n.a != nil && level >= slog.LevelWarn
-}
-
-// Handle prints the text of a line.
-func (n notes) Handle(_ context.Context, r slog.Record) error {
-	r.Attrs(func(attr slog.Attr) bool {
-		if attr.Key == "text" {
-			n.a.Warn("note: %s", attr.Value)
-		}
-		return true
-	})
-	return nil
-}
-
-// bridge has the warnings of compose-go printed; nil drops them.
-func bridge(a *base.App) { obs.BridgeLogrus(slog.New(notes{slog.DiscardHandler, a})) }
 
 // runner works on the objects of one project.
 type runner struct {
@@ -108,6 +77,12 @@ func (r *runner) warn(format string, args ...any) {
 	r.printed.Lock()
 	defer r.printed.Unlock()
 	r.a.Warn(format, args...)
+}
+
+// named returns an error with the name of its object. The text is that for people, because the text of a call's error would
+// replace the name later.
+func (r *runner) named(name string, err error) error {
+	return fmt.Errorf("%s: %s", name, r.a.Explain(err))
 }
 
 // containers returns the project's containers in the order of their services and numbers.

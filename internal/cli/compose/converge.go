@@ -107,7 +107,7 @@ func (u *upper) create(ctx context.Context, s composefile.Service, req *longshor
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), stateTime)
 		defer cancel()
 		_, rerr := u.c.Containers.Remove(clean, &longshorev1.RemoveRequest{Name: created.GetId(), Force: true, Volumes: true})
-		return errors.Join(fmt.Errorf("copy secrets and configs: %w", err), rerr)
+		return errors.Join(u.named("copy secrets and configs", err), rerr)
 	}
 	return nil
 }
@@ -255,7 +255,7 @@ func (u *upper) start(ctx context.Context, s composefile.Service, failed map[str
 		}
 		switch {
 		case err != nil && d.Required:
-			return fmt.Errorf("needs the service %s: %w", d.Service, err)
+			return u.named("needs the service "+d.Service, err)
 		case err != nil:
 			u.warn("service %s: starts without the service %s: %s", s.Name, d.Service, u.a.Explain(err))
 		}
@@ -373,7 +373,7 @@ func (u *upper) waitForAll(ctx context.Context) error {
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
 			}
-			errs = append(errs, fmt.Errorf("service %s: %w", s.Name, err))
+			errs = append(errs, u.named("service "+s.Name, err))
 		}
 	}
 	return u.state(ctx, errs...)

@@ -39,8 +39,7 @@ func NewDown(a *base.App) *cobra.Command {
 			if f.rmi != "" {
 				return &base.UsageError{Err: errors.New("--rmi: down removes no images: use longshore rmi or longshore prune")}
 			}
-			bridge(nil) // up has printed the warnings
-			out, err := composefile.Look(cmd.Context(), f.files.Options())
+			out, err := composefile.Look(cmd.Context(), a.Stdin, f.files.Options())
 			if err != nil {
 				return err
 			}

@@ -47,8 +47,7 @@ func NewUp(a *base.App, creds Credentials) *cobra.Command {
 			if err != nil {
 				return &base.UsageError{Err: err}
 			}
-			bridge(a)
-			p, err := composefile.Load(cmd.Context(), o)
+			p, err := composefile.Load(cmd.Context(), a.Stdin, o)
 			if refused := (*composefile.RefusedError)(nil); errors.As(err, &refused) {
 				for _, reason := range refused.Reasons {
 					a.Warn("%s", reason)
@@ -178,7 +177,7 @@ func (u *upper) make(ctx context.Context, started func(*longshorev1.Container)) 
 	order := u.graph()
 	for _, name := range order.order() {
 		if err := u.converge(ctx, u.service(name)); err != nil {
-			return u.state(ctx, fmt.Errorf("service %s: %w", name, err))
+			return u.state(ctx, u.named("service "+name, err))
 		}
 	}
 	if u.f.noStart {
@@ -190,7 +189,7 @@ func (u *upper) make(ctx context.Context, started func(*longshorev1.Container)) 
 	var all []error
 	for _, name := range slices.Sorted(maps.Keys(errs)) {
 		if errs[name] != nil {
-			all = append(all, fmt.Errorf("service %s: %w", name, errs[name]))
+			all = append(all, u.named("service "+name, errs[name]))
 		}
 	}
 	return u.state(ctx, all...)
@@ -263,7 +262,7 @@ func (u *upper) pull(ctx context.Context) error {
 		}
 		id, err := u.image(ctx, s, policy)
 		if err != nil {
-			return fmt.Errorf("%s: service %s: %w", s.At, s.Name, err)
+			return u.named(s.At+": service "+s.Name, err)
 		}
 		u.images[s.Name] = id
 	}
@@ -363,7 +362,7 @@ func (u *upper) networks(ctx context.Context) error {
 		}
 		u.step("Network", name, "Creating")
 		if _, err := u.c.Networks.CreateNetwork(ctx, n.Request); err != nil {
-			return fmt.Errorf("%s: %w", n.At, err)
+			return u.named(n.At, err)
 		}
 		u.step("Network", name, "Created")
 	}
@@ -390,7 +389,7 @@ func (u *upper) volumes(ctx context.Context) error {
 		}
 		u.step("Volume", name, "Creating")
 		if _, err := u.c.Volumes.CreateVolume(ctx, v.Request); err != nil {
-			return fmt.Errorf("%s: %w", v.At, err)
+			return u.named(v.At, err)
 		}
 		u.step("Volume", name, "Created")
 	}
@@ -429,32 +428,38 @@ func (u *upper) foreground(ctx context.Context) error {
 	defer cancel()
 	out := newOutput(work, u)
 	made := make(chan error, 1)
-	ended := make(chan int, 1)
-	go func() {
-		err := u.make(work, out.follow)
-		if err == nil {
-			ended <- out.wait()
-		}
-		made <- err
-	}()
+	go func() { made <- u.make(work, out.follow) }()
 	select {
 	case err := <-made:
-		if err == nil {
-			return exitStatus(<-ended)
+		if err != nil {
+			return err
 		}
-		return err
+	case <-signals: // the agent undoes a create that is interrupted
+		cancel()
+		if err := <-made; err == nil {
+			u.warn("all services had started")
+		}
+		return u.interrupted(ctx, signals)
+	}
+	ended := make(chan int, 1)
+	go func() { ended <- out.wait() }()
+	select {
+	case status := <-ended:
+		return exitStatus(status)
 	case <-out.aborted:
 		if err := u.stopAll(ctx, signals); err != nil {
 			return err
 		}
-		return exitStatus(out.wait())
+		return exitStatus(<-ended)
 	case <-signals:
-		u.warn("stopping; interrupt again to kill")
-		err := u.stopAll(ctx, signals)
-		cancel()
-		<-made //nolint:errcheck // it was interrupted
-		return errors.Join(err, &base.ExitError{Status: statusInterrupted})
+		return u.interrupted(ctx, signals)
 	}
+}
+
+// interrupted stops all services after the user's interrupt.
+func (u *upper) interrupted(ctx context.Context, signals <-chan os.Signal) error {
+	u.warn("stopping; interrupt again to kill")
+	return errors.Join(u.stopAll(ctx, signals), &base.ExitError{Status: statusInterrupted})
 }
 
 // statusInterrupted is the exit status of a command that the user interrupted, as in shells.

@@ -1,6 +1,6 @@
-// Package composefile reads Compose files as the objects that the control API creates: containers, networks and volumes.
-// compose-go reads, merges and validates the files. This package translates the result, and refuses impossible settings by
-// their names and lines. It is the only package of the command line that knows compose-go's types.
+// Package composefile has the objects that Compose files declare, as requests of the control API, and reads files by
+// longshore-compose. That is a program of its own, because the libraries that read the files would cost time and memory at
+// each start of longshore. Package read is that program.
 //
-// It does not talk to the agent. Start at Load.
+// Start at Load.
 package composefile

@@ -1,106 +1,36 @@
 package composefile
 
 import (
-	"cmp"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"time"
 
-	"github.com/compose-spec/compose-go/v2/cli"
-	"github.com/compose-spec/compose-go/v2/loader"
-	"github.com/compose-spec/compose-go/v2/template"
-	"github.com/compose-spec/compose-go/v2/types"
-	"go.yaml.in/yaml/v3"
-
-	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/subprocess"
 )
 
-// Options say which project is read.
-type Options struct {
-	Files    []string // "-" is standard input; none: those that COMPOSE_FILE names, or compose.yaml here or in a parent
-	Name     string   // "": COMPOSE_PROJECT_NAME, the name in the file, or that of the directory
-	Dir      string   // "": that of the first file
-	EnvFiles []string // none: .env in the project's directory
-	Profiles []string // none: COMPOSE_PROFILES
-	Env      []string // NAME=value; these win over the files
-	// Services selects services and, unless NoDeps is set, those that they depend on. None selects all.
-	Services []string
-	NoDeps   bool
-	Scale    map[string]int // numbers of containers, in place of those of the files
-}
+// Program is the name of the program that reads files.
+const Program = "longshore-compose"
 
-// Project has the objects that Compose files declare.
-type Project struct {
-	Name, Dir string
-	Files     []string // absolute paths
-	Services  []Service
-	Networks  []Network
-	Volumes   []Volume
-	// Declared are the names of all services, also of those that no profile enables or that are not selected.
-	Declared []string
-	// Notes are lines for the user about settings without effect.
-	Notes []string
-}
-
-// Service is one service of a project.
-type Service struct {
-	Name string
-	// Request creates a container of the service. It has no name yet, and only the labels of the service.
-	Request       *longshorev1.CreateRequest
-	ContainerName string // "": made of the project, the service and a number
-	Scale         int
-	DependsOn     []Dependency
-	Files         []File
-	MakeDirs      []string      // directories of the host that are made if they are missing
-	PullAfter     time.Duration // pull the image again if it was pulled longer ago; 0: never
-	Quiet         bool          // does not show its output
-	Hash          string        // of all settings that need a new container when they change
-	At            string        // FILE:LINE of the service
-}
-
-// The conditions of dependencies.
+// The commands of the program. The next argument is the JSON document of Options, and the output that of an Answer.
 const (
-	Started   = types.ServiceConditionStarted
-	Healthy   = types.ServiceConditionHealthy
-	Completed = types.ServiceConditionCompletedSuccessfully
+	CommandLoad = "load"
+	CommandLook = "look"
 )
 
-// Dependency is a service that another one needs.
-type Dependency struct {
-	Service   string
-	Condition string
-	Required  bool
-	Restart   bool // restart the dependent service after a change of this one
-}
-
-// File is a file that is copied into a container before its start.
-type File struct {
-	Path     string
-	Content  []byte
-	Mode     int64
-	UID, GID int
-}
-
-// Network is a network of a project.
-type Network struct {
-	Key      string // its name in the files
-	External bool   // must exist
-	Request  *longshorev1.CreateNetworkRequest
-	At       string
-}
-
-// Volume is a named volume of a project.
-type Volume struct {
-	Key      string
-	External bool
-	Request  *longshorev1.CreateVolumeRequest
-	At       string
+// Answer is the output of the program.
+type Answer struct {
+	Project *Project
+	Outline *Outline
+	Refused []string // settings that are not possible
+	NoFile  bool     // no file was named and none was found
+	Error   string
 }
 
 // RefusedError lists settings that are not possible, each with its file and line.
@@ -108,339 +38,68 @@ type RefusedError struct{ Reasons []string }
 
 func (e *RefusedError) Error() string { return strings.Join(e.Reasons, "; ") }
 
-// FileNames are the names of files that are found without -f, the preferred one first.
-func FileNames() []string { return slices.Clone(cli.DefaultFileNames) }
-
 // ErrNoFile means that no file was named and none was found.
-var ErrNoFile = errors.New("no Compose file: neither here nor in a parent directory is a " + strings.Join(cli.DefaultFileNames, ", ") + "; name one with -f")
+var ErrNoFile = errors.New("no Compose file: neither here nor in a parent directory is a compose.yaml, compose.yml, docker-compose.yml or docker-compose.yaml; name one with -f")
 
-// Load reads a project. The error is a RefusedError if the files are valid and need something that is not possible.
-func Load(ctx context.Context, o Options) (*Project, error) {
-	opts, err := o.compose()
+// Load reads a project. stdin is the file "-". The error is a RefusedError if the files are valid and have impossible settings.
+func Load(ctx context.Context, stdin io.Reader, o Options) (*Project, error) {
+	a, err := run(ctx, stdin, CommandLoad, o)
 	if err != nil {
 		return nil, err
 	}
-	if len(opts.ConfigPaths) == 0 {
-		return nil, ErrNoFile
-	}
-	where, err := newLocator(opts.ConfigPaths)
-	if err != nil {
-		return nil, err
-	}
-	p, err := opts.LoadProject(ctx)
-	if err != nil {
-		return nil, where.explain(err)
-	}
-	all := append(p.ServiceNames(), p.DisabledServiceNames()...)
-	slices.Sort(all)
-	if p, err = o.selected(p, all); err != nil {
-		return nil, err
-	}
-	t := &translator{p: p, where: where, env: opts.Environment}
-	t.unset(opts.Environment)
-	out, err := t.project()
-	if err != nil {
-		return nil, err
-	}
-	out.Declared = all
-	return out, nil
-}
-
-// Outline has the names of a project and its services. It exists even if the files have impossible settings.
-type Outline struct {
-	Name     string
-	Services []string // also of profiles that are not enabled; nil without files
-	// DependsOn has the services that each service needs.
-	DependsOn map[string][]string
+	return a.Project, nil
 }
 
 // Look reads the outline of a project. Without a file, the outline has only the name, from the options or the environment.
-func Look(ctx context.Context, o Options) (Outline, error) {
-	opts, err := o.compose()
-	if err != nil {
+func Look(ctx context.Context, stdin io.Reader, o Options) (Outline, error) {
+	a, err := run(ctx, stdin, CommandLook, o)
+	if err != nil || a.Outline == nil {
 		return Outline{}, err
 	}
-	if len(opts.ConfigPaths) == 0 || o.Name != "" && len(o.Files) == 0 {
-		name := cmp.Or(opts.Name, opts.Environment["COMPOSE_PROJECT_NAME"])
-		if name == "" {
-			return Outline{}, ErrNoFile
-		}
-		if len(opts.ConfigPaths) == 0 {
-			return Outline{Name: name}, nil
-		}
-	}
-	model, err := opts.LoadModel(ctx)
-	if err != nil {
-		return Outline{}, err
-	}
-	out := Outline{Services: []string{}, DependsOn: map[string][]string{}}
-	if services, ok := model["services"].(map[string]any); ok {
-		out.Services = slices.Sorted(maps.Keys(services))
-		for name, s := range services {
-			service, _ := s.(map[string]any)
-			needs, _ := service["depends_on"].(map[string]any)
-			out.DependsOn[name] = slices.Sorted(maps.Keys(needs))
-		}
-	}
-	if name, ok := model["name"].(string); ok {
-		out.Name = name
-	}
-	return out, nil
+	return *a.Outline, nil
 }
 
-// compose returns the options of compose-go. The order of the steps is that of docker compose: the environment wins over
-// .env, which may itself name the files.
-func (o Options) compose() (*cli.ProjectOptions, error) {
-	envFiles := o.EnvFiles
-	if len(envFiles) == 0 {
-		for _, e := range o.Env {
-			if list, ok := strings.CutPrefix(e, "COMPOSE_ENV_FILES="); ok && list != "" {
-				envFiles = strings.Split(list, ",")
-			}
-		}
-	}
-	return cli.NewProjectOptions(o.Files,
-		cli.WithWorkingDirectory(o.Dir),
-		cli.WithEnv(o.Env),
-		cli.WithEnvFiles(envFiles...), cli.WithDotEnv,
-		cli.WithConfigFileEnv,
-		cli.WithDefaultConfigPath,
-		cli.WithEnvFiles(envFiles...), cli.WithDotEnv,
-		cli.WithDefaultProfiles(o.Profiles...),
-		cli.WithName(o.Name),
-		cli.WithLoadOptions(func(l *loader.Options) {
-			if l.Interpolate == nil {
-				return // the files are only found
-			}
-			l.Interpolate.Substitute = func(text string, variables template.Mapping) (string, error) {
-				return template.SubstituteWithOptions(text, variables, template.WithoutLogging)
-			}
-		}),
-	)
-}
-
-// selected returns the project with the services that the options select, in their numbers.
-func (o Options) selected(p *types.Project, all []string) (*types.Project, error) {
-	for _, name := range slices.Concat(o.Services, slices.Collect(maps.Keys(o.Scale))) {
-		if !slices.Contains(all, name) {
-			return nil, fmt.Errorf("no such service: %s (the files have %s)", name, strings.Join(all, ", "))
-		}
-	}
-	p, err := p.WithServicesEnabled(o.Services...)
+// run runs the program.
+func run(ctx context.Context, stdin io.Reader, command string, o Options) (*Answer, error) {
+	path, err := program()
 	if err != nil {
 		return nil, err
 	}
-	deps := types.IncludeDependencies
-	if o.NoDeps {
-		deps = types.IgnoreDependencies
-	}
-	if p, err = p.WithSelectedServices(o.Services, deps); err != nil {
+	options, err := json.Marshal(o)
+	if err != nil {
 		return nil, err
 	}
-	for name, n := range o.Scale {
-		s, ok := p.Services[name]
-		if !ok {
-			return nil, fmt.Errorf("--scale %s=%d: the service is not among those that are started", name, n)
-		}
-		s.SetScale(n)
-		p.Services[name] = s
+	cmd := subprocess.Command(ctx, path, command, string(options))
+	var out, said bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &said
+	if err := subprocess.Run(ctx, cmd); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", Program, err, strings.TrimSpace(said.String()))
 	}
-	return p.WithoutUnresolvedOptionalDependencies().WithoutUnnecessaryResources(), nil
+	var a Answer
+	if err := json.Unmarshal(out.Bytes(), &a); err != nil {
+		return nil, fmt.Errorf("the answer of %s: %w: does it have the version of longshore?", path, err)
+	}
+	switch {
+	case a.NoFile:
+		return nil, ErrNoFile
+	case len(a.Refused) > 0:
+		return nil, &RefusedError{a.Refused}
+	case a.Error != "":
+		return nil, errors.New(a.Error)
+	}
+	return &a, nil
 }
 
-// unset notes the variables that have neither a value nor a default.
-func (t *translator) unset(env map[string]string) {
-	missing := map[string]bool{}
-	for _, s := range t.where.files {
-		var doc map[string]any
-		if s.doc.Decode(&doc) != nil {
-			continue // the loader has accepted it
-		}
-		for name, v := range template.ExtractVariables(doc, template.DefaultPattern) {
-			if _, ok := env[name]; !ok && v.DefaultValue == "" && v.PresenceValue == "" && !v.Required {
-				missing[name] = true
-			}
+// program returns the path of the program: beside this one, or in PATH.
+func program() (string, error) {
+	if self, err := os.Executable(); err == nil {
+		if path, err := exec.LookPath(filepath.Join(filepath.Dir(self), Program)); err == nil {
+			return path, nil
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(missing)) {
-		t.note("the variable %s is not set; its value is empty", name)
+	path, err := exec.LookPath(Program)
+	if err != nil {
+		return "", fmt.Errorf("%s, which reads Compose files, is neither beside longshore nor in PATH: install it", Program)
 	}
-}
-
-// locator finds the lines of keys.
-type locator struct {
-	files []source // the last one wins
-}
-
-// source is one file.
-type source struct {
-	path string // absolute
-	doc  *yaml.Node
-}
-
-// newLocator reads files and those that they include. Standard input has no lines, as it can be read only once.
-func newLocator(paths []string) (*locator, error) {
-	l := &locator{}
-	for _, path := range paths {
-		if path == "-" {
-			continue
-		}
-		abs, err := filepath.Abs(path)
-		if err != nil {
-			return nil, err
-		}
-		l.read(abs)
-	}
-	return l, nil
-}
-
-// maxSources bounds the files of one project.
-const maxSources = 1000
-
-// read adds a file and those that it includes. A file that cannot be read is left to the loader, which reports it.
-func (l *locator) read(path string) *source {
-	for i := range l.files {
-		if l.files[i].path == path {
-			return &l.files[i]
-		}
-	}
-	data, err := os.ReadFile(path)
-	var doc yaml.Node
-	if err != nil || yaml.Unmarshal(data, &doc) != nil || len(doc.Content) == 0 || len(l.files) >= maxSources {
-		return nil
-	}
-	included := &yaml.Node{}
-	if _, n := child(doc.Content[0], "include"); n != nil {
-		included = n
-	}
-	for _, n := range included.Content {
-		if _, p := child(n, "path"); p != nil {
-			n = p
-		}
-		for _, one := range append([]*yaml.Node{n}, n.Content...) {
-			if one.Kind == yaml.ScalarNode {
-				l.read(filepath.Join(filepath.Dir(path), one.Value))
-			}
-		}
-	}
-	l.files = append(l.files, source{path, doc.Content[0]})
-	return &l.files[len(l.files)-1]
-}
-
-// child returns the key and the value of a name in a mapping or of an index in a list. It follows aliases and merge keys.
-func child(n *yaml.Node, name string) (key, value *yaml.Node) {
-	for n != nil && n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	if n == nil {
-		return nil, nil
-	}
-	if n.Kind == yaml.SequenceNode {
-		for i, e := range n.Content {
-			if fmt.Sprint(i) == name {
-				return e, e
-			}
-		}
-		return nil, nil
-	}
-	if n.Kind != yaml.MappingNode {
-		return nil, nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return n.Content[i], n.Content[i+1]
-		}
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Tag != "!!merge" {
-			continue
-		}
-		merged := []*yaml.Node{n.Content[i+1]}
-		if merged[0].Kind == yaml.SequenceNode {
-			merged = merged[0].Content
-		}
-		for _, m := range merged {
-			if key, value = child(m, name); key != nil {
-				return key, value
-			}
-		}
-	}
-	return nil, nil
-}
-
-// at returns FILE:LINE of the key at a path, or of the innermost key above it that is in a file.
-func (l *locator) at(path ...string) string {
-	best, depth := "the project", 0
-	for _, s := range slices.Backward(l.files) {
-		if text, d := l.in(s, path, 0); d > depth {
-			best, depth = text, d
-		}
-	}
-	return best
-}
-
-// maxExtends bounds the services that extend each other.
-const maxExtends = 20
-
-// in returns the position of the innermost key of path in one file, and its depth. The keys of a service may be those of the
-// service that it extends.
-func (l *locator) in(s source, path []string, extended int) (text string, depth int) {
-	node := s.doc
-	for i, name := range path {
-		key, value := child(node, name)
-		if key == nil {
-			break
-		}
-		text, depth, node = fmt.Sprintf("%s:%d", display(s.path), key.Line), i+1, value
-	}
-	if depth != 2 || len(path) < 3 || path[0] != "services" || extended > maxExtends {
-		return text, depth
-	}
-	_, ext := child(node, "extends")
-	if ext == nil {
-		return text, depth
-	}
-	from, service := s, ext.Value
-	if _, n := child(ext, "service"); n != nil {
-		service = n.Value
-	}
-	if _, n := child(ext, "file"); n != nil {
-		file := n.Value
-		if !filepath.IsAbs(file) {
-			file = filepath.Join(filepath.Dir(s.path), file)
-		}
-		if other := (&locator{}).read(file); other != nil {
-			from = *other
-		}
-	}
-	if t, d := l.in(from, slices.Concat([]string{"services", service}, path[2:]), extended+1); d > depth {
-		return t, d
-	}
-	return text, depth
-}
-
-// display returns a path relative to the current directory if it is below it.
-func display(path string) string {
-	if here, err := os.Getwd(); err == nil {
-		if rel, err := filepath.Rel(here, path); err == nil && !strings.HasPrefix(rel, "..") {
-			return rel
-		}
-	}
-	return path
-}
-
-// explain adds the line to an error of the loader that names a key.
-func (l *locator) explain(err error) error {
-	for word := range strings.FieldsSeq(err.Error()) {
-		path := strings.Split(strings.Trim(word, `'":,`), ".")
-		if len(path) < 2 || !slices.Contains([]string{"services", "networks", "volumes", "secrets", "configs"}, path[0]) {
-			continue
-		}
-		if _, rest, ok := strings.Cut(err.Error(), "additional properties '"); ok {
-			name, _, _ := strings.Cut(rest, "'")
-			path = append(path, name)
-		}
-		return fmt.Errorf("%s: %w", l.at(path...), err)
-	}
-	return err
+	return path, nil
 }

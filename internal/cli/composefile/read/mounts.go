@@ -1,4 +1,4 @@
-package composefile
+package read
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/composefile"
 	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 )
@@ -207,7 +208,7 @@ type fileOf struct {
 // file adds one secret or config: a file is mounted; its copy has another owner or mode; everything else is written.
 func (t *serviceTranslator) file(f fileOf) {
 	own := f.ref.UID != "" || f.ref.GID != "" || f.ref.Mode != nil
-	out := File{Path: f.target, Mode: 0o444}
+	out := composefile.File{Path: f.target, Mode: 0o444}
 	switch {
 	case bool(f.from.External):
 		return // refused already
@@ -268,7 +269,7 @@ func (t *serviceTranslator) verify() {
 	if !ok {
 		return
 	}
-	r.Name = ContainerName(t.p.Name, t.s.Name, 1)
+	r.Name = composefile.ContainerName(t.p.Name, t.s.Name, 1)
 	if t.s.ContainerName != "" {
 		r.Name = t.s.ContainerName
 	}

@@ -1,4 +1,4 @@
-package composefile
+package read
 
 import (
 	"bytes"
@@ -14,6 +14,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/longshore/longshore/internal/cli/composefile"
 )
 
 // unpacked writes the files of an archive to a directory, and returns the options to read them: the file compose.yaml of the
@@ -45,7 +47,7 @@ func unpacked(t *testing.T, a *txtar.Archive) (dir string, o Options) {
 }
 
 // text shows a project: one JSON document for each object, with stand-ins for hashes and the directory.
-func text(t *testing.T, p *Project, dir string) string {
+func text(t *testing.T, p *composefile.Project, dir string) string {
 	t.Helper()
 	var b strings.Builder
 	show := func(m proto.Message) {
@@ -79,8 +81,8 @@ func text(t *testing.T, p *Project, dir string) string {
 		for _, f := range s.Files {
 			fmt.Fprintf(&b, "file %s %o %d:%d %q\n", f.Path, f.Mode, f.UID, f.GID, f.Content)
 		}
-		if s.Hash == "" || s.Request.GetLabels()[LabelHash] != s.Hash {
-			t.Errorf("service %s: hash %q, label %q", s.Name, s.Hash, s.Request.GetLabels()[LabelHash])
+		if s.Hash == "" || s.Request.GetLabels()[composefile.LabelHash] != s.Hash {
+			t.Errorf("service %s: hash %q, label %q", s.Name, s.Hash, s.Request.GetLabels()[composefile.LabelHash])
 		}
 		show(s.Request)
 	}
@@ -104,7 +106,7 @@ func TestFilesBecomeRequests(t *testing.T) {
 			dir, o := unpacked(t, a)
 			p, err := Load(t.Context(), o)
 			got := ""
-			if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+			if refused := (*composefile.RefusedError)(nil); errors.As(err, &refused) {
 				got = strings.ReplaceAll(strings.Join(refused.Reasons, "\n")+"\n", dir, "$DIR")
 			} else if err != nil {
 				t.Fatal(err)

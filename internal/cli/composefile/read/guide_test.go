@@ -1,4 +1,4 @@
-package composefile
+package read
 
 import (
 	"cmp"
@@ -12,12 +12,12 @@ import (
 // TestTheGuideHasAllKeys compares the table of the guide with the keys that the translation knows. With LONGSHORE_UPDATE=1 it
 // writes the table.
 func TestTheGuideHasAllKeys(t *testing.T) {
-	const path = "../../../docs/guide/compose.md"
+	const path = "../../../../docs/guide/compose.md"
 	guide, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- generated: the keys of internal/cli/composefile -->\n", "<!-- end -->\n"
+	const begin, end = "<!-- generated: the keys of internal/cli/composefile/read -->\n", "<!-- end -->\n"
 	head, rest, ok := strings.Cut(string(guide), begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {

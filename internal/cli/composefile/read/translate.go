@@ -1,4 +1,4 @@
-package composefile
+package read
 
 import (
 	"crypto/sha256"
@@ -16,26 +16,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/composefile"
 	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
-// The labels of objects. Other tools recognise a project by them.
-const (
-	LabelProject   = "com.docker.compose.project"
-	LabelService   = "com.docker.compose.service"
-	LabelNumber    = "com.docker.compose.container-number"
-	LabelHash      = "com.docker.compose.config-hash"
-	LabelOneOff    = "com.docker.compose.oneoff"
-	LabelDependsOn = "com.docker.compose.depends_on"
-	LabelDir       = "com.docker.compose.project.working_dir"
-	LabelFiles     = "com.docker.compose.project.config_files"
-	LabelImage     = "com.docker.compose.image"
-	LabelNetwork   = "com.docker.compose.network"
-	LabelVolume    = "com.docker.compose.volume"
-)
-
-// translator makes a Project of compose-go's.
+// translator makes a composefile.Project of compose-go's.
 type translator struct {
 	p       *types.Project
 	where   *locator
@@ -45,11 +31,11 @@ type translator struct {
 }
 
 // project translates everything, and refuses all that is not possible at once.
-func (t *translator) project() (*Project, error) {
+func (t *translator) project() (*composefile.Project, error) {
 	if err := t.check(); err != nil {
 		return nil, err
 	}
-	out := &Project{Name: t.p.Name, Dir: t.p.WorkingDir, Files: t.p.ComposeFiles}
+	out := &composefile.Project{Name: t.p.Name, Dir: t.p.WorkingDir, Files: t.p.ComposeFiles}
 	for _, key := range slices.Sorted(maps.Keys(t.p.Networks)) {
 		out.Networks = append(out.Networks, t.network(key, t.p.Networks[key]))
 	}
@@ -64,7 +50,7 @@ func (t *translator) project() (*Project, error) {
 		out.Services = append(out.Services, s)
 	}
 	if len(t.refused) > 0 {
-		return nil, &RefusedError{t.refused}
+		return nil, &composefile.RefusedError{Reasons: t.refused}
 	}
 	out.Notes = t.notes
 	return out, nil
@@ -74,17 +60,17 @@ func (t *translator) project() (*Project, error) {
 func (t *translator) labels(own map[string]string, more ...string) map[string]string {
 	list := map[string]string{}
 	maps.Copy(list, own)
-	list[LabelProject] = t.p.Name
+	list[composefile.LabelProject] = t.p.Name
 	for i := 0; i+1 < len(more); i += 2 {
 		list[more[i]] = more[i+1]
 	}
 	return list
 }
 
-func (t *translator) network(key string, n types.NetworkConfig) Network {
-	out := Network{
+func (t *translator) network(key string, n types.NetworkConfig) composefile.Network {
+	out := composefile.Network{
 		Key: key, External: bool(n.External), At: t.where.at("networks", key),
-		Request: &longshorev1.CreateNetworkRequest{Name: n.Name, Internal: n.Internal, Labels: t.labels(n.Labels, LabelNetwork, key)},
+		Request: &longshorev1.CreateNetworkRequest{Name: n.Name, Internal: n.Internal, Labels: t.labels(n.Labels, composefile.LabelNetwork, key)},
 	}
 	at := func(below ...string) []string { return append([]string{"networks", key}, below...) }
 	if n.External {
@@ -118,19 +104,19 @@ func (t *translator) network(key string, n types.NetworkConfig) Network {
 	if n.EnableIPv6 != nil && *n.EnableIPv6 && !v6 {
 		t.refuse(at("enable_ipv6"), "write the IPv6 subnet below ipam.config")
 	}
-	out.Request.Labels[LabelHash] = digest(out.Request.GetSubnets(), out.Request.GetInternal(), out.Request.GetMtu())
+	out.Request.Labels[composefile.LabelHash] = digest(out.Request.GetSubnets(), out.Request.GetInternal(), out.Request.GetMtu())
 	return out
 }
 
-func (t *translator) volume(key string, v types.VolumeConfig) Volume {
-	out := Volume{
+func (t *translator) volume(key string, v types.VolumeConfig) composefile.Volume {
+	out := composefile.Volume{
 		Key: key, External: bool(v.External), At: t.where.at("volumes", key),
-		Request: &longshorev1.CreateVolumeRequest{Name: v.Name, Labels: t.labels(v.Labels, LabelVolume, key), Options: v.DriverOpts},
+		Request: &longshorev1.CreateVolumeRequest{Name: v.Name, Labels: t.labels(v.Labels, composefile.LabelVolume, key), Options: v.DriverOpts},
 	}
 	if v.Driver != "" && v.Driver != "local" && !v.External {
 		t.refuse([]string{"volumes", key, "driver"}, fmt.Sprintf("the driver is local, not %q", v.Driver))
 	}
-	out.Request.Labels[LabelHash] = digest(out.Request.GetOptions())
+	out.Request.Labels[composefile.LabelHash] = digest(out.Request.GetOptions())
 	return out
 }
 
@@ -149,7 +135,7 @@ type serviceTranslator struct {
 	*translator
 	s   types.ServiceConfig
 	r   *longshorev1.CreateRequest
-	out Service
+	out composefile.Service
 }
 
 // refuse refuses a key of the service.
@@ -157,13 +143,13 @@ func (t *serviceTranslator) refuse(why string, path ...string) {
 	t.translator.refuse(append([]string{"services", t.s.Name}, path...), why)
 }
 
-func (t *translator) service(s types.ServiceConfig) (Service, error) {
+func (t *translator) service(s types.ServiceConfig) (composefile.Service, error) {
 	x := &serviceTranslator{translator: t, s: s, r: &longshorev1.CreateRequest{
 		Image: s.Image, Workdir: s.WorkingDir, User: s.User, Tty: s.Tty, Stdin: s.StdinOpen, Hostname: s.Hostname, Privileged: s.Privileged, CapAdd: s.CapAdd, CapDrop: s.CapDrop,
 		ReadOnly: s.ReadOnly, StopSignal: s.StopSignal, Sysctls: s.Sysctls, Annotations: s.Annotations, Groups: s.GroupAdd, Platform: s.Platform, Runtime: s.Runtime, Mac: s.MacAddress,
 		ShmBytes: uint64(max(s.ShmSize, 0)), CpuShares: uint64(max(s.CPUShares, 0)), CpusetCpus: s.CPUSet, OomScoreAdj: int32(s.OomScoreAdj), Expose: s.Expose,
 	}}
-	x.out = Service{
+	x.out = composefile.Service{
 		Name: s.Name, Request: x.r, ContainerName: s.ContainerName, Scale: s.GetScale(), Quiet: s.Attach != nil && !*s.Attach, At: t.where.at("services", s.Name),
 	}
 	if s.Image == "" && s.Build == nil {
@@ -220,8 +206,8 @@ func (t *serviceTranslator) identify() error {
 	for _, d := range t.out.DependsOn {
 		needs = append(needs, fmt.Sprintf("%s:%s:%t", d.Service, d.Condition, d.Restart))
 	}
-	t.r.Labels = t.labels(t.s.Labels, LabelService, t.s.Name, LabelOneOff, "False", LabelHash, t.out.Hash, LabelDependsOn, strings.Join(needs, ","),
-		LabelDir, t.p.WorkingDir, LabelFiles, strings.Join(t.p.ComposeFiles, ","))
+	t.r.Labels = t.labels(t.s.Labels, composefile.LabelService, t.s.Name, composefile.LabelOneOff, "False", composefile.LabelHash, t.out.Hash, composefile.LabelDependsOn, strings.Join(needs, ","),
+		composefile.LabelDir, t.p.WorkingDir, composefile.LabelFiles, strings.Join(t.p.ComposeFiles, ","))
 	return nil
 }
 
@@ -268,7 +254,7 @@ func (t *serviceTranslator) dependencies() {
 		if _, ok := t.p.Services[name]; !ok {
 			t.refuse("the service is in a profile that is not enabled, or left out", "depends_on", name)
 		}
-		t.out.DependsOn = append(t.out.DependsOn, Dependency{name, d.Condition, d.Required, d.Restart})
+		t.out.DependsOn = append(t.out.DependsOn, composefile.Dependency{Service: name, Condition: d.Condition, Required: d.Required, Restart: d.Restart})
 	}
 	for i, l := range t.s.Links {
 		if name, alias, ok := strings.Cut(l, ":"); ok && alias != name {
@@ -394,7 +380,7 @@ func (t *serviceTranslator) namespaces() {
 		text, container := strings.CutPrefix(from, types.ContainerPrefix)
 		name, mode, _ := strings.Cut(text, ":")
 		if other, ok := t.p.Services[name]; ok && !container {
-			name = ContainerName(t.p.Name, name, 1)
+			name = composefile.ContainerName(t.p.Name, name, 1)
 			if other.ContainerName != "" {
 				name = other.ContainerName
 			}
@@ -404,11 +390,6 @@ func (t *serviceTranslator) namespaces() {
 		}
 		t.r.VolumesFrom = append(t.r.VolumesFrom, name)
 	}
-}
-
-// ContainerName returns the name of a service's container with a number.
-func ContainerName(project, service string, number int) string {
-	return fmt.Sprintf("%s-%s-%d", project, service, number)
 }
 
 func (t *serviceTranslator) health() {

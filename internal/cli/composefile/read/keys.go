@@ -1,4 +1,4 @@
-package composefile
+package read
 
 import (
 	"encoding/json"
