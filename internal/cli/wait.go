@@ -8,18 +8,34 @@ import (
 )
 
 func newWait(a *app) *cobra.Command {
-	return &cobra.Command{
+	var condition string
+	cmd := &cobra.Command{
 		Use:   "wait CONTAINER...",
 		Short: "Wait until containers have ended and print their exit statuses",
-		Args:  base.MinArgs(1, "a container"),
+		Long: "Wait until containers have ended and print their exit statuses, also of containers that are not started yet. With --condition not-running\n" +
+			"wait does not wait for the first start, with next-exit it waits for the next end even if a container has ended before, and with removed\n" +
+			"for the removal.",
+		Args: base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Call(func(c *base.Client) error {
-				for _, name := range args {
-					resp, err := c.Containers.Wait(cmd.Context(), &longshorev1.WaitRequest{Name: name})
-					if err != nil {
-						return err
+				type end struct {
+					status int32
+					err    error
+				}
+				ends := make([]chan end, len(args))
+				for i, name := range args { // all at once: the second may end or go before the first
+					ends[i] = make(chan end, 1)
+					go func() {
+						resp, err := c.Containers.Wait(cmd.Context(), &longshorev1.WaitRequest{Name: name, Condition: condition})
+						ends[i] <- end{resp.GetAutopsy().GetStatus(), err}
+					}()
+				}
+				for _, ended := range ends {
+					e := <-ended
+					if e.err != nil {
+						return e.err
 					}
-					if err := a.Print("%d\n", resp.GetAutopsy().GetStatus()); err != nil {
+					if err := a.Print("%d\n", e.status); err != nil {
 						return err
 					}
 				}
@@ -27,4 +43,6 @@ func newWait(a *app) *cobra.Command {
 			})
 		},
 	}
+	cmd.Flags().StringVar(&condition, "condition", "", "what to wait for: not-running, next-exit or removed (default: the end)")
+	return cmd
 }

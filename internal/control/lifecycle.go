@@ -13,7 +13,6 @@ import (
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/access"
 	"github.com/longshore/longshore/internal/control/translate"
-	"github.com/longshore/longshore/internal/control/view"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/ocispec"
@@ -262,17 +261,4 @@ func (s *Server) removeOwn(ctx context.Context, c core.Container, opts removal) 
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Wait returns when the container has ended.
-func (s *containerServer) Wait(ctx context.Context, req *longshorev1.WaitRequest) (*longshorev1.WaitResponse, error) {
-	c, err := s.srv.container(ctx, req.GetName())
-	if err != nil {
-		return nil, err
-	}
-	a, err := s.srv.all.Wait(ctx, core.Ref{Container: c.ID})
-	if err != nil {
-		return nil, err
-	}
-	return &longshorev1.WaitResponse{Autopsy: view.Autopsy(&a)}, nil
 }

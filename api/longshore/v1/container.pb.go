@@ -4341,8 +4341,11 @@ func (*RemoveResponse) Descriptor() ([]byte, []int) {
 }
 
 type WaitRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// "": when the container has ended, also if it was not started yet; not-running: the same, but at once
+	// before its first start; next-exit: at the next end of its program; removed: when it is removed.
+	Condition     string `protobuf:"bytes,2,opt,name=condition,proto3" json:"condition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4384,9 +4387,16 @@ func (x *WaitRequest) GetName() string {
 	return ""
 }
 
+func (x *WaitRequest) GetCondition() string {
+	if x != nil {
+		return x.Condition
+	}
+	return ""
+}
+
 type WaitResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Autopsy       *Autopsy               `protobuf:"bytes,1,opt,name=autopsy,proto3" json:"autopsy,omitempty"`
+	Autopsy       *Autopsy               `protobuf:"bytes,1,opt,name=autopsy,proto3" json:"autopsy,omitempty"` // absent before the first start
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6134,9 +6144,10 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\x12\x18\n" +
 	"\avolumes\x18\x03 \x01(\bR\avolumes\"\x10\n" +
-	"\x0eRemoveResponse\"!\n" +
+	"\x0eRemoveResponse\"?\n" +
 	"\vWaitRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\"?\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tcondition\x18\x02 \x01(\tR\tcondition\"?\n" +
 	"\fWaitResponse\x12/\n" +
 	"\aautopsy\x18\x01 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"s\n" +
 	"\vExecRequest\x12/\n" +

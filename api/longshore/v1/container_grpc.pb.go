@@ -83,7 +83,8 @@ type ContainersClient interface {
 	// Remove removes a container, together with its sandbox when that was made
 	// for it, or a sandbox with all it holds.
 	Remove(ctx context.Context, in *RemoveRequest, opts ...grpc.CallOption) (*RemoveResponse, error)
-	// Wait answers once the container has ended.
+	// Wait answers when the container has ended, or at another condition. It sends its headers when no
+	// change after them can be missed.
 	Wait(ctx context.Context, in *WaitRequest, opts ...grpc.CallOption) (*WaitResponse, error)
 	// Exec runs a further process. The first message sent names it, the first
 	// message received says that it runs.
@@ -445,7 +446,8 @@ type ContainersServer interface {
 	// Remove removes a container, together with its sandbox when that was made
 	// for it, or a sandbox with all it holds.
 	Remove(context.Context, *RemoveRequest) (*RemoveResponse, error)
-	// Wait answers once the container has ended.
+	// Wait answers when the container has ended, or at another condition. It sends its headers when no
+	// change after them can be missed.
 	Wait(context.Context, *WaitRequest) (*WaitResponse, error)
 	// Exec runs a further process. The first message sent names it, the first
 	// message received says that it runs.
