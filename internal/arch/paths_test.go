@@ -60,6 +60,7 @@ var allowedByName = map[string]string{
 	"internal/control/translate/blockio.go:blockDevice":     operators,
 	"internal/control/create.go:containerConfig":            ownFiles,
 	"internal/control/inspect.go:inspectContainer":          ownFiles,
+	"internal/control/shown.go:layers":                      kernels,
 	"internal/control/listen.go:listenUnix":                 operators,
 	"internal/control/listen.go:removeSocket":               operators,
 	"internal/control/listen.go:allowSearch":                operators,

@@ -11,6 +11,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -60,7 +61,7 @@ func newImages(a *app) *cobra.Command {
 				case format != nil:
 					var rows []present.Row
 					for _, img := range list {
-						rows = append(rows, imageRows(img, flags.all)...)
+						rows = append(rows, listing.Images(img, flags.all)...)
 					}
 					return format.Rows(a.Stdout, rows)
 				}
@@ -125,30 +126,6 @@ func matchesName(pattern, name string) bool {
 		}
 	}
 	return false
-}
-
-// imageRows returns the data of an image for templates: a row for each name.
-func imageRows(img *longshorev1.Image, full bool) []present.Row {
-	names := img.GetNames()
-	if len(names) == 0 {
-		names = []string{""}
-	}
-	id := img.GetId()
-	if !full {
-		id = base.Short(id)
-	}
-	var rows []present.Row
-	for _, n := range names {
-		repository, tag := present.Repository(n)
-		if n == "" {
-			repository, tag = "<none>", "<none>"
-		}
-		rows = append(rows, present.Row{
-			"ID": id, "Repository": repository, "Tag": tag, "Digest": img.GetDigest(), "Size": base.Size(uint64(max(img.GetSizeBytes(), 0))), "Name": n, "Owner": img.GetOwner(),
-			"CreatedSince": base.Ago(img.GetCreated()), "CreatedAt": img.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "Platform": img.GetPlatform(),
-		})
-	}
-	return rows
 }
 
 // imageTable prints a row for each name.

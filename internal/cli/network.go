@@ -14,6 +14,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
@@ -61,10 +62,7 @@ func newNetworkLs(a *app) *cobra.Command {
 				var templated []present.Row
 				for _, n := range list {
 					rows = append(rows, []string{n.GetName(), subnetsText(n), yesNo(n.GetInternal()), fmt.Sprint(len(n.GetMembers())), base.Ago(n.GetCreated())})
-					templated = append(templated, present.Row{
-						"ID": n.GetName(), "Name": n.GetName(), "Driver": "bridge", "Scope": "local", "Internal": strconv.FormatBool(n.GetInternal()),
-						"CreatedAt": n.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"),
-					}.WithLabels(n.GetLabels()))
+					templated = append(templated, listing.Network(n))
 				}
 				if format != nil {
 					return format.Rows(a.Stdout, templated)

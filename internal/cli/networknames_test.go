@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -16,7 +17,7 @@ func TestContainersAreFoundByTheNameOfEachNetwork(t *testing.T) {
 			t.Errorf("network=%s: %d containers, %v, want found %v", name, len(list), err, found)
 		}
 	}
-	if row := containerRow(c, false); row["Networks"] != "n,bridge" {
+	if row := listing.Container(c, false); row["Networks"] != "n,bridge" {
 		t.Errorf("Networks: %v", row["Networks"])
 	}
 }

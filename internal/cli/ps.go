@@ -14,6 +14,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/compose"
 	"github.com/longshore/longshore/internal/cli/composefile"
+	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
@@ -114,7 +115,7 @@ func newPs(a *app) *cobra.Command {
 				case format != nil:
 					var rows []present.Row
 					for _, ct := range list {
-						rows = append(rows, containerRow(ct, flags.all))
+						rows = append(rows, listing.Container(ct, flags.all))
 					}
 					return format.Rows(a.Stdout, rows)
 				}
@@ -222,57 +223,6 @@ func hasPort(c *longshorev1.Container, want string, number func(*longshorev1.Por
 	})
 }
 
-// statusText returns the text of docker's column STATUS.
-func statusText(c *longshorev1.Container) string {
-	switch c.GetState() {
-	case "running":
-		up := "Up " + base.Span(time.Since(c.GetStarted().AsTime()))
-		switch c.GetHealth() {
-		case "":
-			return up
-		case "starting":
-			return up + " (health: starting)"
-		}
-		return up + " (" + c.GetHealth() + ")"
-	case "paused":
-		return "Up " + base.Span(time.Since(c.GetStarted().AsTime())) + " (Paused)"
-	case "exited":
-		return fmt.Sprintf("Exited (%d) %s", c.GetAutopsy().GetStatus(), base.Ago(c.GetFinished()))
-	}
-	return strings.ToUpper(c.GetState()[:1]) + c.GetState()[1:]
-}
-
-// containerRow returns the data of a container for templates.
-func containerRow(c *longshorev1.Container, full bool) present.Row {
-	id, command := c.GetId(), strings.Join(c.GetCommand(), " ")
-	if !full {
-		id, command = base.Short(id), base.Cut(command, 20)
-	}
-	exit := ""
-	if c.GetAutopsy() != nil {
-		exit = strconv.Itoa(int(c.GetAutopsy().GetStatus()))
-	}
-	volumes := strings.Join(c.GetVolumes(), ",")
-	return present.Row{
-		"ID": id, "Names": c.GetName(), "Name": c.GetName(), "Image": c.GetImage(), "ImageID": c.GetImageId(), "Command": strconv.Quote(command),
-		"CreatedAt": c.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"), "RunningFor": base.Ago(c.GetCreated()), "Ports": base.PortText(c.GetPorts()),
-		"State": c.GetState(), "Status": statusText(c), "Size": sizeText(c), "Mounts": volumes, "LocalVolumes": strconv.Itoa(len(c.GetVolumes())),
-		"Networks": strings.Join(c.GetNetworks(), ","), "Owner": c.GetOwner(), "Pid": int(c.GetPid()), "ExitCode": exit,
-	}.WithLabels(c.GetLabels())
-}
-
-// sizeText returns the sizes of a container's layer and of its image, if both are known.
-func sizeText(c *longshorev1.Container) string {
-	if c.SizeRw == nil {
-		return ""
-	}
-	text := base.Size(c.GetSizeRw())
-	if c.SizeImage != nil {
-		text += " (virtual " + base.Size(c.GetSizeRw()+c.GetSizeImage()) + ")"
-	}
-	return text
-}
-
 func psTable(a *app, list []*longshorev1.Container, full, sizes bool) error {
 	var rows [][]string
 	for _, c := range list {
@@ -285,7 +235,7 @@ func psTable(a *app, list []*longshorev1.Container, full, sizes bool) error {
 		}
 		row := []string{id, c.GetOwner(), name, image, command, base.StateText(c), base.Ago(c.GetCreated()), base.PortText(c.GetPorts())}
 		if sizes {
-			row = append(row, sizeText(c))
+			row = append(row, listing.SizeText(c))
 		}
 		rows = append(rows, row)
 	}

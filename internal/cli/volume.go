@@ -15,6 +15,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
 	"github.com/longshore/longshore/internal/cli/typed"
 	"github.com/longshore/longshore/internal/core"
@@ -52,7 +53,7 @@ func newVolumeLs(a *app) *cobra.Command {
 				var templated []present.Row
 				for _, v := range list {
 					rows = append(rows, []string{v.GetName(), v.GetOwner(), base.Ago(v.GetCreated()), v.GetPath()})
-					templated = append(templated, present.VolumeRow(v))
+					templated = append(templated, listing.Volume(v))
 					if flags.ids {
 						if err := a.Print("%s\n", v.GetName()); err != nil {
 							return err

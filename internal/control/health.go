@@ -26,12 +26,8 @@ func healthOf(req *longshorev1.CreateRequest, img core.Image) (*health.Check, er
 	default:
 		return nil, invalid.Errorf("the action for an unhealthy program is none, stop or kill, not %q", req.GetOnUnhealthy())
 	}
-	var own *core.HealthCheck
-	if h := req.GetHealth(); h != nil {
-		own = &core.HealthCheck{
-			Test: h.GetTest(), Interval: h.GetInterval().AsDuration(), Timeout: h.GetTimeout().AsDuration(), StartPeriod: h.GetStartPeriod().AsDuration(),
-			StartInterval: h.GetStartInterval().AsDuration(), Retries: int(h.GetRetries()),
-		}
+	own := askedHealth(req.GetHealth())
+	if own != nil {
 		for name, d := range map[string]time.Duration{"interval": own.Interval, "timeout": own.Timeout, "start period": own.StartPeriod, "start interval": own.StartInterval} {
 			if d < 0 {
 				return nil, invalid.Errorf("the health check's %s %v is negative", name, d)
@@ -42,6 +38,17 @@ func healthOf(req *longshorev1.CreateRequest, img core.Image) (*health.Check, er
 		}
 	}
 	return health.Settle(own, img)
+}
+
+// askedHealth returns the health check of a request, nil for none.
+func askedHealth(h *longshorev1.HealthCheck) *core.HealthCheck {
+	if h == nil {
+		return nil
+	}
+	return &core.HealthCheck{
+		Test: h.GetTest(), Interval: h.GetInterval().AsDuration(), Timeout: h.GetTimeout().AsDuration(), StartPeriod: h.GetStartPeriod().AsDuration(),
+		StartInterval: h.GetStartInterval().AsDuration(), Retries: int(h.GetRetries()),
+	}
 }
 
 // checkHealth makes the health checks of our containers until ctx ends.

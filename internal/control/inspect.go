@@ -62,7 +62,20 @@ func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv
 		}
 		extra["image_name"] = names[c.Image]
 	}
+	if c.Owner == core.OwnerCLI {
+		part, err := shownOf(rec)
+		if err != nil {
+			return nil, fmt.Errorf("inspect %s: %w", c.ID.Short(), err)
+		}
+		extra["asked"], extra["shown"] = rec.Settings, part
+	}
+	config, err := imageConfig(ctx, s, c.Image)
+	if err != nil {
+		return nil, err
+	}
+	extra["image_config"] = config
 	if c.Bundle != "" {
+		extra["layers"] = layers(filepath.Join(c.Bundle, "rootfs"))
 		spec, err := os.ReadFile(filepath.Join(c.Bundle, "config.json"))
 		switch {
 		case err == nil && json.Valid(spec):

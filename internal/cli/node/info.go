@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,7 @@ func NewInfo(a *base.App) *cobra.Command {
 				case asJSON:
 					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
 				case f != nil:
-					return f.One(a.Stdout, infoDocument(resp))
+					return f.One(a.Stdout, present.Info(resp, a.Version, time.Now()))
 				}
 				return infoText(a, resp)
 			})
@@ -44,26 +45,6 @@ func NewInfo(a *base.App) *cobra.Command {
 	cmd.Flags().StringVarP(&format, "format", "f", "", "template to fill, such as '{{.ServerVersion}}', or json for a line")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
-}
-
-// infoDocument is the data for a template, with docker's names.
-func infoDocument(r *longshorev1.InfoResponse) map[string]any {
-	runtimes, standard := map[string]any{}, ""
-	for _, rt := range r.GetVersion().GetRuntimes() {
-		runtimes[rt.GetName()] = map[string]any{"path": rt.GetPath(), "version": rt.GetVersion(), "problem": rt.GetProblem()}
-		if rt.GetDefault() {
-			standard = rt.GetName()
-		}
-	}
-	version, _, _ := strings.Cut(r.GetCgroups(), " ")
-	return map[string]any{
-		"Name": r.GetHostname(), "OperatingSystem": r.GetSystem(), "OSType": "linux", "KernelVersion": r.GetVersion().GetKernel(),
-		"Architecture": strings.TrimPrefix(r.GetVersion().GetPlatform(), "linux/"), "NCPU": int(r.GetCpus()), "MemTotal": r.GetMemoryBytes(),
-		"Containers": int(r.GetRunning() + r.GetPaused() + r.GetStopped()), "ContainersRunning": int(r.GetRunning()), "ContainersPaused": int(r.GetPaused()),
-		"ContainersStopped": int(r.GetStopped()), "Images": int(r.GetImages()), "Volumes": int(r.GetVolumes()), "ServerVersion": r.GetVersion().GetVersion(),
-		"Driver": "overlay", "StorageRoot": r.GetStorage(), "CgroupVersion": strings.TrimPrefix(version, "v"), "Runtimes": runtimes, "DefaultRuntime": standard,
-		"Network": r.GetNetwork(), "NetworkRanges": r.GetNetworkRanges(),
-	}
 }
 
 func infoText(a *base.App, r *longshorev1.InfoResponse) error {

@@ -2,7 +2,6 @@ package node
 
 import (
 	"runtime"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -57,14 +56,10 @@ func versionOf(a *base.App, format string, v *longshorev1.VersionResponse, faile
 	if err != nil {
 		return &base.UsageError{Err: err}
 	}
-	doc := map[string]any{"Server": nil, "Client": map[string]any{"Version": a.Version, "GoVersion": runtime.Version(), "Os": runtime.GOOS, "Arch": runtime.GOARCH}}
-	if failed == nil {
-		system, arch, _ := strings.Cut(v.GetPlatform(), "/")
-		doc["Server"] = map[string]any{
-			"Version": v.GetVersion(), "GoVersion": v.GetGo(), "Os": system, "Arch": arch, "KernelVersion": v.GetKernel(), "GitCommit": v.GetRevision(), "Record": present.Plain(v),
-		}
+	if failed != nil {
+		v = nil
 	}
-	if err := f.One(a.Stdout, doc); err != nil && failed != nil {
+	if err := f.One(a.Stdout, present.Version(v, a.Version)); err != nil && failed != nil {
 		return failed // the template uses members of an agent that does not answer
 	} else if err != nil {
 		return err

@@ -1,112 +1,54 @@
 package present
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
+	"cmp"
 	"maps"
-	"math"
-	"net/netip"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/longshore/longshore/internal/cli/present/docker"
 )
 
-// Document returns the document of inspect for an agent's record: the members of docker's and podman's documents, and
-// the whole record as Record. For a kind other than container and image the document is the record alone.
-func Document(kind string, record []byte) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(record))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return nil, fmt.Errorf("read the agent's record: %w", err)
+// container returns the document of inspect for a container. Own members are podman's, and our own.
+func container(r map[string]any) Filled {
+	o := object(r)
+	args := o.texts("main", "args")
+	if len(args) == 0 {
+		args = o.texts("spec", "process", "args")
 	}
-	r, ok := numbers(v).(map[string]any)
-	if !ok {
-		return v, nil
+	program, rest := "", []string{}
+	if len(args) > 0 {
+		program, rest = args[0], args[1:]
 	}
-	switch kind {
-	case "container":
-		doc := container(r)
-		doc["Record"] = r
-		return doc, nil
-	case "image":
-		doc := image(r)
-		doc["Record"] = r
-		return doc, nil
+	logPath := ""
+	if sinks := o.objects("config", "io", "sinks"); len(sinks) > 0 {
+		logPath = sinks[0].text("path")
 	}
-	return r, nil
-}
-
-// numbers converts numbers to integers, for comparisons in templates.
-func numbers(v any) any {
-	switch v := v.(type) {
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return n
-		}
-		if n, err := strconv.ParseUint(v.String(), 10, 64); err == nil { // such as RLIM_INFINITY
-			return n
-		}
-		f, err := v.Float64()
-		if err != nil {
-			return v.String()
-		}
-		return f
-	case []any:
-		for i := range v {
-			v[i] = numbers(v[i])
-		}
-	case map[string]any:
-		for k := range v {
-			v[k] = numbers(v[k])
-		}
+	policy, restarts, _ := restarting(o)
+	mounted := mounts(o)
+	c := &docker.Container{
+		ContainerJSONBase: &docker.ContainerJSONBase{
+			ID: o.text("id"), Created: o.text("created"), Path: program, Args: rest, State: state(o), Image: o.text("image"), LogPath: logPath,
+			Name: "/" + o.text("name"), RestartCount: restarts, Driver: storageDriver, Platform: "linux",
+			AppArmorProfile: o.text("spec", "process", "apparmorProfile"), ExecIDs: execs(o), HostConfig: hostConfig(o, mounted),
+			GraphDriver: graphDriver(o.textMap("layers")),
+		},
+		Config: config(o, args), NetworkSettings: network(o), Mounts: []docker.MountPoint{},
 	}
-	return v
-}
-
-// object is a JSON object, read by paths of members. A missing member is the zero value.
-type object map[string]any
-
-func (o object) at(names ...string) any {
-	var v any = map[string]any(o)
-	for _, n := range names {
-		m, ok := v.(map[string]any)
-		if !ok {
-			return nil
-		}
-		v = m[n]
+	c.HostConfig.RestartPolicy = policy
+	options := []map[string]any{}
+	for _, m := range mounted {
+		c.Mounts = append(c.Mounts, m.MountPoint)
+		options = append(options, map[string]any{"Options": m.options})
 	}
-	return v
-}
-
-func (o object) text(names ...string) string {
-	s, _ := o.at(names...).(string)
-	return s
-}
-
-func (o object) number(names ...string) int64 {
-	n, _ := o.at(names...).(int64)
-	return n
-}
-
-func (o object) boolean(names ...string) bool {
-	b, _ := o.at(names...).(bool)
-	return b
-}
-
-func (o object) list(names ...string) []any {
-	l, _ := o.at(names...).([]any)
-	if l == nil {
-		l = []any{}
-	}
-	return l
-}
-
-func (o object) object(names ...string) object {
-	m, _ := o.at(names...).(map[string]any)
-	return m
+	return filled(c, map[string]any{
+		"ImageName": o.text("image_name"), "Owner": o.text("owner"), "Pod": o.text("sandbox"), "OCIRuntime": o.text("runtime"), "Mounts": options, "Record": r,
+		"State":  map[string]any{"Why": o.text("main", "autopsy", "verdict"), "CgroupPath": o.text("cgroup", "path")},
+		"Config": map[string]any{"Annotations": orEmpty(o.at("spec", "annotations"))},
+	})
 }
 
 // orEmpty returns m, or an empty object for nil, so that a template need not test for it.
@@ -117,34 +59,16 @@ func orEmpty(m any) any {
 	return m
 }
 
-func container(r map[string]any) map[string]any {
-	o := object(r)
-	args := o.list("spec", "process", "args")
-	if len(args) == 0 {
-		args = o.list("main", "args")
-	}
-	program, rest := "", []any{}
-	if len(args) > 0 {
-		program, rest = fmt.Sprint(args[0]), args[1:]
-	}
-	logPath := ""
-	if sinks := o.list("config", "io", "sinks"); len(sinks) > 0 {
-		if s, ok := sinks[0].(map[string]any); ok {
-			logPath = object(s).text("path")
-		}
-	}
-	return map[string]any{
-		"Id": o.text("id"), "Created": o.text("created"), "Path": program, "Args": rest, "State": state(o), "Image": o.text("image"),
-		"ImageName": o.text("image_name"), "Name": o.text("name"), "Owner": o.text("owner"), "Driver": "overlay", "Platform": "linux",
-		"LogPath": logPath, "Pod": o.text("sandbox"), "HostConfig": hostConfig(o), "Mounts": mounts(o), "Config": config(o, args), "NetworkSettings": network(o),
-		"OCIRuntime": o.text("runtime"), "HostnamePath": o.text("etc", "hostname"), "RestartCount": int64(0),
-	}
+// restarting returns a container's restart policy, how often the policy has restarted it, and whether it waits for its
+// next start. The engine has no restart policies.
+func restarting(object) (policy docker.RestartPolicy, count int, waits bool) {
+	return docker.RestartPolicy{Name: "no"}, 0, false
 }
 
 // neverTime is docker's value of an unset time.
 const neverTime = "0001-01-01T00:00:00Z"
 
-func state(o object) map[string]any {
+func state(o object) *docker.State {
 	status := o.text("state")
 	exit := o.object("main", "autopsy", "exit")
 	code := exit.number("code")
@@ -154,127 +78,87 @@ func state(o object) map[string]any {
 	case exit.number("signal") != 0:
 		code = 128 + exit.number("signal")
 	}
-	orNever := func(s string) string {
-		if s == "" {
-			return neverTime
+	_, _, waits := restarting(o)
+	s := &docker.State{
+		Status: status, Running: status == "running" || status == "paused", Paused: status == "paused", Restarting: waits,
+		OOMKilled: o.boolean("main", "autopsy", "oom", "main"), ExitCode: int(code), Error: o.text("main", "autopsy", "start"),
+		StartedAt: cmp.Or(o.text("main", "started"), neverTime), FinishedAt: cmp.Or(o.text("main", "finished"), neverTime),
+	}
+	if s.Running { // a created container has a process, which is not its program yet
+		s.Pid = int(o.number("main", "pid"))
+	}
+	if h := o.object("health_status"); h != nil {
+		s.Health = &docker.Health{Status: h.text("Status"), FailingStreak: int(h.number("FailingStreak")), Log: []*docker.Probe{}}
+		for _, p := range h.objects("Log") {
+			probe := &docker.Probe{ExitCode: int(p.number("ExitCode")), Output: p.text("Output")}
+			// A time that is none stays docker's zero.
+			probe.Start, _ = time.Parse(time.RFC3339Nano, p.text("Start"))
+			probe.End, _ = time.Parse(time.RFC3339Nano, p.text("End"))
+			s.Health.Log = append(s.Health.Log, probe)
 		}
-		return s
 	}
-	return map[string]any{
-		"Status": status, "Running": status == "running" || status == "paused", "Paused": status == "paused", "Restarting": false, "Dead": false,
-		"OOMKilled": o.boolean("main", "autopsy", "oom", "main"), "Pid": o.number("main", "pid"), "ExitCode": code,
-		"Error": o.text("main", "autopsy", "start"), "StartedAt": orNever(o.text("main", "started")), "FinishedAt": orNever(o.text("main", "finished")),
-		"Health": o.at("health_status"), "Why": o.text("main", "autopsy", "verdict"), "CgroupPath": o.text("cgroup", "path"),
-	}
+	return s
 }
 
-// nanoCPUs returns the CPU quota in docker's unit, billionths of a CPU.
-func nanoCPUs(o object) int64 {
-	quota, period := o.number("spec", "linux", "resources", "cpu", "quota"), o.number("spec", "linux", "resources", "cpu", "period")
-	if quota <= 0 || period <= 0 {
-		return 0
+// execs returns the IDs of the running execs, nil for none.
+func execs(o object) (ids []string) {
+	for _, p := range o.objects("execs") {
+		if !p.has("finished") {
+			ids = append(ids, p.text("id"))
+		}
 	}
-	return int64(math.Round(float64(quota) / float64(period) * 1e9))
+	return ids
 }
 
-func hostConfig(o object) map[string]any {
-	res := o.object("spec", "linux", "resources")
-	binds := []any{}
-	for _, m := range mounts(o) {
-		source := m["Source"]
-		if m["Type"] == "volume" {
-			source = m["Name"]
-		}
-		if m["Type"] != "tmpfs" {
-			mode := "rw"
-			if m["RW"] == false {
-				mode = "ro"
-			}
-			binds = append(binds, fmt.Sprintf("%v:%v:%s", source, m["Destination"], mode))
-		}
-	}
-	bindings := map[string]any{}
-	for port, list := range ports(o.list("network", "config_ports")) {
-		bindings[port] = list
-	}
-	ulimits := []any{}
-	for _, l := range o.list("spec", "process", "rlimits") {
-		if l, ok := l.(map[string]any); ok {
-			ulimits = append(ulimits, map[string]any{"Name": l["type"], "Soft": l["soft"], "Hard": l["hard"]})
-		}
-	}
-	return withDevices(o, map[string]any{
-		"Memory": res.number("memory", "limit"), "MemorySwap": res.number("memory", "swap"), "MemoryReservation": res.number("memory", "reservation"),
-		"NanoCpus": nanoCPUs(o), "CpuShares": res.number("cpu", "shares"), "CpuQuota": res.number("cpu", "quota"), "CpuPeriod": res.number("cpu", "period"),
-		"CpusetCpus": res.text("cpu", "cpus"), "CpusetMems": res.text("cpu", "mems"), "PidsLimit": res.number("pids", "limit"),
-		"ReadonlyRootfs": o.boolean("spec", "root", "readonly"), "Privileged": o.boolean("privileged"), "Binds": binds, "PortBindings": bindings,
-		"NetworkMode": networkMode(o), "RestartPolicy": map[string]any{"Name": "no", "MaximumRetryCount": int64(0)}, "AutoRemove": o.boolean("auto_remove"),
-		"Ulimits": ulimits, "OomScoreAdj": o.number("spec", "process", "oomScoreAdj"), "Sysctls": orEmpty(o.at("spec", "linux", "sysctl")),
-		"UsernsMode": usernsMode(o), "CgroupParent": path.Dir(o.text("cgroup", "path")), "Runtime": o.text("runtime"), "Init": o.boolean("config", "init"),
-		"LogConfig": map[string]any{"Type": "longshore", "Config": map[string]any{}}, "ExtraHosts": orEmpty(o.at("network", "hosts")),
-	})
-}
-
-// networkMode returns the name of the first network, as in docker's document.
-func networkMode(o object) string {
-	for _, n := range o.list("network", "names") {
-		if name, ok := n.(string); ok {
-			return name
-		}
-	}
-	return o.text("network", "mode")
-}
-
-// usernsMode returns "private" if the container has a user namespace of its own, otherwise "".
-func usernsMode(o object) string {
-	if len(o.list("spec", "linux", "uidMappings")) > 0 {
-		return "private"
-	}
-	return ""
+// mountPoint is a mount with all its options.
+type mountPoint struct {
+	docker.MountPoint
+	options   []string
+	anonymous bool
 }
 
 // mounts returns the mounts of the user's request, without those that every container has.
-func mounts(o object) []map[string]any {
-	list := []map[string]any{}
-	volumes := map[string]string{}
-	for _, v := range o.list("config", "volumes") {
-		if v, ok := v.(map[string]any); ok {
-			volumes[object(v).text("target")] = object(v).text("name")
-		}
+func mounts(o object) (list []mountPoint) {
+	volumes := map[string]object{}
+	for _, v := range o.objects("config", "volumes") {
+		volumes[v.text("target")] = v
 	}
-	for _, entry := range o.list("spec", "mounts") {
-		e, ok := entry.(map[string]any)
-		if !ok {
-			continue
-		}
-		m := object(e)
-		target, kind := m.text("destination"), m.text("type")
-		options := m.list("options")
-		volume, isVolume := volumes[target]
+	inMemory := o.object("shown", "tmpfs")
+	for _, m := range o.objects("spec", "mounts") {
+		shown := mountPoint{options: orNone(m.texts("options"))}
+		shown.Source, shown.Destination, shown.Type = m.text("source"), m.text("destination"), m.text("type")
+		shown.RW = !slices.Contains(shown.options, "ro")
+		volume, isVolume := volumes[shown.Destination]
 		switch {
 		case isVolume:
-			kind = "volume"
-		case isStandardMount(target) || slices.Contains([]any{"/etc/resolv.conf", "/etc/hosts", "/etc/hostname"}, any(target)):
+			shown.Type, shown.Name, shown.Driver, shown.Mode = "volume", volume.text("name"), "local", "z"
+			if shown.anonymous = volume.text("labels", anonymousLabel) != ""; shown.anonymous {
+				shown.Mode = ""
+			}
+		case isStandardMount(shown.Destination), inMemory.has(shown.Destination):
 			continue
-		case slices.Contains(options, any("bind")) || slices.Contains(options, any("rbind")):
-			kind = "bind"
+		case slices.Contains(shown.options, "bind") || slices.Contains(shown.options, "rbind"):
+			shown.Type = "bind"
+		case shown.Type == "tmpfs":
+			shown.Source = ""
 		}
-		propagation := ""
-		for _, p := range []string{"rprivate", "private", "rslave", "slave", "rshared", "shared"} {
-			if slices.Contains(options, any(p)) {
-				propagation = p
+		if shown.Type == "bind" {
+			for _, p := range []string{"rprivate", "private", "rslave", "slave", "rshared", "shared"} {
+				if slices.Contains(shown.options, p) {
+					shown.Propagation = p
+				}
 			}
 		}
-		shown := map[string]any{
-			"Type": kind, "Source": m.text("source"), "Destination": target, "RW": !slices.Contains(options, any("ro")), "Propagation": propagation, "Options": options,
-		}
-		if isVolume {
-			shown["Name"], shown["Driver"] = volume, "local"
+		if !shown.RW {
+			shown.Mode = "ro"
 		}
 		list = append(list, shown)
 	}
 	return list
 }
+
+// anonymousLabel marks a volume that was made for one container (core.AnonymousLabel).
+const anonymousLabel = "longshore.anonymous"
 
 // isStandardMount reports whether target is the target of a mount that every container has.
 func isStandardMount(target string) bool {
@@ -283,144 +167,166 @@ func isStandardMount(target string) bool {
 			return true
 		}
 	}
-	return false
+	return slices.Contains([]string{"/etc/resolv.conf", "/etc/hosts", "/etc/hostname"}, target)
 }
 
-func config(o object, args []any) map[string]any {
-	user := ""
+// config returns the part of the configuration that does not depend on the host. A container of the
+// command line has the request's, completed by the image's, as in docker; another one has the spec's.
+func config(o object, args []string) *docker.Config {
+	image, asked, stdin := o.object("image_config"), o.object("asked"), o.text("config", "io", "stdin")
+	c := &docker.Config{
+		Hostname: o.text("network", "hostname"), Domainname: o.text("network", "domainname"), Env: orNone(o.texts("spec", "process", "env")), Cmd: args,
+		Image:  cmp.Or(o.text("shown", "image"), o.text("image_name"), o.text("image")),
+		Labels: map[string]string{}, WorkingDir: o.text("spec", "process", "cwd"), Tty: o.boolean("config", "io", "tty"),
+		OpenStdin: stdin == "open" || stdin == "once", StdinOnce: stdin == "once",
+		StopSignal: cmp.Or(o.text("config", "stop", "signal"), image.text("StopSignal")), Healthcheck: healthcheck(o),
+	}
 	if uid, gid := o.number("spec", "process", "user", "uid"), o.number("spec", "process", "user", "gid"); uid != 0 || gid != 0 {
-		user = strconv.FormatInt(uid, 10) + ":" + strconv.FormatInt(gid, 10)
+		c.User = strconv.FormatInt(uid, 10) + ":" + strconv.FormatInt(gid, 10)
 	}
-	exposed := map[string]any{}
-	for port := range ports(o.list("network", "ports")) {
-		exposed[port] = map[string]any{}
+	if grace := o.number("shown", "stop_grace"); o.has("shown", "stop_grace") {
+		seconds := int(grace / 1e9)
+		c.StopTimeout = &seconds
 	}
-	image := o.text("image_name")
-	if image == "" {
-		image = o.text("image")
+	if asked != nil && image != nil {
+		c.User, c.WorkingDir = cmp.Or(asked.text("user"), image.text("User")), cmp.Or(asked.text("workdir"), image.text("WorkingDir"))
+		c.Entrypoint, c.Cmd = command(asked, image)
+		c.Volumes, c.OnBuild, c.Shell = image.members("Volumes"), image.texts("OnBuild"), image.texts("Shell")
+		maps.Copy(c.Labels, image.textMap("Labels"))
 	}
-	return map[string]any{
-		"Hostname": o.text("network", "hostname"), "Domainname": o.text("network", "domainname"), "User": user, "Env": o.list("spec", "process", "env"), "Cmd": args, "Entrypoint": []any{}, "Image": image,
-		"Labels": orEmpty(o.at("labels")), "WorkingDir": o.text("spec", "process", "cwd"), "Tty": o.boolean("config", "io", "tty"),
-		"OpenStdin": o.text("config", "io", "stdin") == "open" || o.text("config", "io", "stdin") == "once", "StopSignal": o.text("config", "stop", "signal"),
-		"StopTimeout": o.number("config", "stop", "grace") / 1e9, "ExposedPorts": exposed, "Annotations": orEmpty(o.at("spec", "annotations")),
-		"Healthcheck": healthcheck(o.at("health_check")),
+	maps.Copy(c.Labels, o.textMap("labels"))
+	for _, p := range o.objects("network", "config_ports") {
+		expose(c, portOf(p))
 	}
-}
-
-// healthcheck converts a health check to docker's form: a command of the shell becomes CMD-SHELL.
-func healthcheck(check any) any {
-	c, ok := check.(map[string]any)
-	if !ok {
-		return check
+	for p := range image.object("ExposedPorts") {
+		expose(c, docker.Port(p))
 	}
-	if test, ok := c["Test"].([]any); ok && len(test) == 4 && test[0] == "CMD" && test[1] == "/bin/sh" && test[2] == "-c" {
-		c = maps.Clone(c)
-		c["Test"] = []any{"CMD-SHELL", test[3]}
+	for _, p := range asked.texts("expose") {
+		for _, one := range exposedRange(p) {
+			expose(c, one)
+		}
 	}
 	return c
 }
 
-// ports maps the container's ports, such as 80/tcp, to docker's list of host ports.
-func ports(list []any) map[string][]any {
-	out := map[string][]any{}
-	for _, entry := range list {
-		e, ok := entry.(map[string]any)
-		if !ok {
-			continue
-		}
-		p := object(e)
-		name := strconv.FormatInt(p.number("container"), 10) + "/" + p.text("proto")
-		ip := p.text("host_ip")
-		if ip == "" {
-			ip = AnyAddress
-		}
-		out[name] = append(out[name], map[string]any{"HostIp": ip, "HostPort": strconv.FormatInt(p.number("host"), 10)})
+func expose(c *docker.Config, p docker.Port) {
+	if c.ExposedPorts == nil {
+		c.ExposedPorts = map[docker.Port]struct{}{}
 	}
-	return out
+	c.ExposedPorts[p] = struct{}{}
 }
 
-// AnyAddress stands for every address of the host.
-const AnyAddress = "0.0.0.0"
-
-func network(o object) map[string]any {
-	first := func(l []any, want6 bool) string {
-		for _, a := range l {
-			if s, ok := a.(string); ok && strings.Contains(s, ":") == want6 {
-				return s
-			}
-		}
-		return ""
+// exposedRange returns the ports of PORT[-PORT][/PROTOCOL].
+func exposedRange(s string) (list []docker.Port) {
+	numbers, proto, found := strings.Cut(s, "/")
+	if !found {
+		proto = "tcp"
 	}
-	addrs, gateways := o.list("network", "addrs"), o.list("network", "gateways")
-	mac := ""
-	for _, i := range o.list("network", "interfaces") {
-		if i, ok := i.(map[string]any); ok && mac == "" {
-			mac = object(i).text("mac")
-		}
+	first, last, isRange := strings.Cut(numbers, "-")
+	if !isRange {
+		last = first
 	}
-	shown := map[string]any{}
-	for port, list := range ports(o.list("network", "ports")) {
-		shown[port] = list
+	from, err := strconv.ParseUint(first, 10, 16)
+	to, terr := strconv.ParseUint(last, 10, 16)
+	if err != nil || terr != nil { // the agent has accepted it: it is shown as it is
+		return []docker.Port{docker.Port(s)}
 	}
-	addresses := map[string]any{
-		"IPAddress": first(addrs, false), "GlobalIPv6Address": first(addrs, true), "Gateway": first(gateways, false), "IPv6Gateway": first(gateways, true), "MacAddress": mac,
+	for n := from; n <= to; n++ {
+		list = append(list, docker.Port(strconv.FormatUint(n, 10)+"/"+proto))
 	}
-	networks := map[string]any{}
-	if list := o.list("network", "networks"); len(list) > 0 {
-		for _, n := range list {
-			if n, ok := n.(map[string]any); ok {
-				networks[object(n).text("name")] = endpoint(n)
-			}
-		}
-	} else if mode := o.text("network", "mode"); mode != "" {
-		name := o.text("network", "name")
-		if name == "" {
-			name = mode
-		}
-		networks[name] = addresses
-	}
-	all := map[string]any{"Ports": shown, "Networks": networks, "SandboxKey": o.text("network", "namespace")}
-	for k, v := range addresses {
-		all[k] = v
-	}
-	return all
+	return list
 }
 
-// endpoint returns docker's document for a container's place on a network.
-func endpoint(o object) map[string]any {
-	d := map[string]any{
-		"IPAddress": "", "IPPrefixLen": int64(0), "GlobalIPv6Address": "", "GlobalIPv6PrefixLen": int64(0), "Gateway": "", "IPv6Gateway": "",
-		"MacAddress": o.text("mac"), "Aliases": o.list("aliases"), "Interface": o.text("interface"),
+// command returns the entry point and the command of a request, completed by those of the image.
+func command(asked, image object) (entrypoint, cmd []string) {
+	cmd = asked.texts("command")
+	switch {
+	case asked.text("entrypoint") != "":
+		return []string{asked.text("entrypoint")}, cmd
+	case asked.boolean("clear_entrypoint"):
+		return nil, cmd
+	case len(cmd) == 0:
+		cmd = image.texts("Cmd")
 	}
-	for _, a := range o.list("addrs") {
-		s, _ := a.(string)
-		p, err := netip.ParsePrefix(s)
-		switch {
-		case err != nil:
-		case p.Addr().Is4():
-			d["IPAddress"], d["IPPrefixLen"] = p.Addr().String(), int64(p.Bits())
-		default:
-			d["GlobalIPv6Address"], d["GlobalIPv6PrefixLen"] = p.Addr().String(), int64(p.Bits())
-		}
-	}
-	for _, g := range o.list("gateways") {
-		if s, _ := g.(string); strings.Contains(s, ":") {
-			d["IPv6Gateway"] = s
-		} else {
-			d["Gateway"] = s
-		}
-	}
-	return d
+	return image.texts("Entrypoint"), cmd
 }
 
-// image returns docker's document for an image.
-func image(r map[string]any) map[string]any {
+// healthcheck returns the health check of the request, completed by the image's; nil for none.
+func healthcheck(o object) *docker.HealthConfig {
+	asked, image := o.object("shown", "health"), o.object("image_config", "Healthcheck")
+	if asked == nil && image == nil {
+		return settledCheck(o.object("health_check"))
+	}
+	number := func(name string) int64 { return cmp.Or(asked.number(name), image.number(name)) }
+	h := &docker.HealthConfig{
+		Test: asked.texts("Test"), Interval: time.Duration(number("Interval")), Timeout: time.Duration(number("Timeout")),
+		StartPeriod: time.Duration(number("StartPeriod")), StartInterval: time.Duration(number("StartInterval")), Retries: int(number("Retries")),
+	}
+	if len(h.Test) == 0 {
+		h.Test = image.texts("Test")
+	}
+	return h
+}
+
+// settledCheck converts a health check with its defaults to docker's form: a command of the shell becomes CMD-SHELL.
+func settledCheck(c object) *docker.HealthConfig {
+	if c == nil {
+		return nil
+	}
+	h := &docker.HealthConfig{
+		Test: c.texts("Test"), Interval: time.Duration(c.number("Interval")), Timeout: time.Duration(c.number("Timeout")),
+		StartPeriod: time.Duration(c.number("StartPeriod")), StartInterval: time.Duration(c.number("StartInterval")), Retries: int(c.number("Retries")),
+	}
+	if t := h.Test; len(t) == 4 && t[0] == "CMD" && t[1] == "/bin/sh" && t[2] == "-c" {
+		h.Test = []string{"CMD-SHELL", t[3]}
+	}
+	return h
+}
+
+// image returns the document of inspect for an image.
+func image(r map[string]any) Filled {
 	o := object(r)
-	return map[string]any{
-		"Id": o.text("id"), "RepoTags": o.list("names"), "RepoDigests": o.list("digests"), "Digest": o.text("digest"), "Size": o.number("size_bytes"),
-		"VirtualSize": o.number("unpacked_bytes"), "Created": o.text("config", "created"), "Author": o.text("config", "author"), "Architecture": o.text("config", "architecture"),
-		"Os": o.text("config", "os"), "Variant": o.text("config", "variant"), "Config": orEmpty(o.at("config", "config")),
-		"RootFS": map[string]any{"Type": "layers", "Layers": o.list("config", "rootfs", "diff_ids")}, "History": o.list("config", "history"), "Owner": o.text("owner"),
+	c := o.object("config", "config")
+	img := &docker.Image{
+		ID: o.text("id"), RepoTags: []string{}, RepoDigests: []string{}, Created: o.text("config", "created"), Author: o.text("config", "author"),
+		Architecture: o.text("config", "architecture"), Variant: o.text("config", "variant"), Os: o.text("config", "os"), OsVersion: o.text("config", "os.version"),
+		Size: o.number("size_bytes"), RootFS: docker.RootFS{Type: "layers", Layers: orNone(o.texts("config", "rootfs", "diff_ids"))}, GraphDriver: graphDriver(nil),
+		Config: &docker.ImageConfig{
+			OCIConfig: docker.OCIConfig{
+				User: c.text("User"), ExposedPorts: c.members("ExposedPorts"), Env: c.texts("Env"), Entrypoint: c.texts("Entrypoint"), Cmd: c.texts("Cmd"),
+				Volumes: c.members("Volumes"), WorkingDir: c.text("WorkingDir"), Labels: c.textMap("Labels"), StopSignal: c.text("StopSignal"), ArgsEscaped: c.boolean("ArgsEscaped"),
+			},
+			OCIConfigExt: docker.OCIConfigExt{Healthcheck: settledCheck(o.object("health")), OnBuild: c.texts("OnBuild"), Shell: o.texts("shell")},
+		},
 	}
+	if steps := o.objects("config", "history"); len(steps) > 0 {
+		img.Comment = steps[len(steps)-1].text("comment")
+	}
+	for _, n := range o.texts("names") {
+		img.RepoTags = append(img.RepoTags, Familiar(n))
+	}
+	for _, n := range o.texts("digests") {
+		img.RepoDigests = append(img.RepoDigests, Familiar(n))
+	}
+	// A time that is none stays docker's zero.
+	img.Metadata.LastTagTime, _ = time.Parse(time.RFC3339Nano, o.text("pulled"))
+	history := o.at("config", "history")
+	if history == nil {
+		history = []any{}
+	}
+	return filled(img, map[string]any{
+		"Digest": o.text("digest"), "VirtualSize": o.number("unpacked_bytes"), "History": history, "Owner": o.text("owner"), "Record": r,
+	})
+}
+
+// Familiar returns an image's full name as docker shows it: docker.io/library/redis:7 is redis:7.
+func Familiar(name string) string {
+	rest, ok := strings.CutPrefix(name, "docker.io/")
+	if !ok {
+		return name
+	}
+	if dir, base := path.Split(rest); dir == "library/" {
+		return base
+	}
+	return rest
 }

@@ -1,48 +1,58 @@
 package present
 
 import (
+	"strings"
 	"time"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/cli/present/docker"
 )
 
 // Network returns the document of inspect for a network: the members of docker's document, and the whole record as
-// Record.
-func Network(n *longshorev1.Network) any {
-	ranges, members := []any{}, map[string]any{}
+// Record. A network's name is its ID.
+func Network(n *longshorev1.Network) Filled {
+	doc := &docker.Network{
+		Name: n.GetName(), ID: n.GetName(), Created: n.GetCreated().AsTime(), Scope: "local", Driver: "bridge", Internal: n.GetInternal(),
+		IPAM: docker.IPAM{Driver: "default", Options: map[string]string{}}, Containers: map[string]docker.EndpointResource{}, Options: map[string]string{},
+		Labels: labels(n.GetLabels()),
+	}
+	bits := map[bool]string{} // the length of the prefix, by whether it is IPv6
 	for _, s := range n.GetSubnets() {
-		ranges = append(ranges, map[string]any{"Subnet": s.GetRange(), "Gateway": s.GetGateway()})
+		doc.IPAM.Config = append(doc.IPAM.Config, docker.IPAMConfig{Subnet: s.GetRange(), Gateway: s.GetGateway()})
+		_, length, _ := strings.Cut(s.GetRange(), "/")
+		six := strings.Contains(s.GetRange(), ":")
+		bits[six] = "/" + length
+		doc.EnableIPv4, doc.EnableIPv6 = doc.EnableIPv4 || !six, doc.EnableIPv6 || six
 	}
+	own := map[string]any{}
 	for _, m := range n.GetMembers() {
-		members[m.GetContainer()] = map[string]any{"Name": m.GetName(), "MacAddress": m.GetMac(), "Addresses": m.GetAddresses(), "Aliases": m.GetAliases()}
+		e := docker.EndpointResource{Name: m.GetName(), MacAddress: m.GetMac()}
+		for _, a := range m.GetAddresses() {
+			if strings.Contains(a, ":") {
+				e.IPv6Address = a + bits[true]
+			} else {
+				e.IPv4Address = a + bits[false]
+			}
+		}
+		doc.Containers[m.GetContainer()] = e
+		own[m.GetContainer()] = map[string]any{"Addresses": m.GetAddresses(), "Aliases": m.GetAliases()}
 	}
-	return map[string]any{
-		"Name": n.GetName(), "Id": n.GetName(), "Driver": "bridge", "Scope": "local", "Internal": n.GetInternal(), "Labels": labels(n.GetLabels()),
-		"Created": n.GetCreated().AsTime().Format(time.RFC3339Nano), "IPAM": map[string]any{"Config": ranges}, "Containers": members, "Record": Plain(n),
-	}
+	return filled(doc, map[string]any{"Containers": own, "Record": Plain(n)})
 }
 
 // Volume returns the document of inspect for a volume, in the same way.
-func Volume(v *longshorev1.Volume) any {
-	return map[string]any{
-		"Name": v.GetName(), "Driver": "local", "Scope": "local", "Mountpoint": v.GetPath(), "Labels": labels(v.GetLabels()), "Options": labels(v.GetOptions()),
-		"CreatedAt": v.GetCreated().AsTime().Format(time.RFC3339Nano), "Record": Plain(v),
+func Volume(v *longshorev1.Volume) Filled {
+	doc := &docker.Volume{
+		Name: v.GetName(), Driver: "local", Scope: "local", Mountpoint: v.GetPath(), Labels: v.GetLabels(), Options: v.GetOptions(),
+		CreatedAt: v.GetCreated().AsTime().Format(time.RFC3339),
 	}
+	return filled(doc, map[string]any{"Record": Plain(v)})
 }
 
-// VolumeRow returns the data of a volume for templates.
-func VolumeRow(v *longshorev1.Volume) Row {
-	return Row{
-		"Name": v.GetName(), "Driver": "local", "Scope": "local", "Mountpoint": v.GetPath(), "Owner": v.GetOwner(),
-		"CreatedAt": v.GetCreated().AsTime().Local().Format("2006-01-02 15:04:05 -0700 MST"),
-	}.WithLabels(v.GetLabels())
-}
-
-// labels converts a map to one in which templates find a missing member empty.
-func labels(m map[string]string) map[string]any {
-	out := map[string]any{}
-	for name, value := range m {
-		out[name] = value
+// labels returns m, or an empty map for nil: docker's JSON has {} there.
+func labels(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
 	}
-	return out
+	return m
 }

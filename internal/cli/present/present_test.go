@@ -136,7 +136,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	const want = "137 true killed sh [-c x] 500000000 1 bind /y false rslave true\n"
+	const want = "137 true killed sh [-c x] 500000000 1 bind /y false rslave false\n"
 	if err := f.One(&out, doc); err != nil || out.String() != want {
 		t.Errorf("%q, %v, want %q", out.String(), err, want)
 	}

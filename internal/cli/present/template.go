@@ -69,13 +69,32 @@ func ParseFormat(text string) (*Format, error) {
 			return nil, errors.New(`a template is needed after "table"`)
 		}
 	}
-	text = strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(text)
-	t, err := template.New("").Option("missingkey=error").Funcs(functions()).Parse(text)
+	t, err := template.New("").Option("missingkey=error").Funcs(functions()).Parse(unescape(text))
 	if err != nil {
 		return nil, fmt.Errorf("the template is not valid: %s", strings.TrimPrefix(err.Error(), "template: "))
 	}
 	f.t = t
 	return f, nil
+}
+
+// unescape replaces the backslash sequences outside of actions. Inside of one they belong to a string of the template.
+func unescape(text string) string {
+	var out strings.Builder
+	plain := strings.NewReplacer(`\t`, "\t", `\n`, "\n")
+	for text != "" {
+		before, rest, found := strings.Cut(text, "{{")
+		out.WriteString(plain.Replace(before))
+		if !found {
+			break
+		}
+		action, after, closed := strings.Cut(rest, "}}")
+		out.WriteString("{{" + action)
+		if closed {
+			out.WriteString("}}")
+		}
+		text = after
+	}
+	return out.String()
 }
 
 // functions returns the functions of docker's templates that text/template does not have.
@@ -157,6 +176,9 @@ func (f *Format) Rows(w io.Writer, rows []Row) error {
 
 // One writes one object, and the end of its line.
 func (f *Format) One(w io.Writer, v any) error {
+	if doc, ok := v.(Filled); ok && !f.json {
+		return f.filled(w, doc)
+	}
 	if f.json {
 		out, err := marshal(v)
 		if err != nil {
@@ -166,6 +188,26 @@ func (f *Format) One(w io.Writer, v any) error {
 		return err
 	}
 	return f.execute(w, v)
+}
+
+// filled writes a document: with docker's types or, if the template uses other members, with the JSON document.
+func (f *Format) filled(w io.Writer, doc Filled) error {
+	t, err := f.t.Clone()
+	if err != nil {
+		return err
+	}
+	// A label that a container does not have is no error in docker. The whole document is ours, also for {{json .}}.
+	t.Option("missingkey=default").Funcs(template.FuncMap{"json": func(v any) (string, error) {
+		if v == doc.typed {
+			v = doc
+		}
+		out, err := marshal(v)
+		return string(out), err
+	}})
+	if (&Format{t: t}).execute(w, doc.typed) == nil {
+		return nil
+	}
+	return f.execute(w, doc.whole)
 }
 
 // Uses reports whether the template uses a member of the rows. Callers do not read expensive members without need.

@@ -69,7 +69,7 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.BoolVarP(&f.Quiet, "quiet", "q", false, "do not show the progress of a pull")
 	fl.StringVar(&f.Creds, "creds", "", "registry user[:password]; without a password $LONGSHORE_REGISTRY_PASSWORD is used")
 	fl.StringVar(&f.Request.StopSignal, "stop-signal", "", "signal that stops the program (default: the image's, or TERM)")
-	fl.StringVar(&f.stopAfter, "stop-timeout", "10s", "time from the stop signal to KILL, seconds or 1m30s")
+	fl.StringVar(&f.stopAfter, "stop-timeout", "", "time from the stop signal to KILL, seconds or 1m30s (default 10s)")
 	f.more.define(fl, f.Request)
 	fl.StringVar(&f.restart, "restart", "no", "accepts only no: restarting is the orchestrator's task")
 }

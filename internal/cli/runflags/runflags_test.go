@@ -6,11 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
@@ -45,7 +43,7 @@ func TestFlagsFillTheRequest(t *testing.T) {
 	}
 	want := &longshorev1.CreateRequest{
 		Image: "busybox", Command: []string{"ls", "--", "-l"}, Env: []string{"A=1", "B=x y=z", "HOME=/root", "A=2"}, MemoryBytes: 64 << 20, MemorySwapBytes: 128 << 20,
-		Network: "host", Pids: 7, Hostname: "web", ShmBytes: 1 << 30, Pull: "missing", StopGrace: durationpb.New(10 * time.Second),
+		Network: "host", Pids: 7, Hostname: "web", ShmBytes: 1 << 30, Pull: "missing",
 		Tmpfs:   []*longshorev1.Tmpfs{{Target: "/t", Options: []string{"size=1048576", "mode=700"}}, {Target: "/run", Options: []string{"size=64m", "exec"}}},
 		Mounts:  []*longshorev1.Mount{{Source: "v", Target: "/v", ReadOnly: true}, {Source: "/etc", Target: "/e", Propagation: "rslave"}},
 		Ulimits: []string{"nofile=1:2"}, Devices: []string{"/dev/null", "nvidia.com/gpu=0", "nvidia.com/gpu=1"}, Sysctls: map[string]string{"net.core.somaxconn": "5"},

@@ -38,7 +38,7 @@ func attachments(sb core.Sandbox) []map[string]any {
 			break
 		}
 		name := translate.NetworkName(a.Network)
-		network := map[string]any{"name": name, "aliases": a.Names}
+		network := map[string]any{"name": name, "aliases": a.Names, "requested": a.Addrs}
 		if i := sb.Network.On(name); i >= 0 && sb.State == core.SandboxReady {
 			iface := sb.Network.Interfaces[i]
 			network["interface"], network["mac"], network["addrs"] = iface.Interface, iface.MAC, iface.Addrs
