@@ -64,6 +64,8 @@ install: build ## install binaries, units, manual pages and completions below DE
 	install -D -m 644 contrib/systemd/longshore.service $(DESTDIR)/lib/systemd/system/longshore.service
 	install -D -m 644 contrib/systemd/longshore.socket $(DESTDIR)/lib/systemd/system/longshore.socket
 	install -D -m 644 contrib/systemd/longshore-cri.socket $(DESTDIR)/lib/systemd/system/longshore-cri.socket
+	install -d -m 755 $(DESTDIR)/lib/systemd/system-generators
+	ln -sf /usr/bin/longshore $(DESTDIR)/lib/systemd/system-generators/longshore-generator
 	hack/shell-files.sh $(BIN)/longshore "$(DESTDIR)"
 
 install-hub: build ## install the hub and its unit below DESTDIR; the unit wants a user longshore-hub

@@ -51,6 +51,8 @@ done
 for unit in contrib/systemd/longshore.* contrib/systemd/longshore-cri.*; do
 	install -D -m 644 "$unit" "$pkg/lib/systemd/system/$(basename "$unit")"
 done
+install -d -m 755 "$pkg/lib/systemd/system-generators"
+ln -s /usr/bin/longshore "$pkg/lib/systemd/system-generators/longshore-generator"
 install -d -m 755 "$pkg/etc/longshore/conf.d"
 "$bin/longshore" config default >"$pkg/etc/longshore/config.toml"
 hack/shell-files.sh "$bin/longshore" "$pkg"

@@ -7,12 +7,14 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"time"
 
 	"github.com/longshore/longshore/internal/agent"
 	"github.com/longshore/longshore/internal/agent/guestprogram"
 	"github.com/longshore/longshore/internal/cli"
+	"github.com/longshore/longshore/internal/cli/service"
 	"github.com/longshore/longshore/internal/config"
 	"github.com/longshore/longshore/internal/face/mesos/fetch/store"
 	"github.com/longshore/longshore/internal/face/nomad/relay"
@@ -42,8 +44,12 @@ func main() {
 	if guestprogram.Named(os.Args) {
 		os.Exit(agent.Guest(os.Args, version()))
 	}
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == service.GeneratorName {
+		args = append([]string{"system", "generator"}, args...)
+	}
 	os.Exit(cli.Main(context.Background(), cli.Options{
-		Args: os.Args[1:], Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),
+		Args: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv, Version: version(),
 		Agent: func(ctx context.Context, cfg config.Config, log *slog.Logger, level *slog.LevelVar) error {
 			return agent.Run(ctx, agent.Options{Config: cfg, Logger: log, Level: level, Version: version()})
 		},

@@ -9,10 +9,11 @@ import (
 
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/node"
+	"github.com/longshore/longshore/internal/cli/service"
 )
 
 func newSystem(a *app) *cobra.Command {
-	return base.GroupOf("system", "Manage the whole node", node.NewSystemDf(a.App), newSystemPrune(a), node.NewInfo(a.App), newEvents(a))
+	return base.GroupOf("system", "Manage the whole node", node.NewSystemDf(a.App), newSystemPrune(a), node.NewInfo(a.App), newEvents(a), service.NewGenerator(a.App))
 }
 
 func newSystemPrune(a *app) *cobra.Command {

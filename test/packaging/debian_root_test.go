@@ -107,7 +107,7 @@ func TestPackagesAreWellFormed(t *testing.T) {
 				t.Fatal(err)
 			}
 			var etc []string
-			pages, shells := 0, 0
+			pages, shells, links := 0, 0, 0
 			for line := range strings.Lines(run(t, "dpkg-deb", "-c", file)) {
 				f := strings.Fields(line)
 				mode, owner, path := f[0], f[1], strings.TrimPrefix(f[5], ".")
@@ -117,6 +117,9 @@ func TestPackagesAreWellFormed(t *testing.T) {
 					want = "drwxr-xr-x"
 				case strings.HasPrefix(path, "/usr/bin/"):
 					want = "-rwxr-xr-x"
+				case path == "/lib/systemd/system-generators/longshore-generator" && f[len(f)-1] == "/usr/bin/longshore":
+					want = "lrwxrwxrwx"
+					links++
 				}
 				if mode != want || owner != "root/root" {
 					t.Errorf("%s: %s is %s of %s", name, path, mode, owner)
@@ -133,6 +136,9 @@ func TestPackagesAreWellFormed(t *testing.T) {
 			}
 			if name == engine && (pages < 80 || shells != len(completions)) {
 				t.Errorf("%s: %d manual pages, completion for %d shells", name, pages, shells)
+			}
+			if name == engine && links != 1 {
+				t.Errorf("%s: %d links of the generator", name, links)
 			}
 			slices.Sort(etc)
 			if got := strings.Fields(string(conffiles)); !slices.Equal(got, etc) || len(etc) == 0 {

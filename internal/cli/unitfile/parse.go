@@ -52,8 +52,8 @@ func Parse(path string, data []byte) (*File, error) {
 		if line == "" || line[0] == '#' || line[0] == ';' {
 			continue
 		}
-		// A backslash at the end continues the line with the next one that is not a comment.
-		for strings.HasSuffix(line, `\`) {
+		// A backslash at the end that is not escaped continues the line with the next one that is not a comment.
+		for (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1 {
 			line = line[:len(line)-1]
 			i++
 			for i < len(lines) && isComment(lines[i]) {

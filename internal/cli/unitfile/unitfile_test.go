@@ -9,7 +9,7 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	f, err := Parse("x", []byte("\ufeff# a comment\n[A]\nOne = 1\n; another\nTwo=a \\\n# between\n  b\\\n\\\nc\n[B]\nOne=x\n[A]\nOne=2\nOne=\nOne=\"3\"\nEnd=e\\"))
+	f, err := Parse("x", []byte("\ufeff# a comment\n[A]\nOne = 1\n; another\nTwo=a \\\n# between\n  b\\\n\\\nc\n[B]\nOne=x\n[A]\nOne=2\nOne=\nOne=\"3\"\nPath=c:\\\\\nEnd=e\\"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,6 +27,9 @@ func TestParse(t *testing.T) {
 	}
 	if e, _ := f.Last("A", "End"); e.Value != "e" {
 		t.Errorf("continued at the end: %q", e.Value)
+	}
+	if e, _ := f.Last("A", "Path"); e.Value != `c:\\` {
+		t.Errorf("an escaped backslash at the end: %q", e.Value)
 	}
 	if _, ok := f.Last("B", "Two"); ok {
 		t.Error("a key of another section was found")
