@@ -44,11 +44,8 @@ func (t *serviceTranslator) networks() {
 		if n.GetMac() != "" {
 			t.r.Mac = n.GetMac()
 		}
-		switch addresses := n.GetAddresses(); {
-		case len(addresses) > 1:
-			t.refuse("the first network of a service takes one address: leave one out, or give another network a higher priority", "networks", key, "ipv6_address")
-		case len(addresses) == 1:
-			t.r.Ip = addresses[0]
+		if c := t.s.Networks[key]; c != nil && !predefined(n.GetNetwork()) {
+			t.r.Ip, t.r.Ip6 = c.Ipv4Address, c.Ipv6Address
 		}
 		if n.GetInterface() != "" && n.GetInterface() != "eth0" {
 			t.refuse("the interface of the first network is eth0: leave it out, or give another network a higher priority", "networks", key, "interface_name")

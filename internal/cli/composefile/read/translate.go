@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/compose-spec/compose-go/v2/types"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -146,7 +147,7 @@ func (t *serviceTranslator) refuse(why string, path ...string) {
 func (t *translator) service(s types.ServiceConfig) (composefile.Service, error) {
 	x := &serviceTranslator{translator: t, s: s, r: &longshorev1.CreateRequest{
 		Image: s.Image, Workdir: s.WorkingDir, User: s.User, Tty: s.Tty, Stdin: s.StdinOpen, Hostname: s.Hostname, Privileged: s.Privileged, CapAdd: s.CapAdd, CapDrop: s.CapDrop,
-		ReadOnly: s.ReadOnly, StopSignal: s.StopSignal, Sysctls: s.Sysctls, Annotations: s.Annotations, Groups: s.GroupAdd, Platform: s.Platform, Runtime: s.Runtime, Mac: s.MacAddress,
+		ReadOnly: s.ReadOnly, StopSignal: s.StopSignal, Sysctls: s.Sysctls, Annotations: s.Annotations, Groups: s.GroupAdd, Domainname: s.DomainName, Platform: s.Platform, Runtime: s.Runtime, Mac: s.MacAddress,
 		ShmBytes: uint64(max(s.ShmSize, 0)), CpuShares: uint64(max(s.CPUShares, 0)), CpusetCpus: s.CPUSet, OomScoreAdj: int32(s.OomScoreAdj), Expose: s.Expose,
 	}}
 	x.out = composefile.Service{
@@ -267,13 +268,11 @@ func (t *serviceTranslator) dependencies() {
 func (t *serviceTranslator) limits() {
 	s := t.s
 	memory, reserved, cpus, pids := s.MemLimit, s.MemReservation, float64(s.CPUS), s.PidsLimit
-	if s.CPUQuota > 0 {
-		period := s.CPUPeriod
-		if period <= 0 {
-			period = 100_000
-		}
-		cpus = float64(s.CPUQuota) / float64(period)
+	t.r.CpuQuota, t.r.CpuPeriod, t.r.OomKillDisable = s.CPUQuota, uint64(max(s.CPUPeriod, 0)), s.OomKillDisable
+	if s.MemSwappiness > 0 {
+		t.r.MemorySwappiness = proto.Uint64(uint64(s.MemSwappiness))
 	}
+	t.blockDevices(s.BlkioConfig)
 	if d := s.Deploy; d != nil {
 		if d.Mode != "" && d.Mode != "replicated" {
 			t.refuse("only replicated is possible", "deploy", "mode")
@@ -311,7 +310,27 @@ func (t *serviceTranslator) limits() {
 	}
 }
 
+// blockDevices sets the limits for block devices.
+func (t *serviceTranslator) blockDevices(c *types.BlkioConfig) {
+	if c == nil {
+		return
+	}
+	t.r.BlkioWeight = uint32(c.Weight)
+	for _, w := range c.WeightDevice {
+		t.r.BlkioWeightDevices = append(t.r.BlkioWeightDevices, &longshorev1.DeviceLimit{Path: w.Path, Value: uint64(w.Weight)})
+	}
+	for _, l := range []struct {
+		from []types.ThrottleDevice
+		to   *[]*longshorev1.DeviceLimit
+	}{{c.DeviceReadBps, &t.r.DeviceReadBps}, {c.DeviceWriteBps, &t.r.DeviceWriteBps}, {c.DeviceReadIOps, &t.r.DeviceReadIops}, {c.DeviceWriteIOps, &t.r.DeviceWriteIops}} {
+		for _, d := range l.from {
+			*l.to = append(*l.to, &longshorev1.DeviceLimit{Path: d.Path, Value: uint64(max(d.Rate, 0))})
+		}
+	}
+}
+
 func (t *serviceTranslator) devices() {
+	t.r.DeviceCgroupRules = t.s.DeviceCgroupRules
 	for _, d := range t.s.Devices {
 		text := d.Source
 		if strings.HasPrefix(text, "/") {
@@ -363,7 +382,7 @@ func (t *serviceTranslator) namespaces() {
 		{"ipc", s.Ipc, &t.r.Ipc, []string{"host", "private"}},
 		{"uts", s.Uts, &t.r.Uts, []string{"host"}},
 		{"userns_mode", s.UserNSMode, &t.r.Userns, []string{"host", "private"}},
-		{"cgroup", s.Cgroup, new(string), []string{"private"}},
+		{"cgroup", s.Cgroup, &t.r.Cgroupns, []string{"host", "private"}},
 	} {
 		if n.value != "" && !slices.Contains(n.allowed, n.value) {
 			t.refuse(fmt.Sprintf("%q is not among %s: other namespaces cannot be joined", n.value, strings.Join(n.allowed, ", ")), n.key)
