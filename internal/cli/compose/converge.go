@@ -171,6 +171,7 @@ func (u *upper) replace(ctx context.Context, c *longshorev1.Container, s compose
 		return err
 	}
 	name, aside := c.GetName(), base.Short(c.GetId())+"_"+nameOf(u.name, s, number)
+	aside = aside[:min(len(aside), maxName)]
 	u.step("Container", name, "Recreating")
 	if err := u.stop(ctx, c); err != nil {
 		return err
@@ -197,6 +198,9 @@ func (u *upper) replace(ctx context.Context, c *longshorev1.Container, s compose
 	u.step("Container", nameOf(u.name, s, number), "Recreated")
 	return nil
 }
+
+// maxName is the length of the longest name of a container.
+const maxName = 128
 
 // kept returns the mounts of a request, with the anonymous volumes that the old container has at the same places or at places
 // where the request mounts nothing.

@@ -93,6 +93,8 @@ func (f *upFlags) define(cmd *cobra.Command) {
 	fl.BoolVar(&f.abort, "abort-on-container-exit", false, "stop all containers when one has ended; not with -d")
 	fl.StringVar(&f.exitFrom, "exit-code-from", "", "end with the exit status of this service; implies --abort-on-container-exit")
 	fl.BoolVar(&f.build, "build", false, "refused: images are not built")
+	fl.Bool("no-build", false, "no effect: images are not built")
+	fl.Bool("no-color", false, "no effect: the output has no colors")
 }
 
 // options returns the options of the project, or the error of a flag.

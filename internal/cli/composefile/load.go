@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/longshore/longshore/internal/subprocess"
@@ -71,7 +72,10 @@ func run(ctx context.Context, stdin io.Reader, command string, o Options) (*Answ
 	}
 	cmd := subprocess.Command(ctx, path, command, string(options))
 	var out, said bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &said
+	cmd.Stdout, cmd.Stderr = &out, &said
+	if slices.Contains(o.Files, "-") {
+		cmd.Stdin = stdin
+	}
 	if err := subprocess.Run(ctx, cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", Program, err, strings.TrimSpace(said.String()))
 	}
