@@ -204,9 +204,10 @@ e2e-oci: build ## OCI's validation suite against longshore oci and runc (RUNTIME
 	hack/deps.sh test
 	PATH="$$(hack/go.sh):$$PATH" test/e2e/oci/run.sh
 
-e2e-cli: build ## lines that people type from memory, to longshore and to podman (PODMAN=)
+e2e-cli: build ## lines and templates that people type from memory, to longshore, podman (PODMAN=) and dockerd 28
 	hack/deps.sh test
-	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin PODMAN=$${PODMAN:-podman} LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 45m -v ./test/tour
+	docker=$(CURDIR)/.cache/docker-forky; hack/dockerd.sh $$docker forky || docker=; \
+	CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN=$(CURDIR)/bin LONGSHORE_DOCKER_DIR=$$docker PODMAN=$${PODMAN:-podman} LONGSHORE_TEST_PATIENCE=$${LONGSHORE_TEST_PATIENCE:-5} $(GO) test -count=1 -timeout 45m -v ./test/tour
 
 e2e-servers: build ## Debian's nginx, Redis and PostgreSQL on one network, under kills of the agent
 	hack/deps.sh test

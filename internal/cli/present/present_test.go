@@ -20,6 +20,7 @@ func TestTemplates(t *testing.T) {
 		`{{json .Ports}}`:                      "\"80<->8080\"\n\"\"\n",
 		`{{truncate .Names 3}}{{pad "x" 1 1}}`: "web x \ndat x \n",
 		`{{join (split .Names "a") "-"}}`:      "web\nd-t-b-se\n",
+		`{{.Names}}\t{{"\t\n" | len}}`:         "web\t2\ndatabase\t2\n",
 		`json`:                                 `{"Labels":"a=b,tier=front","Names":"web","Ports":"80<->8080","State":"running"}` + "\n" + `{"Labels":"","Names":"database","Ports":"","State":"exited"}` + "\n",
 	} {
 		f, err := ParseFormat(format)
@@ -151,5 +152,50 @@ func TestNumbersAreExact(t *testing.T) {
 	out, err := json.Marshal(doc)
 	if want := `{"limit":18446744073709551615,"size":-9223372036854775808}`; err != nil || string(out) != want {
 		t.Errorf("%s, %v; want %s", out, err, want)
+	}
+}
+
+// TestOwnMembers checks that a template may use members of our own, with or without docker's, and that a member of neither is
+// an error.
+func TestOwnMembers(t *testing.T) {
+	doc, err := Document("container", []byte(`{"id": "0123", "name": "web", "owner": "cli", "image_name": "docker.io/library/box:1", "main": {"pid": 7, "autopsy": {"verdict": "ended"}},
+		"labels": {"a": "b"}, "shown": {"image": "box:1"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for format, want := range map[string]string{
+		`{{.Record.main.pid}} {{.Owner}} {{.ImageName}} {{.State.Why}}`: "7 cli docker.io/library/box:1 ended\n",
+		`{{.Record.name}} {{.Name}} {{.Config.Image}}`:                  "web /web box:1\n",
+		`{{.Config.Labels.a}} {{.Config.Labels.none}}`:                  "b <no value>\n",
+		`{{index .Config.Labels "none"}}|{{.HostConfig.PidsLimit}}`:     "|<nil>\n",
+		`{{json .Config.Labels}} {{json .HostConfig.PidsLimit}}`:        "{\"a\":\"b\"} null\n",
+	} {
+		f, err := ParseFormat(format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := f.One(&out, doc); err != nil || out.String() != want {
+			t.Errorf("%s: %q, %v, want %q", format, out.String(), err, want)
+		}
+	}
+	for _, format := range []string{"{{.Nope}}", "{{.State.Nope}}", "{{.State.Health.Status}}"} {
+		f, err := ParseFormat(format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := f.One(&out, doc); err == nil || out.Len() > 0 {
+			t.Errorf("%s: %q", format, out.String())
+		}
+	}
+	f, err := ParseFormat("{{json .}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	var all map[string]any
+	if err := f.One(&out, doc); err != nil || json.Unmarshal(out.Bytes(), &all) != nil || all["Record"] == nil || all["HostConfig"] == nil {
+		t.Errorf("%s, %v", out.String(), err)
 	}
 }
