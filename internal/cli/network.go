@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -92,8 +91,8 @@ func yesNo(b bool) string {
 
 func newNetworkCreate(a *app) *cobra.Command {
 	req := &longshorev1.CreateNetworkRequest{}
-	var subnets, gateways, labels, opts []string
-	var driver string
+	var labels []string
+	var flags networkFlags
 	var ignore bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -102,17 +101,15 @@ func newNetworkCreate(a *app) *cobra.Command {
 			"by their names, the beginning of their IDs, and the names of --network-alias.",
 		Example: "  longshore network create app\n" +
 			"  longshore run -d --network app --name db --network-alias postgres example.org/postgres\n" +
-			"  longshore network create --subnet 10.90.0.0/24 --gateway 10.90.0.254 --internal back",
+			"  longshore network create --subnet 10.90.0.0/24 --gateway 10.90.0.254 --internal back\n" +
+			"  longshore network create --subnet 10.91.0.0/16 --ip-range 10.91.5.0/24 --aux-address router=10.91.5.1 wide",
 		Args: base.ExactArgs(1, "a name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req.Name = args[0]
-			if err := fillNetwork(req, subnets, gateways, opts); err != nil {
+			err := flags.fill(req)
+			if err != nil {
 				return &base.UsageError{Err: err}
 			}
-			if driver != "" && driver != "bridge" {
-				return &base.UsageError{Err: fmt.Errorf("--driver %q: only bridge is supported", driver)}
-			}
-			var err error
 			if req.Labels, err = typed.Labels(labels); err != nil {
 				return &base.UsageError{Err: err}
 			}
@@ -132,40 +129,10 @@ func newNetworkCreate(a *app) *cobra.Command {
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringArrayVar(&subnets, "subnet", nil, "range of addresses, such as 10.90.0.0/24 or fd00:1::/64 (default: chosen)")
-	fl.StringArrayVar(&gateways, "gateway", nil, "the node's address in a subnet (default: the first)")
-	fl.BoolVar(&req.Internal, "internal", false, "do not connect the network with the outside")
+	flags.define(fl, req)
 	fl.StringArrayVarP(&labels, "label", "l", nil, "label, NAME=value")
-	fl.StringArrayVarP(&opts, "opt", "o", nil, "option of the network, mtu=")
-	fl.StringVarP(&driver, "driver", "d", "bridge", "accepts only bridge")
 	fl.BoolVar(&ignore, "ignore", false, "succeed if a network has the name, also with other options")
 	return cmd
-}
-
-// fillNetwork puts subnets, each with its gateway, and options into req.
-func fillNetwork(req *longshorev1.CreateNetworkRequest, subnets, gateways, opts []string) error {
-	if len(gateways) > len(subnets) {
-		return fmt.Errorf("--gateway %s: a subnet is needed for it", gateways[len(gateways)-1])
-	}
-	for i, s := range subnets {
-		sub := &longshorev1.Subnet{Range: s}
-		if i < len(gateways) {
-			sub.Gateway = gateways[i]
-		}
-		req.Subnets = append(req.Subnets, sub)
-	}
-	for _, o := range opts {
-		name, value, _ := strings.Cut(o, "=")
-		if name != "mtu" && name != "com.docker.network.driver.mtu" {
-			return fmt.Errorf("--opt %q: only mtu is supported", o)
-		}
-		mtu, err := strconv.ParseInt(value, 10, 32)
-		if err != nil {
-			return fmt.Errorf("--opt %q: not a number of bytes", o)
-		}
-		req.Mtu = int32(mtu)
-	}
-	return nil
 }
 
 func newNetworkInspect(a *app) *cobra.Command {
@@ -194,7 +161,8 @@ func inspectNetwork(ctx context.Context, c *base.Client, name string) (any, erro
 }
 
 func newNetworkRm(a *app) *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:     "rm NAME...",
 		Aliases: []string{"remove"},
 		Short:   "Remove networks without containers",
@@ -202,10 +170,12 @@ func newNetworkRm(a *app) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.Each(cmd.Context(), args, func(ctx context.Context, c *base.Client, name string) error {
 				_, err := c.Networks.RemoveNetwork(ctx, &longshorev1.RemoveNetworkRequest{Name: name})
-				return err
+				return base.IfForced(force, err)
 			})
 		},
 	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "do not fail when there is no such network")
+	return cmd
 }
 
 func newNetworkPrune(a *app) *cobra.Command {
@@ -267,6 +237,7 @@ func (a *app) pruneNetworks(cmd *cobra.Command, c *base.Client, p pruning) error
 func newNetworkConnect(a *app) *cobra.Command {
 	n := &longshorev1.NetworkAttachment{}
 	var ip, ip6 string
+	var opts []string
 	cmd := &cobra.Command{
 		Use:   "connect NETWORK CONTAINER",
 		Short: "Connect a container, running or not, to another network",
@@ -276,6 +247,9 @@ func newNetworkConnect(a *app) *cobra.Command {
 		Args: exactNetwork,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			n.Network = args[0]
+			if err := attachmentOptions(n, opts); err != nil {
+				return &base.UsageError{Err: err}
+			}
 			for _, addr := range []string{ip, ip6} {
 				if addr != "" {
 					n.Addresses = append(n.Addresses, addr)
@@ -292,6 +266,7 @@ func newNetworkConnect(a *app) *cobra.Command {
 	fl.StringVar(&ip, "ip", "", "IPv4 address, in the range of the network")
 	fl.StringVar(&ip6, "ip6", "", "IPv6 address, in the range of the network")
 	fl.StringVar(&n.Mac, "mac-address", "", "hardware address of its interface")
+	fl.StringArrayVar(&opts, "driver-opt", nil, "accepts only "+interfaceOption+"=NAME, which is --interface")
 	fl.StringVar(&n.Interface, "interface", "", "name of its interface in the container (default: the first ethN that is free)")
 	return cmd
 }

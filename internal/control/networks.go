@@ -81,7 +81,7 @@ func (s *networkServer) CreateNetwork(ctx context.Context, req *longshorev1.Crea
 	if s.srv.o.Networks == nil {
 		return nil, errNoNetworks()
 	}
-	def := core.NetworkDefinition{Name: req.GetName(), Labels: req.GetLabels(), Internal: req.GetInternal(), MTU: int(req.GetMtu())}
+	def := core.NetworkDefinition{Name: req.GetName(), Labels: req.GetLabels(), Internal: req.GetInternal(), MTU: int(req.GetMtu()), IPv6: req.GetIpv6()}
 	for _, sub := range req.GetSubnets() {
 		r, err := netip.ParsePrefix(sub.GetRange())
 		if err != nil {
@@ -93,6 +93,9 @@ func (s *networkServer) CreateNetwork(ctx context.Context, req *longshorev1.Crea
 				return nil, invalid.Errorf("gateway %q: %v", sub.GetGateway(), err)
 			}
 		}
+		if err := poolOf(&subnet, sub); err != nil {
+			return nil, err
+		}
 		def.Subnets = append(def.Subnets, subnet)
 	}
 	made, err := s.srv.o.Networks.Define(ctx, def)
@@ -100,6 +103,32 @@ func (s *networkServer) CreateNetwork(ctx context.Context, req *longshorev1.Crea
 		return nil, err
 	}
 	return &longshorev1.CreateNetworkResponse{Network: toNetwork(made, nil)}, nil
+}
+
+// maxReserved bounds the reserved addresses of a subnet.
+const maxReserved = 256
+
+// poolOf parses the pool and the reserved addresses of a subnet.
+func poolOf(subnet *core.Subnet, sub *longshorev1.Subnet) (err error) {
+	if sub.GetPool() != "" {
+		if subnet.Pool, err = netip.ParsePrefix(sub.GetPool()); err != nil {
+			return invalid.Errorf("pool %q: %v", sub.GetPool(), err)
+		}
+	}
+	if len(sub.GetReserved()) > maxReserved {
+		return invalid.Errorf("%d reserved addresses, at most %d", len(sub.GetReserved()), maxReserved)
+	}
+	for name, text := range sub.GetReserved() {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return invalid.Errorf("reserved address %s=%q: %v", name, text, err)
+		}
+		if subnet.Reserved == nil {
+			subnet.Reserved = map[string]netip.Addr{}
+		}
+		subnet.Reserved[name] = a
+	}
+	return nil
 }
 
 // RemoveNetwork removes a network that no container is on.
@@ -328,7 +357,17 @@ func toNetwork(def core.NetworkDefinition, members []member) *longshorev1.Networ
 		if !gateway.IsValid() {
 			gateway = sub.Range.Addr().Next()
 		}
-		n.Subnets = append(n.Subnets, &longshorev1.Subnet{Range: sub.Range.String(), Gateway: gateway.String()})
+		out := &longshorev1.Subnet{Range: sub.Range.String(), Gateway: gateway.String()}
+		if sub.Pool.IsValid() {
+			out.Pool = sub.Pool.String()
+		}
+		for name, a := range sub.Reserved {
+			if out.GetReserved() == nil {
+				out.Reserved = map[string]string{}
+			}
+			out.Reserved[name] = a.String()
+		}
+		n.Subnets = append(n.Subnets, out)
 	}
 	for _, m := range members {
 		out := &longshorev1.NetworkMember{Container: string(m.container.ID), Name: string(m.container.Key), Running: m.running()}

@@ -105,6 +105,7 @@ type NetworkDefinition struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 	Subnets  []Subnet          `json:"subnets"`
 	Internal bool              `json:"internal,omitempty"` // no way out, and none in
+	IPv6     bool              `json:"ipv6,omitempty"`     // Define chooses a range of IPv6 if Subnets has none
 	MTU      int               `json:"mtu,omitempty"`      // 0: the node's
 	Created  time.Time         `json:"created"`
 	// Interface is the bridge's name.
@@ -115,6 +116,11 @@ type NetworkDefinition struct {
 type Subnet struct {
 	Range   netip.Prefix `json:"range"`
 	Gateway netip.Addr   `json:"gateway,omitzero"` // zero: the first address
+	// Pool limits the choice of addresses to a part of Range. A sandbox may still ask for any address of Range. The
+	// zero value does not limit it.
+	Pool netip.Prefix `json:"pool,omitzero"`
+	// Reserved are addresses of Range that no sandbox gets, by names for people.
+	Reserved map[string]netip.Addr `json:"reserved,omitempty"`
 }
 
 // Port forwards a host port into the sandbox.

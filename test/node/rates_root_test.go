@@ -137,6 +137,54 @@ func TestOtherFlagsReachTheKernel(t *testing.T) {
 	})
 }
 
+// TestPartsOfNetworks checks the pool and the reserved addresses of a network, and a range of IPv6.
+func TestPartsOfNetworks(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		cli := func(args ...string) string {
+			t.Helper()
+			out, err := n.CLI(args...)
+			if err != nil {
+				t.Error(err)
+			}
+			return out
+		}
+		refused := func(says string, args ...string) {
+			t.Helper()
+			if _, err := n.CLI(args...); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%q: %v, want %q", args, err, says)
+			}
+		}
+		const show = "ip -o addr show eth0 scope global | awk '{print $4}' | sort"
+		cli("network", "create", "--subnet", "10.88.0.0/16", "--ip-range", "10.88.5.0/30", "--aux-address", "router=10.88.5.0", "--aux-address", "printer=10.88.5.1", "--attachable", "--ipv6", "wide")
+		out := cli("run", "--rm", "--network", "wide", image, "/bin/sh", "-c", show)
+		if first, second, ok := strings.Cut(out, "\n"); !ok || first != "10.88.5.2/16" || !strings.HasPrefix(second, "fd") || !strings.HasSuffix(second, "/64\n") {
+			t.Errorf("addresses: %q", out)
+		}
+		refused("10.88.5.1: it is reserved", "run", "--rm", "--network", "wide", "--ip", "10.88.5.1", image, "/bin/true")
+		if out := cli("run", "--rm", "--network", "wide", "--ip", "10.88.77.7", image, "/bin/sh", "-c", show); !strings.HasPrefix(out, "10.88.77.7/16\n") {
+			t.Errorf("an address outside of the pool: %q", out)
+		}
+		n.Kill()
+		n.Up()
+		if out := cli("run", "--rm", "--network", "wide", image, "/bin/sh", "-c", show); !strings.HasPrefix(out, "10.88.5.3/16\n") && !strings.HasPrefix(out, "10.88.5.2/16\n") {
+			t.Errorf("after the agent's restart: %q", out)
+		}
+		shown := cli("network", "inspect", "-f", "{{range .IPAM.Config}}{{.IPRange}} {{json .AuxiliaryAddresses}} {{end}}{{.EnableIPv6}}", "wide")
+		if !strings.HasPrefix(shown, `10.88.5.0/30 {"printer":"10.88.5.1","router":"10.88.5.0"} `) || !strings.HasSuffix(shown, "true\n") {
+			t.Errorf("inspect: %q", shown)
+		}
+		refused("not a part of", "network", "create", "--subnet", "10.89.0.0/24", "--ip-range", "10.89.0.0/16", "bad")
+		refused("a subnet is needed", "network", "create", "--ip-range", "10.89.0.0/16", "bad")
+		refused("a subnet is needed", "network", "create", "--subnet", "10.89.0.0/24", "--aux-address", "x=10.90.0.1", "bad")
+		refused("is the gateway", "network", "create", "--subnet", "10.89.0.0/24", "--aux-address", "x=10.89.0.1", "bad")
+		refused("only true is supported", "network", "create", "--ipv4=false", "bad")
+		cli("network", "rm", "-f", "wide", "nosuch")
+		clean(t, n)
+	})
+}
+
 // unified reports whether the machine has cgroup v2.
 func unified() bool {
 	var fs unix.Statfs_t

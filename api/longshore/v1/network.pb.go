@@ -126,6 +126,8 @@ type Subnet struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Range         string                 `protobuf:"bytes,1,opt,name=range,proto3" json:"range,omitempty"`
 	Gateway       string                 `protobuf:"bytes,2,opt,name=gateway,proto3" json:"gateway,omitempty"`
+	Pool          string                 `protobuf:"bytes,3,opt,name=pool,proto3" json:"pool,omitempty"`                                                                                   // the part of range from which addresses are chosen; "": all of it
+	Reserved      map[string]string      `protobuf:"bytes,4,rep,name=reserved,proto3" json:"reserved,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // addresses of the range that no container gets, by names for people
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -172,6 +174,20 @@ func (x *Subnet) GetGateway() string {
 		return x.Gateway
 	}
 	return ""
+}
+
+func (x *Subnet) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *Subnet) GetReserved() map[string]string {
+	if x != nil {
+		return x.Reserved
+	}
+	return nil
 }
 
 // NetworkMember is a container on a network.
@@ -607,6 +623,7 @@ type CreateNetworkRequest struct {
 	Internal      bool                   `protobuf:"varint,3,opt,name=internal,proto3" json:"internal,omitempty"`
 	Mtu           int32                  `protobuf:"varint,4,opt,name=mtu,proto3" json:"mtu,omitempty"`
 	Labels        map[string]string      `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Ipv6          bool                   `protobuf:"varint,6,opt,name=ipv6,proto3" json:"ipv6,omitempty"` // also choose a range of IPv6 if subnets has none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -674,6 +691,13 @@ func (x *CreateNetworkRequest) GetLabels() map[string]string {
 		return x.Labels
 	}
 	return nil
+}
+
+func (x *CreateNetworkRequest) GetIpv6() bool {
+	if x != nil {
+		return x.Ipv6
+	}
+	return false
 }
 
 type CreateNetworkResponse struct {
@@ -896,10 +920,15 @@ const file_longshore_v1_network_proto_rawDesc = "" +
 	"\amembers\x18\b \x03(\v2\x1b.longshore.v1.NetworkMemberR\amembers\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"8\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xc9\x01\n" +
 	"\x06Subnet\x12\x14\n" +
 	"\x05range\x18\x01 \x01(\tR\x05range\x12\x18\n" +
-	"\agateway\x18\x02 \x01(\tR\agateway\"\xa5\x01\n" +
+	"\agateway\x18\x02 \x01(\tR\agateway\x12\x12\n" +
+	"\x04pool\x18\x03 \x01(\tR\x04pool\x12>\n" +
+	"\breserved\x18\x04 \x03(\v2\".longshore.v1.Subnet.ReservedEntryR\breserved\x1a;\n" +
+	"\rReservedEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa5\x01\n" +
 	"\rNetworkMember\x12\x1c\n" +
 	"\tcontainer\x18\x01 \x01(\tR\tcontainer\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -926,13 +955,14 @@ const file_longshore_v1_network_proto_rawDesc = "" +
 	"\x13ListNetworksRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"I\n" +
 	"\x14ListNetworksResponse\x121\n" +
-	"\bnetworks\x18\x01 \x03(\v2\x15.longshore.v1.NetworkR\bnetworks\"\x8b\x02\n" +
+	"\bnetworks\x18\x01 \x03(\v2\x15.longshore.v1.NetworkR\bnetworks\"\x9f\x02\n" +
 	"\x14CreateNetworkRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\asubnets\x18\x02 \x03(\v2\x14.longshore.v1.SubnetR\asubnets\x12\x1a\n" +
 	"\binternal\x18\x03 \x01(\bR\binternal\x12\x10\n" +
 	"\x03mtu\x18\x04 \x01(\x05R\x03mtu\x12F\n" +
-	"\x06labels\x18\x05 \x03(\v2..longshore.v1.CreateNetworkRequest.LabelsEntryR\x06labels\x1a9\n" +
+	"\x06labels\x18\x05 \x03(\v2..longshore.v1.CreateNetworkRequest.LabelsEntryR\x06labels\x12\x12\n" +
+	"\x04ipv6\x18\x06 \x01(\bR\x04ipv6\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"H\n" +
@@ -964,7 +994,7 @@ func file_longshore_v1_network_proto_rawDescGZIP() []byte {
 	return file_longshore_v1_network_proto_rawDescData
 }
 
-var file_longshore_v1_network_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_longshore_v1_network_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_longshore_v1_network_proto_goTypes = []any{
 	(*Network)(nil),                   // 0: longshore.v1.Network
 	(*Subnet)(nil),                    // 1: longshore.v1.Subnet
@@ -983,36 +1013,38 @@ var file_longshore_v1_network_proto_goTypes = []any{
 	(*PruneNetworksRequest)(nil),      // 14: longshore.v1.PruneNetworksRequest
 	(*PruneNetworksResponse)(nil),     // 15: longshore.v1.PruneNetworksResponse
 	nil,                               // 16: longshore.v1.Network.LabelsEntry
-	nil,                               // 17: longshore.v1.CreateNetworkRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),     // 18: google.protobuf.Timestamp
+	nil,                               // 17: longshore.v1.Subnet.ReservedEntry
+	nil,                               // 18: longshore.v1.CreateNetworkRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),     // 19: google.protobuf.Timestamp
 }
 var file_longshore_v1_network_proto_depIdxs = []int32{
 	1,  // 0: longshore.v1.Network.subnets:type_name -> longshore.v1.Subnet
 	16, // 1: longshore.v1.Network.labels:type_name -> longshore.v1.Network.LabelsEntry
-	18, // 2: longshore.v1.Network.created:type_name -> google.protobuf.Timestamp
+	19, // 2: longshore.v1.Network.created:type_name -> google.protobuf.Timestamp
 	2,  // 3: longshore.v1.Network.members:type_name -> longshore.v1.NetworkMember
-	3,  // 4: longshore.v1.ConnectNetworkRequest.attachment:type_name -> longshore.v1.NetworkAttachment
-	0,  // 5: longshore.v1.ListNetworksResponse.networks:type_name -> longshore.v1.Network
-	1,  // 6: longshore.v1.CreateNetworkRequest.subnets:type_name -> longshore.v1.Subnet
-	17, // 7: longshore.v1.CreateNetworkRequest.labels:type_name -> longshore.v1.CreateNetworkRequest.LabelsEntry
-	0,  // 8: longshore.v1.CreateNetworkResponse.network:type_name -> longshore.v1.Network
-	8,  // 9: longshore.v1.Networks.ListNetworks:input_type -> longshore.v1.ListNetworksRequest
-	10, // 10: longshore.v1.Networks.CreateNetwork:input_type -> longshore.v1.CreateNetworkRequest
-	12, // 11: longshore.v1.Networks.RemoveNetwork:input_type -> longshore.v1.RemoveNetworkRequest
-	14, // 12: longshore.v1.Networks.PruneNetworks:input_type -> longshore.v1.PruneNetworksRequest
-	4,  // 13: longshore.v1.Networks.ConnectNetwork:input_type -> longshore.v1.ConnectNetworkRequest
-	6,  // 14: longshore.v1.Networks.DisconnectNetwork:input_type -> longshore.v1.DisconnectNetworkRequest
-	9,  // 15: longshore.v1.Networks.ListNetworks:output_type -> longshore.v1.ListNetworksResponse
-	11, // 16: longshore.v1.Networks.CreateNetwork:output_type -> longshore.v1.CreateNetworkResponse
-	13, // 17: longshore.v1.Networks.RemoveNetwork:output_type -> longshore.v1.RemoveNetworkResponse
-	15, // 18: longshore.v1.Networks.PruneNetworks:output_type -> longshore.v1.PruneNetworksResponse
-	5,  // 19: longshore.v1.Networks.ConnectNetwork:output_type -> longshore.v1.ConnectNetworkResponse
-	7,  // 20: longshore.v1.Networks.DisconnectNetwork:output_type -> longshore.v1.DisconnectNetworkResponse
-	15, // [15:21] is the sub-list for method output_type
-	9,  // [9:15] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	17, // 4: longshore.v1.Subnet.reserved:type_name -> longshore.v1.Subnet.ReservedEntry
+	3,  // 5: longshore.v1.ConnectNetworkRequest.attachment:type_name -> longshore.v1.NetworkAttachment
+	0,  // 6: longshore.v1.ListNetworksResponse.networks:type_name -> longshore.v1.Network
+	1,  // 7: longshore.v1.CreateNetworkRequest.subnets:type_name -> longshore.v1.Subnet
+	18, // 8: longshore.v1.CreateNetworkRequest.labels:type_name -> longshore.v1.CreateNetworkRequest.LabelsEntry
+	0,  // 9: longshore.v1.CreateNetworkResponse.network:type_name -> longshore.v1.Network
+	8,  // 10: longshore.v1.Networks.ListNetworks:input_type -> longshore.v1.ListNetworksRequest
+	10, // 11: longshore.v1.Networks.CreateNetwork:input_type -> longshore.v1.CreateNetworkRequest
+	12, // 12: longshore.v1.Networks.RemoveNetwork:input_type -> longshore.v1.RemoveNetworkRequest
+	14, // 13: longshore.v1.Networks.PruneNetworks:input_type -> longshore.v1.PruneNetworksRequest
+	4,  // 14: longshore.v1.Networks.ConnectNetwork:input_type -> longshore.v1.ConnectNetworkRequest
+	6,  // 15: longshore.v1.Networks.DisconnectNetwork:input_type -> longshore.v1.DisconnectNetworkRequest
+	9,  // 16: longshore.v1.Networks.ListNetworks:output_type -> longshore.v1.ListNetworksResponse
+	11, // 17: longshore.v1.Networks.CreateNetwork:output_type -> longshore.v1.CreateNetworkResponse
+	13, // 18: longshore.v1.Networks.RemoveNetwork:output_type -> longshore.v1.RemoveNetworkResponse
+	15, // 19: longshore.v1.Networks.PruneNetworks:output_type -> longshore.v1.PruneNetworksResponse
+	5,  // 20: longshore.v1.Networks.ConnectNetwork:output_type -> longshore.v1.ConnectNetworkResponse
+	7,  // 21: longshore.v1.Networks.DisconnectNetwork:output_type -> longshore.v1.DisconnectNetworkResponse
+	16, // [16:22] is the sub-list for method output_type
+	10, // [10:16] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_longshore_v1_network_proto_init() }
@@ -1026,7 +1058,7 @@ func file_longshore_v1_network_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_longshore_v1_network_proto_rawDesc), len(file_longshore_v1_network_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -18,7 +18,7 @@ func Network(n *longshorev1.Network) Filled {
 	}
 	bits := map[bool]string{} // the length of the prefix, by whether it is IPv6
 	for _, s := range n.GetSubnets() {
-		doc.IPAM.Config = append(doc.IPAM.Config, docker.IPAMConfig{Subnet: s.GetRange(), Gateway: s.GetGateway()})
+		doc.IPAM.Config = append(doc.IPAM.Config, docker.IPAMConfig{Subnet: s.GetRange(), IPRange: s.GetPool(), Gateway: s.GetGateway(), AuxAddress: s.GetReserved()})
 		_, length, _ := strings.Cut(s.GetRange(), "/")
 		six := strings.Contains(s.GetRange(), ":")
 		bits[six] = "/" + length

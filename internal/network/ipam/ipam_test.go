@@ -315,6 +315,50 @@ func TestWantedAddresses(t *testing.T) {
 	}
 }
 
+// TestPoolsAndReservedAddresses checks that addresses are chosen from the pool, and that nobody gets a reserved one.
+func TestPoolsAndReservedAddresses(t *testing.T) {
+	r, err := ipam.ParseRange("10.1.0.0/16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pool, valid := range map[string]bool{
+		"10.1.5.0/24": true, "10.1.0.0/16": true, "10.1.0.2/32": true, "10.1.0.0/30": true,
+		"10.1.0.1/32": false, "10.1.0.0/32": false, "10.1.0.0/31": false, "10.1.255.255/32": false, "10.0.0.0/8": false, "10.2.0.0/24": false, "fd00::/64": false,
+	} {
+		if _, err := r.WithPool(netip.MustParsePrefix(pool)); (err == nil) != valid || err != nil && !errdefs.IsInvalidArgument(err) {
+			t.Errorf("%s: %v, want valid=%v", pool, err, valid)
+		}
+	}
+	if r, err = r.WithPool(netip.MustParsePrefix("10.1.5.8/30")); err != nil {
+		t.Fatal(err)
+	}
+	l, err := ipam.Open(ipam.Options{KV: &networktest.KV{}, Reserved: []netip.Addr{netip.MustParseAddr("10.1.5.9"), netip.MustParseAddr("10.1.7.7")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetRanges([]ipam.Range{r})
+	var got []string
+	for _, id := range []core.ID{"a", "b", "c"} {
+		lease, _, err := l.Acquire(id, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, lease.Addrs[0].String())
+	}
+	if want := []string{"10.1.5.8/16", "10.1.5.10/16", "10.1.5.11/16"}; !cmp.Equal(got, want) {
+		t.Errorf("leased %v, want %v", got, want)
+	}
+	if _, _, err := l.Acquire("d", nil); !errdefs.IsResourceExhausted(err) || !strings.Contains(err.Error(), "10.1.5.8/30") {
+		t.Errorf("a full pool: %v", err)
+	}
+	if _, _, err := l.Acquire("d", []netip.Addr{netip.MustParseAddr("10.1.7.7")}); !errdefs.IsAlreadyExists(err) || !strings.Contains(err.Error(), "reserved") {
+		t.Errorf("a reserved address: %v", err)
+	}
+	if lease, _, err := l.Acquire("d", []netip.Addr{netip.MustParseAddr("10.1.9.9")}); err != nil || lease.Addrs[0].String() != "10.1.9.9/16" {
+		t.Errorf("an address outside of the pool: %v, %v", lease, err)
+	}
+}
+
 func TestAFailedWriteLeasesNothing(t *testing.T) {
 	d := newDesk(t, "10.0.0.0/30")
 	d.kv.Fail = errors.New("disk full")

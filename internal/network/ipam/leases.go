@@ -39,6 +39,8 @@ type Leases struct {
 	rest time.Duration
 	now  func() time.Time
 
+	reserved map[netip.Addr]bool // never leased
+
 	mu     sync.Mutex // guards ranges, held, busy, rested
 	ranges []Range
 	held   map[core.ID]Lease
@@ -54,19 +56,23 @@ type former struct {
 
 // Options are the parameters of Open.
 type Options struct {
-	KV   core.KV          // required
-	Rest time.Duration    // how long a freed address is not leased again; 0 is not at all
-	Now  func() time.Time // nil: time.Now
+	KV       core.KV          // required
+	Reserved []netip.Addr     // never leased
+	Rest     time.Duration    // how long a freed address is not leased again; 0 is not at all
+	Now      func() time.Time // nil: time.Now
 }
 
 // Open reads the stored leases. DataLoss when a record cannot be read.
 func Open(o Options) (*Leases, error) {
 	l := &Leases{
 		kv: o.KV, rest: o.Rest, now: o.Now,
-		held: map[core.ID]Lease{}, busy: map[netip.Addr]core.ID{}, rested: map[netip.Addr]former{},
+		reserved: map[netip.Addr]bool{}, held: map[core.ID]Lease{}, busy: map[netip.Addr]core.ID{}, rested: map[netip.Addr]former{},
 	}
 	if l.now == nil {
 		l.now = time.Now
+	}
+	for _, a := range o.Reserved {
+		l.reserved[a] = true
 	}
 	for key, value := range o.KV.All(keyPrefix) {
 		var lease Lease
@@ -192,6 +198,9 @@ func (l *Leases) pickLocked(is4 bool, wanted []netip.Addr) (netip.Addr, Range, e
 		if i < 0 {
 			return a, Range{}, fmt.Errorf("lease %s: in none of the ranges: %w", a, errdefs.ErrInvalidArgument)
 		}
+		if l.reserved[a] {
+			return a, Range{}, fmt.Errorf("lease %s: it is reserved: %w", a, errdefs.ErrAlreadyExists)
+		}
 		if holder, ok := l.busy[a]; ok {
 			return a, Range{}, fmt.Errorf("lease %s: held by sandbox %s: %w", a, holder, errdefs.ErrAlreadyExists)
 		}
@@ -204,9 +213,9 @@ func (l *Leases) pickLocked(is4 bool, wanted []netip.Addr) (netip.Addr, Range, e
 			continue
 		}
 		asked++
-		first, last := r.bounds()
+		first, last := r.choice()
 		for a := first; a.IsValid() && a.Compare(last) <= 0; a = a.Next() {
-			if _, ok := l.busy[a]; ok || a == r.Gateway {
+			if _, ok := l.busy[a]; ok || a == r.Gateway || l.reserved[a] {
 				continue
 			}
 			f, ok := l.rested[a]
@@ -242,6 +251,10 @@ func (l *Leases) namesLocked(is4 bool) string {
 		}
 		if s != "" {
 			s += ", "
+		}
+		if r.Pool.IsValid() {
+			s += r.Pool.String()
+			continue
 		}
 		s += r.Prefix.String()
 	}

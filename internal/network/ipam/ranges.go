@@ -21,6 +21,8 @@ type Range struct {
 	// (WithGateway). The bridge has it and it is never leased. It is the zero Addr where a range is too small for one (/31, /32, /127, /128):
 	// there all addresses are leased.
 	Gateway netip.Addr
+	// Pool limits the choice of addresses to a part of Prefix. The zero value does not limit it.
+	Pool netip.Prefix
 }
 
 // The shortest prefixes: a wider one is a typing error and would cover routes of the host.
@@ -91,6 +93,34 @@ func (r Range) WithGateway(a netip.Addr) (Range, error) {
 	}
 	r.Gateway = a
 	return r, nil
+}
+
+// WithPool returns the range with the pool p. InvalidArgument: p is outside of the range, or has no address to lease.
+func (r Range) WithPool(p netip.Prefix) (Range, error) {
+	p = p.Masked()
+	if !p.IsValid() || p.Bits() < r.Prefix.Bits() || !r.Prefix.Contains(p.Addr()) {
+		return r, fmt.Errorf("pool %s: not a part of %s: %w", p, r.Prefix, errdefs.ErrInvalidArgument)
+	}
+	r.Pool = p
+	if first, last := r.choice(); first.Compare(last) > 0 || first == last && first == r.Gateway {
+		return r, fmt.Errorf("pool %s: it has no address for a container: %w", p, errdefs.ErrInvalidArgument)
+	}
+	return r, nil
+}
+
+// choice returns the first and last address that is chosen: the bounds, or the part of them in Pool.
+func (r Range) choice() (first, last netip.Addr) {
+	first, last = r.bounds()
+	if !r.Pool.IsValid() {
+		return first, last
+	}
+	if a := r.Pool.Addr(); a.Compare(first) > 0 {
+		first = a
+	}
+	if a := lastAddr(r.Pool); a.Compare(last) < 0 {
+		last = a
+	}
+	return first, last
 }
 
 // leasable reports whether a may be leased from r.

@@ -123,8 +123,12 @@ func (d *Driver) open(def core.NetworkDefinition) (*user, error) {
 	if err != nil {
 		return nil, err
 	}
+	var reserved []netip.Addr
+	for _, s := range def.Subnets {
+		reserved = slices.AppendSeq(reserved, maps.Values(s.Reserved))
+	}
 	o := d.o.Bridge
-	o.Leases, err = ipam.Open(ipam.Options{KV: scoped{d.o.Leases, keyUser + def.Name + "/"}, Rest: time.Duration(o.Config.LeaseRest) * time.Second, Now: d.o.Now})
+	o.Leases, err = ipam.Open(ipam.Options{KV: scoped{d.o.Leases, keyUser + def.Name + "/"}, Reserved: reserved, Rest: time.Duration(o.Config.LeaseRest) * time.Second, Now: d.o.Now})
 	if err != nil {
 		return nil, err
 	}
@@ -148,6 +152,16 @@ func rangesOf(def core.NetworkDefinition) ([]ipam.Range, error) {
 		if s.Gateway.IsValid() {
 			if ranges[i], err = ranges[i].WithGateway(s.Gateway); err != nil {
 				return nil, err
+			}
+		}
+		if s.Pool.IsValid() {
+			if ranges[i], err = ranges[i].WithPool(s.Pool); err != nil {
+				return nil, err
+			}
+		}
+		for name, a := range s.Reserved {
+			if !ranges[i].Prefix.Contains(a) || a == ranges[i].Gateway {
+				return nil, fmt.Errorf("reserved address %s=%s: it is not in %s, or is the gateway: %w", name, a, s.Range, errdefs.ErrInvalidArgument)
 			}
 		}
 	}
@@ -220,19 +234,22 @@ func (d *Driver) chooseSubnets(def *core.NetworkDefinition, all []*user) error {
 	if err != nil {
 		return err
 	}
-	has4 := false
+	has4, has6 := false, !def.IPv6
 	for i, s := range def.Subnets {
 		if !s.Range.IsValid() {
 			return fmt.Errorf("range %s: %w", s.Range, errdefs.ErrInvalidArgument)
 		}
 		def.Subnets[i].Range = s.Range.Masked()
-		has4 = has4 || s.Range.Addr().Is4()
+		has4, has6 = has4 || s.Range.Addr().Is4(), has6 || s.Range.Addr().Is6()
 		for _, t := range taken {
 			if t.Bits() > 0 && t.Overlaps(s.Range) {
 				return fmt.Errorf("range %s overlaps %s, which is in use on this node: %w", s.Range, t, errdefs.ErrInvalidArgument)
 			}
 		}
 		taken = append(taken, s.Range)
+	}
+	if !has6 {
+		def.Subnets = append(def.Subnets, core.Subnet{Range: ipam.ChooseULA().Prefix})
 	}
 	if has4 {
 		return nil
