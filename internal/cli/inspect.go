@@ -41,7 +41,11 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 				return &base.UsageError{Err: fmt.Errorf("--type %q is none of %s", typed, strings.Join(inspectTypes, ", "))}
 			}
 			return a.inspectEach(args, format, func(c *base.Client, name string) (any, error) {
-				return inspectOne(cmd.Context(), c, want, name, showEnv)
+				doc, err := inspectOne(cmd.Context(), c, want, name, showEnv)
+				if err != nil || !sizes {
+					return doc, err
+				}
+				return withSizes(cmd.Context(), c, doc)
 			})
 		},
 	}
@@ -53,9 +57,31 @@ func inspectOf(a *app, kind, usage, summary, needs string) *cobra.Command {
 		fl.BoolVar(&image, "image", false, "look up an image, even if a container has that name; --type image does the same")
 	}
 	if kind != "image" {
-		fl.BoolVarP(&sizes, "size", "s", false, "no effect: use ps -s for sizes")
+		fl.BoolVarP(&sizes, "size", "s", false, "show the size of the container's changes, and with its image")
 	}
 	return cmd
+}
+
+// withSizes adds the sizes of a container to its document. Other documents have no sizes.
+func withSizes(ctx context.Context, c *base.Client, doc any) (any, error) {
+	filled, ok := doc.(present.Filled)
+	if !ok {
+		return doc, nil
+	}
+	id, sandbox, ok := filled.Container()
+	if !ok {
+		return doc, nil
+	}
+	resp, err := c.Containers.ListContainers(ctx, &longshorev1.ListContainersRequest{All: true, Sizes: true, Sandbox: sandbox})
+	if err != nil {
+		return nil, err
+	}
+	for _, of := range resp.GetContainers() {
+		if of.GetId() == id {
+			return filled.WithSizes(of), nil
+		}
+	}
+	return doc, nil
 }
 
 // inspectTypes are the kinds of objects for --type.

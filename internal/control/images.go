@@ -69,7 +69,7 @@ func (s *imageServer) InspectImage(ctx context.Context, req *longshorev1.Inspect
 		// The image's own record has no JSON names; these are the API's.
 		out, err := view.JSON(map[string]any{
 			"id": img.ID, "owner": o, "digest": img.Digest, "names": img.Names, "digests": img.Digests, "size_bytes": img.Size,
-			"unpacked_bytes": img.Unpacked, "layers": img.Layers, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config,
+			"unpacked_bytes": img.Unpacked, "layers": img.Layers, "pulled": img.Pulled, "pinned": img.Pinned, "config": img.Config, "health": img.Health, "shell": img.Shell,
 		}, nil, req.GetShowEnv() && !access.ReadOnly(ctx))
 		if err != nil {
 			return nil, err

@@ -49,6 +49,12 @@ func TestTemplatesBesideDocker(t *testing.T) {
 			}
 		}
 		t.Logf("%d of %d templates have the same output", same, len(table.rows))
+		for _, x := range []tool{ours, docker} {
+			got := x.run(t, "$T inspect -s -f '{{.SizeRw}} {{.SizeRootFs}}' plain")
+			if !fits(`$number $number\n`, got.out) {
+				t.Errorf("%s: sizes: %q %s", x.command, got.out, got.errors)
+			}
+		}
 		members := map[string]map[string]string{}
 		for _, subject := range []string{"web", "box", "app", "data"} {
 			line := strings.Replace(commandOf(t, subject), "TEMPLATE", "'{{json .}}'", 1)

@@ -3,12 +3,14 @@ package present
 import (
 	"cmp"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/present/docker"
 )
 
@@ -49,6 +51,28 @@ func container(r map[string]any) Filled {
 		"State":  map[string]any{"Why": o.text("main", "autopsy", "verdict"), "CgroupPath": o.text("cgroup", "path")},
 		"Config": map[string]any{"Annotations": orEmpty(o.at("spec", "annotations"))},
 	})
+}
+
+// Container returns the IDs of a container and of its sandbox, if f is the document of one.
+func (f Filled) Container() (id, sandbox string, ok bool) {
+	c, ok := f.typed.(*docker.Container)
+	if ok {
+		id, sandbox = c.ID, object(f.whole).text("Pod")
+	}
+	return id, sandbox, ok
+}
+
+// WithSizes returns a container's document with the size of its changes, and the size of changes and image together.
+func (f Filled) WithSizes(of *longshorev1.Container) Filled {
+	c, ok := f.typed.(*docker.Container)
+	if !ok || of.SizeRw == nil {
+		return f
+	}
+	changes := int64(min(of.GetSizeRw(), math.MaxInt64))
+	all := int64(min(of.GetSizeRw()+of.GetSizeImage(), math.MaxInt64))
+	c.SizeRw, c.SizeRootFs = &changes, &all
+	f.whole["SizeRw"], f.whole["SizeRootFs"] = changes, all
+	return f
 }
 
 // orEmpty returns m, or an empty object for nil, so that a template need not test for it.

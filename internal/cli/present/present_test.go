@@ -199,3 +199,21 @@ func TestOwnMembers(t *testing.T) {
 		t.Errorf("%s, %v", out.String(), err)
 	}
 }
+
+// TestImageCheck checks that an image's document has docker's members of its config.
+func TestImageCheck(t *testing.T) {
+	doc, err := Document("image", []byte(`{"names": ["docker.io/library/box:1", "docker.io/team/box:1", "ghcr.io/a/b:1"], "shell": ["/bin/bash", "-c"],
+		"health": {"Test": ["CMD-SHELL", "true"], "Interval": 5000000000}, "config": {"config": {"User": "me"}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := ParseFormat(`{{.RepoTags}} {{.Config.Healthcheck.Test}} {{.Config.Healthcheck.Interval}} {{.Config.Shell}} {{.Config.User}} {{.Config.Cmd}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	const want = "[box:1 team/box:1 ghcr.io/a/b:1] [CMD-SHELL true] 5s [/bin/bash -c] me []\n"
+	if err := f.One(&out, doc); err != nil || out.String() != want {
+		t.Errorf("%q, %v, want %q", out.String(), err, want)
+	}
+}
