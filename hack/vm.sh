@@ -90,7 +90,7 @@ collect() { # directory, package…
   # The testdata of every package: a test may read its neighbour's.
   find internal test -name testdata -type d -exec cp -r --parents -t "$dir/src/" {} +
   case " $* " in *' test/systemd '*)
-    cp -r --parents contrib/systemd Makefile "$dir/src/"
+    cp -r --parents contrib/systemd Makefile hack/shell-files.sh "$dir/src/"
     [ -z "${KUBELET:-}" ] || cp "$KUBELET" "$dir/bin/kubelet"
     packages "$dir" ;;
   esac
@@ -135,7 +135,7 @@ packages() { # directory
   local next=$run/next
   VERSION=1.0.0 BIN=$1/bin OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
   mkdir "$next"
-  cp "$1"/bin/longshore{,-keeper,-oci,-verify,-hub} "$next/"
+  cp "$1"/bin/longshore{,-keeper,-oci,-verify,-wasm,-compose,-hub} "$next/"
   nice go build -trimpath -ldflags='-s -w -X main.release=2.0.0' -o "$next/" ./cmd/longshore
   VERSION=2.0.0 BIN=$next OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
   rm -r "$next"

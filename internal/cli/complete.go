@@ -98,7 +98,7 @@ func (a *app) complete(root *cobra.Command) {
 		"logs": a.names(0, containerNames()), "inspect": a.names(0, containerNames()), "why": a.names(1, containerNames()),
 		"start": a.names(0, containerNames("created", "exited")), "stop": a.names(0, running), "kill": a.names(0, running),
 		"pause": a.names(0, containerNames("running")), "resume": a.names(0, containerNames("paused")), "rm": a.names(0, containerNames()),
-		"wait": a.names(0, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
+		"wait": a.names(0, containerNames()), "unit": a.names(1, containerNames()), "stats": a.names(0, running), "tag": a.names(1, imageNames), "rmi": a.names(0, imageNames),
 		"export": a.names(0, imageNames), "volume rm": a.names(0, volumeNames), "volume inspect": a.names(0, volumeNames), "network rm": a.names(0, networkNames), "network inspect": a.names(0, networkNames), "history": a.names(1, imageNames), "push": a.names(1, imageNames),
 		"diff": a.names(1, containerNames()), "commit": a.names(1, containerNames()), "restart": a.names(0, containerNames()), "create": a.names(1, imageNames),
 		"network connect": a.onNetwork(running), "network disconnect": a.onNetwork(running), "rename": a.names(1, containerNames()), "update": a.names(0, containerNames()),

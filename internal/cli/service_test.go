@@ -202,3 +202,14 @@ func TestReplaceAndIgnoreTakeWholeNames(t *testing.T) {
 		}
 	}
 }
+
+// TestUnitCompletesNames checks that a shell completes the container of unit.
+func TestUnitCompletesNames(t *testing.T) {
+	_, socket := node(t)
+	if status, out := do(t, socket, "create", "--name", "web", "busybox"); status != 0 {
+		t.Fatal(out)
+	}
+	if _, out := do(t, socket, "__complete", "unit", "w"); !strings.HasPrefix(out, "web\n") {
+		t.Errorf("%q", out)
+	}
+}

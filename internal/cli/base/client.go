@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -30,6 +31,9 @@ const (
 	window     = 4 << 20   // bytes that the agent may send before we acknowledge them
 	readBuffer = 256 << 10 // bytes
 )
+
+// reconnect says how often a command that waits for the agent's next start tries to connect.
+var reconnect = backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 
 // Client is a connection to the agent.
 type Client struct {
@@ -52,6 +56,7 @@ func (a *App) Connect() (*Client, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket, protected by its file mode, or vsock, which is the host's
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return at.dial(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect}), // for services, which outlive the agent
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithReadBufferSize(readBuffer),
 	)
 	if err != nil {

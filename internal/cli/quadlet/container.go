@@ -69,7 +69,7 @@ func containerKeys() []Key {
 		{c, "HostName", Works, "", one("hostname")},
 		{c, "HttpProxy", Differs, "false by default, as no proxy of the node is the container's; true is refused: use Environment=", unlessFalse},
 		{c, "IP", Works, "", one("ip")},
-		{c, "IP6", Differs, "only without IP=: a container has one fixed address on its first network", ip6},
+		{c, "IP6", Works, "", one("ip6")},
 		{c, "Image", Works, "", nil},
 		{c, "Label", Works, "", pairs("label")},
 		{c, "LogDriver", Differs, "`journald`, `passthrough`, `json-file`, `k8s-file`: the output is in the journal and in the agent's log; `none`: in neither", logDriver},
@@ -185,15 +185,6 @@ func groupAdd(b *build, list []unitfile.Entry) error {
 		}
 		b.flag("group-add", e.Value)
 	}
-	return nil
-}
-
-func ip6(b *build, list []unitfile.Entry) error {
-	e := last(list)
-	if _, both := b.s.file.Last("Container", "IP"); both {
-		return e.Errorf("IP6= is refused together with IP=: a container has one fixed address on its first network")
-	}
-	b.flag("ip", e.Value)
 	return nil
 }
 

@@ -171,6 +171,27 @@ func resources(l *argList, r *longshorev1.CreateRequest) {
 		l.text("cpus", strconv.FormatFloat(r.GetCpus(), 'g', -1, 64))
 	}
 	l.number("pids", r.GetPids())
+	l.number("cpu-quota", r.GetCpuQuota())
+	l.number("cpu-period", int64(r.GetCpuPeriod()))
+	if r.MemorySwappiness != nil {
+		l.text("memory-swappiness", strconv.FormatUint(r.GetMemorySwappiness(), 10))
+	}
+	l.on("oom-kill-disable", r.GetOomKillDisable())
+	l.number("blkio-weight", int64(r.GetBlkioWeight()))
+	for _, d := range []struct {
+		flag   string
+		limits []*longshorev1.DeviceLimit
+	}{
+		{"blkio-weight-device", r.GetBlkioWeightDevices()},
+		{"device-read-bps", r.GetDeviceReadBps()},
+		{"device-write-bps", r.GetDeviceWriteBps()},
+		{"device-read-iops", r.GetDeviceReadIops()},
+		{"device-write-iops", r.GetDeviceWriteIops()},
+	} {
+		for _, limit := range d.limits {
+			l.text(d.flag, limit.GetPath()+":"+strconv.FormatUint(limit.GetValue(), 10))
+		}
+	}
 	l.text("cpuset-cpus", r.GetCpusetCpus())
 	l.text("cpuset-mems", r.GetCpusetMems())
 	l.number("cpu-shares", int64(r.GetCpuShares()))
@@ -195,6 +216,8 @@ func security(l *argList, r *longshorev1.CreateRequest) {
 	if r.GetUnmasked() {
 		l.text("security-opt", "systempaths=unconfined")
 	}
+	l.each("device-cgroup-rule", r.GetDeviceCgroupRules())
+	l.text("cgroupns", r.GetCgroupns())
 	l.text("pid", r.GetPid())
 	l.text("ipc", r.GetIpc())
 	l.text("uts", r.GetUts())
@@ -206,6 +229,7 @@ func security(l *argList, r *longshorev1.CreateRequest) {
 func networkArgs(l *argList, r *longshorev1.CreateRequest) {
 	l.text("network", r.GetNetwork())
 	l.text("ip", r.GetIp())
+	l.text("ip6", r.GetIp6())
 	l.text("mac-address", r.GetMac())
 	l.each("network-alias", r.GetNetworkAliases())
 	for _, n := range r.GetFurtherNetworks() {
@@ -240,6 +264,7 @@ func networkArgs(l *argList, r *longshorev1.CreateRequest) {
 	l.on("publish-all", r.GetPublishAll())
 	l.each("expose", r.GetExpose())
 	l.text("hostname", r.GetHostname())
+	l.text("domainname", r.GetDomainname())
 	l.each("add-host", r.GetHosts())
 	l.each("dns", r.GetDns().GetServers())
 	l.each("dns-search", r.GetDns().GetSearches())

@@ -38,6 +38,8 @@ func TestArgsRepeatARequest(t *testing.T) {
 		"-m 64m --memory-swap -1 --memory-reservation 32m --cpus 1.25 --pids 50 --cpuset-cpus 0-1 --cpuset-mems 0 -c 512 --ulimit nofile=1:2 --shm-size 1m --sysctl a.b=c --oom-score-adj -5 x",
 		"--privileged --cap-add ALL --cap-drop CHOWN --new-privileges --read-only --security-opt seccomp=unconfined --security-opt apparmor=p --security-opt systempaths=unconfined x",
 		"--pid host --ipc host --uts host --userns private --device /dev/fuse:/dev/f:rw --gpus all x",
+		"--cpu-quota -1 --cpu-period 50000 --blkio-weight 20 --blkio-weight-device /dev/a:b:30 --device-read-bps /dev/a:1kb --device-write-bps /dev/a:2m --device-read-iops /dev/a:3 --device-write-iops /dev/a:4 x",
+		"--device-cgroup-rule=a --memory-swappiness 0 --oom-kill-disable --cgroupns host --domainname example.org --ip6 fd00::9 x",
 		"--network n --ip 10.0.0.2 --mac-address 02:00:00:00:00:01 --network-alias a --network-alias b --network name=m,alias=c,ip=10.1.0.2,ip6=fd00::2,mac-address=02:00:00:00:00:02,interface=eth7 x",
 		"-p 80 -p 8080:80 -p 127.0.0.1::81 -p [::1]:82:83/udp -p 90-91:90-91/sctp -P --expose 99/udp --hostname h --add-host a:1.2.3.4 --dns 1.1.1.1 --dns-search s --dns-option o x",
 		"-v /a:/b:ro,rshared -v vol:/c:nocopy -v vol/sub:/d -v /e --mount type=bind,source=/a,target=/f,readonly --tmpfs /g --tmpfs /h:size=1m,mode=755 --volumes-from y:ro x",

@@ -45,7 +45,7 @@ func NewGenerator(a *base.App) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			g := generator{App: a, dirs: quadletDirs, others: generatorDirs}
+			g := generator{App: a, dirs: quadletDirs, others: generatorDirs, log: "/dev/kmsg"}
 			if own := a.Getenv("QUADLET_UNIT_DIRS"); own != "" {
 				g.dirs = filepath.SplitList(own)
 			}
@@ -64,6 +64,7 @@ type generator struct {
 	*base.App
 	dirs   []string // of Quadlet files
 	others []string // of generators
+	log    string   // file of the kernel's log: systemd keeps no output of generators
 }
 
 // podmans reports whether Podman's generator is installed. One that is masked by a link to /dev/null or an empty file is not.
@@ -92,15 +93,15 @@ func (g *generator) units() quadlet.Result {
 	return r
 }
 
-// report prints the problems, and returns an error if a file was refused.
-func (g *generator) report(r quadlet.Result) error {
+// report passes the problems to warn, and returns an error if a file was refused.
+func report(r quadlet.Result, warn func(text string)) error {
 	refused := false
 	for _, p := range r.Problems {
 		text := p.Text
 		if p.Path != "" {
 			text = p.Error.Error()
 		}
-		g.Warn("%s", text)
+		warn(text)
 		refused = refused || p.Refused
 	}
 	if refused {
@@ -122,7 +123,21 @@ func (g *generator) print() error {
 			return err
 		}
 	}
-	return g.report(r)
+	return report(r, func(text string) { g.Warn("%s", text) })
+}
+
+// maxLine is the size of the largest message to the kernel's log, in bytes.
+const maxLine = 900
+
+// logLine writes a warning to standard error and to the kernel's log. The journal has the lines of the latter.
+func (g *generator) logLine(text string) {
+	g.Warn("%s", text)
+	f, err := os.OpenFile(g.log, os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	_, _ = fmt.Fprintf(f, "<4>%s[%d]: %s\n", GeneratorName, os.Getpid(), base.OneLine(text[:min(len(text), maxLine)]))
 }
 
 // write writes the units into a directory, unless Podman's generator does it. A refused file has no unit.
@@ -133,7 +148,8 @@ func (g *generator) write(to string) error {
 	r := g.units()
 	var errs []error
 	for _, u := range r.Units {
-		errs = append(errs, os.WriteFile(filepath.Join(to, u.Name), []byte(u.Text), 0o600))
+		// Another mode would hide nothing: every user can read units through systemd.
+		errs = append(errs, os.WriteFile(filepath.Join(to, u.Name), []byte(u.Text), 0o644))
 	}
 	for _, l := range r.Links {
 		name := filepath.Join(to, l.Path)
@@ -145,7 +161,7 @@ func (g *generator) write(to string) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, g.report(r))...)
+	return errors.Join(append(errs, report(r, g.logLine))...)
 }
 
 // load reads the files below directories, those of the first directory first. It leaves out the directories of rootless users.

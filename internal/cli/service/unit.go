@@ -52,7 +52,7 @@ func NewUnit(a *base.App) *cobra.Command {
 					return err
 				}
 				if fresh && len(u.request.GetEnv()) > 0 {
-					a.Warn("the unit has the values of the container's environment variables: nobody else should read it")
+					a.Warn("the unit has the values of the container's environment variables, and every user can read units through systemd")
 				}
 				return a.Print("%s", u.text())
 			})
