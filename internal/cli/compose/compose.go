@@ -123,6 +123,12 @@ func running(c *longshorev1.Container) bool {
 	return c.GetState() == "running" || c.GetState() == "paused"
 }
 
+// active reports whether a container runs, or will be started by its restart policy.
+func active(c *longshorev1.Container) bool { return running(c) || c.GetState() == restarting }
+
+// restarting is the state between two starts by a restart policy.
+const restarting = "restarting"
+
 // watch calls done now and after each event of the containers, until it returns true or an error.
 func (r *runner) watch(ctx context.Context, done func() (bool, error)) error {
 	ctx, cancel := context.WithCancel(ctx)

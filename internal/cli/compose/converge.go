@@ -61,7 +61,7 @@ func (u *upper) converge(ctx context.Context, s composefile.Service) error {
 			if err := u.replace(ctx, c, s, n); err != nil {
 				return err
 			}
-		case running(c):
+		case active(c):
 			u.step("Container", c.GetName(), "Running")
 		}
 	}
@@ -271,7 +271,7 @@ func (u *upper) start(ctx context.Context, s composefile.Service, failed map[str
 	}
 	for _, c := range list {
 		switch {
-		case !running(c):
+		case !active(c):
 			u.step("Container", c.GetName(), "Starting")
 			if _, err := u.c.Containers.Start(ctx, &longshorev1.StartRequest{Name: c.GetId()}); err != nil {
 				return err

@@ -130,9 +130,9 @@ func (r *runner) remove(ctx context.Context, c *longshorev1.Container, volumes b
 	return nil
 }
 
-// stop stops a container if it runs.
+// stop stops a container if it runs or would be started again.
 func (r *runner) stop(ctx context.Context, c *longshorev1.Container) error {
-	if !running(c) {
+	if !active(c) {
 		return nil
 	}
 	r.step("Container", c.GetName(), "Stopping")

@@ -6,7 +6,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -53,40 +56,81 @@ func (o *output) follow(c *longshorev1.Container) {
 	o.wg.Go(func() { o.show(c) })
 }
 
-// show shows the output, then how the container has ended.
+// show shows the output of a container, and of each run that its restart policy starts, then how it has ended.
 func (o *output) show(c *longshorev1.Container) {
+	since := o.since
+	for {
+		last, err := o.lines(c, since)
+		if status.Code(err) == codes.FailedPrecondition { // it has no log
+			_, err = o.u.c.Containers.Wait(o.ctx, &longshorev1.WaitRequest{Name: c.GetId()})
+		}
+		if o.ctx.Err() != nil {
+			return
+		}
+		if err != nil && status.Code(err) != codes.NotFound {
+			o.u.warn("logs of %s: %s", c.GetName(), o.u.a.Explain(err))
+			return
+		}
+		if !last.IsZero() {
+			since = timestamppb.New(last.Add(1)) // not that line again
+		}
+		now, err := o.settled(c)
+		if err != nil || now == nil {
+			return // up has ended, or the container was removed
+		}
+		if !running(now) {
+			o.ended(c, int(now.GetAutopsy().GetStatus()))
+			return
+		}
+	}
+}
+
+// lines shows the output of one run from a time on. It returns the time of the last line.
+func (o *output) lines(c *longshorev1.Container, since *timestamppb.Timestamp) (last time.Time, err error) {
 	open := map[string][]byte{}
-	stream, err := o.u.c.Containers.Logs(o.ctx, &longshorev1.LogsRequest{Name: c.GetId(), Follow: true, Since: o.since})
-	if err == nil {
-		err = base.Receive(stream.Recv, func(m *longshorev1.LogsResponse) error {
-			name := m.GetStream()
-			open[name] = append(open[name], m.GetData()...)
-			if !m.GetPartial() || len(open[name]) > maxLine {
-				o.line(c, name, open[name])
-				open[name] = open[name][:0]
-			}
-			return nil
-		})
-	}
-	if o.ctx.Err() != nil {
-		return
-	}
-	if err != nil && !strings.Contains(err.Error(), "not stored") {
-		o.u.warn("logs of %s: %s", c.GetName(), o.u.a.Explain(err))
-	}
-	resp, err := o.u.c.Containers.Wait(o.ctx, &longshorev1.WaitRequest{Name: c.GetId()})
+	stream, err := o.u.c.Containers.Logs(o.ctx, &longshorev1.LogsRequest{Name: c.GetId(), Follow: true, Since: since})
 	if err != nil {
-		return // it was removed
+		return last, err
 	}
-	status := int(resp.GetAutopsy().GetStatus())
+	err = base.Receive(stream.Recv, func(m *longshorev1.LogsResponse) error {
+		name := m.GetStream()
+		last = m.GetAt().AsTime()
+		open[name] = append(open[name], m.GetData()...)
+		if !m.GetPartial() || len(open[name]) > maxLine {
+			o.line(c, name, open[name])
+			open[name] = open[name][:0]
+		}
+		return nil
+	})
+	return last, err
+}
+
+// settled waits while the restart policy of a container is about to start it. It returns nil for one that was removed.
+func (o *output) settled(c *longshorev1.Container) (now *longshorev1.Container, err error) {
+	err = o.u.watch(o.ctx, func() (bool, error) {
+		list, err := o.u.containers(o.ctx)
+		if err != nil {
+			return false, err
+		}
+		i := slices.IndexFunc(list, func(x *longshorev1.Container) bool { return x.GetId() == c.GetId() })
+		if now = nil; i >= 0 {
+			now = list[i]
+		}
+		return now.GetState() != restarting, nil
+	})
+	return now, err
+}
+
+// ended reports the end of a container, and ends all others if the user wants that.
+func (o *output) ended(c *longshorev1.Container, code int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = fmt.Fprintf(o.u.a.Stderr, "%s ended with the exit status %d\n", o.label(c.GetName()), status)
+	_, _ = fmt.Fprintf(o.u.a.Stderr, "%s ended with the exit status %d\n", o.label(c.GetName()), code)
 	if !o.u.f.abort {
 		return
 	}
 	if serviceOf(c) == o.u.f.exitFrom || o.u.f.exitFrom == "" && !o.ending {
-		o.status = status
+		o.status = code
 	}
 	if !o.ending {
 		o.ending = true

@@ -177,15 +177,16 @@ func (u *upper) make(ctx context.Context, started func(*longshorev1.Container)) 
 		return err
 	}
 	order := u.graph()
+	uncreated := map[string]error{}
 	for _, name := range order.order() {
 		if err := u.converge(ctx, u.service(name)); err != nil {
-			return u.state(ctx, u.named("service "+name, err))
+			uncreated[name] = err
 		}
 	}
-	if u.f.noStart {
-		return nil
-	}
 	errs := order.walk(func(name string, failed map[string]error) error {
+		if err := uncreated[name]; err != nil || u.f.noStart {
+			return err
+		}
 		return u.start(ctx, u.service(name), failed, started)
 	})
 	var all []error

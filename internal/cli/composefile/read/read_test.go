@@ -132,6 +132,41 @@ func TestFilesBecomeRequests(t *testing.T) {
 	}
 }
 
+// TestShapesBecomeRequests compares the requests of the files that the root tests run with a file for each. With
+// LONGSHORE_UPDATE=1 it writes these.
+func TestShapesBecomeRequests(t *testing.T) {
+	paths, err := filepath.Glob("../../../../test/compose/testdata/shapes/*.yaml")
+	if err != nil || len(paths) < 20 {
+		t.Fatalf("%d files, %v", len(paths), err)
+	}
+	for _, path := range paths {
+		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, o := unpacked(t, &txtar.Archive{Files: []txtar.File{{Name: name + "/compose.yaml", Data: data}}})
+			o.Env = []string{"CHANGE_TOKEN=token"}
+			p, err := Load(t.Context(), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, golden := text(t, p, dir), filepath.Join("testdata", "shapes", name+".want")
+			want, err := os.ReadFile(golden)
+			if err == nil && string(want) == got {
+				return
+			}
+			if os.Getenv("LONGSHORE_UPDATE") == "" {
+				t.Fatalf("got\n%s\nwant\n%s%v", got, want, err)
+			}
+			if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
 // TestLimitsOfBlockDevices checks the limits of devices. The archives have none, because such devices are not on each node.
 func TestLimitsOfBlockDevices(t *testing.T) {
 	x := &serviceTranslator{r: &longshorev1.CreateRequest{}}
