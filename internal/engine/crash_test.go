@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -165,7 +167,7 @@ func TestACrashAtAnyStageIsRecovered(t *testing.T) {
 				}
 				img := n.AddImage("busybox", ocispec.ImageConfig{}, map[string]string{"data/f": "x"})
 				var c crasher
-				n.Options.FailPoint = c.point
+				n.Options.FailPoint = engine.CheckedFailPoint(c.point)
 				open()
 				n.Start()
 				c.arm(stage)
@@ -212,5 +214,16 @@ func sweep(t *testing.T, n *enginetest.Node) {
 	n.Clean()
 	if left := n.Left(); len(left) > 0 {
 		t.Errorf("left: %v", fmt.Sprint(left))
+	}
+}
+
+func TestAStageThatNoTestDiesAtIsRefused(t *testing.T) {
+	var got []string
+	point := engine.CheckedFailPoint(func(stage string) error { got = append(got, stage); return nil })
+	if err := point("create.root"); err != nil || !slices.Equal(got, []string{"create.root"}) {
+		t.Errorf("a stage: %v, called with %q", err, got)
+	}
+	if err := point("create.three"); !errdefs.IsInternal(err) || len(got) != 1 {
+		t.Errorf("a stage that is not among Stages: %v, called with %q", err, got)
 	}
 }

@@ -59,7 +59,7 @@ type Options struct {
 	// Logger may be nil.
 	Logger *slog.Logger
 	// FailPoint is called between the stages of every verb, in tests. An error ends the verb as
-	// if the agent had died there: nothing is undone.
+	// if the agent had died there: nothing is undone. See CheckedFailPoint.
 	FailPoint func(stage string) error
 }
 
@@ -101,7 +101,7 @@ func New(o Options) (*Engine, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	e := &Engine{records: records{scope.Records{Store: o.Store}}, o: o, runtimes: map[string]core.Runtime{}, policies: policies{o.Policies, o.Logger}}
-	e.stages = stages.Settings{Observer: o.Observer, FailPoint: o.FailPoint, Names: Stages, Logger: o.Logger}
+	e.stages = stages.Settings{Observer: o.Observer, FailPoint: o.FailPoint, Logger: o.Logger}
 	for _, rt := range o.Runtimes {
 		e.runtimes[rt.Name()] = rt
 	}

@@ -316,7 +316,7 @@ func TestInvariantsHoldWhateverHappens(t *testing.T) {
 		w := &world{t: t, n: enginetest.Fakes(t), dir: t.TempDir()}
 		w.n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: w.n.Runtime}}
 		w.img = w.n.AddImage("busybox", ocispec.ImageConfig{}, nil)
-		w.n.Options.FailPoint = w.crash.point
+		w.n.Options.FailPoint = engine.CheckedFailPoint(w.crash.point)
 		w.crash.arm("")
 		w.open()
 		w.n.Start()

@@ -71,7 +71,7 @@ func TestACreateThatRunsIsNotRunTwice(t *testing.T) {
 	n := enginetest.Fakes(t)
 	img := n.AddImage("busybox", ocispec.ImageConfig{StopSignal: "SIGUSR1"}, nil)
 	var dying crasher
-	n.Options.FailPoint = dying.point
+	n.Options.FailPoint = engine.CheckedFailPoint(dying.point)
 	n.Start()
 	sb := n.Pod(core.OwnerCRI, "pod")
 	dying.arm("create.launch")

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -12,7 +13,7 @@ import (
 
 // Stages returns the names of all fail points, "verb.stage", one after each stage. For verbs that
 // run as lists of stages they are read from those lists. The other verbs list theirs here, and
-// pass refuses a name that is not among them.
+// CheckedFailPoint refuses a name that is not among them.
 func Stages() []string {
 	var all []string
 	for _, v := range verbs() {
@@ -21,6 +22,18 @@ func Stages() []string {
 		}
 	}
 	return all
+}
+
+// CheckedFailPoint returns point as Options.FailPoint. It refuses a stage that is not among Stages,
+// where no test would die. It is no part of the engine, so that programs without fail points do not
+// link the names.
+func CheckedFailPoint(point func(stage string) error) func(stage string) error {
+	return func(stage string) error {
+		if !slices.Contains(Stages(), stage) {
+			return fmt.Errorf("stage %s is not among Stages, so no test dies there: %w", stage, errdefs.ErrInternal)
+		}
+		return point(stage)
+	}
 }
 
 // verb names a verb and its stages, in their order.
