@@ -27,6 +27,7 @@ import (
 	"github.com/longshore/longshore/internal/obs"
 	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/pin"
+	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/state/bolt"
 )
@@ -195,7 +196,7 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
+		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, Restarts: restart.Rules{}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})

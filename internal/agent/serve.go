@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/agent/heap"
 	"github.com/longshore/longshore/internal/agent/sockets"
 	"github.com/longshore/longshore/internal/face"
+	"github.com/longshore/longshore/internal/restart/runner"
 )
 
 // serve recovers the engine and then serves until ctx ends or a part fails.
@@ -47,7 +48,8 @@ func (n *node) serve(ctx context.Context) error {
 	group.Go(func() error { return listening.ServeMetrics(ctx) })
 	serveFaces(ctx, group, listening, faces)
 	group.Go(func() error { return n.tellSystemd(ctx) })
-	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend} {
+	restarts := runner.Runner{All: n.engine.All(), As: n.engine.As, Parallel: n.cfg.Agent.BootParallel, Log: n.log}
+	for _, tend := range []func(context.Context){n.tendNode, heap.Tend, n.reserves.tend, restarts.Run} {
 		group.Go(func() error {
 			tend(ctx)
 			return nil

@@ -51,6 +51,9 @@ func (f *listFlags) parsed(known []string) (format *present.Format, filters pres
 // psFilters are the names of the filters of ps.
 var psFilters = []string{"name", "id", "status", "label", "label!", "exited", "ancestor", "before", "since", "volume", "network", "publish", "expose", "health", "owner"}
 
+// shownStates are the states of the containers that ps shows without --all.
+var shownStates = []string{"running", "paused", "restarting"}
+
 func newPs(a *app) *cobra.Command {
 	req := &longshorev1.ListContainersRequest{}
 	var labels []string
@@ -93,7 +96,7 @@ func newPs(a *app) *cobra.Command {
 					return err
 				}
 				if !all {
-					list = slices.DeleteFunc(list, func(ct *longshorev1.Container) bool { return ct.GetState() != "running" && ct.GetState() != "paused" })
+					list = slices.DeleteFunc(list, func(ct *longshorev1.Container) bool { return !slices.Contains(shownStates, ct.GetState()) })
 				}
 				if last > 0 && len(list) > last {
 					list = list[:last] // the newest are first

@@ -11,27 +11,30 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
+	"github.com/longshore/longshore/internal/restart"
 )
 
 func newUpdate(a *app) *cobra.Command {
 	req := &longshorev1.UpdateRequest{}
-	var memory, swap, reservation, restart string
+	var memory, swap, reservation string
 	cmd := &cobra.Command{
 		Use:   "update [flags] CONTAINER...",
-		Short: "Change the limits of containers",
-		Long:  "Change the limits of containers, now and for later starts. Limits without a flag do not change.",
+		Short: "Change the limits and the restart policies of containers",
+		Long:  "Change the limits and the restart policies of containers, now and for later starts. What has no flag does not change.",
 		Args:  base.MinArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fl := cmd.Flags()
-			if fl.Changed("restart") && restart != "no" {
-				return &base.UsageError{Err: errors.New("--restart: Longshore has no restart policy; an orchestrator restarts containers")}
+			if fl.Changed("restart") {
+				if _, err := restart.Parse(req.GetRestart()); err != nil {
+					return &base.UsageError{Err: fmt.Errorf("--restart: %w", err)}
+				}
 			}
 			changed := false
 			for _, name := range []string{"memory", "memory-swap", "memory-reservation", "cpus", "cpu-quota", "cpu-period", "cpu-shares", "cpuset-cpus", "cpuset-mems", "pids", "restart"} {
 				changed = changed || fl.Changed(name)
 			}
 			if !changed {
-				return &base.UsageError{Err: errors.New("no limit is set: there is nothing to change")}
+				return &base.UsageError{Err: errors.New("neither a limit nor a restart policy is set: there is nothing to change")}
 			}
 			if err := fillUpdate(req, memory, swap, reservation); err != nil {
 				return &base.UsageError{Err: err}
@@ -55,7 +58,7 @@ func newUpdate(a *app) *cobra.Command {
 	fl.StringVar(&req.CpusetCpus, "cpuset-cpus", "", "CPUs to run on, such as 0-2,4")
 	fl.StringVar(&req.CpusetMems, "cpuset-mems", "", "memory nodes to use")
 	fl.Int64Var(&req.Pids, "pids", 0, "limit of processes and threads; -1 for none")
-	fl.StringVar(&restart, "restart", "no", "accepts only no: restarting is the orchestrator's task")
+	fl.StringVar(&req.Restart, "restart", "", runflags.RestartUsage)
 	return cmd
 }
 

@@ -47,6 +47,9 @@ type Agent struct {
 	LogFormat string `toml:"log_format"`
 	// Keeper is the path of longshore-keeper; "" is the one beside longshore.
 	Keeper string `toml:"keeper"`
+	// BootParallel is how many containers are started at once by their restart policies, as after a
+	// boot.
+	BootParallel int `toml:"boot_parallel"`
 }
 
 // Engine is the [engine] section.
@@ -91,7 +94,7 @@ const (
 // Default returns the configuration without a file.
 func Default() Config {
 	return Config{
-		Agent:    Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto"},
+		Agent:    Agent{Root: "/var/lib/longshore", State: "/run/longshore", LogLevel: "info", LogFormat: "auto", BootParallel: 8},
 		Engine:   Engine{Runtime: RuntimeAuto, CgroupRoot: "/longshore", CgroupDriver: "auto", CDIDirs: []string{"/etc/cdi", "/var/run/cdi"}},
 		Runtimes: map[string]Runtime{"crun": {}, "runc": {}},
 		Images:   image.Default(),
@@ -127,6 +130,9 @@ func (c Config) Rooted(root, state string) Config {
 	return c
 }
 
+// MaxBootParallel bounds Agent.BootParallel.
+const MaxBootParallel = 1000
+
 // Validate returns everything that is wrong with c. InvalidArgument.
 func (c Config) Validate() error {
 	var errs []error
@@ -145,6 +151,9 @@ func (c Config) Validate() error {
 		if path != "" && !filepath.IsAbs(path) {
 			bad("%s %q is not an absolute path", key, path)
 		}
+	}
+	if c.Agent.BootParallel < 1 || c.Agent.BootParallel > MaxBootParallel {
+		bad("agent.boot_parallel %d is not between 1 and %d", c.Agent.BootParallel, MaxBootParallel)
 	}
 	if _, err := obs.ParseLevel(c.Agent.LogLevel); err != nil {
 		bad("agent.log_level %q is none of debug, info, warn, error", c.Agent.LogLevel)

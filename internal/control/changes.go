@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/restart"
 )
 
 // Rename gives a container of ours another name.
@@ -52,6 +53,13 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 	if c.Owner != core.OwnerCLI {
 		return nil, fmt.Errorf("update %s: it belongs to %s, which sets its limits: %w", c.ID.Short(), c.Owner, errdefs.ErrPermissionDenied)
 	}
+	policy, err := restart.Parse(req.GetRestart())
+	if err != nil {
+		return nil, err
+	}
+	if policy.Name != core.RestartNever && (recordOf(c).AutoRemove || c.Config.IO.Hold) {
+		return nil, fmt.Errorf("update %s: it is removed after its end, so it can have no restart policy: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
+	}
 	now, err := limitsOf(c)
 	if err != nil {
 		return nil, err
@@ -73,7 +81,10 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 			return nil, err
 		}
 	}
-	return &longshorev1.UpdateResponse{}, s.srv.own.UpdateNextStart(ctx, c.ID, res)
+	if err := s.srv.own.UpdateNextStart(ctx, c.ID, res); err != nil || req.GetRestart() == "" {
+		return &longshorev1.UpdateResponse{}, err
+	}
+	return &longshorev1.UpdateResponse{}, s.srv.own.Restarts.SetPolicy(c.ID, policy)
 }
 
 // limitsOf returns the limits of a container's last start.

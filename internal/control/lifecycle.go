@@ -50,6 +50,9 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 			return nil, err
 		}
 		defer unlock()
+		if cur, err := s.srv.own.Container(ctx, c.ID); err == nil && cur.Restarting() {
+			return &longshorev1.StartResponse{}, nil // its restart policy starts it; docker's answer too
+		}
 		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
 			return nil, err
 		}
@@ -243,7 +246,7 @@ type removal struct {
 
 // removeOwn removes a container of ours together with its sandbox and its log.
 func (s *Server) removeOwn(ctx context.Context, c core.Container, opts removal) error {
-	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused) {
+	if !opts.Force && (c.State == core.ContainerRunning || c.State == core.ContainerPaused || c.Restarting()) {
 		return fmt.Errorf("remove %s: it is %s, stop it first or use --force: %w", c.Key, c.State, errdefs.ErrFailedPrecondition)
 	}
 	// The sandbox was created for this container alone and is removed with it, so kill processes that still run in it.

@@ -58,6 +58,8 @@ type ContainerConfig struct {
 	Spec SpecFunc `json:"-"`
 	IO   IO       `json:"io"`
 	Stop Stop     `json:"stop"`
+	// Restart is applied if Options.Restarts of the engine is set.
+	Restart RestartPolicy `json:"restart,omitzero"`
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
@@ -186,7 +188,8 @@ type Container struct {
 	// Trace says where the time of its last start went, and of its image's pull.
 	Trace Trace `json:"trace,omitempty"`
 	// Health is the result of the program's health checks; nil before the first one.
-	Health *Health `json:"health,omitempty"`
+	Health   *Health  `json:"health,omitempty"`
+	Restarts Restarts `json:"restarts,omitzero"`
 }
 
 // HealthNow returns the result of the health checks of the program's present run; nil before the

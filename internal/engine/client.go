@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/networks"
 	"github.com/longshore/longshore/internal/engine/reads"
+	"github.com/longshore/longshore/internal/engine/restarts"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
@@ -33,6 +35,8 @@ type Client struct {
 	Began uint64
 	// Attachments changes which networks a sandbox is on.
 	Attachments networks.Verbs
+	// Restarts starts containers again for their restart policies.
+	Restarts restarts.Verbs
 }
 
 // view is a verb's caller.
@@ -52,6 +56,7 @@ func newClient(e *Engine, owner core.Owner) *Client {
 		Stats:  reads.Stats{Scope: s, Cgroups: e.o.Cgroups, Images: e.o.Images, Network: e.o.Network},
 		Stored: reads.Stored{Scope: s}, Began: e.began,
 		Attachments: networks.Verbs{Scope: s, Network: e.o.Network, Files: e.files},
+		Restarts:    v.restarts(),
 	}
 }
 
@@ -69,8 +74,22 @@ type StopOptions struct {
 	Signal string
 	// Grace is how long to wait before SIGKILL. nil is the container's own grace period; 0 or
 	// less sends SIGKILL first.
-	Grace   *time.Duration
+	Grace *time.Duration
+	// IfEnded makes StopSandbox do nothing unless all containers have ended. Their pending restarts
+	// stay.
+	IfEnded bool
 	Request core.StopRequest
+}
+
+// restarts returns the caller's verbs of restart policies.
+func (v view) restarts() restarts.Verbs {
+	return restarts.Verbs{
+		Scope: v.Scope, Kill: v.e.kill, Record: v.recordRequest,
+		Renew: func(ctx context.Context, c *core.Container) error { return renew(ctx, v, c) },
+		StartRenewed: func(ctx context.Context, c *core.Container) error {
+			return v.e.policies.around(ctx, &core.Operation{Verb: core.VerbStart, Container: c}, func() error { return v.start(ctx, c, true) })
+		},
+	}
 }
 
 // process returns a process of a container that the caller may see.

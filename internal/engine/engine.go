@@ -46,6 +46,8 @@ type Options struct {
 	Volumes    core.Volumes
 	// Policies check callers' operations, in this order. It may be empty.
 	Policies []core.Policy
+	// Restarts applies the containers' restart policies; with nil nothing is started again.
+	Restarts core.Restarter
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files. It need not survive a boot.

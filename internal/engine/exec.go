@@ -154,13 +154,17 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	if err != nil {
 		return err
 	}
-	if p.Autopsy != nil {
-		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
-	}
 	req = c.view.Request(req, "Signal")
 	req.Signal = sig
 	req.Incidental = !asksForEnd(&ct, sig)
-	if mayEnd(sig) && recorded(&ct, ref) || c.view.Forces(&ct.Meta) {
+	if p.Autopsy != nil {
+		if ref.Process == core.Main && ct.Restarting() {
+			return c.view.recordRequest(ref, req) // it ends the restarts
+		}
+		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
+	}
+	policy := ref.Process == core.Main && ct.Config.Restart != core.RestartPolicy{}
+	if (mayEnd(sig) || policy) && recorded(&ct, ref) || c.view.Forces(&ct.Meta) {
 		if err := c.view.recordRequest(ref, req); err != nil {
 			return err
 		}
@@ -200,6 +204,9 @@ func mayEnd(sig int) bool {
 func (c view) recordRequest(ref core.Ref, req core.StopRequest) error {
 	return c.ChangeContainer(ref.Container, scope.By{Verb: "signal", Request: req}, func(ct *core.Container, _ *scope.Change) error {
 		p := ct.Process(ref.Process)
+		if ref.Process == core.Main && c.e.o.Restarts != nil {
+			c.e.o.Restarts.Requested(ct, req)
+		}
 		if p == nil || p.Autopsy != nil || !req.Stop && !mayEnd(req.Signal) {
 			return nil
 		}

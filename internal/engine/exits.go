@@ -261,6 +261,9 @@ func (e *Engine) recordEnd(id core.ID, process core.ProcessID, a core.Autopsy) e
 			if err := step(c, core.VerbExit); err != nil {
 				return err
 			}
+			if e.o.Restarts != nil {
+				e.o.Restarts.Ended(c)
+			}
 		}
 		n.Add(core.Event{Kind: kind, Process: process, Autopsy: &a})
 		return nil

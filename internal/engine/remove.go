@@ -143,6 +143,12 @@ func (c *Client) StopSandbox(ctx context.Context, id core.ID, opts StopOptions) 
 func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOptions) error {
 	pl := c.e.pipeline(sb.Owner, "stop_sandbox")
 	opts.Request = c.Request(opts.Request, "StopSandbox")
+	if opts.IfEnded {
+		return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
+			_, err := c.closeSandbox(ctx, sb.ID, opts.Request, pl)
+			return err
+		})
+	}
 	defer c.e.creates.GiveUp(sb.ID)()
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/longshore/longshore/internal/autopsy"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/restarts"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/underway"
 )
@@ -19,13 +20,14 @@ func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
 		return err
 	}
 	op := core.Operation{Verb: core.VerbStart, Container: &ct}
-	if err := c.e.policies.around(ctx, &op, func() error { return c.view.start(ctx, &ct) }); err != nil {
+	if err := c.e.policies.around(ctx, &op, func() error { return c.view.start(ctx, &ct, false) }); err != nil {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
 	return nil
 }
 
-func (c view) start(ctx context.Context, ct *core.Container) error {
+// start starts a created container, for a caller or for its restart policy.
+func (c view) start(ctx context.Context, ct *core.Container, policy bool) error {
 	e, id := c.e, ct.ID
 	unlock, err := e.sandboxes.Lock(ctx, ct.Sandbox)
 	if err != nil {
@@ -44,6 +46,9 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 	}
 	if err := step(&cur, core.VerbStart); err != nil {
 		return err
+	}
+	if policy && cur.Restarts.Due.IsZero() {
+		return restarts.ErrNotDue
 	}
 	rt, err := e.runtime(cur.Runtime)
 	if err != nil {
@@ -71,7 +76,13 @@ func (c view) start(ctx context.Context, ct *core.Container) error {
 		}
 		ct.Main.Started = now()
 		ct.Trace = ct.Trace.With(pl.Trace())
-		n.Add(core.Event{Kind: core.EventContainerStarted})
+		ev := core.Event{Kind: core.EventContainerStarted}
+		if policy {
+			ev.Note = restarts.Started(ct)
+		} else if e.o.Restarts != nil {
+			e.o.Restarts.Started(ct)
+		}
+		n.Add(ev)
 		return nil
 	})
 	if err != nil {

@@ -49,7 +49,7 @@ func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopReq
 		return err
 	}
 	if ct.State == core.ContainerExited {
-		return nil
+		return c.Restarts.End(ctx, &ct, req)
 	}
 	op := core.Operation{Verb: core.VerbStop, Container: &ct}
 	err = c.view.e.policies.around(ctx, &op, func() error {
@@ -75,7 +75,7 @@ func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) er
 func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	e, ref := c.e, core.Ref{Container: ct.ID}
 	if ct.State == core.ContainerExited {
-		return nil
+		return c.restarts().End(ctx, ct, opts.Request)
 	}
 	if ct.State == core.ContainerCreating {
 		// A create in progress holds this lock and is cancelled; if it had completed, the container is

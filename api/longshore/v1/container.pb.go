@@ -161,7 +161,7 @@ type Container struct {
 	Owner         string                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	Key           string                 `protobuf:"bytes,3,opt,name=key,proto3" json:"key,omitempty"`
 	Sandbox       string                 `protobuf:"bytes,4,opt,name=sandbox,proto3" json:"sandbox,omitempty"` // ID
-	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`     // creating, created, running, paused, exited
+	State         string                 `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`     // creating, created, running, paused, exited; restarting: its restart policy will start it again
 	Image         string                 `protobuf:"bytes,6,opt,name=image,proto3" json:"image,omitempty"`     // a name where one is known, else the ID
 	ImageId       string                 `protobuf:"bytes,7,opt,name=image_id,json=imageId,proto3" json:"image_id,omitempty"`
 	Command       []string               `protobuf:"bytes,8,rep,name=command,proto3" json:"command,omitempty"`
@@ -182,6 +182,7 @@ type Container struct {
 	SizeRw        *uint64                `protobuf:"varint,32,opt,name=size_rw,json=sizeRw,proto3,oneof" json:"size_rw,omitempty"`          // bytes that it has written to its root; only where asked for
 	SizeImage     *uint64                `protobuf:"varint,33,opt,name=size_image,json=sizeImage,proto3,oneof" json:"size_image,omitempty"` // bytes of its image, unpacked where known; only where asked for
 	Health        string                 `protobuf:"bytes,40,opt,name=health,proto3" json:"health,omitempty"`                               // starting, healthy, unhealthy; "": it has no health check
+	Restarts      uint32                 `protobuf:"varint,41,opt,name=restarts,proto3" json:"restarts,omitempty"`                          // by its restart policy, since it was started by hand
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -389,6 +390,13 @@ func (x *Container) GetHealth() string {
 		return x.Health
 	}
 	return ""
+}
+
+func (x *Container) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
 }
 
 type Port struct {
@@ -1498,6 +1506,7 @@ type CreateRequest struct {
 	OnUnhealthy            string               `protobuf:"bytes,91,opt,name=on_unhealthy,json=onUnhealthy,proto3" json:"on_unhealthy,omitempty"`                         // what happens to a program that has become unhealthy: none (the default), stop, kill
 	VolumesFrom            []string             `protobuf:"bytes,92,rep,name=volumes_from,json=volumesFrom,proto3" json:"volumes_from,omitempty"`                         // containers whose volumes and binds it has too, NAME[:ro|rw]
 	Userns                 string               `protobuf:"bytes,93,opt,name=userns,proto3" json:"userns,omitempty"`                                                      // host (the default), or private: a user namespace of its own
+	Restart                string               `protobuf:"bytes,120,opt,name=restart,proto3" json:"restart,omitempty"`                                                   // restart policy: no (the default), always, unless-stopped, on-failure[:MAX]
 	CpuQuota               int64                `protobuf:"varint,130,opt,name=cpu_quota,json=cpuQuota,proto3" json:"cpu_quota,omitempty"`                                // microseconds of CPU time in each period, in place of cpus; 0: no limit
 	CpuPeriod              uint64               `protobuf:"varint,131,opt,name=cpu_period,json=cpuPeriod,proto3" json:"cpu_period,omitempty"`                             // microseconds; 0: the default, 100000
 	BlkioWeight            uint32               `protobuf:"varint,132,opt,name=blkio_weight,json=blkioWeight,proto3" json:"blkio_weight,omitempty"`                       // share of the block devices when they are busy, 10 to 1000; 0: the default
@@ -2032,6 +2041,13 @@ func (x *CreateRequest) GetVolumesFrom() []string {
 func (x *CreateRequest) GetUserns() string {
 	if x != nil {
 		return x.Userns
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetRestart() string {
+	if x != nil {
+		return x.Restart
 	}
 	return ""
 }
@@ -3919,6 +3935,7 @@ type UpdateRequest struct {
 	CpusetCpus             string                 `protobuf:"bytes,7,opt,name=cpuset_cpus,json=cpusetCpus,proto3" json:"cpuset_cpus,omitempty"`
 	CpusetMems             string                 `protobuf:"bytes,8,opt,name=cpuset_mems,json=cpusetMems,proto3" json:"cpuset_mems,omitempty"`
 	Pids                   int64                  `protobuf:"zigzag64,9,opt,name=pids,proto3" json:"pids,omitempty"`                         // -1: no limit
+	Restart                string                 `protobuf:"bytes,10,opt,name=restart,proto3" json:"restart,omitempty"`                     // restart policy, as in CreateRequest; "": as it is
 	CpuQuota               int64                  `protobuf:"varint,130,opt,name=cpu_quota,json=cpuQuota,proto3" json:"cpu_quota,omitempty"` // microseconds of CPU time in each period, in place of cpus
 	CpuPeriod              uint64                 `protobuf:"varint,131,opt,name=cpu_period,json=cpuPeriod,proto3" json:"cpu_period,omitempty"`
 	unknownFields          protoimpl.UnknownFields
@@ -4016,6 +4033,13 @@ func (x *UpdateRequest) GetPids() int64 {
 		return x.Pids
 	}
 	return 0
+}
+
+func (x *UpdateRequest) GetRestart() string {
+	if x != nil {
+		return x.Restart
+	}
+	return ""
 }
 
 func (x *UpdateRequest) GetCpuQuota() int64 {
@@ -5768,7 +5792,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04note\x18\f \x01(\tR\x04note\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf4\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x90\a\n" +
 	"\tContainer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x10\n" +
@@ -5796,7 +5820,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\asize_rw\x18  \x01(\x04H\x00R\x06sizeRw\x88\x01\x01\x12\"\n" +
 	"\n" +
 	"size_image\x18! \x01(\x04H\x01R\tsizeImage\x88\x01\x01\x12\x16\n" +
-	"\x06health\x18( \x01(\tR\x06health\x1a9\n" +
+	"\x06health\x18( \x01(\tR\x06health\x12\x1a\n" +
+	"\brestarts\x18) \x01(\rR\brestarts\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
@@ -5893,7 +5918,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xeb\x18\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\x85\x19\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -5977,7 +6002,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x06health\x18Z \x01(\v2\x19.longshore.v1.HealthCheckR\x06health\x12!\n" +
 	"\fon_unhealthy\x18[ \x01(\tR\vonUnhealthy\x12!\n" +
 	"\fvolumes_from\x18\\ \x03(\tR\vvolumesFrom\x12\x16\n" +
-	"\x06userns\x18] \x01(\tR\x06userns\x12\x1c\n" +
+	"\x06userns\x18] \x01(\tR\x06userns\x12\x18\n" +
+	"\arestart\x18x \x01(\tR\arestart\x12\x1c\n" +
 	"\tcpu_quota\x18\x82\x01 \x01(\x03R\bcpuQuota\x12\x1e\n" +
 	"\n" +
 	"cpu_period\x18\x83\x01 \x01(\x04R\tcpuPeriod\x12\"\n" +
@@ -6114,7 +6140,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\rRenameRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x19\n" +
 	"\bnew_name\x18\x02 \x01(\tR\anewName\"\x10\n" +
-	"\x0eRenameResponse\"\xf3\x02\n" +
+	"\x0eRenameResponse\"\x8d\x03\n" +
 	"\rUpdateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fmemory_bytes\x18\x02 \x01(\x04R\vmemoryBytes\x12*\n" +
@@ -6127,7 +6153,9 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"cpusetCpus\x12\x1f\n" +
 	"\vcpuset_mems\x18\b \x01(\tR\n" +
 	"cpusetMems\x12\x12\n" +
-	"\x04pids\x18\t \x01(\x12R\x04pids\x12\x1c\n" +
+	"\x04pids\x18\t \x01(\x12R\x04pids\x12\x18\n" +
+	"\arestart\x18\n" +
+	" \x01(\tR\arestart\x12\x1c\n" +
 	"\tcpu_quota\x18\x82\x01 \x01(\x03R\bcpuQuota\x12\x1e\n" +
 	"\n" +
 	"cpu_period\x18\x83\x01 \x01(\x04R\tcpuPeriod\"\x10\n" +

@@ -46,6 +46,8 @@ func statusText(c *longshorev1.Container) string {
 		return up + " (" + c.GetHealth() + ")"
 	case "paused":
 		return "Up " + base.Span(time.Since(c.GetStarted().AsTime())) + " (Paused)"
+	case "restarting":
+		return fmt.Sprintf("Restarting (%d) %s", c.GetAutopsy().GetStatus(), base.Ago(c.GetFinished()))
 	case "exited":
 		return fmt.Sprintf("Exited (%d) %s", c.GetAutopsy().GetStatus(), base.Ago(c.GetFinished()))
 	}

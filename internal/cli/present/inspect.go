@@ -83,10 +83,11 @@ func orEmpty(m any) any {
 	return m
 }
 
-// restarting returns a container's restart policy, how often the policy has restarted it, and whether it waits for its
-// next start. The engine has no restart policies.
-func restarting(object) (policy docker.RestartPolicy, count int, waits bool) {
-	return docker.RestartPolicy{Name: "no"}, 0, false
+// restarting returns a container's restart policy, the number of its restarts, and whether it waits for its next start.
+func restarting(o object) (policy docker.RestartPolicy, count int, waits bool) {
+	policy = docker.RestartPolicy{Name: cmp.Or(o.text("config", "restart", "name"), "no"), MaximumRetryCount: int(o.number("config", "restart", "max"))}
+	state := o.text("state")
+	return policy, int(o.number("restarts", "count")), o.text("restarts", "due") != "" && (state == "exited" || state == "created")
 }
 
 // neverTime is docker's value of an unset time.
@@ -102,13 +103,14 @@ func state(o object) *docker.State {
 	case exit.number("signal") != 0:
 		code = 128 + exit.number("signal")
 	}
-	_, _, waits := restarting(o)
 	s := &docker.State{
-		Status: status, Running: status == "running" || status == "paused", Paused: status == "paused", Restarting: waits,
-		OOMKilled: o.boolean("main", "autopsy", "oom", "main"), ExitCode: int(code), Error: o.text("main", "autopsy", "start"),
+		Status: status, Running: status == "running" || status == "paused", Paused: status == "paused",
+		OOMKilled: o.boolean("main", "autopsy", "oom", "main"), ExitCode: int(code), Error: cmp.Or(o.text("restarts", "error"), o.text("main", "autopsy", "start")),
 		StartedAt: cmp.Or(o.text("main", "started"), neverTime), FinishedAt: cmp.Or(o.text("main", "finished"), neverTime),
 	}
-	if s.Running { // a created container has a process, which is not its program yet
+	if _, _, waits := restarting(o); waits {
+		s.Status, s.Running, s.Restarting = "restarting", true, true
+	} else if s.Running { // a created container has a process, which is not its program yet
 		s.Pid = int(o.number("main", "pid"))
 	}
 	if h := o.object("health_status"); h != nil {

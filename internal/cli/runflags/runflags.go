@@ -11,6 +11,8 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/typed"
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/restart"
 )
 
 // Create has the flags of run and create.
@@ -24,7 +26,6 @@ type Create struct {
 	ports      []string
 	memory     string
 	entrypoint string
-	restart    string
 	stopAfter  string
 	dns        []string
 	networks   []string
@@ -71,15 +72,23 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.StringVar(&f.Request.StopSignal, "stop-signal", "", "signal that stops the program (default: the image's, or TERM)")
 	fl.StringVar(&f.stopAfter, "stop-timeout", "", "time from the stop signal to KILL, seconds or 1m30s (default 10s)")
 	f.more.define(fl, f.Request)
-	fl.StringVar(&f.restart, "restart", "no", "accepts only no: restarting is the orchestrator's task")
+	fl.StringVar(&f.Request.Restart, "restart", "no", RestartUsage)
 }
+
+// RestartUsage describes the flag --restart.
+const RestartUsage = "when to start it again after its end: no, on-failure[:MAX], always, unless-stopped"
 
 // Fill makes the request from flags and arguments.
 func (f *Create) Fill(fl *pflag.FlagSet, args []string, getenv func(string) string) (err error) {
-	if f.restart != "no" {
-		return errors.New("--restart: Longshore has no restart policy; an orchestrator restarts containers")
-	}
 	r := f.Request
+	switch policy, err := restart.Parse(r.GetRestart()); {
+	case err != nil:
+		return fmt.Errorf("--restart: %w", err)
+	case policy.Name == core.RestartNever:
+		r.Restart = ""
+	case r.GetAutoRemove():
+		return errors.New("--restart and --rm: a container that is removed after its end cannot be started again")
+	}
 	r.Image, r.Command = args[0], args[1:]
 	if len(r.GetCommand()) > 0 && r.GetCommand()[0] == "--" { // the end of the options
 		r.Command = r.GetCommand()[1:]

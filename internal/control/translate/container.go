@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/restart"
 )
 
 // Container returns the configuration of the container for a request, without its Data and its sinks. It checks everything
@@ -28,8 +29,13 @@ func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image) (co
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
+	policy, err := restart.Parse(req.GetRestart())
+	if err != nil {
+		return core.ContainerConfig{}, err
+	}
 	cfg := core.ContainerConfig{
-		Key: key, Labels: req.GetLabels(),
+		Restart: policy,
+		Key:     key, Labels: req.GetLabels(),
 		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
 		Volumes: volumeMounts(append(slices.Clone(req.GetMounts()), declared(img, req)...)),
 		CDI:     cdi,

@@ -11,6 +11,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
 	"github.com/longshore/longshore/internal/ocispec"
+	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/sysctl"
 )
 
@@ -53,6 +54,12 @@ func Check(req *longshorev1.CreateRequest) error {
 	}
 	if _, err := Grace(req.GetStopGrace()); err != nil {
 		return err
+	}
+	switch policy, err := restart.Parse(req.GetRestart()); {
+	case err != nil:
+		return err
+	case policy.Name != core.RestartNever && (req.GetAutoRemove() || req.GetHold()):
+		return invalid.Errorf("restart policy %s cannot be combined with the removal of the container after its end", restart.Format(policy))
 	}
 	if req.GetWorkdir() != "" && !path.IsAbs(req.GetWorkdir()) {
 		return invalid.Errorf("workdir %q is not an absolute path", req.GetWorkdir())

@@ -94,6 +94,9 @@ func networkNames(sb core.Sandbox) []string {
 	return names
 }
 
+// Restarting is the state of a container that its restart policy will start again.
+const Restarting = "restarting"
+
 // Container converts a container without its health. sb is its sandbox; image is the name of its image, if known.
 func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Container {
 	if image == "" {
@@ -106,6 +109,10 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 	}
 	for _, v := range c.Config.Volumes {
 		out.Volumes = append(out.Volumes, v.Name)
+	}
+	out.Restarts = uint32(c.Restarts.Count)
+	if c.Restarting() {
+		out.State = Restarting
 	}
 	out.Network, out.Networks = sb.Network.Mode, networkNames(sb)
 	// A stopped sandbox no longer has its addresses and ports.

@@ -1,0 +1,145 @@
+// Package restarts has the verbs of restart policies: the start of a container that is due, and the
+// changes of a policy and of a pending restart. It does not decide what is due. Start at Verbs.Start.
+package restarts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/scope"
+)
+
+// ErrNotDue means that a container's restart policy does not want it started any more.
+var ErrNotDue = fmt.Errorf("its restart was cancelled: %w", errdefs.ErrFailedPrecondition) //nolint:gochecknoglobals // an error value
+
+// Verbs are the verbs on the containers of a scope. All fields are required.
+type Verbs struct {
+	Scope scope.Scope
+	// Renew makes an ended container ready to be started again.
+	Renew func(ctx context.Context, c *core.Container) error
+	// StartRenewed starts it, or returns ErrNotDue if no restart is pending.
+	StartRenewed func(ctx context.Context, c *core.Container) error
+	// Kill kills everything in a container.
+	Kill func(ctx context.Context, c *core.Container) error
+	// Record stores a caller's request to end the main process.
+	Record func(ref core.Ref, r core.StopRequest) error
+}
+
+// Start starts a container again for its restart policy. It succeeds without a start if the policy
+// does not want one any more.
+func (v Verbs) Start(ctx context.Context, id core.ID) error {
+	ct, err := v.Scope.Container(id)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	if !ct.Restarting() {
+		return nil
+	}
+	if ct.State == core.ContainerExited {
+		err = v.Renew(ctx, &ct)
+	}
+	if err == nil {
+		err = v.StartRenewed(ctx, &ct)
+	}
+	if err == nil {
+		return nil
+	}
+	cur, gerr := v.Scope.Container(id)
+	switch {
+	case gerr != nil:
+		return ignoreNotFound(gerr)
+	case !errors.Is(err, ErrNotDue) && cur.Restarting():
+		return fmt.Errorf("start container %s again: %w", id, err)
+	case cur.State != core.ContainerCreated:
+		return nil // a caller has stopped, started or removed it meanwhile
+	}
+	// A caller has cancelled the restart while the container was made ready for it.
+	if err := v.Kill(ctx, &cur); err != nil {
+		return fmt.Errorf("end container %s, because its restart was cancelled: %w", id, err)
+	}
+	return nil
+}
+
+// Started completes the record of a container that its policy has started, and returns the note of
+// the event.
+func Started(ct *core.Container) (note string) {
+	r := &ct.Restarts
+	note = fmt.Sprintf("by its restart policy, restart %d", r.Count)
+	if r.Boot {
+		note = "by its restart policy after the boot"
+	}
+	r.Due, r.Boot, r.Error = time.Time{}, false, ""
+	return note
+}
+
+// PutOff changes a pending restart that has failed, by decide: to a later time, or to none.
+func (v Verbs) PutOff(id core.ID, decide func(*core.Container)) error {
+	err := v.Scope.ChangeContainer(id, scope.By{Verb: "restart"}, func(ct *core.Container, n *scope.Change) error {
+		if !ct.Restarting() {
+			return nil
+		}
+		decide(ct)
+		note := "its restart policy could not start it and gives up: "
+		if ct.Restarting() {
+			note = fmt.Sprintf("its restart policy could not start it and tries again in %v: ", ct.Restarts.Delay)
+		}
+		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: note + ct.Restarts.Error})
+		return nil
+	})
+	return ignoreNotFound(err)
+}
+
+// SetPolicy changes a container's restart policy. It cancels a pending restart if the policy is now
+// RestartNever.
+func (v Verbs) SetPolicy(id core.ID, p core.RestartPolicy) error {
+	err := v.Scope.ChangeContainer(id, scope.By{Verb: "update"}, func(ct *core.Container, n *scope.Change) error {
+		if ct.Config.Restart == p {
+			return nil
+		}
+		ct.Config.Restart = p
+		if p.Name == core.RestartNever {
+			ct.Restarts.Due, ct.Restarts.Boot = time.Time{}, false
+		}
+		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: "restart policy"})
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("set the restart policy of container %s: %w", id, err)
+	}
+	return nil
+}
+
+// End cancels the pending restart of a container that has ended, for the caller of a stop. If a
+// restart has begun, it stops the container.
+func (v Verbs) End(ctx context.Context, ct *core.Container, req core.StopRequest) error {
+	cur, err := v.Scope.Container(ct.ID)
+	if err != nil || !cur.Restarting() {
+		return err
+	}
+	_, unlock, err := v.Scope.LockedContainer(ctx, ct.ID) // a renewal holds the lock
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	req = v.Scope.Request(req, "StopContainer")
+	req.Stop = true
+	if err := v.Record(core.Ref{Container: ct.ID}, req); err != nil {
+		return err
+	}
+	if cur, err = v.Scope.Container(ct.ID); err != nil || cur.State == core.ContainerExited {
+		return err
+	}
+	return v.Kill(ctx, &cur)
+}
+
+func ignoreNotFound(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
