@@ -1,5 +1,5 @@
 // Package restarts has the verbs of restart policies: the start of a container that is due, and the
-// changes of a policy and of a pending restart. It does not decide what is due. Start at Verbs.Start.
+// changes of a policy and of a pending restart. The core.Restarter of the engine decides about them. Start at Verbs.Start.
 package restarts
 
 import (

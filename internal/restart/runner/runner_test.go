@@ -30,7 +30,7 @@ type rig struct {
 	zero time.Time
 }
 
-// inBubble calls test with a rig whose program exits with code after it has run for a time.
+// inBubble calls test with a rig. The rig's program runs for a time and exits with code.
 func inBubble(t *testing.T, ran time.Duration, code int, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
