@@ -158,7 +158,7 @@ func fill(t *testing.T, f *present.Format, subject string, out *strings.Builder)
 		}
 		return f.Rows(out, []present.Row{listing.Volume(v)})
 	case "info":
-		return f.One(out, present.Info(decoded(t, "info", &longshorev1.InfoResponse{}), "1.2.3", time.Unix(1e9, 0)))
+		return f.One(out, present.Info(decoded(t, "info", &longshorev1.InfoResponse{}), nil, "1.2.3", time.Unix(1e9, 0)))
 	case "version":
 		return f.One(out, present.Version(decoded(t, "version", &longshorev1.VersionResponse{}), "1.2.3"))
 	case "ps":

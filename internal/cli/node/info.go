@@ -1,11 +1,14 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -36,7 +39,11 @@ func NewInfo(a *base.App) *cobra.Command {
 				case asJSON:
 					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
 				case f != nil:
-					return f.One(a.Stdout, present.Info(resp, a.Version, time.Now()))
+					member, err := membership(cmd.Context(), c)
+					if err != nil {
+						return err
+					}
+					return f.One(a.Stdout, present.Info(resp, member, a.Version, time.Now()))
 				}
 				return infoText(a, resp)
 			})
@@ -45,6 +52,18 @@ func NewInfo(a *base.App) *cobra.Command {
 	cmd.Flags().StringVarP(&format, "format", "f", "", "template to fill, such as '{{.ServerVersion}}', or json for a line")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// membership returns the node's membership of a Swarm, nil if the agent has none.
+func membership(ctx context.Context, c *base.Client) (*longshorev1.SwarmStatus, error) {
+	resp, err := c.Swarm.Status(ctx, &longshorev1.SwarmStatusRequest{})
+	switch status.Code(err) {
+	case codes.OK:
+		return resp.GetStatus(), nil
+	case codes.FailedPrecondition: // the face is disabled
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return nil, err
 }
 
 func infoText(a *base.App, r *longshorev1.InfoResponse) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/longshore/longshore/internal/cli/present/docker"
 )
 
-// Info returns the document of info. now is the node's time.
-func Info(r *longshorev1.InfoResponse, client string, now time.Time) Filled {
+// Info returns the document of info. member is the node's membership of a Swarm, nil for none, and now the node's time.
+func Info(r *longshorev1.InfoResponse, member *longshorev1.SwarmStatus, client string, now time.Time) Filled {
 	runtimes, own, standard := map[string]docker.Runtime{}, map[string]any{}, ""
 	for _, rt := range r.GetVersion().GetRuntimes() {
 		runtimes[rt.GetName()] = docker.Runtime{Path: rt.GetPath()}
@@ -34,7 +34,7 @@ func Info(r *longshorev1.InfoResponse, client string, now time.Time) Filled {
 			MemoryLimit: limits, CPUCfsPeriod: limits, CPUCfsQuota: limits, CPUShares: limits, CPUSet: limits, PidsLimit: limits,
 			IPv4Forwarding: r.GetNetwork() == "builtin", // the network turns it on
 			Plugins:        docker.PluginsInfo{Volume: []string{"local"}, Network: []string{"bridge", "host", "null"}, Log: []string{logDriver}},
-			LoggingDriver:  logDriver, SystemTime: now.UTC().Format(time.RFC3339Nano), Labels: []string{}, Swarm: docker.Swarm{LocalNodeState: "inactive"},
+			LoggingDriver:  logDriver, SystemTime: now.UTC().Format(time.RFC3339Nano), Labels: []string{}, Swarm: swarm(member),
 			SecurityOptions: []string{"name=seccomp,profile=builtin"}, RegistryConfig: &docker.RegistryConfig{},
 		},
 		ClientInfo: &docker.ClientInfo{ClientVersion: clientVersion(client), Plugins: []docker.Plugin{}},
@@ -42,6 +42,21 @@ func Info(r *longshorev1.InfoResponse, client string, now time.Time) Filled {
 	return filled(info, map[string]any{
 		"Volumes": int(r.GetVolumes()), "StorageRoot": r.GetStorage(), "Network": r.GetNetwork(), "NetworkRanges": r.GetNetworkRanges(), "Runtimes": own,
 	})
+}
+
+// swarm returns docker's description of a membership. A worker does not know the IDs of its managers.
+func swarm(m *longshorev1.SwarmStatus) docker.Swarm {
+	s := docker.Swarm{NodeID: m.GetNode(), LocalNodeState: "inactive", Error: m.GetError()}
+	switch {
+	case m.GetNode() != "":
+		s.LocalNodeState = "active"
+	case m.GetError() != "":
+		s.LocalNodeState = "error"
+	}
+	for _, addr := range m.GetManagers() {
+		s.RemoteManagers = append(s.RemoteManagers, docker.Manager{Addr: addr})
+	}
+	return s
 }
 
 // logDriver is the name of the agent's own logs.

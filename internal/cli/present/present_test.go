@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
+
+	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 )
 
 func TestTemplates(t *testing.T) {
@@ -215,5 +218,29 @@ func TestImageCheck(t *testing.T) {
 	const want = "[box:1 team/box:1 ghcr.io/a/b:1] [CMD-SHELL true] 5s [/bin/bash -c] me []\n"
 	if err := f.One(&out, doc); err != nil || out.String() != want {
 		t.Errorf("%q, %v, want %q", out.String(), err, want)
+	}
+}
+
+func TestSwarmOfInfo(t *testing.T) {
+	f, err := ParseFormat(`{{.Swarm.LocalNodeState}} {{.Swarm.NodeID}} {{.Swarm.Error}} {{len .Swarm.RemoteManagers}}{{range .Swarm.RemoteManagers}} {{.Addr}}{{end}} {{.CgroupVersion}} {{.Architecture}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cgroups string
+		member  *longshorev1.SwarmStatus
+		want    string
+	}{
+		{"v2", nil, "inactive   0 2 x86_64\n"},
+		{"v1", &longshorev1.SwarmStatus{}, "inactive   0 1 x86_64\n"},
+		{"hybrid", &longshorev1.SwarmStatus{Node: "n1", Managers: []string{"10.0.0.1:2377"}}, "active n1  1 10.0.0.1:2377 1 x86_64\n"},
+		{"v2", &longshorev1.SwarmStatus{Node: "n1", Error: "no manager answers"}, "active n1 no manager answers 0 2 x86_64\n"},
+		{"v2", &longshorev1.SwarmStatus{Error: "removed"}, "error  removed 0 2 x86_64\n"},
+	} {
+		var out bytes.Buffer
+		info := &longshorev1.InfoResponse{Cgroups: c.cgroups, Version: &longshorev1.VersionResponse{Platform: "linux/amd64"}}
+		if err := f.One(&out, Info(info, c.member, "1", time.Unix(0, 0))); err != nil || out.String() != c.want {
+			t.Errorf("%v: %q, %v, want %q", c.member, out.String(), err, c.want)
+		}
 	}
 }
