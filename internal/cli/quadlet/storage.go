@@ -182,8 +182,8 @@ func networkKeys() []Key {
 		{n, "Gateway", Works, "", each("gateway")},
 		{n, "GlobalArgs", Refused, noArgs, never},
 		{n, "IPAMDriver", Differs, "only `host-local`", driver("host-local")},
-		{n, "IPRange", Refused, "addresses are of the whole Subnet=", never},
-		{n, "IPv6", Differs, "true needs a Subnet= of IPv6", ipv6},
+		{n, "IPRange", Differs, "a part of the subnet in CIDR notation; `FIRST-LAST` is refused", ipRange},
+		{n, "IPv6", Works, "", on("--ipv6")},
 		{n, "InterfaceName", Refused, "the name of the bridge cannot be chosen", never},
 		{n, "Internal", Works, "", on("--internal")},
 		{n, "Label", Works, "", pairs("label")},
@@ -196,19 +196,15 @@ func networkKeys() []Key {
 	}
 }
 
-// ipv6 checks that a network with IPv6 has a range of it.
-func ipv6(b *build, list []unitfile.Entry) error {
-	e := last(list)
-	is, err := truth(e)
-	if err != nil || !is {
-		return err
-	}
-	for _, s := range b.s.file.All("Network", "Subnet") {
-		if strings.Contains(s.Value, ":") || expands(s.Value) {
-			return nil
+// ipRange refuses a range of two addresses.
+func ipRange(b *build, list []unitfile.Entry) error {
+	for _, e := range list {
+		if strings.Contains(e.Value, "-") && !expands(e.Value) {
+			return e.Errorf("IPRange=%s is refused: write it in CIDR notation, such as 10.89.10.128/25", e.Value)
 		}
+		b.flag("ip-range", e.Value)
 	}
-	return e.Errorf("IPv6=true is refused: write a Subnet= of IPv6 as well, such as Subnet=fd00:1::/64")
+	return nil
 }
 
 // network adds the lines of a network's service.
