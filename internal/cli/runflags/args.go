@@ -1,6 +1,7 @@
 package runflags
 
 import (
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -63,9 +64,10 @@ func (l *argList) time(flag string, d *durationpb.Duration) {
 	}
 }
 
-// Args returns arguments of run (flags, image, command) for the same request without its name, removal, attached streams and
-// credentials. It refuses a request with a field that no flag can express.
+// Args returns arguments of run (flags, image, command) for the same request without its name, removal, restart policy, attached
+// streams and credentials. It refuses a request with a field that no flag can express.
 func Args(r *longshorev1.CreateRequest) ([]string, error) {
+	r = withDefaults(r)
 	args := argsOf(r)
 	f := New()
 	fl := pflag.NewFlagSet("run", pflag.ContinueOnError)
@@ -83,8 +85,24 @@ func Args(r *longshorev1.CreateRequest) ([]string, error) {
 	return args, nil
 }
 
-// ofOneCall are the fields that Args leaves out, and those that only describe a client.
-var ofOneCall = []string{"name", "auto_remove", "start", "hold", "stdin_once", "size", "credentials"}
+// withDefaults returns a copy of a request, of another client maybe, with the defaults in the form of this command line.
+func withDefaults(r *longshorev1.CreateRequest) *longshorev1.CreateRequest {
+	out, ok := proto.Clone(r).(*longshorev1.CreateRequest)
+	if !ok {
+		return r
+	}
+	out.Pull = cmp.Or(out.GetPull(), "missing")
+	if out.GetOnUnhealthy() == "none" {
+		out.OnUnhealthy = ""
+	}
+	if out.GetUserns() == "host" {
+		out.Userns = ""
+	}
+	return out
+}
+
+// ofOneCall are the fields that Args leaves out: they describe one container or one client.
+var ofOneCall = []string{"name", "auto_remove", "restart", "start", "hold", "stdin_once", "size", "credentials"}
 
 // differences returns the names of the fields that differ.
 func differences(a, b *longshorev1.CreateRequest) (names []string) {

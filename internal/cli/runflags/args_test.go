@@ -68,6 +68,14 @@ func TestArgsOfAMountWithCommas(t *testing.T) {
 	}
 }
 
+// TestArgsOfOtherClients checks that a request without the defaults of the command line needs no flags for them.
+func TestArgsOfOtherClients(t *testing.T) {
+	args, err := Args(&longshorev1.CreateRequest{Image: "x", OnUnhealthy: "none", Userns: "host"})
+	if want := []string{"x"}; err != nil || !slices.Equal(args, want) {
+		t.Errorf("%q, %v", args, err)
+	}
+}
+
 // TestArgsRefuseWhatNoFlagCanSay checks that nothing is left out in silence.
 func TestArgsRefuseWhatNoFlagCanSay(t *testing.T) {
 	profile := filepath.Join(t.TempDir(), "p.json")

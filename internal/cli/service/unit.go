@@ -42,6 +42,9 @@ func NewUnit(a *base.App) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				if fresh && !cmd.Flags().Changed("restart") {
+					restart = restartOf(u.policy, restart)
+				}
 				u.restart, u.socket, u.version, u.program = restart, a.OtherSocket(), a.Version, executable()
 				if fresh {
 					err = u.again()
@@ -59,8 +62,19 @@ func NewUnit(a *base.App) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&fresh, "new", false, "make a new container at each start, with the settings of this one")
-	cmd.Flags().StringVar(&restart, "restart", "on-failure", "when systemd restarts the service: "+strings.Join(restarts, ", "))
+	cmd.Flags().StringVar(&restart, "restart", "on-failure", "systemd's Restart=, such as on-failure or always; with --new the default is the container's policy")
 	return cmd
+}
+
+// restartOf returns systemd's value for a container's restart policy, or otherwise for none.
+func restartOf(policy, otherwise string) string {
+	switch policy {
+	case "always", "unless-stopped":
+		return "always"
+	case "on-failure":
+		return "on-failure"
+	}
+	return otherwise
 }
 
 // executable returns the path of this program.
