@@ -70,7 +70,7 @@ func TestTemplatesBesideDocker(t *testing.T) {
 			write(t, "members", members)
 			records(t, ours)
 		}
-		ours.run(t, "$T rm -f web plain over made")
+		ours.run(t, "$T rm -f web plain over made loop")
 		n.Check()
 	})
 }
@@ -79,7 +79,7 @@ func TestTemplatesBesideDocker(t *testing.T) {
 func commandOf(t *testing.T, subject string) string {
 	t.Helper()
 	switch subject {
-	case "web", "plain", "over", "made":
+	case "web", "plain", "over", "made", "loop":
 		return "$T inspect -f TEMPLATE " + subject
 	case "box":
 		return "$T image inspect -f TEMPLATE box"
@@ -133,7 +133,7 @@ func dockerTool(t *testing.T) tool {
 		t.Skipf("this is dockerd %s: the table has the output of dockerd 28 (hack/dockerd.sh DIR forky)", version.Version)
 	}
 	x := tool{dir: prepare(t, archive(t)), command: strings.Join(dockerd.CLI(packages), " ") + " --host unix://" + home + "/sock"}
-	t.Cleanup(func() { x.run(t, "$T rm -f web plain over made") })
+	t.Cleanup(func() { x.run(t, "$T rm -f web plain over made loop") })
 	return x
 }
 
@@ -142,7 +142,7 @@ func dockerTool(t *testing.T) tool {
 func records(t *testing.T, ours tool) {
 	t.Helper()
 	for subject, line := range map[string]string{
-		"web": "inspect web", "plain": "inspect plain", "over": "inspect over", "made": "inspect made", "box": "image inspect box", "app": "network inspect app",
+		"web": "inspect web", "plain": "inspect plain", "over": "inspect over", "made": "inspect made", "loop": "inspect loop", "box": "image inspect box", "app": "network inspect app",
 		"data": "volume inspect data", "ps": "ps --size --filter name=^web$ --json", "images": "images --json", "info": "info --json", "version": "version --json",
 	} {
 		var doc any

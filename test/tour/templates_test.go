@@ -108,7 +108,7 @@ func TestTemplates(t *testing.T) {
 	numbers := map[string]int{}
 	for _, r := range table.rows {
 		kind := map[string]string{
-			"web": "container", "plain": "container", "over": "container", "made": "container", "box": "image", "app": "network", "data": "volume",
+			"web": "container", "plain": "container", "over": "container", "made": "container", "loop": "container", "box": "image", "app": "network", "data": "volume",
 			"info": "node", "version": "node",
 		}[r.subject]
 		numbers[kind]++
@@ -135,7 +135,7 @@ func TestTemplates(t *testing.T) {
 func fill(t *testing.T, f *present.Format, subject string, out *strings.Builder) error {
 	t.Helper()
 	switch subject {
-	case "web", "plain", "over", "made", "box":
+	case "web", "plain", "over", "made", "loop", "box":
 		kind := "container"
 		if subject == "box" {
 			kind = "image"
