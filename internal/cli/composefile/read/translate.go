@@ -90,22 +90,20 @@ func (t *translator) network(key string, n types.NetworkConfig) composefile.Netw
 	if n.Ipam.Driver != "" && n.Ipam.Driver != "default" {
 		t.refuse(at("ipam", "driver"), "only default is supported")
 	}
-	v6 := false
 	for i, pool := range n.Ipam.Config {
 		if pool.Subnet == "" {
-			t.refuse(at("ipam", "config", strconv.Itoa(i)), "a gateway needs its subnet")
+			t.refuse(at("ipam", "config", strconv.Itoa(i)), "the other addresses need a subnet")
 			continue
 		}
-		v6 = v6 || strings.Contains(pool.Subnet, ":")
-		out.Request.Subnets = append(out.Request.Subnets, &longshorev1.Subnet{Range: pool.Subnet, Gateway: pool.Gateway})
+		out.Request.Subnets = append(out.Request.Subnets, &longshorev1.Subnet{
+			Range: pool.Subnet, Gateway: pool.Gateway, Pool: pool.IPRange, Reserved: pool.AuxiliaryAddresses,
+		})
 	}
 	if n.EnableIPv4 != nil && !*n.EnableIPv4 {
 		t.refuse(at("enable_ipv4"), "each network has IPv4 addresses")
 	}
-	if n.EnableIPv6 != nil && *n.EnableIPv6 && !v6 {
-		t.refuse(at("enable_ipv6"), "write the IPv6 subnet below ipam.config")
-	}
-	out.Request.Labels[composefile.LabelHash] = digest(out.Request.GetSubnets(), out.Request.GetInternal(), out.Request.GetMtu())
+	out.Request.Ipv6 = n.EnableIPv6 != nil && *n.EnableIPv6
+	out.Request.Labels[composefile.LabelHash] = digest(out.Request.GetSubnets(), out.Request.GetInternal(), out.Request.GetMtu(), out.Request.GetIpv6())
 	return out
 }
 
