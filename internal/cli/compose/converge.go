@@ -350,9 +350,12 @@ func fulfils(c *longshorev1.Container, condition string) (bool, error) {
 // waitForAll waits until each service runs or is healthy. One that another needs to complete has ended.
 func (u *upper) waitForAll(ctx context.Context) error {
 	if u.f.waitTimeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(u.f.waitTimeout)*time.Second, fmt.Errorf("--wait-timeout: not all services run or are healthy after %d s", u.f.waitTimeout))
-		defer cancel()
+		// The agent would see a deadline, and could end the stream with an error of its own.
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+		late := fmt.Errorf("--wait-timeout: not all services run or are healthy after %d s", u.f.waitTimeout)
+		defer time.AfterFunc(time.Duration(u.f.waitTimeout)*time.Second, func() { cancel(late) }).Stop()
 	}
 	ends := map[string]bool{}
 	for _, s := range u.p.Services {

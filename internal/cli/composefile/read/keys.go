@@ -46,13 +46,12 @@ func Keys() []Key {
 			{"services.*.extends", Works, "local files"},
 			{"services.*.profiles", Works, ""},
 		},
-		keysBelow(s, "image", "command", "environment", "env_file", "working_dir", "user", "hostname", "labels", "label_file", "container_name", "expose", "tmpfs", "stop_signal",
+		keysBelow(s, "image", "command", "restart", "environment", "env_file", "working_dir", "user", "hostname", "labels", "label_file", "container_name", "expose", "tmpfs", "stop_signal",
 			"stop_grace_period", "init", "privileged", "cap_add", "cap_drop", "read_only", "sysctls", "ulimits", "shm_size", "extra_hosts", "dns", "dns_search", "dns_opt",
 			"mem_limit", "memswap_limit", "mem_reservation", "cpus", "cpu_shares", "cpuset", "pids_limit", "oom_score_adj", "scale", "platform", "tty", "stdin_open", "group_add",
 			"blkio_config", "device_cgroup_rules", "domainname", "cgroup", "cpu_quota", "cpu_period", "runtime", "annotations", "mac_address", "attach", "volumes_from"),
 		[]Key{
 			{s + "entrypoint", Differs, "an empty one drops the command of the image, too"},
-			{s + "restart", Refused, "only no is possible: start the services again with longshore up"},
 			{s + "pull_policy", Differs, "all but build"},
 			{s + "network_mode", Differs, "bridge, host and none; not service: and container:"},
 			{s + "security_opt", Differs, "as longshore run --security-opt; programs gain no privileges without no-new-privileges:false"},
@@ -93,7 +92,10 @@ func Keys() []Key {
 			{s + "deploy.resources.reservations.cpus", Ignored, "write cpu_shares"},
 			{s + "deploy.resources.reservations.devices", Differs, "as gpus"},
 			{s + "deploy.resources.reservations.generic_resources", Refused, "leave it out"},
-			{s + "deploy.restart_policy", Refused, "only the condition none is possible"},
+			{s + "deploy.restart_policy.condition", Works, "where restart is missing"},
+			{s + "deploy.restart_policy.max_attempts", Works, "of on-failure"},
+			{s + "deploy.restart_policy.delay", Ignored, "the delays are those of restart"},
+			{s + "deploy.restart_policy.window", Ignored, "the delays are those of restart"},
 			{s + "deploy.labels", Ignored, "they are a service's of a Swarm"},
 			{s + "deploy.placement", Ignored, "there is one node"},
 			{s + "deploy.endpoint_mode", Ignored, "names have the addresses of containers"},
@@ -169,9 +171,6 @@ func newKnown() known {
 	return k
 }
 
-// special are the keys that the translation refuses depending on their values, although the table says Refused.
-var special = []string{"services.*.restart", "services.*.deploy.restart_policy"}
-
 // check refuses the keys of the merged project that are not possible, and notes those without effect.
 func (t *translator) check() error {
 	data, err := t.p.MarshalJSON()
@@ -214,7 +213,7 @@ func (t *translator) key(k known, value any, pattern string, path []string) {
 	case strings.HasPrefix(path[len(path)-1], "x-"):
 	case !ok:
 		t.refuse(path, "it is unknown here")
-	case key.Support == Refused && !slices.Contains(special, pattern):
+	case key.Support == Refused:
 		t.refuse(path, key.Note)
 	case key.Support == Ignored && key.Note != "" && pattern != "version" && !empty(value):
 		t.note("%s: %s has no effect: %s", t.where.at(path...), strings.Join(path, "."), key.Note)

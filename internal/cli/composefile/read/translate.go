@@ -20,6 +20,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/composefile"
 	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
+	"github.com/longshore/longshore/internal/restart"
 )
 
 // translator makes a composefile.Project of compose-go's.
@@ -485,12 +486,27 @@ func (t *serviceTranslator) pull() {
 	}
 }
 
-// restart refuses restart policies.
+// restart sets the restart policy. That of deploy counts without one of the service itself, as with docker compose.
 func (t *serviceTranslator) restart() {
-	if t.s.Restart != "" && t.s.Restart != types.RestartPolicyNo {
-		t.refuse("Longshore has no restart policy: leave it out, or write no, and start the services again with longshore up", "restart")
+	policy, at := t.s.Restart, []string{"restart"}
+	if d := t.s.Deploy; policy == "" && d != nil && d.RestartPolicy != nil {
+		at = []string{"deploy", "restart_policy", "condition"}
+		switch c := d.RestartPolicy.Condition; c {
+		case "", "any":
+			policy = types.RestartPolicyAlways
+		case "none":
+			policy = types.RestartPolicyNo
+		default:
+			policy = c
+		}
+		if n := d.RestartPolicy.MaxAttempts; n != nil && policy == types.RestartPolicyOnFailure {
+			policy += ":" + strconv.FormatUint(*n, 10)
+		}
 	}
-	if d := t.s.Deploy; d != nil && d.RestartPolicy != nil && d.RestartPolicy.Condition != "none" {
-		t.refuse("Longshore has no restart policy: leave it out, or write the condition none", "deploy", "restart_policy")
+	if _, err := restart.Parse(policy); err != nil {
+		t.refuse(err.Error(), at...)
+	}
+	if policy != types.RestartPolicyNo {
+		t.r.Restart = policy
 	}
 }
