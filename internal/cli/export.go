@@ -16,14 +16,14 @@ func newExportFiles(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export CONTAINER",
 		Short: "Write a container's files as a tar",
-		Long:  "Write a container's files as a tar, as `cp CONTAINER:/ -` does: with its volumes, running or not. import makes an image of the tar.",
+		Long:  "Write a container's files as a tar, running or not, without those of its volumes and other mounts. import makes an image of the tar.",
 		Args:  base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := base.Terminal(a.Stdout); ok && output == "" {
 				return &base.UsageError{Err: errors.New("the tar would go to a terminal: use -o FILE or a pipe")}
 			}
 			return a.Call(func(c *base.Client) error {
-				stream, err := c.Containers.CopyOut(cmd.Context(), &longshorev1.CopyOutRequest{Name: args[0], Path: "/."})
+				stream, err := c.Containers.CopyOut(cmd.Context(), &longshorev1.CopyOutRequest{Name: args[0], WithoutMounts: true})
 				if err != nil {
 					return err
 				}

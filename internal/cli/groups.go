@@ -31,7 +31,7 @@ func newImageGroup(a *app) *cobra.Command {
 	ls.Use, ls.Aliases = "ls [NAME]", []string{"list"}
 	rm.Use, rm.Aliases = "rm IMAGE...", []string{"remove"}
 	return base.GroupOf("image", "Manage images, with the command names of other tools",
-		ls, newPull(a), newPush(a), newTag(a), rm, newImport(a), newExport(a), newHistory(a),
+		ls, newPull(a), newPush(a), newTag(a), rm, newImport(a), newLoad(a), newExport(a), newHistory(a),
 		inspectOf(a, "image", "IMAGE...", "Show everything about images as JSON", "an image"),
 		pruneOf(a, pruning{images: true}, "Remove images without a name that no container uses"))
 }

@@ -19,6 +19,9 @@ import (
 
 // CopyOut sends the files at a path of a container.
 func (s *containerServer) CopyOut(req *longshorev1.CopyOutRequest, stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) error {
+	if req.GetWithoutMounts() {
+		return s.exportRoot(req, stream)
+	}
 	return s.srv.inRoot(stream.Context(), req.GetName(), req.GetForce(), func(root *os.File, ids treecopy.IDs) error {
 		src, err := treecopy.Look(root, req.GetPath(), req.GetFollow())
 		if err != nil {
@@ -28,15 +31,42 @@ func (s *containerServer) CopyOut(req *longshorev1.CopyOutRequest, stream grpc.S
 		if err := stream.Send(first); err != nil {
 			return err
 		}
-		w := bufio.NewWriterSize(writerFunc(func(p []byte) error {
-			for chunk := range slices.Chunk(p, exportChunk) {
-				if err := stream.Send(&longshorev1.CopyOutResponse{Data: chunk}); err != nil {
-					return err
-				}
-			}
-			return nil
-		}), exportChunk)
+		w := copyWriter(stream)
 		if err := treecopy.Pack(w, root, req.GetPath(), src.Name, req.GetFollow(), ids); err != nil {
+			return err
+		}
+		return w.Flush()
+	})
+}
+
+// copyWriter returns a writer that sends its input.
+func copyWriter(stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) *bufio.Writer {
+	return bufio.NewWriterSize(writerFunc(func(p []byte) error {
+		for chunk := range slices.Chunk(p, exportChunk) {
+			if err := stream.Send(&longshorev1.CopyOutResponse{Data: chunk}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}), exportChunk)
+}
+
+// exportRoot sends the files of a container without the content of its mounts.
+func (s *containerServer) exportRoot(req *longshorev1.CopyOutRequest, stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) error {
+	c, err := s.srv.container(stream.Context(), req.GetName())
+	if err != nil {
+		return err
+	}
+	use, err := useOf(stream.Context(), s.srv, c)
+	if err != nil {
+		return err
+	}
+	return s.srv.inRoot(stream.Context(), string(c.ID), req.GetForce(), func(root *os.File, ids treecopy.IDs) error {
+		if err := stream.Send(&longshorev1.CopyOutResponse{Source: &longshorev1.CopySource{Name: "/", Dir: true, Contents: true}}); err != nil {
+			return err
+		}
+		w := copyWriter(stream)
+		if err := treecopy.PackRoot(w, root, use.Mounts, ids); err != nil {
 			return err
 		}
 		return w.Flush()

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"archive/tar"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,10 +17,10 @@ import (
 	"github.com/distribution/reference"
 	"github.com/klauspost/compress/gzip"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/image/fromroot"
 	"github.com/longshore/longshore/internal/image/layer"
 	"github.com/longshore/longshore/internal/image/worker"
 )
@@ -133,7 +132,9 @@ func commitImage(ctx context.Context, s *Store, owner core.Owner, req core.Commi
 	manifest.Config.Digest, manifest.Config.Size = digest.FromBytes(config), int64(len(config))
 	manifest.Annotations = nil // they tell of the other image
 	pr, pw := io.Pipe()
-	go func() { _ = pw.CloseWithError(layout(pw, manifest, config, desc, file, name)) }()
+	go func() {
+		_ = pw.CloseWithError(fromroot.Layout(pw, manifest, config, fromroot.Blob{Descriptor: desc, Content: file}, name))
+	}()
 	list, err := s.Import(ctx, owner, pr, core.ImportOptions{})
 	_ = pr.Close()
 	if err != nil {
@@ -231,45 +232,4 @@ func insideID(ranges []core.IDRange, id int) int {
 		}
 	}
 	return noID
-}
-
-// layout writes an archive with an image that has its other layers in the store.
-func layout(w io.Writer, manifest ocispec.Manifest, config []byte, desc ocispec.Descriptor, blob io.Reader, name string) error {
-	body, err := json.Marshal(manifest)
-	if err != nil {
-		return err
-	}
-	top := ocispec.Descriptor{MediaType: manifest.MediaType, Digest: digest.FromBytes(body), Size: int64(len(body))}
-	if name != "" {
-		top.Annotations = map[string]string{images.AnnotationImageName: name}
-	}
-	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{top}})
-	if err != nil {
-		return err
-	}
-	tw := tar.NewWriter(w)
-	add := func(name string, size int64, r io.Reader) error {
-		if err := tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600}); err != nil {
-			return err
-		}
-		_, err := io.Copy(tw, r)
-		return err
-	}
-	for _, f := range []struct {
-		name string
-		body string
-	}{
-		{ocispec.ImageLayoutFile, `{"imageLayoutVersion":"1.0.0"}`},
-		{"blobs/sha256/" + manifest.Config.Digest.Encoded(), string(config)},
-		{"blobs/sha256/" + top.Digest.Encoded(), string(body)},
-		{ocispec.ImageIndexFile, string(index)},
-	} {
-		if err := add(f.name, int64(len(f.body)), strings.NewReader(f.body)); err != nil {
-			return err
-		}
-	}
-	if err := add("blobs/sha256/"+desc.Digest.Encoded(), desc.Size, blob); err != nil {
-		return err
-	}
-	return tw.Close()
 }

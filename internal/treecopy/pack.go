@@ -31,7 +31,7 @@ func Pack(w io.Writer, root *os.File, p, as string, follow bool, ids IDs) error 
 	if err != nil {
 		return err
 	}
-	tw := tarWriter{tar.NewWriter(w), ids}
+	tw := tarWriter{tar.NewWriter(w), ids, nil}
 	if info.IsDir() {
 		err = packDir(tw, f, as)
 	} else {
@@ -46,7 +46,38 @@ func Pack(w io.Writer, root *os.File, p, as string, follow bool, ids IDs) error 
 // tarWriter writes a tar with the owners of a container.
 type tarWriter struct {
 	*tar.Writer
-	ids IDs
+	ids    IDs
+	mounts map[string]bool // absolute paths of mounts, which are empty in the tar
+}
+
+// PackRoot writes the whole root as a tar, as Pack does, but without the content of the mounts at these absolute paths: it writes
+// an empty directory or file for each.
+func PackRoot(w io.Writer, root *os.File, mounts []string, ids IDs) error {
+	dir, err := open(root, "/", false)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	tw := tarWriter{tar.NewWriter(w), ids, map[string]bool{}}
+	for _, m := range mounts {
+		tw.mounts[path.Clean(m)] = true
+	}
+	if err := packDir(tw, dir, ""); err != nil {
+		return err
+	}
+	return tw.Close()
+}
+
+// mount writes an empty directory or file in place of a mount.
+func (tw tarWriter) mount(name string, dir bool) error {
+	h := &tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: name, Mode: 0o644}
+	if dir {
+		h.Typeflag, h.Name, h.Mode = tar.TypeDir, name+"/", 0o755
+	}
+	if err := tw.WriteHeader(h); err != nil || !dir {
+		return err
+	}
+	return fs.SkipDir
 }
 
 // entry is a single file, opened without its content.
@@ -90,6 +121,9 @@ func packDir(tw tarWriter, dir *os.File, as string) error {
 		}
 		if err != nil {
 			return err
+		}
+		if tw.mounts["/"+p] {
+			return tw.mount(path.Join(as, p), info.IsDir())
 		}
 		link := ""
 		if info.Mode()&fs.ModeSymlink != 0 {

@@ -2561,8 +2561,9 @@ type CopyOutRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"` // the file that a link leads to instead of the link
-	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`   // also of other owners
+	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`                                    // the file that a link leads to instead of the link
+	Force         bool                   `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`                                      // also of other owners
+	WithoutMounts bool                   `protobuf:"varint,5,opt,name=without_mounts,json=withoutMounts,proto3" json:"without_mounts,omitempty"` // all of the root, in place of path, without the content of mounts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2621,6 +2622,13 @@ func (x *CopyOutRequest) GetFollow() bool {
 func (x *CopyOutRequest) GetForce() bool {
 	if x != nil {
 		return x.Force
+	}
+	return false
+}
+
+func (x *CopyOutRequest) GetWithoutMounts() bool {
+	if x != nil {
+		return x.WithoutMounts
 	}
 	return false
 }
@@ -6056,12 +6064,13 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\achanges\x18\x05 \x03(\tR\achanges\x12\x18\n" +
 	"\arunning\x18\x06 \x01(\bR\arunning\" \n" +
 	"\x0eCommitResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"f\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\"\x8d\x01\n" +
 	"\x0eCopyOutRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x16\n" +
 	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x14\n" +
-	"\x05force\x18\x04 \x01(\bR\x05force\"N\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\x12%\n" +
+	"\x0ewithout_mounts\x18\x05 \x01(\bR\rwithoutMounts\"N\n" +
 	"\n" +
 	"CopySource\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
