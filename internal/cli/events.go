@@ -20,7 +20,7 @@ import (
 const firstTime = 1_000_000_000
 
 // eventFilters are the names of the filters of events.
-var eventFilters = []string{"container", "event", "type", "owner", "sandbox"}
+var eventFilters = []string{"container", "event", "image", "label", "type", "scope", "owner", "sandbox"}
 
 func newEvents(a *app) *cobra.Command {
 	req := &longshorev1.EventsRequest{}
@@ -68,6 +68,11 @@ func newEvents(a *app) *cobra.Command {
 			}
 			began := timestamppb.Now()
 			return a.Call(func(c *base.Client) error {
+				if len(show.filters["image"])+len(show.filters["label"]) > 0 {
+					if show.objects, err = newEventObjects(cmd.Context(), c); err != nil {
+						return err
+					}
+				}
 				last, err := a.events(ctx, c, req, show)
 				if !errors.Is(context.Cause(ctx), errEnough) {
 					return err
@@ -102,6 +107,7 @@ type eventsShown struct {
 	format  *present.Format
 	until   time.Time
 	json    bool
+	objects *eventObjects // only with filters that need them
 }
 
 // events shows the agent's events and returns the sequence number of the last one.
@@ -112,6 +118,12 @@ func (a *app) events(ctx context.Context, c *base.Client, req *longshorev1.Event
 	}
 	err = base.Receive(stream.Recv, func(m *longshorev1.EventsResponse) error {
 		last = m.GetEvent().GetSeq()
+		if show.objects != nil {
+			fits, err := show.objects.fit(ctx, m.GetEvent(), show.filters)
+			if err != nil || !fits {
+				return err
+			}
+		}
 		return event(a, m.GetEvent(), show)
 	})
 	return last, err
@@ -125,7 +137,7 @@ func event(a *app, e *longshorev1.Event, show eventsShown) error {
 	}) ||
 		!f.Any("sandbox", func(v string) bool { return strings.HasPrefix(e.GetSandbox(), v) }) ||
 		!f.Any("owner", func(v string) bool { return e.GetOwner() == v }) ||
-		!f.Any("type", func(v string) bool { return kind == v }) ||
+		!f.Any("type", func(v string) bool { return kind == v }) || !f.Any("scope", func(v string) bool { return v == "local" }) ||
 		!f.Any("event", func(v string) bool {
 			_, own, _ := strings.Cut(e.GetKind(), ".")
 			return v == action || v == own || v == e.GetKind() || strings.HasPrefix(action, v+": ")

@@ -103,7 +103,6 @@ func otherEntries() []entry {
 		{"export,load", "platform", "an image has one platform here: use pull --platform for another one", false},
 		{"swarm join", "advertise-addr data-path-addr listen-addr", "use face.swarm.advertise_addr in the agent's configuration", false},
 		{"swarm leave", "force f", "a worker can always leave: use swarm leave without it", false},
-		{"system df", "format", "use --json", false},
 		{"volume create", "driver d", "use -o type=… -o device=…", false},
 		{"volume create", "availability group limit-bytes required-bytes scope secret sharing topology-preferred topology-required type", cluster, true},
 		{"volume ls", "cluster", cluster, true},

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -78,78 +77,4 @@ func infoText(a *base.App, r *longshorev1.InfoResponse) error {
 		return t.Err
 	}
 	return agentVersion(a, r.GetVersion())
-}
-
-// NewSystemDf returns the command system df.
-func NewSystemDf(a *base.App) *cobra.Command {
-	var verbose, asJSON bool
-	cmd := &cobra.Command{
-		Use:   "df",
-		Short: "Show the disk usage of images, containers and volumes",
-		Long: "Show the disk usage of images, containers and volumes. Images share layers: the sum of their sizes is larger than the store, and removing\n" +
-			"unused images frees at most the size shown as reclaimable.",
-		Args: base.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.Call(func(c *base.Client) error {
-				resp, err := c.Node.DiskUsage(cmd.Context(), &longshorev1.DiskUsageRequest{})
-				switch {
-				case err != nil:
-					return err
-				case asJSON:
-					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
-				case verbose:
-					return usageTable(a, resp)
-				}
-				var rows [][]string
-				for _, kind := range []struct {
-					name string
-					list []*longshorev1.Usage
-				}{{"Images", resp.GetImages()}, {"Containers", resp.GetContainers()}, {"Volumes", resp.GetVolumes()}} {
-					var active int
-					var total, idle uint64
-					for _, u := range kind.list {
-						total += u.GetBytes()
-						if u.GetActive() {
-							active++
-						} else {
-							idle += u.GetBytes()
-						}
-					}
-					share := ""
-					if total > 0 {
-						share = fmt.Sprintf(" (%d%%)", idle*100/total)
-					}
-					rows = append(rows, []string{kind.name, fmt.Sprint(len(kind.list)), fmt.Sprint(active), base.Size(total), base.Size(idle) + share})
-				}
-				if err := base.Table(a.Stdout, []string{"TYPE", "TOTAL", "ACTIVE", "SIZE", "RECLAIMABLE"}, rows); err != nil {
-					return err
-				}
-				return a.Print("The image store has %s.\n", base.Size(resp.GetStoreBytes()))
-			})
-		},
-	}
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show each object")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return cmd
-}
-
-func usageTable(a *base.App, r *longshorev1.DiskUsageResponse) error {
-	var rows [][]string
-	for _, kind := range []struct {
-		name string
-		list []*longshorev1.Usage
-	}{{"image", r.GetImages()}, {"container", r.GetContainers()}, {"volume", r.GetVolumes()}} {
-		for _, u := range kind.list {
-			used := ""
-			if u.GetActive() {
-				used = "active"
-			}
-			name := u.GetName()
-			if name == "" {
-				name = "-"
-			}
-			rows = append(rows, []string{kind.name, u.GetOwner(), base.Cut(name, 60), base.Short(u.GetId()), base.Size(u.GetBytes()), used})
-		}
-	}
-	return base.Table(a.Stdout, []string{"TYPE", "OWNER", "NAME", "ID", "SIZE", ""}, rows)
 }
