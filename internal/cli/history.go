@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 func newHistory(a *app) *cobra.Command {
 	var format string
-	var full, quiet bool
+	var full, quiet, human bool
 	cmd := &cobra.Command{
 		Use:   "history IMAGE",
 		Short: "Show the build steps of an image",
@@ -36,23 +37,27 @@ func newHistory(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return showHistory(a, steps, f, full, quiet)
+				return showHistory(a, steps, f, historyForm{full, quiet, human})
 			})
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "", "template for each step, such as '{{.CreatedBy}}', \"table TEMPLATE\", or json")
 	cmd.Flags().BoolVar(&full, "no-trunc", false, "do not shorten anything")
+	cmd.Flags().BoolVarP(&human, "human", "H", true, "sizes with units, and how long ago a step was; without it bytes and times")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print IDs only")
 	return cmd
 }
 
-func showHistory(a *app, steps []present.Step, f *present.Format, full, quiet bool) error {
+// historyForm is the form of the output of history.
+type historyForm struct{ full, quiet, human bool }
+
+func showHistory(a *app, steps []present.Step, f *present.Format, form historyForm) error {
 	var rows [][]string
 	var templated []present.Row
 	for _, s := range steps {
 		id, by, created := "<missing>", strings.Join(strings.Fields(s.CreatedBy), " "), "-"
 		if s.ID != "" {
-			if id = s.ID; !full {
+			if id = s.ID; !form.full {
 				id = base.Short(id)
 			}
 		}
@@ -60,22 +65,29 @@ func showHistory(a *app, steps []present.Step, f *present.Format, full, quiet bo
 		if s.Created != nil {
 			created, at = base.Span(time.Since(*s.Created))+" ago", s.Created.Format(time.RFC3339)
 		}
-		if !full {
+		size := base.Size(uint64(max(s.Bytes, 0)))
+		if !form.human {
+			size = strconv.FormatInt(max(s.Bytes, 0), 10)
+			if at != "" {
+				created = at
+			}
+		}
+		if !form.full {
 			by = base.Cut(by, 45)
 		}
-		if quiet {
+		if form.quiet {
 			if err := a.Print("%s\n", id); err != nil {
 				return err
 			}
 			continue
 		}
-		rows = append(rows, []string{id, created, by, base.Size(uint64(max(s.Bytes, 0))), s.Comment})
+		rows = append(rows, []string{id, created, by, size, s.Comment})
 		templated = append(templated, present.Row{
-			"ID": id, "CreatedSince": created, "CreatedAt": at, "CreatedBy": by, "Size": base.Size(uint64(max(s.Bytes, 0))), "Comment": s.Comment,
+			"ID": id, "CreatedSince": created, "CreatedAt": at, "CreatedBy": by, "Size": size, "Comment": s.Comment,
 		})
 	}
 	switch {
-	case quiet:
+	case form.quiet:
 		return nil
 	case f != nil:
 		return f.Rows(a.Stdout, templated)

@@ -144,6 +144,7 @@ func inspectVolume(ctx context.Context, c *base.Client, name string) (any, error
 
 func newVolumeCreate(a *app) *cobra.Command {
 	var labels, opts []string
+	var driver string
 	var ignore bool
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
@@ -156,6 +157,9 @@ func newVolumeCreate(a *app) *cobra.Command {
 			"  longshore volume create media --opt type=nfs --opt device=nas:/media --opt o=ro,nfsvers=4.2",
 		Args: base.OneArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if driver != "local" && driver != "" {
+				return &base.UsageError{Err: fmt.Errorf("--driver %q: only local is supported; its options mount NFS and other file systems, see --opt", driver)}
+			}
 			unnamed := len(args) == 0
 			if unnamed {
 				var id [32]byte
@@ -190,6 +194,7 @@ func newVolumeCreate(a *app) *cobra.Command {
 	}
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label, NAME=value")
 	cmd.Flags().StringArrayVarP(&opts, "opt", "o", nil, "option of the volume, type=, device= or o=")
+	cmd.Flags().StringVarP(&driver, "driver", "d", "local", "accepts only local")
 	cmd.Flags().BoolVar(&ignore, "ignore", false, "succeed if the volume exists with the same options")
 	return cmd
 }

@@ -88,8 +88,7 @@ func createEntries() []entry {
 // otherEntries are the flags of all other commands.
 func otherEntries() []entry {
 	return []entry{
-		{"history", "human H platform", "use --json", false},
-		{"image inspect", "platform", "an image has one platform here: use pull --platform for another one", false},
+		{"history,image inspect,rmi", "platform", "an image has one platform here: use pull --platform for another one", false},
 		{"images", "tree", "an image has one platform here: use images --json", false},
 		{"logs", "details", "logs keep no attributes: use inspect to see labels", false},
 		{"network connect", "gw-priority link link-local-ip", "use --alias, --ip, --ip6 or --mac-address; the first network with a way out has the default route", false},
@@ -99,11 +98,10 @@ func otherEntries() []entry {
 		{"pull", "all-tags a", "use pull with each tag", false},
 		{"push", "all-tags a platform", "use push with each tag", false},
 		{"rm", "link l", "there are no links: use network disconnect", false},
-		{"rmi", "no-prune platform", "an image's layers are removed when no other image has them: use tag to keep the image", false},
+		{"rmi", "no-prune", "an image's layers are removed when no other image has them: use tag to keep the image", false},
 		{"export,load", "platform", "an image has one platform here: use pull --platform for another one", false},
 		{"swarm join", "advertise-addr data-path-addr listen-addr", "use face.swarm.advertise_addr in the agent's configuration", false},
 		{"swarm leave", "force f", "a worker can always leave: use swarm leave without it", false},
-		{"volume create", "driver d", "use -o type=… -o device=…", false},
 		{"volume create", "availability group limit-bytes required-bytes scope secret sharing topology-preferred topology-required type", cluster, true},
 		{"volume ls", "cluster", cluster, true},
 	}
