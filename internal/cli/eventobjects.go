@@ -15,6 +15,9 @@ type eventObjects struct {
 	containers map[string]*longshorev1.Container
 }
 
+// creatingEvent is the kind of a container's first event. Lists may have the container only after it.
+const creatingEvent = "container.creating"
+
 func newEventObjects(ctx context.Context, c *base.Client) (*eventObjects, error) {
 	o := &eventObjects{c, map[string]*longshorev1.Container{}}
 	return o, o.read(ctx)
@@ -39,14 +42,17 @@ func (o *eventObjects) fit(ctx context.Context, e *longshorev1.Event, f present.
 		isImage := strings.HasPrefix(e.GetKind(), "image.")
 		return isImage && len(f["label"]) == 0 && f.Any("image", func(v string) bool { return present.Image(v, e.GetNote(), e.GetKey()) }), nil
 	}
-	c := o.containers[e.GetContainer()]
-	if c == nil {
+	c, known := o.containers[e.GetContainer()]
+	if !known {
 		if err := o.read(ctx); err != nil {
 			return false, err
 		}
-		if c = o.containers[e.GetContainer()]; c == nil {
-			return false, nil
+		if c = o.containers[e.GetContainer()]; c == nil && e.GetKind() != creatingEvent {
+			o.containers[e.GetContainer()] = nil // a log may have thousands of events of removed containers
 		}
+	}
+	if c == nil {
+		return false, nil
 	}
 	return f.Labels(c.GetLabels()) && f.Any("image", func(v string) bool { return present.Image(v, c.GetImageId(), c.GetImage()) }), nil
 }
