@@ -133,7 +133,7 @@ func deb(version, name string) string {
 func (g guest) uninstall() {
 	g.t.Helper()
 	g.run("sh", "-c", `systemctl stop longshore.socket longshore-cri.socket longshore.service 2>/dev/null
-rm -rf /usr/bin/longshore* /lib/systemd/system/longshore* /lib/systemd/system-generators/longshore* /etc/systemd/system/longshore* /etc/longshore /var/lib/longshore /run/longshore /etc/crictl.yaml
+rm -rf /usr/bin/longshore* /lib/systemd/system/longshore* /lib/systemd/system-generators/longshore* /usr/share/man/man1/longshore* /usr/share/bash-completion/completions/longshore /usr/share/zsh/vendor-completions/_longshore /usr/share/fish /etc/systemd/system/longshore* /etc/longshore /var/lib/longshore /run/longshore /etc/crictl.yaml
 systemctl daemon-reload`)
 }
 
