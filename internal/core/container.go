@@ -60,6 +60,9 @@ type ContainerConfig struct {
 	Stop Stop     `json:"stop"`
 	// Restart is applied if Options.Restarts of the engine is set.
 	Restart RestartPolicy `json:"restart,omitzero"`
+	// Durable containers outlive a boot, with their record and their writable layer: they have then
+	// ended. Their sandbox is durable too.
+	Durable bool `json:"durable,omitempty"`
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`

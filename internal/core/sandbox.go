@@ -60,6 +60,7 @@ type SandboxConfig struct {
 	Resources  *specs.LinuxResources  `json:"resources,omitempty"` // of the sandbox's own cgroup; nil leaves it unlimited
 	Sysctls    map[string]string      `json:"sysctls,omitempty"`   // set in the Shared namespaces
 	ShmBytes   int64                  `json:"shm_bytes,omitempty"` // size of the shared /dev/shm; 0 is 64 MiB
+	Durable    bool                   `json:"durable,omitempty"`   // its record outlives a boot; its containers are durable too
 }
 
 // Cgroup says where the cgroup of a sandbox or container is: below Parent (a cgroupfs path, or

@@ -33,6 +33,8 @@ type Backing interface {
 	// Commit writes all changes or none. oldest is the Seq of the oldest event that the store
 	// keeps; older ones may be deleted.
 	Commit(ch Changes, oldest uint64) error
+	// Sync returns when all committed records of durable objects outlive a boot.
+	Sync() error
 	// LostObjects returns the objects that existed before a boot and have not been ended since.
 	LostObjects() []core.LostObject
 	// Entries returns the writer of an owner's key-value store; durable says whether it
@@ -68,6 +70,8 @@ type Record struct {
 	Kind string // KindSandbox or KindContainer
 	ID   core.ID
 	JSON []byte // nil when it was deleted
+	// Durable says that the object outlives a boot.
+	Durable bool
 }
 
 // Event is one appended event.
@@ -130,13 +134,14 @@ func New(eventLimit int, c Contents, b Backing, observer func(time.Duration)) *S
 	}
 	c.Trim(eventLimit)
 	s := &Store{
-		sandboxes:  newKind(KindSandbox, (*core.Sandbox).Base, nil),
-		containers: newKind(KindContainer, (*core.Container).Base, func(c *core.Container) core.ID { return c.Sandbox }),
-		events:     eventRing{raw: c.Events, last: c.Last, limit: eventLimit},
-		changed:    make(chan struct{}),
-		scopes:     map[scopeName]*kv{},
-		backing:    b,
-		observer:   observer,
+		sandboxes: newKind(KindSandbox, (*core.Sandbox).Base, nil, func(sb *core.Sandbox) bool { return sb.Config.Durable }),
+		containers: newKind(KindContainer, (*core.Container).Base, func(c *core.Container) core.ID { return c.Sandbox },
+			func(c *core.Container) bool { return c.Config.Durable }),
+		events:   eventRing{raw: c.Events, last: c.Last, limit: eventLimit},
+		changed:  make(chan struct{}),
+		scopes:   map[scopeName]*kv{},
+		backing:  b,
+		observer: observer,
 	}
 	for _, sb := range c.Sandboxes {
 		s.sandboxes.set(sb)
@@ -260,6 +265,17 @@ func (s *Store) LostObjects() []core.LostObject {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.backing.LostObjects()
+}
+
+// Sync implements core.Store.
+func (s *Store) Sync() error {
+	if s.backing == nil {
+		return nil
+	}
+	if err := s.backing.Sync(); err != nil {
+		return fmt.Errorf("sync records: %w", err)
+	}
+	return nil
 }
 
 // Close closes the backing. The store must not be used after it.

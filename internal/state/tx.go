@@ -178,6 +178,7 @@ type kind[T any] struct {
 	// creation time. It is nil for a kind that belongs to no sandbox.
 	group   func(*T) core.ID
 	members map[core.ID][]core.ID
+	durable func(*T) bool // whether an object outlives a boot
 }
 
 type ownerKey struct {
@@ -185,9 +186,9 @@ type ownerKey struct {
 	key   core.Key
 }
 
-func newKind[T any](name string, base func(*T) *core.Meta, group func(*T) core.ID) kind[T] {
+func newKind[T any](name string, base func(*T) *core.Meta, group func(*T) core.ID, durable func(*T) bool) kind[T] {
 	return kind[T]{
-		name: name, base: base, items: map[core.ID]*T{}, keys: map[ownerKey]core.ID{},
+		name: name, base: base, durable: durable, items: map[core.ID]*T{}, keys: map[ownerKey]core.ID{},
 		clone: cloner[T](), group: group, members: map[core.ID][]core.ID{},
 	}
 }
@@ -323,7 +324,7 @@ func (t table[T]) Put(v T) error {
 	old := t.k.items[m.ID]
 	t.ch.undo(func() { t.k.restore(m.ID, old, 0) })
 	t.k.set(&c)
-	t.ch.put(t.k.name, m.ID, raw)
+	t.ch.put(Record{t.k.name, m.ID, raw, t.k.durable(&c)})
 	return nil
 }
 
@@ -338,7 +339,7 @@ func (t table[T]) Delete(id core.ID) error {
 	at := slices.Index(t.k.order, id)
 	t.ch.undo(func() { t.k.restore(id, old, at) })
 	t.k.unset(id)
-	t.ch.put(t.k.name, id, nil)
+	t.ch.put(Record{t.k.name, id, nil, t.k.durable(old)})
 	return nil
 }
 
@@ -368,9 +369,7 @@ type changes struct {
 	back []func()
 }
 
-func (c *changes) put(kind string, id core.ID, raw []byte) {
-	c.Records = append(c.Records, Record{kind, id, raw})
-}
+func (c *changes) put(r Record) { c.Records = append(c.Records, r) }
 
 func (c *changes) undo(back func()) { c.back = append(c.back, back) }
 

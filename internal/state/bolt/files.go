@@ -40,6 +40,7 @@ const (
 type files struct {
 	live, durable *dbfile.DB
 	log           *eventLog
+	records       *durableRecords // in durable
 	logger        *slog.Logger
 	fresh         bool // this process has created live.db: at a first start, or after a boot
 	// lostObjects are the objects that existed before the boot and have not been ended since.
@@ -60,6 +61,7 @@ func openFiles(o Options) (*files, error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
+	f.records = openRecords(f.durable, f.log.sync, o.Logger)
 	f.fresh, err = dropOldBoot(o)
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
@@ -172,6 +174,9 @@ func checkSchema(path, version string) error {
 
 func (f *files) Close() error {
 	var errs []error
+	if f.records != nil {
+		errs = append(errs, f.records.close())
+	}
 	if f.log != nil {
 		errs = append(errs, f.log.close())
 	}
@@ -206,13 +211,16 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	for _, ct := range c.Containers {
 		f.log.census.addContainer(ct)
 	}
+	if err := f.records.catchUp(f.live); err != nil {
+		return c, err
+	}
 	if damaged {
 		f.logger.Error("events of the live records were damaged and are read from the event log; nothing is lost", "newest", f.log.last)
 	}
 	// The log is written after live.db, so it can only be behind, unless one of the two was
 	// damaged or replaced.
 	if damaged || f.log.last > c.Last {
-		return c, f.importEvents(&c, limit)
+		return c, f.importEvents(&c, limit, nil)
 	}
 	c.Trim(limit)
 	if f.log.damaged > 0 && c.Last > 0 {
@@ -223,17 +231,23 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	return c, nil
 }
 
-// loadAfterBoot begins without records. It takes the events of the log; the objects that exist
-// according to them become the lost objects.
+// loadAfterBoot begins with the records of durable objects. It takes the events of the log; the
+// objects that exist according to them become the lost objects.
 func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 	if err := f.log.readCensus(); err != nil {
 		return err
 	}
 	f.lostObjects = maps.Clone(f.log.census)
-	return f.importEvents(c, limit)
+	records, err := f.records.afterBoot(c, f.lostObjects)
+	if err != nil {
+		return err
+	}
+	maps.Copy(f.log.census, f.lostObjects)
+	return f.importEvents(c, limit, records)
 }
 
-func (f *files) importEvents(c *state.Contents, limit int) error {
+// importEvents replaces the events of live.db by those of the log, and adds records.
+func (f *files) importEvents(c *state.Contents, limit int, records map[recordKey][]byte) error {
 	raws, err := f.log.readEvents()
 	if err != nil {
 		return err
@@ -245,6 +259,11 @@ func (f *files) importEvents(c *state.Contents, limit int) error {
 	return f.live.Update(func(tx *dbfile.Tx) error {
 		if err := tx.Bolt().DeleteBucket([]byte(eventsBucket)); err != nil && !errors.Is(err, bbolt.ErrBucketNotFound) { //nolint:staticcheck // bbolt's own error
 			return err
+		}
+		for k, raw := range records {
+			if err := set(tx, k.kind, k.id, raw); err != nil {
+				return err
+			}
 		}
 		seq := c.Last - uint64(len(raws)) + 1
 		for i, raw := range raws {
@@ -348,6 +367,7 @@ func (f *files) Commit(ch state.Changes, oldest uint64) error {
 		return err
 	}
 	f.lostObjects = lost
+	f.records.add(ch.Records)
 	for _, e := range ch.Events {
 		f.log.census.apply(e.Event)
 	}
@@ -395,6 +415,9 @@ func set(tx *dbfile.Tx, bucket, key string, value []byte) error {
 }
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+// Sync implements state.Backing.
+func (f *files) Sync() error { return f.records.sync() }
 
 // LostObjects returns the objects that existed in an earlier boot according to the event log.
 func (f *files) LostObjects() []core.LostObject { return f.lostObjects.list() }

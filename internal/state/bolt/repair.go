@@ -31,8 +31,8 @@ func (o *Options) live() dbfile.Options {
 // durable returns how durable.db is opened.
 func (o *Options) durable() dbfile.Options {
 	return dbfile.Options{
-		Path: filepath.Join(o.Root, "durable.db"), Logger: o.Logger, Full: o.RootFull, Valid: valid,
-		Loss: "the network chooses new address ranges, and the faces have lost their records: Swarm's tasks, Mesos' and Nomad's positions in the event log",
+		Path: filepath.Join(o.Root, "durable.db"), Logger: o.Logger, Full: o.RootFull, Valid: valid, Orphan: orphan,
+		Loss: "containers of the command line do not outlive a boot, the network chooses new address ranges, and the faces have lost their records: Swarm's tasks, Mesos' and Nomad's positions in the event log",
 	}
 }
 
