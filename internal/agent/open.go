@@ -18,6 +18,9 @@ import (
 	"github.com/longshore/longshore/internal/connlimit"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/boot"
+	"github.com/longshore/longshore/internal/engine/scope"
+	enginevolumes "github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/face/cri"
 	"github.com/longshore/longshore/internal/image"
 	"github.com/longshore/longshore/internal/keeper"
@@ -194,9 +197,15 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	if err := rootfs.MakeOwnMount(filepath.Join(run, engine.Sandboxes)); err != nil {
 		return fmt.Errorf("make the sandboxes' directory a mount: %w", err)
 	}
+	roots := rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log})
+	returner := func(t *enginevolumes.Table) core.Returner {
+		return boot.Boot{
+			Records: scope.Records{Store: n.store}, Restarts: restart.Rules{}, Images: n.images, Roots: roots, Cgroups: n.cgroups, Volumes: t, State: run, Logger: n.log,
+		}
+	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log}), Volumes: volumes, Restarts: restart.Rules{}, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
+		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})

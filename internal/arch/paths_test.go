@@ -49,7 +49,8 @@ const (
 // Before adding one, find out who could rename the components of its path.
 var allowedByName = map[string]string{
 	"internal/engine/networks/attach.go:Refresh":            ownFiles,
-	"internal/engine/networks/attach.go:replace":            kernels, // what beneath.Open has opened, in /proc/self/fd
+	"internal/engine/boot/boot.go:mount":                    ownFiles, // bundles, and roots that nothing runs in
+	"internal/engine/networks/attach.go:replace":            kernels,  // what beneath.Open has opened, in /proc/self/fd
 	"internal/control/inroot/inroot.go:inMounts":            ownFiles,
 	"internal/control/inroot/inroot.go:mountIn":             byDir,
 	"internal/control/inroot/inroot.go:rootOf":              kernels,

@@ -115,6 +115,7 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 	if cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host {
 		cfg.Hostname = translate.Hostname(cfg.Key)
 	}
+	cfg.Durable = durable(req)
 	release, err := s.users(ctx, &cfg)
 	if err != nil {
 		return core.Container{}, err
@@ -147,6 +148,10 @@ func checkReclaim(unified func() bool, req *longshorev1.CreateRequest) error {
 	return nil
 }
 
+// durable reports whether the container of a request outlives a boot of the node: all do but those that
+// are removed after their end.
+func durable(req *longshorev1.CreateRequest) bool { return !req.GetAutoRemove() && !req.GetHold() }
+
 // containerConfig returns the configuration of the container for a request, with the record that it stores and its log.
 func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, img core.Image, log string) (core.ContainerConfig, error) {
 	if err := os.MkdirAll(s.o.LogDir, 0o700); err != nil {
@@ -167,6 +172,7 @@ func (s *Server) containerConfig(req *longshorev1.CreateRequest, key core.Key, i
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
+	cfg.Durable = durable(req)
 	if !req.GetHold() && !req.GetNoLog() {
 		rec.Log = log
 		cfg.IO.Sinks = []core.Sink{{

@@ -193,6 +193,8 @@ type Container struct {
 	// Health is the result of the program's health checks; nil before the first one.
 	Health   *Health  `json:"health,omitempty"`
 	Restarts Restarts `json:"restarts,omitzero"`
+	// SavedSpec is the content of a durable container's config.json, for the time after a boot.
+	SavedSpec []byte `json:"saved_spec,omitempty"`
 }
 
 // HealthNow returns the result of the health checks of the program's present run; nil before the

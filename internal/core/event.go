@@ -21,6 +21,8 @@ const (
 	EventContainerHealth   EventKind = "container.health" // its health checks have another result; Note begins with it
 	EventContainerExited   EventKind = "container.exited" // exactly one per started main process
 	EventContainerRemoved  EventKind = "container.removed"
+	EventSandboxReturned   EventKind = "sandbox.returned" // it has outlived a boot of the node; it is stopped
+	EventContainerReturned EventKind = "container.returned"
 	EventProcessStarted    EventKind = "process.started" // of an exec
 	EventProcessExited     EventKind = "process.exited"
 	EventImagePulled       EventKind = "image.pulled"

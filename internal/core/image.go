@@ -121,6 +121,8 @@ type CheckoutRequest struct {
 	ReadOnly  bool
 	UIDs      []IDRange // set when a user namespace with this mapping will use the layer
 	GIDs      []IDRange
+	// Durable keeps the container's layer over a boot, with all data that its programs have synced.
+	Durable bool
 }
 
 // IDRange maps Size ids, from Container on inside a user namespace to Host on outside.

@@ -511,7 +511,7 @@ type Store interface {
 	Scope(owner Owner, durable bool) KV
 	// LostObjects returns the objects that existed when the node went down, if this is the first
 	// store opened since: they are in the event log, and their records are gone, but for those of
-	// durable objects. An event that ends such an object takes it off the list.
+	// durable objects. Its removal or its return takes an object off.
 	LostObjects() []LostObject
 	// Sync returns when all records of durable objects are where they outlive a boot, together with
 	// the events up to them. Without it they get there within about a second.

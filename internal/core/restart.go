@@ -1,6 +1,9 @@
 package core
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // RestartName names a kind of restart policy, as docker does.
 type RestartName string
@@ -55,4 +58,13 @@ type Restarter interface {
 	Started(c *Container)
 	// Booted is called when the node was restarted since the program was started.
 	Booted(c *Container, at time.Time)
+}
+
+// Returner brings durable objects back after a boot of the node.
+type Returner interface {
+	// Return changes the record of an object that existed before the boot to that of an ended one; ok
+	// is false if it has no record.
+	Return(tx Tx, o LostObject, at time.Time) (ok bool, err error)
+	// Mount mounts the roots of durable containers that are not mounted.
+	Mount(ctx context.Context) error
 }

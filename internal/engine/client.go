@@ -35,7 +35,7 @@ type Client struct {
 	Began uint64
 	// Attachments changes which networks a sandbox is on.
 	Attachments networks.Verbs
-	// Restarts starts containers again for their restart policies.
+	// Restarts changes restart policies and pending restarts; StartDue makes the restarts.
 	Restarts restarts.Verbs
 }
 
@@ -83,13 +83,19 @@ type StopOptions struct {
 
 // restarts returns the caller's verbs of restart policies.
 func (v view) restarts() restarts.Verbs {
-	return restarts.Verbs{
-		Scope: v.Scope, Kill: v.e.kill, Record: v.recordRequest,
-		Renew: func(ctx context.Context, c *core.Container) error { return renew(ctx, v, c) },
-		StartRenewed: func(ctx context.Context, c *core.Container) error {
-			return v.e.policies.around(ctx, &core.Operation{Verb: core.VerbStart, Container: c}, func() error { return v.start(ctx, c, true) })
+	return restarts.Verbs{Scope: v.Scope, Kill: v.e.kill, Record: v.recordRequest}
+}
+
+// StartDue starts a container of c again for its restart policy. It succeeds without a start if the
+// policy does not want one any more.
+func StartDue(ctx context.Context, c *Client, id core.ID) error {
+	v := c.view
+	return restarts.Starter{
+		Verbs: v.restarts(), Renew: func(ctx context.Context, ct *core.Container) error { return renew(ctx, v, ct) },
+		StartRenewed: func(ctx context.Context, ct *core.Container) error {
+			return v.e.policies.around(ctx, &core.Operation{Verb: core.VerbStart, Container: ct}, func() error { return v.start(ctx, ct, true) })
 		},
-	}
+	}.Start(ctx, id)
 }
 
 // process returns a process of a container that the caller may see.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,7 +16,6 @@ import (
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
-	specutil "github.com/longshore/longshore/internal/ocispec"
 )
 
 var errJoin = errdefs.ErrFailedPrecondition //nolint:gochecknoglobals // an error value that never changes
@@ -29,7 +29,7 @@ func (c *Client) CreateContainer(ctx context.Context, cfg core.ContainerConfig) 
 	if err != nil {
 		return core.Container{}, err
 	}
-	return b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
+	return b.result(c.e.perform(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
 		return c.e.creates.Run(ctx, b.c.Sandbox, stages.Crashed, func(ctx context.Context) error {
 			unlock, err := c.e.sandboxes.Lock(ctx, b.c.Sandbox)
 			if err != nil {
@@ -76,6 +76,7 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 	if cfg.Key == "" {
 		cfg.Key = core.Key(id)
 	}
+	cfg.Durable = cfg.Durable && v.e.o.Return != nil
 	stored := cfg
 	stored.Volumes = withoutOptions(cfg.Volumes)
 	return &build{e: v.e, cfg: cfg, c: core.Container{
@@ -91,6 +92,9 @@ func (v view) newBuild(cfg core.ContainerConfig) (*build, error) {
 // held.
 func (b *build) in(ctx context.Context, v view, sb core.Sandbox) error {
 	b.sb = sb
+	if b.cfg.Durable && !sb.Config.Durable {
+		return fmt.Errorf("a durable container is in a durable sandbox: %w", errdefs.ErrInvalidArgument)
+	}
 	if err := b.place(v); err != nil {
 		b.pipeline.End(ctx, err)
 		return err
@@ -210,24 +214,18 @@ func (b *build) root(ctx context.Context) error {
 	if err := makeBundle(b.c.Bundle); err != nil {
 		return err
 	}
-	mounts := b.cfg.Root.Mounts
-	switch {
-	case b.cfg.Root.Image != "":
+	mounts := owned.RootMounts(b.cfg.Root)
+	if b.cfg.Root.Image != "" {
 		b.pipeline.Undo.Add("checkout", func(ctx context.Context) error { return b.e.o.Images.Discard(ctx, b.c.ID) })
 		// The checkout is writable even for a read-only root, because the runtime creates mount
 		// points in it before it makes the root read-only.
 		co, err := b.e.o.Images.Checkout(ctx, core.CheckoutRequest{
-			Container: b.c.ID, Image: b.cfg.Root.Image, UIDs: ranges(b.sb.Config.UIDs), GIDs: ranges(b.sb.Config.GIDs),
+			Container: b.c.ID, Image: b.cfg.Root.Image, UIDs: owned.Ranges(b.sb.Config.UIDs), GIDs: owned.Ranges(b.sb.Config.GIDs), Durable: b.cfg.Durable,
 		})
 		if err != nil {
 			return err
 		}
 		mounts, b.image = co.Mounts, &co.Config.Config
-	case b.cfg.Root.Dir != "":
-		mounts = []core.Mount{{Type: "bind", Source: b.cfg.Root.Dir, Options: []string{"rbind"}}}
-		if b.cfg.Root.Below != "" {
-			mounts[0].Options = append(mounts[0].Options, specutil.BelowOption(b.cfg.Root.Below))
-		}
 	}
 	b.pipeline.Undo.Add("mount", func(ctx context.Context) error { return b.e.o.Roots.Unmount(ctx, rootfs) })
 	if err := b.e.o.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
@@ -236,13 +234,6 @@ func (b *build) root(ctx context.Context) error {
 	var err error
 	b.fs, err = os.OpenRoot(rootfs)
 	return err
-}
-
-func ranges(maps []specs.LinuxIDMapping) (r []core.IDRange) {
-	for _, m := range maps {
-		r = append(r, core.IDRange{Container: m.ContainerID, Host: m.HostID, Size: m.Size})
-	}
-	return r
 }
 
 func (b *build) callSpec(ctx context.Context) error {
@@ -313,6 +304,12 @@ func (b *build) launch(ctx context.Context) error {
 func (b *build) confined(k core.Confinement) { b.c.Confinement = &k }
 
 func (b *build) commit(context.Context) error {
+	if b.c.Config.Durable {
+		var err error
+		if b.c.SavedSpec, err = json.Marshal(b.spec); err != nil {
+			return err
+		}
+	}
 	return b.e.o.Store.Update(func(tx core.Tx) error {
 		c := b.c
 		c.Trace = b.e.pulls.Of(c.Image).With(b.pipeline.Trace())

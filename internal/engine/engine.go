@@ -48,6 +48,9 @@ type Options struct {
 	Policies []core.Policy
 	// Restarts applies the containers' restart policies; with nil nothing is started again.
 	Restarts core.Restarter
+	// Return returns the part that brings durable objects back after a boot. With nil no object is
+	// durable.
+	Return func(*volumes.Table) core.Returner
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files. It need not survive a boot.

@@ -158,8 +158,8 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	req.Signal = sig
 	req.Incidental = !asksForEnd(&ct, sig)
 	if p.Autopsy != nil {
-		if ref.Process == core.Main && ct.Restarting() {
-			return c.view.recordRequest(ref, req) // it ends the restarts
+		if ref.Process == core.Main && ct.Restarting() { // the request ends the restarts
+			return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Container: &ct}, func() error { return c.view.recordRequest(ref, req) })
 		}
 		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
 	}
@@ -167,6 +167,11 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	if (mayEnd(sig) || policy) && recorded(&ct, ref) || c.view.Forces(&ct.Meta) {
 		if err := c.view.recordRequest(ref, req); err != nil {
 			return err
+		}
+		if ct.Config.Durable {
+			if err := c.e.o.Store.Sync(); err != nil {
+				return err
+			}
 		}
 	}
 	if err := c.e.o.Supervisor.Signal(ctx, ref, sig); err != nil {

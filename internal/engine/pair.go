@@ -47,8 +47,8 @@ func (c *Client) CreatePair(ctx context.Context, p Pair) (core.Sandbox, core.Con
 		s.sb.Config.Hostname = b.c.ID.Short()
 	}
 	made := false
-	err = c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &s.sb}, func() error {
-		return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
+	err = c.e.perform(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &s.sb}, func() error {
+		return c.e.perform(ctx, &core.Operation{Verb: core.VerbCreate, Container: &b.c}, func() error {
 			unlock, err := c.e.sandboxes.Lock(ctx, s.sb.ID)
 			if err != nil {
 				return err

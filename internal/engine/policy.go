@@ -32,6 +32,20 @@ func (ps policies) around(ctx context.Context, op *core.Operation, do func() err
 	return err
 }
 
+// perform is around for a verb that a caller waits for: when it returns, the new record of a durable
+// object outlives a boot.
+func (e *Engine) perform(ctx context.Context, op *core.Operation, do func() error) error {
+	return e.policies.around(ctx, op, func() error {
+		if err := do(); err != nil {
+			return err
+		}
+		if op.Container != nil && op.Container.Config.Durable || op.Sandbox != nil && op.Sandbox.Config.Durable {
+			return e.o.Store.Sync()
+		}
+		return nil
+	})
+}
+
 // ask asks the policies before a verb; done reports the result to those that allowed it.
 func (ps policies) ask(ctx context.Context, op *core.Operation) (done func(error), err error) {
 	var afters []func(error)

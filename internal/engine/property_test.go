@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/restart"
 	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/state/bolt"
 )
@@ -119,6 +120,7 @@ func (w *world) actions() map[string]func(*rapid.T) {
 			if rapid.Bool().Draw(r, "pid") {
 				cfg.Namespaces.PID = shared
 			}
+			cfg.Durable = rapid.Bool().Draw(r, "durable")
 			owner := rapid.SampledFrom([]core.Owner{core.OwnerCRI, core.OwnerNomad}).Draw(r, "owner")
 			fine(r, "create sandbox", w.do(func(ctx context.Context) error {
 				_, err := n.As(owner).CreateSandbox(ctx, cfg)
@@ -128,6 +130,8 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"create container": func(r *rapid.T) {
 			sb := w.pickSandbox(r)
 			cfg := core.ContainerConfig{Key: w.key(), Sandbox: sb.ID, Root: core.Root{Image: w.img.ID}, Spec: enginetest.Args("sleep"), Stop: core.Stop{Grace: time.Second}}
+			cfg.Durable = sb.Config.Durable && rapid.Bool().Draw(r, "durable")
+			cfg.Restart.Name = rapid.SampledFrom([]core.RestartName{core.RestartNever, core.RestartOnFailure, core.RestartAlways, core.RestartUnlessStopped}).Draw(r, "policy")
 			if rapid.Bool().Draw(r, "nested") {
 				all, _ := n.Engine.All().Containers(w.t.Context(), core.Filter{Sandbox: sb.ID})
 				if len(all) > 0 {
@@ -142,6 +146,10 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		"start": func(r *rapid.T) {
 			c := w.pickContainer(r)
 			fine(r, "start", w.do(func(ctx context.Context) error { return n.As(c.Owner).StartContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
+		},
+		"restart": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			fine(r, "restart", w.do(func(ctx context.Context) error { return engine.StartDue(ctx, n.As(c.Owner), c.ID) }))
 		},
 		"renew": func(r *rapid.T) {
 			c := w.pickContainer(r)
@@ -315,6 +323,7 @@ func TestInvariantsHoldWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{t: t, n: enginetest.Fakes(t), dir: t.TempDir()}
 		w.n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: w.n.Runtime}}
+		w.n.Options.Restarts = restart.Rules{}
 		w.img = w.n.AddImage("busybox", ocispec.ImageConfig{}, nil)
 		w.n.Options.FailPoint = engine.CheckedFailPoint(w.crash.point)
 		w.crash.arm("")

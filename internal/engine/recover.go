@@ -29,7 +29,7 @@ type networkRecoverer interface {
 // existed get the events of their end.
 func (e *Engine) Recover(ctx context.Context) error {
 	r := recovery{e: e}
-	for _, step := range []func(context.Context) error{r.endLostObjects, r.repair, r.recoverNetwork, r.dropEphemeral, r.pendingExits} {
+	for _, step := range []func(context.Context) error{r.endLostObjects, r.mount, r.repair, r.recoverNetwork, r.dropEphemeral, r.pendingExits} {
 		if err := step(ctx); err != nil {
 			return fmt.Errorf("recover: %w", err)
 		}
@@ -47,6 +47,7 @@ func (e *Engine) Recover(ctx context.Context) error {
 type recovery struct {
 	e        *Engine
 	lost     int // objects that ended with the node
+	returned int // objects that have outlived the node's restart
 	repaired int // findings of a survey
 	exits    int // of processes, while there was no agent
 }
@@ -54,14 +55,17 @@ type recovery struct {
 // String is the note of the start's event.
 func (r *recovery) String() string {
 	note := fmt.Sprintf("started: %d repairs, %d exits meanwhile", r.repaired, r.exits)
+	if r.returned > 0 {
+		note += fmt.Sprintf(", %d durable objects returned after the node's restart", r.returned)
+	}
 	if r.lost > 0 {
 		note += fmt.Sprintf(", %d objects ended by the node's restart", r.lost)
 	}
 	return note
 }
 
-// endLostObjects appends the end of each object that existed before the node went down. It does
-// so in one transaction, so that a crash leaves the list of lost objects complete.
+// endLostObjects appends the end of each object that existed before the node went down, and brings
+// the durable ones back. It does so in one transaction, so that a crash leaves the list of lost objects complete.
 func (r *recovery) endLostObjects(context.Context) error {
 	list := r.e.o.Store.LostObjects()
 	r.lost = len(list)
@@ -70,6 +74,15 @@ func (r *recovery) endLostObjects(context.Context) error {
 	}
 	err := r.e.o.Store.Update(func(tx core.Tx) error {
 		for _, o := range list {
+			if r.e.o.Return != nil {
+				if ok, err := r.e.o.Return(&r.e.volumes).Return(tx, o, now()); err != nil {
+					return err
+				} else if ok {
+					r.lost--
+					r.returned++
+					continue
+				}
+			}
 			for _, ev := range lastEvents(o) {
 				ev.At, ev.Owner, ev.Key, ev.Sandbox, ev.Container = now(), o.Owner, o.Key, o.Sandbox, o.Container
 				if _, err := tx.Append(ev); err != nil {
@@ -83,6 +96,14 @@ func (r *recovery) endLostObjects(context.Context) error {
 		return fmt.Errorf("record the ends of what ran before the boot: %w", err)
 	}
 	return nil
+}
+
+// mount mounts the roots of objects that have returned.
+func (r *recovery) mount(ctx context.Context) error {
+	if r.e.o.Return == nil {
+		return nil
+	}
+	return r.e.o.Return(&r.e.volumes).Mount(ctx)
 }
 
 func lastEvents(r core.LostObject) (events []core.Event) {

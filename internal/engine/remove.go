@@ -54,7 +54,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 		return err
 	}
 	op := core.Operation{Verb: core.VerbRemove, Container: &ended}
-	return c.e.policies.around(ctx, &op, func() error { return c.removeEnded(ctx, &ended, opts, pl) })
+	return c.e.perform(ctx, &op, func() error { return c.removeEnded(ctx, &ended, opts, pl) })
 }
 
 // removeEnded removes an ended container, after the policies allowed it.
@@ -76,6 +76,11 @@ func (c view) removeEnded(ctx context.Context, ct *core.Container, opts RemoveOp
 	defer cancel()
 	if err := c.e.records.EditContainer(cur.ID, func(ct *core.Container, _ *scope.Change) error { ct.Removing = true; return nil }); err != nil {
 		return err
+	}
+	if cur.Config.Durable { // a boot must not bring back a container with half a layer
+		if err := c.e.o.Store.Sync(); err != nil {
+			return err
+		}
 	}
 	var by scope.Change
 	c.Forced(&by, &cur.Meta, scope.By{Request: c.Request(opts.Request, "RemoveContainer")})
@@ -144,7 +149,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 	pl := c.e.pipeline(sb.Owner, "stop_sandbox")
 	opts.Request = c.Request(opts.Request, "StopSandbox")
 	if opts.IfEnded {
-		return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
+		return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
 			_, err := c.closeSandbox(ctx, sb.ID, opts.Request, pl)
 			return err
 		})
@@ -153,7 +158,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err
 	}
-	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
+	return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
 		for {
 			if err := pl.Pass("containers"); err != nil {
 				return err
@@ -267,7 +272,7 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 			return fmt.Errorf("container %s: %w", ct.ID, err)
 		}
 	}
-	return c.e.policies.around(ctx, &core.Operation{Verb: core.VerbRemove, Sandbox: sb}, func() error { return c.removeEmpty(ctx, sb, opts) })
+	return c.e.perform(ctx, &core.Operation{Verb: core.VerbRemove, Sandbox: sb}, func() error { return c.removeEmpty(ctx, sb, opts) })
 }
 
 // removeEmpty removes a stopped sandbox without containers, after the policies allowed it.

@@ -25,7 +25,7 @@ func (c *Client) CreateSandbox(ctx context.Context, cfg core.SandboxConfig) (cor
 		if err != nil {
 			return core.Sandbox{}, err
 		}
-		sb, err := b.result(c.e.policies.around(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &b.sb}, func() error {
+		sb, err := b.result(c.e.perform(ctx, &core.Operation{Verb: core.VerbCreate, Sandbox: &b.sb}, func() error {
 			unlock, err := c.e.sandboxes.Lock(ctx, b.sb.ID)
 			if err != nil {
 				return err
@@ -89,6 +89,7 @@ func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
+	cfg.Durable = cfg.Durable && v.e.o.Return != nil
 	anyRuntime := cfg.Runtime == ""
 	cfg.Runtime = rt.Name()
 	return &sandboxBuild{e: v.e, pipeline: v.e.pipeline(owner, "create_sandbox"), rt: rt, sb: core.Sandbox{
@@ -376,7 +377,7 @@ func (c *Client) UpdateSandbox(ctx context.Context, id core.ID, res *specs.Linux
 		return err
 	}
 	op := core.Operation{Verb: core.VerbUpdate, Sandbox: &sb, Resources: res}
-	if err := c.e.policies.around(ctx, &op, func() error { return c.view.limit(ctx, &sb, op.Resources) }); err != nil {
+	if err := c.e.perform(ctx, &op, func() error { return c.view.limit(ctx, &sb, op.Resources) }); err != nil {
 		return fmt.Errorf("update sandbox %s: %w", id, err)
 	}
 	return nil

@@ -20,7 +20,7 @@ func (c *Client) StartContainer(ctx context.Context, id core.ID) error {
 		return err
 	}
 	op := core.Operation{Verb: core.VerbStart, Container: &ct}
-	if err := c.e.policies.around(ctx, &op, func() error { return c.view.start(ctx, &ct, false) }); err != nil {
+	if err := c.e.perform(ctx, &op, func() error { return c.view.start(ctx, &ct, false) }); err != nil {
 		return fmt.Errorf("start container %s: %w", id, err)
 	}
 	return nil
@@ -123,7 +123,7 @@ func (c view) freeze(ctx context.Context, id core.ID, verb core.Verb) error {
 	if err != nil {
 		return err
 	}
-	if err := c.e.policies.around(ctx, &core.Operation{Verb: verb, Container: &ct}, func() error { return c.frozen(ctx, &ct, verb) }); err != nil {
+	if err := c.e.perform(ctx, &core.Operation{Verb: verb, Container: &ct}, func() error { return c.frozen(ctx, &ct, verb) }); err != nil {
 		return fmt.Errorf("%s container %s: %w", verb, id, err)
 	}
 	return nil

@@ -52,7 +52,7 @@ func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopReq
 		return c.Restarts.End(ctx, &ct, req)
 	}
 	op := core.Operation{Verb: core.VerbStop, Container: &ct}
-	err = c.view.e.policies.around(ctx, &op, func() error {
+	err = c.view.e.perform(ctx, &op, func() error {
 		req = c.view.Request(req, "KillContainer")
 		req.Signal, req.Stop = sigkill, true
 		if err := c.view.recordRequest(core.Ref{Container: id}, req); err != nil {
@@ -68,7 +68,7 @@ func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopReq
 
 func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	op := core.Operation{Verb: core.VerbStop, Container: ct}
-	return c.e.policies.around(ctx, &op, func() error { return c.end(ctx, ct, opts) })
+	return c.e.perform(ctx, &op, func() error { return c.end(ctx, ct, opts) })
 }
 
 // end stops a container, after the policies allowed it.

@@ -19,7 +19,7 @@ func (c *Client) UpdateContainer(ctx context.Context, id core.ID, res *specs.Lin
 		return nil, err
 	}
 	op := core.Operation{Verb: core.VerbUpdate, Container: &ct, Resources: res}
-	err = c.e.policies.around(ctx, &op, func() error {
+	err = c.e.perform(ctx, &op, func() error {
 		enforced, err = c.view.update(ctx, &ct, op.Resources)
 		return err
 	})

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/volumes"
 )
 
@@ -36,7 +37,7 @@ func (b *build) mountImages(ctx context.Context) (err error) {
 		return nil
 	}
 	b.pipeline.Undo.Add("images", func(ctx context.Context) error { return b.e.imageVolumes().Release(ctx, &b.c) })
-	b.images, err = b.e.imageVolumes().Mount(ctx, &b.c, ranges(b.sb.Config.UIDs), ranges(b.sb.Config.GIDs))
+	b.images, err = b.e.imageVolumes().Mount(ctx, &b.c, owned.Ranges(b.sb.Config.UIDs), owned.Ranges(b.sb.Config.GIDs))
 	return err
 }
 

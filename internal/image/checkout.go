@@ -62,6 +62,8 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		// Its record was damaged. The container's files still exist.
 		co = old
 		mended, err = s.rec.newCheckout(rec, req.ReadOnly)
+	case old != nil && rec == nil && req.Durable && old.Manifest != "" && old.ReadOnly == req.ReadOnly:
+		co = old // its image was removed since; its layers stay as long as the checkout
 	case old != nil && (rec == nil || old.Manifest != rec.Manifest.Digest || old.ReadOnly != req.ReadOnly):
 		err = fmt.Errorf("the container has another root filesystem: %w", errdefs.ErrAlreadyExists)
 	case old != nil:
@@ -89,7 +91,7 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		}
 	}
 	var out core.Checkout
-	if err == nil {
+	if err == nil && rec != nil {
 		var cfg imageConfig
 		if cfg, err = s.config(rec); err == nil {
 			err = s.checkPlatform(cfg.Platform)
@@ -160,7 +162,27 @@ func (r *records) makeCheckout(req core.CheckoutRequest, co *checkout) error {
 			return err
 		}
 	}
-	return r.writeCheckout(req.Container, co)
+	if err := r.writeCheckout(req.Container, co); err != nil || !req.Durable {
+		return err
+	}
+	return syncAll(filepath.Join(dir, "upper"), filepath.Join(dir, "work"), filepath.Join(dir, recordFile), dir, filepath.Dir(dir))
+}
+
+// syncAll syncs files and directories; those that do not exist are left out.
+func syncAll(paths ...string) error {
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = errors.Join(f.Sync(), f.Close())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeCheckout writes a checkout's record.
@@ -250,9 +272,12 @@ func (r *records) mounts(req core.CheckoutRequest, co *checkout) []core.Mount {
 	// An upper directory is mounted once, so nothing needs an index.
 	opts := []string{"lowerdir=" + strings.Join(lower, ":"), "index=off"}
 	if !co.ReadOnly {
-		// volatile: no sync ever, not even of the whole file system at the unmount. A boot
-		// discards the upper directory in any case.
-		opts = append([]string{"upperdir=" + upper, "workdir=" + filepath.Join(dir, "work")}, append(opts, "volatile")...)
+		opts = append([]string{"upperdir=" + upper, "workdir=" + filepath.Join(dir, "work")}, opts...)
+		if !req.Durable {
+			// volatile: no sync ever, not even of the whole file system at the unmount. A boot
+			// discards the upper directory in any case.
+			opts = append(opts, "volatile")
+		}
 	} else {
 		opts = append(opts, "ro")
 	}

@@ -97,6 +97,13 @@ func networkNames(sb core.Sandbox) []string {
 // Restarting is the state of a container that its restart policy will start again.
 const Restarting = "restarting"
 
+// neverRan reports whether a container was only created before a boot of the node, which has ended the
+// process that waited for its start.
+func neverRan(c *core.Container) bool {
+	a := c.Main.Autopsy
+	return c.Config.Durable && c.State == core.ContainerExited && c.Main.Started.IsZero() && a != nil && a.Exit.Lost
+}
+
 // Container converts a container without its health. sb is its sandbox; image is the name of its image, if known.
 func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Container {
 	if image == "" {
@@ -111,8 +118,11 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 		out.Volumes = append(out.Volumes, v.Name)
 	}
 	out.Restarts = uint32(c.Restarts.Count)
-	if c.Restarting() {
+	switch {
+	case c.Restarting():
 		out.State = Restarting
+	case neverRan(&c):
+		out.State, out.Autopsy, out.Finished = string(core.ContainerCreated), nil, nil
 	}
 	out.Network, out.Networks = sb.Network.Mode, networkNames(sb)
 	// A stopped sandbox no longer has its addresses and ports.

@@ -56,6 +56,9 @@ func (c Changes) Rename(ctx context.Context, id core.ID, to core.Key) error {
 		}
 		return tx.Containers().Put(ct)
 	})
+	if err == nil && ct.Config.Durable {
+		err = c.Scope.Store.Sync()
+	}
 	if err != nil {
 		return fmt.Errorf("rename container %s: %w", id, err)
 	}
@@ -99,13 +102,24 @@ func (c Changes) store(ct *core.Container, res *specs.LinuxResources) error {
 	if err := atomicfile.Replace(path, raw, 0o600); err != nil {
 		return err
 	}
-	if ct.State != core.ContainerExited {
+	ended := ct.State == core.ContainerExited
+	if !ended && !ct.Config.Durable {
 		return nil // the change of the limits in force has its own event
 	}
-	return c.Scope.ChangeContainer(ct.ID, scope.By{Verb: "update"}, func(_ *core.Container, n *scope.Change) error {
+	err = c.Scope.ChangeContainer(ct.ID, scope.By{Verb: "update"}, func(ct *core.Container, n *scope.Change) error {
+		if ct.Config.Durable {
+			ct.SavedSpec = raw
+		}
+		if !ended {
+			return nil
+		}
 		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: "limits for its next start"})
 		return nil
 	})
+	if err != nil || !ct.Config.Durable {
+		return err
+	}
+	return c.Scope.Store.Sync()
 }
 
 // healthStarting is the status before the first health check, and maxNote bounds a check's output

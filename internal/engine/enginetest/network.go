@@ -278,6 +278,13 @@ func (n *Network) Sandboxes(ctx context.Context) ([]core.ID, error) {
 	return slices.Sorted(maps.Keys(n.held)), n.check(ctx, "Sandboxes")
 }
 
+// reboot gives up all addresses. A boot loses namespaces and leases.
+func (n *Network) reboot() {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	clear(n.held)
+}
+
 // SetStats sets the result of Stats for a sandbox with an address.
 func (n *Network) SetStats(sandbox core.ID, stats ...core.NetStats) {
 	n.lock.Lock()

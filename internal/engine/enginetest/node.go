@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,9 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/boot"
+	"github.com/longshore/longshore/internal/engine/scope"
+	"github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/volume"
 )
@@ -85,6 +89,7 @@ func Fakes(tb testing.TB) *Node {
 		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Policies: []core.Policy{n.Policy},
 		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
 	}
+	n.Options.Return = n.returner
 	tb.Cleanup(func() {
 		if n.stop != nil {
 			n.stop()
@@ -92,6 +97,15 @@ func Fakes(tb testing.TB) *Node {
 		n.Supervisor.close()
 	})
 	return n
+}
+
+// returner brings durable objects back with the ports that the next engine has.
+func (n *Node) returner(t *volumes.Table) core.Returner {
+	o := &n.Options
+	return boot.Boot{
+		Records: scope.Records{Store: o.Store}, Restarts: o.Restarts, Images: o.Images, Roots: o.Roots, Cgroups: o.Cgroups, Volumes: t,
+		State: o.State, Logger: slog.New(slog.DiscardHandler),
+	}
 }
 
 // AddRuntime configures another fake runtime on the same fakes. Call it before Start.
@@ -265,6 +279,7 @@ func (n *Node) Reboot() {
 	n.Pinner.Reboot()
 	n.Roots.Reboot()
 	n.Cgroups.reboot()
+	n.Network.reboot()
 	n.Runtime.reboot()
 	if err := os.RemoveAll(n.Options.State); err != nil {
 		n.tb.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/weaken"
 )
 
@@ -64,6 +65,26 @@ func Released(sb *core.Sandbox) bool {
 		}
 	}
 	return sb.Init == 0 && !sb.Renewing
+}
+
+// Ranges returns the mappings of a user namespace as ranges of ids.
+func Ranges(maps []specs.LinuxIDMapping) (r []core.IDRange) {
+	for _, m := range maps {
+		r = append(r, core.IDRange{Container: m.ContainerID, Host: m.HostID, Size: m.Size})
+	}
+	return r
+}
+
+// RootMounts returns the mounts of a root that is not an image's.
+func RootMounts(root core.Root) []core.Mount {
+	if root.Dir == "" {
+		return root.Mounts
+	}
+	options := []string{"rbind"}
+	if root.Below != "" {
+		options = append(options, ocispec.BelowOption(root.Below))
+	}
+	return []core.Mount{{Type: "bind", Source: root.Dir, Options: options}}
 }
 
 // Init returns the whole spec of the container that is a sandbox's tiny init.

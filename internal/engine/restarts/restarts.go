@@ -1,5 +1,5 @@
 // Package restarts has the verbs of restart policies: the start of a container that is due, and the
-// changes of a policy and of a pending restart. The core.Restarter of the engine decides about them. Start at Verbs.Start.
+// changes of a policy and of a pending restart. The core.Restarter of the engine decides about them. Start at Starter.Start.
 package restarts
 
 import (
@@ -20,19 +20,25 @@ var ErrNotDue = fmt.Errorf("its restart was cancelled: %w", errdefs.ErrFailedPre
 // Verbs are the verbs on the containers of a scope. All fields are required.
 type Verbs struct {
 	Scope scope.Scope
-	// Renew makes an ended container ready to be started again.
-	Renew func(ctx context.Context, c *core.Container) error
-	// StartRenewed starts it, or returns ErrNotDue if no restart is pending.
-	StartRenewed func(ctx context.Context, c *core.Container) error
 	// Kill kills everything in a container.
 	Kill func(ctx context.Context, c *core.Container) error
 	// Record stores a caller's request to end the main process.
 	Record func(ref core.Ref, r core.StopRequest) error
 }
 
+// Starter starts the containers of a scope. All fields are required. It is apart from Verbs, so that a
+// program that starts nothing again does not link it.
+type Starter struct {
+	Verbs
+	// Renew makes an ended container ready to be started again.
+	Renew func(ctx context.Context, c *core.Container) error
+	// StartRenewed starts it, or returns ErrNotDue if no restart is pending.
+	StartRenewed func(ctx context.Context, c *core.Container) error
+}
+
 // Start starts a container again for its restart policy. It succeeds without a start if the policy
 // does not want one any more.
-func (v Verbs) Start(ctx context.Context, id core.ID) error {
+func (v Starter) Start(ctx context.Context, id core.ID) error {
 	ct, err := v.Scope.Container(id)
 	if err != nil {
 		return ignoreNotFound(err)
@@ -108,6 +114,9 @@ func (v Verbs) SetPolicy(id core.ID, p core.RestartPolicy) error {
 		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: "restart policy"})
 		return nil
 	})
+	if err == nil {
+		err = v.Scope.Store.Sync()
+	}
 	if err != nil {
 		return fmt.Errorf("set the restart policy of container %s: %w", id, err)
 	}

@@ -48,7 +48,7 @@ type queue []pending
 
 func (q queue) Len() int      { return len(q) }
 func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)   { *q = append(*q, x.(pending)) } //nolint:forcetypeassert,revive // only add pushes
+func (q *queue) Push(x any)   { *q = append(*q, x.(pending)) } //nolint:forcetypeassert // only add pushes
 func (q queue) Less(i, j int) bool {
 	return cmp.Or(q[i].due.Compare(q[j].due), q[i].created.Compare(q[j].created), cmp.Compare(q[i].id, q[j].id)) < 0
 }
@@ -122,7 +122,7 @@ func (r *Runner) next() (p pending, ready bool, wait time.Duration) {
 		if wait = time.Until(r.queue[0].due); wait > 0 {
 			return p, false, wait
 		}
-		p = heap.Pop(&r.queue).(pending) //nolint:forcetypeassert,revive // only add pushes
+		p = heap.Pop(&r.queue).(pending) //nolint:forcetypeassert // only add pushes
 		if !r.starting[p.id] {
 			r.starting[p.id] = true
 			return p, true, 0
@@ -193,5 +193,5 @@ func (r *Runner) due(ctx context.Context, own *engine.Client, id core.ID) error 
 	if wait := time.Until(c.Restarts.Due); wait > 0 && wait <= c.Restarts.Delay {
 		return nil
 	}
-	return own.Restarts.Start(ctx, id)
+	return engine.StartDue(ctx, own, id)
 }

@@ -3,8 +3,8 @@
 //
 // Records and events are in live.db below the state directory (a tmpfs in production, so it is
 // never synced). Key-value stores that outlive a boot are in durable.db below the root directory
-// (always synced). Every event is also copied to events.log there, for a list of the running
-// objects after a reboot.
+// (always synced), and so are the records of durable objects, at Sync or a second later. Every event
+// is also copied to events.log there, for a list of the running objects after a reboot.
 //
 // It does not know the meaning of the records. Start at Open; log.go is the event log's file.
 package bolt

@@ -100,6 +100,10 @@ func (c census) after(events []state.Event) (left census, fewer bool) {
 		if !fewer {
 			c, fewer = maps.Clone(c), true
 		}
+		if e.Kind == core.EventSandboxReturned || e.Kind == core.EventContainerReturned {
+			delete(c, id)
+			continue
+		}
 		c.apply(e.Event)
 	}
 	return c, fewer

@@ -238,7 +238,7 @@ func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 		return err
 	}
 	f.lostObjects = maps.Clone(f.log.census)
-	records, err := f.records.afterBoot(c, f.lostObjects)
+	records, err := f.records.afterBoot(c, f.lostObjects, f.log.damaged == 0)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ type durableRecords struct {
 	logged func() error // syncs the event log. A record must not outlive its events.
 	logger *slog.Logger
 
-	writing sync.Mutex // held while records are written. Lock order: writing, then mu.
+	writing sync.Mutex // serializes sync. Lock order: writing, then mu.
 	mu      sync.Mutex // guards dirty
 	dirty   map[recordKey][]byte
 	wake    chan struct{} // has one value when something is dirty
@@ -198,10 +198,11 @@ func isDurable(kind string, raw []byte) (bool, error) {
 	return v.Config.Durable, nil
 }
 
-// afterBoot puts the records into the contents of the store, as they were before the boot, and their
-// objects to the lost ones. It returns the records for live.db. A container without its sandbox is
-// dropped.
-func (d *durableRecords) afterBoot(c *state.Contents, lost census) (map[recordKey][]byte, error) {
+// afterBoot puts the records into the contents of the store, as they were before the boot, and returns
+// them for live.db. With complete, lost has all objects that existed: a record without one is of an
+// object that was removed, and is dropped. Otherwise lost gets the objects that it lacks. A container
+// without its sandbox is dropped too.
+func (d *durableRecords) afterBoot(c *state.Contents, lost census, complete bool) (map[recordKey][]byte, error) {
 	err := d.db.View(func(tx *bbolt.Tx) error {
 		var errs [2]error
 		c.Sandboxes, errs[0] = loadKind(tx, state.KindSandbox, func(v *core.Sandbox) time.Time { return v.Created })
@@ -215,19 +216,28 @@ func (d *durableRecords) afterBoot(c *state.Contents, lost census) (map[recordKe
 	if err != nil {
 		return nil, err
 	}
-	for _, sb := range c.Sandboxes {
-		if _, ok := lost[sb.ID]; !ok {
-			lost.addSandbox(sb)
-		}
+	drop := func(kind string, id core.ID) bool {
+		delete(records, recordKey{kind, string(id)})
+		d.add([]state.Record{{Kind: kind, ID: id, Durable: true}})
+		return true
 	}
-	c.Containers = slices.DeleteFunc(c.Containers, func(ct *core.Container) bool {
-		if _, ok := records[recordKey{state.KindSandbox, string(ct.Sandbox)}]; !ok {
-			d.logger.Error("the record of a durable container has no sandbox any more; it is dropped", "container", ct.ID)
-			delete(records, recordKey{state.KindContainer, string(ct.ID)})
-			d.add([]state.Record{{Kind: state.KindContainer, ID: ct.ID, Durable: true}})
-			return true
+	c.Sandboxes = slices.DeleteFunc(c.Sandboxes, func(sb *core.Sandbox) bool {
+		if _, ok := lost[sb.ID]; ok {
+			return false
 		}
-		if _, ok := lost[ct.ID]; !ok {
+		if complete {
+			return drop(state.KindSandbox, sb.ID)
+		}
+		lost.addSandbox(sb)
+		return false
+	})
+	c.Containers = slices.DeleteFunc(c.Containers, func(ct *core.Container) bool {
+		_, known := lost[ct.ID]
+		if _, ok := records[recordKey{state.KindSandbox, string(ct.Sandbox)}]; !ok || !known && complete {
+			d.logger.Info("the record of a durable container is left of its removal and is dropped", "container", ct.ID)
+			return drop(state.KindContainer, ct.ID)
+		}
+		if !known {
 			lost.addContainer(ct)
 		}
 		return false
