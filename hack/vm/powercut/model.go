@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,11 +22,19 @@ const (
 const (
 	opPull   = "pull"
 	opRemove = "rmi"
+	opRun    = "run" // of a container that its restart policy starts after a boot, and a write in it
+	opDrop   = "rm"
 )
 
-// wanted has the expected images after the next boot: true for an acknowledged pull, false for an
-// acknowledged removal. An image that is missing here was being pulled or removed at the power cut,
-// so either is right.
+// firstContainer is the number of the first container. Images have smaller ones.
+const firstContainer = 1000
+
+// containers is the number of containers that come and go.
+const containers = 4
+
+// wanted has the expected images and containers after the next boot: true for an acknowledged pull or
+// run, false for an acknowledged removal. An object that is missing here was being made or removed at
+// the power cut, so either is right.
 type wanted map[int]bool
 
 // observe takes one line of the console, without its "vm: ".
@@ -38,11 +48,11 @@ func (w wanted) observe(line string) {
 		return
 	}
 	switch strings.Join(f[:len(f)-1], " ") {
-	case sayBegin + " " + opPull, sayBegin + " " + opRemove:
+	case sayBegin + " " + opPull, sayBegin + " " + opRemove, sayBegin + " " + opRun, sayBegin + " " + opDrop:
 		delete(w, i)
-	case sayDid + " " + opPull, sayHas:
+	case sayDid + " " + opPull, sayDid + " " + opRun, sayHas:
 		w[i] = true
-	case sayDid + " " + opRemove:
+	case sayDid + " " + opRemove, sayDid + " " + opDrop:
 		w[i] = false
 	}
 }
@@ -50,11 +60,9 @@ func (w wanted) observe(line string) {
 // String is the form on the kernel's command line: +1-2 wants 1 and not 2.
 func (w wanted) String() string {
 	var b strings.Builder
-	for i := range images {
-		if there, ok := w[i]; ok {
-			b.WriteByte("-+"[btoi(there)])
-			b.WriteString(strconv.Itoa(i))
-		}
+	for _, i := range slices.Sorted(maps.Keys(w)) {
+		b.WriteByte("-+"[btoi(w[i])])
+		b.WriteString(strconv.Itoa(i))
 	}
 	return b.String()
 }
@@ -75,7 +83,7 @@ func parseWanted(s string) (wanted, error) {
 		}
 		i, err := strconv.ParseUint(s[1:end], 10, 16)
 		if err != nil || s[0] != '+' && s[0] != '-' {
-			return nil, fmt.Errorf("wanted images: %q", s)
+			return nil, fmt.Errorf("wanted objects: %q", s)
 		}
 		w[int(i)], s = s[0] == '+', s[end:]
 	}
