@@ -162,6 +162,7 @@ var small = map[string]string{
 	"internal/adjust/cdi":         "CDI's library is linked by the agent only",
 	"internal/atomicfile":         "five packages of different layers replace files by it",
 	"internal/engine/audit":       "reads one transaction and knows no engine, so that what it checks is not checked by the code that wrote it",
+	"internal/engine/fallback":    "chooses runtimes without the engine, which is at its bound",
 	"internal/enums":              "faces, the control API and the hub check requests by it, and share no other package",
 	"internal/face":               "what every face is made of, without any protocol's libraries",
 	"internal/face/cri/listcache": "generic: it does not know what the entries are",

@@ -38,6 +38,8 @@ type Restarts struct {
 	// Cancelled that this was one that ends the restarts.
 	Stopped   bool `json:"stopped,omitempty"`
 	Cancelled bool `json:"cancelled,omitempty"`
+	// Ran says that the program was started at least once.
+	Ran bool `json:"ran,omitempty"`
 	// Error is why the last restart failed; "" when it did not.
 	Error string `json:"error,omitempty"`
 }
@@ -67,4 +69,7 @@ type Returner interface {
 	Return(tx Tx, o LostObject, at time.Time) (ok bool, err error)
 	// Mount mounts the roots of durable containers that are not mounted.
 	Mount(ctx context.Context) error
+	// Ensure mounts the root of a durable container if it is not mounted. The error says why it cannot
+	// be; it may be another one later.
+	Ensure(ctx context.Context, c *Container) error
 }

@@ -91,7 +91,7 @@ func (v view) restarts() restarts.Verbs {
 func StartDue(ctx context.Context, c *Client, id core.ID) error {
 	v := c.view
 	return restarts.Starter{
-		Verbs: v.restarts(), Renew: func(ctx context.Context, ct *core.Container) error { return renew(ctx, v, ct) },
+		Verbs: v.restarts(), Renew: func(ctx context.Context, ct *core.Container) error { return renew(ctx, v, ct, true) },
 		StartRenewed: func(ctx context.Context, ct *core.Container) error {
 			return v.e.policies.around(ctx, &core.Operation{Verb: core.VerbStart, Container: ct}, func() error { return v.start(ctx, ct, true) })
 		},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/fallback"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
@@ -274,7 +275,7 @@ func (b *build) cgroup(ctx context.Context) error {
 func (b *build) launch(ctx context.Context) error {
 	b.pipeline.Undo.Add("launch", func(ctx context.Context) error { return teardown{e: b.e}.processes(ctx, b.rt, &b.c) })
 	uid, gid := owned.HostIDs(&b.sb, b.spec.Process)
-	try := fallback{first: b.rt, others: b.e.o.Runtimes, any: b.sb.AnyRuntime && b.cfg.Runtime == "", version: b.e.version, take: func(rt core.Runtime) error {
+	try := fallback.Runtimes{First: b.rt, Others: b.e.o.Runtimes, Any: b.sb.AnyRuntime && b.cfg.Runtime == "", Version: b.e.version, Take: func(rt core.Runtime) error {
 		b.rt, b.c.Runtime = rt, rt.Name()
 		return b.e.records.EditContainer(b.c.ID, func(c *core.Container, _ *scope.Change) error { c.Runtime = rt.Name(); return nil })
 	}}
@@ -290,7 +291,7 @@ func (b *build) launch(ctx context.Context) error {
 			return err
 		}
 	}
-	pid, warnings, err := try.create(ctx, core.RuntimeCreate{
+	pid, warnings, err := try.Create(ctx, core.RuntimeCreate{
 		Run: b.cfg.Run, ID: b.c.ID, Bundle: b.c.Bundle, Spec: b.spec, IO: b.cfg.IO, Cgroup: b.c.Cgroup, Limited: true,
 		Levels: levelsOf(&b.sb, &b.c), UID: uid, GID: gid, Confined: b.confined, Identity: owned.Identity(&b.c), Grants: b.c.Config.Grants, HookID: b.cfg.HookID,
 	})

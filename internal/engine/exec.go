@@ -158,20 +158,22 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 	req.Signal = sig
 	req.Incidental = !asksForEnd(&ct, sig)
 	if p.Autopsy != nil {
-		if ref.Process == core.Main && ct.Restarting() { // the request ends the restarts
-			return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Container: &ct}, func() error { return c.view.recordRequest(ref, req) })
+		ended, err := true, error(nil)
+		restarts := ref.Process == core.Main && ct.Restarting()
+		if restarts {
+			ended, err = c.Restarts.Signal(ctx, ct.ID, req)
 		}
-		return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
+		if err != nil || ended && restarts {
+			return err
+		}
+		if ended {
+			return fmt.Errorf("signal process %s of container %s: it has ended: %w", ref.Process, ref.Container, errdefs.ErrNotFound)
+		}
 	}
 	policy := ref.Process == core.Main && ct.Config.Restart != core.RestartPolicy{}
 	if (mayEnd(sig) || policy) && recorded(&ct, ref) || c.view.Forces(&ct.Meta) {
 		if err := c.view.recordRequest(ref, req); err != nil {
 			return err
-		}
-		if ct.Config.Durable {
-			if err := c.e.o.Store.Sync(); err != nil {
-				return err
-			}
 		}
 	}
 	if err := c.e.o.Supervisor.Signal(ctx, ref, sig); err != nil {
@@ -186,6 +188,9 @@ func (c *Client) Signal(ctx context.Context, ref core.Ref, sig int, req core.Sto
 		if err = ignoreNotFound(err); err != nil {
 			return fmt.Errorf("thaw container %s, which is killed: %w", ref.Container, err)
 		}
+	}
+	if policy && ct.Config.Durable {
+		return c.e.o.Store.Sync()
 	}
 	return nil
 }

@@ -292,6 +292,11 @@ func (c view) removeEmpty(ctx context.Context, sb *core.Sandbox, opts RemoveOpti
 	}
 	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
+	if !owned.Released(&cur) { // a restart has made it ready again, before its container was removed
+		if err := (teardown{e: c.e}).release(ctx, &cur); err != nil {
+			return err
+		}
+	}
 	var by scope.Change
 	c.Forced(&by, &cur.Meta, scope.By{Verb: "remove", Request: opts.Request})
 	return teardown{c.e, by, pl}.sandbox(ctx, &cur)

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
 	"github.com/longshore/longshore/internal/engine/owned"
+	"github.com/longshore/longshore/internal/engine/restarts"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
 )
@@ -27,7 +28,7 @@ import (
 func (c *Client) RenewContainer(ctx context.Context, id core.ID) error {
 	ct, err := c.view.Container(id)
 	if err == nil {
-		err = renew(ctx, c.view, &ct)
+		err = renew(ctx, c.view, &ct, false)
 	}
 	if err != nil {
 		return fmt.Errorf("make container %s ready to start again: %w", id, err)
@@ -35,7 +36,8 @@ func (c *Client) RenewContainer(ctx context.Context, id core.ID) error {
 	return nil
 }
 
-func renew(ctx context.Context, v view, ct *core.Container) error {
+// renew makes a container ready to be started again, for a caller or for its restart policy.
+func renew(ctx context.Context, v view, ct *core.Container, policy bool) error {
 	if _, ok := core.NextContainer(ct.State, core.VerbRenew); !ok {
 		return fmt.Errorf("it is %s: %w", ct.State, errdefs.ErrFailedPrecondition)
 	}
@@ -47,7 +49,15 @@ func renew(ctx context.Context, v view, ct *core.Container) error {
 		return err
 	}
 	defer unlock()
-	r, err := newRenewal(v, ct.ID)
+	if v.e.o.Return != nil && ct.Config.Durable {
+		if err := v.e.o.Return(&v.e.volumes).Ensure(ctx, ct); err != nil {
+			return err
+		}
+	}
+	r, err := newRenewal(ctx, v, ct.ID)
+	if err == nil && policy && !r.c.Restarting() {
+		err = restarts.ErrNotDue
+	}
 	if err != nil {
 		return err
 	}
@@ -75,7 +85,7 @@ type renewal struct {
 }
 
 // newRenewal reads the records for a renewal. Preconditions: the sandbox's lock is held.
-func newRenewal(v view, id core.ID) (*renewal, error) {
+func newRenewal(ctx context.Context, v view, id core.ID) (*renewal, error) {
 	r := &renewal{e: v.e, v: v, pipeline: v.e.pipeline("", "renew")}
 	var err error
 	if r.c, err = v.Container(id); err != nil {
@@ -102,6 +112,14 @@ func newRenewal(v view, id core.ID) (*renewal, error) {
 	}
 	if r.sb.State == core.SandboxReady {
 		return r, nil
+	}
+	if r.sb.State == core.SandboxStopped && !owned.Released(&r.sb) { // its stop could not release all
+		if err := (teardown{e: v.e}).release(ctx, &r.sb); err != nil {
+			return nil, err
+		}
+		if r.sb, err = v.Sandbox(r.c.Sandbox); err != nil {
+			return nil, err
+		}
 	}
 	next, ok := core.NextSandbox(r.sb.State, core.VerbRenew)
 	if !ok || !owned.Released(&r.sb) {

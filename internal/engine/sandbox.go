@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine/etc"
+	"github.com/longshore/longshore/internal/engine/fallback"
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
@@ -269,12 +270,12 @@ func (b *sandboxBuild) init(ctx context.Context) error {
 		return err
 	}
 	create := core.RuntimeCreate{ID: id, Bundle: bundle, Spec: owned.Init(&b.sb, e.o.Init, e.version(ctx, b.rt), cg), Cgroup: cg, Limited: true, Init: true, Run: true}
-	try := fallback{first: b.rt, others: e.o.Runtimes, any: b.sb.AnyRuntime, version: e.version, take: func(rt core.Runtime) error {
+	try := fallback.Runtimes{First: b.rt, Others: e.o.Runtimes, Any: b.sb.AnyRuntime, Version: e.version, Take: func(rt core.Runtime) error {
 		b.rt, b.sb.Config.Runtime = rt, rt.Name()
 		_, err := e.records.EditSandbox(id, func(sb *core.Sandbox, _ *scope.Change) error { sb.Config.Runtime = rt.Name(); return nil })
 		return err
 	}}
-	pid, _, err := try.create(ctx, create)
+	pid, _, err := try.Create(ctx, create)
 	if err != nil {
 		return err
 	}

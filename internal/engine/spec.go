@@ -13,6 +13,15 @@ import (
 	"github.com/longshore/longshore/internal/weaken"
 )
 
+// runtimeName returns the runtime that a container asks for, or else that its sandbox does; "" is
+// the node's default.
+func runtimeName(sb *core.Sandbox, cfg *core.ContainerConfig) string {
+	if cfg.Runtime != "" || sb.AnyRuntime {
+		return cfg.Runtime
+	}
+	return sb.Config.Runtime
+}
+
 // version returns the ociVersion to write for a runtime.
 func (e *Engine) version(ctx context.Context, rt core.Runtime) string {
 	f, err := e.featuresOf(ctx, rt)

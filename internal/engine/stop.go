@@ -48,11 +48,16 @@ func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopReq
 	if err != nil {
 		return err
 	}
-	if ct.State == core.ContainerExited {
-		return c.Restarts.End(ctx, &ct, req)
+	if ct.State == core.ContainerExited && !ct.Restarting() {
+		return nil
 	}
 	op := core.Operation{Verb: core.VerbStop, Container: &ct}
 	err = c.view.e.perform(ctx, &op, func() error {
+		if ct.State == core.ContainerExited {
+			if ended, err := c.Restarts.End(ctx, id, req); err != nil || ended {
+				return err
+			}
+		}
 		req = c.view.Request(req, "KillContainer")
 		req.Signal, req.Stop = sigkill, true
 		if err := c.view.recordRequest(core.Ref{Container: id}, req); err != nil {
@@ -75,7 +80,15 @@ func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) er
 func (c view) end(ctx context.Context, ct *core.Container, opts StopOptions) error {
 	e, ref := c.e, core.Ref{Container: ct.ID}
 	if ct.State == core.ContainerExited {
-		return c.restarts().End(ctx, ct, opts.Request)
+		ended, err := c.restarts().End(ctx, ct.ID, opts.Request)
+		if err != nil || ended {
+			return err
+		}
+		cur, err := c.Container(ct.ID) // its restart policy has started it
+		if err != nil {
+			return err
+		}
+		return c.end(ctx, &cur, opts)
 	}
 	if ct.State == core.ContainerCreating {
 		// A create in progress holds this lock and is cancelled; if it had completed, the container is

@@ -62,8 +62,8 @@ func (s *Store) Checkout(_ context.Context, req core.CheckoutRequest) (core.Chec
 		// Its record was damaged. The container's files still exist.
 		co = old
 		mended, err = s.rec.newCheckout(rec, req.ReadOnly)
-	case old != nil && rec == nil && req.Durable && old.Manifest != "" && old.ReadOnly == req.ReadOnly:
-		co = old // its image was removed since; its layers stay as long as the checkout
+	case old != nil && req.Durable && old.Manifest != "" && old.ReadOnly == req.ReadOnly && (rec == nil || old.Manifest != rec.Manifest.Digest):
+		co = old // its image was removed or replaced since; its layers stay as long as the checkout
 	case old != nil && (rec == nil || old.Manifest != rec.Manifest.Digest || old.ReadOnly != req.ReadOnly):
 		err = fmt.Errorf("the container has another root filesystem: %w", errdefs.ErrAlreadyExists)
 	case old != nil:

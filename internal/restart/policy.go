@@ -92,17 +92,17 @@ func wants(p core.RestartPolicy, stopped bool, status, restarts int) bool {
 // Ended schedules the next start. A program that could not be started is not tried again.
 func (Rules) Ended(c *core.Container) {
 	r, exit := &c.Restarts, c.Main.Autopsy.Exit
-	r.Due, r.Boot = time.Time{}, false
-	if c.Main.Started.IsZero() {
-		r.Error = c.Main.Autopsy.Start
+	pending := !r.Due.IsZero()
+	r.Due, r.Boot, r.Error = time.Time{}, false, c.Main.Autopsy.Start
+	// With a pending restart, an agent that died may have started the program without a record.
+	if r.Error != "" || c.Main.Started.IsZero() && !pending {
 		return
 	}
-	r.Error = ""
 	if r.Cancelled || !wants(c.Config.Restart, r.Stopped, exit.Status(), r.Count) {
 		return
 	}
-	switch ran := exit.At.Sub(c.Main.Started); {
-	case r.Delay == 0 || ran >= settled:
+	switch {
+	case r.Delay == 0 || !c.Main.Started.IsZero() && exit.At.Sub(c.Main.Started) >= settled:
 		r.Delay = firstDelay
 	default:
 		r.Delay = min(2*r.Delay, maxDelay)
@@ -127,21 +127,20 @@ func (Rules) Requested(c *core.Container, req core.StopRequest) {
 }
 
 // Started forgets all that was before.
-func (Rules) Started(c *core.Container) { c.Restarts = core.Restarts{} }
+func (Rules) Started(c *core.Container) { c.Restarts = core.Restarts{Ran: true} }
 
 // Booted schedules a start for the present if the policy wants one after a boot: always even if a
 // caller had stopped the program, unless-stopped if none had, on-failure if its last end was one.
 func (Rules) Booted(c *core.Container, at time.Time) {
-	r := c.Restarts
-	c.Restarts = core.Restarts{Stopped: r.Stopped}
+	r := &c.Restarts
 	status := 0
 	if c.Main.Autopsy != nil {
 		status = c.Main.Autopsy.Exit.Status()
 	}
-	if !c.Main.Started.IsZero() && wants(c.Config.Restart, r.Stopped, status, r.Count) {
-		c.Restarts.Due, c.Restarts.Boot = at, true
-	} else {
-		c.Restarts = core.Restarts{Count: r.Count, Stopped: r.Stopped, Cancelled: r.Cancelled}
+	r.Ran = r.Ran || !c.Main.Started.IsZero() || !r.Due.IsZero()
+	r.Due, r.Boot, r.Delay = time.Time{}, false, 0
+	if r.Ran && wants(c.Config.Restart, r.Stopped, status, r.Count) {
+		*r = core.Restarts{Due: at, Boot: true, Ran: true, Stopped: r.Stopped}
 	}
 }
 

@@ -104,7 +104,7 @@ func TestEachPolicyAfterEachEnd(t *testing.T) {
 			t.Errorf("%s: after a boot %+v", name, ct.Restarts)
 		}
 		restart.Rules{}.Started(&ct)
-		if ct.Restarts != (core.Restarts{}) {
+		if ct.Restarts != (core.Restarts{Ran: true}) {
 			t.Errorf("%s: after a start %+v", name, ct.Restarts)
 		}
 	}
@@ -138,6 +138,31 @@ func TestAProgramThatCannotBeStartedIsNotTriedAgain(t *testing.T) {
 	restart.Rules{}.Booted(&c, start)
 	if c.Restarting() {
 		t.Errorf("a program that never ran is started after a boot: %+v", c.Restarts)
+	}
+}
+
+// TestAnAgentThatDiesInARestart: the program was started without a record, and has ended or was cut off by a boot.
+func TestAnAgentThatDiesInARestart(t *testing.T) {
+	due := func() core.Container {
+		c := core.Container{Config: core.ContainerConfig{Restart: core.RestartPolicy{Name: core.RestartAlways}}, State: core.ContainerExited}
+		c.Restarts = core.Restarts{Due: start, Count: 2, Delay: time.Second, Ran: true}
+		c.Main.Autopsy = &core.Autopsy{Exit: core.Exit{Code: 1, At: start.Add(time.Second)}}
+		return c
+	}
+	c := due()
+	if (restart.Rules{}).Ended(&c); !c.Restarting() || c.Restarts.Count != 3 {
+		t.Errorf("after its end: %+v", c.Restarts)
+	}
+	c = due()
+	if (restart.Rules{}).Booted(&c, start); !c.Restarting() || !c.Restarts.Boot {
+		t.Errorf("after a boot: %+v", c.Restarts)
+	}
+	c.Main = core.Process{Autopsy: &core.Autopsy{Start: "a broken pipe"}}
+	if (restart.Rules{}).Ended(&c); c.Restarting() {
+		t.Errorf("a failed start: %+v", c.Restarts)
+	}
+	if (restart.Rules{}).Booted(&c, start); !c.Restarting() {
+		t.Errorf("a failed start of a program that ran before, after a boot: %+v", c.Restarts)
 	}
 }
 

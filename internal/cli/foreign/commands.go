@@ -38,7 +38,7 @@ func otherCommands() map[string]string {
 		"image build":      build,
 		"builder":          build,
 		"buildx":           build,
-		"compose":          "Longshore runs no Compose files: use longshore-hub apply on its hub",
+		"compose":          "use longshore up and longshore down on a node, and longshore-hub apply on the hub",
 		"config create":    "configs belong" + hub,
 		"config inspect":   "configs belong" + hub,
 		"config ls":        "configs belong" + hub,

@@ -118,7 +118,7 @@ func mask(v any) {
 			switch list, isList := e.([]any); {
 			case isList && strings.EqualFold(k, "env"):
 				maskEnv(list)
-			case k == "data":
+			case k == "data", k == "saved_spec":
 				v[k] = hidden
 			default:
 				mask(e)

@@ -10,7 +10,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/longshore/longshore/internal/atomicfile"
 	"github.com/longshore/longshore/internal/autopsy"
@@ -165,19 +168,51 @@ func (b Boot) Mount(ctx context.Context) error {
 	for _, p := range paths {
 		mounted[p] = true
 	}
+	checkouts, err := b.Images.Checkouts(ctx)
+	if err != nil {
+		return fmt.Errorf("list checkouts: %w", err)
+	}
 	for _, c := range list {
 		if mounted[filepath.Join(c.Bundle, "rootfs")] {
 			continue
 		}
 		sb := sandboxes[c.Sandbox]
-		if err := b.mount(ctx, &sb, &c); err != nil {
+		if err := b.whole(ctx, &sb, &c, checkouts); err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			b.Logger.ErrorContext(ctx, "could not mount the root of a container that has outlived the boot; it cannot be started", "container", string(c.ID), "error", err)
+			b.Logger.ErrorContext(ctx, "could not mount the root of a container that has outlived the boot; each start tries again", "container", string(c.ID), "error", err)
 		}
 	}
 	return nil
+}
+
+// Ensure implements core.Returner.
+func (b Boot) Ensure(ctx context.Context, c *core.Container) error {
+	paths, err := b.Roots.Mounted(ctx, c.Bundle)
+	if err != nil || slices.Contains(paths, filepath.Join(c.Bundle, "rootfs")) {
+		return err
+	}
+	sb, err := b.Records.Sandbox(c.Sandbox)
+	if err != nil {
+		return err
+	}
+	checkouts, err := b.Images.Checkouts(ctx)
+	if err == nil {
+		err = b.whole(ctx, &sb, c, checkouts)
+	}
+	if err != nil {
+		return fmt.Errorf("mount its root: %v: %w", err, errdefs.ErrUnavailable) //nolint:errorlint // a restart policy tries again, whatever it is
+	}
+	return nil
+}
+
+// whole mounts a root, or fails without its layer. A new layer would hide a loss of data.
+func (b Boot) whole(ctx context.Context, sb *core.Sandbox, c *core.Container, checkouts []core.ID) error {
+	if c.Image != "" && !slices.Contains(checkouts, c.ID) {
+		return fmt.Errorf("its layer is gone: %w", errdefs.ErrDataLoss)
+	}
+	return b.mount(ctx, sb, c)
 }
 
 func (b Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (err error) {
@@ -203,6 +238,11 @@ func (b Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (e
 	if err := b.Roots.Mount(ctx, rootfs, mounts, false); err != nil {
 		return err
 	}
+	defer func() { // a mounted root says that everything is mounted
+		if err != nil {
+			err = errors.Join(err, b.Roots.Unmount(context.WithoutCancel(ctx), rootfs))
+		}
+	}()
 	images := volumes.Images{Images: b.Images, Roots: b.Roots}
 	if _, err := images.Mount(ctx, c, uids, gids); err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/longshore/longshore/internal/core"
-	"github.com/longshore/longshore/internal/engine"
 )
 
 // ErrCrash is the error of every call in an engine that died at a stage.
@@ -28,7 +27,7 @@ type Crash struct {
 // Crashes returns a Crash that controls the engines which n starts from now on.
 func (n *Node) Crashes() *Crash {
 	c := &Crash{hit: make(chan struct{})}
-	n.Options.FailPoint = engine.CheckedFailPoint(c.point)
+	n.Options.FailPoint = c.point // faces have further stages
 	n.Options.Store = mortalStore{n.Options.Store, c}
 	n.crash = c
 	return c

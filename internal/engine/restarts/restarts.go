@@ -55,13 +55,15 @@ func (v Starter) Start(ctx context.Context, id core.ID) error {
 	if err == nil {
 		return nil
 	}
-	cur, gerr := v.Scope.Container(id)
-	switch {
-	case gerr != nil:
+	cur, unlock, gerr := v.Scope.LockedContainer(ctx, id)
+	if gerr != nil {
 		return ignoreNotFound(gerr)
+	}
+	defer unlock()
+	switch {
 	case !errors.Is(err, ErrNotDue) && cur.Restarting():
 		return fmt.Errorf("start container %s again: %w", id, err)
-	case cur.State != core.ContainerCreated:
+	case cur.State != core.ContainerCreated || !errors.Is(err, ErrNotDue):
 		return nil // a caller has stopped, started or removed it meanwhile
 	}
 	// A caller has cancelled the restart while the container was made ready for it.
@@ -123,27 +125,33 @@ func (v Verbs) SetPolicy(id core.ID, p core.RestartPolicy) error {
 	return nil
 }
 
-// End cancels the pending restart of a container that has ended, for the caller of a stop. If a
-// restart has begun, it stops the container.
-func (v Verbs) End(ctx context.Context, ct *core.Container, req core.StopRequest) error {
-	cur, err := v.Scope.Container(ct.ID)
-	if err != nil || !cur.Restarting() {
-		return err
+// End cancels the pending restart of a container that has ended, for the caller of a stop. It returns
+// false for a container that runs again.
+func (v Verbs) End(ctx context.Context, id core.ID, req core.StopRequest) (ended bool, err error) {
+	req.Stop = true
+	return v.Signal(ctx, id, v.Scope.Request(req, "StopContainer"))
+}
+
+// Signal records a caller's signal to the program of a container that has ended; it may cancel the
+// pending restart. It returns false for a container that runs again.
+func (v Verbs) Signal(ctx context.Context, id core.ID, req core.StopRequest) (ended bool, err error) {
+	cur, err := v.Scope.Container(id)
+	if err != nil || cur.State != core.ContainerExited || !cur.Restarting() {
+		return cur.State == core.ContainerExited, err
 	}
-	_, unlock, err := v.Scope.LockedContainer(ctx, ct.ID) // a renewal holds the lock
+	cur, unlock, err := v.Scope.LockedContainer(ctx, id) // a renewal holds the lock
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
-	req = v.Scope.Request(req, "StopContainer")
-	req.Stop = true
-	if err := v.Record(core.Ref{Container: ct.ID}, req); err != nil {
-		return err
+	if cur.State != core.ContainerExited {
+		return false, nil
 	}
-	if cur, err = v.Scope.Container(ct.ID); err != nil || cur.State == core.ContainerExited {
-		return err
+	err = v.Record(core.Ref{Container: id}, req)
+	if err == nil && cur.Config.Durable {
+		err = v.Scope.Store.Sync()
 	}
-	return v.Kill(ctx, &cur)
+	return true, err
 }
 
 func ignoreNotFound(err error) error {

@@ -163,14 +163,29 @@ func (r *Runner) start(ctx context.Context, work *sync.WaitGroup) {
 	}
 }
 
-// one starts a container, and queues it again if another restart is pending afterwards.
+// startTime bounds one start, so that a network that hangs does not keep the others from starting.
+const startTime = 2 * time.Minute
+
+// putOffPause is the pause before the next try if a failure could not be recorded.
+const putOffPause = time.Second
+
+// one starts a container, and queues it again if another restart is pending afterwards. A start that has
+// begun is completed even if the agent is being stopped: a start that is cut off would be a failed one.
 func (r *Runner) one(ctx context.Context, p pending) {
 	own := r.As(p.owner)
-	err := r.due(ctx, own, p.id)
+	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTime)
+	defer cancel()
+	err := r.due(whole, own, p.id)
 	if err != nil && ctx.Err() == nil {
 		r.Log.WarnContext(ctx, "could not start a container again", "container", string(p.id), "error", err)
 		if err := own.Restarts.PutOff(p.id, func(c *core.Container) { restart.Failed(c, err, time.Now().UTC()) }); err != nil {
-			r.Log.ErrorContext(ctx, "could not record that a restart has failed; the next start of the agent tries it again", "container", string(p.id), "error", err)
+			r.Log.ErrorContext(ctx, "could not record that a restart has failed; it is tried again", "container", string(p.id), "error", err)
+			pause := time.NewTimer(putOffPause)
+			defer pause.Stop()
+			select {
+			case <-ctx.Done():
+			case <-pause.C:
+			}
 		}
 	}
 	r.mu.Lock()

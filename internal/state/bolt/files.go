@@ -67,6 +67,13 @@ func openFiles(o Options) (*files, error) {
 		return nil, errors.Join(err, f.Close())
 	}
 	f.live, err = openDB(o.live())
+	if err == nil && !f.fresh {
+		// An agent that died in its first start after a boot has left a file without content.
+		err = f.live.View(func(tx *bbolt.Tx) error {
+			f.fresh = tx.Bucket([]byte(metaBucket)).Get([]byte(lostObjectsKey)) == nil
+			return nil
+		})
+	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -211,7 +218,7 @@ func (f *files) load(limit int) (c state.Contents, err error) {
 	for _, ct := range c.Containers {
 		f.log.census.addContainer(ct)
 	}
-	if err := f.records.catchUp(f.live); err != nil {
+	if err := f.catchUp(&c); err != nil {
 		return c, err
 	}
 	if damaged {
@@ -238,7 +245,7 @@ func (f *files) loadAfterBoot(c *state.Contents, limit int) error {
 		return err
 	}
 	f.lostObjects = maps.Clone(f.log.census)
-	records, err := f.records.afterBoot(c, f.lostObjects, f.log.damaged == 0)
+	records, err := f.afterBoot(c)
 	if err != nil {
 		return err
 	}
@@ -367,11 +374,11 @@ func (f *files) Commit(ch state.Changes, oldest uint64) error {
 		return err
 	}
 	f.lostObjects = lost
-	f.records.add(ch.Records)
 	for _, e := range ch.Events {
 		f.log.census.apply(e.Event)
 	}
 	f.log.append(ch.Events)
+	f.records.add(ch.Records) // after their events, which are synced first
 	return nil
 }
 

@@ -153,15 +153,16 @@ func (d *durableRecords) stored() (map[recordKey][]byte, error) {
 	return all, err
 }
 
-// catchUp notes the differences between the database and live.db, which an agent that was killed has
-// left.
-func (d *durableRecords) catchUp(live *dbfile.DB) error {
-	stored, err := d.stored()
+// catchUp notes the differences between durable.db and live.db, which an agent that was killed has left.
+// A record that is in durable.db alone was deleted if the event log says so. Otherwise live.db has lost
+// it to damage: it is taken back, as after a boot.
+func (f *files) catchUp(c *state.Contents) error {
+	stored, err := f.records.stored()
 	if err != nil {
 		return err
 	}
 	var list []state.Record
-	err = live.View(func(tx *bbolt.Tx) error {
+	err = f.live.View(func(tx *bbolt.Tx) error {
 		for _, kind := range []string{state.KindSandbox, state.KindContainer} {
 			b := tx.Bucket([]byte(kind))
 			if b == nil {
@@ -183,11 +184,25 @@ func (d *durableRecords) catchUp(live *dbfile.DB) error {
 		}
 		return nil
 	})
-	for k := range stored {
-		list = append(list, state.Record{Kind: k.kind, ID: core.ID(k.id), Durable: true})
+	if err != nil {
+		return err
 	}
-	d.add(list)
-	return err
+	f.records.add(list)
+	if len(stored) == 0 {
+		return nil
+	}
+	back, err := f.takeBack(c, stored)
+	if err != nil || len(back) == 0 {
+		return err
+	}
+	return f.live.Update(func(tx *dbfile.Tx) error {
+		for k, raw := range back {
+			if err := set(tx, k.kind, k.id, raw); err != nil {
+				return err
+			}
+		}
+		return saveLostObjects(tx, f.lostObjects)
+	})
 }
 
 func isDurable(kind string, raw []byte) (bool, error) {
@@ -198,51 +213,96 @@ func isDurable(kind string, raw []byte) (bool, error) {
 	return v.Config.Durable, nil
 }
 
-// afterBoot puts the records into the contents of the store, as they were before the boot, and returns
-// them for live.db. With complete, lost has all objects that existed: a record without one is of an
-// object that was removed, and is dropped. Otherwise lost gets the objects that it lacks. A container
-// without its sandbox is dropped too.
-func (d *durableRecords) afterBoot(c *state.Contents, lost census, complete bool) (map[recordKey][]byte, error) {
-	err := d.db.View(func(tx *bbolt.Tx) error {
-		var errs [2]error
-		c.Sandboxes, errs[0] = loadKind(tx, state.KindSandbox, func(v *core.Sandbox) time.Time { return v.Created })
-		c.Containers, errs[1] = loadKind(tx, state.KindContainer, func(v *core.Container) time.Time { return v.Created })
-		return errors.Join(errs[:]...)
-	})
+// afterBoot puts the records of durable.db into the contents of the store, as they were before the boot,
+// and returns them for live.db.
+func (f *files) afterBoot(c *state.Contents) (map[recordKey][]byte, error) {
+	stored, err := f.records.stored()
+	if err != nil || len(stored) == 0 {
+		return nil, err
+	}
+	return f.takeBack(c, stored)
+}
+
+// takeBack adds records to the contents of the store and to the lost objects, and returns them. It drops
+// those that the event log knows as removed, and containers without their sandbox.
+func (f *files) takeBack(c *state.Contents, stored map[recordKey][]byte) (map[recordKey][]byte, error) {
+	removed, err := f.removed()
 	if err != nil {
 		return nil, err
 	}
-	records, err := d.stored()
+	back := maps.Clone(stored)
+	drop := func(k recordKey) {
+		f.logger.Info("a record is left of a removal and is dropped", "kind", k.kind, "object", k.id)
+		delete(back, k)
+		f.records.add([]state.Record{{Kind: k.kind, ID: core.ID(k.id), Durable: true}})
+	}
+	for k := range stored {
+		if removed[core.ID(k.id)] {
+			drop(k)
+		}
+	}
+	if f.lostObjects == nil {
+		f.lostObjects = census{}
+	}
+	for k, raw := range back {
+		if k.kind != state.KindSandbox {
+			continue
+		}
+		sb := new(core.Sandbox)
+		if err := unmarshal(k.kind, raw, sb); err != nil {
+			return nil, err
+		}
+		c.Sandboxes = append(c.Sandboxes, sb)
+		if _, ok := f.lostObjects[sb.ID]; !ok {
+			f.lostObjects.addSandbox(sb)
+		}
+	}
+	for k, raw := range maps.Clone(back) {
+		if k.kind != state.KindContainer {
+			continue
+		}
+		ct := new(core.Container)
+		if err := unmarshal(k.kind, raw, ct); err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(c.Sandboxes, func(sb *core.Sandbox) bool { return sb.ID == ct.Sandbox }) {
+			drop(k)
+			continue
+		}
+		c.Containers = append(c.Containers, ct)
+		if _, ok := f.lostObjects[ct.ID]; !ok {
+			f.lostObjects.addContainer(ct)
+		}
+	}
+	slices.SortStableFunc(c.Sandboxes, func(a, b *core.Sandbox) int { return a.Created.Compare(b.Created) })
+	slices.SortStableFunc(c.Containers, func(a, b *core.Container) int { return a.Created.Compare(b.Created) })
+	return back, nil
+}
+
+// removed returns the objects that were removed according to the event log.
+func (f *files) removed() (map[core.ID]bool, error) {
+	raws, err := f.log.readEvents()
 	if err != nil {
 		return nil, err
 	}
-	drop := func(kind string, id core.ID) bool {
-		delete(records, recordKey{kind, string(id)})
-		d.add([]state.Record{{Kind: kind, ID: id, Durable: true}})
-		return true
+	gone := map[core.ID]bool{}
+	for _, raw := range raws {
+		if !bytes.Contains(raw, []byte(".removed")) {
+			continue
+		}
+		var ev core.Event
+		if err := json.Unmarshal(raw, &ev); err != nil {
+			continue // a damaged line says nothing
+		}
+		switch ev.Kind {
+		case core.EventSandboxRemoved:
+			gone[ev.Sandbox] = true
+		case core.EventContainerRemoved:
+			gone[ev.Container] = true
+		default:
+		}
 	}
-	c.Sandboxes = slices.DeleteFunc(c.Sandboxes, func(sb *core.Sandbox) bool {
-		if _, ok := lost[sb.ID]; ok {
-			return false
-		}
-		if complete {
-			return drop(state.KindSandbox, sb.ID)
-		}
-		lost.addSandbox(sb)
-		return false
-	})
-	c.Containers = slices.DeleteFunc(c.Containers, func(ct *core.Container) bool {
-		_, known := lost[ct.ID]
-		if _, ok := records[recordKey{state.KindSandbox, string(ct.Sandbox)}]; !ok || !known && complete {
-			d.logger.Info("the record of a durable container is left of its removal and is dropped", "container", ct.ID)
-			return drop(state.KindContainer, ct.ID)
-		}
-		if !known {
-			lost.addContainer(ct)
-		}
-		return false
-	})
-	return records, nil
+	return gone, nil
 }
 
 func unmarshal(kind string, raw []byte, v any) error {

@@ -7,8 +7,10 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/bbolt"
 
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/state"
 	"github.com/longshore/longshore/internal/state/bolt"
 	"github.com/longshore/longshore/internal/state/statetest"
 )
@@ -121,6 +123,9 @@ func TestAnAgentThatWasKilledCatchesUp(t *testing.T) {
 		if err := tx.Containers().Put(c); err != nil {
 			return err
 		}
+		if _, err := tx.Append(core.Event{Kind: core.EventContainerRemoved, Sandbox: "sremoved", Container: "removed", Owner: core.OwnerCLI, Key: "removed"}); err != nil {
+			return err
+		}
 		return tx.Containers().Delete("removed")
 	}))
 	durable(t, s, "new", nil)
@@ -137,6 +142,54 @@ func TestAnAgentThatWasKilledCatchesUp(t *testing.T) {
 		if c, _ := container(t, b, id); c.State != want {
 			t.Errorf("%s is %q, want %q", id, c.State, want)
 		}
+	}
+}
+
+// TestAnAgentThatDiedInItsFirstStart opens a live.db that was made after a boot and has no content yet.
+func TestAnAgentThatDiedInItsFirstStart(t *testing.T) {
+	n := node{t.TempDir()}
+	s := n.open(t, "b1")
+	durable(t, s, "one", nil)
+	must(t, s.Close())
+	live := filepath.Join(n.dir, "state", "live.db")
+	must(t, os.Remove(live))
+	must(t, os.RemoveAll(live+".copy"))
+	db, err := bbolt.Open(live, 0o600, nil)
+	must(t, err)
+	must(t, db.Update(func(tx *bbolt.Tx) error {
+		b, err := tx.CreateBucket([]byte("meta"))
+		if err != nil {
+			return err
+		}
+		return b.Put([]byte("schema"), []byte("1"))
+	}))
+	must(t, db.Close())
+	for range 2 {
+		s = n.open(t, "b1")
+		if _, ok := container(t, s, "one"); !ok || len(s.LostObjects()) != 2 {
+			t.Errorf("the container is there: %v, %d lost objects", ok, len(s.LostObjects()))
+		}
+		must(t, s.Close())
+	}
+}
+
+// TestARecordThatLiveHasLostIsTakenBack deletes a record from live.db without the event of a removal.
+func TestARecordThatLiveHasLostIsTakenBack(t *testing.T) {
+	n := node{t.TempDir()}
+	s := n.open(t, "b1")
+	durable(t, s, "one", nil)
+	must(t, s.Close())
+	db, err := bbolt.Open(filepath.Join(n.dir, "state", "live.db"), 0o600, nil)
+	must(t, err)
+	must(t, db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte(state.KindContainer)).Delete([]byte("one")) }))
+	must(t, db.Close())
+	must(t, os.RemoveAll(filepath.Join(n.dir, "state", "live.db.copy")))
+	for range 2 {
+		s = n.open(t, "b1")
+		if _, ok := container(t, s, "one"); !ok || len(s.LostObjects()) != 1 {
+			t.Errorf("the container is there: %v, %d lost objects", ok, len(s.LostObjects()))
+		}
+		must(t, s.Close())
 	}
 }
 

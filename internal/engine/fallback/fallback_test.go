@@ -1,4 +1,4 @@
-package engine
+package fallback
 
 import (
 	"context"
@@ -66,15 +66,15 @@ func TestFallback(t *testing.T) {
 				all = append(all, &fakeRuntime{name: string(rune('b' + i)), err: err})
 			}
 			by := "a"
-			try := fallback{
-				first: all[0], any: c.any,
-				version: func(_ context.Context, rt core.Runtime) string { return "of " + rt.Name() },
-				take:    func(rt core.Runtime) error { by = rt.Name(); return nil },
+			try := Runtimes{
+				First: all[0], Any: c.any,
+				Version: func(_ context.Context, rt core.Runtime) string { return "of " + rt.Name() },
+				Take:    func(rt core.Runtime) error { by = rt.Name(); return nil },
 			}
 			for _, rt := range all {
-				try.others = append(try.others, rt)
+				try.Others = append(try.Others, rt)
 			}
-			pid, warnings, err := try.create(t.Context(), core.RuntimeCreate{ID: "id", Spec: &specs.Spec{Version: "of a"}})
+			pid, warnings, err := try.Create(t.Context(), core.RuntimeCreate{ID: "id", Spec: &specs.Spec{Version: "of a"}})
 			if c.err != nil {
 				if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.text) {
 					t.Errorf("error %v, want %v with %q", err, c.err, c.text)
