@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -44,6 +45,9 @@ func (s *containerServer) Inspect(ctx context.Context, req *longshorev1.InspectR
 // network, which are recorded elsewhere.
 func (s *Server) inspectContainer(ctx context.Context, c core.Container, showEnv bool) (*longshorev1.InspectResponse, error) {
 	rec := recordOf(c)
+	if view.NeverRan(&c) {
+		c.State, c.Main.Autopsy, c.Main.Finished = core.ContainerCreated, nil, time.Time{}
+	}
 	c.SavedSpec = nil // extra has the spec, and the saved one shows the environment
 	extra := map[string]any{"image_name": rec.Image, "auto_remove": rec.AutoRemove, "privileged": rec.Privileged}
 	if s.o.Restricted != nil && s.o.Restricted() {

@@ -36,8 +36,13 @@ func (s *containerServer) Wait(ctx context.Context, req *longshorev1.WaitRequest
 	ended := s.srv.all.JoinWait
 	switch req.GetCondition() {
 	case "", waitNotRunning:
-		if req.GetCondition() == waitNotRunning && c.State == core.ContainerCreated {
+		created := c.State == core.ContainerCreated || view.NeverRan(&c)
+		if req.GetCondition() == waitNotRunning && created {
 			return &longshorev1.WaitResponse{}, nil
+		}
+		if c.State != core.ContainerCreated && created { // the end on record is of no program
+			wait = func(ctx context.Context) (*core.Autopsy, error) { return nextEnd(ctx, s.srv.all, c, since, false) }
+			break
 		}
 		join := ended(core.Ref{Container: c.ID})
 		wait = func(ctx context.Context) (*core.Autopsy, error) {
@@ -65,14 +70,17 @@ func (s *containerServer) Wait(ctx context.Context, req *longshorev1.WaitRequest
 // nextEnd waits for the first end of the container's program after the event since, or for the container's removal. Then it
 // returns the last end, nil if there was none.
 func nextEnd(ctx context.Context, all *engine.Client, c core.Container, since uint64, removed bool) (*core.Autopsy, error) {
-	last, started := c.Main.Autopsy, c.State != core.ContainerCreated
+	last, started := c.Main.Autopsy, c.State != core.ContainerCreated && !view.NeverRan(&c)
+	if !started {
+		last = nil
+	}
 	for e, err := range all.Events(ctx, since, core.Filter{Container: c.ID}) {
 		switch {
 		case err != nil:
 			return nil, err
 		case e.Kind == core.EventContainerStarted:
 			started = true
-		case e.Kind == core.EventContainerExited && started: // a removal also ends a process that was never started
+		case e.Kind == core.EventContainerExited && (started || e.Autopsy != nil && e.Autopsy.Start != ""): // a removal also ends a process that was never started
 			if last = e.Autopsy; !removed {
 				return last, nil
 			}

@@ -69,6 +69,9 @@ func TestContainersReturnAfterAPowerCut(t *testing.T) {
 			if out := must(t, n, "ps", "-a", "--filter", "name=made", "--format", "{{.State}}"); out != "created" {
 				t.Errorf("cut %d: a container that never ran is %q", cut, out)
 			}
+			if out := must(t, n, "inspect", "-f", "{{.State.Status}} {{.State.ExitCode}}", "made"); out != "created 0" {
+				t.Errorf("cut %d: inspect says of it %q", cut, out)
+			}
 			if out, err := n.CLI("inspect", "gone"); err == nil {
 				t.Errorf("cut %d: a container with --rm has returned: %s", cut, out)
 			}

@@ -234,7 +234,7 @@ func (g *generator) name(s *source) error {
 	g.names[s.service] = s.path
 	switch {
 	case s.kind == container && isTemplate:
-		s.resource = "systemd-%P_%I"
+		s.resource = "systemd-%p_%i"
 	case s.kind == container:
 		s.resource = "systemd-%N"
 	case isTemplate && instance == "":

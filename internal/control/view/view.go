@@ -97,9 +97,9 @@ func networkNames(sb core.Sandbox) []string {
 // Restarting is the state of a container that its restart policy will start again.
 const Restarting = "restarting"
 
-// neverRan reports whether a container was only created before a boot of the node, which has ended the
-// process that waited for its start.
-func neverRan(c *core.Container) bool {
+// NeverRan reports whether a container was only created before a boot of the node, which has ended the
+// process that waited for its start. It is shown as created.
+func NeverRan(c *core.Container) bool {
 	a := c.Main.Autopsy
 	return c.Config.Durable && c.State == core.ContainerExited && c.Main.Started.IsZero() && a != nil && a.Exit.Lost
 }
@@ -121,7 +121,7 @@ func Container(c core.Container, sb core.Sandbox, image string) *longshorev1.Con
 	switch {
 	case c.Restarting():
 		out.State = Restarting
-	case neverRan(&c):
+	case NeverRan(&c):
 		out.State, out.Autopsy, out.Finished = string(core.ContainerCreated), nil, nil
 	}
 	out.Network, out.Networks = sb.Network.Mode, networkNames(sb)

@@ -65,14 +65,14 @@ func Detect(head []byte) Kind {
 	}
 }
 
-// isImagesEntry reports whether a name is at the top of archives of images. Docker's older archives have directories and
-// files that are named by digests.
+// isImagesEntry reports whether a name is at the top of archives of images. Docker's older archives, and those of crane, ko
+// and Jib, have directories and files that are named by digests.
 func isImagesEntry(name string) bool {
 	switch name {
 	case ocispec.ImageLayoutFile, ocispec.ImageIndexFile, ocispec.ImageBlobsDir, "manifest.json", "repositories":
 		return true
 	}
-	name = strings.TrimSuffix(strings.TrimSuffix(name, ".tar"), ".json")
+	name, _, _ = strings.Cut(strings.TrimPrefix(name, string(digest.SHA256)+":"), ".") // without .tar, .tar.gz, .json
 	return digest.NewDigestFromEncoded(digest.SHA256, name).Validate() == nil
 }
 

@@ -73,6 +73,8 @@ func TestDetectTellsArchivesApart(t *testing.T) {
 		{[]string{id + "/", id + "/layer.tar"}, fromroot.Images},
 		{[]string{id + ".tar"}, fromroot.Images},
 		{[]string{id + ".json"}, fromroot.Images},
+		{[]string{"sha256:" + id, "manifest.json"}, fromroot.Images},
+		{[]string{id + ".tar.gz", "config.json"}, fromroot.Images},
 		{nil, fromroot.Unknown},
 		{[]string{"./"}, fromroot.Unknown},
 	} {

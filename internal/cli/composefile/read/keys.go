@@ -92,7 +92,7 @@ func Keys() []Key {
 			{s + "deploy.resources.reservations.cpus", Ignored, "write cpu_shares"},
 			{s + "deploy.resources.reservations.devices", Differs, "as gpus"},
 			{s + "deploy.resources.reservations.generic_resources", Refused, "leave it out"},
-			{s + "deploy.restart_policy.condition", Works, "where restart is missing"},
+			{s + "deploy.restart_policy.condition", Works, "before restart"},
 			{s + "deploy.restart_policy.max_attempts", Works, "of on-failure"},
 			{s + "deploy.restart_policy.delay", Ignored, "the delays are those of restart"},
 			{s + "deploy.restart_policy.window", Ignored, "the delays are those of restart"},

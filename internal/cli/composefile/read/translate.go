@@ -486,10 +486,10 @@ func (t *serviceTranslator) pull() {
 	}
 }
 
-// restart sets the restart policy. That of deploy counts without one of the service itself, as with docker compose.
+// restart sets the restart policy. That of deploy comes before that of the service itself, as in the Compose specification.
 func (t *serviceTranslator) restart() {
 	policy, at := t.s.Restart, []string{"restart"}
-	if d := t.s.Deploy; policy == "" && d != nil && d.RestartPolicy != nil {
+	if d := t.s.Deploy; d != nil && d.RestartPolicy != nil {
 		at = []string{"deploy", "restart_policy", "condition"}
 		switch c := d.RestartPolicy.Condition; c {
 		case "", "any":
