@@ -61,7 +61,7 @@ type death struct {
 	end  ending
 	why  string // a regular expression of the whole verdict
 	last string // the command why's text beside the verdict
-	gone bool   // nobody but the event log knows of it any more
+	gone bool   // it has no record after that, but for a container of the command line
 }
 
 // container is one as the command line shows it, of any owner.
@@ -502,8 +502,17 @@ func dies(t *testing.T, n *nodetest.Node, owner string, f face, d death) string 
 		}
 	}
 	if d.gone {
-		if !strings.Contains(exitEvent(t, n, x.ID), strconv.Quote(d.why)) || find(t, n, owner) != nil {
+		if !strings.Contains(exitEvent(t, n, x.ID), strconv.Quote(d.why)) {
 			t.Errorf("events: %s", exitEvent(t, n, x.ID))
+		}
+		switch now := find(t, n, owner); {
+		case owner != "cli" && now != nil:
+			t.Errorf("it is there: %+v", now)
+		case owner != "cli":
+		case now == nil || now.State != "exited" || !now.Autopsy.Lost || now.Autopsy.Verdict != d.why:
+			t.Errorf("it has not returned as an ended container: %+v", now)
+		default:
+			f.remove(t)
 		}
 		return ""
 	}
