@@ -337,7 +337,7 @@ func (n *node) workContainers(ctx context.Context) error {
 		} else {
 			_, err = n.cli(ctx, "run", "-d", "--restart", "always", "--name", name, imageRef(0), "/bin/busybox", "sleep", "10000")
 			if err == nil {
-				_, err = n.cli(ctx, "exec", name, "/bin/busybox", "sh", "-c", "echo "+kept+" > /kept && busybox fsync /kept")
+				_, err = n.cli(ctx, "exec", name, "/bin/busybox", "sh", "-c", "echo "+kept+" | busybox dd of=/kept conv=fsync")
 			}
 			states[name] = "running"
 		}
