@@ -311,7 +311,7 @@ func (b *build) commit(context.Context) error {
 			return err
 		}
 	}
-	return b.e.o.Store.Update(func(tx core.Tx) error {
+	err := b.e.o.Store.Update(func(tx core.Tx) error {
 		c := b.c
 		c.Trace = b.e.pulls.Of(c.Image).With(b.pipeline.Trace())
 		n := scope.Change{}
@@ -327,6 +327,10 @@ func (b *build) commit(context.Context) error {
 		b.c, b.c.Config.Spec = c, nil // as it is stored
 		return nil
 	})
+	if err == nil && b.c.Config.Durable && !b.cfg.Run { // a failure undoes the create
+		err = b.e.o.Store.Sync()
+	}
+	return err
 }
 
 // created completes a create, and marks the container running if it was started in the same call.

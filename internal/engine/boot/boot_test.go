@@ -1,6 +1,7 @@
 package boot_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
@@ -240,4 +242,37 @@ func TestTheEventLogKnowsMoreThanTheRecord(t *testing.T) {
 		t.Errorf("it is %s: %+v, %+v", now.State, now.Main, now.Restarts)
 	}
 	r.Clean()
+}
+
+// unsynced is a store on a disk that fails.
+type unsynced struct{ core.Store }
+
+func (unsynced) Sync() error { return unix.EIO }
+
+// TestACreateThatIsNotOnTheDiskLeavesNothing: its caller gets an error, so nothing may use the name.
+func TestACreateThatIsNotOnTheDiskLeavesNothing(t *testing.T) {
+	r := newRig(t)
+	r.Stop()
+	whole := r.Options.Store
+	r.Options.Store = unsynced{whole}
+	r.Start()
+	shared := core.Namespace{Mode: core.Shared}
+	pair := engine.Pair{
+		Sandbox: core.SandboxConfig{Key: "c", Durable: true, Namespaces: core.Namespaces{Net: shared}},
+		Container: func(core.ID) (core.ContainerConfig, error) {
+			return core.ContainerConfig{Key: "c", Durable: true, Root: core.Root{Image: r.img.ID}, Spec: enginetest.Args("program")}, nil
+		},
+	}
+	if _, _, err := r.cli().CreatePair(t.Context(), pair); !errors.Is(err, unix.EIO) {
+		t.Errorf("create: %v", err)
+	}
+	r.Settle()
+	if left := r.Left(); len(left) > 0 {
+		t.Errorf("left: %q", left)
+	}
+	r.Clean()
+	r.Stop()
+	r.Options.Store = whole
+	r.Start()
+	r.create("c", "no")
 }

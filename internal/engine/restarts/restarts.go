@@ -85,8 +85,10 @@ func Started(ct *core.Container) (note string) {
 	return note
 }
 
-// PutOff changes a pending restart that has failed, by decide: to a later time, or to none.
-func (v Verbs) PutOff(id core.ID, decide func(*core.Container)) error {
+// PutOff changes a pending restart that has failed, by decide: to a later time, or to none. Without a
+// further try it ends the process that waits for its program, which holds addresses and ports.
+func (v Verbs) PutOff(ctx context.Context, id core.ID, decide func(*core.Container)) error {
+	var waits *core.Container
 	err := v.Scope.ChangeContainer(id, scope.By{Verb: "restart"}, func(ct *core.Container, n *scope.Change) error {
 		if !ct.Restarting() {
 			return nil
@@ -97,8 +99,14 @@ func (v Verbs) PutOff(id core.ID, decide func(*core.Container)) error {
 			note = fmt.Sprintf("its restart policy could not start it and tries again in %v: ", ct.Restarts.Delay)
 		}
 		n.Add(core.Event{Kind: core.EventContainerUpdated, Note: note + ct.Restarts.Error})
+		if waits = nil; ct.State == core.ContainerCreated && !ct.Restarting() {
+			waits = ct
+		}
 		return nil
 	})
+	if err == nil && waits != nil {
+		err = v.Kill(ctx, waits)
+	}
 	return ignoreNotFound(err)
 }
 

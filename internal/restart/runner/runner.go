@@ -178,7 +178,7 @@ func (r *Runner) one(ctx context.Context, p pending) {
 	err := r.due(whole, own, p.id)
 	if err != nil && ctx.Err() == nil {
 		r.Log.WarnContext(ctx, "could not start a container again", "container", string(p.id), "error", err)
-		if err := own.Restarts.PutOff(p.id, func(c *core.Container) { restart.Failed(c, err, time.Now().UTC()) }); err != nil {
+		if err := own.Restarts.PutOff(context.WithoutCancel(ctx), p.id, func(c *core.Container) { restart.Failed(c, err, time.Now().UTC()) }); err != nil {
 			r.Log.ErrorContext(ctx, "could not record that a restart has failed; it is tried again", "container", string(p.id), "error", err)
 			pause := time.NewTimer(putOffPause)
 			defer pause.Stop()
