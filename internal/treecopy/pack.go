@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +32,7 @@ func Pack(w io.Writer, root *os.File, p, as string, follow bool, ids IDs) error 
 	if err != nil {
 		return err
 	}
-	tw := tarWriter{tar.NewWriter(w), ids, nil}
+	tw := tarWriter{Writer: tar.NewWriter(w), ids: ids}
 	if info.IsDir() {
 		err = packDir(tw, f, as)
 	} else {
@@ -48,6 +49,16 @@ type tarWriter struct {
 	*tar.Writer
 	ids    IDs
 	mounts map[string]bool // absolute paths of mounts, which are empty in the tar
+	// device is that of the root, if there are mounts. A directory of another device is a mount with
+	// another path now: it was mounted below a link, or a program has renamed a parent.
+	device uint64
+}
+
+func device(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Dev
+	}
+	return 0
 }
 
 // PackRoot writes the whole root as a tar, as Pack does, but without the content of the mounts at these absolute paths: it writes
@@ -58,7 +69,11 @@ func PackRoot(w io.Writer, root *os.File, mounts []string, ids IDs) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	tw := tarWriter{tar.NewWriter(w), ids, map[string]bool{}}
+	info, err := dir.Stat()
+	if err != nil {
+		return err
+	}
+	tw := tarWriter{tar.NewWriter(w), ids, map[string]bool{}, device(info)}
 	for _, m := range mounts {
 		tw.mounts[path.Clean(m)] = true
 	}
@@ -122,7 +137,7 @@ func packDir(tw tarWriter, dir *os.File, as string) error {
 		if err != nil {
 			return err
 		}
-		if tw.mounts["/"+p] {
+		if tw.mounts["/"+p] || tw.mounts != nil && info.IsDir() && device(info) != tw.device {
 			return tw.mount(path.Join(as, p), info.IsDir())
 		}
 		link := ""

@@ -2,6 +2,9 @@ package node
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -128,6 +131,25 @@ func TestACrashLoopHoldsNothing(t *testing.T) {
 		}
 		n.Check()
 		must(t, n, append([]string{"rm", "-f"}, names...)...)
+		clean(t, n)
+	})
+}
+
+// TestAnExportHasNoMountThatWasMoved renames the parent of a volume's mount point, and exports the container.
+func TestAnExportHasNoMountThatWasMoved(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		must(t, n, "run", "-d", "--name", "c", "-v", "secret:/a/b", image, "/bin/sh", "-c", "echo inside > /a/b/secret; echo own > /a/own; mv /a /c && echo moved; exec sleep 1000")
+		roottest.Eventually(t, "the directory has moved", func() bool { out, _ := n.CLI("logs", "c"); return strings.Contains(out, "moved") })
+		file := filepath.Join(t.TempDir(), "c.tar")
+		must(t, n, "container", "export", "-o", file, "c")
+		out, err := exec.CommandContext(t.Context(), "tar", "-tf", file).Output()
+		names := strings.Fields(string(out))
+		if err != nil || !slices.Contains(names, "c/own") || !slices.Contains(names, "c/b/") || slices.Contains(names, "c/b/secret") {
+			t.Errorf("the tar has %q, %v", names, err)
+		}
+		must(t, n, "rm", "-f", "c")
 		clean(t, n)
 	})
 }
