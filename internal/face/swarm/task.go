@@ -98,7 +98,7 @@ func (w *worker) run(id string, t *task) {
 		w.setMessage(t, r.reason)
 		if r.outcome == stepper.Wait && !t.again && !t.removed {
 			t.stepping = false
-			w.later(id, t, r.after)
+			w.later(id, r.after)
 			w.mu.Unlock()
 			return
 		}
@@ -456,6 +456,7 @@ func (w *worker) remove(ctx context.Context, id string) {
 	}
 	delete(w.tasks, id)
 	w.mu.Unlock()
+	w.due.Drop(id)
 	w.restarts.forget(id)
 	w.images.released(ctx, c, image)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore/longshore/internal/face/swarm/publish"
 	"github.com/longshore/longshore/internal/face/swarm/session"
 	"github.com/longshore/longshore/internal/face/swarm/translate"
+	"github.com/longshore/longshore/internal/restart/runner"
 )
 
 // worker has the tasks of the node.
@@ -36,6 +37,7 @@ type worker struct {
 
 	checks   *checks
 	restarts *restarts
+	due      *runner.Queue[string] // tasks that are stepped at a time, without a change
 
 	mu      sync.Mutex // guards tasks, devices, set, base, stopped
 	tasks   map[string]*task
@@ -56,7 +58,6 @@ type task struct {
 	removed  bool // it is the node's no more
 	// interrupt ends the action that is under way.
 	interrupt context.CancelFunc
-	timer     *time.Timer // steps it without a change; nil before the first
 	// endReported says that the end of its program is in the reports, and counts once the managers have received it.
 	endReported bool
 }
@@ -67,6 +68,7 @@ func newWorker(f *Face, n translate.Node, r *session.Reports) *worker {
 	}
 	w.checks = newChecks(w.engine, w.log, w.step)
 	w.restarts = &restarts{enabled: f.o.Config.LocalRestarts, records: w.records, seen: map[string]time.Time{}}
+	w.due = runner.NewQueue(1, func(_ context.Context, id string) { w.step(id) })
 	w.outputs = &outputs{engine: w.engine, node: n, tasks: w.assigned}
 	w.output = publish.New(publish.Options{Node: n.ID, Source: w.outputs, Logger: f.log, File: f.outputFile()})
 	w.images = newImages(w.engine, w.log, time.Duration(f.o.Config.ImageDelay), w.assigned)
@@ -92,6 +94,7 @@ func (w *worker) resume(ctx context.Context) error {
 		w.resumeVolumes(ctx, t)
 	}
 	w.volumes.Start(ctx)
+	w.running.Go(func() { w.due.Run(ctx) })
 	for _, id := range damaged {
 		w.log.WarnContext(ctx, "could not read a task's record; it is dropped", "task", id)
 		if err := w.records.dropTask(id); err != nil {
@@ -125,11 +128,6 @@ func (w *worker) resume(ctx context.Context) error {
 func (w *worker) wait() {
 	w.mu.Lock()
 	w.stopped = true
-	for _, t := range w.tasks {
-		if t.timer != nil {
-			t.timer.Stop()
-		}
-	}
 	w.mu.Unlock()
 	w.running.Wait()
 	w.checks.wait()
@@ -216,16 +214,14 @@ func (w *worker) kick(id string) {
 	}
 }
 
-// later schedules a step of a task after a time, unless it is stepped before; 0 is never.
-// Preconditions: mu is held.
-func (w *worker) later(id string, t *task, after time.Duration) {
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-	if after <= 0 || w.stopped {
+// later schedules a step of a task after a time, unless it is stepped before; 0 is never. Restarts are due so, by the
+// task's own policy.
+func (w *worker) later(id string, after time.Duration) {
+	if after <= 0 {
+		w.due.Drop(id)
 		return
 	}
-	t.timer = time.AfterFunc(after, func() { w.step(id) })
+	w.due.Put(id, time.Now().Add(after), time.Time{})
 }
 
 // Assigned implements session.Worker: it applies a message, and schedules the steps of the changed tasks.
