@@ -13,17 +13,19 @@ import (
 // newExportFiles is docker's export. Ours writes images, so it exists only as a command of the group container.
 func newExportFiles(a *app) *cobra.Command {
 	var output string
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "export CONTAINER",
 		Short: "Write a container's files as a tar",
-		Long:  "Write a container's files as a tar, running or not, without those of its volumes and other mounts. import makes an image of the tar.",
-		Args:  base.ExactArgs(1, "a container"),
+		Long: "Write a container's files as a tar, running or not, with hard links and extended attributes, without the files of its volumes and\n" +
+			"other mounts. import makes an image of the tar.",
+		Args: base.ExactArgs(1, "a container"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, ok := base.Terminal(a.Stdout); ok && output == "" {
 				return &base.UsageError{Err: errors.New("the tar would go to a terminal: use -o FILE or a pipe")}
 			}
 			return a.Call(func(c *base.Client) error {
-				stream, err := c.Containers.CopyOut(cmd.Context(), &longshorev1.CopyOutRequest{Name: args[0], WithoutMounts: true})
+				stream, err := c.Containers.CopyOut(cmd.Context(), &longshorev1.CopyOutRequest{Name: args[0], WithoutMounts: true, Force: force})
 				if err != nil {
 					return err
 				}
@@ -37,6 +39,7 @@ func newExportFiles(a *app) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&output, "output", "o", "", "file to write (default: standard output)")
+	cmd.Flags().BoolVar(&force, "force", false, "also export another owner's container")
 	return cmd
 }
 

@@ -92,6 +92,9 @@ func (s *containerServer) Diff(req *longshorev1.DiffRequest, stream grpc.ServerS
 	return err
 }
 
+// etcFiles are the files that the engine writes into a container's root.
+func etcFiles() []string { return []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} }
+
 // useOf returns the id mappings of a container's root and the mounts in it.
 func useOf(ctx context.Context, s *Server, c core.Container) (use core.RootUse, err error) {
 	sb, err := s.all.Sandbox(ctx, c.Sandbox)
@@ -104,7 +107,7 @@ func useOf(ctx context.Context, s *Server, c core.Container) (use core.RootUse, 
 	for _, m := range sb.Config.GIDs {
 		use.GIDs = append(use.GIDs, core.IDRange{Container: m.ContainerID, Host: m.HostID, Size: m.Size})
 	}
-	use.Mounts = []string{"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"} // the engine writes them
+	use.Mounts = etcFiles()
 	if c.Bundle == "" {
 		return use, nil
 	}

@@ -51,22 +51,15 @@ func copyWriter(stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) 
 	}), exportChunk)
 }
 
-// exportRoot sends the files of a container without the content of its mounts.
+// exportRoot sends the files of a container's root, without those of the mounts in it.
 func (s *containerServer) exportRoot(req *longshorev1.CopyOutRequest, stream grpc.ServerStreamingServer[longshorev1.CopyOutResponse]) error {
-	c, err := s.srv.container(stream.Context(), req.GetName())
-	if err != nil {
-		return err
-	}
-	use, err := useOf(stream.Context(), s.srv, c)
-	if err != nil {
-		return err
-	}
-	return s.srv.inRoot(stream.Context(), string(c.ID), req.GetForce(), func(root *os.File, ids treecopy.IDs) error {
+	return inContainer(stream.Context(), s.srv, req.GetName(), req.GetForce(), func(in inroot.Container) error {
 		if err := stream.Send(&longshorev1.CopyOutResponse{Source: &longshorev1.CopySource{Name: "/", Dir: true, Contents: true}}); err != nil {
 			return err
 		}
 		w := copyWriter(stream)
-		if err := treecopy.PackRoot(w, root, use.Mounts, ids); err != nil {
+		err := in.RunAlone(func(root *os.File) error { return treecopy.PackRoot(w, root, etcFiles(), in.IDs) })
+		if err != nil {
 			return err
 		}
 		return w.Flush()
@@ -134,6 +127,13 @@ var _ io.Reader = (*copyReader)(nil)
 
 // inRoot calls fn with the root of a container, with the container's mounts.
 func (s *Server) inRoot(ctx context.Context, name string, force bool, fn func(root *os.File, ids treecopy.IDs) error) error {
+	return inContainer(ctx, s, name, force, func(in inroot.Container) error {
+		return in.Run(ctx, func(root *os.File) error { return fn(root, in.IDs) })
+	})
+}
+
+// inContainer calls fn with a container if the caller may copy its files.
+func inContainer(ctx context.Context, s *Server, name string, force bool, fn func(inroot.Container) error) error {
 	c, err := s.container(ctx, name)
 	if err != nil {
 		return err
@@ -146,8 +146,7 @@ func (s *Server) inRoot(ctx context.Context, name string, force bool, fn func(ro
 		return err
 	}
 	ids := treecopy.IDs{UIDs: sb.Config.UIDs, GIDs: sb.Config.GIDs}
-	in := inroot.Container{Container: c, IDs: ids, Namespaces: s.o.Namespaces}
-	if err := in.Run(ctx, func(root *os.File) error { return fn(root, ids) }); err != nil {
+	if err := fn(inroot.Container{Container: c, IDs: ids, Namespaces: s.o.Namespaces}); err != nil {
 		return fmt.Errorf("copy files of %s: %w", c.Key, err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,7 +33,7 @@ func Pack(w io.Writer, root *os.File, p, as string, follow bool, ids IDs) error 
 	if err != nil {
 		return err
 	}
-	tw := tarWriter{Writer: tar.NewWriter(w), ids: ids}
+	tw := &tarWriter{Writer: tar.NewWriter(w), ids: ids}
 	if info.IsDir() {
 		err = packDir(tw, f, as)
 	} else {
@@ -47,52 +48,32 @@ func Pack(w io.Writer, root *os.File, p, as string, follow bool, ids IDs) error 
 // tarWriter writes a tar with the owners of a container.
 type tarWriter struct {
 	*tar.Writer
-	ids    IDs
-	mounts map[string]bool // absolute paths of mounts, which are empty in the tar
-	// device is that of the root, if there are mounts. A directory of another device is a mount with
-	// another path now: it was mounted below a link, or a program has renamed a parent.
-	device uint64
+	ids IDs
+	// The rest is for a whole root.
+	whole   bool
+	emptied map[string]bool   // absolute paths of files that have no content in the tar
+	linked  map[fileID]string // the first names of files with several
 }
 
-func device(info fs.FileInfo) uint64 {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Dev
-	}
-	return 0
-}
+// fileID identifies a file on the node.
+type fileID struct{ device, inode uint64 }
 
-// PackRoot writes the whole root as a tar, as Pack does, but without the content of the mounts at these absolute paths: it writes
-// an empty directory or file for each.
-func PackRoot(w io.Writer, root *os.File, mounts []string, ids IDs) error {
+// PackRoot writes the whole root as a tar, as Pack does, and with hard links and extended attributes. Plain files at the paths
+// of emptied are written without their content. Nothing may be mounted in the root: PackRoot cannot know it.
+func PackRoot(w io.Writer, root *os.File, emptied []string, ids IDs) error {
 	dir, err := open(root, "/", false)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	info, err := dir.Stat()
-	if err != nil {
-		return err
-	}
-	tw := tarWriter{tar.NewWriter(w), ids, map[string]bool{}, device(info)}
-	for _, m := range mounts {
-		tw.mounts[path.Clean(m)] = true
+	tw := &tarWriter{tar.NewWriter(w), ids, true, map[string]bool{}, map[fileID]string{}}
+	for _, p := range emptied {
+		tw.emptied[path.Clean(p)] = true
 	}
 	if err := packDir(tw, dir, ""); err != nil {
 		return err
 	}
 	return tw.Close()
-}
-
-// mount writes an empty directory or file in place of a mount.
-func (tw tarWriter) mount(name string, dir bool) error {
-	h := &tar.Header{Format: tar.FormatPAX, Typeflag: tar.TypeReg, Name: name, Mode: 0o644}
-	if dir {
-		h.Typeflag, h.Name, h.Mode = tar.TypeDir, name+"/", 0o755
-	}
-	if err := tw.WriteHeader(h); err != nil || !dir {
-		return err
-	}
-	return fs.SkipDir
 }
 
 // entry is a single file, opened without its content.
@@ -101,7 +82,7 @@ type entry struct {
 	root, f   *os.File
 }
 
-func packOne(tw tarWriter, e entry, info fs.FileInfo, as string) error {
+func packOne(tw *tarWriter, e entry, info fs.FileInfo, as string) error {
 	link := ""
 	if info.Mode()&fs.ModeSymlink != 0 {
 		buf := make([]byte, unix.PathMax)
@@ -117,43 +98,68 @@ func packOne(tw tarWriter, e entry, info fs.FileInfo, as string) error {
 }
 
 // packDir packs an open directory with all that is in it.
-func packDir(tw tarWriter, dir *os.File, as string) error {
+func packDir(tw *tarWriter, dir *os.File, as string) error {
 	root, err := beneath.RootIn(dir, ".")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Close() }()
-	return fs.WalkDir(root.FS(), ".", func(p string, _ fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && p != "." {
-			return nil // it was removed meanwhile
-		}
-		if err != nil {
-			return err
-		}
-		info, err := root.Lstat(p)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if tw.mounts["/"+p] || tw.mounts != nil && info.IsDir() && device(info) != tw.device {
-			return tw.mount(path.Join(as, p), info.IsDir())
-		}
-		link := ""
-		if info.Mode()&fs.ModeSymlink != 0 {
-			if link, err = root.Readlink(p); err != nil {
-				return err
-			}
-		}
-		return pack(tw, path.Join(as, p), info, link, func() (*os.File, error) {
-			return root.OpenFile(p, unix.O_RDONLY|unix.O_NONBLOCK, 0)
-		})
-	})
+	return tw.tree(root, ".", as)
 }
 
-// pack writes one entry. content opens the file that info tells of.
-func pack(tw tarWriter, name string, info fs.FileInfo, link string, content func() (*os.File, error)) error {
+// tree packs the file at p in root, and all that is in it if it is a directory. fs.WalkDir would refuse names that are not UTF-8.
+func (tw *tarWriter) tree(root *os.Root, p, as string) error {
+	info, err := root.Lstat(p)
+	if errors.Is(err, fs.ErrNotExist) && p != "." {
+		return nil // it was removed meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	link := ""
+	if info.Mode()&fs.ModeSymlink != 0 {
+		if link, err = root.Readlink(p); err != nil {
+			return err
+		}
+	}
+	err = pack(tw, path.Join(as, p), info, link, func() (*os.File, error) {
+		return root.OpenFile(p, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	})
+	if err != nil || !info.IsDir() {
+		return err
+	}
+	names, err := children(root, p, info)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := tw.tree(root, path.Join(p, name), as); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// children returns the names in the directory at p, sorted. There are none if it is no longer the directory of info.
+func children(root *os.Root, p string, info fs.FileInfo) ([]string, error) {
+	dir, err := root.OpenFile(p, unix.O_RDONLY|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) && p != "." {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	if now, err := dir.Stat(); err != nil || !os.SameFile(info, now) {
+		return nil, err
+	}
+	names, err := dir.Readdirnames(-1)
+	slices.Sort(names)
+	return names, err
+}
+
+// pack writes one entry. content opens the file that info describes.
+func pack(tw *tarWriter, name string, info fs.FileInfo, link string, content func() (*os.File, error)) error {
 	if info.Mode()&fs.ModeSocket != 0 {
 		return nil
 	}
@@ -171,7 +177,7 @@ func pack(tw tarWriter, name string, info fs.FileInfo, link string, content func
 	if info.IsDir() {
 		h.Name += "/"
 	}
-	if !info.Mode().IsRegular() {
+	if !info.Mode().IsRegular() && (!tw.whole || !info.IsDir()) {
 		return tw.WriteHeader(h)
 	}
 	f, err := content()
@@ -189,7 +195,17 @@ func pack(tw tarWriter, name string, info fs.FileInfo, link string, content func
 	if !os.SameFile(info, now) {
 		return nil // another file has taken its place
 	}
-	if err := tw.WriteHeader(h); err != nil {
+	if tw.whole {
+		if err := tw.attributes(h, f); err != nil {
+			return err
+		}
+		if tw.emptied["/"+name] {
+			h.Size = 0
+		} else if tw.link(h, info) {
+			return tw.WriteHeader(h)
+		}
+	}
+	if err := tw.WriteHeader(h); err != nil || info.IsDir() {
 		return err
 	}
 	n, err := io.Copy(tw, io.LimitReader(f, h.Size))
@@ -198,6 +214,22 @@ func pack(tw tarWriter, name string, info fs.FileInfo, link string, content func
 	}
 	_, err = io.CopyN(tw, zeros{}, h.Size-n)
 	return err
+}
+
+// link makes a header a hard link if the tar has the file already. Otherwise it notes the file's name.
+func (tw *tarWriter) link(h *tar.Header, info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.Mode().IsRegular() || st.Nlink < 2 {
+		return false
+	}
+	id := fileID{st.Dev, st.Ino}
+	first, ok := tw.linked[id]
+	if !ok {
+		tw.linked[id] = h.Name
+		return false
+	}
+	h.Typeflag, h.Linkname, h.Size, h.PAXRecords = tar.TypeLink, first, 0, nil
+	return true
 }
 
 type zeros struct{}

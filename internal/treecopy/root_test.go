@@ -1,55 +1,103 @@
-package treecopy_test
+package treecopy
 
 import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/longshore/longshore/internal/treecopy"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
-// TestPackRoot checks that mounts are empty in the tar.
-func TestPackRoot(t *testing.T) {
-	dir := t.TempDir()
-	for name, content := range map[string]string{"etc/hosts": "mounted", "etc/passwd": "root", "proc/1/stat": "mounted", "vol/x": "mounted", "data/vol/x": "kept"} {
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	root, err := os.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = root.Close() }()
+// packed returns the entries of a packed root as texts: NAME=content, NAME->target for links, NAME/ for directories, each with
+// its extended attributes.
+func packed(t *testing.T, root *os.File, ids IDs, emptied ...string) (list []string) {
+	t.Helper()
 	var out bytes.Buffer
-	if err := treecopy.PackRoot(&out, root, []string{"/proc", "/vol/", "/etc/hosts", "/none"}, treecopy.IDs{}); err != nil {
+	if err := PackRoot(&out, root, emptied, ids); err != nil {
 		t.Fatal(err)
 	}
-	var names []string
 	for r := tar.NewReader(&out); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			break
+			slices.Sort(list)
+			return list
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(r)
-		if err != nil || string(body) == "mounted" {
-			t.Errorf("%s: %q, %v", h.Name, body, err)
+		if err != nil {
+			t.Fatal(err)
 		}
-		names = append(names, h.Name)
+		text := h.Name
+		switch h.Typeflag {
+		case tar.TypeReg:
+			text += "=" + string(body)
+		case tar.TypeLink, tar.TypeSymlink:
+			text += "->" + h.Linkname
+		}
+		for _, name := range []string{"user.x", "security.capability"} {
+			if v, ok := h.PAXRecords["SCHILY.xattr."+name]; ok {
+				text += fmt.Sprintf(" %s=%d", name, len(v))
+			}
+		}
+		list = append(list, text)
 	}
-	want := []string{"./", "data/", "data/vol/", "data/vol/x", "etc/", "etc/hosts", "etc/passwd", "proc/", "vol/"}
-	if slices.Sort(names); !slices.Equal(names, want) {
-		t.Errorf("got %q, want %q", names, want)
+}
+
+// TestPackRoot checks that the tar has hard links and names of any bytes, and no content of some files.
+func TestPackRoot(t *testing.T) {
+	root, dir := testRoot(t, map[string]string{"etc/hosts": "of the engine", "etc/passwd": "root", "data/a": "x", "d\xff/f\xfe": "odd", "link": "->etc"})
+	for _, link := range [][2]string{{"data/a", "data/b"}, {"data/a", "data/c"}, {"etc/hosts", "etc/names"}} {
+		if err := os.Link(filepath.Join(dir, link[0]), filepath.Join(dir, link[1])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"./", "data/", "data/a=x", "data/b->data/a", "data/c->data/a", "d\xff/", "d\xff/f\xfe=odd", "etc/", "etc/hosts=", "etc/names=of the engine", "etc/passwd=root", "link->etc"}
+	slices.Sort(want)
+	if got := packed(t, root, IDs{}, "/etc/hosts", "/none"); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestPackRootHasAttributes checks that the tar has the attributes of users, and capabilities unless the ids are others.
+func TestPackRootHasAttributes(t *testing.T) {
+	root, dir := testRoot(t, map[string]string{"d/f": "1"})
+	long := bytes.Repeat([]byte("v"), 1000)
+	capability := []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+	for _, a := range []struct {
+		path, name string
+		value      []byte
+	}{{"d", "user.x", []byte("dir")}, {"d/f", "user.x", long}, {"d/f", "security.capability", capability}} {
+		err := unix.Lsetxattr(filepath.Join(dir, a.path), a.name, a.value, 0)
+		if errors.Is(err, unix.ENOTSUP) || errors.Is(err, unix.EPERM) {
+			t.Skipf("%s: %v", a.name, err) // the file system has none, or only root may set it
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := packed(t, root, IDs{}), []string{"./", "d/ user.x=3", "d/f=1 user.x=1000 security.capability=20"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	mapped := IDs{UIDs: []specs.LinuxIDMapping{{HostID: 1000, Size: 1}}}
+	if got, want := packed(t, root, mapped), []string{"./", "d/ user.x=3", "d/f=1 user.x=1000"}; !slices.Equal(got, want) {
+		t.Errorf("with other ids: got %q, want %q", got, want)
+	}
+}
+
+// TestCopiesHaveNamesOfAnyBytes copies a directory with a name that is not UTF-8.
+func TestCopiesHaveNamesOfAnyBytes(t *testing.T) {
+	from, _ := testRoot(t, map[string]string{"d/\xff/f": "1"})
+	to, dir := testRoot(t, nil)
+	if err := copyTo(from, "/d", to, "/", false); err != nil || tree(t, dir) != "d/ d/\xff/ d/\xff/f=1" {
+		t.Errorf("%q, %v", tree(t, dir), err)
 	}
 }

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -135,21 +136,42 @@ func TestACrashLoopHoldsNothing(t *testing.T) {
 	})
 }
 
-// TestAnExportHasNoMountThatWasMoved renames the parent of a volume's mount point, and exports the container.
-func TestAnExportHasNoMountThatWasMoved(t *testing.T) {
+// TestAnExportHasTheRootAlone exports a container that has renamed the parent of its mount points: the tar has the files below
+// these, and nothing of the mounts.
+func TestAnExportHasTheRootAlone(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
 		n := nodetest.Start(t, nodetest.Options{})
-		image := n.Busybox(t)
-		must(t, n, "run", "-d", "--name", "c", "-v", "secret:/a/b", image, "/bin/sh", "-c", "echo inside > /a/b/secret; echo own > /a/own; mv /a /c && echo moved; exec sleep 1000")
-		roottest.Eventually(t, "the directory has moved", func() bool { out, _ := n.CLI("logs", "c"); return strings.Contains(out, "moved") })
-		file := filepath.Join(t.TempDir(), "c.tar")
-		must(t, n, "container", "export", "-o", file, "c")
-		out, err := exec.CommandContext(t.Context(), "tar", "-tf", file).Output()
-		names := strings.Fields(string(out))
-		if err != nil || !slices.Contains(names, "c/own") || !slices.Contains(names, "c/b/") || slices.Contains(names, "c/b/secret") {
-			t.Errorf("the tar has %q, %v", names, err)
+		must(t, n, "run", "--name", "first", n.Busybox(t), "/bin/sh", "-c",
+			"mkdir /p; echo below > /p/own; echo one > /one; ln /one /two; mkdir /d$(printf '\\377')")
+		must(t, n, "commit", "first", "own:1")
+		host := filepath.Join(t.TempDir(), "secret")
+		if err := os.WriteFile(host, []byte("of the host"), 0o600); err != nil {
+			t.Fatal(err)
 		}
-		must(t, n, "rm", "-f", "c")
+		must(t, n, "run", "-d", "--name", "c", "-v", "hides:/p", "-v", "secret:/a/b", "-v", host+":/a/file", "own:1", "/bin/sh", "-c",
+			"echo inside > /a/b/secret; echo inside > /p/secret; mv /a /c && echo moved; exec sleep 1000")
+		roottest.Eventually(t, "the directory has moved", func() bool { out, _ := n.CLI("logs", "c"); return strings.Contains(out, "moved") })
+		for _, state := range []string{"running", "ended"} {
+			if state == "ended" {
+				must(t, n, "stop", "-t", "0", "c")
+			}
+			file := filepath.Join(t.TempDir(), "c.tar")
+			must(t, n, "container", "export", "-o", file, "c")
+			out, err := exec.CommandContext(t.Context(), "tar", "-tf", file).Output()
+			names := strings.Fields(string(out))
+			for name, want := range map[string]bool{"p/own": true, "p/secret": false, "c/b/": true, "c/b/secret": false, "c/file": true, "a/": false, `d\377/`: true, "two": true} {
+				if slices.Contains(names, name) != want {
+					t.Errorf("%s: %s is in the tar: %t, %v", state, name, !want, err)
+				}
+			}
+			if text, err := exec.CommandContext(t.Context(), "tar", "-xOf", file, "c/file").Output(); err != nil || len(text) > 0 {
+				t.Errorf("%s: a mount's target has %q, %v", state, text, err)
+			}
+			if line, err := exec.CommandContext(t.Context(), "tar", "-tvf", file, "two").Output(); err != nil || !strings.Contains(string(line), "two link to one") {
+				t.Errorf("%s: a hard link: %s, %v", state, line, err)
+			}
+		}
+		must(t, n, "rm", "-f", "first", "c")
 		clean(t, n)
 	})
 }

@@ -49,6 +49,19 @@ func (c Container) Run(ctx context.Context, fn func(root *os.File) error) error 
 	return onThread(func() error { return as(root) })
 }
 
+// RunAlone calls fn with the root of a container without any mount in it. fn runs on a thread of its own.
+//
+// The root is a copy of its mount, before the container's own mounts. So it has the files below their targets, and a program in
+// the container that renames directories cannot move a mount into it.
+func (c Container) RunAlone(fn func(root *os.File) error) error {
+	root, err := beneath.Tree(c.Bundle, "rootfs", beneath.Copy{})
+	if err != nil {
+		return fmt.Errorf("open its root: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	return onThread(func() error { return asRootOf(c.IDs, func() error { return fn(root) }) })
+}
+
 // rootOf opens the root of a container's main process. The result belongs to the checked process,
 // even if that ends meanwhile and its number is reused.
 func rootOf(c core.Container) (*os.File, error) {
