@@ -3,6 +3,7 @@
 #   hack/vm.sh [package…]     the root tests of these packages (directories), or of all
 #   hack/vm.sh systemd [package…]  the same below systemd; test/systemd when none is named
 #   hack/vm.sh powercut [N]   cuts the power N times (20) in the middle of work: hack/vm/powercut
+#   hack/vm.sh services [N]   reboots a node with twelve services N times (20), and cuts its power N times
 #   hack/vm.sh powercut-self  tests that test with a stand-in for the agent
 #   hack/vm.sh kata           longshore-guest as the first process of guests of its own: hack/vm/kata.sh
 #   hack/vm.sh shell          a shell in the guest; exit ends it, nothing is kept
@@ -40,12 +41,12 @@ export LONGSHORE_VM_TSC
 # base makes the base image once for this state of its script, and prints its directory.
 base() {
   local dir
-  dir=$cache/base-$(sha256sum hack/vm/base.sh | cut -c1-12)
+  dir=$cache/base-$(cat hack/vm/base.sh hack/vm/apt.sh | sha256sum | cut -c1-12)
   (
     flock 9
     [ -e "$dir/base.img" ] || {
       echo 'hack/vm.sh: building the base image' >&2
-      rm -rf "$cache"/base-*
+      rm -rf "$cache"/base-* "$cache"/services-*
       hack/vm/base.sh "$dir.part" >&2
       mv "$dir.part" "$dir"
     }
@@ -130,10 +131,13 @@ dockerd() { # directory
     -o -path './usr/bin/containerd*' -o -path './usr/*bin/runc' \) -type f -print0 | xargs -0 cp -L --parents -t "$1/docker")
 }
 
+# package makes Debian packages of the binaries.
+package() { VERSION=1.0.0 BIN=$1/bin OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null; } # directory
+
 # packages makes Debian packages of the binaries, and of the next version.
 packages() { # directory
   local next=$run/next
-  VERSION=1.0.0 BIN=$1/bin OUT=$1/deb COMPRESSION=none hack/deb.sh >/dev/null
+  package "$1"
   mkdir "$next"
   cp "$1"/bin/longshore{,-keeper,-oci,-verify,-wasm,-compose,-hub} "$next/"
   nice go build -trimpath -ldflags='-s -w -X main.release=2.0.0' -o "$next/" ./cmd/longshore
@@ -199,16 +203,34 @@ summary() { # file of end lines, packages wanted, seconds
 
 # powercut lays out a guest with a registry's images and a data disk of its own.
 powercut() { # cuts
-  local base
-  base=$(base)
   collect "$run/longshore"
   go build -o "$run/longshore/bin/powercut" ./hack/vm/powercut
   "$run/longshore/bin/powercut" images "$run/longshore/registry"
+  boots "$1"
+}
+
+# services lays out a guest with the agent's package and an image of Debian's servers.
+services() { # reboots and cuts, each
+  collect "$run/longshore"
+  package "$run/longshore"
+  rm -rf "$run/longshore"/{bin/*,src} "$run/longshore"/deb/longshore-*.deb
+  go build -o "$run/longshore/bin/powercut" ./hack/vm/powercut
+  local tar
+  tar=$cache/services-$(cat hack/vm/services.sh hack/vm/apt.sh | sha256sum | cut -c1-12).tar
+  [ -e "$tar" ] || hack/vm/services.sh "$tar"
+  cp "$tar" "$run/longshore/services.tar"
+  boots "$1" -services
+}
+
+# boots starts the guest of a directory that is laid out, with a disk of its own, again and again.
+boots() { # cuts, argument of powercut host…
+  local base
+  base=$(base)
   image "$run/longshore" "$run/longshore.img"
   mke2fs -q -t ext4 "$run/data.img" 3G >/dev/null
   cp "$run/longshore/bin/powercut" "$run/powercut"
   rm -rf "$run/longshore"
-  "$run/powercut" host -n "$1" -base "$base" -longshore "$run/longshore.img" -disk "$run/data.img" -console "$run/powercut.log" \
+  "$run/powercut" host -n "$@" -base "$base" -longshore "$run/longshore.img" -disk "$run/data.img" -console "$run/powercut.log" \
     ${LONGSHORE_VM_SEED:+-seed "$LONGSHORE_VM_SEED"} || {
     local status=$?
     cp "$run/powercut.log" "$cache/powercut.log"
@@ -235,6 +257,7 @@ powercut_self() {
 
 case ${1:-} in
 powercut) powercut "${2:-20}" ;;
+services) services "${2:-20}" ;;
 powercut-self) powercut_self ;;
 kata) hack/vm/kata.sh "$(base)" "$run/kata" ;;
 shell)

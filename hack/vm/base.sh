@@ -2,13 +2,8 @@
 # Builds the base of every guest: Debian's cloud kernel, an initramfs that finds
 # the disk, and an ext4 image of a small Debian bookworm.
 # Usage: hack/vm/base.sh <directory>   (writes vmlinuz, initrd and base.img there)
-#
-# Packages are resolved by apt against an empty status file and only unpacked:
-# no maintainer script runs, nothing is installed on this machine, and the lists
-# and archives are kept apart from its own.
 set -euo pipefail
 out=${1:?usage: hack/vm/base.sh <directory>}
-mirror=${LONGSHORE_DEBIAN_MIRROR:-http://deb.debian.org}
 
 packages='base-files base-passwd bash dash coreutils libc-bin mount util-linux kmod procps
   grep sed gawk findutils diffutils tar gzip zstd jq strace busybox-static
@@ -24,32 +19,18 @@ out=$(cd "$out" && pwd)
 tmp=$(mktemp -d "$out/build.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 
-apt="$tmp/apt"
-mkdir -p "$apt/lists/partial" "$apt/archives/partial"
-: >"$apt/status"
-signed=/usr/share/keyrings/debian-archive-keyring.gpg
-cat >"$apt/sources.list" <<END
-deb [signed-by=$signed] $mirror/debian bookworm main
-deb [signed-by=$signed] $mirror/debian bookworm-updates main
-deb [signed-by=$signed] $mirror/debian-security bookworm-security main
-END
-options=(-qq -o Dir::State="$apt" -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status"
-  -o Dir::Cache="$apt" -o Dir::Cache::archives="$apt/archives"
-  -o Dir::Etc::sourcelist="$apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o Dir::Etc::preferencesparts=/dev/null
-  -o APT::Architecture=amd64 -o APT::Sandbox::User=root -o APT::Install-Recommends=0 -o Debug::NoLocking=1)
-apt-get "${options[@]}" update
+# shellcheck source=hack/vm/apt.sh
+. "$(dirname "$0")/apt.sh"
+resolver "$tmp/apt"
 # shellcheck disable=SC2086 # a list of words
-apt-get "${options[@]}" install -y --download-only $packages >/dev/null
+download $packages
 # The kernel's package would bring a boot loader's world: fetch it alone.
 kernel=$(apt-cache "${options[@]}" depends linux-image-cloud-amd64 | awk '/Depends: linux-image-/ {print $2; exit}')
 (cd "$apt/archives" && apt-get "${options[@]}" download "$kernel")
 
-# unpack follows the merged /usr (bin is a link), which plain dpkg -x would replace.
-unpack() { dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2" --keep-directory-symlink; }
-
 root=$tmp/root
-mkdir -p "$root"/usr/{bin,sbin,lib,lib64} "$root"/{dev,proc,sys,run,longshore,root}
-for d in bin sbin lib lib64; do ln -s "usr/$d" "$root/$d"; done
+bare "$root"
+mkdir -p "$root/longshore"
 for deb in "$apt"/archives/*.deb; do
   case $deb in */linux-image-*) continue ;; esac
   unpack "$deb" "$root"

@@ -6,6 +6,8 @@
 #             "vm: end" line for each
 #   systemd   the same below systemd as pid 1
 #   powercut  hands over to the power-cut test's part in the guest
+#   services  systemd as pid 1 on a node with services that outlive the boots, on the disk of /var/lib:
+#             the power-cut test's part for them is a service of systemd
 #   shell     a shell on the console
 # Lines that hack/vm.sh reads begin with "vm: ".
 export PATH=/longshore/go:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb LANG=C.UTF-8
@@ -37,7 +39,7 @@ bare() {
 # systemd becomes pid 1 instead and starts nothing but itself, its journal, the
 # bus on demand, and this script again as a service: everything takes long when
 # emulated, and a guest that is thrown away needs no state of its last boot.
-systemd() {
+systemd() { # the unit that is wanted
   local units=/etc/systemd/system unit
   mkdir -p "$units" /etc/systemd/system-generators
   for unit in /usr/lib/systemd/system-generators/*; do
@@ -48,7 +50,8 @@ systemd() {
     systemd-{journal-flush,machine-id-commit,modules-load,pcrphase,pcrphase-sysinit,pstore,random-seed,remount-fs}.service \
     systemd-{sysctl,sysusers,sysext,tmpfiles-setup,tmpfiles-setup-dev,update-done,update-utmp}.service systemd-timesyncd.service \
     kmod-static-nodes.service ldconfig.service systemd-ask-password-{console,wall}.path systemd-initctl.socket \
-    systemd-journald-audit.socket timers.target; do
+    systemd-journald-audit.socket timers.target getty.target remote-fs.target \
+    systemd-{logind,user-sessions,update-utmp-runlevel}.service; do
     ln -sfn /dev/null "$units/$unit"
   done
   cat >"$units/vm.service" <<'END'
@@ -66,7 +69,25 @@ TasksMax=infinity
 END
   mkdir -p /etc/systemd/journald.conf.d
   printf '[Journal]\nStorage=volatile\nRateLimitBurst=0\n' >/etc/systemd/journald.conf.d/vm.conf
-  exec /usr/lib/systemd/systemd --unit=vm.service
+  [ "$mode" != services ] || services
+  exec /usr/lib/systemd/systemd --unit="$1"
+}
+
+# services makes the node as its administrator left it: the address of its network card, the installed
+# package and the Quadlet files. Only /var/lib is kept from boot to boot.
+services() {
+  mount -t ext4 /dev/vdc /var/lib
+  modprobe virtio_net
+  local address=${cmdline##*longshore.address=}
+  ip link set lo up
+  ip link set eth0 up
+  ip address add "${address%% *}/24" dev eth0
+  dpkg --fsys-tarfile /longshore/deb/longshore_*.deb | tar -x -C / --keep-directory-symlink
+  mkdir -p /etc/containers /var/lib/vm/quadlets
+  ln -sfn /var/lib/vm/quadlets /etc/containers/systemd
+  systemctl --root=/ enable --quiet longshore.service
+  mkdir -p /etc/systemd/system/multi-user.target.wants
+  ln -s ../vm.service /etc/systemd/system/multi-user.target.wants/
 }
 
 [ -e /proc/cmdline ] || mount -t proc -o nosuid,nodev,noexec proc /proc
@@ -74,7 +95,8 @@ read -r cmdline </proc/cmdline
 mode=${cmdline##*longshore.mode=}
 mode=${mode%% *}
 case $$/$mode in
-1/systemd) systemd ;;
+1/systemd) systemd vm.service ;;
+1/services) systemd multi-user.target ;;
 1/*) bare ;;
 esac
 sysctl -qw kernel.printk='3 4 1 3' fs.inotify.max_user_instances=1024
@@ -108,6 +130,7 @@ tests | systemd)
   done </longshore/packages
   ;;
 powercut) /longshore/bin/powercut guest ;;
+services) exec /longshore/bin/powercut services ;;
 *) setsid -c bash -i </dev/ttyS0 >/dev/ttyS0 2>&1 ;;
 esac
 echo 'vm: done'

@@ -106,7 +106,9 @@ func TestWantedFollowsTheConsole(t *testing.T) {
 		"has 0", "has 1", "has 2", "has 3", "begin rmi 1", "did rmi 1", "begin rmi 2", "begin rmi 3", "did rmi 3", "begin pull 3",
 		"begin run 1001", "did run 1001", "begin rm 1002", "did rm 1002", "begin run 1003", "begin pull 4", "did pull 4", "working", "up kernel=6.1 seconds=3",
 	} {
-		w.observe(line)
+		if err := w.observe(line); err != nil {
+			t.Error(err)
+		}
 	}
 	if got := w.String(); got != "+0-1+4+1001-1002" {
 		t.Errorf("wanted %s", got)

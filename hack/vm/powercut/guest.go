@@ -44,14 +44,18 @@ func guest(ctx context.Context) error {
 	}
 	n := &node{bin: os.Getenv("LONGSHORE_BIN"), console: console, gone: make(chan struct{})}
 	if err := n.live(ctx); err != nil {
-		n.say(sayViolation, strings.ReplaceAll(err.Error(), "\n", " | "))
-		if out, err := exec.CommandContext(ctx, "dmesg").Output(); err == nil {
-			_, _ = fmt.Fprintf(n.console, "--- the kernel's log, its end:\n%s\n", out[max(0, len(out)-4000):])
-		}
-		log, _ := os.ReadFile(agentLog)
-		_, _ = fmt.Fprintf(n.console, "--- the agent's log, its end:\n%s\n", log[max(0, len(log)-8000):])
+		n.violation(ctx, err, "cat", agentLog)
 	}
 	return nil
+}
+
+// violation puts a violation on the console, and the ends of the kernel's and the agent's log.
+func (n *node) violation(ctx context.Context, err error, log ...string) {
+	n.say(sayViolation, strings.ReplaceAll(err.Error(), "\n", " | "))
+	for _, command := range [][]string{{"dmesg"}, log} {
+		out, _ := exec.CommandContext(ctx, command[0], command[1:]...).Output()
+		_, _ = fmt.Fprintf(n.console, "--- %s, its end:\n%s\n", strings.Join(command, " "), out[max(0, len(out)-8000):])
+	}
 }
 
 func (n *node) live(ctx context.Context) error {
@@ -105,6 +109,19 @@ func kernelParams() (map[string]string, error) {
 }
 
 func mountData() error {
+	if err := hasWriteCache(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dataDir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(dataDev, dataDir, "ext4", 0, ""); err != nil {
+		return fmt.Errorf("mount the data disk: %w", err)
+	}
+	return nil
+}
+
+func hasWriteCache() error {
 	// Without a write cache to lose this test would test nothing.
 	cache, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(dataDev), "queue/write_cache"))
 	if err != nil {
@@ -112,12 +129,6 @@ func mountData() error {
 	}
 	if strings.TrimSpace(string(cache)) != "write back" {
 		return fmt.Errorf("the data disk has no write cache but says %q", cache)
-	}
-	if err := os.MkdirAll(dataDir, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(dataDev, dataDir, "ext4", 0, ""); err != nil {
-		return fmt.Errorf("mount the data disk: %w", err)
 	}
 	return nil
 }
@@ -146,20 +157,28 @@ func (n *node) startAgent(ctx context.Context) error {
 		_ = n.agent.Wait()
 		close(n.gone)
 	}()
+	return n.eventually(func() error {
+		_, err := n.cli(ctx, "ps")
+		return err
+	})
+}
+
+// eventually repeats try until it returns nil. It gives up after cliPatience, or when the agent has ended.
+func (n *node) eventually(try func() error) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	deadline := time.NewTimer(cliPatience)
 	defer deadline.Stop()
 	for {
-		_, err := n.cli(ctx, "ps")
+		err := try()
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-n.gone:
-			return errors.New("the agent ended instead of serving")
+			return fmt.Errorf("the agent has ended: %w", err)
 		case <-deadline.C:
-			return fmt.Errorf("the agent does not serve: %w", err)
+			return fmt.Errorf("after %v: %w", cliPatience, err)
 		case <-tick.C:
 		}
 	}
@@ -268,21 +287,13 @@ func (n *node) verifyContainers(ctx context.Context, want wanted) error {
 
 // runs waits until a container runs.
 func (n *node) runs(ctx context.Context, name string) error {
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.NewTimer(cliPatience)
-	defer deadline.Stop()
-	for {
+	return n.eventually(func() error {
 		states, err := n.existing(ctx)
-		if err != nil || states[name] == "running" {
-			return err
+		if err == nil && states[name] != "running" {
+			err = fmt.Errorf("container %s is not started by its policy: %v", name, states)
 		}
-		select {
-		case <-deadline.C:
-			return fmt.Errorf("container %s is not started by its policy: %v", name, states)
-		case <-tick.C:
-		}
-	}
+		return err
+	})
 }
 
 // work pulls and removes images in two rows and makes and removes containers in

@@ -26,13 +26,25 @@ type lab struct {
 	disk    *disk
 	console io.Writer
 	rnd     *rand.Rand
-	want    wanted
+	test    test
+	devices []string      // further arguments of QEMU
+	rise    time.Duration // a cut in the boot is within so long after the init script's first line
 }
 
-// host cuts the power n times, then boots once more and lets the guest end.
+// test is the host's knowledge of a guest, from the lines of all boots.
+type test interface {
+	// params are the kernel parameters of the next boot.
+	params() string
+	// observe takes one line of the console, without its "vm: ". An error is a violation.
+	observe(line string) error
+}
+
+// host cuts the power n times, then boots once more and lets the guest end. With -services the guest
+// reboots itself n times as well.
 func host(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("host", flag.ContinueOnError)
 	n := fs.Int("n", 20, "how often to cut the power")
+	withServices := fs.Bool("services", false, "boot the guest of services.go")
 	seed := fs.Uint64("seed", uint64(time.Now().UnixNano()), "of all choices")
 	data := fs.String("disk", "", "the data disk's image")
 	base := fs.String("base", "", "directory of kernel and base image")
@@ -55,9 +67,12 @@ func host(ctx context.Context, args []string) error {
 	l := &lab{
 		qemu: []string{*qemu, *base, *second}, disk: d, dir: filepath.Dir(*data), console: out,
 		rnd:  rand.New(rand.NewPCG(*seed, 0)), //nolint:gosec // a test must be repeatable
-		want: wanted{},
+		test: wanted{}, rise: 12 * time.Second,
 	}
 	fmt.Printf("power cut test: %d cuts, seed %d\n", *n, *seed)
+	if *withServices {
+		return l.services(ctx, *n)
+	}
 	for i := range *n {
 		if err := l.cut(ctx, i+1); err != nil {
 			return fmt.Errorf("boot %d: %w", i+1, err)
@@ -75,7 +90,7 @@ func host(ctx context.Context, args []string) error {
 func (l *lab) cut(ctx context.Context, i int) error {
 	word, lines, within := sayWorking, l.rnd.IntN(14), 3*time.Second
 	if i > 1 && l.rnd.IntN(5) == 0 {
-		word, lines, within = sayUp, 0, 12*time.Second
+		word, lines, within = sayUp, 0, l.rise
 	}
 	delay := time.Duration(l.rnd.Int64N(int64(within)))
 	g, err := l.boot(ctx, "longshore.work=1")
@@ -86,7 +101,12 @@ func (l *lab) cut(ctx context.Context, i int) error {
 	if err := g.until(func(line string) bool { return strings.HasPrefix(line, word) }); err != nil {
 		return err
 	}
-	if err := g.until(func(string) bool { lines--; return lines < 0 }); err != nil {
+	if err := g.until(func(line string) bool {
+		if word == sayUp || strings.HasPrefix(line, sayBegin) || strings.HasPrefix(line, sayDid) {
+			lines--
+		}
+		return lines < 0
+	}); err != nil {
 		return err
 	}
 	if err := g.during(delay, nil); err != nil {
@@ -108,7 +128,7 @@ func (l *lab) cut(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("cut %2d: last heard %q; of %d writes never flushed %s; next boot wants %s\n", i, at, pending, kind, l.want)
+	fmt.Printf("cut %2d: last heard %q; of %d writes never flushed %s; next boot: %s\n", i, at, pending, kind, l.test.params())
 	return nil
 }
 
@@ -142,9 +162,8 @@ func (l *lab) boot(ctx context.Context, params string) (*machine, error) {
 		return nil, err
 	}
 	g := &machine{lab: l, lines: make(chan string), served: make(chan error, 1), listen: listen, timer: time.NewTimer(patience)}
-	params = fmt.Sprintf("longshore.mode=powercut longshore.want=%s %s", l.want, params)
-	args := append(append([]string{}, l.qemu[1:]...), params)
-	args = append(args, "-blockdev", "driver=nbd,node-name=data,server.type=unix,server.path="+socket, "-device", "virtio-blk-pci,drive=data,addr=12")
+	args := append(append([]string{}, l.qemu[1:]...), l.test.params()+" "+params)
+	args = append(append(args, l.devices...), "-blockdev", "driver=nbd,node-name=data,server.type=unix,server.path="+socket, "-device", "virtio-blk-pci,drive=data,addr=12")
 	g.cmd = exec.CommandContext(ctx, l.qemu[0], args...)
 	stdout, err := g.cmd.StdoutPipe()
 	if err == nil {
@@ -219,13 +238,13 @@ func (g *machine) take(line string, ok bool) error {
 		return fmt.Errorf("the guest ended by itself after %q", g.last)
 	}
 	g.last = line
-	g.lab.want.observe(line)
+	err := g.lab.test.observe(line)
 	if text, ok := strings.CutPrefix(line, sayViolation+" "); ok {
 		// The guest's details follow at once.
 		_ = g.until(func(string) bool { return false })
 		return errors.New(text)
 	}
-	return nil
+	return err
 }
 
 // end kills QEMU, and then reads its last output and requests: a line on the console before the cut

@@ -3,11 +3,12 @@
 //
 //	powercut images DIR          makes the images that the guest's registry serves
 //	powercut host …              boots the guest again and again, and cuts its power
-//	powercut guest               the part in the guest: check what is there, then work
+//	powercut guest               the part in the guest: check the node, then work
+//	powercut services            the part in a guest with systemd and services (services.go)
 //
-// The host serves the guest's data disk itself (disk.go): what the guest wrote
-// and never flushed is lost, kept or torn when the power goes, as on a disk with
-// a volatile cache. SIGKILL of QEMU alone would keep all of it.
+// The host serves the guest's data disk itself (disk.go): writes that the guest
+// never flushed are lost, kept or torn when the power goes, as on a disk with a
+// volatile cache. SIGKILL of QEMU alone would keep all of it.
 //
 // The guest checks with the longshore command only, as a user would; it knows
 // nothing of the agent's files. Start reading at host.go.
@@ -40,6 +41,8 @@ func run(ctx context.Context, args []string) error {
 		return host(ctx, args[1:])
 	case len(args) == 1 && args[0] == "guest":
 		return guest(ctx)
+	case len(args) == 1 && args[0] == "services":
+		return services(ctx)
 	}
-	return errors.New("usage: powercut images DIR | host … | guest")
+	return errors.New("usage: powercut images DIR | host … | guest | services")
 }

@@ -37,15 +37,16 @@ const containers = 4
 // the power cut, so either is right.
 type wanted map[int]bool
 
-// observe takes one line of the console, without its "vm: ".
-func (w wanted) observe(line string) {
+func (w wanted) params() string { return "longshore.mode=powercut longshore.want=" + w.String() }
+
+func (w wanted) observe(line string) error {
 	f := strings.Fields(line)
 	if len(f) == 0 {
-		return
+		return nil
 	}
 	i, err := strconv.Atoi(f[len(f)-1])
 	if err != nil {
-		return
+		return nil //nolint:nilerr // no line about an object
 	}
 	switch strings.Join(f[:len(f)-1], " ") {
 	case sayBegin + " " + opPull, sayBegin + " " + opRemove, sayBegin + " " + opRun, sayBegin + " " + opDrop:
@@ -55,6 +56,7 @@ func (w wanted) observe(line string) {
 	case sayDid + " " + opRemove, sayDid + " " + opDrop:
 		w[i] = false
 	}
+	return nil
 }
 
 // String is the form on the kernel's command line: +1-2 wants 1 and not 2.
