@@ -190,6 +190,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("LONGSHORE_SOCKET", socket)
 			env.Setenv("HYBRID", hybrid(t, socket))
 			env.Setenv("TZ", "UTC")
+			env.Setenv("XDG_STATE_HOME", env.WorkDir)
 			env.Setenv("GORACE", os.Getenv("GORACE")) // the programs that a script starts heed it too
 			return nil
 		},

@@ -76,6 +76,10 @@ func TestScripts(t *testing.T) {
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){
 				"eventually": func(ts *testscript.TestScript, _ bool, args []string) { eventually(t, ts, args) },
 				"before":     before,
+				"nextagent": func(*testscript.TestScript, bool, []string) {
+					n.Kill()
+					n.Up()
+				},
 			},
 		})
 		left, err := n.CLI("ps", "-a", "-q")

@@ -189,7 +189,7 @@ func (n *Node) Launch() {
 	args := roottest.Inheriting(filepath.Join(n.bin, "longshore"), "agent", "--config", filepath.Join(n.Dir, "config.toml"), "--root", n.Root, "--state", n.State)
 	cmd := exec.Command(args[0], args[1:]...) //nolint:forbidigo // it outlives the contexts of subtests
 	cmd.Stdout, cmd.Stderr = n.log, n.log
-	cmd.Env = append(append(os.Environ(), "TMPDIR="+n.Dir), n.opts.Env...)
+	cmd.Env = append(append(os.Environ(), "TMPDIR="+n.Dir, "XDG_STATE_HOME="+n.Dir), n.opts.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := startIn(n.opts.NetNS, cmd); err != nil {
 		n.t.Fatal(err)

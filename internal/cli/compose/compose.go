@@ -10,12 +10,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -69,14 +72,14 @@ type runner struct {
 func (r *runner) step(kind, name, did string) {
 	r.printed.Lock()
 	defer r.printed.Unlock()
-	_, _ = fmt.Fprintf(r.a.Stderr, " %s %s  %s\n", kind, name, did)
+	_, _ = fmt.Fprintf(r.a.Stderr, " %s %s  %s\n", kind, base.Printable(name), did)
 }
 
 // warn prints a message.
 func (r *runner) warn(format string, args ...any) {
 	r.printed.Lock()
 	defer r.printed.Unlock()
-	r.a.Warn(format, args...)
+	r.a.Warn("%s", base.Printable(fmt.Sprintf(format, args...)))
 }
 
 // named returns an error with the name of its object. The text is that for people, because the text of a call's error would
@@ -142,11 +145,36 @@ func (r *runner) watch(ctx context.Context, done func() (bool, error)) error {
 			return err
 		}
 		if _, err := stream.Recv(); errors.Is(err, io.EOF) {
-			return errors.New("the agent ended the stream of its events")
+			return errGone
 		} else if err != nil {
 			return err
 		}
 	}
+}
+
+// errGone means that the agent has gone.
+var errGone = errors.New("the agent ended the stream of its events")
+
+// gone reports whether an error means that the agent has gone.
+func gone(ctx context.Context, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	code := status.Code(err)
+	return errors.Is(err, errGone) || code == codes.Unavailable || code == codes.Canceled
+}
+
+// together calls fn for all containers of one service at once.
+func together(list []*longshorev1.Container, service string, fn func(*longshorev1.Container) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(list))
+	for i, c := range list {
+		if serviceOf(c) == service {
+			wg.Go(func() { errs[i] = fn(c) })
+		}
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 // graph says which services are done before a service.
@@ -230,16 +258,17 @@ func (g graph) walk(fn func(name string, failed map[string]error) error) map[str
 }
 
 // graphOf returns the order of the services of containers: that of the files or, for services that they do not have, that of the
-// labels.
+// labels. It also has the services of the files that have no containers: one with containers may need another through them.
 func graphOf(list []*longshorev1.Container, files map[string][]string) graph {
 	g := graph{}
+	maps.Copy(g, files)
 	for _, c := range list {
 		name := serviceOf(c)
-		if _, ok := g[name]; !ok {
-			g[name] = files[name]
-		}
 		if _, ok := files[name]; ok {
 			continue
+		}
+		if _, ok := g[name]; !ok {
+			g[name] = nil
 		}
 		for dep := range strings.SplitSeq(c.GetLabels()[composefile.LabelDependsOn], ",") {
 			if service, _, _ := strings.Cut(dep, ":"); service != "" && !slices.Contains(g[name], service) {

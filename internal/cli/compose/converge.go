@@ -160,7 +160,7 @@ func (u *upper) copyFiles(ctx context.Context, id string, files []composefile.Fi
 func (u *upper) replace(ctx context.Context, c *longshorev1.Container, s composefile.Service, number int) error {
 	req := u.request(s, number)
 	if !u.f.renew {
-		kept, err := u.kept(ctx, c, req)
+		kept, err := u.kept(ctx, c, req, u.images[s.Name])
 		if err != nil {
 			return err
 		}
@@ -202,9 +202,9 @@ func (u *upper) replace(ctx context.Context, c *longshorev1.Container, s compose
 // maxName is the length of the longest name of a container.
 const maxName = 128
 
-// kept returns the mounts of a request, with the anonymous volumes that the old container has at the same places or at places
-// where the request mounts nothing.
-func (u *upper) kept(ctx context.Context, old *longshorev1.Container, req *longshorev1.CreateRequest) ([]*longshorev1.Mount, error) {
+// kept returns the mounts of a request, with the anonymous volumes that the old container has where the request or its image has
+// one, too.
+func (u *upper) kept(ctx context.Context, old *longshorev1.Container, req *longshorev1.CreateRequest, image string) ([]*longshorev1.Mount, error) {
 	anonymous, err := u.anonymous(ctx, []*longshorev1.Container{old})
 	if err != nil || len(anonymous) == 0 {
 		return req.GetMounts(), err
@@ -221,6 +221,10 @@ func (u *upper) kept(ctx context.Context, old *longshorev1.Container, req *longs
 	if err := json.Unmarshal(resp.GetJson(), &record); err != nil {
 		return nil, fmt.Errorf("read the record of %s: %w", old.GetName(), err)
 	}
+	declared, err := u.declared(ctx, image)
+	if err != nil {
+		return nil, err
+	}
 	mounts := req.GetMounts()
 	for _, v := range record.Config.Volumes {
 		if !slices.Contains(anonymous, v.Name) {
@@ -231,11 +235,32 @@ func (u *upper) kept(ctx context.Context, old *longshorev1.Container, req *longs
 		switch {
 		case i >= 0 && mounts[i].GetAnonymous():
 			mounts[i].Source, mounts[i].Anonymous = v.Name, false
-		case i < 0 && !tmpfs:
+		case i < 0 && !tmpfs && declared[v.Target]:
 			mounts = append(mounts, &longshorev1.Mount{Source: v.Name, Target: v.Target})
 		}
 	}
 	return mounts, nil
+}
+
+// declared returns the targets of the volumes that an image declares.
+func (u *upper) declared(ctx context.Context, image string) (map[string]bool, error) {
+	resp, err := u.c.Images.InspectImage(ctx, &longshorev1.InspectImageRequest{Name: image})
+	if err != nil {
+		return nil, err
+	}
+	var record struct {
+		Config struct {
+			Config struct{ Volumes map[string]struct{} }
+		}
+	}
+	if err := json.Unmarshal(resp.GetJson(), &record); err != nil {
+		return nil, fmt.Errorf("read the record of the image %s: %w", base.Short(image), err)
+	}
+	targets := map[string]bool{}
+	for target := range record.Config.Config.Volumes {
+		targets[path.Clean(target)] = true
+	}
+	return targets, nil
 }
 
 // recordID returns the ID of an object's record.
@@ -248,7 +273,7 @@ func recordID(data []byte) (string, error) {
 }
 
 // start starts the containers of a service when its dependencies are as it wants them.
-func (u *upper) start(ctx context.Context, s composefile.Service, failed map[string]error, started func(*longshorev1.Container)) error {
+func (u *upper) start(ctx context.Context, s composefile.Service, failed map[string]error, started func(*longshorev1.Container, composefile.Service)) error {
 	again := false
 	for _, d := range s.DependsOn {
 		err := failed[d.Service]
@@ -284,8 +309,8 @@ func (u *upper) start(ctx context.Context, s composefile.Service, failed map[str
 			}
 			u.step("Container", c.GetName(), "Started")
 		}
-		if started != nil && !s.Quiet {
-			started(c)
+		if started != nil {
+			started(c, s)
 		}
 	}
 	return nil

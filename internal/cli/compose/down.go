@@ -82,13 +82,7 @@ func (r *runner) down(ctx context.Context, out composefile.Outline, only []strin
 		return err
 	}
 	errs := graphOf(list, out.DependsOn).reversed().walk(func(name string, _ map[string]error) error {
-		var errs []error
-		for _, c := range list {
-			if serviceOf(c) == name {
-				errs = append(errs, r.remove(ctx, c, f.volumes))
-			}
-		}
-		return errors.Join(errs...)
+		return together(list, name, func(c *longshorev1.Container) error { return r.remove(ctx, c, f.volumes) })
 	})
 	for _, err := range errs {
 		if err != nil {

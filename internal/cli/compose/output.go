@@ -8,12 +8,14 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/composefile"
 )
 
 // output shows the lines of containers, each behind the name of its container.
@@ -25,8 +27,9 @@ type output struct {
 	aborted chan struct{} // closed when --abort-on-container-exit ends everything
 
 	wg     sync.WaitGroup
-	mu     sync.Mutex      // guards status, ending, shown and the order of lines
+	mu     sync.Mutex      // guards status, away, ending, shown and the order of lines
 	status int             // of up
+	away   bool            // the agent has gone, and the user knows it
 	ending bool            // aborted is closed
 	shown  map[string]bool // IDs of containers
 }
@@ -45,43 +48,89 @@ func (o *output) label(name string) string {
 	return base.Printable(strings.TrimPrefix(name, o.u.name+"-"))
 }
 
-// follow shows the output of a container until it has ended.
-func (o *output) follow(c *longshorev1.Container) {
+// follow shows the output of a container until it has ended, or only waits for the end if its service is quiet.
+func (o *output) follow(c *longshorev1.Container, s composefile.Service) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.shown[c.GetId()] {
 		return
 	}
 	o.shown[c.GetId()] = true
-	o.wg.Go(func() { o.show(c) })
+	o.wg.Go(func() { o.show(c, s.Quiet) })
 }
 
-// show shows the output of a container, and of each run that its restart policy starts, then how it has ended.
-func (o *output) show(c *longshorev1.Container) {
+// show shows the output of a container, and of each run that its restart policy starts, then how it has ended. It continues
+// with the next agent if this one ends.
+func (o *output) show(c *longshorev1.Container, quiet bool) {
 	since := o.since
 	for {
-		last, err := o.lines(c, since)
-		if status.Code(err) == codes.FailedPrecondition { // it has no log
-			_, err = o.u.c.Containers.Wait(o.ctx, &longshorev1.WaitRequest{Name: c.GetId()})
-		}
-		if o.ctx.Err() != nil {
-			return
-		}
-		if err != nil && status.Code(err) != codes.NotFound {
-			o.u.warn("logs of %s: %s", c.GetName(), o.u.a.Explain(err))
-			return
-		}
+		last, err := o.run(c, since, quiet)
 		if !last.IsZero() {
 			since = timestamppb.New(last.Add(1)) // not that line again
 		}
-		now, err := o.settled(c)
-		if err != nil || now == nil {
-			return // up has ended, or the container was removed
+		var now *longshorev1.Container
+		if err == nil || status.Code(err) == codes.NotFound {
+			now, err = o.settled(c)
 		}
-		if !running(now) {
-			o.ended(c, int(now.GetAutopsy().GetStatus()))
+		switch {
+		case gone(o.ctx, err):
+			if err := o.reconnect(); err != nil {
+				return // up has ended
+			}
+		case o.ctx.Err() != nil:
+			return
+		case err != nil:
+			o.u.warn("logs of %s: %s", c.GetName(), o.u.a.Explain(err))
+			o.failed()
+			return
+		case now == nil:
+			return // the container was removed
+		case !running(now):
+			o.ended(c, int(now.GetAutopsy().GetStatus()), quiet)
 			return
 		}
+	}
+}
+
+// run shows the output of one run from a time on, and returns the time of the last line. If nothing is to be shown, it waits for
+// the end.
+func (o *output) run(c *longshorev1.Container, since *timestamppb.Timestamp, quiet bool) (last time.Time, err error) {
+	if !quiet {
+		last, err = o.lines(c, since)
+	}
+	if quiet || status.Code(err) == codes.FailedPrecondition { // it has no log
+		_, err = o.u.c.Containers.Wait(o.ctx, &longshorev1.WaitRequest{Name: c.GetId()})
+	}
+	return last, err
+}
+
+// reconnect waits for the next agent. It fails when up ends before.
+func (o *output) reconnect() error {
+	if o.setAway(true) {
+		o.u.warn("the agent has gone; waiting for the next one")
+	}
+	if _, err := o.u.c.Node.Version(o.ctx, &longshorev1.VersionRequest{}, grpc.WaitForReady(true)); err != nil && !gone(o.ctx, err) {
+		return err
+	}
+	o.setAway(false)
+	return nil
+}
+
+// setAway stores whether the agent has gone, and reports whether that is new.
+func (o *output) setAway(away bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	changed := o.away != away
+	o.away = away
+	return changed
+}
+
+// failed makes up fail unless it has the status of a container.
+func (o *output) failed() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.status == 0 {
+		o.status = 1
 	}
 }
 
@@ -122,10 +171,12 @@ func (o *output) settled(c *longshorev1.Container) (now *longshorev1.Container, 
 }
 
 // ended reports the end of a container, and ends all others if the user wants that.
-func (o *output) ended(c *longshorev1.Container, code int) {
+func (o *output) ended(c *longshorev1.Container, code int, quiet bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = fmt.Fprintf(o.u.a.Stderr, "%s ended with the exit status %d\n", o.label(c.GetName()), code)
+	if !quiet {
+		_, _ = fmt.Fprintf(o.u.a.Stderr, "%s ended with the exit status %d\n", o.label(c.GetName()), code)
+	}
 	if !o.u.f.abort {
 		return
 	}

@@ -50,7 +50,7 @@ func NewUp(a *base.App, creds Credentials) *cobra.Command {
 			p, err := composefile.Load(cmd.Context(), a.Stdin, o)
 			if refused := (*composefile.RefusedError)(nil); errors.As(err, &refused) {
 				for _, reason := range refused.Reasons {
-					a.Warn("%s", reason)
+					a.Warn("%s", base.Printable(reason))
 				}
 				return &base.ExitError{Status: 1, Err: errors.New("nothing was changed")}
 			}
@@ -58,8 +58,13 @@ func NewUp(a *base.App, creds Credentials) *cobra.Command {
 				return err
 			}
 			for _, n := range p.Notes {
-				a.Warn("note: %s", n)
+				a.Warn("note: %s", base.Printable(n))
 			}
+			key, err := ownKey(a.Getenv)
+			if err != nil {
+				return err
+			}
+			keyed(p, key)
 			return a.Call(func(c *base.Client) error {
 				u := &upper{runner: &runner{a: a, c: c, name: p.Name}, p: p, f: f, creds: creds, only: args}
 				if cmd.Flags().Changed("timeout") {
@@ -165,8 +170,9 @@ func (u *upper) run(ctx context.Context) error {
 	return u.foreground(ctx)
 }
 
-// make creates everything and starts it. started is called for each container that runs, and may be nil.
-func (u *upper) make(ctx context.Context, started func(*longshorev1.Container)) error {
+// make creates everything and starts it. started is called for each container that runs, with its
+// service, and may be nil.
+func (u *upper) make(ctx context.Context, started func(*longshorev1.Container, composefile.Service)) error {
 	if err := u.networks(ctx); err != nil {
 		return err
 	}
@@ -475,27 +481,26 @@ func exitStatus(n int) error {
 	return &base.ExitError{Status: n}
 }
 
-// stopAll stops the project's services in the opposite order of their dependencies. A signal kills them.
+// own returns the containers of the services that this command started. The project may have others.
+func (u *upper) own(ctx context.Context) ([]*longshorev1.Container, error) {
+	list, err := u.containers(ctx)
+	return slices.DeleteFunc(list, func(c *longshorev1.Container) bool {
+		return oneOff(c) || !slices.ContainsFunc(u.p.Services, func(s composefile.Service) bool { return s.Name == serviceOf(c) })
+	}), err
+}
+
+// stopAll stops the services of this command in the opposite order of their dependencies. A signal kills them.
 func (u *upper) stopAll(ctx context.Context, signals <-chan os.Signal) error {
 	done := make(chan error, 1)
 	go func() {
-		list, err := u.containers(ctx)
+		list, err := u.own(ctx)
 		if err != nil {
 			done <- err
 			return
 		}
-		list = slices.DeleteFunc(list, func(c *longshorev1.Container) bool {
-			return !slices.ContainsFunc(u.p.Services, func(s composefile.Service) bool { return s.Name == serviceOf(c) })
-		})
 		var errs []error
 		for _, err := range graphOf(list, u.graph()).reversed().walk(func(name string, _ map[string]error) error {
-			var errs []error
-			for _, c := range list {
-				if serviceOf(c) == name {
-					errs = append(errs, u.stop(ctx, c))
-				}
-			}
-			return errors.Join(errs...)
+			return together(list, name, func(c *longshorev1.Container) error { return u.stop(ctx, c) })
 		}) {
 			errs = append(errs, err)
 		}
@@ -506,7 +511,7 @@ func (u *upper) stopAll(ctx context.Context, signals <-chan os.Signal) error {
 		case err := <-done:
 			return err
 		case <-signals:
-			list, err := u.containers(ctx)
+			list, err := u.own(ctx)
 			if err != nil {
 				return err
 			}

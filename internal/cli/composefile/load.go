@@ -74,7 +74,11 @@ func run(ctx context.Context, stdin io.Reader, command string, o Options) (*Answ
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	if slices.Contains(o.Files, "-") {
-		cmd.Stdin = stdin
+		text, err := bounded(stdin)
+		if err != nil {
+			return nil, err
+		}
+		cmd.Stdin = bytes.NewReader(text)
 	}
 	if err := subprocess.Run(ctx, cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w: %s", Program, err, strings.TrimSpace(said.String()))
@@ -92,6 +96,21 @@ func run(ctx context.Context, stdin io.Reader, command string, o Options) (*Answ
 		return nil, errors.New(a.Error)
 	}
 	return &a, nil
+}
+
+// MaxFile bounds a Compose file and the content of a secret or config, in bytes.
+const MaxFile = 16 << 20
+
+// bounded reads a file from standard input.
+func bounded(stdin io.Reader) ([]byte, error) {
+	text, err := io.ReadAll(io.LimitReader(stdin, MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read standard input: %w", err)
+	}
+	if len(text) > MaxFile {
+		return nil, fmt.Errorf("standard input has more than %d bytes, too many for a Compose file", MaxFile)
+	}
+	return text, nil
 }
 
 // program returns the path of the program: beside this one, or in PATH.

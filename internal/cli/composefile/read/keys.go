@@ -73,8 +73,13 @@ func Keys() []Key {
 			{s + "networks.*.link_local_ips", Refused, "leave it out"},
 			{s + "networks.*.driver_opts", Refused, "leave it out"},
 		},
-		keysBelow(s+"ports.[].", "target", "published", "host_ip", "protocol"),
-		[]Key{{s + "ports.[].mode", Ignored, ""}, {s + "ports.[].name", Ignored, ""}, {s + "ports.[].app_protocol", Ignored, ""}},
+		keysBelow(s+"ports.[].", "target", "host_ip", "protocol"),
+		[]Key{
+			{s + "ports.[].published", Differs, "one port, or a range of as many ports as target; not a range to choose from"},
+			{s + "ports.[].mode", Ignored, ""},
+			{s + "ports.[].name", Ignored, ""},
+			{s + "ports.[].app_protocol", Ignored, ""},
+		},
 		keysBelow(s+"volumes.[].", "source", "target", "read_only", "bind.propagation", "bind.create_host_path", "volume.nocopy", "volume.subpath", "tmpfs.size", "tmpfs.mode"),
 		[]Key{
 			{s + "volumes.[].type", Differs, "bind, volume and tmpfs"},

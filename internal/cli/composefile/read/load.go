@@ -3,7 +3,9 @@ package read
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -33,6 +35,9 @@ func Load(ctx context.Context, o Options) (*composefile.Project, error) {
 	}
 	if len(opts.ConfigPaths) == 0 {
 		return nil, composefile.ErrNoFile
+	}
+	if err := allSized(opts.ConfigPaths); err != nil {
+		return nil, err
 	}
 	where, err := newLocator(opts.ConfigPaths)
 	if err != nil {
@@ -75,6 +80,9 @@ func Look(ctx context.Context, o Options) (*composefile.Outline, error) {
 			return &composefile.Outline{Name: name}, nil
 		}
 	}
+	if err := allSized(opts.ConfigPaths); err != nil {
+		return nil, err
+	}
 	model, err := opts.LoadModel(ctx)
 	if err != nil {
 		return nil, err
@@ -92,6 +100,19 @@ func Look(ctx context.Context, o Options) (*composefile.Outline, error) {
 		out.Name = name
 	}
 	return out, nil
+}
+
+// allSized refuses files that are too large. The loader reports those that it cannot read.
+func allSized(paths []string) error {
+	for _, path := range paths {
+		if path == "-" {
+			continue
+		}
+		if err := sized(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // compose returns the options of compose-go. The order of the steps is that of docker compose: the environment wins over

@@ -101,7 +101,7 @@ func (t *serviceTranslator) ports() {
 		if p.Published != "" {
 			n, err := strconv.ParseUint(p.Published, 10, 16)
 			if err != nil {
-				t.refuse(fmt.Sprintf("the published port %q is not one number: write one, or none to have one chosen", p.Published), "ports", strconv.Itoa(i), "published")
+				t.refuse(fmt.Sprintf("the published port %q is not one port: write one, a range with as many ports as the container's, or none to have one chosen", p.Published), "ports", strconv.Itoa(i), "published")
 			}
 			q.Host = uint32(n)
 		}
@@ -217,7 +217,7 @@ func (t *serviceTranslator) file(f fileOf) {
 		t.r.Mounts = append(t.r.Mounts, &longshorev1.Mount{Source: f.from.File, Target: f.target, ReadOnly: true})
 		return
 	case f.from.File != "":
-		data, err := os.ReadFile(f.from.File)
+		data, err := contentOf(f.from.File)
 		if err != nil {
 			t.translator.refuse([]string{f.kind, f.ref.Source, "file"}, fmt.Sprintf("read the file: %v", err))
 			return
@@ -255,6 +255,28 @@ func (t *serviceTranslator) file(f fileOf) {
 		*id.to = int(n)
 	}
 	t.out.Files = append(t.out.Files, out)
+}
+
+// contentOf reads a file that is copied. A device or a pipe may have no end.
+func contentOf(path string) ([]byte, error) {
+	if err := sized(path); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
+// sized refuses a file that is too large to be read, and one without a size.
+func sized(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is not a plain file", path)
+	case info.Size() > composefile.MaxFile:
+		return fmt.Errorf("%s has more than %d bytes", path, composefile.MaxFile)
+	}
+	return nil
 }
 
 // verify makes the checks of the agent. A request that fails them is refused before anything is created.

@@ -280,6 +280,34 @@ func TestHashesTellChanges(t *testing.T) {
 	}
 }
 
+// TestFilesWithoutAnEndAreRefused checks the bounds of the files that are read.
+func TestFilesWithoutAnEndAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large")
+	if err := os.WriteFile(large, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, composefile.MaxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "compose.yaml")
+	for secret, want := range map[string]string{"/dev/zero": "/dev/zero is not a plain file", large: "has more than"} {
+		text := "name: x\nservices: {a: {image: a, secrets: [{source: s, mode: 0400}]}}\nsecrets: {s: {file: " + secret + "}}\n"
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(t.Context(), Options{Options: composefile.Options{Files: []string{path}}}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("secret %s: %v", secret, err)
+		}
+		if _, err := Load(t.Context(), Options{Options: composefile.Options{Files: []string{secret}}}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("file %s: %v", secret, err)
+		}
+		if _, err := Look(t.Context(), Options{Options: composefile.Options{Files: []string{secret}}}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("outline of %s: %v", secret, err)
+		}
+	}
+}
+
 // TestTheProgramAnswers runs the program's commands as longshore does.
 func TestTheProgramAnswers(t *testing.T) {
 	dir := t.TempDir()
