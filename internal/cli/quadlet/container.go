@@ -3,9 +3,11 @@ package quadlet
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"path"
 	"strings"
 
+	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
 	"github.com/longshore/longshore/internal/cli/unitfile"
 )
@@ -52,7 +54,7 @@ func containerKeys() []Key {
 		{c, "GlobalArgs", Refused, noArgs, never},
 		{c, "Group", Works, "", nil},
 		{c, "GroupAdd", Differs, "`keep-groups` is refused: the agent is not the user", groupAdd},
-		{c, "HealthCmd", Works, "", one("health-cmd")},
+		{c, "HealthCmd", Works, "", healthCmd},
 		{c, "HealthInterval", Differs, "`disable` is refused: without an interval nothing would make the checks", one("health-interval")},
 		{c, "HealthLogDestination", Differs, healthy5, ignored(healthy5)},
 		{c, "HealthMaxLogCount", Differs, healthy5, ignored(healthy5)},
@@ -130,14 +132,37 @@ func prefixed(flag, prefix string) func(*build, []unitfile.Entry) error {
 }
 
 func addDevice(b *build, list []unitfile.Entry) error {
-	for _, e := range list {
-		device, optional := strings.CutPrefix(e.Value, "-")
+	all, err := b.wordsOf(list)
+	for _, w := range all {
+		device, optional := strings.CutPrefix(w, "-")
 		source, _, _ := strings.Cut(device, ":")
 		if optional && !b.g.Exists(source) {
 			continue
 		}
 		b.flag("device", device)
 	}
+	return err
+}
+
+// healthCmd adds the flag of the health check. As with podman, a line may begin with the word of a check's kind.
+func healthCmd(b *build, list []unitfile.Entry) error {
+	e := last(list)
+	kind, rest, _ := strings.Cut(e.Value, " ")
+	rest = strings.TrimSpace(rest)
+	switch {
+	case kind != "CMD" && kind != "CMD-SHELL":
+	case rest == "":
+		return e.Errorf("HealthCmd=%s has no command", kind)
+	case kind == "CMD-SHELL":
+		e.Value = rest
+	default:
+		words, err := json.Marshal(append([]string{kind}, strings.Fields(rest)...))
+		if err != nil {
+			return e.Errorf("HealthCmd=%s: %v", e.Value, err)
+		}
+		e.Value = string(words)
+	}
+	b.flag("health-cmd", e.Value)
 	return nil
 }
 
@@ -243,9 +268,10 @@ func reloadCmd(b *build, list []unitfile.Entry) error {
 	if _, both := b.s.file.Last("Container", "ReloadSignal"); both {
 		return last(list).Errorf("ReloadCmd= and ReloadSignal= exclude each other")
 	}
-	w, err := b.wordsOf(list[len(list)-1:])
+	e := last(b.s.file.All("Container", "ReloadCmd")) // with its quotes
+	w, err := unitfile.Split(e.Value)
 	if err != nil {
-		return err
+		return e.Errorf("ReloadCmd: %v", err)
 	}
 	b.service = append(b.service, "ExecReload="+b.command(append([]string{"exec", b.s.resource}, w...)...))
 	return nil
@@ -259,10 +285,15 @@ func reloadSignal(b *build, list []unitfile.Entry) error {
 func stopTimeout(b *build, list []unitfile.Entry) error {
 	e := last(list)
 	b.flag("stop-timeout", e.Value)
-	var seconds int
-	if n, err := fmt.Sscanf(e.Value, "%d", &seconds); n == 1 && err == nil && seconds > 0 && seconds < 1<<30 {
-		b.service = append(b.service, fmt.Sprintf("TimeoutStopSec=%d", seconds+30))
+	if expands(e.Value) {
+		return nil
 	}
+	grace, err := runflags.Grace("StopTimeout=", e.Value)
+	if err != nil {
+		return e.Errorf("%v", err)
+	}
+	// systemd must not kill the command before the container's time is over.
+	b.service = append(b.service, fmt.Sprintf("TimeoutStopSec=%d", int64(math.Ceil(grace.AsDuration().Seconds()))+30))
 	return nil
 }
 

@@ -16,8 +16,9 @@ import (
 
 // File is a Quadlet file or a drop-in.
 type File struct {
-	Path string
-	Data []byte
+	Path   string
+	Data   []byte
+	Masked bool // it is a link to /dev/null: those of its name do not count
 }
 
 // Options are values of the node.
@@ -70,7 +71,7 @@ type source struct {
 	file             *unitfile.File
 	service          string // name of its unit
 	resource         string // name of its container, volume or network
-	refused          bool
+	refused, masked  bool
 }
 
 // generator translates a set of files.
@@ -92,13 +93,18 @@ func Generate(files []File, o Options) Result {
 		switch {
 		case strings.HasSuffix(dir, ".d"):
 			if kind == "conf" {
-				g.dropIns = append(g.dropIns, f)
+				g.dropIns = append(g.dropIns, f) // a masked one has no lines
 			}
+			continue
+		case g.sources[base] != nil:
+			continue
+		case f.Masked:
+			g.sources[base] = &source{path: f.Path, refused: true, masked: true}
 			continue
 		case refusedKinds[kind] != "":
 			g.refuse(&unitfile.Error{Path: f.Path, Line: 1, Text: "." + kind + " files are refused: " + refusedKinds[kind]})
 			continue
-		case sections[kind] == "" || g.sources[base] != nil:
+		case sections[kind] == "":
 			continue
 		}
 		s := &source{path: f.Path, stem: strings.TrimSuffix(base, "."+kind), kind: kind}

@@ -56,7 +56,7 @@ func TestShapes(t *testing.T) {
 					want = i
 					continue
 				}
-				files = append(files, File{"/etc/containers/systemd/" + f.Name, f.Data})
+				files = append(files, File{Path: "/etc/containers/systemd/" + f.Name, Data: f.Data})
 			}
 			if want < 0 {
 				t.Fatal("there is no file want")
@@ -124,7 +124,7 @@ func file(k Key, value string) File {
 	if k.Name == "Group" && kind == container {
 		more += "User=4\n"
 	}
-	return File{"/q/k." + kind, []byte(more + "[" + section + "]\n" + k.Name + "=" + value + "\n")}
+	return File{Path: "/q/k." + kind, Data: []byte(more + "[" + section + "]\n" + k.Name + "=" + value + "\n")}
 }
 
 // TestEachKeyIsAsItsStateSays translates a file for each key: those that work or differ make a unit with their effect, and
@@ -192,6 +192,58 @@ func TestTheGuideHasEachKey(t *testing.T) {
 	}
 }
 
+// TestValuesAsPodmanReadsThem checks values with several readings against those of podman.
+func TestValuesAsPodmanReadsThem(t *testing.T) {
+	for _, c := range []struct{ text, has, hasNot string }{
+		{"ReadOnly=true\nTmpfs=/tmp:size=1m\n", "--tmpfs=/tmp:size=1m", "--tmpfs=/tmp:nosuid"},
+		{"ReadOnly=true\nTmpfs=/tmp:size=1m\n", "--tmpfs=/run:nosuid", "refused"},
+		{"ReadOnly=true\nVolume=/srv/run:/run/:ro\n", "--tmpfs=/tmp:nosuid", "--tmpfs=/run:"},
+		{"ReadOnly=true\nVolume=/run\n", "--tmpfs=/tmp:nosuid", "--tmpfs=/run:"},
+		{"ReadOnly=true\nMount=type=tmpfs,dst=/var/tmp\n", "--tmpfs=/tmp:nosuid", "--tmpfs=/var/tmp:"},
+		{"HealthCmd=CMD-SHELL curl -f http://x || exit 1\n", `"--health-cmd=curl -f http://x || exit 1"`, "CMD-SHELL"},
+		{"HealthCmd=CMD curl -f\n", `"--health-cmd=[\"CMD\",\"curl\",\"-f\"]"`, "refused"},
+		{"HealthCmd=CMDS x\n", `"--health-cmd=CMDS x"`, "refused"},
+		{"ReloadCmd=first one\nReloadCmd=sh -c 'the second'\n", `exec systemd-%N sh -c "the second"`, "first"},
+		{"StopTimeout=1m30s\n", "TimeoutStopSec=120\n", "TimeoutStopSec=31"},
+		{"StopTimeout=1500ms\n", "TimeoutStopSec=32\n", "refused"},
+		{"AddDevice=/dev/null:/dev/a -/dev/absent /dev/zero\n", "--device=/dev/null:/dev/a --device=/dev/zero ", "absent"},
+		{"[Service]\nExecStart=\nExecStopPost=\nEnvironment=\n", "Environment=\n", "ExecStart=\n"},
+		{"[Service]\nExecStart=\nExecStopPost=\n", "rm --force --volumes", "ExecStopPost=\n"},
+	} {
+		got := generate(File{Path: "/q/a.container", Data: []byte("[Container]\nImage=x\n" + c.text)}).text()
+		if !strings.Contains(got, c.has) || strings.Contains(got, c.hasNot) {
+			t.Errorf("%q has not %q, or has %q:\n%s", c.text, c.has, c.hasNot, got)
+		}
+	}
+	for text, want := range map[string]bool{
+		"Type=bind\nDevice=/srv/a b\n": true, "Type=none\nOptions=rw,bind\nDevice=/srv/a b\n": true, "Type=ext4\nDevice=/dev/sdb\n": false, "Type=tmpfs\nDevice=tmpfs\n": false,
+	} {
+		got := generate(File{Path: "/q/a.volume", Data: []byte("[Volume]\n" + text)}).text()
+		if strings.Contains(got, "RequiresMountsFor=\"/srv/a b\"\n") != want || strings.Contains(got, "refused") {
+			t.Errorf("%q: %s", text, got)
+		}
+	}
+}
+
+// TestMaskedFilesHaveNoUnit checks that a masked file hides those of its name, drop-ins and refused kinds too.
+func TestMaskedFilesHaveNoUnit(t *testing.T) {
+	const text = "[Container]\nImage=x\n"
+	got := generate(
+		File{Path: "/etc/q/a.container", Masked: true}, File{Path: "/etc/q/p.pod", Masked: true}, File{Path: "/etc/q/v.volume", Masked: true}, File{Path: "/etc/q/b.container.d/x.conf", Masked: true},
+		File{Path: "/usr/q/a.container", Data: []byte(text)}, File{Path: "/usr/q/p.pod"}, File{Path: "/usr/q/b.container.d/x.conf", Data: []byte("[Container]\nLabel=vendor=yes\n")},
+		File{Path: "/usr/q/b.container", Data: []byte(text)}, File{Path: "/usr/q/c.container", Data: []byte(text + "Volume=v.volume:/v\n")},
+		File{Path: "/usr/q/d.container", Data: []byte(text + "[Unit]\nAfter=a.container\n")},
+	)
+	if len(got.Units) != 1 || got.Units[0].Name != "b.service" || strings.Contains(got.text(), "vendor") || strings.Contains(got.text(), "pods") {
+		t.Errorf("got %s", got.text())
+	}
+	for _, want := range []string{"Volume=: v.volume is masked", "After=a.container: a.container is masked"} {
+		if !strings.Contains(got.text(), want) {
+			t.Errorf("it lacks %q: %s", want, got.text())
+		}
+	}
+}
+
 // TestRefusals checks the reasons of refused files.
 func TestRefusals(t *testing.T) {
 	const c = "[Container]\nImage=x\n"
@@ -246,8 +298,11 @@ func TestRefusals(t *testing.T) {
 		{"a.network", "[Network]\nOptions=isolate=true\n", "only mtu"},
 		{"a.container", c + "CgroupsMode=disabled\n", "each container has a cgroup"},
 		{"a.container", c + "Pull=newer\n", "none of always"},
+		{"a.container", c + "HealthCmd=CMD-SHELL\n", "HealthCmd=CMD-SHELL has no command"},
+		{"a.container", c + "HealthCmd=CMD  \n", "HealthCmd=CMD has no command"},
+		{"a.container", c + "StopTimeout=soon\n", "neither seconds nor a duration"},
 	} {
-		got := generate(File{"/q/" + r.name, []byte(r.text)})
+		got := generate(File{Path: "/q/" + r.name, Data: []byte(r.text)})
 		if len(got.Units)+len(got.Links) > 0 || len(got.Problems) == 0 || !strings.Contains(got.Problems[0].Text+got.Problems[0].Error.Error(), r.want) {
 			t.Errorf("%s %q: %s\nwant %s", r.name, r.text, got.text(), r.want)
 		}
@@ -273,7 +328,7 @@ func FuzzGenerate(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, name, text string) {
-		r := generate(File{"/q/" + name, []byte(text)}, File{"/q/v.volume", []byte("[Volume]\n")}, File{"/q/n.network", []byte("[Network]\n")})
+		r := generate(File{Path: "/q/" + name, Data: []byte(text)}, File{Path: "/q/v.volume", Data: []byte("[Volume]\n")}, File{Path: "/q/n.network", Data: []byte("[Network]\n")})
 		for _, u := range r.Units {
 			if !unitName.MatchString(u.Name) {
 				t.Fatalf("the unit %q", u.Name)

@@ -29,7 +29,12 @@ func (b *build) container() {
 	writable, err := b.s.file.Bool("Container", "ReadOnlyTmpfs", true)
 	b.fail(err)
 	if readOnly && writable {
-		b.args = append(b.args, "--tmpfs=/run:nosuid,nodev,mode=755", "--tmpfs=/tmp:nosuid,nodev,mode=1777", "--tmpfs=/var/tmp:nosuid,nodev,mode=1777")
+		taken := b.targets()
+		for _, t := range []struct{ target, options string }{{"/run", "mode=755"}, {"/tmp", "mode=1777"}, {"/var/tmp", "mode=1777"}} {
+			if !taken[t.target] {
+				b.flag("tmpfs", t.target+":nosuid,nodev,"+t.options)
+			}
+		}
 	}
 	flags, command := b.programArgs()
 	b.args = append(append(b.args, flags...), image.Value)
@@ -58,6 +63,30 @@ func (b *build) container() {
 		"ExecStop=-" + b.command("stop", "--ignore", b.s.resource),
 		"ExecStopPost=-" + b.command("rm", "--force", "--volumes", "--ignore", b.s.resource),
 	}, b.service...)
+}
+
+// targets returns the paths in the container that the file itself mounts something on.
+func (b *build) targets() map[string]bool {
+	taken := map[string]bool{}
+	for _, a := range b.args {
+		flag, value, _ := strings.Cut(a, "=")
+		part := strings.Split(value, ":")
+		switch {
+		case flag == "--tmpfs":
+			taken[path.Clean(part[0])] = true
+		case flag == "--volume" && (len(part) == 1 || !strings.HasPrefix(part[1], "/")):
+			taken[path.Clean(part[0])] = true
+		case flag == "--volume":
+			taken[path.Clean(part[1])] = true
+		case flag == "--mount":
+			for f := range strings.SplitSeq(value, ",") {
+				if name, target, _ := strings.Cut(f, "="); slices.Contains([]string{"destination", "target", "dst"}, name) {
+					taken[path.Clean(target)] = true
+				}
+			}
+		}
+	}
+	return taken
 }
 
 // parsed reads the arguments as run would, so that a wrong value is found when systemd reads its units. Arguments that systemd
@@ -118,6 +147,8 @@ func (b *build) translated(e unitfile.Entry) string {
 	for i, name := range list {
 		kind := strings.TrimPrefix(path.Ext(name), ".")
 		switch s := b.g.sources[name]; {
+		case s != nil && s.masked:
+			b.fail(e.Errorf("%s=%s: %s is masked", e.Key, e.Value, name))
 		case s != nil && !s.refused:
 			list[i] = s.reference()
 		case s != nil:
@@ -137,7 +168,9 @@ func (b *build) serviceSection() []string {
 	lines := b.service
 	for _, e := range b.s.file.Section("Service") {
 		switch {
-		case e.Key == "ExecStart" && e.Value != "":
+		case e.Value == "" && slices.Contains([]string{"ExecStart", "ExecStop", "ExecStopPost", "ExecReload"}, e.Key):
+			continue // it would remove the lines above; podman's generator writes them after it
+		case e.Key == "ExecStart":
 			b.fail(e.Errorf("[Service] ExecStart= is refused: it is made of the section [%s]", sections[b.s.kind]))
 		case e.Key == "User" || e.Key == "Group" || e.Key == "DynamicUser":
 			b.fail(e.Errorf("[Service] %s= is refused: only root may use the agent; use User= in [Container] or UserNS=auto", e.Key))

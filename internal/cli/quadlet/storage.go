@@ -16,6 +16,8 @@ func (b *build) refer(e unitfile.Entry, file string) (string, error) {
 	switch {
 	case s == nil:
 		return "", e.Errorf("%s=: there is no file %s", e.Key, file)
+	case s.masked:
+		return "", e.Errorf("%s=: %s is masked", e.Key, file)
 	case s.refused:
 		return "", e.Errorf("%s=: %s was refused", e.Key, file)
 	}
@@ -165,10 +167,21 @@ func (b *build) volume() {
 			options = append(options, o.prefix+e.Value)
 		}
 	}
+	device, ok := b.s.file.Last("Volume", "Device")
+	kind, _ := b.s.file.Last("Volume", "Type")
+	if ok && path.IsAbs(device.Value) && (kind.Value == "bind" || isBind(options)) {
+		b.mounts = append(b.mounts, device.Value)
+	}
 	if len(options) > 0 {
 		b.flag("opt", "o="+strings.Join(options, ","))
 	}
 	b.oneshot(append(append([]string{"volume", "create", "--ignore"}, b.args...), b.s.resource))
+}
+
+// isBind reports whether options of a mount make it one of a directory of the node.
+func isBind(options []string) bool {
+	list := strings.Split(strings.Join(options, ","), ",")
+	return slices.Contains(list, "bind") || slices.Contains(list, "rbind")
 }
 
 // networkKeys are the keys of [Network].

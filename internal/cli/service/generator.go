@@ -161,6 +161,8 @@ func (g *generator) write(to string) error {
 			errs = append(errs, err)
 		}
 	}
+	// systemd reads its units often: the log gets the refused files alone, and --dry-run shows the notes.
+	r.Problems = slices.DeleteFunc(r.Problems, func(p quadlet.Problem) bool { return !p.Refused })
 	return errors.Join(append(errs, report(r, g.logLine))...)
 }
 
@@ -187,6 +189,8 @@ func load(dirs []string) (files []quadlet.File, errs []error) {
 				errs = append(errs, err)
 			case info.IsDir() && (!top || e.Name() != "users"):
 				walk(name, false)
+			case isNull(name) && read(name):
+				files = append(files, quadlet.File{Path: name, Masked: true})
 			case info.Mode().IsRegular() && read(name):
 				f, err := readFile(name)
 				if err != nil {
@@ -201,6 +205,12 @@ func load(dirs []string) (files []quadlet.File, errs []error) {
 		walk(dir, true)
 	}
 	return files, errs
+}
+
+// isNull reports whether a file is a link to /dev/null.
+func isNull(name string) bool {
+	target, err := filepath.EvalSymlinks(name)
+	return err == nil && target == os.DevNull
 }
 
 // read reports whether a file may be a Quadlet file or a drop-in.

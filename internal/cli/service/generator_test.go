@@ -87,6 +87,27 @@ func TestGeneratorReadsDirectories(t *testing.T) {
 	}
 }
 
+// TestMasksAndNotes checks that a link to /dev/null hides a later file, and that systemd's log gets no notes.
+func TestMasksAndNotes(t *testing.T) {
+	first := write(t, map[string]string{"b.container": "[Container]\nImage=example.com/x\nAutoUpdate=registry\n"})
+	if err := os.Symlink("/dev/null", filepath.Join(first, "a.container")); err != nil {
+		t.Fatal(err)
+	}
+	g := generator{dirs: []string{first, write(t, map[string]string{"a.container": plain})}}
+	dir, messages, err := generated(t, g)
+	if err != nil || messages != "" {
+		t.Errorf("messages %q, %v", messages, err)
+	}
+	if units, err := filepath.Glob(filepath.Join(dir, "*.service")); err != nil || len(units) != 1 || filepath.Base(units[0]) != "b.service" {
+		t.Errorf("units %v, %v", units, err)
+	}
+	var out, said bytes.Buffer
+	g.App = base.NewApp(base.Options{Stdout: &out, Stderr: &said})
+	if err := g.print(); err != nil || !strings.Contains(said.String(), "Longshore updates no images by itself") {
+		t.Errorf("--dry-run has no note: %q, %v", said.String(), err)
+	}
+}
+
 // TestGeneratorLeavesFilesToPodman checks that nothing is written beside Podman's generator, unless that is masked.
 func TestGeneratorLeavesFilesToPodman(t *testing.T) {
 	files := write(t, map[string]string{"a.container": plain, "b.pod": ""})
