@@ -19,6 +19,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/boot"
+	"github.com/longshore/longshore/internal/engine/joins"
 	"github.com/longshore/longshore/internal/engine/scope"
 	enginevolumes "github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/face/cri"
@@ -203,9 +204,12 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 			Records: scope.Records{Store: n.store}, Restarts: restart.Rules{}, Images: n.images, Roots: roots, Cgroups: n.cgroups, Volumes: t, State: run, Logger: n.log,
 		}
 	}
+	joiner := func(r scope.Records, lock scope.Lock) core.Joiner {
+		return joins.Table{Records: r, Lock: lock, Cgroups: n.cgroups, Pinner: pins}
+	}
 	n.engine, err = engine.New(engine.Options{
 		Store: n.store, Runtimes: n.runtimes.usable, Default: n.runtimes.chosen, Supervisor: n.keeper, Images: n.images, Network: n.network,
-		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
+		Pinner: pins, Cgroups: n.cgroups, Roots: roots, Volumes: volumes, Restarts: restart.Rules{}, Return: returner, Joins: joiner, OOMLog: kmsg.New(kmsg.Options{Logger: n.log}),
 		Policies: adjust.Policies(adjust.Options{CDI: devices, Owners: n.owned(), Node: given}),
 		State:    run, Init: n.binary, Files: n.files, Observer: stages{n.metrics}, Logger: n.log, FailPoint: failPoint(os.Getenv(failPointEnv)),
 	})

@@ -28,6 +28,8 @@ type Input struct {
 	// PidOne means that the keeper's child is the first process of a pid namespace. Only SIGKILL,
 	// signals that it handles, and those of reboot(2) end it.
 	PidOne bool
+	// PidHolder is the other container that holds the pid namespace of the process; "" for none.
+	PidHolder core.ID
 	// Refused and Throttled are as in core.Autopsy.
 	Refused, Throttled uint64
 	// Levels are the cgroups above the process, the container's own first.
@@ -240,6 +242,8 @@ func end(in Input, e core.Exit) string {
 			s += ", with a core dump"
 		}
 		return s
+	case e.Signal == int(unix.SIGKILL) && in.PidHolder != "":
+		return fmt.Sprintf("killed by SIGKILL, as the kernel does at the end of container %s, which has its pid namespace", in.PidHolder.Short())
 	case e.Signal != 0:
 		return fmt.Sprintf("killed by %s, which nobody here has sent", signal(e.Signal))
 	case asked != nil:

@@ -37,6 +37,9 @@ func TestVerdicts(t *testing.T) {
 			nil,
 			"ended by SIGABRT, asked for by cli kill",
 		},
+		"the end of a pid namespace": {
+			autopsy.Input{Exit: sigkill, PidHolder: "0123456789abcdef"}, nil, "killed by SIGKILL, as the kernel does at the end of container 0123456789ab, which has its pid namespace",
+		},
 		"a reboot":    {autopsy.Input{Exit: core.Exit{Signal: 1}, PidOne: true}, nil, "restarted by itself: a program in it has called reboot"},
 		"a power-off": {autopsy.Input{Exit: core.Exit{Signal: 2}, PidOne: true}, nil, "switched off by itself: a program in it has called reboot to power off or halt"},
 		"a power-off that was asked for": {

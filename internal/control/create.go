@@ -68,6 +68,9 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err := s.srv.volumesFrom(ctx, req); err != nil {
 		return err
 	}
+	if err := s.joinContainers(ctx, req); err != nil {
+		return err
+	}
 	cfg, err := translate.Sandbox(req)
 	if err != nil {
 		return err
@@ -97,7 +100,11 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 		return startFailure(err)
 	}
 	if req.GetStart() {
-		if err := s.srv.started(ctx, s.srv.own, c.ID); err != nil {
+		err := s.startable(ctx, c.Sandbox)
+		if err == nil {
+			err = s.srv.started(ctx, s.srv.own, c.ID)
+		}
+		if err != nil {
 			s.srv.dropIfAuto(ctx, c)
 			return startFailure(err)
 		}
@@ -112,7 +119,7 @@ func (s *Server) create(ctx context.Context, req *longshorev1.CreateRequest, cfg
 	if cfg.Key == "" {
 		cfg.Key = translate.MadeUpName(req.GetImage())
 	}
-	if cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host {
+	if cfg.Hostname == "" && cfg.Namespaces.UTS.Mode != core.Host && cfg.Namespaces.Net.Mode != core.Joined {
 		cfg.Hostname = translate.Hostname(cfg.Key)
 	}
 	cfg.Durable = durable(req)

@@ -56,6 +56,9 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
 			return nil, err
 		}
+		if err := s.startable(ctx, c.Sandbox); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.srv.started(ctx, view, c.ID); err != nil {
 		return nil, startFailure(err)
@@ -251,9 +254,14 @@ func (s *Server) removeOwn(ctx context.Context, c core.Container, opts removal) 
 	}
 	// The sandbox was created for this container alone and is removed with it, so kill processes that still run in it.
 	opts.Force = true
+	sb, err := s.own.Sandbox(ctx, c.Sandbox)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return err
+	}
 	if err := s.own.RemoveSandbox(ctx, c.Sandbox, opts.RemoveOptions); err != nil {
 		return err
 	}
+	settleHolders(ctx, s, &sb)
 	errs := []error{s.removeLog(c)}
 	if opts.volumes {
 		for _, name := range recordOf(c).Anonymous {

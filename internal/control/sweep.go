@@ -157,7 +157,13 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	if recordOf(c).AutoRemove {
 		err = s.removeOwn(ctx, c, removal{engine.RemoveOptions{Force: true, Request: a}, true})
 	} else {
-		err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{IfEnded: true, Request: a})
+		var sb core.Sandbox
+		if sb, err = s.own.Sandbox(ctx, c.Sandbox); err == nil {
+			err = s.own.StopSandbox(ctx, c.Sandbox, engine.StopOptions{IfEnded: true, Request: a})
+		}
+		if err == nil {
+			settleHolders(ctx, s, &sb)
+		}
 	}
 	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
 		s.o.Logger.WarnContext(ctx, "could not release the resources of an ended container; the agent's next start will retry", "container", string(id), "error", err)

@@ -24,6 +24,10 @@ type NetworkConfig struct {
 // NetworkNone is the NetworkConfig.Name of a sandbox that has the loopback interface only.
 const NetworkNone = "none"
 
+// NetworkJoined is the prefix of the NetworkStatus.Mode of a sandbox with the network of another
+// container; the container's ID follows.
+const NetworkJoined = "container:"
+
 // NetworkDefault is the builtin network, which is meant where none is named, too.
 const NetworkDefault = "default"
 
@@ -143,7 +147,7 @@ type DNS struct {
 
 // NetworkStatus is the network that a sandbox has.
 type NetworkStatus struct {
-	Mode       string       `json:"mode,omitempty"`  // builtin, cni, host, none
+	Mode       string       `json:"mode,omitempty"`  // builtin, cni, host, none, or NetworkJoined with an ID
 	Addrs      []netip.Addr `json:"addrs,omitempty"` // the first is the primary one
 	Gateways   []netip.Addr `json:"gateways,omitempty"`
 	Interfaces []Attachment `json:"interfaces,omitempty"`

@@ -340,6 +340,8 @@ type PinRequest struct {
 	Domainname string
 	Sysctls    map[string]string // each is set in the namespace that it belongs to
 	UIDs, GIDs []specs.LinuxIDMapping
+	// Join has files of existing namespaces, also of pid namespaces, that are pinned too.
+	Join map[specs.LinuxNamespaceType]string
 }
 
 // Cgroups makes, limits, watches and removes cgroups on v1, v2 and hybrid.

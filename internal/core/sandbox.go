@@ -1,6 +1,10 @@
 package core
 
 import (
+	"context"
+	"maps"
+	"slices"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
@@ -23,13 +27,19 @@ const (
 	Shared       NamespaceMode = "shared" // the sandbox has one, which is pinned until the sandbox stops
 	Host         NamespaceMode = "host"   // the host's
 	Adopted      NamespaceMode = "adopted"
+	Joined       NamespaceMode = "joined" // the one that another container has when the sandbox becomes ready; network, ipc and pid
 )
 
 // Namespace is one namespace of a sandbox. For an Adopted one, which the engine uses and never
-// destroys, Path names it. For a Shared one, Path is the pinned file once the sandbox is ready.
+// destroys, Path names it. For a Shared or Joined one, Path is the pinned file once the sandbox is
+// ready.
 type Namespace struct {
 	Mode NamespaceMode `json:"mode,omitempty"`
 	Path string        `json:"path,omitempty"`
+	// Container is the holder of a Joined one. If that container has joined another one itself, the
+	// engine puts the other one here. Holder is the holder's sandbox; the engine sets it.
+	Container ID `json:"container,omitempty"`
+	Holder    ID `json:"holder,omitempty"`
 }
 
 // Namespaces are a sandbox's namespaces. The mount namespace is always the
@@ -41,6 +51,27 @@ type Namespaces struct {
 	PID    Namespace `json:"pid"`
 	User   Namespace `json:"user"`
 	Cgroup Namespace `json:"cgroup"`
+}
+
+// Joinable returns the namespaces that can be Joined.
+func (n *Namespaces) Joinable() map[specs.LinuxNamespaceType]*Namespace {
+	return map[specs.LinuxNamespaceType]*Namespace{specs.NetworkNamespace: &n.Net, specs.IPCNamespace: &n.IPC, specs.PIDNamespace: &n.PID}
+}
+
+// Joined returns those that are Joined.
+func (n *Namespaces) Joined() map[specs.LinuxNamespaceType]*Namespace {
+	list := n.Joinable()
+	maps.DeleteFunc(list, func(_ specs.LinuxNamespaceType, one *Namespace) bool { return one.Mode != Joined })
+	return list
+}
+
+// Holders returns the containers that hold the Joined ones, sorted.
+func (n *Namespaces) Holders() (list []ID) {
+	for _, one := range n.Joined() {
+		list = append(list, one.Container)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 // SandboxConfig is a face's request for a sandbox. The zero value of every field but Key is a
@@ -130,4 +161,25 @@ func hostID(maps []specs.LinuxIDMapping, id uint32) uint32 {
 		}
 	}
 	return id
+}
+
+// Joiner gives sandboxes their namespaces, and those of other sandboxes' containers: Joined ones.
+type Joiner interface {
+	// Resolve completes the Joined namespaces of a new sandbox with the records of their holders. A
+	// holder that has joined another container's namespace is replaced by that container, and one with
+	// the host's namespace by the host. The host name is that of the network's holder. InvalidArgument
+	// if a namespace cannot be joined; NotFound.
+	Resolve(owner Owner, cfg *SandboxConfig) error
+	// Pin pins the namespaces of a sandbox: those of req, and the Joined ones. At its creation the
+	// holders may be created ones; later they must run. Unavailable for a holder that does not run;
+	// FailedPrecondition for one that is gone. The caller unpins after an error.
+	Pin(ctx context.Context, sb *Sandbox, req PinRequest) error
+	// Stop records that a ready sandbox with Joined namespaces has stopped, because its container is to
+	// be started again: the holders may have other namespaces now. It returns other sandboxes as they are.
+	Stop(sb Sandbox) (Sandbox, error)
+	// Held reports whether a sandbox that has not stopped uses the network or the IPC namespace of
+	// another one.
+	Held(holder ID) (bool, error)
+	// Shown returns a sandbox as its files in /etc show it: with the network that it has joined.
+	Shown(sb Sandbox) (Sandbox, error)
 }

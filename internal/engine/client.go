@@ -75,8 +75,8 @@ type StopOptions struct {
 	// Grace is how long to wait before SIGKILL. nil is the container's own grace period; 0 or
 	// less sends SIGKILL first.
 	Grace *time.Duration
-	// IfEnded makes StopSandbox do nothing unless all containers have ended. Their pending restarts
-	// stay.
+	// IfEnded makes StopSandbox do nothing unless all containers have ended and no other sandbox
+	// uses its network or IPC namespace. Their pending restarts stay.
 	IfEnded bool
 	Request core.StopRequest
 }

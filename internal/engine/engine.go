@@ -51,6 +51,8 @@ type Options struct {
 	// Return returns the part that brings durable objects back after a boot. With nil no object is
 	// durable.
 	Return func(*volumes.Table) core.Returner
+	// Joins returns the part that joins namespaces. With nil no sandbox joins any.
+	Joins func(r scope.Records, lock scope.Lock) core.Joiner
 	// OOMLog reads the kernel log; nil when it cannot be read.
 	OOMLog core.OOMLog
 	// State is the directory of bundles and sandbox files. It need not survive a boot.

@@ -289,6 +289,7 @@ func (r *reaper) evidence(ctx context.Context, c *core.Container, p *core.Proces
 	}
 	if sb, err := r.e.records.Sandbox(c.Sandbox); err == nil {
 		in.Levels = r.levelNames(ctx, &sb, c, x)
+		in.PidHolder = sb.Config.Namespaces.PID.Container
 		in.PidOne = p.ID == core.Main && sb.Config.Namespaces.PID.Mode == core.PerContainer && len(c.Config.Join) == 0
 	}
 	if p.ID == core.Main && x.Exit.Status() != 0 {

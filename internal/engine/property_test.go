@@ -127,6 +127,27 @@ func (w *world) actions() map[string]func(*rapid.T) {
 				return err
 			}))
 		},
+		"create sandbox that joins": func(r *rapid.T) {
+			c := w.pickContainer(r)
+			joined, shared := core.Namespace{Mode: core.Joined, Container: c.ID}, core.Namespace{Mode: core.Shared}
+			cfg := core.SandboxConfig{Key: w.key(), Namespaces: core.Namespaces{Net: joined, UTS: shared}, Durable: rapid.Bool().Draw(r, "durable")}
+			if rapid.Bool().Draw(r, "ipc") {
+				cfg.Namespaces.IPC = joined
+			}
+			if rapid.Bool().Draw(r, "pid") {
+				cfg.Namespaces.PID = joined
+			}
+			fine(r, "create sandbox that joins", w.do(func(ctx context.Context) error {
+				_, err := n.As(c.Owner).CreateSandbox(ctx, cfg)
+				return err
+			}), errdefs.IsInvalidArgument, errdefs.IsUnavailable, errdefs.IsFailedPrecondition)
+		},
+		"stop ended sandbox": func(r *rapid.T) {
+			sb := w.pickSandbox(r)
+			fine(r, "stop ended sandbox", w.do(func(ctx context.Context) error {
+				return n.As(sb.Owner).StopSandbox(ctx, sb.ID, engine.StopOptions{IfEnded: true})
+			}))
+		},
 		"create container": func(r *rapid.T) {
 			sb := w.pickSandbox(r)
 			cfg := core.ContainerConfig{Key: w.key(), Sandbox: sb.ID, Root: core.Root{Image: w.img.ID}, Spec: enginetest.Args("sleep"), Stop: core.Stop{Grace: time.Second}}
@@ -149,11 +170,11 @@ func (w *world) actions() map[string]func(*rapid.T) {
 		},
 		"restart": func(r *rapid.T) {
 			c := w.pickContainer(r)
-			fine(r, "restart", w.do(func(ctx context.Context) error { return engine.StartDue(ctx, n.As(c.Owner), c.ID) }))
+			fine(r, "restart", w.do(func(ctx context.Context) error { return engine.StartDue(ctx, n.As(c.Owner), c.ID) }), errdefs.IsFailedPrecondition, errdefs.IsUnavailable)
 		},
 		"renew": func(r *rapid.T) {
 			c := w.pickContainer(r)
-			fine(r, "renew", w.do(func(ctx context.Context) error { return n.As(c.Owner).RenewContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition)
+			fine(r, "renew", w.do(func(ctx context.Context) error { return n.As(c.Owner).RenewContainer(ctx, c.ID) }), errdefs.IsFailedPrecondition, errdefs.IsUnavailable)
 		},
 		"attach": func(r *rapid.T) {
 			sb := w.pickSandbox(r)

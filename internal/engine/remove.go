@@ -150,7 +150,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 	opts.Request = c.Request(opts.Request, "StopSandbox")
 	if opts.IfEnded {
 		return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
-			_, err := c.closeSandbox(ctx, sb.ID, opts.Request, pl)
+			_, err := c.closeSandbox(ctx, sb.ID, opts, pl)
 			return err
 		})
 	}
@@ -163,7 +163,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 			if err := pl.Pass("containers"); err != nil {
 				return err
 			}
-			again, err := c.closeSandbox(ctx, sb.ID, opts.Request, pl)
+			again, err := c.closeSandbox(ctx, sb.ID, opts, pl)
 			if err != nil || !again {
 				return err
 			}
@@ -197,7 +197,7 @@ func (c view) stopContainers(ctx context.Context, sandbox core.ID, opts StopOpti
 
 // closeSandbox records the stop and releases the sandbox's resources, under its lock. again means
 // that a container was created after they were stopped.
-func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest, pl *stages.Pipeline) (again bool, err error) {
+func (c view) closeSandbox(ctx context.Context, id core.ID, opts StopOptions, pl *stages.Pipeline) (again bool, err error) {
 	e := c.e
 	unlock, err := e.sandboxes.Lock(ctx, id)
 	if err != nil {
@@ -220,10 +220,15 @@ func (c view) closeSandbox(ctx context.Context, id core.ID, req core.StopRequest
 			return true, nil
 		}
 	}
+	if opts.IfEnded {
+		if held, err := e.joins().Held(id); err != nil || held {
+			return false, err
+		}
+	}
 	ctx, cancel := underway.Cleanup(ctx)
 	defer cancel()
 	if sb.State != core.SandboxStopped {
-		sb, err = c.ChangeSandbox(id, scope.By{Verb: "stop", Request: req}, func(sb *core.Sandbox, n *scope.Change) error {
+		sb, err = c.ChangeSandbox(id, scope.By{Verb: "stop", Request: opts.Request}, func(sb *core.Sandbox, n *scope.Change) error {
 			sb.State, _ = core.NextSandbox(sb.State, core.VerbStop)
 			n.Add(core.Event{Kind: core.EventSandboxStopped})
 			return nil

@@ -110,8 +110,8 @@ func newRenewal(ctx context.Context, v view, id core.ID) (*renewal, error) {
 	if err := json.Unmarshal(r.raw, &r.spec); err != nil {
 		return nil, fmt.Errorf("read its spec: %w", err)
 	}
-	if r.sb.State == core.SandboxReady {
-		return r, nil
+	if r.sb, err = v.e.joins().Stop(r.sb); err != nil || r.sb.State == core.SandboxReady {
+		return r, err
 	}
 	if r.sb.State == core.SandboxStopped && !owned.Released(&r.sb) { // its stop could not release all
 		if err := (teardown{e: v.e}).release(ctx, &r.sb); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/engine/owned"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/stages"
+	"github.com/longshore/longshore/internal/engine/without"
 )
 
 // CreateSandbox creates a sandbox and returns it ready. With a Key that is in use it returns the
@@ -90,6 +91,9 @@ func (v view) newSandboxBuild(cfg core.SandboxConfig) (*sandboxBuild, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create sandbox: %w", err)
 	}
+	if err := v.e.joins().Resolve(owner, &cfg); err != nil {
+		return nil, fmt.Errorf("create sandbox: %w", err)
+	}
 	cfg.Durable = cfg.Durable && v.e.o.Return != nil
 	anyRuntime := cfg.Runtime == ""
 	cfg.Runtime = rt.Name()
@@ -156,7 +160,7 @@ func (b *sandboxBuild) pin(ctx context.Context) error {
 // namespaces makes the namespaces that the sandbox's containers share.
 func (b *sandboxBuild) namespaces(ctx context.Context) error {
 	cfg := &b.sb.Config
-	shared := owned.Shared(&cfg.Namespaces)
+	shared := owned.Pinned(&cfg.Namespaces)
 	if len(shared) == 0 {
 		return nil
 	}
@@ -164,19 +168,19 @@ func (b *sandboxBuild) namespaces(ctx context.Context) error {
 		Sandbox: b.sb.ID, Hostname: cfg.Hostname, Domainname: cfg.Domainname, Sysctls: cfg.Sysctls, UIDs: cfg.UIDs, GIDs: cfg.GIDs,
 	}
 	for _, kind := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
-		if shared[kind] != nil {
+		if n := shared[kind]; n != nil && n.Mode == core.Shared {
 			req.Kinds = append(req.Kinds, kind)
 		}
 	}
 	b.pipeline.Undo.Add("pins", func(ctx context.Context) error { return b.e.o.Pinner.Unpin(ctx, b.sb.ID) })
-	paths, err := b.e.o.Pinner.Pin(ctx, req)
-	if err != nil {
-		return err
+	return b.e.joins().Pin(ctx, &b.sb, req)
+}
+
+func (e *Engine) joins() core.Joiner {
+	if e.o.Joins == nil {
+		return without.Joins{Pinner: e.o.Pinner}
 	}
-	for kind, ns := range shared {
-		ns.Path = paths[kind]
-	}
-	return nil
+	return e.o.Joins(e.records.Records, e.sandboxes.Lock)
 }
 
 func (b *sandboxBuild) network(ctx context.Context) error {
@@ -185,6 +189,9 @@ func (b *sandboxBuild) network(ctx context.Context) error {
 		b.sb.Network.Mode = "host"
 		return nil
 	case core.Shared:
+	case core.Joined:
+		b.sb.Network.Mode = core.NetworkJoined + string(b.sb.Config.Namespaces.Net.Container)
+		return nil
 	case core.PerContainer, core.Adopted:
 		return nil
 	}
@@ -230,6 +237,10 @@ func (b *sandboxBuild) files(ctx context.Context) error {
 func (e *Engine) files(ctx context.Context, sb core.Sandbox) (map[string][]byte, error) {
 	if e.o.Files == nil {
 		return nil, nil //nolint:nilnil // nil is the empty map
+	}
+	sb, err := e.joins().Shown(sb)
+	if err != nil {
+		return nil, err
 	}
 	f, err := e.o.Files(ctx, sb)
 	return map[string][]byte{etc.Resolv: f.ResolvConf, etc.Hosts: f.Hosts, etc.Hostname: f.Hostname}, err

@@ -108,7 +108,7 @@ func (t teardown) releaseStages(sb *core.Sandbox) []stages.Stage {
 		}},
 		{Name: "done", Do: func(context.Context) error {
 			_, err := t.e.records.EditSandbox(sb.ID, func(sb *core.Sandbox, _ *scope.Change) error {
-				for _, ns := range owned.Shared(&sb.Config.Namespaces) {
+				for _, ns := range owned.Pinned(&sb.Config.Namespaces) {
 					ns.Path = ""
 				}
 				sb.Init, sb.Renewing = 0, false

@@ -82,7 +82,7 @@ func kindOf(t specs.LinuxNamespaceType) (kind, bool) {
 	}
 }
 
-// Pin makes and pins the requested kinds of namespaces and returns the path of each.
+// Pin makes and pins the requested kinds of namespaces, pins those of Join, and returns the path of each.
 // Hostname and Domainname need the UTS kind, and a sysctl the kind it belongs to; a
 // request that would change the host fails with InvalidArgument. It fails with
 // AlreadyExists if the sandbox has pins.
@@ -100,22 +100,37 @@ func (p *Pins) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxNam
 		}
 		return nil, fmt.Errorf("pin namespaces of %s: %w", req.Sandbox, err)
 	}
-	paths := make(map[specs.LinuxNamespaceType]string, len(req.Kinds))
+	paths := make(map[specs.LinuxNamespaceType]string, len(req.Kinds)+len(req.Join))
 	for _, t := range req.Kinds {
 		k, _ := kindOf(t)
 		paths[t] = filepath.Join(dir, k.file)
 	}
 	var err error
-	if slices.Contains(req.Kinds, specs.UserNamespace) {
+	switch {
+	case slices.Contains(req.Kinds, specs.UserNamespace):
 		err = p.pinUser(ctx, req, paths)
-	} else {
+	case len(req.Kinds) > 0:
 		err = onThread(func() error { return p.pinHere(req, paths) })
+	}
+	for t, from := range req.Join {
+		if err == nil {
+			paths[t] = filepath.Join(dir, joinedFile(t))
+			err = bindTo(from, t, paths[t])
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("pin namespaces of %s: %w", req.Sandbox, err)
 		return nil, errors.Join(err, p.Unpin(context.WithoutCancel(ctx), req.Sandbox))
 	}
 	return paths, nil
+}
+
+// joinedFile returns the name of the file that pins a namespace of another sandbox.
+func joinedFile(t specs.LinuxNamespaceType) string {
+	if k, ok := kindOf(t); ok {
+		return k.file
+	}
+	return string(t)
 }
 
 func check(req core.PinRequest) error {
@@ -125,6 +140,11 @@ func check(req core.PinRequest) error {
 	for _, t := range req.Kinds {
 		if _, ok := kindOf(t); !ok {
 			return fmt.Errorf("a %s namespace cannot be pinned: %w", t, errdefs.ErrInvalidArgument)
+		}
+	}
+	for t := range req.Join {
+		if _, ok := kindOf(t); !ok && t != specs.PIDNamespace || t == specs.UserNamespace || slices.Contains(req.Kinds, t) {
+			return fmt.Errorf("a %s namespace cannot be joined: %w", t, errdefs.ErrInvalidArgument)
 		}
 	}
 	if (req.Hostname != "" || req.Domainname != "") && !slices.Contains(req.Kinds, specs.UTSNamespace) {

@@ -45,7 +45,7 @@ func network(o object) *docker.NetworkSettings {
 		n.Networks[name] = endpoint(o, name, e)
 	}
 	if len(n.Networks) == 0 { // the node's network, none, or one of CNI
-		if name := cmp.Or(o.text("network", "name"), o.text("network", "mode")); name != "" {
+		if name := cmp.Or(o.text("network", "name"), o.text("network", "mode")); name != "" && !strings.HasPrefix(name, "container:") {
 			n.Networks[name] = endpoint(o, name, object{"addrs": o.at("network", "addrs"), "gateways": o.at("network", "gateways"), "mac": o.at("network", "mac")})
 			n.DefaultNetworkSettings = defaultSettings(n.Networks[name])
 		}

@@ -41,8 +41,14 @@ func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 // NET:alias=NAME,ip=ADDRESS.
 func parseNetwork(text string) (*longshorev1.NetworkAttachment, error) {
 	n := &longshorev1.NetworkAttachment{}
-	if kind, _, ok := strings.Cut(text, ":"); ok && (kind == "container" || kind == "ns") {
-		return nil, errors.New("other namespaces cannot be joined: put both containers on one network, or use exec")
+	switch kind, name, _ := strings.Cut(text, ":"); {
+	case kind == "ns":
+		return nil, errors.New("a namespace without a container cannot be joined: put both programs on one network")
+	case kind == "container" && name != "":
+		n.Network = text
+		return n, nil
+	case kind == "container":
+		return nil, errors.New("the container's name is missing, as in container:NAME")
 	}
 	if name, options, ok := strings.Cut(text, ":"); ok && !strings.ContainsAny(name, "=,") {
 		text = "name=" + name + "," + options

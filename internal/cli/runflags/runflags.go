@@ -63,7 +63,7 @@ func (f *Create) Define(fl *pflag.FlagSet) {
 	fl.BoolVar(&f.Request.Init, "init", false, "run a tiny init as pid 1, which reaps processes and forwards signals")
 	fl.StringVarP(&f.Request.Hostname, "hostname", "h", "", "host name (default: the container's name)")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label, NAME=value")
-	fl.StringArrayVar(&f.networks, "network", nil, "network of network create, host, none, or default (the agent's); repeatable; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
+	fl.StringArrayVar(&f.networks, "network", nil, "network of network create, host, none, container:NAME, or default (the agent's); repeatable; name=NET,alias=…,ip=…,ip6=…,mac-address=…")
 	fl.StringArrayVar(&f.dns, "dns", nil, "name server to use instead of the host's")
 	fl.StringVar(&f.Request.Runtime, "runtime", "", "name of a configured runtime")
 	fl.StringVar(&f.Request.Pull, "pull", "missing", "when to pull the image: missing, always, never")

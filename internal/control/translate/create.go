@@ -149,9 +149,17 @@ func Sandbox(req *longshorev1.CreateRequest) (core.SandboxConfig, error) {
 			cfg.Namespaces.UTS.Mode = core.Host
 		}
 	default:
-		cfg.Network.Name, cfg.Sysctls = req.GetNetwork(), own
+		id, joins := JoinedContainer(req.GetNetwork())
+		if !joins {
+			cfg.Network.Name, cfg.Sysctls = req.GetNetwork(), own
+			break
+		}
+		cfg.Namespaces.Net = core.Namespace{Mode: core.Joined, Container: core.ID(id)}
+		if err := checkJoined(req); err != nil {
+			return cfg, err
+		}
 	}
-	if cfg.Network.Name == core.NetworkNone || cfg.Namespaces.Net.Mode == core.Host {
+	if !ownNetwork(req) {
 		if len(ports) > 0 {
 			return cfg, invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
 		}
@@ -177,12 +185,17 @@ func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 		kind, asked string
 		ns          *core.Namespace
 	}{{"pid", req.GetPid(), &cfg.Namespaces.PID}, {"ipc", req.GetIpc(), &cfg.Namespaces.IPC}, {"uts", req.GetUts(), &cfg.Namespaces.UTS}, {"cgroup", req.GetCgroupns(), &cfg.Namespaces.Cgroup}} {
-		switch n.asked {
-		case "", "private":
-		case "host":
+		id, joins := JoinedContainer(n.asked)
+		switch {
+		case n.asked == "" || n.asked == "private":
+		case n.asked == "host":
 			n.ns.Mode = core.Host
+		case n.asked == shareable && n.kind == "ipc":
+			n.ns.Mode, cfg.ShmBytes = core.Shared, bytesOf(req.GetShmBytes())
+		case joins && (n.kind == "ipc" || n.kind == "pid"):
+			*n.ns = core.Namespace{Mode: core.Joined, Container: core.ID(id)}
 		default:
-			return invalid.Errorf("%s namespace %q is neither host nor private: other namespaces cannot be joined", n.kind, n.asked)
+			return invalid.Errorf("%s namespace %q is neither host nor private, and no other can be joined", n.kind, n.asked)
 		}
 	}
 	if cfg.Namespaces.UTS.Mode == core.Host && req.GetHostname()+req.GetDomainname() != "" {
@@ -191,15 +204,47 @@ func namespaces(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 	if len(req.GetDomainname()) > maxDomain {
 		return invalid.Errorf("the domain name has %d bytes, at most %d", len(req.GetDomainname()), maxDomain)
 	}
-	if _, err := sysctl.ParseAll(req.GetSysctls()); err != nil {
+	settings, err := sysctl.ParseAll(req.GetSysctls())
+	if err != nil {
 		return err
+	}
+	for _, s := range settings {
+		if one := cfg.Namespaces.Joinable()[s.Kind]; one != nil && one.Mode == core.Joined {
+			return invalid.Errorf("sysctl %s cannot be set in the namespace of another container: set it in the container that has it", s.Name)
+		}
+	}
+	return nil
+}
+
+// JoinedPrefix is the prefix of a namespace that is another container's.
+const JoinedPrefix = core.NetworkJoined
+
+// shareable is the IPC namespace that other containers can join.
+const shareable = "shareable"
+
+// JoinedContainer returns the name or ID in CONTAINER:name, the form of a namespace that is another
+// container's.
+func JoinedContainer(namespace string) (name string, ok bool) {
+	return strings.CutPrefix(namespace, JoinedPrefix)
+}
+
+// checkJoined refuses options that change a network, for a container that joins another's.
+func checkJoined(req *longshorev1.CreateRequest) error {
+	for option, set := range map[string]bool{
+		"a host name": req.GetHostname()+req.GetDomainname() != "", "a DNS server, search domain or option": req.GetDns() != nil,
+		"a line of /etc/hosts": len(req.GetHosts()) > 0, "an exposed port": len(req.GetExpose()) > 0,
+	} {
+		if set {
+			return invalid.Errorf("%s cannot be combined with the network of another container: it is that container's", option)
+		}
 	}
 	return nil
 }
 
 // ownNetwork reports whether the container gets interfaces of its own.
 func ownNetwork(req *longshorev1.CreateRequest) bool {
-	return req.GetNetwork() != core.NetworkNone && req.GetNetwork() != "host"
+	_, joins := JoinedContainer(req.GetNetwork())
+	return req.GetNetwork() != core.NetworkNone && req.GetNetwork() != "host" && !joins
 }
 
 // checkUserns refuses options that conflict with a user namespace of the container's own.

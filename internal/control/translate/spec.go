@@ -80,8 +80,8 @@ func memoryMounts(req *longshorev1.CreateRequest) (list []specs.Mount, err error
 		list = append(list, specs.Mount{Destination: path.Clean(t.GetTarget()), Type: "tmpfs", Source: "tmpfs", Options: options})
 	}
 	if n := bytesOf(req.GetShmBytes()); n > 0 {
-		if req.GetIpc() == "host" {
-			return nil, invalid.Errorf("a size of /dev/shm cannot be combined with ipc host")
+		if _, joins := JoinedContainer(req.GetIpc()); joins || req.GetIpc() == "host" {
+			return nil, invalid.Errorf("a size of /dev/shm cannot be combined with the ipc namespace of the host or of another container")
 		}
 		list = append(list, specs.Mount{
 			Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=" + strconv.FormatInt(n, 10)},

@@ -84,7 +84,7 @@ func (b Boot) Return(tx core.Tx, o core.LostObject, at time.Time) (ok bool, err 
 
 // release makes a sandbox's record that of a stopped one. It keeps the addresses, as a stop does.
 func release(sb *core.Sandbox) {
-	for _, ns := range owned.Shared(&sb.Config.Namespaces) {
+	for _, ns := range owned.Pinned(&sb.Config.Namespaces) {
 		ns.Path = ""
 	}
 	if sb.Config.Namespaces.PID.Mode == core.Shared {

@@ -23,6 +23,7 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/boot"
+	"github.com/longshore/longshore/internal/engine/joins"
 	"github.com/longshore/longshore/internal/engine/scope"
 	"github.com/longshore/longshore/internal/engine/volumes"
 	"github.com/longshore/longshore/internal/state"
@@ -77,7 +78,7 @@ func Fakes(tb testing.TB) *Node {
 	n.OOMLog, n.Policy = &OOMLog{}, &Policy{}
 	n.Cgroups = newCgroups()
 	n.Supervisor = newSupervisor()
-	n.Cgroups.killed = n.Supervisor.killCgroup
+	n.Cgroups.killed, n.Cgroups.pids = n.Supervisor.killCgroup, n.Supervisor.cgroupPids
 	n.Runtime = &Runtime{name: "fake", sup: n.Supervisor, cgroups: n.Cgroups, kept: map[core.ID]core.RuntimeCreate{}}
 	n.Images = newImages()
 	n.Network = newNetwork()
@@ -89,7 +90,7 @@ func Fakes(tb testing.TB) *Node {
 		Network: n.Network, Pinner: n.Pinner, Cgroups: n.Cgroups, Roots: n.Roots, Volumes: vols, OOMLog: n.OOMLog, Policies: []core.Policy{n.Policy},
 		State: filepath.Join(dir, "state"), Init: "/usr/libexec/longshore-keeper",
 	}
-	n.Options.Return = n.returner
+	n.Options.Return, n.Options.Joins = n.returner, n.joiner
 	tb.Cleanup(func() {
 		if n.stop != nil {
 			n.stop()
@@ -106,6 +107,11 @@ func (n *Node) returner(t *volumes.Table) core.Returner {
 		Records: scope.Records{Store: o.Store}, Restarts: o.Restarts, Images: o.Images, Roots: o.Roots, Cgroups: o.Cgroups, Volumes: t,
 		State: o.State, Logger: slog.New(slog.DiscardHandler),
 	}
+}
+
+// joiner joins namespaces with the ports that the next engine has.
+func (n *Node) joiner(r scope.Records, lock scope.Lock) core.Joiner {
+	return joins.Table{Records: r, Lock: lock, Cgroups: n.Options.Cgroups, Pinner: n.Options.Pinner}
 }
 
 // AddRuntime configures another fake runtime on the same fakes. Call it before Start.

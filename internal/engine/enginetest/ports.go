@@ -65,6 +65,9 @@ func (p *Pinner) Pin(ctx context.Context, req core.PinRequest) (map[specs.LinuxN
 	for _, k := range req.Kinds {
 		paths[k] = filepath.Join(p.dir, string(req.Sandbox), string(k))
 	}
+	for k := range req.Join {
+		paths[k] = filepath.Join(p.dir, string(req.Sandbox), string(k))
+	}
 	p.pinned[req.Sandbox] = req.Kinds
 	return paths, nil
 }
@@ -102,6 +105,7 @@ type Cgroups struct {
 	frozen map[string]bool
 	stats  map[string]core.Stats
 	killed func(path string)
+	pids   func(path string) []int
 }
 
 var _ core.Cgroups = (*Cgroups)(nil)
@@ -203,9 +207,12 @@ func (c *Cgroups) Kill(ctx context.Context, ref core.CgroupRef) error {
 	return nil
 }
 
-// Pids returns none.
-func (c *Cgroups) Pids(ctx context.Context, _ core.CgroupRef) ([]int, error) {
-	return nil, c.check(ctx, "Pids")
+// Pids returns the pids of the processes that run in ref itself.
+func (c *Cgroups) Pids(ctx context.Context, ref core.CgroupRef) ([]int, error) {
+	if err := c.check(ctx, "Pids"); err != nil {
+		return nil, err
+	}
+	return c.pids(ref.Path), nil
 }
 
 // Remove removes ref and its children.

@@ -274,6 +274,18 @@ func (s *Supervisor) killCgroup(path string) {
 	}
 }
 
+// cgroupPids returns the pids of the processes that run in a cgroup.
+func (s *Supervisor) cgroupPids(path string) (list []int) {
+	s.lock.Lock()
+	defer s.lock.Unlock()
+	for _, p := range s.procs {
+		if p.exit == nil && p.Cgroup == path {
+			list = append(list, p.Pid)
+		}
+	}
+	return list
+}
+
 // Signal ends a process unless it ignores the signal. Signals that usually do not end a process
 // are only recorded.
 func (s *Supervisor) Signal(ctx context.Context, ref core.Ref, signal int) error {

@@ -218,9 +218,18 @@ func (v Verbs) refreshed(ctx context.Context, id core.ID, pass func(string) erro
 func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 	var sb core.Sandbox
 	var in []*core.Container
+	var joined []core.ID
 	err := v.Scope.Store.View(func(tx core.Tx) (err error) {
 		sb, err = tx.Sandboxes().Get(id)
 		in = slices.Collect(tx.StoredOf(id))
+		for other, oerr := range tx.Sandboxes().All(sb.Owner) {
+			if oerr != nil {
+				return oerr
+			}
+			if other.Config.Namespaces.Net.Holder == id {
+				joined = append(joined, other.ID)
+			}
+		}
 		return err
 	})
 	if err != nil || sb.State != core.SandboxReady || v.Files == nil {
@@ -248,7 +257,11 @@ func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 			}
 		}
 	}
-	return errors.Join(append(errs, etc.Save(sb.Dir, files))...)
+	errs = append(errs, etc.Save(sb.Dir, files))
+	for _, other := range joined {
+		errs = append(errs, v.Refresh(ctx, other))
+	}
+	return errors.Join(errs...)
 }
 
 // replace replaces the content of a file below base if it is still the old one. A workload owns all

@@ -47,19 +47,21 @@ type Spec struct {
 	Volumes []specs.Mount
 }
 
-// Shared returns the namespaces that the pinner makes. A shared pid namespace is held by its
-// init instead, and a shared cgroup namespace has nothing to share.
-func Shared(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
+// Pinned returns the namespaces that the pinner holds. A shared pid namespace is held by its init
+// instead, and a shared cgroup namespace has nothing to share.
+func Pinned(ns *core.Namespaces) map[specs.LinuxNamespaceType]*core.Namespace {
 	all := map[specs.LinuxNamespaceType]*core.Namespace{
-		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User,
+		specs.NetworkNamespace: &ns.Net, specs.IPCNamespace: &ns.IPC, specs.UTSNamespace: &ns.UTS, specs.UserNamespace: &ns.User, specs.PIDNamespace: &ns.PID,
 	}
-	maps.DeleteFunc(all, func(_ specs.LinuxNamespaceType, n *core.Namespace) bool { return n.Mode != core.Shared })
+	maps.DeleteFunc(all, func(kind specs.LinuxNamespaceType, n *core.Namespace) bool {
+		return n.Mode != core.Joined && (n.Mode != core.Shared || kind == specs.PIDNamespace)
+	})
 	return all
 }
 
 // Released reports whether a stopped sandbox has given back all that it held.
 func Released(sb *core.Sandbox) bool {
-	for _, ns := range Shared(&sb.Config.Namespaces) {
+	for _, ns := range Pinned(&sb.Config.Namespaces) {
 		if ns.Path != "" {
 			return false
 		}
@@ -90,7 +92,7 @@ func RootMounts(root core.Root) []core.Mount {
 // Init returns the whole spec of the container that is a sandbox's tiny init.
 func Init(sb *core.Sandbox, program, version string, cg core.CgroupRef) *specs.Spec {
 	ns := []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}}
-	shared := Shared(&sb.Config.Namespaces)
+	shared := Pinned(&sb.Config.Namespaces)
 	for _, kind := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace} {
 		if n := shared[kind]; n != nil {
 			ns = append(ns, specs.LinuxNamespace{Type: kind, Path: n.Path})
@@ -163,7 +165,7 @@ func setNamespaces(s *specs.Spec, in Spec) {
 		switch n.ns.Mode {
 		case core.Host:
 			continue
-		case core.Shared, core.Adopted:
+		case core.Shared, core.Adopted, core.Joined:
 			if n.kind == specs.UserNamespace {
 				// Some runtimes need the mappings of a namespace that they join.
 				s.Linux.UIDMappings, s.Linux.GIDMappings = in.Sandbox.Config.UIDs, in.Sandbox.Config.GIDs
@@ -253,6 +255,8 @@ func addMounts(s *specs.Spec, in Spec) {
 	case own || mode == core.PerContainer || mode == core.Adopted:
 	case mode == core.Shared:
 		shm = filepath.Join(in.Sandbox.Dir, ShmDir)
+	case mode == core.Joined:
+		shm = filepath.Join(filepath.Dir(in.Sandbox.Dir), string(in.Sandbox.Config.Namespaces.IPC.Holder), ShmDir)
 	case mode == core.Host:
 		shm = "/dev/shm"
 	}

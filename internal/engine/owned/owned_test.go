@@ -218,7 +218,7 @@ func TestASandboxIsReleasedWithItsLastNamespaceAndInit(t *testing.T) {
 	if owned.Released(sb) {
 		t.Error("it has namespaces")
 	}
-	for _, n := range owned.Shared(&sb.Config.Namespaces) {
+	for _, n := range owned.Pinned(&sb.Config.Namespaces) {
 		n.Path = ""
 	}
 	if !owned.Released(sb) {

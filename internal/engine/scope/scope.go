@@ -12,12 +12,14 @@ import (
 	"github.com/longshore/longshore/internal/core"
 )
 
+// Lock keeps the verbs away from a sandbox and its containers, until unlock is called.
+type Lock func(ctx context.Context, sandbox core.ID) (unlock func(), err error)
+
 // Scope is the objects of one owner, or all objects.
 type Scope struct {
 	Records
 	Owner core.Owner // "" sees and changes all objects, and creates none
-	// Locks keeps the verbs away from a sandbox and its containers; nil where nothing is changed.
-	Locks func(ctx context.Context, sandbox core.ID) (unlock func(), err error)
+	Locks Lock       // nil where nothing is changed
 	// Stages begins a verb on an object of an owner and returns the function that ends each of its
 	// stages. An error of that function means that the agent is dead: nothing is undone.
 	Stages func(owner core.Owner, verb string) (pass func(stage string) error)

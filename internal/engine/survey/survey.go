@@ -320,7 +320,7 @@ func (s *Survey) sandbox(sb *core.Sandbox) {
 func (s *Survey) ready(sb *core.Sandbox, object string) {
 	n := s.n
 	gone := ""
-	if len(owned.Shared(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
+	if len(owned.Pinned(&sb.Config.Namespaces)) > 0 && !s.pins[sb.ID] {
 		gone = "its namespaces are gone"
 	} else if p := s.procs[core.Ref{Container: sb.ID}]; sb.Init != 0 && !p.Running {
 		gone = "its init is gone, and its pid namespace with it"

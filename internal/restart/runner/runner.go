@@ -27,7 +27,8 @@ type Runner struct {
 	Parallel int
 	Log      *slog.Logger
 
-	queue *Queue[pending] // since Run
+	queue     *Queue[pending] // since Run
+	followers followers
 }
 
 // pending is a container that is to be started.
@@ -43,13 +44,17 @@ func (r *Runner) Run(ctx context.Context) {
 	defer work.Wait()
 	work.Go(func() { r.queue.Run(ctx) })
 	w := engine.Watch{
-		Kinds: []core.EventKind{core.EventContainerExited, core.EventContainerUpdated},
+		Kinds: []core.EventKind{core.EventContainerExited, core.EventContainerUpdated, core.EventContainerStarted, core.EventContainerRemoved},
 		List: func(ctx context.Context) error {
 			list, err := r.All.Containers(ctx, core.Filter{})
 			r.add(list...)
 			return err
 		},
 		Event: func(ctx context.Context, e core.Event) error {
+			r.follow(e.Container)
+			if e.Kind == core.EventContainerStarted || e.Kind == core.EventContainerRemoved {
+				return nil
+			}
 			c, err := r.All.Container(ctx, e.Container)
 			if errdefs.IsNotFound(err) {
 				return nil
@@ -76,6 +81,9 @@ func (r *Runner) add(list ...core.Container) {
 		if latest := time.Now().Add(c.Restarts.Delay); due.After(latest) {
 			due = latest
 		}
+		if r.followers.isDue(c.ID) {
+			due = time.Now()
+		}
 		r.queue.Put(pending{c.ID, c.Owner}, due, c.Created)
 	}
 }
@@ -90,6 +98,9 @@ const putOffPause = time.Second
 // begun is completed even if the agent is being stopped: a start that is cut off would be a failed one.
 func (r *Runner) start(ctx context.Context, p pending) {
 	own := r.As(p.owner)
+	if r.waits(ctx, own, p) {
+		return
+	}
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTime)
 	defer cancel()
 	err := r.due(whole, own, p.id)
@@ -110,8 +121,10 @@ func (r *Runner) start(ctx context.Context, p pending) {
 	}
 }
 
-// due starts a container, unless its restart is due later than an old entry of the queue said.
+// due starts a container, unless its restart is due later than an old entry of the queue said, and its holder has not
+// changed.
 func (r *Runner) due(ctx context.Context, own *engine.Client, id core.ID) error {
+	follows := r.followers.begin(id)
 	c, err := own.Container(ctx, id)
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -119,7 +132,7 @@ func (r *Runner) due(ctx context.Context, own *engine.Client, id core.ID) error 
 	if err != nil {
 		return err
 	}
-	if wait := time.Until(c.Restarts.Due); wait > 0 && wait <= c.Restarts.Delay {
+	if wait := time.Until(c.Restarts.Due); !follows && wait > 0 && wait <= c.Restarts.Delay {
 		return nil
 	}
 	return engine.StartDue(ctx, own, id)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -336,5 +337,89 @@ func TestARemovedContainerIsNotStarted(t *testing.T) {
 		if left := r.Left(); len(left) > 0 {
 			r.t.Errorf("left: %q", left)
 		}
+	})
+}
+
+// joining starts a container with the policy always that joins the namespaces of another one.
+func (r *rig) joining(holder core.ID) core.ID {
+	r.t.Helper()
+	img := r.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	_, c, err := r.cli().CreatePair(r.t.Context(), engine.Pair{
+		Sandbox: core.SandboxConfig{Key: "joins", Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Joined, Container: holder}}},
+		Container: func(core.ID) (core.ContainerConfig, error) {
+			return core.ContainerConfig{Key: "joins", Root: core.Root{Image: img.ID}, Spec: enginetest.Args("other"), Restart: core.RestartPolicy{Name: core.RestartAlways}}, nil
+		},
+	})
+	if err == nil {
+		err = r.cli().StartContainer(r.t.Context(), c.ID)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c.ID
+}
+
+// released stops the sandboxes of ended containers, as far as no other one uses them.
+func (r *rig) released(ids ...core.ID) {
+	r.t.Helper()
+	for _, id := range ids {
+		if err := r.cli().StopSandbox(r.t.Context(), r.container(id).Sandbox, engine.StopOptions{IfEnded: true}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+func TestAJoinedContainerStartsWithItsHolder(t *testing.T) {
+	inBubble(t, time.Hour, 0, func(r *rig) {
+		holder := r.run("always")
+		joins := r.joining(holder)
+		if err := r.cli().StopContainer(r.t.Context(), holder, engine.StopOptions{}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.Supervisor.Exit(core.Ref{Container: joins}, 137)
+		r.released(joins, holder)
+		pass(20 * time.Minute)
+		if c := r.container(joins); !c.Restarting() || !strings.Contains(c.Restarts.Error, "start it first") {
+			r.t.Fatalf("without its holder: %s %+v", c.State, c.Restarts)
+		}
+		pass(10 * time.Second) // between two tries
+		if err := r.cli().RenewContainer(r.t.Context(), holder); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := r.cli().StartContainer(r.t.Context(), holder); err != nil {
+			r.t.Fatal(err)
+		}
+		pass(time.Millisecond)
+		if c := r.container(joins); c.State != core.ContainerRunning || c.Restarts.Error != "" {
+			r.t.Errorf("after its holder's start: %s %+v", c.State, c.Restarts)
+		}
+		r.Clean()
+	})
+}
+
+func TestAJoinedContainerWaitsForItsHoldersStart(t *testing.T) {
+	inBubble(t, time.Hour, 0, func(r *rig) {
+		holder := r.run("always")
+		joins := r.joining(holder)
+		for _, id := range []core.ID{joins, holder} {
+			r.Supervisor.Exit(core.Ref{Container: id}, 1)
+			r.released(id)
+		}
+		r.Network.Fail(func(string) error { pass(5 * time.Second); return nil })
+		pass(4 * time.Second)
+		if c := r.container(joins); !c.Restarting() || c.Restarts.Error != "" {
+			r.t.Errorf("while its holder is being started: %s %+v", c.State, c.Restarts)
+		}
+		r.Network.Fail(nil)
+		pass(2 * time.Second)
+		for _, id := range []core.ID{holder, joins} {
+			if c := r.container(id); c.State != core.ContainerRunning || c.Restarts.Count != 1 {
+				r.t.Errorf("%s: %s %+v", c.Key, c.State, c.Restarts)
+			}
+		}
+		if got := r.container(joins).Main.Started.Sub(r.container(holder).Main.Started); got < 0 || got > time.Second {
+			r.t.Errorf("started %v after its holder", got)
+		}
+		r.Clean()
 	})
 }

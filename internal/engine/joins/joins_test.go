@@ -1,0 +1,202 @@
+package joins_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/engine/enginetest"
+)
+
+// rig is a node with fakes, and containers in sandboxes of their own.
+type rig struct {
+	*enginetest.Node
+	t   *testing.T
+	img core.Image
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	n := enginetest.Fakes(t)
+	n.Options.Runtimes = []core.Runtime{enginetest.Bundles{Runtime: n.Runtime}}
+	n.Start()
+	return &rig{n, t, n.AddImage("busybox", ocispec.ImageConfig{}, nil)}
+}
+
+func (r *rig) cli() *engine.Client { return r.As(core.OwnerCLI) }
+
+func (r *rig) create(name string, cfg core.SandboxConfig) (core.Sandbox, core.Container, error) {
+	cfg.Key = core.Key(name)
+	return r.cli().CreatePair(r.t.Context(), engine.Pair{Sandbox: cfg, Container: func(core.ID) (core.ContainerConfig, error) {
+		return core.ContainerConfig{Key: core.Key(name), Root: core.Root{Image: r.img.ID}, Spec: enginetest.Args("sleep")}, nil
+	}})
+}
+
+func (r *rig) run(name string, ns core.Namespaces) (core.Sandbox, core.Container) {
+	r.t.Helper()
+	sb, c, err := r.create(name, core.SandboxConfig{Namespaces: ns, Hostname: name})
+	if err == nil {
+		err = r.cli().StartContainer(r.t.Context(), c.ID)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return sb, c
+}
+
+func (r *rig) sandbox(id core.ID) core.Sandbox {
+	r.t.Helper()
+	sb, err := r.cli().Sandbox(r.t.Context(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return sb
+}
+
+// ends ends a container's program, and then stops its sandbox as far as nobody uses it.
+func (r *rig) ends(c core.Container) {
+	r.t.Helper()
+	if err := r.cli().StopContainer(r.t.Context(), c.ID, engine.StopOptions{}); err != nil {
+		r.t.Fatal(err)
+	}
+	r.release(c)
+}
+
+func (r *rig) release(c core.Container) {
+	r.t.Helper()
+	if err := r.cli().StopSandbox(r.t.Context(), c.Sandbox, engine.StopOptions{IfEnded: true}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) starts(c core.Container) error {
+	err := r.cli().RenewContainer(r.t.Context(), c.ID)
+	if err == nil {
+		err = r.cli().StartContainer(r.t.Context(), c.ID)
+	}
+	return err
+}
+
+var (
+	shared = core.Namespace{Mode: core.Shared}
+	all    = core.Namespaces{Net: shared, UTS: shared, IPC: shared}
+)
+
+func join(c core.Container) core.Namespace {
+	return core.Namespace{Mode: core.Joined, Container: c.ID}
+}
+
+func TestAHolderKeepsItsNetworkForOthers(t *testing.T) {
+	r := newRig(t)
+	holder, h := r.run("holder", all)
+	sb, c := r.run("joins", core.Namespaces{Net: join(h), UTS: shared})
+	if got, want := sb.Network.Mode, "container:"+string(h.ID); got != want || sb.Config.Hostname != "holder" {
+		t.Errorf("network %q, host name %q; want %q, holder", got, sb.Config.Hostname, want)
+	}
+	r.ends(h)
+	if now := r.sandbox(holder.ID); now.State != core.SandboxReady {
+		t.Errorf("the holder's sandbox is %s while its network is in use", now.State)
+	}
+	if err := r.starts(h); err != nil {
+		t.Fatal(err)
+	}
+	if now := r.sandbox(holder.ID); now.Config.Namespaces.Net != holder.Config.Namespaces.Net {
+		t.Errorf("the holder was started again with another network: %+v", now.Config.Namespaces.Net)
+	}
+	r.ends(h)
+	r.ends(c)
+	r.release(h)
+	for _, sb := range []core.Sandbox{r.sandbox(holder.ID), r.sandbox(sb.ID)} {
+		if sb.State != core.SandboxStopped {
+			t.Errorf("sandbox %s is %s", sb.Key, sb.State)
+		}
+	}
+	if err := r.starts(c); !errdefs.IsUnavailable(err) || !strings.Contains(err.Error(), "container holder is exited; start it first") {
+		t.Errorf("a start without the holder: %v", err)
+	}
+	if err := r.starts(h); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.starts(c); err != nil {
+		t.Error(err)
+	}
+	r.Clean()
+}
+
+func TestARemovedHolder(t *testing.T) {
+	r := newRig(t)
+	_, h := r.run("holder", all)
+	_, c := r.run("joins", core.Namespaces{Net: join(h)})
+	if err := r.cli().RemoveSandbox(t.Context(), h.Sandbox, engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.Clean()
+	r.ends(c)
+	if err := r.starts(c); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "was removed") {
+		t.Errorf("a start without the holder: %v", err)
+	}
+	r.Clean()
+}
+
+func TestAJoinLeadsToTheHolderOfTheNamespace(t *testing.T) {
+	r := newRig(t)
+	_, h := r.run("holder", all)
+	_, middle := r.run("middle", core.Namespaces{Net: join(h), IPC: join(h), PID: join(h)})
+	sb, _ := r.run("last", core.Namespaces{Net: join(middle), IPC: join(middle), PID: join(middle)})
+	for kind, n := range sb.Config.Namespaces.Joinable() {
+		if n.Container != h.ID || n.Holder != h.Sandbox || n.Path == "" {
+			t.Errorf("%s: %+v, want the holder's, %s", kind, n, h.ID)
+		}
+	}
+	r.ends(middle)
+	host, hc := r.run("host", core.Namespaces{Net: core.Namespace{Mode: core.Host}, PID: core.Namespace{Mode: core.Host}, IPC: core.Namespace{Mode: core.Host}})
+	sb, _ = r.run("on the host", core.Namespaces{Net: join(hc), IPC: join(hc), PID: join(hc)})
+	if sb.Config.Namespaces.Net != host.Config.Namespaces.Net || sb.Config.Namespaces.PID != host.Config.Namespaces.PID || sb.Network.Mode != "host" {
+		t.Errorf("%+v, network %s", sb.Config.Namespaces, sb.Network.Mode)
+	}
+	r.Clean()
+}
+
+func TestWhatCannotBeJoined(t *testing.T) {
+	r := newRig(t)
+	_, private := r.run("private", core.Namespaces{Net: shared})
+	_, h := r.run("holder", all)
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: 100000, Size: 65536}}
+	_, ended := r.run("ended", all)
+	r.ends(ended)
+	for name, c := range map[string]struct {
+		cfg  core.SandboxConfig
+		is   func(error) bool
+		text string
+	}{
+		"private ipc":    {core.SandboxConfig{Namespaces: core.Namespaces{IPC: join(private)}}, errdefs.IsInvalidArgument, "--ipc shareable"},
+		"user namespace": {core.SandboxConfig{Namespaces: core.Namespaces{Net: join(h), User: shared}, UIDs: ids, GIDs: ids}, errdefs.IsInvalidArgument, "user namespace"},
+		"no container":   {core.SandboxConfig{Namespaces: core.Namespaces{Net: core.Namespace{Mode: core.Joined, Container: "x"}}}, errdefs.IsNotFound, ""},
+		"an ended one":   {core.SandboxConfig{Namespaces: core.Namespaces{Net: join(ended)}}, errdefs.IsUnavailable, "start it first"},
+	} {
+		if _, _, err := r.create(name, c.cfg); err == nil || !c.is(err) || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := r.As(core.OwnerCRI).CreateSandbox(t.Context(), core.SandboxConfig{Key: "k", Namespaces: core.Namespaces{Net: join(h)}}); !errdefs.IsNotFound(err) {
+		t.Errorf("of another owner: %v", err)
+	}
+	r.Clean()
+}
+
+// TestAPidOfAnotherProcess ends the holder while its pid namespace is pinned, by its pid.
+func TestAPidOfAnotherProcess(t *testing.T) {
+	r := newRig(t)
+	_, h := r.run("holder", all)
+	r.Pinner.Fail(func(string) error { r.Supervisor.Exit(core.Ref{Container: h.ID}, 0); return nil })
+	if _, _, err := r.create("joins", core.SandboxConfig{Namespaces: core.Namespaces{PID: join(h)}}); !errdefs.IsUnavailable(err) {
+		t.Errorf("created with %v", err)
+	}
+	r.Pinner.Fail(nil)
+	r.Clean()
+}
