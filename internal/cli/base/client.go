@@ -32,6 +32,10 @@ const (
 	readBuffer = 256 << 10 // bytes
 )
 
+// connectTime bounds the wait for the agent's first bytes, also the first ones after its start. systemd
+// accepts connections before the agent runs, and on a busy node the agent may need seconds for them.
+const connectTime = time.Minute
+
 // reconnect says how often a command that waits for the agent's next start tries to connect.
 var reconnect = backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 
@@ -56,7 +60,7 @@ func (a *App) Connect() (*Client, error) {
 		grpc.WithTransportCredentials(insecure.NewCredentials()), // a unix socket, protected by its file mode, or vsock, which is the host's
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return at.dial(ctx) }),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect}), // for services, which outlive the agent
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: connectTime}),
 		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithReadBufferSize(readBuffer),
 	)
 	if err != nil {
