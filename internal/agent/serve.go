@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore/longshore/internal/agent/heap"
 	"github.com/longshore/longshore/internal/agent/sockets"
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/face"
 	"github.com/longshore/longshore/internal/restart/runner"
 )
@@ -57,6 +58,7 @@ func (n *node) serve(ctx context.Context) error {
 	}
 	n.log.InfoContext(ctx, "agent is ready", "version", n.version, "root", n.cfg.Agent.Root, "state", n.cfg.Agent.State, "runtime", n.runtimes.chosen, "took", time.Since(n.started))
 	err = group.Wait()
+	stopForShutdown(context.WithoutCancel(ctx), n.log, n.engine.As(core.OwnerCLI))
 	stopEngine()
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil

@@ -222,7 +222,7 @@ func end(in Input, e core.Exit) string {
 	by := ""
 	if asked != nil {
 		by = "asked for by " + who(asked)
-		if asked.Call == core.UnhealthyCall {
+		if asked.Call == core.UnhealthyCall || asked.Call == core.ShutdownCall {
 			by = "because " + asked.Call
 		}
 	}

@@ -60,6 +60,11 @@ func TestVerdicts(t *testing.T) {
 			nil,
 			"killed by SIGKILL: it did not end by SIGTERM within its grace; because its health check has failed",
 		},
+		"shutdown": {
+			autopsy.Input{Exit: core.Exit{}, StopRequest: &core.StopRequest{Owner: core.OwnerCLI, Call: core.ShutdownCall, Signal: 15}},
+			nil,
+			"exited with code 0 after SIGTERM, because the node shuts down",
+		},
 		"asked, ended by itself": {
 			autopsy.Input{Exit: core.Exit{Code: 143}, StopRequest: stop},
 			nil,

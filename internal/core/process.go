@@ -165,6 +165,10 @@ type OOM struct {
 // check.
 const UnhealthyCall = "its health check has failed"
 
+// ShutdownCall is the Call of a StopRequest that the agent makes when the node shuts down. For a
+// restart policy no caller has stopped the program.
+const ShutdownCall = "the node shuts down"
+
 // StopRequest names the caller of a stop, and its way.
 type StopRequest struct {
 	Owner  Owner     `json:"owner"`

@@ -40,6 +40,8 @@ type Restarts struct {
 	Cancelled bool `json:"cancelled,omitempty"`
 	// Ran says that the program was started at least once.
 	Ran bool `json:"ran,omitempty"`
+	// Down says that a shutdown of the node ends the program, which its policy takes for a failure.
+	Down bool `json:"down,omitempty"`
 	// Error is why the last restart failed; "" when it did not.
 	Error string `json:"error,omitempty"`
 }

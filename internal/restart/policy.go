@@ -98,10 +98,13 @@ func (Rules) Ended(c *core.Container) {
 	if r.Error != "" || c.Main.Started.IsZero() && !pending {
 		return
 	}
-	if r.Cancelled || !wants(c.Config.Restart, r.Stopped, exit.Status(), r.Count) {
+	if r.Cancelled || !wants(c.Config.Restart, r.Stopped, lastStatus(c), r.Count) {
 		return
 	}
 	switch {
+	case r.Down:
+		r.Due = exit.At // for the next agent, which follows a boot as a rule
+		return
 	case r.Delay == 0 || !c.Main.Started.IsZero() && exit.At.Sub(c.Main.Started) >= settled:
 		r.Delay = firstDelay
 	default:
@@ -119,6 +122,10 @@ func (Rules) Requested(c *core.Container, req core.StopRequest) {
 		return
 	}
 	r := &c.Restarts
+	if req.Call == core.ShutdownCall {
+		r.Down = true
+		return
+	}
 	r.Stopped = true
 	own, err := ocispec.Signal(c.Config.Stop.Signal)
 	if req.Stop || req.Signal == int(unix.SIGKILL) || c.Config.Stop.Signal == "" || err != nil || req.Signal == own {
@@ -133,15 +140,22 @@ func (Rules) Started(c *core.Container) { c.Restarts = core.Restarts{Ran: true} 
 // caller had stopped the program, unless-stopped if none had, on-failure if its last end was one.
 func (Rules) Booted(c *core.Container, at time.Time) {
 	r := &c.Restarts
-	status := 0
-	if c.Main.Autopsy != nil {
-		status = c.Main.Autopsy.Exit.Status()
-	}
 	r.Ran = r.Ran || !c.Main.Started.IsZero() || !r.Due.IsZero()
 	r.Due, r.Boot, r.Delay = time.Time{}, false, 0
-	if r.Ran && wants(c.Config.Restart, r.Stopped, status, r.Count) {
+	if r.Ran && wants(c.Config.Restart, r.Stopped, lastStatus(c), r.Count) {
 		*r = core.Restarts{Due: at, Boot: true, Ran: true, Stopped: r.Stopped}
 	}
+}
+
+// lastStatus returns the status of a container's last end for its policy.
+func lastStatus(c *core.Container) int {
+	switch {
+	case c.Restarts.Down:
+		return core.LostCode // as of a program that a boot has ended
+	case c.Main.Autopsy != nil:
+		return c.Main.Autopsy.Exit.Status()
+	}
+	return 0
 }
 
 // Failed schedules the next try of a start that has failed, or gives up. The node's own troubles

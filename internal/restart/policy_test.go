@@ -74,6 +74,13 @@ func TestEachPolicyAfterEachEnd(t *testing.T) {
 		{"always", 0, []core.StopRequest{{Signal: 15}}, 0, false, true},
 		{"always", 0, []core.StopRequest{{Signal: 9}}, 0, false, true},
 		{"always", 137, []core.StopRequest{{Signal: 9, Stop: true, Call: core.UnhealthyCall}}, 0, true, true},
+		{"always", 0, down(), 0, true, true},
+		{"always", 0, append(stop(), down()...), 0, false, true},
+		{"unless-stopped", 0, down(), 0, true, true},
+		{"unless-stopped", 0, append(stop(), down()...), 0, false, false},
+		{"on-failure", 0, down(), 0, true, true}, // as after a power cut
+		{"on-failure:1", 0, down(), 0, true, true},
+		{"no", 0, down(), 0, false, false},
 		{"unless-stopped", 0, nil, 0, true, true},
 		{"unless-stopped", 0, stop(), 0, false, false},
 		{"unless-stopped", 0, []core.StopRequest{{Signal: 1}}, 0, false, false},
@@ -108,6 +115,10 @@ func TestEachPolicyAfterEachEnd(t *testing.T) {
 			t.Errorf("%s: after a start %+v", name, ct.Restarts)
 		}
 	}
+}
+
+func down() []core.StopRequest {
+	return []core.StopRequest{{Signal: 15, Stop: true, Call: core.ShutdownCall}}
 }
 
 func stop() []core.StopRequest { return []core.StopRequest{{Signal: 15, Stop: true}} }

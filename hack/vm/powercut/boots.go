@@ -10,6 +10,9 @@ import (
 // addresses are those of the guest, each for a third of the boots.
 var addresses = []string{"10.0.2.15", "10.0.2.77", "10.0.2.140"}
 
+// longShutdown is shorter than the time that systemd waits for programs that ignore SIGTERM, 90 seconds.
+const longShutdown = 85 * time.Second
+
 // services lets the guest reboot and cuts its power in turn, n times each. Then it boots once more.
 func (l *lab) services(ctx context.Context, n int) error {
 	book := newLedger()
@@ -56,8 +59,12 @@ func (l *lab) reboot(ctx context.Context, i int) error {
 	if _, err := l.disk.settle(keepAll, l.rnd); err != nil {
 		return err
 	}
+	took := time.Since(leaving)
+	if took > longShutdown {
+		return fmt.Errorf("the guest went down in %v: it waited for programs that nobody had stopped", took)
+	}
 	fmt.Printf("reboot %2d: checked after %.0f s, went down in %.0f s; next boot: %s\n",
-		i, working.Sub(began).Seconds(), time.Since(leaving).Seconds(), l.test.params())
+		i, working.Sub(began).Seconds(), took.Seconds(), l.test.params())
 	return nil
 }
 

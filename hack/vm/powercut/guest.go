@@ -54,7 +54,7 @@ func (n *node) violation(ctx context.Context, err error, log ...string) {
 	n.say(sayViolation, strings.ReplaceAll(err.Error(), "\n", " | "))
 	for _, command := range [][]string{{"dmesg"}, log} {
 		out, _ := exec.CommandContext(ctx, command[0], command[1:]...).Output()
-		_, _ = fmt.Fprintf(n.console, "--- %s, its end:\n%s\n", strings.Join(command, " "), out[max(0, len(out)-8000):])
+		_, _ = fmt.Fprintf(n.console, "--- %s, its end:\n%s\n", strings.Join(command, " "), out[max(0, len(out)-30000):])
 	}
 }
 

@@ -70,9 +70,9 @@ services:
     depends_on: [api]
   api:
     image: services:local
-    command: busybox httpd -f -p 80 -h /srv/www
+    command: busybox httpd -f -p 80 -h /srv/www # as the first process it ignores SIGTERM
     restart: unless-stopped
-    init: true
+    stop_grace_period: 2s
   queue:
     image: services:local
     command: redis-server --dir /data/cache --appendonly yes
@@ -154,7 +154,7 @@ func services(ctx context.Context) error {
 		}
 	}
 	if err := s.live(ctx, params); err != nil && !s.leaving.Load() && ctx.Err() == nil {
-		s.violation(ctx, err, "journalctl", "-b", "--no-pager", "-o", "short-monotonic")
+		s.violation(ctx, err, "journalctl", "-b", "--no-pager", "-o", "short-monotonic", "-u", "longshore", "-u", "log*", "-u", "back*", "-u", "site", "-t", "systemd")
 		return os.WriteFile("/proc/sysrq-trigger", []byte("o"), 0)
 	}
 	<-ctx.Done() // systemd stops this service when the guest goes down
@@ -304,8 +304,8 @@ func (s *site) states(ctx context.Context) error {
 			err = fmt.Errorf("%s (%s) is %s with %s, wanted running", v.name, v.policy, c.state, c.code)
 		case want == mustRest && s.settled && c.state != "exited":
 			err = fmt.Errorf("%s (%s) is %s, wanted exited", v.name, v.policy, c.state)
-		case want == mustRest && s.settled && s.hands[v.name] == letRun && c.code != "255":
-			err = fmt.Errorf("%s (%s) ran before the boot and has ended with %s, wanted 255", v.name, v.policy, c.code)
+		case want == mustRest && s.settled && s.hands[v.name] == letRun && c.code != "0" && c.code != "255":
+			err = fmt.Errorf("%s (%s) has ended with %s, wanted 0 of a shutdown or 255 of a power cut", v.name, v.policy, c.code)
 		}
 		if err != nil {
 			return err
@@ -343,7 +343,11 @@ func (s *site) serve(ctx context.Context) error {
 func (s *site) units(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "systemctl", "is-active", "longshore", "log", "site").Output()
 	if err != nil {
-		err = fmt.Errorf("units: %s", strings.Join(strings.Fields(string(out)), " "))
+		return fmt.Errorf("units: %s", strings.Join(strings.Fields(string(out)), " "))
+	}
+	out, err = exec.CommandContext(ctx, "systemctl", "show", "--value", "-p", "NRestarts", "longshore").Output()
+	if err == nil && strings.TrimSpace(string(out)) != "0" {
+		err = fmt.Errorf("restarts of the agent: %s", out)
 	}
 	return err
 }

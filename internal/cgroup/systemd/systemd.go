@@ -138,6 +138,19 @@ func (b *Bus) start(ctx context.Context, name string, properties []dbus.Property
 	return b.await(ctx, "make unit "+name, done)
 }
 
+// Stopping reports whether the machine shuts down.
+func (b *Bus) Stopping(ctx context.Context) (bool, error) {
+	conn, err := b.dial(ctx)
+	if err != nil {
+		return false, err
+	}
+	state, err := conn.SystemStateContext(ctx)
+	if err != nil {
+		return false, fmt.Errorf("get the state of systemd: %w", err)
+	}
+	return state.Value.Value() == "stopping", nil
+}
+
 // StopUnit stops a unit.
 func (b *Bus) StopUnit(ctx context.Context, name string) error {
 	conn, err := b.dial(ctx)

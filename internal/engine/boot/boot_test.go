@@ -201,6 +201,42 @@ func TestPoliciesAfterABoot(t *testing.T) {
 	r.Clean()
 }
 
+// TestPoliciesAfterAShutdown stops all containers because the node shuts down. A boot follows it, or the next agent alone.
+func TestPoliciesAfterAShutdown(t *testing.T) {
+	for _, boot := range []bool{true, false} {
+		r := newRig(t)
+		never, always, unless, failure := r.running("never", "no"), r.running("always", "always"), r.running("unless", "unless-stopped"), r.running("failure", "on-failure:1")
+		stopped := r.running("stopped", "unless-stopped")
+		if err := r.cli().StopContainer(t.Context(), stopped.ID, engine.StopOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []core.Container{never, always, unless, failure, stopped} {
+			if err := r.cli().StopContainer(t.Context(), c.ID, engine.StopOptions{Request: core.StopRequest{Call: core.ShutdownCall}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if boot {
+			r.boot()
+		} else {
+			r.Stop()
+			r.Start()
+		}
+		for _, c := range []struct {
+			core.Container
+			due bool
+		}{{never, false}, {always, true}, {unless, true}, {failure, true}, {stopped, false}} {
+			if err := engine.StartDue(t.Context(), r.cli(), c.ID); err != nil {
+				t.Errorf("%s: %v", c.Key, err)
+			}
+			now := r.container(c.ID)
+			if (now.State == core.ContainerRunning) != c.due || now.Restarts.Count != 0 || c.due && now.Restarts.Down {
+				t.Errorf("boot %v: %s is %s, %+v", boot, c.Key, now.State, now.Restarts)
+			}
+		}
+		r.Clean()
+	}
+}
+
 // TestAnAgentThatDiesInItsFirstStart: the records have returned, and nothing is mounted yet.
 func TestAnAgentThatDiesInItsFirstStart(t *testing.T) {
 	r := newRig(t)

@@ -81,7 +81,7 @@ func Started(ct *core.Container) (note string) {
 	if r.Boot {
 		note = "by its restart policy after the boot"
 	}
-	r.Due, r.Boot, r.Error = time.Time{}, false, ""
+	r.Due, r.Boot, r.Down, r.Error = time.Time{}, false, false, ""
 	return note
 }
 
