@@ -207,14 +207,10 @@ func (r *reaper) exitedOther(ctx context.Context, x core.ProcessExit) error {
 	return nil
 }
 
+// forget makes the keeper forget an ended process, which acknowledges its exit. After an Ack of its own the keeper would list the
+// process for a moment, without an exit to come and without a record.
 func (e *Engine) forget(ctx context.Context, ref core.Ref) error {
-	if err := e.o.Supervisor.Ack(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	if err := e.o.Supervisor.Forget(ctx, ref); err != nil && !errdefs.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return ignoreNotFound(e.o.Supervisor.Forget(ctx, ref))
 }
 
 // forgetKilled has the keeper forget a process that was killed, and waits for its end, which the

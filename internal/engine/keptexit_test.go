@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -203,5 +204,36 @@ func TestAWaitIsForOneProcess(t *testing.T) {
 	}
 	if a, err := none(t.Context()); !errdefs.IsNotFound(err) {
 		t.Errorf("joined when there was none: %+v, %v", a, err)
+	}
+}
+
+// TestAForgottenExitIsNotAcknowledgedBefore ends the init of a sandbox: the keeper lists it as one with an exit to come until it
+// is forgotten. A wait for the keeper's exits includes that.
+func TestAForgottenExitIsNotAcknowledgedBefore(t *testing.T) {
+	n := enginetest.New(t)
+	sb, err := n.As(core.OwnerCRI).CreateSandbox(t.Context(), core.SandboxConfig{Key: "pod", Namespaces: core.Namespaces{PID: core.Namespace{Mode: core.Shared}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pending := make(chan int, 10)
+	n.Supervisor.Fail(func(call string) error {
+		if call == "Forget" {
+			st, err := n.Supervisor.Status(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			pending <- st.Pending
+		}
+		return nil
+	})
+	n.Supervisor.Exit(core.Ref{Container: sb.ID}, 1)
+	if got := <-pending; got != 1 {
+		t.Errorf("%d exits are to come when the process is forgotten, want 1", got)
+	}
+	n.Settle()
+	for _, left := range n.Left() {
+		if strings.HasPrefix(left, "process ") {
+			t.Errorf("the keeper has %s", left)
+		}
 	}
 }
