@@ -90,7 +90,7 @@ func showHistory(a *app, steps []present.Step, f *present.Format, form historyFo
 	case form.quiet:
 		return nil
 	case f != nil:
-		return f.Rows(a.Stdout, templated)
+		return f.Rows(a.Stdout, present.Headers{"ID": "IMAGE"}, templated)
 	}
 	return base.Table(a.Stdout, []string{"IMAGE", "CREATED", "CREATED BY", "SIZE", "COMMENT"}, rows)
 }

@@ -63,7 +63,7 @@ func newImages(a *app) *cobra.Command {
 					for _, img := range list {
 						rows = append(rows, listing.Images(img, flags.all)...)
 					}
-					return format.Rows(a.Stdout, rows)
+					return format.Rows(a.Stdout, listing.ImageHeaders, rows)
 				}
 				return imageTable(a, list, flags.all, digests)
 			})

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore/longshore/internal/cli/base"
 	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
+	"github.com/longshore/longshore/internal/cli/runflags"
 	"github.com/longshore/longshore/internal/cli/typed"
 )
 
@@ -64,7 +65,7 @@ func newNetworkLs(a *app) *cobra.Command {
 					templated = append(templated, listing.Network(n))
 				}
 				if format != nil {
-					return format.Rows(a.Stdout, templated)
+					return format.Rows(a.Stdout, listing.NetworkHeaders, templated)
 				}
 				return base.Table(a.Stdout, []string{"NAME", "SUBNETS", "INTERNAL", "CONTAINERS", "CREATED"}, rows)
 			})
@@ -249,6 +250,11 @@ func newNetworkConnect(a *app) *cobra.Command {
 			n.Network = args[0]
 			if err := attachmentOptions(n, opts); err != nil {
 				return &base.UsageError{Err: err}
+			}
+			if ip6 != "" {
+				if err := runflags.CheckIP6("ip6", ip6); err != nil {
+					return &base.UsageError{Err: fmt.Errorf("--%w", err)}
+				}
 			}
 			for _, addr := range []string{ip, ip6} {
 				if addr != "" {

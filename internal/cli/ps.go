@@ -120,7 +120,7 @@ func newPs(a *app) *cobra.Command {
 					for _, ct := range list {
 						rows = append(rows, listing.Container(ct, flags.all))
 					}
-					return format.Rows(a.Stdout, rows)
+					return format.Rows(a.Stdout, listing.ContainerHeaders, rows)
 				}
 				return psTable(a, list, flags.all, req.GetSizes())
 			})

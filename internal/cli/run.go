@@ -122,6 +122,9 @@ func (a *app) run(ctx context.Context, c *base.Client, f runFlags, s *session.Se
 			return errors.New("-it needs a terminal, and standard input is not one (use -i alone)")
 		}
 	}
+	if err := f.CheckIDFile(); err != nil { // before --replace removes the other container
+		return err
+	}
 	if err := f.service.clear(ctx, c, f.Request.GetName()); err != nil {
 		return err
 	}
@@ -158,10 +161,12 @@ func (a *app) run(ctx context.Context, c *base.Client, f runFlags, s *session.Se
 }
 
 // create sends the request, and shows the progress of the pull and the warnings.
-func (a *app) create(ctx context.Context, c *base.Client, f *runflags.Create) (*longshorev1.Created, error) {
-	if err := f.CheckIDFile(); err != nil {
+func (a *app) create(ctx context.Context, c *base.Client, f *runflags.Create) (created *longshorev1.Created, err error) {
+	idFile, err := f.OpenIDFile()
+	if err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, idFile.Close()) }()
 	if f.Request.GetPull() != "never" {
 		found, err := credentialsFor(ctx, a, f.Request.GetImage(), f.Creds)
 		if err != nil {
@@ -188,7 +193,7 @@ func (a *app) create(ctx context.Context, c *base.Client, f *runflags.Create) (*
 			for _, w := range created.GetWarnings() {
 				a.Warn("warning: %s", w)
 			}
-			return created, f.WriteIDFile(created.GetId())
+			return created, idFile.Write(created.GetId())
 		}
 	}
 }

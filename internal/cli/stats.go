@@ -9,6 +9,7 @@ import (
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -118,7 +119,7 @@ func (a *app) statsTable(m *longshorev1.StatsResponse, shown statsShown, again b
 		})
 	}
 	if shown.format != nil {
-		return shown.format.Rows(a.Stdout, filled)
+		return shown.format.Rows(a.Stdout, listing.ContainerHeaders, filled)
 	}
 	return base.Table(a.Stdout, []string{"ID", "OWNER", "NAME", "CPU", "MEMORY", "PIDS", "NET IN / OUT", "DISK IN / OUT", "LAYER"}, rows)
 }

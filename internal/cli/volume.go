@@ -64,7 +64,7 @@ func newVolumeLs(a *app) *cobra.Command {
 				case flags.ids:
 					return nil
 				case format != nil:
-					return format.Rows(a.Stdout, templated)
+					return format.Rows(a.Stdout, listing.VolumeHeaders, templated)
 				}
 				return base.Table(a.Stdout, []string{"NAME", "OWNER", "CREATED", "PATH"}, rows)
 			})

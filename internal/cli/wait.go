@@ -2,6 +2,8 @@ package cli
 
 import (
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
@@ -30,14 +32,23 @@ func newWait(a *app) *cobra.Command {
 						ends[i] <- end{resp.GetAutopsy().GetStatus(), err}
 					}()
 				}
+				failed := false
 				for _, ended := range ends {
 					e := <-ended
-					if e.err != nil {
+					switch {
+					case e.err != nil && (len(args) == 1 || status.Code(e.err) == codes.Unavailable):
 						return e.err
+					case e.err != nil: // the others are waited for nevertheless
+						failed = true
+						a.Warn("%s", a.Explain(e.err))
+						continue
 					}
 					if err := a.Print("%d\n", e.status); err != nil {
 						return err
 					}
+				}
+				if failed {
+					return &base.ExitError{Status: 1}
 				}
 				return nil
 			})

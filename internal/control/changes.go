@@ -10,11 +10,13 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/invalid"
+	"github.com/longshore/longshore/internal/ocispec"
 	"github.com/longshore/longshore/internal/restart"
 )
 
@@ -64,6 +66,9 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 	if err != nil {
 		return nil, err
 	}
+	if err := checkQuota(c, now, req); err != nil {
+		return nil, err
+	}
 	var memory int64
 	if now.Memory != nil && now.Memory.Limit != nil {
 		memory = *now.Memory.Limit
@@ -85,6 +90,28 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 		return &longshorev1.UpdateResponse{}, err
 	}
 	return &longshorev1.UpdateResponse{}, s.srv.own.Restarts.SetPolicy(c.ID, policy)
+}
+
+// checkQuota refuses to mix the two forms of a CPU limit, as docker does: a number of CPUs, and a quota with a period.
+func checkQuota(c core.Container, now *specs.LinuxResources, req *longshorev1.UpdateRequest) error {
+	byQuota, byCPUs := false, false
+	if now.CPU != nil && now.CPU.Quota != nil && *now.CPU.Quota > 0 {
+		byQuota = now.CPU.Period == nil || *now.CPU.Period != ocispec.CPUPeriod
+	}
+	made := &longshorev1.CreateRequest{}
+	if stored := recordOf(c).Request; len(stored) > 0 {
+		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(stored, made); err != nil {
+			return fmt.Errorf("update %s: read the stored request: %w", c.ID.Short(), err)
+		}
+		byQuota, byCPUs = byQuota || made.GetCpuQuota() > 0 || made.GetCpuPeriod() > 0, made.GetCpus() > 0
+	}
+	switch {
+	case req.GetCpus() > 0 && byQuota:
+		return fmt.Errorf("update %s: cpus cannot be combined with its CPU quota or period: change these: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
+	case (req.GetCpuQuota() != 0 || req.GetCpuPeriod() != 0) && byCPUs:
+		return fmt.Errorf("update %s: a CPU quota or period cannot be combined with its limit of %v CPUs: change that: %w", c.ID.Short(), made.GetCpus(), errdefs.ErrFailedPrecondition)
+	}
+	return nil
 }
 
 // limitsOf returns the limits of a container's last start.

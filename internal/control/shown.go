@@ -78,11 +78,7 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 		if m.GetAnonymous() || len(s.VolumesFrom) > 0 {
 			continue
 		}
-		bind := m.GetSource() + ":" + m.GetTarget()
-		if m.GetReadOnly() {
-			bind += ":ro"
-		}
-		s.Binds = append(s.Binds, bind)
+		s.Binds = append(s.Binds, bindText(m))
 	}
 	if g := req.GetStopGrace(); g != nil {
 		d := g.AsDuration()
@@ -101,6 +97,29 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 		s.Security = append(s.Security, "no-new-privileges=false")
 	}
 	return s
+}
+
+// bindText returns a mount in the form of -v.
+func bindText(m *longshorev1.Mount) string {
+	text := m.GetSource()
+	if m.GetSubPath() != "" {
+		text += "/" + m.GetSubPath()
+	}
+	text += ":" + m.GetTarget()
+	var options []string
+	if m.GetReadOnly() {
+		options = append(options, "ro")
+	}
+	if m.GetPropagation() != "" {
+		options = append(options, m.GetPropagation())
+	}
+	if m.GetNoCopy() {
+		options = append(options, "nocopy")
+	}
+	if len(options) > 0 {
+		text += ":" + strings.Join(options, ",")
+	}
+	return text
 }
 
 // imageConfig returns the configuration of an image for inspect: OCI's and docker's members. It is nil if the image has

@@ -2,6 +2,7 @@ package control
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func TestOverlayDirectories(t *testing.T) {
 func TestShownParts(t *testing.T) {
 	stored, err := requestJSON(&longshorev1.CreateRequest{
 		Image: "box", SeccompUnconfined: true, Apparmor: "mine", NewPrivileges: true, StopGrace: durationpb.New(3 * time.Second), CpuQuota: 1000,
-		Mounts: []*longshorev1.Mount{{Source: "data", Target: "/data"}, {Anonymous: true, Target: "/a"}, {Source: "/etc", Target: "/e", ReadOnly: true}},
+		Mounts: []*longshorev1.Mount{{Source: "data", Target: "/data"}, {Anonymous: true, Target: "/a"}, {Source: "/etc", Target: "/e", ReadOnly: true}, {Source: "/a", Target: "/b", ReadOnly: true, Propagation: "rshared"}, {Source: "v", SubPath: "in/it", Target: "/c", NoCopy: true}},
 		Tmpfs:  []*longshorev1.Tmpfs{{Target: "/t", Options: []string{"size=1m", "noexec"}}},
 	})
 	if err != nil {
@@ -42,8 +43,8 @@ func TestShownParts(t *testing.T) {
 	if got.Image != "box" || len(got.Security) != 3 || *got.StopGrace != 3*time.Second || !got.CPUQuota || got.Tmpfs["/t"] != "size=1m,noexec" || got.Health != nil {
 		t.Errorf("%+v", got)
 	}
-	if b := got.Binds; len(b) != 2 || b[0] != "data:/data" || b[1] != "/etc:/e:ro" {
-		t.Errorf("binds: %q", b)
+	if b := strings.Join(got.Binds, " "); b != "data:/data /etc:/e:ro /a:/b:ro,rshared v/in/it:/c:nocopy" {
+		t.Errorf("binds: %s", b)
 	}
 	if got, err := shownOf(record{}); got != nil || err != nil {
 		t.Errorf("without a request: %+v, %v", got, err)

@@ -150,21 +150,21 @@ func fill(t *testing.T, f *present.Format, subject string, out *strings.Builder)
 		if subject == "app" {
 			return f.One(out, present.Network(n))
 		}
-		return f.Rows(out, []present.Row{listing.Network(n)})
+		return f.Rows(out, nil, []present.Row{listing.Network(n)})
 	case "data", "volumes":
 		v := decoded(t, "data", &longshorev1.Volume{})
 		if subject == "data" {
 			return f.One(out, present.Volume(v))
 		}
-		return f.Rows(out, []present.Row{listing.Volume(v)})
+		return f.Rows(out, nil, []present.Row{listing.Volume(v)})
 	case "info":
 		return f.One(out, present.Info(decoded(t, "info", &longshorev1.InfoResponse{}), nil, "1.2.3", time.Unix(1e9, 0)))
 	case "version":
 		return f.One(out, present.Version(decoded(t, "version", &longshorev1.VersionResponse{}), "1.2.3"))
 	case "ps":
-		return f.Rows(out, []present.Row{listing.Container(decoded(t, "ps", &longshorev1.Container{}), false)})
+		return f.Rows(out, nil, []present.Row{listing.Container(decoded(t, "ps", &longshorev1.Container{}), false)})
 	case "images":
-		return f.Rows(out, listing.Images(decoded(t, "images", &longshorev1.Image{}), false))
+		return f.Rows(out, nil, listing.Images(decoded(t, "images", &longshorev1.Image{}), false))
 	}
 	return fmt.Errorf("no record of %q", subject)
 }

@@ -13,6 +13,14 @@ import (
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
+// The headers of docker's tables that differ from list to list.
+var (
+	ContainerHeaders = present.Headers{"ID": "CONTAINER ID"}
+	ImageHeaders     = present.Headers{"ID": "IMAGE ID"}
+	VolumeHeaders    = present.Headers{"Name": "VOLUME NAME"}
+	NetworkHeaders   = present.Headers{"ID": "NETWORK ID"}
+)
+
 // Container returns the data of a container for templates.
 func Container(c *longshorev1.Container, full bool) present.Row {
 	id, command := c.GetId(), strings.Join(c.GetCommand(), " ")

@@ -1,12 +1,16 @@
 package node
 
 import (
+	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/cli/base"
+	"github.com/longshore/longshore/internal/cli/listing"
 	"github.com/longshore/longshore/internal/cli/present"
 )
 
@@ -36,11 +40,15 @@ func NewSystemDf(a *base.App) *cobra.Command {
 				case asJSON:
 					return present.WriteJSON(a.Stdout, present.Plain(resp), true)
 				case verbose && f != nil:
-					return f.One(a.Stdout, usageDocument(resp))
+					doc, err := usageDocument(cmd.Context(), c, resp)
+					if err != nil {
+						return err
+					}
+					return f.One(a.Stdout, doc)
 				case verbose:
 					return usageTable(a, resp)
 				case f != nil:
-					return f.Rows(a.Stdout, usageRows(resp))
+					return f.Rows(a.Stdout, nil, usageRows(resp))
 				}
 				var rows [][]string
 				for _, k := range usageKinds(resp) {
@@ -120,24 +128,56 @@ func usageRows(r *longshorev1.DiskUsageResponse) []present.Row {
 	return rows
 }
 
-// usageDocument returns each object, with docker's names.
-func usageDocument(r *longshorev1.DiskUsageResponse) present.Row {
+// usageDocument returns each object, with docker's names: those of the lists of its kind.
+func usageDocument(ctx context.Context, c *base.Client, r *longshorev1.DiskUsageResponse) (present.Row, error) {
+	containers, err := c.Containers.ListContainers(ctx, &longshorev1.ListContainersRequest{All: true})
+	if err != nil {
+		return nil, err
+	}
+	images, err := c.Images.ListImages(ctx, &longshorev1.ListImagesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	volumes, err := c.Volumes.ListVolumes(ctx, &longshorev1.ListVolumesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	rows := map[string]present.Row{} // by kind, owner and ID or name
+	key := func(parts ...string) string { return strings.Join(parts, " ") }
+	ofImage, ofVolume := map[string]int{}, map[string]int{}
+	for _, ct := range containers.GetContainers() {
+		rows[key("container", ct.GetOwner(), ct.GetId())] = listing.Container(ct, true)
+		ofImage[ct.GetImageId()]++
+		for _, v := range ct.GetVolumes() {
+			ofVolume[key(ct.GetOwner(), v)]++
+		}
+	}
+	for _, img := range images.GetImages() {
+		row := listing.Images(img, true)[0]
+		row["Containers"] = strconv.Itoa(ofImage[img.GetId()])
+		rows[key("image", img.GetOwner(), img.GetId())] = row
+	}
+	for _, v := range volumes.GetVolumes() {
+		row := listing.Volume(v)
+		row["Links"] = strconv.Itoa(ofVolume[key(v.GetOwner(), v.GetName())])
+		rows[key("volume", v.GetOwner(), v.GetName())] = row
+	}
 	doc := present.Row{"BuildCache": []any{}}
 	for _, k := range usageKinds(r) {
 		list := []any{}
 		for _, u := range k.list {
-			o := map[string]any{"ID": u.GetId(), "Owner": u.GetOwner(), "Size": base.Size(u.GetBytes()), "Active": u.GetActive()}
-			switch k.one {
-			case "image":
-				o["Repository"], o["Tag"] = present.Repository(u.GetName())
-			case "container":
-				o["Names"] = u.GetName()
-			default:
-				o["Name"] = u.GetName()
+			id := u.GetId()
+			if id == "" {
+				id = u.GetName() // a volume's
 			}
-			list = append(list, o)
+			row := rows[key(k.one, u.GetOwner(), id)]
+			if row == nil {
+				continue // it was removed between the two calls
+			}
+			row["Owner"], row["Size"], row["Active"] = u.GetOwner(), base.Size(u.GetBytes()), u.GetActive()
+			list = append(list, row)
 		}
 		doc[k.name] = list
 	}
-	return doc
+	return doc, nil
 }

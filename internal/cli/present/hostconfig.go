@@ -46,11 +46,11 @@ func hostConfig(o object, mounted []mountPoint) *docker.HostConfig {
 	if never := res.boolean("memory", "disableOOMKiller"); never {
 		h.OomKillDisable = &never
 	}
-	if shown.boolean("cpu_quota") {
-		h.NanoCPUs = 0
-	}
-	if shown == nil || shown.boolean("cpu_quota") {
+	if ofQuota := shown.boolean("cpu_quota") || hasQuota(res.object("cpu")); ofQuota || shown == nil {
 		h.CPUQuota, h.CPUPeriod = res.number("cpu", "quota"), res.number("cpu", "period")
+		if shown != nil {
+			h.NanoCPUs = 0
+		}
 	}
 	if shown == nil { // another owner made it
 		h.Annotations = o.textMap("spec", "annotations")
@@ -60,6 +60,13 @@ func hostConfig(o object, mounted []mountPoint) *docker.HostConfig {
 		h.Binds = binds(mounted)
 	}
 	return h
+}
+
+// hasQuota reports whether an update has set the quota or the period of a CPU limit by itself. A number of CPUs sets both, with a
+// period of 100 ms.
+func hasQuota(cpu object) bool {
+	quota, period := cpu.number("quota"), cpu.number("period")
+	return (quota != 0 || period != 0) && (quota <= 0 || period != 100_000)
 }
 
 // binds returns the mounts of directories and of named volumes in the form of -v.

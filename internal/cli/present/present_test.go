@@ -16,15 +16,16 @@ func TestTemplates(t *testing.T) {
 		Row{"Names": "database", "State": "exited", "Ports": ""}.WithLabels(nil),
 	}
 	for format, want := range map[string]string{
-		`{{.Names}}`:                           "web\ndatabase\n",
-		`{{.Names}}\t{{upper .State}}`:         "web\tRUNNING\ndatabase\tEXITED\n",
-		`{{.Label "tier"}}|{{.Labels}}`:        "front|a=b,tier=front\n|\n",
-		`table {{.Names}}\t{{.State}}`:         "NAMES      STATE\nweb        running\ndatabase   exited\n",
-		`{{json .Ports}}`:                      "\"80<->8080\"\n\"\"\n",
-		`{{truncate .Names 3}}{{pad "x" 1 1}}`: "web x \ndat x \n",
-		`{{join (split .Names "a") "-"}}`:      "web\nd-t-b-se\n",
-		`{{.Names}}\t{{"\t\n" | len}}`:         "web\t2\ndatabase\t2\n",
-		`json`:                                 `{"Labels":"a=b,tier=front","Names":"web","Ports":"80<->8080","State":"running"}` + "\n" + `{"Labels":"","Names":"database","Ports":"","State":"exited"}` + "\n",
+		`{{.Names}}`:                              "web\ndatabase\n",
+		`{{.Names}}\t{{upper .State}}`:            "web\tRUNNING\ndatabase\tEXITED\n",
+		`{{.Label "tier"}}|{{.Labels}}`:           "front|a=b,tier=front\n|\n",
+		`table {{.Names}}\t{{.State}}`:            "NAMES      STATE\nweb        running\ndatabase   exited\n",
+		`table {{.Names}}\t{{.Label "org.tier"}}`: "NAMES      tier\nweb        \ndatabase   \n",
+		`{{json .Ports}}`:                         "\"80<->8080\"\n\"\"\n",
+		`{{truncate .Names 3}}{{pad "x" 1 1}}`:    "web x \ndat x \n",
+		`{{join (split .Names "a") "-"}}`:         "web\nd-t-b-se\n",
+		`{{.Names}}\t{{"\t\n" | len}}`:            "web\t2\ndatabase\t2\n",
+		`json`:                                    `{"Labels":"a=b,tier=front","Names":"web","Ports":"80<->8080","State":"running"}` + "\n" + `{"Labels":"","Names":"database","Ports":"","State":"exited"}` + "\n",
 	} {
 		f, err := ParseFormat(format)
 		if err != nil {
@@ -32,7 +33,7 @@ func TestTemplates(t *testing.T) {
 			continue
 		}
 		var out bytes.Buffer
-		if err := f.Rows(&out, rows); err != nil || out.String() != want {
+		if err := f.Rows(&out, nil, rows); err != nil || out.String() != want {
 			t.Errorf("%s: %q, %v, want %q", format, out.String(), err, want)
 		}
 	}
@@ -45,7 +46,7 @@ func TestTemplates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Rows(&bytes.Buffer{}, rows); err == nil || !strings.Contains(err.Error(), "Nmaes") {
+	if err := f.Rows(&bytes.Buffer{}, nil, rows); err == nil || !strings.Contains(err.Error(), "Nmaes") {
 		t.Errorf("a member that does not exist: %v", err)
 	}
 	if f, err := ParseFormat(`x {{if .Size}}y{{end}}`); err != nil || !f.Uses("Size") || f.Uses("Ports") {

@@ -19,6 +19,9 @@ type Row map[string]any
 // shows it.
 const labelsMember = "\x00labels"
 
+// headerMember is a member of the Row above a table alone.
+const headerMember = "\x00header"
+
 // WithLabels adds the labels to r: Labels is their text, and Label one of them.
 func (r Row) WithLabels(labels map[string]string) Row {
 	var list []string
@@ -30,8 +33,12 @@ func (r Row) WithLabels(labels map[string]string) Row {
 	return r
 }
 
-// Label returns the value of one label, "" when there is none.
+// Label returns the value of one label, "" when there is none. In the row above a table it is the end of the label's name, as in
+// docker's tables.
 func (r Row) Label(name string) string {
+	if _, header := r[headerMember]; header {
+		return strings.NewReplacer("-", " ", "_", " ").Replace(name[strings.LastIndexByte(name, '.')+1:])
+	}
 	labels, _ := r[labelsMember].(map[string]string)
 	return labels[name]
 }
@@ -152,8 +159,11 @@ func marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(out.Bytes(), []byte{'\n'}), nil
 }
 
-// Rows writes each row in the format.
-func (f *Format) Rows(w io.Writer, rows []Row) error {
+// Headers are the headers of a list's columns that are not those of other lists.
+type Headers map[string]string
+
+// Rows writes each row in the format. own are the headers of this list's tables.
+func (f *Format) Rows(w io.Writer, own Headers, rows []Row) error {
 	if !f.table {
 		for _, r := range rows {
 			if err := f.One(w, r); err != nil {
@@ -163,7 +173,7 @@ func (f *Format) Rows(w io.Writer, rows []Row) error {
 		return nil
 	}
 	tw := tabwriter.NewWriter(w, 10, 1, 3, ' ', 0)
-	if err := f.execute(tw, headers()); err != nil {
+	if err := f.execute(tw, headers(own)); err != nil {
 		return err
 	}
 	for _, r := range rows {
@@ -229,18 +239,22 @@ func (f *Format) execute(w io.Writer, v any) error {
 }
 
 // headers returns the row above a table.
-func headers() Row {
-	r := Row{labelsMember: map[string]string{}}
+func headers(own Headers) Row {
+	r := Row{headerMember: true}
 	for _, name := range []string{
 		"Names", "Image", "Command", "Status", "State", "Ports", "Size", "Labels", "Networks", "Mounts", "Owner", "Digest", "Name", "Driver", "Mountpoint", "Scope",
-		"Repository", "Tag", "Pid", "Container", "ID", "Comment", "PIDs",
+		"Repository", "Tag", "Pid", "Container", "ID", "Comment", "PIDs", "Platform", "Internal", "IPv4", "IPv6", "Availability", "Links", "Group", "Containers", "Type", "Active", "Reclaimable",
 	} {
 		r[name] = strings.ToUpper(name)
 	}
 	for name, header := range map[string]string{
 		"ID": "ID", "CreatedAt": "CREATED AT", "RunningFor": "CREATED", "CreatedSince": "CREATED", "ExitCode": "EXIT CODE", "LocalVolumes": "LOCAL VOLUMES", "ImageID": "IMAGE ID", "CreatedBy": "CREATED BY",
 		"CPUPerc": "CPU %", "MemUsage": "MEM USAGE / LIMIT", "MemPerc": "MEM %", "NetIO": "NET I/O", "BlockIO": "BLOCK I/O",
+		"SharedSize": "SHARED SIZE", "UniqueSize": "UNIQUE SIZE", "VirtualSize": "SIZE", "TotalCount": "TOTAL",
 	} {
+		r[name] = header
+	}
+	for name, header := range own {
 		r[name] = header
 	}
 	return r

@@ -183,17 +183,44 @@ func (f *moreFlags) log(r *longshorev1.CreateRequest) error {
 	return nil
 }
 
-// WriteIDFile writes the container's ID to the file of --cidfile.
-func (f *Create) WriteIDFile(id string) error {
-	if f.more.cidfile == "" {
-		return nil
+// IDFile is the file of --cidfile. It does nothing without the flag.
+type IDFile struct {
+	file    *os.File
+	written bool
+}
+
+// OpenIDFile makes the file of --cidfile, before the container is created: one that cannot be written must leave no container.
+func (f *Create) OpenIDFile() (*IDFile, error) {
+	if err := f.CheckIDFile(); err != nil || f.more.cidfile == "" {
+		return &IDFile{}, err
 	}
 	file, err := os.OpenFile(f.more.cidfile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
-		return fmt.Errorf("--cidfile: %w", err)
+		return nil, fmt.Errorf("--cidfile: %w", err)
 	}
-	_, err = file.WriteString(id)
-	return errors.Join(err, file.Close())
+	return &IDFile{file: file}, nil
+}
+
+// Write writes the container's ID.
+func (f *IDFile) Write(id string) error {
+	if f.file == nil {
+		return nil
+	}
+	_, err := f.file.WriteString(id)
+	f.written = err == nil
+	return err
+}
+
+// Close removes the file if there is no container.
+func (f *IDFile) Close() error {
+	if f.file == nil {
+		return nil
+	}
+	err := f.file.Close()
+	if !f.written {
+		err = errors.Join(err, os.Remove(f.file.Name()))
+	}
+	return err
 }
 
 // CheckIDFile refuses an existing file of --cidfile, before the container is created.

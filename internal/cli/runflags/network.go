@@ -3,6 +3,7 @@ package runflags
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -33,6 +34,14 @@ func addNetworks(r *longshorev1.CreateRequest, list []string) error {
 		case len(n.GetAddresses()) == 1:
 			r.Ip = n.GetAddresses()[0]
 		}
+	}
+	return nil
+}
+
+// CheckIP6 refuses another address than one of IPv6 for the flag or key ip6.
+func CheckIP6(key, value string) error {
+	if ip, err := netip.ParseAddr(value); key == "ip6" && (err != nil || ip.Unmap().Is4()) {
+		return fmt.Errorf("%s %q is not an IPv6 address", key, value)
 	}
 	return nil
 }
@@ -68,6 +77,9 @@ func parseNetwork(text string) (*longshorev1.NetworkAttachment, error) {
 		case "alias":
 			n.Aliases = append(n.Aliases, value)
 		case "ip", "ip6":
+			if err := CheckIP6(key, value); err != nil {
+				return nil, err
+			}
 			n.Addresses = append(n.Addresses, value)
 		case "mac-address", "mac":
 			n.Mac = value

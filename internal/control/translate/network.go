@@ -55,6 +55,9 @@ func address(cfg *core.SandboxConfig, req *longshorev1.CreateRequest) error {
 	if !ownNetwork(req) {
 		return invalid.Errorf("an address or an alias cannot be combined with network %s", req.GetNetwork())
 	}
+	if ip, err := netip.ParseAddr(req.GetIp6()); req.GetIp6() != "" && (err != nil || ip.Unmap().Is4()) {
+		return invalid.Errorf("%q is not an IPv6 address", req.GetIp6())
+	}
 	first := &longshorev1.NetworkAttachment{Network: cfg.Network.Name, Mac: req.GetMac(), Aliases: req.GetNetworkAliases()}
 	for _, ip := range []string{req.GetIp(), req.GetIp6()} {
 		if ip != "" {

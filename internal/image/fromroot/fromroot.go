@@ -38,8 +38,9 @@ const (
 	Root                // a root file system
 )
 
-// HeadBytes is the number of bytes at the beginning of a tar that Detect needs at most.
-const HeadBytes = 256 << 10
+// HeadBytes is the number of bytes at the beginning of a tar that Detect needs at most: a block of bzip2 has up to 900 kB, and
+// cannot be read before its end.
+const HeadBytes = 1 << 20
 
 // Detect returns the kind of a tar by its beginning, which may be compressed. Archives of images begin with one of a few
 // names, which no root file system has at its top.

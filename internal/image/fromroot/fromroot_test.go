@@ -4,10 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +90,32 @@ func TestDetectTellsArchivesApart(t *testing.T) {
 	for _, head := range [][]byte{nil, []byte("no tar"), []byte("\xfd7zXZ\x00"), []byte("\x1f\x8b"), bytes.Repeat([]byte("x"), 1024)} {
 		if got := fromroot.Detect(head); got != fromroot.Unknown {
 			t.Errorf("%q: %d", head, got)
+		}
+	}
+}
+
+// TestDetectReadsLargeBlocks checks a tar with a first block of bzip2 that is longer than 256 kB.
+func TestDetectReadsLargeBlocks(t *testing.T) {
+	program, err := exec.LookPath("bzip2")
+	if err != nil {
+		t.Skip("bzip2 is not installed")
+	}
+	large := make([]byte, 2<<20)
+	_, _ = rand.Read(large) // it never fails
+	for name, want := range map[string]fromroot.Kind{"./etc/passwd": fromroot.Root, "oci-layout": fromroot.Images} {
+		var plain, packed bytes.Buffer
+		w := tar.NewWriter(&plain)
+		err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(large))})
+		if _, werr := w.Write(large); err != nil || werr != nil || w.Close() != nil {
+			t.Fatal(err, werr)
+		}
+		cmd := exec.CommandContext(t.Context(), program, "-9")
+		cmd.Stdin, cmd.Stdout = &plain, &packed
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		if got := fromroot.Detect(packed.Bytes()[:fromroot.HeadBytes]); got != want {
+			t.Errorf("%s: %d, want %d", name, got, want)
 		}
 	}
 }
