@@ -210,7 +210,7 @@ func (t *Tree) List(ctx context.Context) ([]string, error) {
 	return slices.Compact(out), nil
 }
 
-// unknown means that a directory's link count has not been read.
+// unknown stands for a link count that was not read.
 const unknown = 0
 
 // listing has the existing cgroups of one hierarchy.
@@ -275,7 +275,8 @@ func exists(path string) bool {
 // subdirs returns the directories in dir; none if dir does not exist.
 func subdirs(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
+	// A workload may have nested its cgroups deeper than a path can be long. None of those is ours.
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 		return nil, nil
 	}
 	if err != nil {

@@ -1521,8 +1521,10 @@ type CreateRequest struct {
 	OomKillDisable         bool                 `protobuf:"varint,141,opt,name=oom_kill_disable,json=oomKillDisable,proto3" json:"oom_kill_disable,omitempty"`           // only with cgroup v1
 	Cgroupns               string               `protobuf:"bytes,142,opt,name=cgroupns,proto3" json:"cgroupns,omitempty"`                                                // private (the default), or host
 	Ip6                    string               `protobuf:"bytes,143,opt,name=ip6,proto3" json:"ip6,omitempty"`                                                          // an IPv6 address of the network's range
-	unknownFields          protoimpl.UnknownFields
-	sizeCache              protoimpl.SizeCache
+	// true or "": prepare the container for systemd if its command is systemd or an init; always: in any case; false: never
+	Systemd       string `protobuf:"bytes,144,opt,name=systemd,proto3" json:"systemd,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateRequest) Reset() {
@@ -2146,6 +2148,13 @@ func (x *CreateRequest) GetCgroupns() string {
 func (x *CreateRequest) GetIp6() string {
 	if x != nil {
 		return x.Ip6
+	}
+	return ""
+}
+
+func (x *CreateRequest) GetSystemd() string {
+	if x != nil {
+		return x.Systemd
 	}
 	return ""
 }
@@ -5926,7 +5935,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\x85\x19\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xa0\x19\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -6028,7 +6037,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x11memory_swappiness\x18\x8c\x01 \x01(\x04H\x00R\x10memorySwappiness\x88\x01\x01\x12)\n" +
 	"\x10oom_kill_disable\x18\x8d\x01 \x01(\bR\x0eoomKillDisable\x12\x1b\n" +
 	"\bcgroupns\x18\x8e\x01 \x01(\tR\bcgroupns\x12\x11\n" +
-	"\x03ip6\x18\x8f\x01 \x01(\tR\x03ip6\x1a9\n" +
+	"\x03ip6\x18\x8f\x01 \x01(\tR\x03ip6\x12\x19\n" +
+	"\asystemd\x18\x90\x01 \x01(\tR\asystemd\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +

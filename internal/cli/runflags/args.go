@@ -91,7 +91,7 @@ func withDefaults(r *longshorev1.CreateRequest) *longshorev1.CreateRequest {
 	if !ok {
 		return r
 	}
-	out.Pull = cmp.Or(out.GetPull(), "missing")
+	out.Pull, out.Systemd = cmp.Or(out.GetPull(), "missing"), cmp.Or(out.GetSystemd(), systemdDefault)
 	if out.GetOnUnhealthy() == "none" {
 		out.OnUnhealthy = ""
 	}
@@ -236,6 +236,9 @@ func security(l *argList, r *longshorev1.CreateRequest) {
 	}
 	l.each("device-cgroup-rule", r.GetDeviceCgroupRules())
 	l.text("cgroupns", r.GetCgroupns())
+	if r.GetSystemd() != systemdDefault {
+		l.text("systemd", r.GetSystemd())
+	}
 	l.text("pid", r.GetPid())
 	l.text("ipc", r.GetIpc())
 	l.text("uts", r.GetUts())

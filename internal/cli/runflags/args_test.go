@@ -46,6 +46,8 @@ func TestArgsRepeatARequest(t *testing.T) {
 		`--health-cmd ["CMD-SHELL","a<b"] --health-interval 1s --health-timeout 2s --health-start-period 3s --health-start-interval 4s --health-retries 5 --health-on-failure kill x`,
 		"--no-healthcheck --log-driver none --log-opt max-size=1m --log-opt max-file=2 --runtime crun --platform linux/arm64 --entrypoint= x y",
 		"--entrypoint /bin/sh x -c ok",
+		"--systemd always x",
+		"--systemd=false x",
 	} {
 		req := requestOf(t, strings.Fields(line))
 		args, err := Args(req)

@@ -68,10 +68,14 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.Int64Var(&f.swappiness, "memory-swappiness", -1, "inclination of the kernel to swap, 0 to 100, with cgroup v1; -1 for the node's")
 	fl.BoolVar(&r.OomKillDisable, "oom-kill-disable", false, "let the programs wait when memory runs out instead of killing one, with cgroup v1")
 	fl.StringVar(&r.Cgroupns, "cgroupns", "", "cgroup namespace: host, or private (default private)")
+	fl.StringVar(&r.Systemd, "systemd", systemdDefault, "prepare the container for systemd: true (if its command is systemd or an init), false, or always")
 	fl.StringVar(&r.Domainname, "domainname", "", "NIS domain name")
 	fl.StringVar(&r.Ip6, "ip6", "", "IPv6 address of the container, in the range of its network")
 	fl.StringVar(&f.cidfile, "cidfile", "", "write the container's ID to this new file")
 }
+
+// systemdDefault is the value of --systemd, and of a request without one.
+const systemdDefault = "true"
 
 // fill sets the request's fields from the flags.
 func (f *moreFlags) fill(r *longshorev1.CreateRequest) error {

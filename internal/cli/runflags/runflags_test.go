@@ -53,7 +53,7 @@ func TestFlagsFillTheRequest(t *testing.T) {
 		DeviceReadBps: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 1024}}, DeviceWriteBps: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 2 << 20}},
 		DeviceReadIops: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 3}}, DeviceWriteIops: []*longshorev1.DeviceLimit{{Path: "/dev/a", Value: 4}},
 		DeviceCgroupRules: []string{"c 1:* r"}, MemorySwappiness: proto.Uint64(0), OomKillDisable: true, Cgroupns: "host", Domainname: "example.org",
-		Annotations: map[string]string{"k": "v"}, Ip: "10.0.0.9", Ip6: "fd00::9", PublishAll: true, Expose: []string{"9-10"}, LogBytes: 1 << 20, LogFiles: 2,
+		Annotations: map[string]string{"k": "v"}, Ip: "10.0.0.9", Ip6: "fd00::9", Systemd: "true", PublishAll: true, Expose: []string{"9-10"}, LogBytes: 1 << 20, LogFiles: 2,
 	}
 	if !proto.Equal(r, want) {
 		t.Errorf("got  %v\nwant %v", r, want)

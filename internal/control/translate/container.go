@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
@@ -25,7 +26,16 @@ func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image) (co
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
-	spec, err := specFunc(req)
+	volumes := volumeMounts(append(slices.Clone(req.GetMounts()), declared(img, req)...))
+	systemd, err := isSystemd(req, img)
+	if err != nil {
+		return core.ContainerConfig{}, err
+	}
+	var memory []specs.Mount
+	if systemd {
+		memory = systemdMounts(targets(req, volumes))
+	}
+	spec, err := specFunc(req, systemd, memory)
 	if err != nil {
 		return core.ContainerConfig{}, err
 	}
@@ -37,11 +47,14 @@ func Container(req *longshorev1.CreateRequest, key core.Key, img core.Image) (co
 		Restart: policy,
 		Key:     key, Labels: req.GetLabels(),
 		Root:    core.Root{Image: img.ID, ReadOnly: req.GetReadOnly()},
-		Volumes: volumeMounts(append(slices.Clone(req.GetMounts()), declared(img, req)...)),
+		Volumes: volumes,
 		CDI:     cdi,
 		Spec:    spec,
 		IO:      core.IO{TTY: req.GetTty(), Size: Size(req.GetSize()), Stdin: stdinMode(req), Hold: req.GetHold()},
 		Stop:    stopConfig(req), Init: req.GetInit(),
+	}
+	if systemd {
+		prepareSystemd(&cfg, img)
 	}
 	doc, asked := req.GetLabels()[core.GrantAnnotation]
 	ocispec.Granted{

@@ -55,6 +55,9 @@ func Check(req *longshorev1.CreateRequest) error {
 	if _, err := Grace(req.GetStopGrace()); err != nil {
 		return err
 	}
+	if err := checkSystemd(req); err != nil {
+		return err
+	}
 	switch policy, err := restart.Parse(req.GetRestart()); {
 	case err != nil:
 		return err

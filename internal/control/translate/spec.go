@@ -90,9 +90,9 @@ func memoryMounts(req *longshorev1.CreateRequest) (list []specs.Mount, err error
 	return list, nil
 }
 
-// specFunc returns the function that makes the container's spec. It checks everything that does not need
-// the container's root before it returns.
-func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
+// specFunc returns the function that makes the container's spec, for systemd with further file systems in memory. It
+// checks everything that does not need the container's root before it returns.
+func specFunc(req *longshorev1.CreateRequest, systemd bool, memory []specs.Mount) (core.SpecFunc, error) {
 	base := ocispec.New()
 	caps, err := ocispec.Capabilities(ocispec.DefaultCapabilities(), req.GetCapAdd(), req.GetCapDrop())
 	if err != nil {
@@ -104,7 +104,7 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 	if err := limits(base, req); err != nil {
 		return nil, err
 	}
-	if err := mounts(base, req); err != nil {
+	if err := mounts(base, req, memory); err != nil {
 		return nil, err
 	}
 	base.Linux.Sysctl, base.Annotations = req.GetSysctls(), req.GetAnnotations()
@@ -115,19 +115,23 @@ func specFunc(req *longshorev1.CreateRequest) (core.SpecFunc, error) {
 		return nil, err
 	}
 	return func(_ context.Context, r core.Rootfs) (*specs.Spec, []byte, error) {
-		s, err := finishSpec(req, base, r)
+		var env []string
+		if systemd {
+			env = systemdEnv(r.Image, r.ID)
+		}
+		s, err := finishSpec(req, env, base, r)
 		return s, nil, err
 	}, nil
 }
 
-// finishSpec adds the values that depend on the root and the image.
-func finishSpec(req *longshorev1.CreateRequest, s *specs.Spec, r core.Rootfs) (*specs.Spec, error) {
+// finishSpec adds the values that depend on the root and the image, and the variables env, which the request may replace.
+func finishSpec(req *longshorev1.CreateRequest, env []string, s *specs.Spec, r core.Rootfs) (*specs.Spec, error) {
 	_, err := ocispec.Head{
 		User: func(root *os.Root, image string) (ocispec.User, error) { return userOf(req, root, image) },
 		Args: func(img *imagespec.ImageConfig) ([]string, error) {
 			return ocispec.Command(img, entrypoint(req), req.GetCommand())
 		},
-		WorkDir: req.GetWorkdir(), Hostname: r.Sandbox.Config.Hostname, Env: [][]string{req.GetEnv()},
+		WorkDir: req.GetWorkdir(), Hostname: r.Sandbox.Config.Hostname, Env: [][]string{env, req.GetEnv()},
 	}.Finish(s, r)
 	return s, err
 }
@@ -165,13 +169,14 @@ func userOf(req *longshorev1.CreateRequest, root *os.Root, image string) (ocispe
 	return user, nil
 }
 
-// mounts adds the request's binds and file systems in memory to the mounts of every container. The
+// mounts adds the request's binds and file systems in memory, and those of memory, to the mounts of every container. The
 // engine adds volumes.
-func mounts(s *specs.Spec, req *longshorev1.CreateRequest) error {
+func mounts(s *specs.Spec, req *longshorev1.CreateRequest, memory []specs.Mount) error {
 	list, err := memoryMounts(req)
 	if err != nil {
 		return err
 	}
+	list = append(list, memory...)
 	for _, m := range req.GetMounts() {
 		if !path.IsAbs(m.GetSource()) {
 			continue

@@ -30,6 +30,7 @@ type Cgroups interface {
 	core.Cgroups
 	Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string)
 	Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) error
+	ProcessDir(ref core.CgroupRef, pid int) string
 }
 
 // Options configure a Runtime.
@@ -345,7 +346,7 @@ func execSpec(s *specs.Spec) *specs.Spec {
 
 func (r *Runtime) cgroup(ref core.CgroupRef) compile.Cgroup {
 	v1, unified, own := r.o.Cgroups.Dirs(ref)
-	return compile.Cgroup{Dirs: v1, Unified: unified, Own: own}
+	return compile.Cgroup{Dirs: v1, Unified: unified, Own: own, Delegated: ref.Delegated}
 }
 
 func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak string) {
@@ -467,6 +468,9 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	in := compile.ExecInput{ID: string(e.Ref.Container), Process: e.Spec, Spec: spec, Cgroup: r.cgroup(rec.Cgroup), Host: r.o.Host, Bundle: rec.Bundle}
 	if p := spec.Linux.Seccomp; p != nil && p.ListenerPath != "" {
 		in.Pid = r.pid(ctx, e.Ref.Container)
+	}
+	if rec.Cgroup.Delegated {
+		in.Cgroup.Unified = r.o.Cgroups.ProcessDir(rec.Cgroup, r.pid(ctx, e.Ref.Container))
 	}
 	out, err := compile.Exec(in)
 	if err != nil {

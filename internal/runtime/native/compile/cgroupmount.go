@@ -20,7 +20,13 @@ import (
 func (r *rootfs) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 	private := r.has(specs.CgroupNamespace)
 	r.provide(m.Destination, false)
+	if r.in.Cgroup.Delegated && !private {
+		return notDone("a delegated cgroup without a cgroup namespace")
+	}
 	if len(r.in.Host.Hierarchies) == 0 {
+		if r.in.Cgroup.Delegated {
+			o.Flags &^= unix.MS_RDONLY
+		}
 		switch {
 		case cgroupsAt(r.mounts, m.Destination):
 			// The kernel refuses to mount a tree twice in one place. The second mount
@@ -52,7 +58,11 @@ func (r *rootfs) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 			r.provide(p, false)
 		}
 		if private {
-			r.mountAt(p, "cgroup", "cgroup", o.Flags, h.Options)
+			flags := o.Flags
+			if r.in.Cgroup.Delegated && h.Name == "systemd" {
+				flags &^= unix.MS_RDONLY
+			}
+			r.mountAt(p, "cgroup", "cgroup", flags, h.Options)
 		} else {
 			r.bindOwn(p, r.in.Cgroup.Own[h.Name], o.Flags)
 		}

@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore/longshore/internal/runtime/native/compile"
 	"github.com/longshore/longshore/internal/runtime/native/nativetest"
@@ -58,5 +60,41 @@ func TestCgroupMountsOnV2(t *testing.T) {
 				t.Errorf("%q, want %q, in\n%s", got, c.want, text)
 			}
 		})
+	}
+}
+
+// TestADelegatedCgroupIsWritable: on v2 the tree is, on v1 only systemd's hierarchy, and without a namespace there is none.
+func TestADelegatedCgroupIsWritable(t *testing.T) {
+	v1 := []compile.Hierarchy{{Name: "memory", Options: "memory"}, {Name: "systemd", Options: "none,name=systemd"}}
+	for _, c := range []struct {
+		hierarchies []compile.Hierarchy
+		delegated   bool
+		want        map[string]bool // by place: whether the mount is writable
+	}{
+		{nil, false, map[string]bool{"cgroup2 on /sys/fs/cgroup": false}},
+		{nil, true, map[string]bool{"cgroup2 on /sys/fs/cgroup": true}},
+		{v1, false, map[string]bool{"cgroup on /sys/fs/cgroup/memory": false, "cgroup on /sys/fs/cgroup/systemd": false}},
+		{v1, true, map[string]bool{"cgroup on /sys/fs/cgroup/memory": false, "cgroup on /sys/fs/cgroup/systemd": true}},
+	} {
+		s := nativetest.Spec("true")
+		s.Mounts = []specs.Mount{{Destination: "/sys", Type: "sysfs"}, {Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro"}}}
+		in := compile.Input{ID: "id", Spec: s, Root: fuzzRoot, Host: compile.Host{Hierarchies: c.hierarchies}, Cgroup: compile.Cgroup{Delegated: c.delegated}}
+		out, err := compile.Container(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := plan.Steps(out.Plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for place, writable := range c.want {
+			if _, step := titled(t, all, "mount "+place); (step.A[3]&unix.MS_RDONLY == 0) != writable {
+				t.Errorf("delegated %v, %s: flags %#x", c.delegated, place, step.A[3])
+			}
+		}
+		s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.CgroupNamespace })
+		if _, err := compile.Container(in); errdefs.IsNotImplemented(err) != c.delegated {
+			t.Errorf("delegated %v, without a cgroup namespace: %v", c.delegated, err)
+		}
 	}
 }

@@ -59,6 +59,8 @@ type Cgroup struct {
 	// Own maps a Hierarchy's name ("" for v2) to the directory that a cgroup mount shows
 	// when there is no cgroup namespace.
 	Own map[string]string
+	// Delegated says that the process may write to its own cgroup: on v1, to that of systemd's hierarchy.
+	Delegated bool
 }
 
 // Input describes one container to the compiler.
