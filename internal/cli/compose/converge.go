@@ -49,6 +49,10 @@ func (u *upper) converge(ctx context.Context, s composefile.Service) error {
 	}
 	for n := 1; n <= s.Scale; n++ {
 		c := have[n]
+		stale, err := u.joins(ctx, c, u.request(s, n))
+		if err != nil {
+			return u.named("service "+s.Name, err)
+		}
 		switch {
 		case c == nil:
 			name := nameOf(u.name, s, n)
@@ -57,7 +61,7 @@ func (u *upper) converge(ctx context.Context, s composefile.Service) error {
 				return err
 			}
 			u.step("Container", name, "Created")
-		case u.changed(c, s, n):
+		case u.changed(c, s, n) || stale && !u.f.keep:
 			if err := u.replace(ctx, c, s, n); err != nil {
 				return err
 			}

@@ -79,7 +79,7 @@ func containerKeys() []Key {
 		{c, "Mask", Refused, "further paths cannot be masked", never},
 		{c, "Memory", Works, "", one("memory")},
 		{c, "Mount", Differs, "types bind, volume and tmpfs", mountKey},
-		{c, "Network", Differs, "another container's network (`x.container`, `container:`), `ns:`, `slirp4netns` and `pasta` are refused", networkKey},
+		{c, "Network", Differs, "`ns:`, `slirp4netns` and `pasta` are refused", networkKey},
 		{c, "NetworkAlias", Works, "", each("network-alias")},
 		{c, "NoNewPrivileges", Differs, "true by default, as in longshore run; write false where the program needs su, sudo or the like", noNewPrivileges},
 		{c, "Notify", Differs, "`healthy` and false; true is refused: the program is not in the unit's cgroup, so systemd would not accept its message", notifyKey},

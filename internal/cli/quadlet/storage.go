@@ -105,8 +105,14 @@ func networkKey(b *build, list []unitfile.Entry) error {
 				return err
 			}
 			name = resource
-		case strings.HasSuffix(name, ".container"), slices.Contains([]string{"container", "ns", "slirp4netns", "pasta", "private"}, name):
-			return e.Errorf("Network=%s is refused: a container has networks of its own, host or none", e.Value)
+		case strings.HasSuffix(name, ".container"):
+			resource, err := b.refer(e, name)
+			if err != nil {
+				return err
+			}
+			name, options = "container", resource
+		case slices.Contains([]string{"ns", "slirp4netns", "pasta", "private"}, name):
+			return e.Errorf("Network=%s is refused: a container has networks of its own, another container's, host or none", e.Value)
 		}
 		if options != "" {
 			name += ":" + options

@@ -29,7 +29,17 @@ func (t *serviceTranslator) networks() {
 		t.r.Network = "default"
 		return
 	default:
-		t.refuse("only bridge, host and none are possible: put both services on one network", "network_mode")
+		t.r.Network = t.joined(t.s.NetworkMode)
+		switch {
+		case t.r.GetNetwork() == "":
+			t.refuse("it is none of bridge, host, none, service:NAME and container:NAME", "network_mode")
+		case len(t.s.Ports) > 0:
+			t.refuse("ports are published by the service whose network it has: write them there", "ports")
+		case t.s.Hostname+t.s.DomainName != "":
+			t.refuse("the host name is that of the service whose network it has: write it there", "hostname")
+		case len(t.s.ExtraHosts) > 0:
+			t.refuse("/etc/hosts is that of the service whose network it has: write the lines there", "extra_hosts")
+		}
 		return
 	}
 	keys := t.s.NetworksByPriority()
@@ -51,6 +61,28 @@ func (t *serviceTranslator) networks() {
 			t.refuse("the interface of the first network is eth0: leave it out, or give another network a higher priority", "networks", key, "interface_name")
 		}
 	}
+}
+
+// joined returns container:NAME for service:NAME or container:NAME, and "" for other texts.
+func (t *serviceTranslator) joined(mode string) string {
+	if service, ok := strings.CutPrefix(mode, types.ServicePrefix); ok {
+		if _, ok := t.p.Services[service]; !ok {
+			return ""
+		}
+		return translate.JoinedPrefix + t.firstContainer(service)
+	}
+	if name, ok := translate.JoinedContainer(mode); !ok || name == "" {
+		return ""
+	}
+	return mode
+}
+
+// firstContainer returns the name of a service's first container.
+func (t *serviceTranslator) firstContainer(service string) string {
+	if name := t.p.Services[service].ContainerName; name != "" {
+		return name
+	}
+	return composefile.ContainerName(t.p.Name, service, 1)
 }
 
 func gateway(n *types.ServiceNetworkConfig) int {

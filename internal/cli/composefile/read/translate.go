@@ -378,11 +378,15 @@ func (t *serviceTranslator) namespaces() {
 		allowed    []string
 	}{
 		{"pid", s.Pid, &t.r.Pid, []string{"host"}},
-		{"ipc", s.Ipc, &t.r.Ipc, []string{"host", "private"}},
+		{"ipc", s.Ipc, &t.r.Ipc, []string{"host", "private", "shareable"}},
 		{"uts", s.Uts, &t.r.Uts, []string{"host"}},
 		{"userns_mode", s.UserNSMode, &t.r.Userns, []string{"host", "private"}},
 		{"cgroup", s.Cgroup, &t.r.Cgroupns, []string{"host", "private"}},
 	} {
+		if text := t.joined(n.value); text != "" && (n.key == "pid" || n.key == "ipc") {
+			*n.to = text
+			continue
+		}
 		if n.value != "" && !slices.Contains(n.allowed, n.value) {
 			t.refuse(fmt.Sprintf("%q is not among %s: other namespaces cannot be joined", n.value, strings.Join(n.allowed, ", ")), n.key)
 			continue
@@ -397,11 +401,8 @@ func (t *serviceTranslator) namespaces() {
 	for _, from := range s.VolumesFrom {
 		text, container := strings.CutPrefix(from, types.ContainerPrefix)
 		name, mode, _ := strings.Cut(text, ":")
-		if other, ok := t.p.Services[name]; ok && !container {
-			name = composefile.ContainerName(t.p.Name, name, 1)
-			if other.ContainerName != "" {
-				name = other.ContainerName
-			}
+		if _, ok := t.p.Services[name]; ok && !container {
+			name = t.firstContainer(name)
 		}
 		if mode != "" {
 			name += ":" + mode
