@@ -33,8 +33,8 @@ func newImport(a *app) *cobra.Command {
 		Use:   "import [FILE|DIRECTORY|-] [IMAGE]",
 		Short: "Import images from an OCI or docker archive or an OCI layout, or make an image of a root file system",
 		Long: "Import images from an OCI or docker archive, or from an OCI layout; without FILE, or with -, from standard input. A tar with anything else\n" +
-			"is a root file system, which becomes an image with the name IMAGE and the settings of --change. Both may be compressed by gzip or zstd,\n" +
-			"a root file system also by bzip2.",
+			"is a root file system, which becomes an image with the name IMAGE and the settings of --change. Both may be compressed by gzip, zstd\n" +
+			"or bzip2.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 2 {
 				return &base.UsageError{Err: fmt.Errorf("unexpected argument %q", args[2])}
@@ -141,7 +141,7 @@ func (a *app) importImages(ctx context.Context, c *base.Client, f importing, in 
 	case kind != fromroot.Images:
 		return a.importRoot(ctx, c, f, archive)
 	}
-	return a.sendArchive(ctx, c, f, archive)
+	return a.sendArchive(ctx, c, f, fromroot.ForAgent(archive))
 }
 
 // importRoot makes an archive of a root file system and sends it.

@@ -111,6 +111,14 @@ func decompress(r *bufio.Reader) (io.ReadCloser, error) {
 	return io.NopCloser(r), nil
 }
 
+// ForAgent returns an archive of images as the agent reads it: it knows gzip and zstd, and bzip2 is decompressed here.
+func ForAgent(r *bufio.Reader) io.Reader {
+	if head, _ := r.Peek(len(bzip2Magic)); string(head) == bzip2Magic { // the reader returns the error of Peek again
+		return bzip2.NewReader(r)
+	}
+	return r
+}
+
 // Image describes the image of a root file system.
 type Image struct {
 	Name         string // "": none

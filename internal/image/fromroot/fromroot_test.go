@@ -2,6 +2,7 @@ package fromroot_test
 
 import (
 	"archive/tar"
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"crypto/rand"
@@ -100,7 +101,7 @@ func TestDetectReadsLargeBlocks(t *testing.T) {
 	if err != nil {
 		t.Skip("bzip2 is not installed")
 	}
-	large := make([]byte, 2<<20)
+	large := make([]byte, 1200<<10)
 	_, _ = rand.Read(large) // it never fails
 	for name, want := range map[string]fromroot.Kind{"./etc/passwd": fromroot.Root, "oci-layout": fromroot.Images} {
 		var plain, packed bytes.Buffer
@@ -110,12 +111,18 @@ func TestDetectReadsLargeBlocks(t *testing.T) {
 			t.Fatal(err, werr)
 		}
 		cmd := exec.CommandContext(t.Context(), program, "-9")
-		cmd.Stdin, cmd.Stdout = &plain, &packed
+		cmd.Stdin, cmd.Stdout = bytes.NewReader(plain.Bytes()), &packed
 		if err := cmd.Run(); err != nil {
 			t.Fatal(err)
 		}
+		tarred := bytes.Clone(plain.Bytes())
 		if got := fromroot.Detect(packed.Bytes()[:fromroot.HeadBytes]); got != want {
 			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+		for form, archive := range map[string][]byte{"packed": packed.Bytes(), "plain": tarred} {
+			if got, err := io.ReadAll(fromroot.ForAgent(bufio.NewReader(bytes.NewReader(archive)))); err != nil || !bytes.Equal(got, tarred) {
+				t.Errorf("%s, %s: the agent gets %d bytes of %d, %v", name, form, len(got), len(tarred), err)
+			}
 		}
 	}
 }
