@@ -125,11 +125,11 @@ swarm() { besidedockerd swarm ''; }
 # the tasks' views on both kinds of node, networks and published ports of a mixed Swarm, and a cut.
 swarm28() { besidedockerd swarm28 forky -run '^Test(AServiceFromJoinToLeave|WhatTasksSeeOnBothKinds|PublishedPortsOfAMixedSwarm|ACutOfElevenSeconds)$'; }
 
-# The documents of inspect, info and version, beside the dockerd of swarm28.
+# The documents of inspect, info and version, and containers over a boot, beside the dockerd of swarm28.
 templates() {
   [ -x "$cache/docker-forky/usr/sbin/dockerd" ] || { echo "templates: swarm28 has no dockerd: nothing was run"; return 0; }
   CGO_ENABLED=0 LONGSHORE_ROOT_TESTS=1 LONGSHORE_BIN="$PWD/bin" LONGSHORE_DOCKER_DIR="$cache/docker-forky" LONGSHORE_TEST_PATIENCE="${LONGSHORE_TEST_PATIENCE:-5}" \
-    sum templates ./test/tour -p 1 -count=1 -timeout 10m -run '^TestTemplatesBesideDocker$'
+    sum templates ./test/tour -p 1 -count=1 -timeout 10m -run '^Test(Templates|Boots)BesideDocker$'
 }
 
 fuzz() { hack/fuzz.sh 4s; }

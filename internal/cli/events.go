@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,10 +154,19 @@ func event(a *app, e *longshorev1.Event, show eventsShown) error {
 		return show.format.One(a.Stdout, present.Row{
 			"Type": kind, "Action": action, "Status": action, "ID": e.GetContainer(), "Name": e.GetKey(), "Owner": e.GetOwner(), "Time": at.Unix(), "TimeNano": at.UnixNano(),
 			"Seq": e.GetSeq(), "Kind": e.GetKind(), "Sandbox": e.GetSandbox(), "Process": e.GetProcess(), "Why": e.GetAutopsy().GetVerdict(), "Note": e.GetNote(),
-			"ExitCode": int(e.GetAutopsy().GetStatus()),
+			"ExitCode": int(e.GetAutopsy().GetStatus()), "Scope": "local", "Actor": actor(e),
 		})
 	}
 	return a.Print("%s\n", eventText(e))
+}
+
+// actor returns the object of an event in docker's form, with those of its attributes that the event has.
+func actor(e *longshorev1.Event) present.Row {
+	attributes := map[string]string{"name": e.GetKey()}
+	if e.GetKind() == "container.exited" {
+		attributes["exitCode"] = strconv.Itoa(int(e.GetAutopsy().GetStatus()))
+	}
+	return present.Row{"ID": cmp.Or(e.GetContainer(), e.GetSandbox()), "Attributes": attributes}
 }
 
 // eventAction returns an event's kind of object and its action, with docker's names.
@@ -176,6 +186,9 @@ func eventAction(e *longshorev1.Event) (kind, action string) {
 	if action == "health" { // docker's action contains the status
 		status, _, _ := strings.Cut(e.GetNote(), ":")
 		action = "health_status: " + status
+	}
+	if action == "create" && e.GetNote() != "" { // docker has no event between the end and the next start
+		action = "renew"
 	}
 	if action == "update" && strings.HasPrefix(e.GetNote(), "renamed") {
 		action = "rename"

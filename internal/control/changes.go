@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/translate"
@@ -61,6 +62,9 @@ func (s *containerServer) Update(ctx context.Context, req *longshorev1.UpdateReq
 	}
 	if policy.Name != core.RestartNever && (recordOf(c).AutoRemove || c.Config.IO.Hold) {
 		return nil, fmt.Errorf("update %s: it is removed after its end, so it can have no restart policy: %w", c.ID.Short(), errdefs.ErrFailedPrecondition)
+	}
+	if plain := (&longshorev1.UpdateRequest{Name: req.GetName(), Restart: req.GetRestart()}); req.GetRestart() != "" && proto.Equal(req, plain) {
+		return &longshorev1.UpdateResponse{}, s.srv.own.Restarts.SetPolicy(c.ID, policy)
 	}
 	now, err := limitsOf(c)
 	if err != nil {

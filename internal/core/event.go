@@ -31,6 +31,10 @@ const (
 	EventAgent             EventKind = "agent"  // the agent started or stopped, recovered, or lost or found its keeper or nest; or an owner's face asks the administrator to act
 )
 
+// NoteRenewed is the note of an EventContainerCreated that follows the container's end: it is ready to be
+// started again.
+const NoteRenewed = "ready to start again"
+
 // Event is one entry of the log.
 type Event struct {
 	Seq       uint64    `json:"seq"` // 1, 2, 3, … without a gap, kept across restarts

@@ -59,6 +59,8 @@ type Operation struct {
 	// Resources are the limits that an update will set. A policy may replace the pointer, and
 	// must not change the value that it points to.
 	Resources *specs.LinuxResources
+	// Part reports whether the verb is a part of a removal, which follows.
+	Part bool
 }
 
 // Owner returns the owner of the object.

@@ -66,6 +66,7 @@ type RemoveOptions struct {
 	// FailedPrecondition.
 	Force   bool
 	Request core.StopRequest
+	part    bool // of the removal of a sandbox, which syncs the records
 }
 
 // StopOptions are the options of StopContainer and StopSandbox.
@@ -79,6 +80,7 @@ type StopOptions struct {
 	// uses its network or IPC namespace. Their pending restarts stay.
 	IfEnded bool
 	Request core.StopRequest
+	part    bool // of a removal, which syncs the records
 }
 
 // restarts returns the caller's verbs of restart policies.

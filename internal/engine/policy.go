@@ -36,7 +36,7 @@ func (ps policies) around(ctx context.Context, op *core.Operation, do func() err
 // object outlives a boot.
 func (e *Engine) perform(ctx context.Context, op *core.Operation, do func() error) error {
 	return e.policies.around(ctx, op, func() error {
-		if err := do(); err != nil {
+		if err := do(); err != nil || op.Part {
 			return err
 		}
 		if op.Container != nil && op.Container.Config.Durable || op.Sandbox != nil && op.Sandbox.Config.Durable {

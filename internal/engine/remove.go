@@ -39,7 +39,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 		return err
 	}
 	var none time.Duration
-	if err := c.stop(ctx, ct, StopOptions{Grace: &none, Request: c.Request(opts.Request, "RemoveContainer")}); err != nil {
+	if err := c.stop(ctx, ct, StopOptions{Grace: &none, Request: c.Request(opts.Request, "RemoveContainer"), part: true}); err != nil {
 		return err
 	}
 	if err := c.e.awaitExecs(ctx, ct.ID); err != nil {
@@ -53,7 +53,7 @@ func (c view) remove(ctx context.Context, ct *core.Container, opts RemoveOptions
 	if err != nil {
 		return err
 	}
-	op := core.Operation{Verb: core.VerbRemove, Container: &ended}
+	op := core.Operation{Verb: core.VerbRemove, Container: &ended, Part: opts.part}
 	return c.e.perform(ctx, &op, func() error { return c.removeEnded(ctx, &ended, opts, pl) })
 }
 
@@ -149,7 +149,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 	pl := c.e.pipeline(sb.Owner, "stop_sandbox")
 	opts.Request = c.Request(opts.Request, "StopSandbox")
 	if opts.IfEnded {
-		return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
+		return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb, Part: opts.part}, func() error {
 			_, err := c.closeSandbox(ctx, sb.ID, opts, pl)
 			return err
 		})
@@ -158,7 +158,7 @@ func (c view) stopSandbox(ctx context.Context, sb *core.Sandbox, opts StopOption
 	if err := c.stopContainers(ctx, sb.ID, opts); err != nil {
 		return err
 	}
-	return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb}, func() error {
+	return c.e.perform(ctx, &core.Operation{Verb: core.VerbStop, Sandbox: sb, Part: opts.part}, func() error {
 		for {
 			if err := pl.Pass("containers"); err != nil {
 				return err
@@ -265,13 +265,14 @@ func (c view) removeSandbox(ctx context.Context, sb *core.Sandbox, opts RemoveOp
 	}
 	opts.Request = c.Request(opts.Request, "RemoveSandbox")
 	var none time.Duration
-	if err := c.stopSandbox(ctx, sb, StopOptions{Grace: &none, Request: opts.Request}); err != nil {
+	if err := c.stopSandbox(ctx, sb, StopOptions{Grace: &none, Request: opts.Request, part: true}); err != nil {
 		return err
 	}
 	all, err := c.e.records.ContainersOf(sb.ID)
 	if err != nil {
 		return err
 	}
+	opts.part = true // removeEmpty syncs their records
 	for _, ct := range all {
 		if err := c.remove(ctx, &ct, opts); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("container %s: %w", ct.ID, err)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
@@ -52,4 +53,65 @@ func TestARemovalWaitsForTheEndOfTheInit(t *testing.T) {
 			})
 		})
 	}
+}
+
+// syncs counts the calls of Sync.
+type syncs struct {
+	core.Store
+	n atomic.Int64
+}
+
+func (s *syncs) Sync() error {
+	s.n.Add(1)
+	return s.Store.Sync()
+}
+
+// TestARemovalSyncsTwice: before a durable container's layer goes, and when the last record is gone. Its parts,
+// which stop the program, the container and the sandbox, sync nothing by themselves.
+func TestARemovalSyncsTwice(t *testing.T) {
+	n := enginetest.Fakes(t)
+	s := &syncs{Store: n.Options.Store}
+	n.Options.Store = s
+	n.Start()
+	img := n.AddImage("busybox", ocispec.ImageConfig{}, nil)
+	cli := n.As(core.OwnerCLI)
+	for _, removes := range []bool{true, false} {
+		sb, c, err := cli.CreatePair(t.Context(), engine.Pair{
+			Sandbox: core.SandboxConfig{Key: "c", Durable: true},
+			Container: func(core.ID) (core.ContainerConfig, error) {
+				return core.ContainerConfig{Key: "c", Root: core.Root{Image: img.ID}, Spec: enginetest.Args("program"), Durable: true}, nil
+			},
+		})
+		if err == nil {
+			err = cli.StartContainer(t.Context(), c.ID)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.n.Store(0)
+		if removes {
+			if err := cli.RemoveSandbox(t.Context(), sb.ID, engine.RemoveOptions{Force: true}); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.n.Load(); got != 2 {
+				t.Errorf("a removal of a sandbox with its container has synced the records %d times", got)
+			}
+			continue
+		}
+		// Each of three verbs syncs its records.
+		for _, verb := range []func() error{
+			func() error { return cli.StopSandbox(t.Context(), sb.ID, engine.StopOptions{}) },
+			func() error { return cli.RemoveContainer(t.Context(), c.ID, engine.RemoveOptions{}) },
+			func() error { return cli.RemoveSandbox(t.Context(), sb.ID, engine.RemoveOptions{}) },
+		} {
+			s.n.Store(0)
+			if err := verb(); err != nil {
+				t.Fatal(err)
+			}
+			if s.n.Load() == 0 {
+				t.Error("a verb has returned without syncing the records")
+			}
+		}
+	}
+	n.Clean()
 }

@@ -303,7 +303,7 @@ func (r *renewal) commit(context.Context) error {
 		}
 		c.Main, c.Execs, c.Refused, c.Trace, c.Confinement = r.c.Main, nil, r.c.Refused, r.pipeline.Trace(), r.c.Confinement
 		n := scope.Change{}
-		n.Add(core.Event{Kind: core.EventContainerCreated})
+		n.Add(core.Event{Kind: core.EventContainerCreated, Note: core.NoteRenewed})
 		r.v.Forced(&n, &c.Meta, scope.By{Verb: "start again"})
 		if err := n.Write(tx, &c.Meta, c.Sandbox, c.ID); err != nil {
 			return err

@@ -72,7 +72,7 @@ func (c *Client) KillContainer(ctx context.Context, id core.ID, req core.StopReq
 }
 
 func (c view) stop(ctx context.Context, ct *core.Container, opts StopOptions) error {
-	op := core.Operation{Verb: core.VerbStop, Container: ct}
+	op := core.Operation{Verb: core.VerbStop, Container: ct, Part: opts.part}
 	return c.e.perform(ctx, &op, func() error { return c.end(ctx, ct, opts) })
 }
 

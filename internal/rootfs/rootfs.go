@@ -199,9 +199,16 @@ func remount(target string, flags uintptr) error {
 
 // Unmount unmounts everything at and below target. A mount in use goes when its last
 // user does. It succeeds if nothing is mounted.
+//
+// At the end of an overlay that is not volatile, the kernel writes the whole file system of its upper
+// directory to the disk. Unmount does not wait for that: it keeps a descriptor of the mount until it has
+// returned, and another goroutine closes it.
 func (r *Roots) Unmount(ctx context.Context, target string) error {
 	if !filepath.IsAbs(target) || filepath.Clean(target) == "/" {
 		return fmt.Errorf("unmount root %q: %w", target, errdefs.ErrInvalidArgument)
+	}
+	if last, err := unix.Open(target, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
+		defer func() { go unix.Close(last) }()
 	}
 	// MNT_DETACH detaches the mounts below too.
 	for {

@@ -105,9 +105,18 @@ func commandOf(t *testing.T, subject string) string {
 // dockerTool starts dockerd 28 in namespaces of its own, and returns docker's command line for it.
 func dockerTool(t *testing.T) tool {
 	t.Helper()
+	_, _, x := startDocker(t)
+	t.Cleanup(func() { x.run(t, "$T rm -f web plain over made loop") })
+	return x
+}
+
+// startDocker starts dockerd 28 in namespaces of its own, with more flags. It returns the directory of
+// all that the daemon keeps, and docker's command line for it.
+func startDocker(t *testing.T, flags ...string) (d *dockerd.Daemon, home string, x tool) {
+	t.Helper()
 	packages, home := nodetest.DockerHome(t)
 	d, err := dockerd.Start(dockerd.Options{
-		Packages: packages, Home: home, Flags: []string{"--cgroup-parent", roottest.Cgroup(t)},
+		Packages: packages, Home: home, Flags: append([]string{"--cgroup-parent", roottest.Cgroup(t)}, flags...),
 		Wrap: func(argv ...string) []string {
 			return append([]string{"unshare", "--net", "/bin/sh", "-c", `ip link set lo up; exec "$0" "$@"`}, argv...)
 		},
@@ -132,9 +141,7 @@ func dockerTool(t *testing.T) tool {
 	if _, err := fmt.Sscanf(version.Version, "%d.", &major); err != nil || major != 28 {
 		t.Skipf("this is dockerd %s: the table has the output of dockerd 28 (hack/dockerd.sh DIR forky)", version.Version)
 	}
-	x := tool{dir: prepare(t, archive(t)), command: strings.Join(dockerd.CLI(packages), " ") + " --host unix://" + home + "/sock"}
-	t.Cleanup(func() { x.run(t, "$T rm -f web plain over made loop") })
-	return x
+	return d, home, tool{dir: prepare(t, archive(t)), command: strings.Join(dockerd.CLI(packages), " ") + " --host unix://" + home + "/sock"}
 }
 
 // records writes the agent's records of the objects, without the system call filter and the capabilities, and with the

@@ -55,9 +55,10 @@ type eventLog struct {
 	sums    map[uint64]uint32
 	damaged int
 
-	mu    sync.Mutex // guards f, dirty
-	f     *os.File
-	dirty bool
+	syncing sync.Mutex // serializes sync, so that each call returns after the disk has all earlier events. Lock order: syncing, then mu.
+	mu      sync.Mutex // guards f, dirty
+	f       *os.File
+	dirty   bool
 
 	kick chan struct{}
 	quit chan struct{}
@@ -421,6 +422,8 @@ func (l *eventLog) rotate() error {
 const syncEvery = time.Second
 
 func (l *eventLog) sync() error {
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
 	l.mu.Lock()
 	f, dirty := l.f, l.dirty
 	l.dirty = false

@@ -48,7 +48,8 @@ func openRecords(db *dbfile.DB, logged func() error, logger *slog.Logger) *durab
 	return d
 }
 
-// loop writes changes, at most once per syncEvery.
+// loop writes changes a second after the first one. An earlier write would
+// delay a caller of Sync.
 func (d *durableRecords) loop() {
 	defer close(d.ended)
 	timer := time.NewTimer(0)
@@ -59,15 +60,15 @@ func (d *durableRecords) loop() {
 			return
 		case <-d.wake:
 		}
-		if err := d.sync(); err != nil {
-			d.logger.Error("could not write the records of durable containers; a boot now loses their newest states", "error", err)
-			d.woken() // it tries again
-		}
 		timer.Reset(syncEvery)
 		select {
 		case <-d.stop:
 			return
 		case <-timer.C:
+		}
+		if err := d.sync(); err != nil {
+			d.logger.Error("could not write the records of durable containers; a boot now loses their newest states", "error", err)
+			d.woken() // it tries again
 		}
 	}
 }
