@@ -34,6 +34,20 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+func TestTheAddressChangesTwice(t *testing.T) {
+	for n := 1; n <= 40; n++ {
+		changes := 0
+		for i := range 2 * n {
+			if address(i, n) != address(i+1, n) {
+				changes++
+			}
+		}
+		if changes != 2 {
+			t.Errorf("%d changes with n = %d", changes, n)
+		}
+	}
+}
+
 func TestAfterBoot(t *testing.T) {
 	for _, tc := range []struct {
 		policy string

@@ -281,6 +281,9 @@ func (s *site) verify(ctx context.Context) (map[string]int, error) {
 	if err := s.states(ctx); err != nil {
 		return nil, fmt.Errorf("in the end: %w", err)
 	}
+	if err := s.reasons(ctx); err != nil {
+		return nil, err
+	}
 	if out, err := s.cli(ctx, "check"); err != nil {
 		return nil, fmt.Errorf("check with all services: %w: %s", err, out)
 	}
@@ -309,6 +312,27 @@ func (s *site) states(ctx context.Context) error {
 		}
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// reasons checks the reason of each end that a boot has brought.
+func (s *site) reasons(ctx context.Context) error {
+	all, err := s.containers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, v := range twelve() {
+		if !s.settled || v.policy != "no" || s.hands[v.name] != letRun {
+			continue
+		}
+		want := "because the node shuts down"
+		if all[v.name].code == "255" {
+			want = "it was running when the node went down"
+		}
+		if out, err := s.cli(ctx, "why", v.name); err != nil || !strings.Contains(out, want) {
+			return fmt.Errorf("why %s ended with %s: %q, wanted %q: %w", v.name, all[v.name].code, out, want, err)
 		}
 	}
 	return nil
