@@ -2,13 +2,14 @@ package guest
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -62,7 +63,7 @@ func (p *Puller) mount(ctx context.Context, s Storage, pause string) (undo func(
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", s.Source, err)
 	}
-	id := core.ID("pulled-" + strings.ToLower(rand.Text()))
+	id := core.ID("pulled-" + strconv.FormatUint(rand.Uint64(), 36)) //nolint:gosec // no secret
 	out, err := p.Images.Checkout(ctx, core.CheckoutRequest{Container: id, Image: img.ID})
 	if err != nil {
 		return nil, fmt.Errorf("check out %s: %w", s.Source, err)

@@ -9,16 +9,17 @@
 package mirror
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -263,7 +264,7 @@ func put(from, to *os.Root, name string, e entry) error {
 		}
 		return setAttributes(to, name, e)
 	}
-	temporary := path.Join(path.Dir(name), ".new-"+rand.Text())
+	temporary := path.Join(path.Dir(name), ".new-"+strconv.FormatUint(rand.Uint64(), 36))
 	defer func() { _ = to.Remove(temporary) }() // most often it has its name
 	if isLink(e.mode) {
 		if err := to.Symlink(e.target, temporary); err != nil {
