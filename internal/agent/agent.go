@@ -39,6 +39,7 @@ import (
 	"github.com/longshore/longshore/internal/programs"
 	"github.com/longshore/longshore/internal/rootfs"
 	"github.com/longshore/longshore/internal/state"
+	"github.com/longshore/longshore/internal/state/bolt"
 )
 
 // Options are the parameters of Run.
@@ -99,7 +100,10 @@ type node struct {
 func Run(ctx context.Context, o Options) (err error) {
 	n := &node{cfg: o.Config, log: o.Logger, level: o.Level, version: o.Version, started: time.Now(), release: func() error { return nil }, exposed: make(chan struct{}, 1)}
 	if _, err := os.Stat(n.cfg.Agent.State); o.Teardown && errors.Is(err, fs.ErrNotExist) {
-		return nil // no agent has run since the boot
+		// No agent has run since the boot.
+		if durable, err := bolt.Durable(bolt.Options{Root: n.cfg.Agent.Root, Logger: n.log}); err != nil || !durable {
+			return err
+		}
 	}
 	var open closers
 	defer func() { err = errors.Join(err, open.close()) }()

@@ -200,7 +200,7 @@ func (n *node) openEngine(pins core.Pinner, volumes core.Volumes) error {
 	}
 	roots := rootfs.New(rootfs.Options{Users: n.keeper.Namespaces, Logger: n.log})
 	returner := func(t *enginevolumes.Table) core.Returner {
-		return boot.Boot{
+		return &boot.Boot{
 			Records: scope.Records{Store: n.store}, Restarts: restart.Rules{}, Images: n.images, Roots: roots, Cgroups: n.cgroups, Volumes: t, State: run, Logger: n.log,
 		}
 	}

@@ -72,10 +72,14 @@ func (r *recovery) endLostObjects(context.Context) error {
 	if len(list) == 0 {
 		return nil
 	}
+	var returner core.Returner
+	if r.e.o.Return != nil {
+		returner = r.e.o.Return(&r.e.volumes)
+	}
 	err := r.e.o.Store.Update(func(tx core.Tx) error {
 		for _, o := range list {
-			if r.e.o.Return != nil {
-				if ok, err := r.e.o.Return(&r.e.volumes).Return(tx, o, now()); err != nil {
+			if returner != nil {
+				if ok, err := returner.Return(tx, o, now()); err != nil {
 					return err
 				} else if ok {
 					r.lost--

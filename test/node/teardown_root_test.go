@@ -108,7 +108,25 @@ func TestTeardownLeavesNothing(t *testing.T) {
 		if err := os.MkdirAll(n.State, 0o700); err != nil {
 			t.Fatal(err)
 		}
+		// A durable container that no agent has brought back yet.
 		n.Up()
+		if out, err := n.CLI("run", "-d", "--name", "durable", image, "/bin/sleep", "1000"); err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+		n.PowerCut()
+		if err := os.RemoveAll(n.State); err != nil {
+			t.Error(err)
+		}
+		if out, err := teardown(); err != nil || out != "" {
+			t.Errorf("of a durable container after a boot: %v: %s", err, out)
+		}
+		if err := os.MkdirAll(n.State, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		n.Up()
+		if out, err := n.CLI("ps", "-aq"); err != nil || out != "" {
+			t.Errorf("containers left: %s, %v", out, err)
+		}
 		list, err := n.Images.ListImages(t.Context(), &runtimeapi.ListImagesRequest{})
 		if err != nil || len(list.GetImages()) != 1 {
 			t.Errorf("images: %v, %v", list.GetImages(), err)

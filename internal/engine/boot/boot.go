@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -36,12 +37,16 @@ type Boot struct {
 	Volumes  *volumes.Table
 	State    string // the directory of the bundles' mounts
 	Logger   *slog.Logger
+
+	newer map[core.ID]core.Event // see lastState; nil before the first call
 }
+
+var _ core.Returner = (*Boot)(nil)
 
 // Return changes the record of a lost object that has outlived the boot, with the events of the change.
 // ok is false if there is no such record. An object that was being created or removed stays as it is:
 // the recovery removes it.
-func (b Boot) Return(tx core.Tx, o core.LostObject, at time.Time) (ok bool, err error) {
+func (b *Boot) Return(tx core.Tx, o core.LostObject, at time.Time) (ok bool, err error) {
 	if o.Container == "" {
 		sb, err := tx.Sandboxes().Get(o.Sandbox)
 		if err != nil {
@@ -95,8 +100,8 @@ func release(sb *core.Sandbox) {
 
 // end makes a container's record that of an ended one. The event log may know more than the record,
 // which is written up to a second later: an end that it has stays the container's end.
-func (b Boot) end(tx core.Tx, c *core.Container, at time.Time, n *scope.Change) error {
-	last, err := lastState(tx, c)
+func (b *Boot) end(tx core.Tx, c *core.Container, at time.Time, n *scope.Change) error {
+	last, err := b.lastState(tx, c)
 	if err != nil {
 		return err
 	}
@@ -122,26 +127,63 @@ func (b Boot) end(tx core.Tx, c *core.Container, at time.Time, n *scope.Change) 
 	return nil
 }
 
-// lastState returns the last event after a container's record that changed its state; nil for none.
-func lastState(tx core.Tx, c *core.Container) (last *core.Event, err error) {
-	for ev, err := range tx.Events(min(c.Rev, tx.LastSeq())) {
-		if err != nil {
-			return nil, nil //nolint:nilnil // the log begins later: it has nothing newer to say
+// lastState returns the last event after a container's record that changed its state; nil for none. The
+// first call reads the log, before events of this boot make it longer.
+func (b *Boot) lastState(tx core.Tx, c *core.Container) (*core.Event, error) {
+	if b.newer == nil {
+		var err error
+		if b.newer, err = newer(tx); err != nil {
+			return nil, err
 		}
-		if ev.Container != c.ID || ev.Process != core.Main {
+	}
+	if last, ok := b.newer[c.ID]; ok {
+		return &last, nil
+	}
+	return nil, nil //nolint:nilnil // there is none
+}
+
+// newer returns for each durable container the last event after its record that changed its state. The
+// oldest of these events may have been trimmed.
+func newer(tx core.Tx) (map[core.ID]core.Event, error) {
+	revs := map[core.ID]uint64{}
+	since := tx.LastSeq()
+	for c := range tx.Containers().Stored("") {
+		if c.Config.Durable {
+			revs[c.ID] = c.Rev
+			since = min(since, c.Rev)
+		}
+	}
+	list := map[core.ID]core.Event{}
+	for ev, err := range tx.Events(kept(tx, since)) {
+		if err != nil {
+			return nil, err
+		}
+		rev, durable := revs[ev.Container]
+		if !durable || ev.Seq <= rev || ev.Process != core.Main {
 			continue
 		}
 		switch ev.Kind {
 		case core.EventContainerCreated, core.EventContainerStarted, core.EventContainerExited:
-			last = &ev
+			list[ev.Container] = ev
 		}
 	}
-	return last, nil
+	return list, nil
+}
+
+// kept returns since, or the Seq before the oldest event that is still in the log if that is later.
+func kept(tx core.Tx, since uint64) uint64 {
+	n := sort.Search(int(tx.LastSeq()-since), func(i int) bool {
+		for _, err := range tx.Events(since + uint64(i)) {
+			return err == nil
+		}
+		return true // the log ends there
+	})
+	return since + uint64(n)
 }
 
 // Mount mounts the roots of durable containers that are not mounted, and makes their bundles and
 // cgroups again. A container that cannot be mounted stays, and cannot be started until it can.
-func (b Boot) Mount(ctx context.Context) error {
+func (b *Boot) Mount(ctx context.Context) error {
 	var list []core.Container
 	sandboxes := map[core.ID]core.Sandbox{}
 	err := b.Records.Store.View(func(tx core.Tx) error {
@@ -188,7 +230,7 @@ func (b Boot) Mount(ctx context.Context) error {
 }
 
 // Ensure implements core.Returner.
-func (b Boot) Ensure(ctx context.Context, c *core.Container) error {
+func (b *Boot) Ensure(ctx context.Context, c *core.Container) error {
 	paths, err := b.Roots.Mounted(ctx, c.Bundle)
 	if err != nil || slices.Contains(paths, filepath.Join(c.Bundle, "rootfs")) {
 		return err
@@ -208,14 +250,14 @@ func (b Boot) Ensure(ctx context.Context, c *core.Container) error {
 }
 
 // whole mounts a root, or fails without its layer. A new layer would hide a loss of data.
-func (b Boot) whole(ctx context.Context, sb *core.Sandbox, c *core.Container, checkouts []core.ID) error {
+func (b *Boot) whole(ctx context.Context, sb *core.Sandbox, c *core.Container, checkouts []core.ID) error {
 	if c.Image != "" && !slices.Contains(checkouts, c.ID) {
 		return fmt.Errorf("its layer is gone: %w", errdefs.ErrDataLoss)
 	}
 	return b.mount(ctx, sb, c)
 }
 
-func (b Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (err error) {
+func (b *Boot) mount(ctx context.Context, sb *core.Sandbox, c *core.Container) (err error) {
 	rootfs := filepath.Join(c.Bundle, "rootfs")
 	if err := os.MkdirAll(rootfs, 0o700); err != nil {
 		return err

@@ -43,9 +43,12 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// eventLimit is the number of events that the log keeps.
+const eventLimit = 256
+
 func (r *rig) open() {
 	r.t.Helper()
-	s, err := bolt.Open(bolt.Options{State: filepath.Join(r.dir, "state"), Root: filepath.Join(r.dir, "root"), BootID: fmt.Sprint(r.boots)})
+	s, err := bolt.Open(bolt.Options{State: filepath.Join(r.dir, "state"), Root: filepath.Join(r.dir, "root"), BootID: fmt.Sprint(r.boots), EventLimit: eventLimit})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -254,11 +257,24 @@ func TestAnAgentThatDiesInItsFirstStart(t *testing.T) {
 	}
 }
 
-// TestTheEventLogKnowsMoreThanTheRecord cuts the power between an end and the write of the record.
+// TestTheEventLogKnowsMoreThanTheRecord cuts the power between an end and the write of the record, also
+// when the log has lost the events before that end.
 func TestTheEventLogKnowsMoreThanTheRecord(t *testing.T) {
+	t.Run("whole", func(t *testing.T) { testNewerEvents(t, 0) })
+	t.Run("trimmed", func(t *testing.T) { testNewerEvents(t, 3*eventLimit) })
+}
+
+func testNewerEvents(t *testing.T, others int) {
+	t.Helper()
 	r := newRig(t)
 	c := r.running("c", "on-failure")
 	old := r.container(c.ID)
+	for range others {
+		err := r.Options.Store.Update(func(tx core.Tx) error { _, err := tx.Append(core.Event{Kind: core.EventAgent}); return err })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	r.Supervisor.Exit(core.Ref{Container: c.ID}, 7)
 	if _, err := r.cli().Wait(t.Context(), core.Ref{Container: c.ID}); err != nil {
 		t.Fatal(err)

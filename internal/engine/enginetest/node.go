@@ -103,7 +103,7 @@ func Fakes(tb testing.TB) *Node {
 // returner brings durable objects back with the ports that the next engine has.
 func (n *Node) returner(t *volumes.Table) core.Returner {
 	o := &n.Options
-	return boot.Boot{
+	return &boot.Boot{
 		Records: scope.Records{Store: o.Store}, Restarts: o.Restarts, Images: o.Images, Roots: o.Roots, Cgroups: o.Cgroups, Volumes: t,
 		State: o.State, Logger: slog.New(slog.DiscardHandler),
 	}

@@ -205,8 +205,15 @@ func announce(tx core.Tx, sandbox core.ID, note string) error {
 	return nil
 }
 
-// refreshed is the last stage of both verbs.
+// refreshed is the last stage of both verbs. The change of a durable sandbox is on the disk then.
 func (v Verbs) refreshed(ctx context.Context, id core.ID, pass func(string) error) error {
+	sb, err := v.Scope.Records.Sandbox(id)
+	if err == nil && sb.Config.Durable {
+		err = v.Scope.Store.Sync()
+	}
+	if err != nil {
+		return err
+	}
 	if err := v.Refresh(ctx, id); err != nil {
 		return fmt.Errorf("change its files in /etc: %w", err)
 	}

@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"go.etcd.io/bbolt"
 
+	"github.com/longshore/longshore/internal/dbfile"
 	"github.com/longshore/longshore/internal/state"
 )
 
@@ -75,6 +77,27 @@ func Open(o Options) (*state.Store, error) {
 		return nil, fmt.Errorf("open store: %w", errors.Join(err, f.Close()))
 	}
 	return state.New(o.EventLimit, contents, f, o.Observer), nil
+}
+
+// Durable reports whether the root directory has records of durable objects. It makes nothing.
+func Durable(o Options) (found bool, err error) {
+	if _, err := os.Stat(o.durable().Path); err != nil {
+		return false, nil //nolint:nilerr // no agent has had this directory
+	}
+	db, err := dbfile.Open(o.durable())
+	if err != nil {
+		return false, err
+	}
+	err = db.View(func(tx *bbolt.Tx) error {
+		for _, kind := range []string{state.KindSandbox, state.KindContainer} {
+			if b := tx.Bucket([]byte(kind)); b != nil {
+				key, _ := b.Cursor().First()
+				found = found || key != nil
+			}
+		}
+		return nil
+	})
+	return found, errors.Join(err, db.Close())
 }
 
 // bootID returns the kernel's identifier of this boot.
