@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path"
 	"strings"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 // effects.
 type shown struct {
 	Image       string            `json:"image,omitempty"`
-	Binds       []string          `json:"binds,omitempty"` // in the order of the request; none with VolumesFrom
+	Binds       []string          `json:"binds,omitempty"`  // in the order of the request; none with VolumesFrom
+	Mounts      []shownMount      `json:"mounts,omitempty"` // of --mount, without tmpfs
 	CapAdd      []string          `json:"cap_add,omitempty"`
 	CapDrop     []string          `json:"cap_drop,omitempty"`
 	Security    []string          `json:"security,omitempty"` // as --security-opt has them
@@ -75,6 +77,10 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 		s.Tmpfs[t.GetTarget()] = strings.Join(t.GetOptions(), ",")
 	}
 	for _, m := range req.GetMounts() {
+		if m.GetByMount() {
+			s.Mounts = append(s.Mounts, shownMountOf(m))
+			continue
+		}
 		if m.GetAnonymous() || len(s.VolumesFrom) > 0 {
 			continue
 		}
@@ -97,6 +103,25 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 		s.Security = append(s.Security, "no-new-privileges=false")
 	}
 	return s
+}
+
+// shownMount is a mount of --mount.
+type shownMount struct {
+	Type        string `json:"type"`
+	Source      string `json:"source,omitempty"`
+	Target      string `json:"target"`
+	ReadOnly    bool   `json:"read_only,omitempty"`
+	Propagation string `json:"propagation,omitempty"`
+	NoCopy      bool   `json:"no_copy,omitempty"`
+	SubPath     string `json:"sub_path,omitempty"`
+}
+
+func shownMountOf(m *longshorev1.Mount) shownMount {
+	kind := "volume"
+	if path.IsAbs(m.GetSource()) {
+		kind = "bind"
+	}
+	return shownMount{kind, m.GetSource(), m.GetTarget(), m.GetReadOnly(), m.GetPropagation(), m.GetNoCopy(), m.GetSubPath()}
 }
 
 // bindText returns a mount in the form of -v.

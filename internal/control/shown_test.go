@@ -30,7 +30,7 @@ func TestOverlayDirectories(t *testing.T) {
 func TestShownParts(t *testing.T) {
 	stored, err := requestJSON(&longshorev1.CreateRequest{
 		Image: "box", SeccompUnconfined: true, Apparmor: "mine", NewPrivileges: true, StopGrace: durationpb.New(3 * time.Second), CpuQuota: 1000,
-		Mounts: []*longshorev1.Mount{{Source: "data", Target: "/data"}, {Anonymous: true, Target: "/a"}, {Source: "/etc", Target: "/e", ReadOnly: true}, {Source: "/a", Target: "/b", ReadOnly: true, Propagation: "rshared"}, {Source: "v", SubPath: "in/it", Target: "/c", NoCopy: true}},
+		Mounts: []*longshorev1.Mount{{Source: "data", Target: "/data"}, {Anonymous: true, Target: "/a"}, {Source: "/etc", Target: "/e", ReadOnly: true}, {Source: "/a", Target: "/b", ReadOnly: true, Propagation: "rshared"}, {Source: "v", SubPath: "in/it", Target: "/c", NoCopy: true}, {Source: "/m", Target: "/n", ByMount: true}},
 		Tmpfs:  []*longshorev1.Tmpfs{{Target: "/t", Options: []string{"size=1m", "noexec"}}},
 	})
 	if err != nil {
@@ -42,6 +42,9 @@ func TestShownParts(t *testing.T) {
 	}
 	if got.Image != "box" || len(got.Security) != 3 || *got.StopGrace != 3*time.Second || !got.CPUQuota || got.Tmpfs["/t"] != "size=1m,noexec" || got.Health != nil {
 		t.Errorf("%+v", got)
+	}
+	if m := got.Mounts; len(m) != 1 || m[0] != (shownMount{Type: "bind", Source: "/m", Target: "/n"}) {
+		t.Errorf("mounts: %+v", m)
 	}
 	if b := strings.Join(got.Binds, " "); b != "data:/data /etc:/e:ro /a:/b:ro,rshared v/in/it:/c:nocopy" {
 		t.Errorf("binds: %s", b)

@@ -3099,6 +3099,7 @@ type Mount struct {
 	// The volume has no name, and goes with the container when it is removed
 	// with its volumes. Its source is empty.
 	Anonymous     bool `protobuf:"varint,7,opt,name=anonymous,proto3" json:"anonymous,omitempty"`
+	ByMount       bool `protobuf:"varint,8,opt,name=by_mount,json=byMount,proto3" json:"by_mount,omitempty"` // of --mount, and not of -v: inspect shows it among the mounts
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3178,6 +3179,13 @@ func (x *Mount) GetNoCopy() bool {
 func (x *Mount) GetAnonymous() bool {
 	if x != nil {
 		return x.Anonymous
+	}
+	return false
+}
+
+func (x *Mount) GetByMount() bool {
+	if x != nil {
+		return x.ByMount
 	}
 	return false
 }
@@ -6108,7 +6116,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\aoptions\x18\x03 \x03(\tR\aoptions\".\n" +
 	"\x04Size\x12\x12\n" +
 	"\x04cols\x18\x01 \x01(\rR\x04cols\x12\x12\n" +
-	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xc8\x01\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\"\xe3\x01\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x16\n" +
 	"\x06target\x18\x02 \x01(\tR\x06target\x12\x1b\n" +
@@ -6116,7 +6124,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\bsub_path\x18\x04 \x01(\tR\asubPath\x12 \n" +
 	"\vpropagation\x18\x05 \x01(\tR\vpropagation\x12\x17\n" +
 	"\ano_copy\x18\x06 \x01(\bR\x06noCopy\x12\x1c\n" +
-	"\tanonymous\x18\a \x01(\bR\tanonymous\"o\n" +
+	"\tanonymous\x18\a \x01(\bR\tanonymous\x12\x19\n" +
+	"\bby_mount\x18\b \x01(\bR\abyMount\"o\n" +
 	"\vCredentials\x12\x1a\n" +
 	"\busername\x18\x01 \x01(\tR\busername\x12\x1a\n" +
 	"\bpassword\x18\x02 \x01(\tR\bpassword\x12\x14\n" +

@@ -56,10 +56,26 @@ func hostConfig(o object, mounted []mountPoint) *docker.HostConfig {
 		h.Annotations = o.textMap("spec", "annotations")
 	}
 	h.Devices, h.DeviceRequests = devices(shown.texts("devices"))
-	if h.Binds = shown.texts("binds"); h.Binds == nil {
+	if h.Binds = shown.texts("binds"); shown == nil || len(h.VolumesFrom) > 0 {
 		h.Binds = binds(mounted)
 	}
+	h.Mounts = askedMounts(shown.objects("mounts"))
 	return h
+}
+
+// askedMounts returns the mounts of --mount.
+func askedMounts(asked []object) (list []docker.Mount) {
+	for _, m := range asked {
+		mount := docker.Mount{Type: m.text("type"), Source: m.text("source"), Target: m.text("target"), ReadOnly: m.boolean("read_only")}
+		if p := m.text("propagation"); p != "" {
+			mount.BindOptions = &docker.BindOptions{Propagation: p}
+		}
+		if m.boolean("no_copy") || m.text("sub_path") != "" {
+			mount.VolumeOptions = &docker.VolumeOptions{NoCopy: m.boolean("no_copy"), Subpath: m.text("sub_path")}
+		}
+		list = append(list, mount)
+	}
+	return list
 }
 
 // hasQuota reports whether an update has set the quota or the period of a CPU limit by itself. A number of CPUs sets both, with a

@@ -92,6 +92,9 @@ func withDefaults(r *longshorev1.CreateRequest) *longshorev1.CreateRequest {
 		return r
 	}
 	out.Pull, out.Systemd = cmp.Or(out.GetPull(), "missing"), cmp.Or(out.GetSystemd(), systemdDefault)
+	for _, m := range out.GetMounts() {
+		m.ByMount = true // the flag that can say all of a mount
+	}
 	if out.GetOnUnhealthy() == "none" {
 		out.OnUnhealthy = ""
 	}

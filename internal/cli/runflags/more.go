@@ -244,7 +244,7 @@ func addMount(r *longshorev1.CreateRequest, s string) error {
 	if err != nil {
 		return err
 	}
-	kind, m, t := "volume", &longshorev1.Mount{}, &longshorev1.Tmpfs{}
+	kind, m, t := "volume", &longshorev1.Mount{ByMount: true}, &longshorev1.Tmpfs{}
 	for _, f := range fields {
 		name, value, has := strings.Cut(f, "=")
 		on := !has || value == "true" || value == "1"

@@ -45,7 +45,7 @@ func TestFlagsFillTheRequest(t *testing.T) {
 		Image: "busybox", Command: []string{"ls", "--", "-l"}, Env: []string{"A=1", "B=x y=z", "HOME=/root", "A=2"}, MemoryBytes: 64 << 20, MemorySwapBytes: 128 << 20,
 		Network: "host", Pids: 7, Hostname: "web", ShmBytes: 1 << 30, Pull: "missing",
 		Tmpfs:   []*longshorev1.Tmpfs{{Target: "/t", Options: []string{"size=1048576", "mode=700"}}, {Target: "/run", Options: []string{"size=64m", "exec"}}},
-		Mounts:  []*longshorev1.Mount{{Source: "v", Target: "/v", ReadOnly: true}, {Source: "/etc", Target: "/e", Propagation: "rslave"}},
+		Mounts:  []*longshorev1.Mount{{Source: "v", Target: "/v", ReadOnly: true, ByMount: true}, {Source: "/etc", Target: "/e", Propagation: "rslave", ByMount: true}},
 		Ulimits: []string{"nofile=1:2"}, Devices: []string{"/dev/null", "nvidia.com/gpu=0", "nvidia.com/gpu=1"}, Sysctls: map[string]string{"net.core.somaxconn": "5"},
 		SeccompUnconfined: true, NewPrivileges: true, Unmasked: true, Groups: []string{"5"}, Pid: "host", Ipc: "host", CpusetCpus: "0", CpuShares: 512, OomScoreAdj: 10,
 		Platform: "linux/arm64", Hosts: []string{"a:1.2.3.4"}, Dns: &longshorev1.Dns{Servers: []string{"1.1.1.1"}, Searches: []string{"x"}, Options: []string{"ndots:1"}},
