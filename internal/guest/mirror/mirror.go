@@ -264,7 +264,7 @@ func put(from, to *os.Root, name string, e entry) error {
 		}
 		return setAttributes(to, name, e)
 	}
-	temporary := path.Join(path.Dir(name), ".new-"+strconv.FormatUint(rand.Uint64(), 36))
+	temporary := path.Join(path.Dir(name), ".new-"+strconv.FormatUint(rand.Uint64(), 36)) //nolint:gosec // no secret
 	defer func() { _ = to.Remove(temporary) }() // most often it has its name
 	if isLink(e.mode) {
 		if err := to.Symlink(e.target, temporary); err != nil {
