@@ -26,10 +26,12 @@ const haltSignal = "SIGRTMIN+3"
 
 // systemdNeeds returns an error if the request has options that systemd cannot work with.
 func systemdNeeds(req *longshorev1.CreateRequest) error {
+	_, joins := JoinedContainer(req.GetPid())
 	for _, o := range []struct {
 		option string
 		set    bool
 	}{
+		{"the pid namespace of another container", joins},
 		{"an init (--init)", req.GetInit()},
 		{"pid host", req.GetPid() == "host"},
 		{"cgroupns host", req.GetCgroupns() == "host"},
@@ -63,7 +65,7 @@ func isSystemd(req *longshorev1.CreateRequest, img core.Image) (bool, error) {
 		return false, nil
 	}
 	args, err := ocispec.Command(&img.Config.Config, entrypoint(req), req.GetCommand())
-	if err != nil || req.GetInit() || req.GetPid() == "host" {
+	if _, joins := JoinedContainer(req.GetPid()); err != nil || req.GetInit() || req.GetPid() == "host" || joins {
 		return false, nil //nolint:nilerr // the create reports a missing command itself
 	}
 	if len(args) > 2 && args[0] == "/bin/sh" && args[1] == "-c" {

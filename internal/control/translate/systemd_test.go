@@ -72,6 +72,7 @@ func TestSystemdConflicts(t *testing.T) {
 	}{
 		"init":     {&longshorev1.CreateRequest{Init: true}, false},
 		"pid":      {&longshorev1.CreateRequest{Pid: "host"}, false},
+		"joined":   {&longshorev1.CreateRequest{Pid: "container:other"}, false},
 		"cgroupns": {&longshorev1.CreateRequest{Cgroupns: "host"}, true},
 		"userns":   {&longshorev1.CreateRequest{Userns: "private"}, true},
 	} {

@@ -265,7 +265,8 @@ func put(from, to *os.Root, name string, e entry) error {
 		return setAttributes(to, name, e)
 	}
 	temporary := path.Join(path.Dir(name), ".new-"+strconv.FormatUint(rand.Uint64(), 36)) //nolint:gosec // no secret
-	defer func() { _ = to.Remove(temporary) }() // most often it has its name
+	// Most often it has its name then.
+	defer func() { _ = to.Remove(temporary) }()
 	if isLink(e.mode) {
 		if err := to.Symlink(e.target, temporary); err != nil {
 			return err
