@@ -56,7 +56,7 @@ func longshore(t *testing.T, n *nodetest.Node, env []string, args ...string) (st
 	ctx, cancel := context.WithTimeout(t.Context(), roottest.Patience())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(nodetest.Bin(t), "longshore"), args...)
-	cmd.Env = append(append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock")), env...)
+	cmd.Env = append(append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock"), "XDG_STATE_HOME="+n.Dir), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {

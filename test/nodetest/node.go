@@ -189,7 +189,7 @@ func (n *Node) Launch() {
 	args := roottest.Inheriting(filepath.Join(n.bin, "longshore"), "agent", "--config", filepath.Join(n.Dir, "config.toml"), "--root", n.Root, "--state", n.State)
 	cmd := exec.Command(args[0], args[1:]...) //nolint:forbidigo // it outlives the contexts of subtests
 	cmd.Stdout, cmd.Stderr = n.log, n.log
-	cmd.Env = append(append(os.Environ(), "TMPDIR="+n.Dir, "XDG_STATE_HOME="+n.Dir), n.opts.Env...)
+	cmd.Env = append(append(os.Environ(), "TMPDIR="+n.Dir), n.opts.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := startIn(n.opts.NetNS, cmd); err != nil {
 		n.t.Fatal(err)
@@ -320,7 +320,7 @@ func (n *Node) CLI(args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), roottest.Patience())
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(n.bin, "longshore"), args...)
-	cmd.Env = append(append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock")), n.opts.Env...)
+	cmd.Env = append(append(os.Environ(), "LONGSHORE_SOCKET="+filepath.Join(n.State, "control.sock"), "XDG_STATE_HOME="+n.Dir), n.opts.Env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()
