@@ -74,7 +74,7 @@ type node struct {
 	modules    modules         // nil if compiled modules cannot be kept
 	programs   *programs.Store // nil without CRI's API of 2017
 	network    *network.Network
-	cgroups    *cgroup.Tree
+	cgroups    cgroup.Delegating
 	runtimes   runtimes
 	spare      *pin.Spare
 	reserves   reserves

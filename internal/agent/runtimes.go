@@ -204,7 +204,7 @@ func (n *node) nativeNamed(ctx context.Context, name string) (core.Runtime, core
 		return nil, core.RuntimeFeatures{}, err
 	}
 	rt, err := native.New(native.Options{
-		Name: name, Dir: filepath.Join(n.cfg.Agent.State, "runtime", name), Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, Host: host,
+		Name: name, Dir: filepath.Join(n.cfg.Agent.State, "runtime", name), Launcher: n.keeper, Supervisor: n.keeper, Cgroups: n.cgroups, ProcessDir: n.cgroups.ProcessDir, Host: host,
 		Spare: n.spare.Take, Logger: n.log,
 	})
 	if err != nil {
@@ -220,12 +220,12 @@ func (n *node) nativeNamed(ctx context.Context, name string) (core.Runtime, core
 func (n *node) systemdCgroups() bool { return n.cfg.Engine.CgroupDriver == "systemd" }
 
 // openCgroups opens the node's cgroups, and the connection to systemd if systemd makes them.
-func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
+func (n *node) openCgroups(ctx context.Context) (cgroup.Delegating, error) {
 	o := cgroup.Options{Root: n.cfg.Engine.CgroupRoot, Logger: n.log}
 	if n.systemdCgroups() {
 		s, err := systemd.Dial(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("agent: engine.cgroup_driver is systemd: %w", err)
+			return cgroup.Delegating{}, fmt.Errorf("agent: engine.cgroup_driver is systemd: %w", err)
 		}
 		o.Systemd = s
 		if o.Root == config.Default().Engine.CgroupRoot {
@@ -234,5 +234,6 @@ func (n *node) openCgroups(ctx context.Context) (*cgroup.Tree, error) {
 	} else {
 		o.Former = &systemd.Bus{} // connects at the first call
 	}
-	return cgroup.New(o)
+	tree, err := cgroup.New(o)
+	return cgroup.Delegating{Tree: tree}, err
 }

@@ -100,8 +100,6 @@ func TestPlace(t *testing.T) {
 		{u, core.Cgroup{Adopt: map[string]string{"": "/sys/fs/cgroup/nomad.slice/t.scope"}}, above, core.CgroupRef{Path: "/nomad.slice/t.scope", Adopted: map[string]string{"": "/sys/fs/cgroup/nomad.slice/t.scope"}}},
 		{u, core.Cgroup{Adopt: map[string]string{"": "/tmp/x"}}, above, core.CgroupRef{}},
 		{u, core.Cgroup{Adopt: map[string]string{"cpu": "/tmp/x"}}, above, core.CgroupRef{}},
-		{u, core.Cgroup{Delegate: true}, above, core.CgroupRef{Path: "/longshore/sb/n", Delegated: true}},
-		{u, core.Cgroup{Delegate: true, Adopt: map[string]string{"": "/sys/fs/cgroup/nomad.slice/t.scope"}}, above, core.CgroupRef{}},
 	} {
 		got, err := c.tree.Place(c.parent, c.above, "n")
 		if c.want.IsZero() {

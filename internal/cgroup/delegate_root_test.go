@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/cgroup"
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/roottest"
 )
@@ -30,16 +31,18 @@ func dirOf(t *testing.T, unified string, own map[string]string) string {
 // TestADelegatedCgroupIsBelowItsLimits: the processes are in a cgroup without limits. The cgroup above it has them.
 func TestADelegatedCgroupIsBelowItsLimits(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		tree := newTree(t)
-		ref, err := tree.Place(core.Cgroup{Delegate: true}, core.CgroupRef{}, "c")
+		tree := cgroup.Delegating{Tree: newTree(t)}
+		ref, err := tree.Place(core.Cgroup{}, core.CgroupRef{}, "c"+core.DelegatedSuffix)
 		if errdefs.IsFailedPrecondition(err) {
 			t.Skip(err)
 		}
-		if err != nil || !ref.Delegated {
+		if err != nil || !ref.Delegated() {
 			t.Fatalf("%+v, %v", ref, err)
 		}
 		const limit = 64 << 20
-		create(t, tree, ref, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(limit))}, Pids: &specs.LinuxPids{Limit: ptr(int64(20))}})
+		if err := tree.Create(t.Context(), ref, &specs.LinuxResources{Memory: &specs.LinuxMemory{Limit: ptr(int64(limit))}, Pids: &specs.LinuxPids{Limit: ptr(int64(20))}}); err != nil {
+			t.Fatal(err)
+		}
 		_, unified, own := tree.Dirs(ref)
 		dir := dirOf(t, unified, own)
 		if tree.Mode() == core.CgroupV2 {
@@ -73,9 +76,9 @@ func TestADelegatedCgroupIsBelowItsLimits(t *testing.T) {
 // TestCgroupsBeyondThePathLimitAreRemoved: a workload nests its cgroups deeper than a path can be long.
 func TestCgroupsBeyondThePathLimitAreRemoved(t *testing.T) {
 	roottest.Run(t, func(t *testing.T) {
-		tree := newTree(t)
-		ref := place(t, tree, core.CgroupRef{}, "c")
-		create(t, tree, ref, nil)
+		tree := cgroup.Delegating{Tree: newTree(t)}
+		ref := place(t, tree.Tree, core.CgroupRef{}, "c")
+		create(t, tree.Tree, ref, nil)
 		_, unified, own := tree.Dirs(ref)
 		dir := dirOf(t, unified, own)
 		at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

@@ -14,7 +14,7 @@ import (
 )
 
 // Dirs returns ref's directories: those in v1 hierarchies in a fixed order, and the directory in
-// the v2 tree for a new process, "" if v1 has the controllers; of a delegated cgroup, the one below it. Own maps a v1 hierarchy's name (the
+// the v2 tree for a new process, "" if v1 has the controllers. Own maps a v1 hierarchy's name (the
 // last element of its mount point), or "" for v2, to ref's directory there.
 func (t *Tree) Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string) {
 	own = map[string]string{}
@@ -26,9 +26,6 @@ func (t *Tree) Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[st
 	}
 	if t.layout.mode == core.CgroupV2 {
 		unified = t.layout.v2Dir(ref)
-		if ref.Delegated {
-			unified = filepath.Join(unified, delegated)
-		}
 		own[""] = unified
 	}
 	return v1, unified, own

@@ -45,9 +45,6 @@ func (t *Tree) make(ctx context.Context, ref core.CgroupRef) (made []string, err
 		if dir != "" {
 			made = append(made, dir)
 		}
-		if err == nil && ref.Delegated {
-			err = t.makeDelegated(ref)
-		}
 		return made, err
 	}
 	return made, nil

@@ -37,12 +37,6 @@ func (t *Tree) Place(parent core.Cgroup, above core.CgroupRef, name string) (cor
 	default:
 		ref.Path = t.root + "/" + name
 	}
-	if parent.Delegate {
-		if err := t.mayDelegate(parent); err != nil {
-			return core.CgroupRef{}, fmt.Errorf("place cgroup %s: %w", name, err)
-		}
-		ref.Delegated = true
-	}
 	if len(parent.Adopt) > 0 {
 		ref.Adopted = maps.Clone(parent.Adopt)
 		for c, dir := range ref.Adopted {

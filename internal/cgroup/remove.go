@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -49,17 +50,19 @@ func removeTree(ctx context.Context, dir string) error {
 	if rmdir(dir) == nil { // usually there are no processes and nothing below
 		return nil
 	}
-	if err := removeBelow(ctx, dir); err != nil {
+	children, err := subdirs(dir)
+	if err != nil {
 		return err
 	}
-	return settle(ctx, dir, func() error { return rmdir(dir) })
-}
-
-// settle calls remove until it succeeds. A process that has just been reaped is in its cgroup for another moment.
-func settle(ctx context.Context, dir string, remove func() error) error {
+	for _, c := range children {
+		if err := removeTree(ctx, filepath.Join(dir, c)); err != nil {
+			return err
+		}
+	}
+	// A process that has just been reaped is in the cgroup for another moment.
 	var last error
-	err := poll(ctx, func() (bool, error) {
-		last = remove()
+	err = poll(ctx, func() (bool, error) {
+		last = rmdir(dir)
 		if errors.Is(last, unix.EBUSY) {
 			return false, nil
 		}
@@ -72,75 +75,10 @@ func settle(ctx context.Context, dir string, remove func() error) error {
 	return err
 }
 
-// removeBelow removes all directories below dir. Workloads can nest cgroups deeper than the longest path, so it uses
-// descriptors to go down and up. One descriptor is open at a time.
-func removeBelow(ctx context.Context, dir string) error {
-	at, err := openDir(unix.AT_FDCWD, dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = at.Close() }()
-	move := func(to string) error {
-		next, err := openDir(int(at.Fd()), to)
-		if err == nil {
-			_ = at.Close()
-			at = next
-		}
-		return err
-	}
-	var names []string // from dir to at
-	for {
-		full, err := removeEmpty(at)
-		if err == nil && full != "" {
-			names = append(names, full)
-			err = move(full)
-		} else if err == nil {
-			if len(names) == 0 {
-				return nil
-			}
-			last := names[len(names)-1]
-			names = names[:len(names)-1]
-			if err = move(".."); err == nil {
-				err = settle(ctx, dir, func() error { return rmdirAt(int(at.Fd()), last) })
-			}
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// removeEmpty removes the directories in dir that are empty, and returns the name of one that is not.
-func removeEmpty(dir *os.File) (full string, err error) {
-	entries, err := dir.ReadDir(-1)
-	if err != nil {
-		return "", err
-	}
-	for _, e := range entries {
-		if e.IsDir() && rmdirAt(int(dir.Fd()), e.Name()) != nil {
-			full = e.Name()
-		}
-	}
-	return full, nil
-}
-
-func openDir(at int, name string) (*os.File, error) {
-	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-func rmdir(dir string) error { return rmdirAt(unix.AT_FDCWD, dir) }
-
-func rmdirAt(at int, name string) error {
-	err := unix.Unlinkat(at, name, unix.AT_REMOVEDIR)
+func rmdir(dir string) error {
+	err := unix.Rmdir(dir)
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	return &os.PathError{Op: "rmdir", Path: name, Err: err}
+	return &os.PathError{Op: "rmdir", Path: dir, Err: err}
 }

@@ -66,6 +66,8 @@ type ContainerConfig struct {
 	// Init runs the program below the tiny init, which reaps and forwards
 	// signals.
 	Init bool `json:"init,omitempty"`
+	// Delegate lets the processes divide their cgroup: see CgroupRef.Delegated.
+	Delegate bool `json:"delegate,omitempty"`
 	// Shown has the container's names for people, if the key is not their name for it.
 	Shown Shown `json:"shown,omitzero"`
 	// HookID is the id that hooks read as the container's; "" is the engine's own.
@@ -73,6 +75,14 @@ type ContainerConfig struct {
 	// Run starts the program in the same call, which saves a call of StartContainer. A program
 	// that cannot be started fails the create.
 	Run bool `json:"run,omitempty"`
+}
+
+// CgroupName returns the name of the container's cgroup.
+func (c *ContainerConfig) CgroupName(id ID) string {
+	if c.Delegate {
+		return string(id) + DelegatedSuffix
+	}
+	return string(id)
 }
 
 // Shown has the texts that people see of a container.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -102,8 +103,6 @@ type Cgroup struct {
 	// Adopt maps a v1 controller, or "" for the v2 tree, to the absolute path of a directory that
 	// someone else made. The engine joins and limits adopted cgroups and never removes them.
 	Adopt map[string]string `json:"adopt,omitempty"`
-	// Delegate lets the processes divide their cgroup: see CgroupRef.Delegated.
-	Delegate bool `json:"delegate,omitempty"`
 }
 
 // CgroupRef names the cgroups of an object. Path is relative to the root of each controller's
@@ -111,10 +110,16 @@ type Cgroup struct {
 type CgroupRef struct {
 	Path    string            `json:"path,omitempty"`
 	Adopted map[string]string `json:"adopted,omitempty"`
-	// Delegated says that the processes may make and remove cgroups. On v2 they are in a cgroup
-	// below this one, which has all limits and which they cannot reach. On v1 they write to
-	// systemd's own hierarchy only, which has no limits.
-	Delegated bool `json:"delegated,omitempty"`
+}
+
+// DelegatedSuffix ends the path of a delegated cgroup.
+const DelegatedSuffix = ".delegated"
+
+// Delegated reports whether the processes may make and remove cgroups. On v2 they are in a cgroup
+// below this one, which has all limits and which they cannot reach. On v1 they write to systemd's
+// own hierarchy only, which has no limits.
+func (r CgroupRef) Delegated() bool {
+	return len(r.Adopted) == 0 && strings.HasSuffix(r.Path, DelegatedSuffix)
 }
 
 // IsZero reports whether r names no cgroup at all.

@@ -127,7 +127,7 @@ func (b *build) place(v view) (err error) {
 	}
 	b.c.Runtime = b.rt.Name()
 	// This holds for a nested container too: cgroup v2 allows no cgroup below one with processes.
-	b.c.Cgroup, err = b.e.o.Cgroups.Place(b.cfg.Cgroup, b.sb.Cgroup, string(b.c.ID))
+	b.c.Cgroup, err = b.e.o.Cgroups.Place(b.cfg.Cgroup, b.sb.Cgroup, b.cfg.CgroupName(b.c.ID))
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/roottest"
 	"github.com/longshore/longshore/test/nodetest"
 )
@@ -31,7 +32,7 @@ func (v volumes) booted(t *testing.T, name string) {
 	t.Helper()
 	state := ""
 	roottest.Eventually(t, "systemd has started its units", func() bool {
-		out, _ := v.CLI("exec", name, "systemctl", "is-system-running") // fails until the state is running
+		out, _ := v.CLI("exec", name, "systemctl", "is-system-running", "--wait") // fails until systemd listens, or when it is degraded
 		state = strings.TrimSpace(out)
 		return state == "running" || state == "degraded"
 	})
@@ -92,6 +93,9 @@ func TestTheLimitsOfAContainerThatDividesItsCgroup(t *testing.T) {
 		// Each file that can be written gets the largest values that there are.
 		v.must(t, "exec", "a", "/bin/sh", "-c", `find /sys/fs/cgroup -type f | while read f; do for x in max 'max 100000' 9223372036854771712 -1 '+memory +pids +cpu'; do echo "$x" > $f; done; done 2> /dev/null; true`)
 		if own == "/sys/fs/cgroup" { // its own file is the workload's, and holds nothing back
+			if plan := v.must(t, "debug", "plan", "a"); !strings.Contains(plan, id+core.DelegatedSuffix+"/delegated") {
+				t.Errorf("the plan names no delegated cgroup:\n%s", plan)
+			}
 			v.sees(t, "a", "echo 9000000000 > "+own+"/memory.max; cat "+own+"/memory.max", "8999997440")
 		}
 		for file, want := range before {
@@ -150,7 +154,7 @@ func limitsOf(t *testing.T, id string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
 	for _, top := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/cpu"} {
-		dirs, err := filepath.Glob(top + "/*/*/" + id)
+		dirs, err := filepath.Glob(top + "/*/*/" + id + core.DelegatedSuffix)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -119,7 +119,9 @@ func inputOf(id, bundle string, spec *specs.Spec) (compile.Input, error) {
 	if err != nil {
 		return in, err
 	}
-	in.Cgroup.Dirs, in.Cgroup.Unified, in.Cgroup.Own = tree.Dirs(core.CgroupRef{Path: spec.Linux.CgroupsPath})
+	ref := core.CgroupRef{Path: spec.Linux.CgroupsPath}
+	in.Cgroup.Dirs, in.Cgroup.Unified, in.Cgroup.Own = cgroup.Delegating{Tree: tree}.Dirs(ref)
+	in.Cgroup.Delegated = ref.Delegated()
 	return in, nil
 }
 

@@ -80,7 +80,7 @@ func isSystemd(req *longshorev1.CreateRequest, img core.Image) (bool, error) {
 // prepareSystemd changes the configuration of a container for systemd as its first process: it may divide its cgroup, and
 // stops by systemd's signal unless the request or the image names another one.
 func prepareSystemd(cfg *core.ContainerConfig, img core.Image) {
-	cfg.Cgroup.Delegate = true
+	cfg.Delegate = true
 	if cfg.Stop.Signal == "" && img.Config.Config.StopSignal == "" {
 		cfg.Stop.Signal = haltSignal
 	}

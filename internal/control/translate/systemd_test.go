@@ -44,7 +44,7 @@ func TestWhichCommandsAreSystemd(t *testing.T) {
 			t.Errorf("%q %q: %v, %v", c.value, c.command, got, err)
 		}
 		cfg, err := Container(&longshorev1.CreateRequest{Systemd: c.value, Image: "x", Command: c.command}, "c", core.Image{})
-		if err != nil || cfg.Cgroup.Delegate != c.want || (cfg.Stop.Signal == "SIGRTMIN+3") != c.want {
+		if err != nil || cfg.Delegate != c.want || (cfg.Stop.Signal == "SIGRTMIN+3") != c.want {
 			t.Errorf("%q %q: %+v, %v", c.value, c.command, cfg.Stop, err)
 		}
 	}

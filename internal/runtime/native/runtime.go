@@ -30,7 +30,6 @@ type Cgroups interface {
 	core.Cgroups
 	Dirs(ref core.CgroupRef) (v1 []string, unified string, own map[string]string)
 	Devices(ref core.CgroupRef, rules []specs.LinuxDeviceCgroup) error
-	ProcessDir(ref core.CgroupRef, pid int) string
 }
 
 // Options configure a Runtime.
@@ -41,6 +40,9 @@ type Options struct {
 	Supervisor core.Supervisor
 	Cgroups    Cgroups
 	Host       compile.Host
+	// ProcessDir returns the v2 directory for a further process beside another one. It is required
+	// for delegated cgroups.
+	ProcessDir func(ref core.CgroupRef, pid int) string
 	// Spare, unless nil, returns an unused network namespace, or nil if there is none.
 	// It is called for containers that want a new one.
 	Spare  func() *os.File
@@ -346,7 +348,7 @@ func execSpec(s *specs.Spec) *specs.Spec {
 
 func (r *Runtime) cgroup(ref core.CgroupRef) compile.Cgroup {
 	v1, unified, own := r.o.Cgroups.Dirs(ref)
-	return compile.Cgroup{Dirs: v1, Unified: unified, Own: own, Delegated: ref.Delegated}
+	return compile.Cgroup{Dirs: v1, Unified: unified, Own: own, Delegated: ref.Delegated()}
 }
 
 func (r *Runtime) levels(refs []core.CgroupRef) (levels []core.OOMLevel, peak string) {
@@ -469,8 +471,8 @@ func (r *Runtime) Exec(ctx context.Context, e core.RuntimeExec) (core.Launched, 
 	if p := spec.Linux.Seccomp; p != nil && p.ListenerPath != "" {
 		in.Pid = r.pid(ctx, e.Ref.Container)
 	}
-	if rec.Cgroup.Delegated {
-		in.Cgroup.Unified = r.o.Cgroups.ProcessDir(rec.Cgroup, r.pid(ctx, e.Ref.Container))
+	if in.Cgroup.Delegated {
+		in.Cgroup.Unified = r.o.ProcessDir(rec.Cgroup, r.pid(ctx, e.Ref.Container))
 	}
 	out, err := compile.Exec(in)
 	if err != nil {

@@ -122,7 +122,7 @@ func (r *Runtime) Create(ctx context.Context, c core.RuntimeCreate) (int, error)
 	if len(c.Given) > 0 || c.Confine != nil {
 		return 0, fmt.Errorf("create container %s: runtime %s cannot give descriptors to a program: %w", c.ID, r.Name(), errdefs.ErrNotImplemented)
 	}
-	if c.Cgroup.Delegated {
+	if c.Cgroup.Delegated() {
 		return 0, fmt.Errorf("create container %s: runtime %s cannot give a container cgroups to divide, as systemd needs: %w", c.ID, r.Name(), errdefs.ErrNotImplemented)
 	}
 	if c.Spec.Linux != nil { // programs interpret a name differently

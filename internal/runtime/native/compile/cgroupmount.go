@@ -20,13 +20,12 @@ import (
 func (r *rootfs) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 	private := r.has(specs.CgroupNamespace)
 	r.provide(m.Destination, false)
-	if r.in.Cgroup.Delegated && !private {
-		return notDone("a delegated cgroup without a cgroup namespace")
+	delegated := o.Flags
+	if r.in.Cgroup.Delegated && private { // without a namespace, the mount would show the cgroups of others
+		delegated &^= unix.MS_RDONLY
 	}
 	if len(r.in.Host.Hierarchies) == 0 {
-		if r.in.Cgroup.Delegated {
-			o.Flags &^= unix.MS_RDONLY
-		}
+		o.Flags = delegated
 		switch {
 		case cgroupsAt(r.mounts, m.Destination):
 			// The kernel refuses to mount a tree twice in one place. The second mount
@@ -59,8 +58,8 @@ func (r *rootfs) cgroupMount(m specs.Mount, o ocispec.MountOptions) error {
 		}
 		if private {
 			flags := o.Flags
-			if r.in.Cgroup.Delegated && h.Name == "systemd" {
-				flags &^= unix.MS_RDONLY
+			if h.Name == "systemd" {
+				flags = delegated
 			}
 			r.mountAt(p, "cgroup", "cgroup", flags, h.Options)
 		} else {
