@@ -68,24 +68,11 @@ func (b *bench) durable(ctx context.Context) error {
 // once starts a container and removes it while it runs.
 func (k *kindOfContainer) once(ctx context.Context, c longshorev1.ContainersClient, image string, counts bool) error {
 	began := time.Now()
-	stream, err := c.Create(ctx, &longshorev1.CreateRequest{
+	name, err := created(c.Create(ctx, &longshorev1.CreateRequest{
 		Image: image, Pull: "missing", Command: program, Network: "none", AutoRemove: k.ephemeral, Start: true,
-	})
+	}))
 	if err != nil {
 		return err
-	}
-	name := ""
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			if name != "" && errors.Is(err, io.EOF) {
-				break
-			}
-			return err
-		}
-		if id := m.GetCreated().GetId(); id != "" {
-			name = id
-		}
 	}
 	started := time.Now()
 	if _, err := c.Remove(ctx, &longshorev1.RemoveRequest{Name: name, Force: true}); err != nil {
@@ -95,4 +82,19 @@ func (k *kindOfContainer) once(ctx context.Context, c longshorev1.ContainersClie
 		k.start, k.remove = append(k.start, started.Sub(began)), append(k.remove, time.Since(started))
 	}
 	return nil
+}
+
+// created reads the answers of Create, and returns the ID of the container.
+func created(stream grpc.ServerStreamingClient[longshorev1.CreateResponse], err error) (id string, _ error) {
+	for err == nil {
+		var m *longshorev1.CreateResponse
+		m, err = stream.Recv()
+		if created := m.GetCreated().GetId(); created != "" {
+			id = created
+		}
+	}
+	if id != "" && errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return id, err
 }

@@ -34,6 +34,7 @@ func (b *bench) all(ctx context.Context) error {
 		{name: "guest", do: func(ctx context.Context) error { return ofGuest(ctx, b) }},
 		{name: "statuses", do: b.swarmStatuses},
 		{name: "many", do: b.many, last: true},
+		{name: "loops", do: b.loops, last: true},
 		{name: "cli", do: func(ctx context.Context) error { return ofCLI(ctx, b) }, last: true},
 		{name: "swarm", do: b.swarm},
 	} {
