@@ -26,15 +26,35 @@ func stopForShutdown(ctx context.Context, log *slog.Logger, own stopper) {
 	if os.Getenv("INVOCATION_ID") == "" {
 		return // systemd did not start the agent
 	}
-	bus, err := systemd.Dial(ctx)
-	if err != nil {
-		return // an agent below systemd without a bus cannot know
+	if shuttingDown(ctx) {
+		stopAll(ctx, log, own)
 	}
-	defer bus.Close()
-	if down, err := bus.Stopping(ctx); err != nil || !down {
-		return
+}
+
+// busTime bounds the questions to systemd: it may hang, and the agent must end.
+const busTime = 5 * time.Second
+
+// shuttingDown reports whether systemd shuts the machine down. An agent without a bus cannot know.
+func shuttingDown(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, busTime)
+	defer cancel()
+	answer := make(chan bool, 1)
+	go func() { // Dial does not end with ctx
+		bus, err := systemd.Dial(ctx)
+		if err != nil {
+			answer <- false
+			return
+		}
+		defer bus.Close()
+		down, err := bus.Stopping(ctx)
+		answer <- err == nil && down
+	}()
+	select {
+	case down := <-answer:
+		return down
+	case <-ctx.Done():
+		return false
 	}
-	stopAll(ctx, log, own)
 }
 
 // stopSlack is the time that a stop takes besides the container's own.

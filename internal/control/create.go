@@ -81,6 +81,9 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	if err := translate.Check(req); err != nil {
 		return err
 	}
+	if err := s.links(ctx, req, &cfg); err != nil {
+		return err
+	}
 	if err := checkReclaim(s.srv.o.Unified, req); err != nil {
 		return err
 	}
@@ -97,13 +100,13 @@ func (s *containerServer) Create(req *longshorev1.CreateRequest, stream grpc.Ser
 	}
 	c, err := s.srv.create(ctx, req, cfg, img)
 	if err != nil {
+		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
+		defer cancel()
+		settleHolders(clean, s.srv, &core.Sandbox{Config: cfg}) // they may have ended meanwhile
 		return startFailure(err)
 	}
 	if req.GetStart() {
-		err := s.startable(ctx, c.Sandbox)
-		if err == nil {
-			err = s.srv.started(ctx, s.srv.own, c.ID)
-		}
+		err := s.startNeeding(ctx, s.srv.own, c)
 		if err != nil {
 			s.srv.dropIfAuto(ctx, c)
 			return startFailure(err)

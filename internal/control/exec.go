@@ -138,7 +138,7 @@ func (s *containerServer) Attach(stream grpc.BidiStreamingServer[longshorev1.Att
 		_ = view.Resize(ctx, at.Ref, translate.Size(req.GetSize())) // a container that has just ended has no size
 	}
 	if req.GetStart() {
-		if err := s.srv.started(ctx, view, c.ID); err != nil {
+		if err := s.startNeeding(ctx, view, c); err != nil {
 			s.srv.dropIfAuto(ctx, c)
 			return startFailure(err)
 		}

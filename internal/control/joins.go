@@ -1,14 +1,18 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
 	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/engine"
 )
 
 // joinContainers replaces the names in container:NAME of a request by IDs, so that a later container
@@ -31,23 +35,71 @@ func (s *containerServer) joinContainers(ctx context.Context, req *longshorev1.C
 	return nil
 }
 
-// startable returns Unavailable if a container of ours has joined the namespaces of one that does not
-// run: as with docker, it must be started first.
-func (s *containerServer) startable(ctx context.Context, sandbox core.ID) error {
-	sb, err := s.srv.own.Sandbox(ctx, sandbox)
-	if err != nil {
-		return err
-	}
-	for _, id := range sb.Config.Namespaces.Holders() {
-		c, err := s.srv.own.Container(ctx, id)
+// links puts the links of a request, NAME[:ALIAS], into the configuration of its sandbox.
+func (s *containerServer) links(ctx context.Context, req *longshorev1.CreateRequest, cfg *core.SandboxConfig) error {
+	for _, text := range req.GetLinks() {
+		name, alias, ok := strings.Cut(strings.TrimPrefix(text, "/"), ":")
+		if !ok {
+			alias = name
+		}
+		c, err := s.srv.container(ctx, name)
+		if err != nil {
+			return fmt.Errorf("link to %s: %w", name, err)
+		}
+		if c.Owner != core.OwnerCLI {
+			return fmt.Errorf("link to %s: it belongs to %s, whose containers have no links: %w", name, c.Owner, errdefs.ErrPermissionDenied)
+		}
+		sb, err := s.srv.own.Sandbox(ctx, c.Sandbox)
 		if err != nil {
 			return err
 		}
+		shared := func(a core.Attachment) bool {
+			return sb.Config.Namespaces.Net.Mode == core.Shared && sb.Config.Network.On(cmp.Or(a.Network, core.NetworkDefault)) >= 0
+		}
+		if !slices.ContainsFunc(cfg.Network.Attached(), shared) {
+			return fmt.Errorf("link to %s: it is on none of the container's networks: %w", name, errdefs.ErrInvalidArgument)
+		}
+		names := []string{alias, sb.Config.Hostname, string(c.Key)}
+		names = slices.DeleteFunc(names, func(n string) bool { return n == "" })
+		slices.Sort(names[1:])
+		cfg.Network.Links = append(cfg.Network.Links, core.Link{Container: c.ID, Names: slices.Compact(names)})
+	}
+	return nil
+}
+
+// startable returns Unavailable if a container of ours needs another one that does not run: the holder of
+// its joined namespaces, or the target of a link. As with docker, that one must be started first.
+func (s *containerServer) startable(ctx context.Context, c core.Container) error {
+	if c.Owner != core.OwnerCLI {
+		return nil
+	}
+	sb, err := s.srv.own.Sandbox(ctx, c.Sandbox)
+	if err != nil {
+		return err
+	}
+	for _, id := range sb.Config.Needs() {
+		c, err := s.srv.own.Container(ctx, id)
+		switch {
+		case errdefs.IsNotFound(err) && !slices.Contains(sb.Config.Namespaces.Holders(), id):
+			continue // a link to nothing, as in docker
+		case errdefs.IsNotFound(err):
+			return fmt.Errorf("container %s, whose namespaces it shares, was removed: %w", id.Short(), errdefs.ErrFailedPrecondition)
+		case err != nil:
+			return err
+		}
 		if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
-			return fmt.Errorf("it shares namespaces of container %s, which is %s; start that one first: %w", c.Name(), c.State, errdefs.ErrUnavailable)
+			return fmt.Errorf("it needs container %s, which is %s; start that one first: %w", c.Name(), c.State, errdefs.ErrUnavailable)
 		}
 	}
 	return nil
+}
+
+// startNeeding starts a created container, if those run that it needs.
+func (s *containerServer) startNeeding(ctx context.Context, view *engine.Client, c core.Container) error {
+	if err := s.startable(ctx, c); err != nil {
+		return err
+	}
+	return s.srv.started(ctx, view, c.ID)
 }
 
 // settleHolders settles the holders of a sandbox's joined namespaces: they may have ended before it.

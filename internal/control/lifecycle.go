@@ -53,10 +53,10 @@ func (s *containerServer) Start(ctx context.Context, req *longshorev1.StartReque
 		if cur, err := s.srv.own.Container(ctx, c.ID); err == nil && cur.Restarting() {
 			return &longshorev1.StartResponse{}, nil // its restart policy starts it; docker's answer too
 		}
-		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
+		if err := s.startable(ctx, c); err != nil {
 			return nil, err
 		}
-		if err := s.startable(ctx, c.Sandbox); err != nil {
+		if err := s.srv.renewLocked(ctx, c.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -120,6 +120,9 @@ func (s *containerServer) Restart(ctx context.Context, req *longshorev1.RestartR
 	}
 	defer unlock()
 	if c, err = s.srv.own.Container(ctx, c.ID); err != nil {
+		return nil, err
+	}
+	if err := s.startable(ctx, c); err != nil {
 		return nil, err
 	}
 	if c.State != core.ContainerCreated {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -337,6 +338,26 @@ func (s *Server) followNames(ctx context.Context) {
 	_ = w.Run(ctx, s.own) // Failed gets every error
 }
 
+// followLinks updates the files of containers with links when the other ones get or lose their addresses, until ctx
+// ends. It is apart from followNames: the verb on a container that is under way may take long.
+func followLinks(ctx context.Context, s *Server) {
+	w := engine.Watch{
+		Kinds: []core.EventKind{core.EventContainerStarted, core.EventSandboxStopped},
+		List:  func(ctx context.Context) error { return s.own.Attachments.Relink(ctx, core.OwnerCLI, "") },
+		Event: func(ctx context.Context, e core.Event) error {
+			return s.own.Attachments.Relink(ctx, core.OwnerCLI, e.Sandbox)
+		},
+		Failed: func(err error) {
+			s.o.Logger.ErrorContext(ctx, "could not update the links of containers; will try again", "error", err)
+		},
+	}
+	_ = w.Run(ctx, s.own) // Failed gets every error
+}
+
+// linkTime bounds the time of a start for the files of those with a link to the container. followLinks updates the
+// others.
+const linkTime = 2 * time.Second
+
 // started starts a container. Its names resolve when it returns.
 func (s *Server) started(ctx context.Context, view *engine.Client, id core.ID) error {
 	if err := view.StartContainer(ctx, id); err != nil {
@@ -344,6 +365,11 @@ func (s *Server) started(ctx context.Context, view *engine.Client, id core.ID) e
 	}
 	if err := s.publish(ctx); err != nil { // it runs: followNames tries again
 		s.o.Logger.WarnContext(ctx, "could not report a running container to the networks' name servers; will try again", "container", string(id), "error", err)
+	}
+	if c, err := view.Container(ctx, id); err == nil {
+		soon, cancel := context.WithTimeout(ctx, linkTime)
+		defer cancel()
+		_ = s.own.Attachments.Relink(soon, core.OwnerCLI, c.Sandbox) // followLinks reports errors
 	}
 	return nil
 }

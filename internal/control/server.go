@@ -164,6 +164,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	wg.Go(func() { s.sweep(ctx) })
 	wg.Go(func() { s.drain(ctx) })
 	wg.Go(func() { s.checkHealth(ctx) })
+	wg.Go(func() { followLinks(ctx, s) })
 	if s.o.Networks != nil {
 		wg.Go(func() { s.followNames(ctx) })
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
+	"github.com/longshore/longshore/internal/control/translate"
 	"github.com/longshore/longshore/internal/core"
 )
 
@@ -34,7 +35,9 @@ type shown struct {
 	Ulimits     []string          `json:"ulimits,omitempty"`
 	Tmpfs       map[string]string `json:"tmpfs,omitempty"` // the options of each target
 	VolumesFrom []string          `json:"volumes_from,omitempty"`
+	Links       []string          `json:"links,omitempty"` // NAME:ALIAS
 	PublishAll  bool              `json:"publish_all,omitempty"`
+	Network     string            `json:"network,omitempty"` // another container's, as CONTAINER:ID
 	PID         string            `json:"pid,omitempty"`
 	IPC         string            `json:"ipc,omitempty"`
 	UTS         string            `json:"uts,omitempty"`
@@ -69,6 +72,15 @@ func partsOf(req *longshorev1.CreateRequest) shown {
 		PublishAll: req.GetPublishAll(), PID: req.GetPid(), IPC: req.GetIpc(), UTS: req.GetUts(), Userns: req.GetUserns(), Annotations: req.GetAnnotations(),
 		Ulimits: req.GetUlimits(), CPUQuota: req.GetCpuQuota() != 0,
 		DeviceCgroupRules: req.GetDeviceCgroupRules(), Health: askedHealth(req.GetHealth()),
+	}
+	if _, joins := translate.JoinedContainer(req.GetNetwork()); joins {
+		s.Network = req.GetNetwork()
+	}
+	for _, l := range req.GetLinks() {
+		if name := strings.TrimPrefix(l, "/"); !strings.Contains(name, ":") {
+			l = name + ":" + name
+		}
+		s.Links = append(s.Links, strings.TrimPrefix(l, "/"))
 	}
 	for _, t := range req.GetTmpfs() {
 		if s.Tmpfs == nil {

@@ -115,7 +115,7 @@ func (s *Server) leave(ctx context.Context, id core.ID) {
 // sweep settles our containers when they end, until ctx ends.
 func (s *Server) sweep(ctx context.Context) {
 	w := engine.Watch{
-		Kinds: []core.EventKind{core.EventContainerExited},
+		Kinds: []core.EventKind{core.EventContainerExited, core.EventContainerUpdated},
 		List: func(ctx context.Context) error {
 			list, err := s.own.Containers(ctx, core.Filter{})
 			for _, c := range list {
@@ -124,7 +124,14 @@ func (s *Server) sweep(ctx context.Context) {
 			return err
 		},
 		Event: func(ctx context.Context, e core.Event) error {
-			s.settle(ctx, e.Container)
+			if e.Kind == core.EventContainerExited {
+				s.settle(ctx, e.Container)
+				return nil
+			}
+			// A start that has failed may have kept the holder of its namespaces from being settled.
+			if sb, err := s.own.Sandbox(ctx, e.Sandbox); err == nil {
+				settleHolders(ctx, s, &sb)
+			}
 			return nil
 		},
 		Failed: func(err error) {
@@ -154,7 +161,7 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 		return
 	}
 	a := core.StopRequest{Owner: core.OwnerCLI, Call: "longshore agent: the container has ended", At: c.Main.Finished}
-	if recordOf(c).AutoRemove {
+	if rec := recordOf(c); rec.AutoRemove && !waits(rec, &c) {
 		err = s.removeOwn(ctx, c, removal{engine.RemoveOptions{Force: true, Request: a}, true})
 	} else {
 		var sb core.Sandbox
@@ -168,6 +175,12 @@ func (s *Server) settle(ctx context.Context, id core.ID) {
 	if err != nil && !errdefs.IsNotFound(err) && ctx.Err() == nil {
 		s.o.Logger.WarnContext(ctx, "could not release the resources of an ended container; the agent's next start will retry", "container", string(id), "error", err)
 	}
+}
+
+// waits reports whether an ended container still waits for its first start: the process that was to become its
+// program has ended with the pid namespace of another container.
+func waits(rec record, c *core.Container) bool {
+	return rec.Later && c.Main.Started.IsZero() && c.Main.StopRequest == nil && c.Main.Autopsy.Start == ""
 }
 
 // recover removes our incomplete objects after a crash: sandboxes without a container, containers with AutoRemove whose

@@ -15,10 +15,17 @@ type NetworkConfig struct {
 	Ports  []Port              `json:"ports,omitempty"`
 	DNS    DNS                 `json:"dns"`
 	Hosts  map[string][]string `json:"hosts,omitempty"` // address → names, for /etc/hosts
-	Args   map[string]string   `json:"args,omitempty"`  // passed to the driver (CNI_ARGS, capability args)
+	Links  []Link              `json:"links,omitempty"`
+	Args   map[string]string   `json:"args,omitempty"` // passed to the driver (CNI_ARGS, capability args)
 	// Bandwidth limits in bits per second; 0 is none.
 	IngressRate uint64 `json:"ingress_rate,omitempty"`
 	EgressRate  uint64 `json:"egress_rate,omitempty"`
+}
+
+// Link gives names in /etc/hosts to the address of another container, as long as that one has it.
+type Link struct {
+	Container ID       `json:"container"`
+	Names     []string `json:"names"`
 }
 
 // NetworkNone is the NetworkConfig.Name of a sandbox that has the loopback interface only.

@@ -95,6 +95,16 @@ type SandboxConfig struct {
 	Durable    bool                   `json:"durable,omitempty"`   // its record outlives a boot; its containers are durable too
 }
 
+// Needs returns the containers that must run before those of the sandbox are started: the holders of its
+// Joined namespaces, and those of its links.
+func (c *SandboxConfig) Needs() []ID {
+	list := c.Namespaces.Holders()
+	for _, l := range c.Network.Links {
+		list = append(list, l.Container)
+	}
+	return list
+}
+
 // Cgroup says where the cgroup of a sandbox or container is: below Parent (a cgroupfs path, or
 // systemd's slice:prefix:name), or the existing directories in Adopt. When both are empty the
 // engine chooses.
@@ -191,6 +201,7 @@ type Joiner interface {
 	// Held reports whether a sandbox that has not stopped uses the network or the IPC namespace of
 	// another one.
 	Held(holder ID) (bool, error)
-	// Shown returns a sandbox as its files in /etc show it: with the network that it has joined.
+	// Shown returns a sandbox as its files in /etc show it: with the network that it has joined, and the
+	// addresses of its links in Hosts.
 	Shown(sb Sandbox) (Sandbox, error)
 }

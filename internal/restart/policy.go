@@ -123,10 +123,10 @@ func (Rules) Requested(c *core.Container, req core.StopRequest) {
 	}
 	r := &c.Restarts
 	if req.Call == core.ShutdownCall {
-		r.Down = true
+		r.Down = !r.Cancelled
 		return
 	}
-	r.Stopped = true
+	r.Stopped, r.Down = true, false
 	own, err := ocispec.Signal(c.Config.Stop.Signal)
 	if req.Stop || req.Signal == int(unix.SIGKILL) || c.Config.Stop.Signal == "" || err != nil || req.Signal == own {
 		r.Cancelled, r.Due, r.Boot = true, time.Time{}, false
@@ -156,6 +156,19 @@ func lastStatus(c *core.Container) int {
 		return c.Main.Autopsy.Exit.Status()
 	}
 	return 0
+}
+
+// Again schedules the next try of a start that has failed because the holder of a joined namespace does not
+// run. The failure may have ended the restarts.
+func Again(c *core.Container, cause error, now time.Time) {
+	r := &c.Restarts
+	r.Error = cause.Error()
+	if r.Cancelled || !wants(c.Config.Restart, r.Stopped && !r.Boot, 1, 0) {
+		r.Due, r.Boot = time.Time{}, false
+		return
+	}
+	r.Delay = min(max(2*r.Delay, firstDelay), maxDelay)
+	r.Due = now.Add(r.Delay)
 }
 
 // Failed schedules the next try of a start that has failed, or gives up. The node's own troubles

@@ -1,6 +1,7 @@
 package restart_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -198,6 +199,29 @@ func TestFailedStarts(t *testing.T) {
 			if ct.Restarting() != want || ct.Restarts.Error != c.cause.Error() || want && !ct.Restarts.Due.Equal(start.Add(time.Minute)) {
 				t.Errorf("%v, boot %v: %+v", c.cause, boot, ct.Restarts)
 			}
+		}
+	}
+}
+
+func TestAgain(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		policy core.RestartName
+		has    core.Restarts
+		again  bool
+	}{
+		{core.RestartAlways, core.Restarts{}, true},
+		{core.RestartAlways, core.Restarts{Stopped: true, Boot: true}, true},
+		{core.RestartOnFailure, core.Restarts{Count: 3}, true},
+		{core.RestartUnlessStopped, core.Restarts{Stopped: true}, false},
+		{core.RestartAlways, core.Restarts{Cancelled: true}, false},
+		{core.RestartNever, core.Restarts{}, false},
+	} {
+		ct := core.Container{Config: core.ContainerConfig{Restart: core.RestartPolicy{Name: c.policy}}, Restarts: c.has}
+		ct.Restarts.Due = now.Add(-time.Second)
+		restart.Again(&ct, errors.New("e"), now)
+		if got := !ct.Restarts.Due.IsZero(); got != c.again || ct.Restarts.Error != "e" || got && !ct.Restarts.Due.After(now) {
+			t.Errorf("%s %+v: %+v", c.policy, c.has, ct.Restarts)
 		}
 	}
 }

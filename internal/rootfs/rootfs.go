@@ -208,7 +208,12 @@ func (r *Roots) Unmount(ctx context.Context, target string) error {
 		return fmt.Errorf("unmount root %q: %w", target, errdefs.ErrInvalidArgument)
 	}
 	if last, err := unix.Open(target, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
-		defer func() { go unix.Close(last) }()
+		var st unix.Statfs_t
+		if unix.Fstatfs(last, &st) == nil && st.Type == unix.OVERLAYFS_SUPER_MAGIC {
+			defer func() { go unix.Close(last) }()
+		} else {
+			_ = unix.Close(last)
+		}
 	}
 	// MNT_DETACH detaches the mounts below too.
 	for {

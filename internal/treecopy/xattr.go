@@ -27,6 +27,7 @@ func (tw *tarWriter) attributes(h *tar.Header, f *os.File) error {
 	if err != nil {
 		return &os.PathError{Op: "list the extended attributes of", Path: h.Name, Err: err}
 	}
+	left := maxAttributes
 	for name := range strings.SplitSeq(string(names), "\x00") {
 		if (name != capability || tw.ids.Mapped()) && !strings.HasPrefix(name, userAttributes) || strings.Contains(name, "=") {
 			continue // a record's key cannot have an equals sign
@@ -38,6 +39,9 @@ func (tw *tarWriter) attributes(h *tar.Header, f *os.File) error {
 		if err != nil {
 			return &os.PathError{Op: "read the extended attribute " + name + " of", Path: h.Name, Err: err}
 		}
+		if left -= len(name) + len(value); left < 0 {
+			return nil // docs/limits.md: a program must not make its export fail, or fill the memory
+		}
 		if h.PAXRecords == nil {
 			h.PAXRecords = map[string]string{}
 		}
@@ -45,6 +49,9 @@ func (tw *tarWriter) attributes(h *tar.Header, f *os.File) error {
 	}
 	return nil
 }
+
+// maxAttributes bounds the attributes of a file in a tar, in bytes: readers refuse larger headers.
+const maxAttributes = 512 << 10
 
 // maxAttribute is the kernel's bound of a value and of a list of names, in bytes.
 const maxAttribute = 1 << 16

@@ -97,12 +97,85 @@ func TestContainersThatJoinAnother(t *testing.T) {
 				t.Errorf("%s: %v", c.flags, err)
 			}
 		}
+		// A holder is started again while the kernel ends others that are removed then.
+		must(t, n, "run", "-d", "--name", "h", image, "/bin/sleep", "1000")
+		for range 4 {
+			for range 3 {
+				must(t, n, "run", "-d", "--rm", "--network", "container:h", "--pid", "container:h", image, "/bin/sleep", "1000")
+			}
+			must(t, n, "restart", "-t", "0", "h")
+		}
+		// One that was created with --rm waits for its first start.
+		must(t, n, "create", "--rm", "--name", "later", "--pid", "container:h", image, "/bin/sleep", "1000")
+		must(t, n, "restart", "-t", "0", "h")
+		must(t, n, "start", "later")
+		must(t, n, "rm", "-f", "later", "h")
+		n.Check()
 		must(t, n, "rm", "-f", "web")
 		if out, err := n.CLI("start", "pid"); err == nil || !strings.Contains(err.Error(), "was removed") {
 			t.Errorf("a start without the holder: %s, %v", out, err)
 		}
 		n.Check()
 		must(t, n, "rm", "-f", "net", "pid", "ipc")
+		clean(t, n)
+	})
+}
+
+// TestLinksFollowTheirTargets has links on the default network, over restarts of the target with another address, a power
+// cut, and its removal.
+func TestLinksFollowTheirTargets(t *testing.T) {
+	roottest.Run(t, func(t *testing.T) {
+		n := nodetest.Start(t, nodetest.Options{})
+		image := n.Busybox(t)
+		must(t, n, "run", "-d", "--name", "db", "--hostname", "store", "--restart", "always", image,
+			"/bin/sh", "-c", "mkdir -p /www; echo data > /www/page; exec httpd -f -p 80 -h /www")
+		must(t, n, "run", "-d", "--name", "web", "--link", "db:database", "--restart", "always", image, "/bin/sleep", "1000")
+		reads := func() {
+			t.Helper()
+			for _, name := range []string{"database", "db", "store"} {
+				roottest.Eventually(t, "web reads the page by the name "+name, func() bool {
+					out, err := n.CLI("exec", "web", "wget", "-qO-", "http://"+name+"/page")
+					return err == nil && out == "data\n"
+				})
+			}
+		}
+		reads()
+		if got := must(t, n, "inspect", "-f", "{{.HostConfig.Links}}", "web"); got != "[/db:/web/database]" {
+			t.Errorf("inspect shows %s", got)
+		}
+		address := must(t, n, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", "db")
+		must(t, n, "stop", "-t", "0", "db")
+		must(t, n, "run", "-d", "--name", "taker", "--ip", address, image, "/bin/sleep", "1000") // the address is another one's now
+		must(t, n, "start", "db")
+		if now := must(t, n, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", "db"); now == address {
+			t.Fatalf("db has still %s", now)
+		}
+		reads()
+		n.PowerCut()
+		n.Up()
+		reads()
+		n.Check()
+		must(t, n, "stop", "-t", "0", "web", "db")
+		if out, err := n.CLI("start", "web"); err == nil || !strings.Contains(err.Error(), "it needs container db, which is exited; start that one first") {
+			t.Errorf("a start without the target: %s, %v", out, err)
+		}
+		for _, c := range []struct{ text, flags string }{
+			{`find container "nobody": not found`, "--link nobody"},
+			{"it needs container db, which is exited", "--link db"},
+			{"a link cannot be combined with network host", "--link db --network host"},
+			{"is not NAME or NAME:ALIAS", "--link db:a/b"},
+		} {
+			args := append(append([]string{"run", "--rm"}, strings.Fields(c.flags)...), image, "true")
+			if _, err := n.CLI(args...); err == nil || !strings.Contains(err.Error(), c.text) {
+				t.Errorf("%s: %v", c.flags, err)
+			}
+		}
+		must(t, n, "rm", "-f", "db")
+		must(t, n, "start", "web")
+		if hosts := must(t, n, "exec", "web", "cat", "/etc/hosts"); strings.Contains(hosts, "database") {
+			t.Errorf("the hosts of web after the removal of db:\n%s", hosts)
+		}
+		must(t, n, "rm", "-f", "web", "taker")
 		clean(t, n)
 	})
 }

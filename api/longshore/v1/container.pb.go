@@ -1522,7 +1522,8 @@ type CreateRequest struct {
 	Cgroupns               string               `protobuf:"bytes,142,opt,name=cgroupns,proto3" json:"cgroupns,omitempty"`                                                // private (the default), or host
 	Ip6                    string               `protobuf:"bytes,143,opt,name=ip6,proto3" json:"ip6,omitempty"`                                                          // an IPv6 address of the network's range
 	// true or "": prepare the container for systemd if its command is systemd or an init; always: in any case; false: never
-	Systemd       string `protobuf:"bytes,144,opt,name=systemd,proto3" json:"systemd,omitempty"`
+	Systemd       string   `protobuf:"bytes,144,opt,name=systemd,proto3" json:"systemd,omitempty"`
+	Links         []string `protobuf:"bytes,145,rep,name=links,proto3" json:"links,omitempty"` // NAME[:ALIAS]: names in /etc/hosts for the address of another container
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2157,6 +2158,13 @@ func (x *CreateRequest) GetSystemd() string {
 		return x.Systemd
 	}
 	return ""
+}
+
+func (x *CreateRequest) GetLinks() []string {
+	if x != nil {
+		return x.Links
+	}
+	return nil
 }
 
 // DeviceLimit is a limit for one block device of the node.
@@ -5943,7 +5951,7 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x124\n" +
 	"\astarted\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +
 	"\bfinished\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bfinished\x12/\n" +
-	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xa0\x19\n" +
+	"\aautopsy\x18\x05 \x01(\v2\x15.longshore.v1.AutopsyR\aautopsy\"\xb7\x19\n" +
 	"\rCreateRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05image\x18\x02 \x01(\tR\x05image\x12\x12\n" +
@@ -6046,7 +6054,8 @@ const file_longshore_v1_container_proto_rawDesc = "" +
 	"\x10oom_kill_disable\x18\x8d\x01 \x01(\bR\x0eoomKillDisable\x12\x1b\n" +
 	"\bcgroupns\x18\x8e\x01 \x01(\tR\bcgroupns\x12\x11\n" +
 	"\x03ip6\x18\x8f\x01 \x01(\tR\x03ip6\x12\x19\n" +
-	"\asystemd\x18\x90\x01 \x01(\tR\asystemd\x1a9\n" +
+	"\asystemd\x18\x90\x01 \x01(\tR\asystemd\x12\x15\n" +
+	"\x05links\x18\x91\x01 \x03(\tR\x05links\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +

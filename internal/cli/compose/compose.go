@@ -180,6 +180,15 @@ func together(list []*longshorev1.Container, service string, fn func(*longshorev
 // graph says which services are done before a service.
 type graph map[string][]string
 
+// upTo returns the part of the graph that name needs, with name.
+func (g graph) upTo(name string) graph {
+	out := graph{name: g[name]}
+	for _, b := range g[name] {
+		maps.Copy(out, g.upTo(b))
+	}
+	return out
+}
+
 // reversed returns the graph of the opposite order.
 func (g graph) reversed() graph {
 	out := graph{}

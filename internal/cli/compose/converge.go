@@ -49,7 +49,11 @@ func (u *upper) converge(ctx context.Context, s composefile.Service) error {
 	}
 	for n := 1; n <= s.Scale; n++ {
 		c := have[n]
-		stale, err := u.joins(ctx, c, u.request(s, n))
+		ended, stale, err := u.joins(ctx, c, u.request(s, n))
+		stale = stale && !u.f.keep
+		if err == nil && (c == nil || stale || u.changed(c, s, n)) {
+			err = u.startEnded(ctx, ended)
+		}
 		if err != nil {
 			return u.named("service "+s.Name, err)
 		}
@@ -61,7 +65,7 @@ func (u *upper) converge(ctx context.Context, s composefile.Service) error {
 				return err
 			}
 			u.step("Container", name, "Created")
-		case u.changed(c, s, n) || stale && !u.f.keep:
+		case stale || u.changed(c, s, n):
 			if err := u.replace(ctx, c, s, n); err != nil {
 				return err
 			}

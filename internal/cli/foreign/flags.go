@@ -75,7 +75,6 @@ func createEntries() []entry {
 		{"create,run,update", "cpu-rt-period cpu-rt-runtime", "there are no real-time groups: use --ulimit rtprio=N with --cap-add SYS_NICE", false},
 		{"create,run,pull,push", "disable-content-trust", trust, true},
 		{makes, "kernel-memory", "the kernel has no limit of its own memory any more: use --memory", false},
-		{makes, "link", "use a network made by network create, where containers find each other by name, and --network-alias", false},
 		{makes, "link-local-ip", "use --ip, or --network name=NETWORK,ip=ADDRESS", false},
 		{makes, "storage-opt", "layers have no limits of their own: use a volume made by volume create -o type=tmpfs -o o=size=…", false},
 		{makes, "use-api-socket", "there is no socket of Docker's API: use -v /run/longshore/control.sock:/run/longshore/control.sock", false},

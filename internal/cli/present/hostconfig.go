@@ -60,6 +60,10 @@ func hostConfig(o object, mounted []mountPoint) *docker.HostConfig {
 		h.Binds = binds(mounted)
 	}
 	h.Mounts = askedMounts(shown.objects("mounts"))
+	for _, l := range shown.texts("links") {
+		target, alias, _ := strings.Cut(l, ":")
+		h.Links = append(h.Links, "/"+target+":/"+o.text("name")+"/"+alias)
+	}
 	return h
 }
 
@@ -138,6 +142,9 @@ func nanoCPUs(o object) int64 {
 
 // networkMode returns the name of the first network, as in docker's document.
 func networkMode(o object) string {
+	if joined := o.object("shown").text("network"); joined != "" {
+		return joined
+	}
 	if names := o.texts("network", "names"); len(names) > 0 {
 		return names[0]
 	}

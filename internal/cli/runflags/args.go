@@ -290,6 +290,7 @@ func networkArgs(l *argList, r *longshorev1.CreateRequest) {
 	l.text("hostname", r.GetHostname())
 	l.text("domainname", r.GetDomainname())
 	l.each("add-host", r.GetHosts())
+	l.each("link", r.GetLinks())
 	l.each("dns", r.GetDns().GetServers())
 	l.each("dns-search", r.GetDns().GetSearches())
 	l.each("dns-option", r.GetDns().GetOptions())

@@ -53,6 +53,7 @@ func (f *moreFlags) define(fl *pflag.FlagSet, r *longshorev1.CreateRequest) {
 	fl.Int32Var(&r.OomScoreAdj, "oom-score-adj", 0, "likelihood that the kernel kills it when memory runs out, -1000 to 1000")
 	fl.StringVar(&r.Platform, "platform", "", "platform of the image, such as linux/arm64 (default: the node's)")
 	fl.StringArrayVar(&r.Hosts, "add-host", nil, "line of /etc/hosts, NAME:ADDRESS; the address host-gateway is the node's")
+	fl.StringArrayVar(&r.Links, "link", nil, "names of another container in /etc/hosts, NAME[:ALIAS]; it must run")
 	fl.StringArrayVar(&f.searches, "dns-search", nil, "domain to search for names")
 	fl.StringArrayVar(&f.dnsOptions, "dns-option", nil, "option of the resolver")
 	fl.StringArrayVar(&f.annotations, "annotation", nil, "annotation of the OCI spec, NAME=value")

@@ -70,6 +70,9 @@ func Check(req *longshorev1.CreateRequest) error {
 	if req.GetPublishAll() && !ownNetwork(req) {
 		return invalid.Errorf("ports cannot be published with network %s", req.GetNetwork())
 	}
+	if err := checkLinks(req); err != nil {
+		return err
+	}
 	if req.GetLogBytes() < 0 || req.GetLogFiles() < 0 || req.GetLogFiles() > MaxLogFiles {
 		return invalid.Errorf("a log has at most %d files, and no negative size", MaxLogFiles)
 	}

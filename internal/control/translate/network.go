@@ -165,6 +165,24 @@ func hostLines(req *longshorev1.CreateRequest) (map[string][]string, error) {
 	return lines, nil
 }
 
+// checkLinks refuses links that are not NAME[:ALIAS], or that a container without a network of its own cannot have.
+func checkLinks(req *longshorev1.CreateRequest) error {
+	list := req.GetLinks()
+	if len(list) > maxAliases {
+		return invalid.Errorf("%d links, at most %d", len(list), maxAliases)
+	}
+	if len(list) > 0 && !ownNetwork(req) {
+		return invalid.Errorf("a link cannot be combined with network %s", req.GetNetwork())
+	}
+	for _, l := range list {
+		name, alias, ok := strings.Cut(l, ":")
+		if name == "" || ok && !core.IsName(alias, "_.-", maxHostName) {
+			return invalid.Errorf("link %q is not NAME or NAME:ALIAS, where the alias is a name: letters, digits and _.-", l)
+		}
+	}
+	return nil
+}
+
 // Exposed returns the ports that the image and the request expose and that are not among the published ones. They have no
 // host ports yet.
 func Exposed(img *imagespec.ImageConfig, req *longshorev1.CreateRequest, published []core.Port) ([]core.Port, error) {

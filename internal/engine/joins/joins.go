@@ -9,6 +9,8 @@ package joins
 import (
 	"context"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -92,12 +94,15 @@ func (t Table) Stop(sb core.Sandbox) (core.Sandbox, error) {
 func (t Table) Pin(ctx context.Context, sb *core.Sandbox, req core.PinRequest) error {
 	list := sb.Config.Namespaces.Joined()
 	req.Join = map[specs.LinuxNamespaceType]string{}
+	pid := 0
 	for kind, n := range list {
-		path, err := t.source(ctx, sb, kind, n)
+		path, c, err := t.source(ctx, sb, kind, n)
 		if err != nil {
 			return fmt.Errorf("join the %s namespace: %w", kind, err)
 		}
-		req.Join[kind] = path
+		if req.Join[kind] = path; kind == specs.PIDNamespace {
+			pid = c.Main.Pid
+		}
 	}
 	paths, err := t.Pinner.Pin(ctx, req)
 	if err != nil {
@@ -106,31 +111,31 @@ func (t Table) Pin(ctx context.Context, sb *core.Sandbox, req core.PinRequest) e
 	for kind, n := range owned.Pinned(&sb.Config.Namespaces) {
 		n.Path = paths[kind]
 	}
-	return t.verify(ctx, &sb.Config.Namespaces.PID)
+	return t.verify(ctx, &sb.Config.Namespaces.PID, pid)
 }
 
-// source waits for the verb on the holder's sandbox that is under way.
-func (t Table) source(ctx context.Context, sb *core.Sandbox, kind specs.LinuxNamespaceType, n *core.Namespace) (string, error) {
+// source returns the file of a namespace, and its holder. It waits for the verb on the holder's sandbox that
+// is under way.
+func (t Table) source(ctx context.Context, sb *core.Sandbox, kind specs.LinuxNamespaceType, n *core.Namespace) (path string, c core.Container, err error) {
 	unlock, err := t.Lock(ctx, n.Holder)
 	if err != nil {
-		return "", err
+		return "", c, err
 	}
 	defer unlock()
-	c, err := t.holder(n)
-	if err != nil {
-		return "", err
+	if c, err = t.holder(n); err != nil {
+		return "", c, err
 	}
 	if live := c.State == core.ContainerRunning || c.State == core.ContainerPaused; !live && (sb.State != core.SandboxCreating || c.State != core.ContainerCreated) {
-		return "", fmt.Errorf("container %s is %s; start it first: %w", c.Name(), c.State, errdefs.ErrUnavailable)
+		return "", c, fmt.Errorf("container %s is %s; start it first: %w", c.Name(), c.State, errdefs.ErrUnavailable)
 	}
 	if kind == specs.PIDNamespace {
-		return fmt.Sprintf("/proc/%d/ns/pid", c.Main.Pid), nil
+		return fmt.Sprintf("/proc/%d/ns/pid", c.Main.Pid), c, nil
 	}
 	h, err := t.Records.Sandbox(n.Holder)
 	if err != nil {
-		return "", err
+		return "", c, err
 	}
-	return h.Config.Namespaces.Joinable()[kind].Path, nil
+	return h.Config.Namespaces.Joinable()[kind].Path, c, nil
 }
 
 func (t Table) holder(n *core.Namespace) (core.Container, error) {
@@ -141,9 +146,9 @@ func (t Table) holder(n *core.Namespace) (core.Container, error) {
 	return c, err
 }
 
-// verify checks that a pinned pid namespace is its holder's: the holder may have ended meanwhile, and
-// its pid may be that of another process of the node.
-func (t Table) verify(ctx context.Context, n *core.Namespace) error {
+// verify checks that the pid namespace that was pinned by a pid is the holder's: the holder may have ended
+// meanwhile, and its pid may be that of another process of the node.
+func (t Table) verify(ctx context.Context, n *core.Namespace, pid int) error {
 	if n.Mode != core.Joined {
 		return nil
 	}
@@ -155,7 +160,7 @@ func (t Table) verify(ctx context.Context, n *core.Namespace) error {
 	if err != nil && !errdefs.IsNotFound(err) {
 		return err
 	}
-	if c.Main.Pid == 0 || !slices.Contains(pids, c.Main.Pid) {
+	if pid == 0 || c.Main.Pid != pid || !slices.Contains(pids, pid) {
 		return fmt.Errorf("join the pid namespace: container %s has just ended: %w", c.Name(), errdefs.ErrUnavailable)
 	}
 	return nil
@@ -164,10 +169,7 @@ func (t Table) verify(ctx context.Context, n *core.Namespace) error {
 // Held implements core.Joiner.
 func (t Table) Held(holder core.ID) (held bool, err error) {
 	err = t.Records.Store.View(func(tx core.Tx) error {
-		for sb, err := range tx.Sandboxes().All("") {
-			if err != nil {
-				return err
-			}
+		for sb := range tx.Sandboxes().Stored("") {
 			ns := &sb.Config.Namespaces
 			uses := ns.Net.Holder == holder || ns.IPC.Holder == holder
 			held = held || uses && (sb.State != core.SandboxStopped || sb.Renewing)
@@ -179,10 +181,50 @@ func (t Table) Held(holder core.ID) (held bool, err error) {
 
 // Shown implements core.Joiner.
 func (t Table) Shown(sb core.Sandbox) (core.Sandbox, error) {
-	if sb.Config.Namespaces.Net.Mode != core.Joined {
+	if sb.Config.Namespaces.Net.Mode == core.Joined {
+		h, err := t.Records.Sandbox(sb.Config.Namespaces.Net.Holder)
+		if err != nil {
+			return sb, err
+		}
+		sb.Network, sb.Config.Network, sb.Config.Namespaces.Net = h.Network, h.Config.Network, h.Config.Namespaces.Net
+	}
+	if len(sb.Config.Network.Links) == 0 {
 		return sb, nil
 	}
-	h, err := t.Records.Sandbox(sb.Config.Namespaces.Net.Holder)
-	sb.Network, sb.Config.Network, sb.Config.Namespaces.Net = h.Network, h.Config.Network, h.Config.Namespaces.Net
-	return sb, err
+	hosts := maps.Clone(sb.Config.Network.Hosts)
+	if hosts == nil {
+		hosts = map[string][]string{}
+	}
+	for _, l := range sb.Config.Network.Links {
+		c, err := t.Records.Container(l.Container)
+		if errdefs.IsNotFound(err) {
+			continue
+		}
+		var other core.Sandbox
+		if err == nil {
+			other, err = t.Records.Sandbox(c.Sandbox)
+		}
+		if err != nil {
+			return sb, err
+		}
+		if addr := common(&sb.Network, &other); addr.IsValid() {
+			hosts[addr.String()] = slices.Concat(hosts[addr.String()], l.Names)
+		}
+	}
+	sb.Config.Network.Hosts = hosts
+	return sb, nil
+}
+
+// common returns the address of another sandbox on the first network that both are on.
+func common(own *core.NetworkStatus, other *core.Sandbox) (none netip.Addr) {
+	if other.State != core.SandboxReady {
+		return none
+	}
+	for _, a := range own.Interfaces {
+		i := other.Network.On(a.Network)
+		if i >= 0 && len(other.Network.Interfaces[i].Addrs) > 0 {
+			return other.Network.Interfaces[i].Addrs[0].Addr()
+		}
+	}
+	return none
 }

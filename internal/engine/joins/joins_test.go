@@ -1,6 +1,7 @@
 package joins_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 	"github.com/longshore/longshore/internal/engine/enginetest"
+	"github.com/longshore/longshore/internal/engine/joins"
+	"github.com/longshore/longshore/internal/engine/scope"
 )
 
 // rig is a node with fakes, and containers in sandboxes of their own.
@@ -198,5 +201,43 @@ func TestAPidOfAnotherProcess(t *testing.T) {
 		t.Errorf("created with %v", err)
 	}
 	r.Pinner.Fail(nil)
+	r.Clean()
+}
+
+func TestShownHasTheAddressesOfLinks(t *testing.T) {
+	r := newRig(t)
+	_, target := r.run("target", all)
+	_, gone := r.run("gone", all)
+	links := []core.Link{{Container: target.ID, Names: []string{"db", "target"}}, {Container: gone.ID, Names: []string{"old"}}}
+	sb, c, err := r.create("links", core.SandboxConfig{Namespaces: all, Network: core.NetworkConfig{Links: links, Hosts: map[string][]string{"192.0.2.1": {"own"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := joins.Table{Records: scope.Records{Store: r.Options.Store}}
+	shown := func() map[string][]string {
+		t.Helper()
+		shown, err := table.Shown(r.sandbox(sb.ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return shown.Config.Network.Hosts
+	}
+	address := r.sandbox(target.Sandbox).Network.Interfaces[0].Addrs[0].Addr().String()
+	if got := shown(); len(got) != 3 || !slices.Equal(got[address], []string{"db", "target"}) || got["192.0.2.1"][0] != "own" {
+		t.Errorf("both run: %q, the address is %s", got, address)
+	}
+	r.ends(target)
+	if err := r.cli().RemoveSandbox(t.Context(), gone.Sandbox, engine.RemoveOptions{Force: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(); len(got) != 1 {
+		t.Errorf("none runs: %q", got)
+	}
+	if stored := r.sandbox(sb.ID).Config; !slices.Equal(stored.Needs(), []core.ID{target.ID, gone.ID}) || len(stored.Network.Hosts) != 1 {
+		t.Errorf("stored: %+v", stored.Network)
+	}
+	if err := r.cli().StopContainer(t.Context(), c.ID, engine.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	r.Clean()
 }

@@ -220,8 +220,42 @@ func (v Verbs) refreshed(ctx context.Context, id core.ID, pass func(string) erro
 	return pass("files")
 }
 
+// Relink updates the files in /etc of the sandboxes of an owner that have a link to a container of a sandbox;
+// "" is any.
+func (v Verbs) Relink(ctx context.Context, owner core.Owner, to core.ID) error {
+	var list []core.ID
+	err := v.Scope.Store.View(func(tx core.Tx) error {
+		for sb := range tx.Sandboxes().Stored(owner) {
+			for _, l := range sb.Config.Network.Links {
+				c, err := tx.Containers().Get(l.Container)
+				if to == "" || err == nil && c.Sandbox == to {
+					list = append(list, sb.ID)
+					break
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range list {
+		_, unlock, err := v.Scope.LockedSandbox(ctx, id)
+		if err == nil {
+			err = v.Refresh(ctx, id)
+			unlock()
+		}
+		if err != nil && !errdefs.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("change the files in /etc of sandbox %s: %w", id.Short(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Refresh updates a ready sandbox's files in /etc after a change of its networks. Files that a
-// container has changed stay. Preconditions: nobody else changes the sandbox.
+// container has changed stay. The files of those that have joined its network change too. Preconditions:
+// nobody else changes the sandbox.
 func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 	var sb core.Sandbox
 	var in []*core.Container
@@ -229,10 +263,7 @@ func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 	err := v.Scope.Store.View(func(tx core.Tx) (err error) {
 		sb, err = tx.Sandboxes().Get(id)
 		in = slices.Collect(tx.StoredOf(id))
-		for other, oerr := range tx.Sandboxes().All(sb.Owner) {
-			if oerr != nil {
-				return oerr
-			}
+		for other := range tx.Sandboxes().Stored(sb.Owner) {
 			if other.Config.Namespaces.Net.Holder == id {
 				joined = append(joined, other.ID)
 			}
@@ -266,7 +297,10 @@ func (v Verbs) Refresh(ctx context.Context, id core.ID) error {
 	}
 	errs = append(errs, etc.Save(sb.Dir, files))
 	for _, other := range joined {
-		errs = append(errs, v.Refresh(ctx, other))
+		// Its lock comes before this sandbox's, so it is not held: the other may be removed meanwhile.
+		if err := v.Refresh(ctx, other); !errdefs.IsNotFound(err) && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -61,7 +61,7 @@ func (v Starter) Start(ctx context.Context, id core.ID) error {
 	}
 	defer unlock()
 	switch {
-	case !errors.Is(err, ErrNotDue) && cur.Restarting():
+	case !errors.Is(err, ErrNotDue) && (cur.Restarting() || cur.State == core.ContainerExited && cur.Restarts.Error != "" && !cur.Restarts.Cancelled):
 		return fmt.Errorf("start container %s again: %w", id, err)
 	case cur.State != core.ContainerCreated || !errors.Is(err, ErrNotDue):
 		return nil // a caller has stopped, started or removed it meanwhile
@@ -107,6 +107,19 @@ func (v Verbs) PutOff(ctx context.Context, id core.ID, decide func(*core.Contain
 	if err == nil && waits != nil {
 		err = v.Kill(ctx, waits)
 	}
+	return ignoreNotFound(err)
+}
+
+// Retry changes the restarts of a container by decide, after a failed start that has ended them.
+func (v Verbs) Retry(id core.ID, decide func(*core.Container)) error {
+	err := v.Scope.ChangeContainer(id, scope.By{Verb: "restart"}, func(ct *core.Container, n *scope.Change) error {
+		if ct.State == core.ContainerExited && !ct.Restarting() && ct.Restarts.Error != "" {
+			if decide(ct); ct.Restarting() {
+				n.Add(core.Event{Kind: core.EventContainerUpdated, Note: fmt.Sprintf("its restart policy tries again in %v", ct.Restarts.Delay)})
+			}
+		}
+		return nil
+	})
 	return ignoreNotFound(err)
 }
 

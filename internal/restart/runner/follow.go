@@ -6,11 +6,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/longshore/longshore/internal/core"
 	"github.com/longshore/longshore/internal/engine"
 )
 
-// followers are containers that are started after the holders of the namespaces that they join.
+// followers are containers that are started after the ones that they need: the holders of joined
+// namespaces, and the targets of links.
 type followers struct {
 	mu      sync.Mutex // guards waiting, due
 	waiting map[core.ID][]pending
@@ -26,6 +29,15 @@ func (f *followers) wait(holder core.ID, p pending) {
 	}
 	if !slices.Contains(f.waiting[holder], p) {
 		f.waiting[holder] = append(f.waiting[holder], p)
+	}
+}
+
+// forget removes a wait.
+func (f *followers) forget(id core.ID, p pending) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting[id] = slices.DeleteFunc(f.waiting[id], func(q pending) bool { return q == p }); len(f.waiting[id]) == 0 {
+		delete(f.waiting, id)
 	}
 }
 
@@ -64,23 +76,38 @@ func (r *Runner) follow(holder core.ID) {
 	}
 }
 
-// waits reports whether a container has to wait for the holder of its joined namespaces, because a
-// restart of the holder is pending. follow queues it again. The wait is noted before the holder's record
-// is read, so that no change is missed.
-func (r *Runner) waits(ctx context.Context, own *engine.Client, p pending) bool {
+// needs are the relations of a container that is due to the ones that it needs.
+type needs struct {
+	wait  bool    // a restart of one of them is pending; follow queues the container again
+	gone  core.ID // a holder of its joined namespaces that was removed
+	joins bool    // it joins namespaces
+}
+
+// needs finds the relations of a container. The wait is noted before the record of the other one is read, so
+// that no change is missed.
+func (r *Runner) needs(ctx context.Context, own *engine.Client, p pending) (n needs) {
 	c, err := own.Container(ctx, p.id)
 	if err != nil {
-		return false
+		return n
 	}
 	sb, err := own.Sandbox(ctx, c.Sandbox)
 	if err != nil {
-		return false
+		return n
 	}
-	for _, id := range sb.Config.Namespaces.Holders() {
+	holders := sb.Config.Namespaces.Holders()
+	n.joins = len(holders) > 0
+	for _, id := range sb.Config.Needs() {
 		r.followers.wait(id, p)
-		if holder, err := own.Container(ctx, id); err == nil && holder.Restarting() {
-			return true
+		other, err := own.Container(ctx, id)
+		holds := slices.Contains(holders, id)
+		switch {
+		case errdefs.IsNotFound(err) && holds:
+			n.gone = id
+		case err == nil && other.Restarting():
+			n.wait = true
+		case !holds:
+			r.followers.forget(id, p)
 		}
 	}
-	return false
+	return n
 }

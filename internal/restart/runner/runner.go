@@ -7,6 +7,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -91,6 +92,9 @@ func (r *Runner) add(list ...core.Container) {
 // startTime bounds one start, so that a network that hangs does not keep the others from starting.
 const startTime = 2 * time.Minute
 
+// longestWait is the time until the next check of a container that waits for another one.
+const longestWait = 30 * time.Second
+
 // putOffPause is the pause before the next try if a failure could not be recorded.
 const putOffPause = time.Second
 
@@ -98,7 +102,10 @@ const putOffPause = time.Second
 // begun is completed even if the agent is being stopped: a start that is cut off would be a failed one.
 func (r *Runner) start(ctx context.Context, p pending) {
 	own := r.As(p.owner)
-	if r.waits(ctx, own, p) {
+	n := r.needs(ctx, own, p)
+	if n.wait && n.gone == "" {
+		// A caller may cancel the restart of the other one, which is no event.
+		r.queue.Put(p, time.Now().Add(longestWait), time.Time{})
 		return
 	}
 	whole, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTime)
@@ -106,7 +113,7 @@ func (r *Runner) start(ctx context.Context, p pending) {
 	err := r.due(whole, own, p.id)
 	if err != nil && ctx.Err() == nil {
 		r.Log.WarnContext(ctx, "could not start a container again", "container", string(p.id), "error", err)
-		if err := own.Restarts.PutOff(context.WithoutCancel(ctx), p.id, func(c *core.Container) { restart.Failed(c, err, time.Now().UTC()) }); err != nil {
+		if err := r.putOff(context.WithoutCancel(ctx), own, p.id, n, err); err != nil {
 			r.Log.ErrorContext(ctx, "could not record that a restart has failed; it is tried again", "container", string(p.id), "error", err)
 			pause := time.NewTimer(putOffPause)
 			defer pause.Stop()
@@ -119,6 +126,22 @@ func (r *Runner) start(ctx context.Context, p pending) {
 	if c, err := r.All.Container(ctx, p.id); err == nil && ctx.Err() == nil {
 		r.add(c)
 	}
+}
+
+// putOff records that a start has failed, and when the next try is.
+func (r *Runner) putOff(ctx context.Context, own *engine.Client, id core.ID, n needs, cause error) error {
+	var refused *core.StartError
+	if n.gone == "" && (!n.joins || errors.As(cause, &refused)) {
+		return own.Restarts.PutOff(ctx, id, func(c *core.Container) { restart.Failed(c, cause, time.Now().UTC()) })
+	}
+	if n.gone != "" { // it will not come back
+		return own.Restarts.PutOff(ctx, id, func(c *core.Container) {
+			c.Restarts.Due, c.Restarts.Boot, c.Restarts.Error = time.Time{}, false, cause.Error()
+		})
+	}
+	// The holder may have ended at any moment of the start, which then fails with any error.
+	err := own.Restarts.PutOff(ctx, id, func(c *core.Container) { restart.Again(c, cause, time.Now().UTC()) })
+	return errors.Join(err, own.Restarts.Retry(id, func(c *core.Container) { restart.Again(c, cause, time.Now().UTC()) }))
 }
 
 // due starts a container, unless its restart is due later than an old entry of the queue said, and its holder has not

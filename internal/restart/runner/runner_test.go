@@ -2,6 +2,7 @@ package runner_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -419,6 +420,51 @@ func TestAJoinedContainerWaitsForItsHoldersStart(t *testing.T) {
 		}
 		if got := r.container(joins).Main.Started.Sub(r.container(holder).Main.Started); got < 0 || got > time.Second {
 			r.t.Errorf("started %v after its holder", got)
+		}
+		r.Clean()
+	})
+}
+
+// TestAStartThatFailsWithItsHolder fails the pins and the launch with errors of no class.
+func TestAStartThatFailsWithItsHolder(t *testing.T) {
+	for name, fail := range map[string]func(*rig, func(string) error){
+		"pin":    func(r *rig, fn func(string) error) { r.Pinner.Fail(fn) },
+		"launch": func(r *rig, fn func(string) error) { r.Supervisor.Fail(fn) },
+	} {
+		inBubble(t, time.Hour, 0, func(r *rig) {
+			holder := r.run("always")
+			joins := r.joining(holder)
+			failures := 0
+			fail(r, func(string) error {
+				if failures++; failures > 3 {
+					return nil
+				}
+				return errors.New("no such file or directory")
+			})
+			r.Supervisor.Exit(core.Ref{Container: joins}, 137)
+			pass(time.Minute)
+			fail(r, nil)
+			pass(2 * time.Minute)
+			if c := r.container(joins); c.State != core.ContainerRunning {
+				r.t.Errorf("%s: it is %s: %+v", name, c.State, c.Restarts)
+			}
+			r.Clean()
+		})
+	}
+}
+
+// TestARemovedHolderEndsTheRestarts: its ID does not come back.
+func TestARemovedHolderEndsTheRestarts(t *testing.T) {
+	inBubble(t, time.Hour, 0, func(r *rig) {
+		holder := r.run("always")
+		joins := r.joining(holder)
+		if err := r.cli().RemoveSandbox(r.t.Context(), r.container(holder).Sandbox, engine.RemoveOptions{Force: true}); err != nil {
+			r.t.Fatal(err)
+		}
+		r.Supervisor.Exit(core.Ref{Container: joins}, 1)
+		pass(time.Hour)
+		if c := r.container(joins); c.Restarting() || !strings.Contains(c.Restarts.Error, "was removed") {
+			r.t.Errorf("it is %s: %+v", c.State, c.Restarts)
 		}
 		r.Clean()
 	})
