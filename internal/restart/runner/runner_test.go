@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -434,9 +435,9 @@ func TestAStartThatFailsWithItsHolder(t *testing.T) {
 		inBubble(t, time.Hour, 0, func(r *rig) {
 			holder := r.run("always")
 			joins := r.joining(holder)
-			failures := 0
+			var calls atomic.Int32
 			fail(r, func(string) error {
-				if failures++; failures > 3 {
+				if calls.Add(1) > 3 {
 					return nil
 				}
 				return errors.New("no such file or directory")
