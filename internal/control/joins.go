@@ -30,6 +30,9 @@ func (s *containerServer) joinContainers(ctx context.Context, req *longshorev1.C
 		if c.Owner != core.OwnerCLI {
 			return fmt.Errorf("join the namespaces of %s: it belongs to %s, whose containers cannot be joined: %w", name, c.Owner, errdefs.ErrPermissionDenied)
 		}
+		if c.State == core.ContainerExited {
+			return fmt.Errorf("join the namespaces of container %s, which is %s; start it first: %w", c.Name(), c.State, errdefs.ErrFailedPrecondition)
+		}
 		*field = translate.JoinedPrefix + string(c.ID)
 	}
 	return nil
@@ -67,8 +70,9 @@ func (s *containerServer) links(ctx context.Context, req *longshorev1.CreateRequ
 	return nil
 }
 
-// startable returns Unavailable if a container of ours needs another one that does not run: the holder of
-// its joined namespaces, or the target of a link. As with docker, that one must be started first.
+// startable returns FailedPrecondition if a container of ours needs another one that does not run: the holder
+// of its joined namespaces, or the target of a link. As with docker, that one must be started first. It is not
+// Unavailable, which clients take for an agent that does not answer.
 func (s *containerServer) startable(ctx context.Context, c core.Container) error {
 	if c.Owner != core.OwnerCLI {
 		return nil
@@ -88,7 +92,7 @@ func (s *containerServer) startable(ctx context.Context, c core.Container) error
 			return err
 		}
 		if c.State != core.ContainerRunning && c.State != core.ContainerPaused {
-			return fmt.Errorf("it needs container %s, which is %s; start that one first: %w", c.Name(), c.State, errdefs.ErrUnavailable)
+			return fmt.Errorf("it needs container %s, which is %s; start that one first: %w", c.Name(), c.State, errdefs.ErrFailedPrecondition)
 		}
 	}
 	return nil

@@ -170,6 +170,14 @@ func TestLinksFollowTheirTargets(t *testing.T) {
 				t.Errorf("%s: %v", c.flags, err)
 			}
 		}
+		must(t, n, "stop", "-t", "0", "taker")
+		if _, err := n.CLI("start", "web", "taker"); err == nil {
+			t.Error("a start of web and taker has succeeded without the target of web")
+		}
+		waitFor(t, n, "taker", "{{.State.Status}}", "running") // the error of one container does not keep the other one from starting
+		if _, err := n.CLI("run", "--rm", "--network", "container:db", image, "true"); err == nil || !strings.Contains(err.Error(), "which is exited; start it first") {
+			t.Errorf("a container in the network of one that has ended: %v", err)
+		}
 		must(t, n, "rm", "-f", "db")
 		must(t, n, "start", "web")
 		if hosts := must(t, n, "exec", "web", "cat", "/etc/hosts"); strings.Contains(hosts, "database") {

@@ -60,7 +60,7 @@ func (f *followers) isDue(id core.ID) bool {
 	return f.due[id]
 }
 
-// begin is isDue at the begin of a start.
+// begin is isDue for a start that begins: the next start has its own time again.
 func (f *followers) begin(id core.ID) (due bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
