@@ -96,6 +96,8 @@ var walls = []wall{
 	{"internal/control/inroot", []string{"internal/engine", "internal/image", "internal/network", "internal/runtime", "internal/face", "api/"}, "a container's root is found by its record"},
 	{"internal/attach", []string{"internal/face", "internal/control", "internal/agent", "api/"}, "a session with a process knows no protocol"},
 	{"internal/health", []string{"internal/face", "internal/control", "internal/agent", "api/"}, "faces run health checks, which know no face"},
+	{"internal/dockerhttp", []string{"internal/core", "internal/engine", "internal/face", "internal/control", "internal/hub", "api/"}, "the form of Docker's API knows no objects"},
+	{"internal/dockertypes", []string{"internal/", "api/"}, "documents know nobody"},
 	{"internal/hub", []string{
 		"internal/core", "internal/engine", "internal/face", "internal/control", "internal/cli", "internal/agent", "internal/state", "internal/image",
 		"internal/network", "internal/runtime", "internal/keeper",

@@ -27,6 +27,8 @@ const (
 	OwnerMesos Owner = "mesos"
 	OwnerKata  Owner = "kata"
 	OwnerCLI   Owner = "cli"
+	// OwnerDocker owns the objects of Docker's API.
+	OwnerDocker Owner = "docker"
 
 	// OwnerCRIAlpha owns the objects of the CRI of 2017. They need an owner of their own, because
 	// kubelet, with v1, removes pods of its owner that it does not know.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore/longshore/internal/cli/present/docker"
+	"github.com/longshore/longshore/internal/dockertypes"
 )
 
 // Filled is a document of inspect, info or version. A template is executed as docker's command line does it: with the
@@ -259,8 +259,8 @@ func orNone[T any](list []T) []T {
 }
 
 // graphDriver returns docker's description of the storage of an object.
-func graphDriver(data map[string]string) docker.GraphDriver {
-	return docker.GraphDriver{Name: storageDriver, Data: data}
+func graphDriver(data map[string]string) dockertypes.GraphDriver {
+	return dockertypes.GraphDriver{Name: storageDriver, Data: data}
 }
 
 // storageDriver is the name of the agent's storage.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/longshore/longshore/internal/cli/present/docker"
+	"github.com/longshore/longshore/internal/dockertypes"
 )
 
 // AnyAddress stands for every address of the host.
@@ -19,9 +19,9 @@ const (
 )
 
 // network returns the network of a container. Addresses and ports vanish when it has ended, as in docker.
-func network(o object) *docker.NetworkSettings {
-	n := &docker.NetworkSettings{Networks: map[string]*docker.Endpoint{}}
-	n.Ports = docker.PortMap{}
+func network(o object) *dockertypes.NetworkSettings {
+	n := &dockertypes.NetworkSettings{Networks: map[string]*dockertypes.Endpoint{}}
+	n.Ports = dockertypes.PortMap{}
 	if len(o.texts("network", "addrs")) > 0 || len(o.objects("network", "ports")) > 0 {
 		n.SandboxID = o.text("sandbox")
 		running := o.text("state") == "running" || o.text("state") == "paused"
@@ -31,7 +31,7 @@ func network(o object) *docker.NetworkSettings {
 			}
 		}
 		for _, p := range o.objects("network", "ports") {
-			n.Ports[portOf(p)] = append(n.Ports[portOf(p)], docker.PortBinding{
+			n.Ports[portOf(p)] = append(n.Ports[portOf(p)], dockertypes.PortBinding{
 				HostIP: cmp.Or(p.text("host_ip"), AnyAddress), HostPort: strconv.FormatInt(p.number("host"), 10),
 			})
 		}
@@ -57,16 +57,16 @@ func network(o object) *docker.NetworkSettings {
 }
 
 // defaultSettings repeats an endpoint's addresses, as docker does for the default network.
-func defaultSettings(e *docker.Endpoint) docker.DefaultNetworkSettings {
-	return docker.DefaultNetworkSettings{
+func defaultSettings(e *dockertypes.Endpoint) dockertypes.DefaultNetworkSettings {
+	return dockertypes.DefaultNetworkSettings{
 		EndpointID: e.EndpointID, Gateway: e.Gateway, GlobalIPv6Address: e.GlobalIPv6Address, GlobalIPv6PrefixLen: e.GlobalIPv6PrefixLen,
 		IPAddress: e.IPAddress, IPPrefixLen: e.IPPrefixLen, IPv6Gateway: e.IPv6Gateway, MacAddress: e.MacAddress,
 	}
 }
 
 // endpoint returns a container's place on a network. A network's name is its ID.
-func endpoint(container object, name string, o object) *docker.Endpoint {
-	e := &docker.Endpoint{NetworkID: name, MacAddress: o.text("mac"), Aliases: o.texts("aliases")}
+func endpoint(container object, name string, o object) *dockertypes.Endpoint {
+	e := &dockertypes.Endpoint{NetworkID: name, MacAddress: o.text("mac"), Aliases: o.texts("aliases")}
 	for _, s := range o.texts("addrs") {
 		addr, bits := s, 0
 		if p, err := netip.ParsePrefix(s); err == nil {
@@ -87,7 +87,7 @@ func endpoint(container object, name string, o object) *docker.Endpoint {
 	}
 	for _, s := range o.texts("requested") {
 		if e.IPAMConfig == nil {
-			e.IPAMConfig = &docker.EndpointIPAM{}
+			e.IPAMConfig = &dockertypes.EndpointIPAM{}
 		}
 		if addr, _, _ := strings.Cut(s, "/"); strings.Contains(addr, ":") {
 			e.IPAMConfig.IPv6Address = addr

@@ -8,16 +8,16 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/longshore/longshore/internal/cli/present/docker"
+	"github.com/longshore/longshore/internal/dockertypes"
 )
 
 // hostConfig returns the part of the configuration that depends on the host. Limits are those of the spec, which update
 // changes; the rest is as the request has it.
-func hostConfig(o object, mounted []mountPoint) *docker.HostConfig {
+func hostConfig(o object, mounted []mountPoint) *dockertypes.HostConfig {
 	shown := o.object("shown")
 	res := o.object("spec", "linux", "resources")
-	h := &docker.HostConfig{
-		LogConfig: docker.LogConfig{Type: "longshore", Config: map[string]string{}}, NetworkMode: networkMode(o), PortBindings: bindings(o),
+	h := &dockertypes.HostConfig{
+		LogConfig: dockertypes.LogConfig{Type: "longshore", Config: map[string]string{}}, NetworkMode: networkMode(o), PortBindings: bindings(o),
 		AutoRemove: o.boolean("auto_remove"), VolumesFrom: shown.texts("volumes_from"), Annotations: shown.textMap("annotations"),
 		CapAdd: capabilities(shown.texts("cap_add")), CapDrop: capabilities(shown.texts("cap_drop")), CgroupnsMode: cgroupns(o), DNS: orNone(shown.texts("dns")),
 		DNSOptions: orNone(shown.texts("dns_options")), DNSSearch: orNone(shown.texts("dns_search")), ExtraHosts: shown.texts("hosts"),
@@ -26,7 +26,7 @@ func hostConfig(o object, mounted []mountPoint) *docker.HostConfig {
 		ReadonlyRootfs: o.boolean("spec", "root", "readonly"), SecurityOpt: shown.texts("security"), Tmpfs: shown.textMap("tmpfs"), UTSMode: shown.text("uts"),
 		UsernsMode: usernsMode(o), ShmSize: shmSize(o), Sysctls: o.textMap("spec", "linux", "sysctl"), Runtime: o.text("runtime"),
 		MaskedPaths: o.texts("spec", "linux", "maskedPaths"), ReadonlyPaths: o.texts("spec", "linux", "readonlyPaths"),
-		Resources: docker.Resources{
+		Resources: dockertypes.Resources{
 			CPUShares: res.number("cpu", "shares"), Memory: res.number("memory", "limit"), NanoCPUs: nanoCPUs(o), CpusetCpus: res.text("cpu", "cpus"),
 			CpusetMems: res.text("cpu", "mems"), MemoryReservation: res.number("memory", "reservation"), MemorySwap: res.number("memory", "swap"),
 			Ulimits: ulimits(o), DeviceCgroupRules: shown.texts("device_cgroup_rules"),
@@ -68,14 +68,14 @@ func hostConfig(o object, mounted []mountPoint) *docker.HostConfig {
 }
 
 // askedMounts returns the mounts of --mount.
-func askedMounts(asked []object) (list []docker.Mount) {
+func askedMounts(asked []object) (list []dockertypes.Mount) {
 	for _, m := range asked {
-		mount := docker.Mount{Type: m.text("type"), Source: m.text("source"), Target: m.text("target"), ReadOnly: m.boolean("read_only")}
+		mount := dockertypes.Mount{Type: m.text("type"), Source: m.text("source"), Target: m.text("target"), ReadOnly: m.boolean("read_only")}
 		if p := m.text("propagation"); p != "" {
-			mount.BindOptions = &docker.BindOptions{Propagation: p}
+			mount.BindOptions = &dockertypes.BindOptions{Propagation: p}
 		}
 		if m.boolean("no_copy") || m.text("sub_path") != "" {
-			mount.VolumeOptions = &docker.VolumeOptions{NoCopy: m.boolean("no_copy"), Subpath: m.text("sub_path")}
+			mount.VolumeOptions = &dockertypes.VolumeOptions{NoCopy: m.boolean("no_copy"), Subpath: m.text("sub_path")}
 		}
 		list = append(list, mount)
 	}
@@ -108,17 +108,17 @@ func binds(mounted []mountPoint) (list []string) {
 }
 
 // blockIO sets the limits of block devices.
-func blockIO(h *docker.HostConfig, resources object) {
+func blockIO(h *dockertypes.HostConfig, resources object) {
 	io := resources.object("blockIO")
 	h.BlkioWeight = uint16(io.number("weight")) // the kernel's bound is 1000
-	h.BlkioWeightDevice = []*docker.WeightDevice{}
+	h.BlkioWeightDevice = []*dockertypes.WeightDevice{}
 	for _, d := range io.objects("weightDevice") {
-		h.BlkioWeightDevice = append(h.BlkioWeightDevice, &docker.WeightDevice{Path: blockDevice(d), Weight: uint16(d.number("weight"))})
+		h.BlkioWeightDevice = append(h.BlkioWeightDevice, &dockertypes.WeightDevice{Path: blockDevice(d), Weight: uint16(d.number("weight"))})
 	}
-	rates := func(list string) []*docker.ThrottleDevice {
-		out := []*docker.ThrottleDevice{}
+	rates := func(list string) []*dockertypes.ThrottleDevice {
+		out := []*dockertypes.ThrottleDevice{}
 		for _, d := range io.objects(list) {
-			out = append(out, &docker.ThrottleDevice{Path: blockDevice(d), Rate: uint64(max(d.number("rate"), 0))})
+			out = append(out, &dockertypes.ThrottleDevice{Path: blockDevice(d), Rate: uint64(max(d.number("rate"), 0))})
 		}
 		return out
 	}
@@ -202,15 +202,15 @@ func shmSize(o object) int64 {
 }
 
 // ulimits returns the resource limits of the request. Those of another owner's container are the spec's.
-func ulimits(o object) []*docker.Ulimit {
-	list := []*docker.Ulimit{}
+func ulimits(o object) []*dockertypes.Ulimit {
+	list := []*dockertypes.Ulimit{}
 	asked := o.object("shown").texts("ulimits")
 	for _, l := range o.objects("spec", "process", "rlimits") {
 		name := strings.ToLower(strings.TrimPrefix(l.text("type"), "RLIMIT_"))
 		if o.has("shown") && !slices.ContainsFunc(asked, func(s string) bool { return strings.HasPrefix(s, name+"=") }) {
 			continue // every container has it
 		}
-		list = append(list, &docker.Ulimit{Name: name, Soft: limit(l.at("soft")), Hard: limit(l.at("hard"))})
+		list = append(list, &dockertypes.Ulimit{Name: name, Soft: limit(l.at("soft")), Hard: limit(l.at("hard"))})
 	}
 	return list
 }
@@ -229,8 +229,8 @@ func limit(v any) int64 {
 }
 
 // devices returns the devices of the host, and the requests for devices of the Container Device Interface.
-func devices(asked []string) ([]docker.DeviceMapping, []docker.DeviceRequest) {
-	list := []docker.DeviceMapping{}
+func devices(asked []string) ([]dockertypes.DeviceMapping, []dockertypes.DeviceRequest) {
+	list := []dockertypes.DeviceMapping{}
 	var named []string
 	for _, d := range asked {
 		if !strings.HasPrefix(d, "/") {
@@ -238,7 +238,7 @@ func devices(asked []string) ([]docker.DeviceMapping, []docker.DeviceRequest) {
 			continue
 		}
 		parts := strings.Split(d, ":")
-		m := docker.DeviceMapping{PathOnHost: parts[0], PathInContainer: parts[0], CgroupPermissions: "rwm"}
+		m := dockertypes.DeviceMapping{PathOnHost: parts[0], PathInContainer: parts[0], CgroupPermissions: "rwm"}
 		for _, p := range parts[1:] {
 			if strings.HasPrefix(p, "/") {
 				m.PathInContainer = p
@@ -251,14 +251,14 @@ func devices(asked []string) ([]docker.DeviceMapping, []docker.DeviceRequest) {
 	if named == nil {
 		return list, nil
 	}
-	return list, []docker.DeviceRequest{{Driver: "cdi", DeviceIDs: named}}
+	return list, []dockertypes.DeviceRequest{{Driver: "cdi", DeviceIDs: named}}
 }
 
 // bindings returns the host ports of the request. A port that was left to the agent is "".
-func bindings(o object) docker.PortMap {
-	out := docker.PortMap{}
+func bindings(o object) dockertypes.PortMap {
+	out := dockertypes.PortMap{}
 	for _, p := range o.objects("network", "config_ports") {
-		b := docker.PortBinding{HostIP: p.text("host_ip")}
+		b := dockertypes.PortBinding{HostIP: p.text("host_ip")}
 		if n := p.number("host"); n != 0 {
 			b.HostPort = strconv.FormatInt(n, 10)
 		}
@@ -268,6 +268,6 @@ func bindings(o object) docker.PortMap {
 }
 
 // portOf returns the container's port of a forwarded port, such as 80/tcp.
-func portOf(p object) docker.Port {
-	return docker.Port(strconv.FormatInt(p.number("container"), 10) + "/" + p.text("proto"))
+func portOf(p object) dockertypes.Port {
+	return dockertypes.Port(strconv.FormatInt(p.number("container"), 10) + "/" + p.text("proto"))
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/cli/present/docker"
+	"github.com/longshore/longshore/internal/dockertypes"
 )
 
 // container returns the document of inspect for a container. Own members are podman's, and our own.
@@ -31,14 +31,14 @@ func container(r map[string]any) Filled {
 	}
 	policy, restarts, _ := restarting(o)
 	mounted := mounts(o)
-	c := &docker.Container{
-		ContainerJSONBase: &docker.ContainerJSONBase{
+	c := &dockertypes.Container{
+		ContainerJSONBase: &dockertypes.ContainerJSONBase{
 			ID: o.text("id"), Created: o.text("created"), Path: program, Args: rest, State: state(o), Image: o.text("image"), LogPath: logPath,
 			Name: "/" + o.text("name"), RestartCount: restarts, Driver: storageDriver, Platform: "linux",
 			AppArmorProfile: o.text("spec", "process", "apparmorProfile"), ExecIDs: execs(o), HostConfig: hostConfig(o, mounted),
 			GraphDriver: graphDriver(o.textMap("layers")),
 		},
-		Config: config(o, args), NetworkSettings: network(o), Mounts: []docker.MountPoint{},
+		Config: config(o, args), NetworkSettings: network(o), Mounts: []dockertypes.MountPoint{},
 	}
 	c.HostConfig.RestartPolicy = policy
 	options := []map[string]any{}
@@ -55,7 +55,7 @@ func container(r map[string]any) Filled {
 
 // Container returns the IDs of a container and of its sandbox, if f is the document of one.
 func (f Filled) Container() (id, sandbox string, ok bool) {
-	c, ok := f.typed.(*docker.Container)
+	c, ok := f.typed.(*dockertypes.Container)
 	if ok {
 		id, sandbox = c.ID, object(f.whole).text("Pod")
 	}
@@ -64,7 +64,7 @@ func (f Filled) Container() (id, sandbox string, ok bool) {
 
 // WithSizes returns a container's document with the size of its changes, and the size of changes and image together.
 func (f Filled) WithSizes(of *longshorev1.Container) Filled {
-	c, ok := f.typed.(*docker.Container)
+	c, ok := f.typed.(*dockertypes.Container)
 	if !ok || of.SizeRw == nil {
 		return f
 	}
@@ -84,8 +84,8 @@ func orEmpty(m any) any {
 }
 
 // restarting returns a container's restart policy, the number of its restarts, and whether it waits for its next start.
-func restarting(o object) (policy docker.RestartPolicy, count int, waits bool) {
-	policy = docker.RestartPolicy{Name: cmp.Or(o.text("config", "restart", "name"), "no"), MaximumRetryCount: int(o.number("config", "restart", "max"))}
+func restarting(o object) (policy dockertypes.RestartPolicy, count int, waits bool) {
+	policy = dockertypes.RestartPolicy{Name: cmp.Or(o.text("config", "restart", "name"), "no"), MaximumRetryCount: int(o.number("config", "restart", "max"))}
 	state := o.text("state")
 	return policy, int(o.number("restarts", "count")), o.text("restarts", "due") != "" && (state == "exited" || state == "created")
 }
@@ -93,7 +93,7 @@ func restarting(o object) (policy docker.RestartPolicy, count int, waits bool) {
 // neverTime is docker's value of an unset time.
 const neverTime = "0001-01-01T00:00:00Z"
 
-func state(o object) *docker.State {
+func state(o object) *dockertypes.State {
 	status := o.text("state")
 	exit := o.object("main", "autopsy", "exit")
 	code := exit.number("code")
@@ -103,7 +103,7 @@ func state(o object) *docker.State {
 	case exit.number("signal") != 0:
 		code = 128 + exit.number("signal")
 	}
-	s := &docker.State{
+	s := &dockertypes.State{
 		Status: status, Running: status == "running" || status == "paused", Paused: status == "paused",
 		OOMKilled: o.boolean("main", "autopsy", "oom", "main"), ExitCode: int(code), Error: cmp.Or(o.text("restarts", "error"), o.text("main", "autopsy", "start")),
 		StartedAt: cmp.Or(o.text("main", "started"), neverTime), FinishedAt: cmp.Or(o.text("main", "finished"), neverTime),
@@ -114,9 +114,9 @@ func state(o object) *docker.State {
 		s.Pid = int(o.number("main", "pid"))
 	}
 	if h := o.object("health_status"); h != nil {
-		s.Health = &docker.Health{Status: h.text("Status"), FailingStreak: int(h.number("FailingStreak")), Log: []*docker.Probe{}}
+		s.Health = &dockertypes.Health{Status: h.text("Status"), FailingStreak: int(h.number("FailingStreak")), Log: []*dockertypes.Probe{}}
 		for _, p := range h.objects("Log") {
-			probe := &docker.Probe{ExitCode: int(p.number("ExitCode")), Output: p.text("Output")}
+			probe := &dockertypes.Probe{ExitCode: int(p.number("ExitCode")), Output: p.text("Output")}
 			// A time that is none stays docker's zero.
 			probe.Start, _ = time.Parse(time.RFC3339Nano, p.text("Start"))
 			probe.End, _ = time.Parse(time.RFC3339Nano, p.text("End"))
@@ -138,7 +138,7 @@ func execs(o object) (ids []string) {
 
 // mountPoint is a mount with all its options.
 type mountPoint struct {
-	docker.MountPoint
+	dockertypes.MountPoint
 	options   []string
 	anonymous bool
 }
@@ -198,9 +198,9 @@ func isStandardMount(target string) bool {
 
 // config returns the part of the configuration that does not depend on the host. A container of the
 // command line has the request's, completed by the image's, as in docker; another one has the spec's.
-func config(o object, args []string) *docker.Config {
+func config(o object, args []string) *dockertypes.Config {
 	image, asked, stdin := o.object("image_config"), o.object("asked"), o.text("config", "io", "stdin")
-	c := &docker.Config{
+	c := &dockertypes.Config{
 		Hostname: o.text("network", "hostname"), Domainname: o.text("network", "domainname"), Env: orNone(o.texts("spec", "process", "env")), Cmd: args,
 		Image:  cmp.Or(o.text("shown", "image"), o.text("image_name"), o.text("image")),
 		Labels: map[string]string{}, WorkingDir: o.text("spec", "process", "cwd"), Tty: o.boolean("config", "io", "tty"),
@@ -225,7 +225,7 @@ func config(o object, args []string) *docker.Config {
 		expose(c, portOf(p))
 	}
 	for p := range image.object("ExposedPorts") {
-		expose(c, docker.Port(p))
+		expose(c, dockertypes.Port(p))
 	}
 	for _, p := range asked.texts("expose") {
 		for _, one := range exposedRange(p) {
@@ -235,15 +235,15 @@ func config(o object, args []string) *docker.Config {
 	return c
 }
 
-func expose(c *docker.Config, p docker.Port) {
+func expose(c *dockertypes.Config, p dockertypes.Port) {
 	if c.ExposedPorts == nil {
-		c.ExposedPorts = map[docker.Port]struct{}{}
+		c.ExposedPorts = map[dockertypes.Port]struct{}{}
 	}
 	c.ExposedPorts[p] = struct{}{}
 }
 
 // exposedRange returns the ports of PORT[-PORT][/PROTOCOL].
-func exposedRange(s string) (list []docker.Port) {
+func exposedRange(s string) (list []dockertypes.Port) {
 	numbers, proto, found := strings.Cut(s, "/")
 	if !found {
 		proto = "tcp"
@@ -255,10 +255,10 @@ func exposedRange(s string) (list []docker.Port) {
 	from, err := strconv.ParseUint(first, 10, 16)
 	to, terr := strconv.ParseUint(last, 10, 16)
 	if err != nil || terr != nil { // the agent has accepted it: it is shown as it is
-		return []docker.Port{docker.Port(s)}
+		return []dockertypes.Port{dockertypes.Port(s)}
 	}
 	for n := from; n <= to; n++ {
-		list = append(list, docker.Port(strconv.FormatUint(n, 10)+"/"+proto))
+		list = append(list, dockertypes.Port(strconv.FormatUint(n, 10)+"/"+proto))
 	}
 	return list
 }
@@ -278,13 +278,13 @@ func command(asked, image object) (entrypoint, cmd []string) {
 }
 
 // healthcheck returns the health check of the request, completed by the image's; nil for none.
-func healthcheck(o object) *docker.HealthConfig {
+func healthcheck(o object) *dockertypes.HealthConfig {
 	asked, image := o.object("shown", "health"), o.object("image_config", "Healthcheck")
 	if asked == nil && image == nil {
 		return settledCheck(o.object("health_check"))
 	}
 	number := func(name string) int64 { return cmp.Or(asked.number(name), image.number(name)) }
-	h := &docker.HealthConfig{
+	h := &dockertypes.HealthConfig{
 		Test: asked.texts("Test"), Interval: time.Duration(number("Interval")), Timeout: time.Duration(number("Timeout")),
 		StartPeriod: time.Duration(number("StartPeriod")), StartInterval: time.Duration(number("StartInterval")), Retries: int(number("Retries")),
 	}
@@ -295,11 +295,11 @@ func healthcheck(o object) *docker.HealthConfig {
 }
 
 // settledCheck converts a health check with its defaults to docker's form: a command of the shell becomes CMD-SHELL.
-func settledCheck(c object) *docker.HealthConfig {
+func settledCheck(c object) *dockertypes.HealthConfig {
 	if c == nil {
 		return nil
 	}
-	h := &docker.HealthConfig{
+	h := &dockertypes.HealthConfig{
 		Test: c.texts("Test"), Interval: time.Duration(c.number("Interval")), Timeout: time.Duration(c.number("Timeout")),
 		StartPeriod: time.Duration(c.number("StartPeriod")), StartInterval: time.Duration(c.number("StartInterval")), Retries: int(c.number("Retries")),
 	}
@@ -313,16 +313,16 @@ func settledCheck(c object) *docker.HealthConfig {
 func image(r map[string]any) Filled {
 	o := object(r)
 	c := o.object("config", "config")
-	img := &docker.Image{
+	img := &dockertypes.Image{
 		ID: o.text("id"), RepoTags: []string{}, RepoDigests: []string{}, Created: o.text("config", "created"), Author: o.text("config", "author"),
 		Architecture: o.text("config", "architecture"), Variant: o.text("config", "variant"), Os: o.text("config", "os"), OsVersion: o.text("config", "os.version"),
-		Size: o.number("size_bytes"), RootFS: docker.RootFS{Type: "layers", Layers: orNone(o.texts("config", "rootfs", "diff_ids"))}, GraphDriver: graphDriver(nil),
-		Config: &docker.ImageConfig{
-			OCIConfig: docker.OCIConfig{
+		Size: o.number("size_bytes"), RootFS: dockertypes.RootFS{Type: "layers", Layers: orNone(o.texts("config", "rootfs", "diff_ids"))}, GraphDriver: graphDriver(nil),
+		Config: &dockertypes.ImageConfig{
+			OCIConfig: dockertypes.OCIConfig{
 				User: c.text("User"), ExposedPorts: c.members("ExposedPorts"), Env: c.texts("Env"), Entrypoint: c.texts("Entrypoint"), Cmd: c.texts("Cmd"),
 				Volumes: c.members("Volumes"), WorkingDir: c.text("WorkingDir"), Labels: c.textMap("Labels"), StopSignal: c.text("StopSignal"), ArgsEscaped: c.boolean("ArgsEscaped"),
 			},
-			OCIConfigExt: docker.OCIConfigExt{Healthcheck: settledCheck(o.object("health")), OnBuild: c.texts("OnBuild"), Shell: o.texts("shell")},
+			OCIConfigExt: dockertypes.OCIConfigExt{Healthcheck: settledCheck(o.object("health")), OnBuild: c.texts("OnBuild"), Shell: o.texts("shell")},
 		},
 	}
 	if steps := o.objects("config", "history"); len(steps) > 0 {

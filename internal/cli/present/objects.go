@@ -5,20 +5,20 @@ import (
 	"time"
 
 	longshorev1 "github.com/longshore/longshore/api/longshore/v1"
-	"github.com/longshore/longshore/internal/cli/present/docker"
+	"github.com/longshore/longshore/internal/dockertypes"
 )
 
 // Network returns the document of inspect for a network: the members of docker's document, and the whole record as
 // Record. A network's name is its ID.
 func Network(n *longshorev1.Network) Filled {
-	doc := &docker.Network{
+	doc := &dockertypes.Network{
 		Name: n.GetName(), ID: n.GetName(), Created: n.GetCreated().AsTime(), Scope: "local", Driver: "bridge", Internal: n.GetInternal(),
-		IPAM: docker.IPAM{Driver: "default", Options: map[string]string{}}, Containers: map[string]docker.EndpointResource{}, Options: map[string]string{},
+		IPAM: dockertypes.IPAM{Driver: "default", Options: map[string]string{}}, Containers: map[string]dockertypes.EndpointResource{}, Options: map[string]string{},
 		Labels: labels(n.GetLabels()),
 	}
 	bits := map[bool]string{} // the length of the prefix, by whether it is IPv6
 	for _, s := range n.GetSubnets() {
-		doc.IPAM.Config = append(doc.IPAM.Config, docker.IPAMConfig{Subnet: s.GetRange(), IPRange: s.GetPool(), Gateway: s.GetGateway(), AuxAddress: s.GetReserved()})
+		doc.IPAM.Config = append(doc.IPAM.Config, dockertypes.IPAMConfig{Subnet: s.GetRange(), IPRange: s.GetPool(), Gateway: s.GetGateway(), AuxAddress: s.GetReserved()})
 		_, length, _ := strings.Cut(s.GetRange(), "/")
 		six := strings.Contains(s.GetRange(), ":")
 		bits[six] = "/" + length
@@ -26,7 +26,7 @@ func Network(n *longshorev1.Network) Filled {
 	}
 	own := map[string]any{}
 	for _, m := range n.GetMembers() {
-		e := docker.EndpointResource{Name: m.GetName(), MacAddress: m.GetMac()}
+		e := dockertypes.EndpointResource{Name: m.GetName(), MacAddress: m.GetMac()}
 		for _, a := range m.GetAddresses() {
 			if strings.Contains(a, ":") {
 				e.IPv6Address = a + bits[true]
@@ -42,7 +42,7 @@ func Network(n *longshorev1.Network) Filled {
 
 // Volume returns the document of inspect for a volume, in the same way.
 func Volume(v *longshorev1.Volume) Filled {
-	doc := &docker.Volume{
+	doc := &dockertypes.Volume{
 		Name: v.GetName(), Driver: "local", Scope: "local", Mountpoint: v.GetPath(), Labels: v.GetLabels(), Options: v.GetOptions(),
 		CreatedAt: v.GetCreated().AsTime().Format(time.RFC3339),
 	}

@@ -9,7 +9,6 @@ package engineapi
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,7 +22,7 @@ import (
 	"github.com/moby/moby/api/types/common"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
-	"github.com/longshore/longshore/internal/connlimit"
+	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/hub/events"
 	"github.com/longshore/longshore/internal/hub/fleet"
 	"github.com/longshore/longshore/internal/hub/inventory"
@@ -108,24 +107,14 @@ type Self struct {
 
 // Serve answers at a listener until ctx ends.
 func (s Server) Serve(ctx context.Context, l net.Listener) error {
-	server := &http.Server{
-		Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, MaxHeaderBytes: 128 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx },
+	err := dockerhttp.Serve(ctx, l, dockerhttp.Server{
+		Handler: s.Handler(), Log: s.Log,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, peerKey{}, s.Peer(c))
 		},
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
-	}
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		<-ctx.Done()
-		_ = server.Close()
-	}()
-	err := server.Serve(connlimit.Lasting(l))
+	})
 	if ctx.Err() != nil {
-		<-stopped
-		return context.Cause(ctx)
+		return err
 	}
 	return fmt.Errorf("serve docker's command line: %w", err)
 }
@@ -177,39 +166,23 @@ func (m *routes) handle(pattern string, fn func(r *http.Request) (answer, error)
 }
 
 func write(w http.ResponseWriter, a answer) {
-	if a.body == nil {
-		w.WriteHeader(a.code)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(a.code)
-	_ = json.NewEncoder(w).Encode(a.body) // the client may be gone
+	_ = dockerhttp.Reply(w, a.code, a.body) // the client may be gone
 }
 
 func refuse(w http.ResponseWriter, err error) {
-	text := strings.TrimSuffix(err.Error(), ": "+errdefs.ErrInvalidArgument.Error())
-	write(w, answer{status(err), common.ErrorResponse{Message: text}})
+	write(w, answer{status(err), common.ErrorResponse{Message: dockerhttp.Text(err)}})
 }
 
+// status returns the status of an error. Unlike a node's Docker, a hub tells an object in the wrong state from a name in use.
 func status(err error) int {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
 		return http.StatusRequestEntityTooLarge
-	case errdefs.IsInvalidArgument(err):
-		return http.StatusBadRequest
-	case errdefs.IsNotFound(err):
-		return http.StatusNotFound
-	case errdefs.IsAborted(err), errdefs.IsAlreadyExists(err):
-		return http.StatusConflict
 	case errdefs.IsFailedPrecondition(err):
 		return http.StatusPreconditionFailed
-	case errdefs.IsNotImplemented(err):
-		return http.StatusNotImplemented
-	case errdefs.IsUnavailable(err), errdefs.IsResourceExhausted(err):
-		return http.StatusServiceUnavailable
 	default:
-		return http.StatusInternalServerError
+		return dockerhttp.Status(err)
 	}
 }
 
@@ -237,8 +210,8 @@ func (s Server) Handler() http.Handler {
 		if text := s.notice(); text != "" {
 			h.Set("Warning", fmt.Sprintf("110 longshore-hub %q", text))
 		}
-		version, path := versioned(r.URL.Path)
-		if err := served(version); err != nil {
+		_, path, err := versions().Cut(r.URL.Path)
+		if err != nil {
 			refuse(w, err)
 			return
 		}
@@ -256,43 +229,8 @@ func (s Server) notice() string {
 	return s.Notice()
 }
 
-// versioned cuts the version from a path; "" is none.
-func versioned(path string) (version, rest string) {
-	first, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	if len(first) < 2 || first[0] != 'v' || first[1] < '0' || first[1] > '9' {
-		return "", path
-	}
-	return first[1:], "/" + rest
-}
-
-// served refuses the versions that are not answered.
-func served(version string) error {
-	if version == "" {
-		return nil
-	}
-	v, err := number(version)
-	least, _ := number(MinVersion)
-	most, _ := number(MaxVersion)
-	switch {
-	case err != nil:
-		return err
-	case v < least:
-		return invalid.Errorf("client version %s is too old. Minimum supported API version is %s, please upgrade your client to a newer version", version, MinVersion)
-	case v > most:
-		return invalid.Errorf("client version %s is too new. Maximum supported API version is %s", version, MaxVersion)
-	}
-	return nil
-}
-
-// number is a version that can be compared.
-func number(version string) (int, error) {
-	major, minor, _ := strings.Cut(version, ".")
-	x, err := strconv.ParseUint(major, 10, 16)
-	y, err2 := strconv.ParseUint(minor, 10, 16)
-	if err != nil || err2 != nil {
-		return 0, invalid.Errorf("invalid API version %.20q", version)
-	}
-	return int(x)<<16 + int(y), nil
+func versions() dockerhttp.Range {
+	return dockerhttp.Range{Min: dockerhttp.MustParse(MinVersion), Max: dockerhttp.MustParse(MaxVersion)}
 }
 
 // notHere is the error of a function that a hub lacks.
@@ -311,13 +249,7 @@ func sequence(r *http.Request) (int64, error) {
 }
 
 // boolean is a value of a query as Docker reads it.
-func boolean(r *http.Request, key string) bool {
-	switch strings.ToLower(strings.TrimSpace(r.URL.Query().Get(key))) {
-	case "", "0", "no", "false", "none":
-		return false
-	}
-	return true
-}
+func boolean(r *http.Request, key string) bool { return dockerhttp.Bool(r.URL.Query().Get(key)) }
 
 // named finds objects by id or name.
 type named[T any] struct {

@@ -364,7 +364,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}{
 		{"GET", "/v1.40/services", "", 400, "client version 1.40 is too old"},
 		{"GET", "/v1.999/services", "", 400, "client version 1.999 is too new"},
-		{"GET", "/v1x/services", "", 400, "invalid API version"},
+		{"GET", "/v1x/services", "", 404, "page not found"},
 		{"GET", "/nothing", "", 404, "page not found"},
 		{"GET", "/containers/json", "", 501, "a hub runs no containers"},
 		{"GET", "/v1.41/containers/web/json", "", 404, "No such container: web"},

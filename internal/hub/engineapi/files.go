@@ -9,6 +9,7 @@ import (
 	"github.com/moby/moby/api/types/swarm"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/hub/engineapi/translate"
 	"github.com/longshore/longshore/internal/hub/engineapi/view"
 	"github.com/longshore/longshore/internal/hub/fleet"
@@ -57,14 +58,14 @@ func (s Server) filesOf(m *routes, path string, k fleet.Kind, read func([]byte) 
 		return fleet.File{Annotations: d.Annotations, Data: d.Data, Templating: d.Templating}, err
 	}
 	m.handle("GET "+path, func(r *http.Request) (answer, error) {
-		f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "id", "label", "name", "names")
+		f, err := dockerhttp.ParseFilters(r.URL.Query().Get("filters"), "id", "label", "name", "names")
 		if err != nil {
 			return answer{}, err
 		}
 		list := []any{}
 		all, labels := s.everyFile(k)
 		for _, o := range all {
-			if f.Prefix("id", o.id) && f.Prefix("name", o.name) && f.Exact("names", o.name) && f.Labels("label", labels[o.id]) {
+			if f.Prefix("id", o.id) && f.Prefix("name", o.name) && f.Exact("names", o.name) && f.All("label", labels[o.id]) {
 				list = append(list, o.v)
 			}
 		}

@@ -1,20 +1,17 @@
 package engineapi
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/moby/moby/api/pkg/stdcopy"
-	"github.com/moby/moby/api/types"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -44,28 +41,16 @@ func options(r *http.Request) (*swarmv1.LogSubscriptionOptions, format, error) {
 		o.Tail = -1 - n
 	}
 	if text := q.Get("since"); text != "" && text != "0" {
-		at, err := moment(text)
+		at, err := dockerhttp.Moment("since", text)
 		if err != nil {
 			return nil, format{}, err
 		}
-		o.Since = at
+		o.Since = timestamppb.New(at)
 	}
 	if text := q.Get("until"); text != "" && text != "0" {
 		return nil, format{}, invalid.Errorf("the output of services cannot be limited by until")
 	}
 	return o, format{timestamps: boolean(r, "timestamps"), details: boolean(r, "details")}, nil
-}
-
-// moment is a time in seconds since 1970, with up to nine digits after a point.
-func moment(text string) (*timestamppb.Timestamp, error) {
-	whole, part, _ := strings.Cut(text, ".")
-	seconds, err := strconv.ParseInt(whole, 10, 64)
-	nanos, err2 := strconv.ParseUint((part + "000000000")[:9], 10, 32)
-	at := &timestamppb.Timestamp{Seconds: seconds, Nanos: int32(nanos)}
-	if err != nil || err2 != nil || !at.IsValid() {
-		return nil, invalid.Errorf("invalid value for since: %.40q", text)
-	}
-	return at, nil
 }
 
 // logs sends the output of tasks as it comes: lines, each with the stream that it is of, or
@@ -79,9 +64,9 @@ func (s Server) logs(w http.ResponseWriter, r *http.Request, selector *swarmv1.L
 	f.raw = tty
 	sub := s.Output(selector, o)
 	defer sub.Close()
-	w.Header().Set("Content-Type", types.MediaTypeMultiplexedStream)
+	w.Header().Set("Content-Type", dockerhttp.MultiplexedStream)
 	if tty {
-		w.Header().Set("Content-Type", types.MediaTypeRawStream)
+		w.Header().Set("Content-Type", dockerhttp.RawStream)
 	}
 	w.WriteHeader(http.StatusOK)
 	out := http.NewResponseController(w)
@@ -94,7 +79,7 @@ func (s Server) logs(w http.ResponseWriter, r *http.Request, selector *swarmv1.L
 			}
 		case <-sub.Done:
 			if missing := sub.Missing(); len(missing) > 0 {
-				_, _ = w.Write(f.multiplexed(stdcopy.Systemerr, fmt.Appendf(nil, "the output of these nodes is not complete: %s\n", strings.Join(missing, " ")))) //nolint:gosec // as above
+				_, _ = w.Write(f.multiplexed(dockerhttp.SystemError, fmt.Appendf(nil, "the output of these nodes is not complete: %s\n", strings.Join(missing, " ")))) //nolint:gosec // as above
 			}
 			return
 		case <-r.Context().Done():
@@ -122,9 +107,9 @@ func (f format) frame(m *swarmv1.LogMessage, service string) []byte {
 	if n := len(line); n == 0 || line[n-1] != '\n' {
 		line = append(line, '\n')
 	}
-	stream := stdcopy.Stdout
+	stream := dockerhttp.Stdout
 	if m.GetStream() == swarmv1.LogStream_LOG_STREAM_STDERR {
-		stream = stdcopy.Stderr
+		stream = dockerhttp.Stderr
 	}
 	return f.multiplexed(stream, line)
 }
@@ -145,11 +130,9 @@ func details(m *swarmv1.LogMessage, service string) string {
 }
 
 // multiplexed is a line with the head that says its stream and its length.
-func (f format) multiplexed(stream stdcopy.StdType, line []byte) []byte {
+func (f format) multiplexed(stream byte, line []byte) []byte {
 	if f.raw {
 		return line
 	}
-	head := [8]byte{byte(stream)}
-	binary.BigEndian.PutUint32(head[4:], uint32(min(len(line), math.MaxUint32)))
-	return append(head[:], line...)
+	return dockerhttp.Frame(stream, line)
 }

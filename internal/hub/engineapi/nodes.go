@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/api/types/swarm"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/hub/engineapi/translate"
 	"github.com/longshore/longshore/internal/hub/engineapi/view"
 	"github.com/longshore/longshore/internal/hub/fleet"
@@ -123,7 +124,7 @@ func differ(a, b swarm.Spec) string {
 // nodes serves nodes.
 func (s Server) nodes(m *routes) {
 	m.handle("GET /nodes", func(r *http.Request) (answer, error) {
-		f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "id", "label", "membership", "name", "node.label", "role")
+		f, err := dockerhttp.ParseFilters(r.URL.Query().Get("filters"), "id", "label", "membership", "name", "node.label", "role")
 		if err != nil {
 			return answer{}, err
 		}
@@ -134,7 +135,7 @@ func (s Server) nodes(m *routes) {
 			if is, _, _ := s.Records.Node(n.id); is != nil {
 				membership = strings.ToLower(is.GetSpec().GetMembership().String())
 			}
-			if f.Prefix("id", v.ID) && f.Prefix("name", v.Description.Hostname) && f.Labels("label", v.Description.Engine.Labels) && f.Labels("node.label", v.Spec.Labels) &&
+			if f.Prefix("id", v.ID) && f.Prefix("name", v.Description.Hostname) && f.All("label", v.Description.Engine.Labels) && f.All("node.label", v.Spec.Labels) &&
 				f.Exact("role", string(v.Spec.Role)) && f.Exact("membership", membership) {
 				list = append(list, v)
 			}

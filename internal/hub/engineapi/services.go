@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/api/types/swarm"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/hub/ca"
 	"github.com/longshore/longshore/internal/hub/engineapi/translate"
 	"github.com/longshore/longshore/internal/hub/engineapi/view"
@@ -73,7 +74,7 @@ func (s Server) service(ref string) (named[*swarmv1.Service], error) {
 }
 
 func (s Server) listServices(r *http.Request) (answer, error) {
-	f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "id", "label", "mode", "name", "runtime")
+	f, err := dockerhttp.ParseFilters(r.URL.Query().Get("filters"), "id", "label", "mode", "name", "runtime")
 	if err != nil {
 		return answer{}, err
 	}
@@ -83,7 +84,7 @@ func (s Server) listServices(r *http.Request) (answer, error) {
 		if o.v.GetSpec().GetGlobal() != nil {
 			mode = "global"
 		}
-		if f.Prefix("id", o.id) && f.Prefix("name", o.name) && f.Labels("label", o.v.GetSpec().GetAnnotations().GetLabels()) && f.Exact("mode", mode) && f.Exact("runtime", "container") {
+		if f.Prefix("id", o.id) && f.Prefix("name", o.name) && f.All("label", o.v.GetSpec().GetAnnotations().GetLabels()) && f.Exact("mode", mode) && f.Exact("runtime", "container") {
 			list = append(list, view.Service(o.v, o.rev))
 		}
 	}
@@ -265,23 +266,23 @@ func taskName(t *swarmv1.Task) string {
 }
 
 func (s Server) listTasks(r *http.Request) (answer, error) {
-	f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "_up-to-date", "desired-state", "id", "label", "name", "node", "runtime", "service")
+	f, err := dockerhttp.ParseFilters(r.URL.Query().Get("filters"), "_up-to-date", "desired-state", "id", "label", "name", "node", "runtime", "service")
 	if err != nil {
 		return answer{}, err
 	}
 	services, nodes := s.Records.Services(), map[string]bool{}
 	wanted := map[string]bool{}
-	for _, ref := range f["service"] {
+	for _, ref := range f.Values("service") {
 		if o, err := s.service(ref); err == nil {
 			wanted[o.id] = true
 		}
 	}
-	for _, ref := range f["node"] {
+	for _, ref := range f.Values("node") {
 		if n, err := s.node(ref); err == nil {
 			nodes[n.id] = true
 		}
 	}
-	for _, state := range f["desired-state"] {
+	for _, state := range f.Values("desired-state") {
 		if _, ok := swarmv1.TaskState_value[strings.ToUpper(state)]; !ok {
 			return answer{}, invalid.Errorf("invalid filter 'desired-state=%.40s'", state)
 		}
@@ -290,9 +291,9 @@ func (s Server) listTasks(r *http.Request) (answer, error) {
 	for id, t := range s.allTasks() {
 		service := services[t.M.GetServiceId()].M
 		switch at := t.M.GetServiceAnnotations(); {
-		case len(f["service"]) > 0 && !wanted[t.M.GetServiceId()], len(f["node"]) > 0 && !nodes[t.M.GetNodeId()], !f.Prefix("id", id), !f.Prefix("name", taskName(t.M)):
-		case !f.Labels("label", at.GetLabels()), !f.Exact("runtime", "container"), !f.Exact("desired-state", view.State(t.Desired())):
-		case f.Exact("_up-to-date", "true", "1") && len(f["_up-to-date"]) > 0 && t.M.GetSpecVersion().GetIndex() != service.GetSpecVersion().GetIndex():
+		case f.Has("service") && !wanted[t.M.GetServiceId()], f.Has("node") && !nodes[t.M.GetNodeId()], !f.Prefix("id", id), !f.Prefix("name", taskName(t.M)):
+		case !f.All("label", at.GetLabels()), !f.Exact("runtime", "container"), !f.Exact("desired-state", view.State(t.Desired())):
+		case f.Exact("_up-to-date", "true", "1") && f.Has("_up-to-date") && t.M.GetSpecVersion().GetIndex() != service.GetSpecVersion().GetIndex():
 		default:
 			list = append(list, view.Task(t.M, t.Status.M, t.Desired(), max(t.Rev, t.Status.Rev)))
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/moby/moby/api/types/swarm"
 	"github.com/moby/moby/api/types/system"
 
+	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/hub/engineapi/translate"
 	"github.com/longshore/longshore/internal/invalid"
 )
@@ -95,14 +96,14 @@ var own = []string{"bridge", "host"}
 // networks answers with the networks that each node has: a hub has no others.
 func (s Server) networks(m *routes) {
 	m.handle("GET /networks", func(r *http.Request) (answer, error) {
-		f, err := translate.ReadFilters(r.URL.Query().Get("filters"), "dangling", "driver", "id", "label", "name", "scope", "type")
+		f, err := dockerhttp.ParseFilters(r.URL.Query().Get("filters"), "dangling", "driver", "id", "label", "name", "scope", "type")
 		if err != nil {
 			return answer{}, err
 		}
 		list := []network.Summary{}
 		for _, name := range own {
 			n := s.network(name)
-			if f.Part("name", name) && f.Prefix("id", name) && f.Exact("driver", name) && f.Exact("scope", "swarm") && f.Exact("type", "builtin") && f.Exact("dangling", "false", "0") && f.Labels("label", nil) {
+			if f.Part("name", name) && f.Prefix("id", name) && f.Exact("driver", name) && f.Exact("scope", "swarm") && f.Exact("type", "builtin") && f.Exact("dangling", "false", "0") && f.All("label", nil) {
 				list = append(list, network.Summary{Network: n})
 			}
 		}

@@ -6,7 +6,6 @@ package translate
 
 import (
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	swarmv1 "github.com/longshore/longshore/api/swarm/v1"
+	"github.com/longshore/longshore/internal/dockerhttp"
 	"github.com/longshore/longshore/internal/invalid"
 )
 
@@ -313,29 +313,14 @@ func Network(data []byte) (name, driver string, err error) {
 	return body.Name, body.Driver, nil
 }
 
-// maxAuth bounds the encoded credentials of a registry.
-const maxAuth = 64 << 10
-
 // Auth checks a client's credentials for registries (X-Registry-Auth), and returns them in the form
 // for workers; "" if they are empty.
 func Auth(header string) (string, error) {
-	if header == "" {
-		return "", nil
+	c, err := dockerhttp.ParseAuth(header)
+	if err != nil || c == (dockerhttp.Credentials{}) {
+		return "", err
 	}
-	if len(header) > maxAuth {
-		return "", invalid.Errorf("X-Registry-Auth has %d bytes, at most %d", len(header), maxAuth)
-	}
-	data, err := base64.URLEncoding.DecodeString(header)
-	var fields map[string]string
-	if err != nil || json.Unmarshal(data, &fields) != nil {
-		return "", invalid.Errorf("X-Registry-Auth cannot be read") // it is not quoted: it is secret
-	}
-	for _, v := range fields {
-		if v != "" {
-			return header, nil
-		}
-	}
-	return "", nil
+	return header, nil
 }
 
 // bounded is a number that must fit.

@@ -1,4 +1,4 @@
-package docker
+package dockertypes
 
 // Info is the document of info. Members that docker's JSON omits have their zero values.
 type Info struct {

@@ -1,9 +1,9 @@
-// Package docker has the types of the documents that docker's command line gives to templates: of inspect, info and
+// Package dockertypes has the types of the documents of Docker's API, which docker's command line gives to templates too: of inspect, info and
 // version, as docker 28 (API 1.51) has them. A template of text/template reads Go fields, and prints numbers, lists,
 // structures and nil pointers by their types. So names, order and types of the fields are docker's.
 //
-// The package knows nothing of our objects: package present fills the documents.
-package docker
+// The package knows nothing of our objects: the command line and the face of Docker fill the documents.
+package dockertypes
 
 import "time"
 

@@ -1,0 +1,45 @@
+package dockerhttp
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/longshore/longshore/internal/connlimit"
+)
+
+// Server are the parameters of Serve. Handler and Log are required.
+type Server struct {
+	Handler http.Handler
+	// ConnContext returns the context of a connection; nil is that of Serve.
+	ConnContext func(ctx context.Context, c net.Conn) context.Context
+	Log         *slog.Logger
+}
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	maxHeaderBytes    = 128 << 10
+)
+
+// Serve answers requests at a listener until ctx ends, and then returns its cause. Connections that are open then are closed.
+func Serve(ctx context.Context, l net.Listener, s Server) error {
+	server := &http.Server{
+		Handler: s.Handler, ReadHeaderTimeout: readHeaderTimeout, MaxHeaderBytes: maxHeaderBytes,
+		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: s.ConnContext,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	err := server.Serve(connlimit.Lasting(l))
+	if ctx.Err() != nil {
+		<-stopped
+		return context.Cause(ctx)
+	}
+	return err
+}

@@ -1,0 +1,183 @@
+package dockerhttp
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+)
+
+// Stream answers with one JSON document after the other. Each is sent at once, in chunks, which some clients demand.
+type Stream struct {
+	w  http.ResponseWriter
+	mu sync.Mutex // serializes writing, and guards began
+	// began says that the header is sent.
+	began bool
+}
+
+// NewStream returns a Stream that has sent nothing yet.
+func NewStream(w http.ResponseWriter) *Stream { return &Stream{w: w} }
+
+// Start sends the header.
+func (s *Stream) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.start()
+}
+
+// start sends the header, once. Preconditions: mu is held.
+func (s *Stream) start() error {
+	if s.began {
+		return nil
+	}
+	s.began = true
+	s.w.Header().Set("Content-Type", "application/json")
+	s.w.WriteHeader(http.StatusOK)
+	return http.NewResponseController(s.w).Flush()
+}
+
+// Began reports whether something was sent: then an error can no longer be the answer.
+func (s *Stream) Began() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.began
+}
+
+// Send sends a document. It may be called from several goroutines.
+func (s *Stream) Send(v any) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.start(); err != nil {
+		return err
+	}
+	e := json.NewEncoder(crlf{s.w})
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.w).Flush()
+}
+
+// Fail sends an error in the form of streams that have begun.
+func (s *Stream) Fail(err error) {
+	text := Text(err)
+	_ = s.Send(map[string]any{"errorDetail": errorBody{text}, "error": text}) // the client may be gone
+}
+
+// crlf writes a carriage return before the newline at the end of each document.
+type crlf struct{ io.Writer }
+
+func (w crlf) Write(b []byte) (int, error) {
+	if n := len(b); n > 0 && b[n-1] == '\n' {
+		_, err := w.Writer.Write(append(b[:n-1:n-1], '\r', '\n'))
+		return n, err
+	}
+	return w.Writer.Write(b)
+}
+
+// The media types of hijacked connections and logs.
+const (
+	RawStream         = "application/vnd.docker.raw-stream"
+	MultiplexedStream = "application/vnd.docker.multiplexed-stream"
+)
+
+// multiplexedSince is the version from that on streams with frames have a type of their own.
+const multiplexedSince = "1.42"
+
+// MediaType returns the type of the stream of a process with or without a terminal.
+func (r *Request) MediaType(tty bool) string {
+	if tty || r.API.Before(multiplexedSince) {
+		return RawStream
+	}
+	return MultiplexedStream
+}
+
+// Conn is a hijacked connection.
+type Conn struct {
+	net.Conn
+	in io.Reader
+}
+
+// Read reads the bytes behind the request.
+func (c *Conn) Read(b []byte) (int, error) { return c.in.Read(b) }
+
+// CloseWrite ends the output, while input may still come.
+func (c *Conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+// Hijack takes the connection from the server and sends the header: 101 to clients that ask for an upgrade, otherwise 200. After it no
+// error can be answered. Read the body of the request before.
+func (r *Request) Hijack(w http.ResponseWriter, media string) (*Conn, error) {
+	conn, buf, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, err
+	}
+	head := "HTTP/1.1 200 OK\r\nContent-Type: " + RawStream + "\r\n"
+	if r.Header.Get("Upgrade") != "" {
+		head = "HTTP/1.1 101 UPGRADED\r\nContent-Type: " + media + "\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n"
+	}
+	for _, key := range []string{"Api-Version", "Docker-Experimental", "Ostype", "Server"} {
+		if v := w.Header().Get(key); v != "" {
+			head += key + ": " + v + "\r\n"
+		}
+	}
+	if _, err := io.WriteString(conn, head+"\r\n"); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &Conn{Conn: conn, in: buf.Reader}, nil
+}
+
+// The streams of a frame.
+const (
+	Stdout      byte = 1
+	Stderr      byte = 2
+	SystemError byte = 3 // the client returns its content as an error
+)
+
+// frameHead is the size of a frame's head: the stream, three zero bytes and the length.
+const frameHead = 8
+
+// Frames writes output in frames, each with the number of its stream. With Raw, the output of a terminal, it writes no heads.
+type Frames struct {
+	To  io.Writer
+	Raw bool
+	// Flush, if set, is called after each frame.
+	Flush func() error
+
+	mu sync.Mutex // serializes writing
+}
+
+// Write writes data as one frame. It may be called from several goroutines.
+func (f *Frames) Write(stream byte, data []byte) error {
+	if len(data) == 0 {
+		return nil // clients take an empty frame for the end
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := data
+	if !f.Raw {
+		out = Frame(stream, data)
+	}
+	if _, err := f.To.Write(out); err != nil {
+		return err
+	}
+	if f.Flush != nil {
+		return f.Flush()
+	}
+	return nil
+}
+
+// Frame returns data as a frame.
+func Frame(stream byte, data []byte) []byte {
+	out := make([]byte, frameHead, frameHead+len(data))
+	out[0] = stream
+	binary.BigEndian.PutUint32(out[4:], uint32(len(data))) //nolint:gosec // the callers' pieces are small
+	return append(out, data...)
+}
