@@ -44,6 +44,24 @@ func (s Stored) ContainersOf(sandbox core.ID) (list []*core.Container, err error
 	return list, err
 }
 
+// Events returns the owner's events after since, without waiting for further ones, and the Seq of the newest event of all
+// owners, which it returns with an error too. OutOfRange means that some were trimmed.
+func (s Stored) Events(since uint64) (list []core.Event, last uint64, err error) {
+	err = s.Scope.Store.View(func(tx core.Tx) error {
+		last = tx.LastSeq()
+		for e, err := range tx.Events(since) {
+			if err != nil {
+				return err
+			}
+			if s.Scope.Has(e.Owner) {
+				list = append(list, e)
+			}
+		}
+		return nil
+	})
+	return list, last, err
+}
+
 func storedAll[T any](s Stored, table func(core.Tx) core.Table[T]) (list []*T, err error) {
 	err = s.Scope.Store.View(func(tx core.Tx) error { list = slices.Collect(table(tx).Stored(s.Scope.Owner)); return nil })
 	return list, err

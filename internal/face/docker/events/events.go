@@ -1,0 +1,154 @@
+// Package events has the events of the Docker face: GET /events, and the log of events behind it.
+//
+// A Server derives the events of a container's life from the engine's event log, so that restart policies and other clients cause
+// the same ones as requests: create, start, pause, unpause, oom, die, destroy, health_status, the mounts of volumes and the
+// connections of networks. The handlers of requests publish all others, such as kill and rename. Start at Server.
+package events
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/longshore/longshore/internal/core"
+	"github.com/longshore/longshore/internal/dockerhttp"
+	"github.com/longshore/longshore/internal/dockertypes"
+	"github.com/longshore/longshore/internal/engine"
+	"github.com/longshore/longshore/internal/invalid"
+)
+
+// Endpoint is a network that a container is connected to.
+type Endpoint struct {
+	ID, Name string
+	Driver   string
+}
+
+// Server has the events of one owner's objects. Engine, Describe and Logger are required. Run must run.
+type Server struct {
+	Engine *engine.Client
+	// Describe returns the attributes of a container's events: its name without a slash, the name of its image as the create
+	// request has it, and its labels. The name of one that it does not know is "". It must not call the Server.
+	Describe func(core.ID) (name, image string, labels map[string]string)
+	// Endpoints returns the networks of a container that was started; nil returns none. It must not call the Server.
+	Endpoints func(core.ID) []Endpoint
+	Logger    *slog.Logger
+
+	log log
+
+	mu         sync.Mutex // guards ready, since, containers, removed
+	ready      bool       // since is set
+	since      uint64     // the last event of the engine's log that was read
+	containers map[core.ID]*container
+	removed    []core.ID // of containers, oldest first
+}
+
+// Routes adds the handlers.
+func (s *Server) Routes(m *dockerhttp.Mux) { m.Handle("GET", "/events", s.events) }
+
+// Publish adds an event of an object. Those of a container get its name, image and labels.
+func (s *Server) Publish(typ, action, id string, attributes map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.catchUp()
+	if typ == Container {
+		attributes = s.container(core.ID(id)).attributes(attributes)
+	}
+	s.log.add(time.Now(), typ, action, id, attributes)
+}
+
+// Readers returns the number of clients that read events.
+func (s *Server) Readers() int { return s.log.count() }
+
+// Run follows the engine's event log until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	read := func(context.Context) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.catchUp()
+		return nil
+	}
+	return engine.Watch{
+		List:  read,
+		Event: func(ctx context.Context, _ core.Event) error { return read(ctx) },
+		Failed: func(err error) {
+			s.Logger.WarnContext(ctx, "could not follow the event log, so Docker's clients get no events of containers; will try again", "error", err)
+		},
+	}.Run(ctx, s.Engine)
+}
+
+// events sends the events that the filters select: those kept since a time, and new ones until another time or the client's
+// end.
+func (s *Server) events(w http.ResponseWriter, r *dockerhttp.Request) error {
+	since, err := dockerhttp.Moment("since", r.Get("since"))
+	if err != nil {
+		return err
+	}
+	until, err := dockerhttp.Moment("until", r.Get("until"))
+	if err != nil {
+		return err
+	}
+	if !until.IsZero() && until.Before(since) {
+		return invalid.Plainf("`since` time (%s) cannot be after `until` time (%s)", r.Get("since"), r.Get("until"))
+	}
+	f, err := r.Filters(known()...)
+	if err != nil {
+		return err
+	}
+	left := time.Until(until)
+	s.mu.Lock()
+	s.catchUp()
+	if !until.IsZero() && left <= 0 {
+		s.settle()
+	}
+	s.mu.Unlock()
+	past, next, leave := s.log.read(since, until)
+	defer leave()
+	stream := dockerhttp.NewStream(w)
+	if err := stream.Start(); err != nil {
+		return err
+	}
+	send := func(e *dockertypes.Event) error {
+		if !selects(f, e) || e.Type == Image && e.Action == "create" && r.API.Before("1.46") {
+			return nil
+		}
+		return stream.Send(e)
+	}
+	for i := range past {
+		if err := send(&past[i]); err != nil {
+			return err
+		}
+	}
+	var end <-chan time.Time
+	if !until.IsZero() {
+		if left <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(left)
+		defer timer.Stop()
+		end = timer.C
+	}
+	for {
+		select {
+		case e := <-next:
+			if err := send(&e); err != nil {
+				return err
+			}
+		case <-end:
+			return nil
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}
+
+// attributes returns the attributes of an event of a container, with those of the event itself.
+func (c *container) attributes(more map[string]string) map[string]string {
+	all := map[string]string{}
+	maps.Copy(all, c.labels)
+	all["image"], all["name"] = c.image, c.name
+	maps.Copy(all, more)
+	return all
+}
